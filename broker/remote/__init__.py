@@ -1,3 +1,3 @@
-"""Shell: tiered storage (KIP-405), the broker's half: it decides what is copied, deleted and read. The worker does
-it.
+"""Shell: the broker's half of tiered storage (KIP-405): it decides what is copied, deleted and read; the worker
+does it.
 """

@@ -1,8 +1,8 @@
 """Pure: when the boundary file, which holds rows on both sides of a partition's log start, is rewritten.
 
-- Rows that DeleteRecords deleted are removed at once. So are expired rows, unless a boundary file was rewritten
-lately: the larger it was, the longer the next rewrite waits, an hour at most. A busy partition therefore rewrites
-about `lake.maintenance.file.bytes` an hour.
+- Rows that DeleteRecords deleted are removed at once. So are expired rows, unless a boundary file was rewritten lately:
+  the larger it was, the longer the next rewrite waits, an hour at most. A busy partition therefore rewrites about
+  `lake.maintenance.file.bytes` an hour.
 - A file of which `lake.maintenance.expired.ratio` has expired is rewritten sooner.
 """
 

@@ -135,8 +135,8 @@ def choose(
 ) -> dict[tuple[bytes, int], list[RemoteLogSegment]]:
     """Fill one copy, by topic id and partition: the oldest range of each in turn, so that no partition starves.
 
-    At least one range is taken, however large. Partitions come in the order given; the caller begins
-    after the one that came last.
+    At least one range is taken, however large. Partitions come in the order given; the caller begins after the one that
+    came last.
     """
     queues = [(view, deque(ranges)) for view, ranges in candidates if ranges]
     chosen: dict[tuple[bytes, int], list[RemoteLogSegment]] = {}
@@ -161,8 +161,8 @@ def choose(
 class Pace:
     """Whether copies keep up with the segments that roll meanwhile.
 
-    They fall behind once a copy leaves a larger backlog than the first copy that left any, until one leaves none.
-    After a burst each copy leaves less than the one before, even while segments roll.
+    They fall behind once a copy leaves a larger backlog than the first copy that left any, until one leaves none. After
+    a burst each copy leaves less than the one before, even while segments roll.
     """
 
     __slots__ = ("_first_bytes", "_is_behind")
@@ -209,12 +209,11 @@ class CopyState:
 
     Records that this leader copied may be deleted locally after the grace time, once the commit was read back. Records
     that the lake reported (copied by another leader, or before a crash) are looked for file by file first; from the
-    first
-    missing offset on nothing is deleted.
+    first missing offset on nothing is deleted.
 
-    UNKNOWN → READY (the lake answered) → COPYING → READY (finished or failed). In each of them it is paused
-    while an operator must undo what is in the way (a table property, another topic id), and retried as after a failure.
-    UNKNOWN → DIVERGED is final: the log may grow beyond the lake's end, and its records would be taken for the lake's.
+    UNKNOWN → READY (the lake answered) → COPYING → READY (finished or failed). In each of them it is paused while an
+    operator must undo what is in the way (a table property, another topic id), and retried as after a failure. UNKNOWN
+    → DIVERGED is final: the log may grow beyond the lake's end, and its records would be taken for the lake's.
     """
 
     __slots__ = (

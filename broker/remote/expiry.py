@@ -2,9 +2,8 @@
 
 The new log start is durable in the table before the log's own moves, so that no later leader shows deleted records
 again. Rows are removed after that. Between any two requests this broker may lose the leadership: the next leader
-continues, and the largest log start wins.
-Partitions are looked at every `remote.log.manager.task.interval.ms`; the worker is asked only where `Outlook` sees a
-reason, so that an idle worker may end.
+continues, and the largest log start wins. Partitions are looked at every `remote.log.manager.task.interval.ms`; the
+worker is asked only where `Outlook` sees a reason, so that an idle worker may end.
 """
 
 import asyncio

@@ -212,8 +212,7 @@ class RemoteLogManager:
         """This broker leads the partition of `log` (with remote.storage.enable) from now on.
 
         `last_stable_offset` is asked before each copy: nothing at or above it is copied. `lake_reaches` is called with
-        the
-        offset after the lake's last one, as soon as that is known. Called again with a higher epoch after a
+        the offset after the lake's last one, as soon as that is known. Called again with a higher epoch after a
         re-election.
         """
         led = TieredPartition(
@@ -258,8 +257,7 @@ class RemoteLogManager:
         """The topic is deleted: all its rows leave the table, durably, in the background.
 
         The deletion is in the cluster's metadata, so that a crash does not lose it: the worker deletes the rows before
-        it
-        makes a row of the event, or records in the table that the deletion is still due.
+        it makes a row of the event, or records in the table that the deletion is still due.
         """
         for key in [key for key in self.copies.led if key[0] == topic_id]:
             self.copies.forget(key)
@@ -300,12 +298,11 @@ class RemoteLogManager:
         max_bytes: int,
         isolation_level: int = 0,
     ) -> Sequence[Buffer] | None:
-        """Read batches from `offset` on, at least one and then at most `max_bytes`, never beyond the
-        tiered end. isolation_level as in Fetch: 0 read_uncommitted, 1 read_committed.
+        """Read batches from `offset` on, at least one and then at most `max_bytes`, never beyond the tiered end.
+        isolation_level as in Fetch: 0 read_uncommitted, 1 read_committed.
 
         None if that takes longer than remote.fetch.max.wait.ms: the read goes on, and the client's next fetch gets its
-        result.
-        Raises KafkaError: OFFSET_OUT_OF_RANGE (the lake does not hold the offset), KAFKA_STORAGE_ERROR
+        result. Raises KafkaError: OFFSET_OUT_OF_RANGE (the lake does not hold the offset), KAFKA_STORAGE_ERROR
         (retriable: store or worker unavailable, queue full).
         """
         request = Read(

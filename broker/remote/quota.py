@@ -1,9 +1,9 @@
 """Pure: a broker's byte rates of copies and of cold reads, over all partitions (KIP-956).
 
 - The rate is Kafka's: `remote.log.manager.{copy,fetch}.max.bytes.per.second` over `….quota.window.num` samples of
-`….quota.window.size.seconds` each.
+  `….quota.window.size.seconds` each.
 - Copies wait until the rate allows them: records stay on the local disk. Reads get nothing, and the consumer asks
-again; a read that waited would keep a slot from others.
+  again; a read that waited would keep a slot from others.
 - Throttle times are Kafka's sensors: average and maximum of the last minute.
 """
 

@@ -2,9 +2,9 @@
 
 As Kafka's RemoteStorageThreadPool (KIP-405):
 - `remote.log.reader.threads` requests are in progress at once, and `remote.log.reader.max.pending.tasks` wait for their
-turn. A further one is refused with a retriable error.
+  turn. A further one is refused with a retriable error.
 - A caller may give up. A request that still waits for its turn is dropped then. One in progress keeps its turn until
-the worker, which is busy with it, has answered; the result is kept for the client's next try.
+  the worker, which is busy with it, has answered; the result is kept for the client's next try.
 """
 
 from __future__ import annotations

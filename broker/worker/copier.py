@@ -2,9 +2,9 @@
 
 STARTED is durable before a file is written, every file before the commit, the commit before FINISHED, and FINISHED
 before the broker gets an answer. The process may die between any two steps: `recover` rolls forward the STARTED
-attempts that the table holds. Another attempt at the range has a new id; once it has won, the files of the attempt
-that lost are deleted and it is marked deleted (for a broker that is gone, by the next leader: `Sweeper`). While the
-fate of a commit is unknown, nothing is answered as done or deleted. An error in one table or partition fails only that.
+attempts that the table holds. Another attempt at the range has a new id; once it has won, the files of the attempt that
+lost are deleted and it is marked deleted (for a broker that is gone, by the next leader: `Sweeper`). While the fate of
+a commit is unknown, nothing is answered as done or deleted. An error in one table or partition fails only that.
 """
 
 import logging

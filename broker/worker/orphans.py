@@ -2,8 +2,8 @@
 
 A table is due when it gets a checkpoint. The table's own log, a week of it or as much as the table keeps, shows which
 data files are orphans. Residue files are in no log. Several may begin at one offset, because each try of a range begins
-at the tiered end. Those are removed that no finished segment names, and only if a finished segment names another one
-of the same offset; so the winner's file stays even if it was never recorded as FINISHED. Nothing younger than a week is
+at the tiered end. Those are removed that no finished segment names, and only if a finished segment names another one of
+the same offset; so the winner's file stays even if it was never recorded as FINISHED. Nothing younger than a week is
 removed.
 """
 

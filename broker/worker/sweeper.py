@@ -57,8 +57,8 @@ class Sweeper:
         copied_offset: int,
         is_to_count: bool = False,
     ) -> Survey:
-        """The log start that retention asks for. In the lake only ranges up to `copied_offset` count: the
-        rest is still among the local bytes. Raises StorageError, FateUnknown.
+        """The log start that retention asks for. In the lake only ranges up to `copied_offset` count: the rest is still
+        among the local bytes. Raises StorageError, FateUnknown.
         """
         began = time.monotonic()
         extent = self._storage.extent(place.topic, place.topic_id, place.partition)
@@ -145,8 +145,8 @@ class Sweeper:
     def _give_up_lost(self, segments: Sequence[RemoteLogSegment]) -> None:
         """Mark other brokers' attempts as deleted if another attempt holds one of their offsets.
 
-        Each offset is in the table once, so they have not won and never will. Their broker may never come back to
-        mark them; if it does, it marks them again. Done before winners are deleted: without them it cannot be shown.
+        Each offset is in the table once, so they have not won and never will. Their broker may never come back to mark
+        them; if it does, it marks them again. Done before winners are deleted: without them it cannot be shown.
         """
         own = {each.segment_id for each in self._metadata.unfinished()}
         winners = [each for each in segments if each.state in (FINISHED, DELETING)]
@@ -164,8 +164,8 @@ def held(
 ) -> list[HeldRange]:
     """The ranges up to an offset, by start offset.
 
-    A range in the table that was never marked FINISHED, because its broker died and is not back yet, is known by
-    its attempts: an attempt counts if nothing else holds its offsets.
+    A range in the table that was never marked FINISHED, because its broker died and is not back yet, is known by its
+    attempts: an attempt counts if nothing else holds its offsets.
     """
     found = [each for each in segments if each.state is FINISHED and each.end_offset <= reach]
     covered = sorted(found, key=lambda each: each.start_offset)

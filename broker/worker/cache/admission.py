@@ -3,9 +3,8 @@
 (G. Einziger, R. Friedman, B. Manes: TinyLFU, 2017.) A count-min sketch of four rows, with counts up to 15, estimates
 how often a chunk was requested lately; all counts are halved after ten requests for each chunk kept. A chunk that is
 requested only once is not kept, so reading a topic once from end to end writes nothing. Without room, the least
-recently
-used chunks are evicted, unless one is requested as often as the new chunk; chunks unused for the time to live go, too.
-For a cyclic read of 1.2 times the cache's size the hit rate is 78 %, an LRU cache's 0.
+recently used chunks are evicted, unless one is requested as often as the new chunk; chunks unused for the time to live
+go, too. For a cyclic read of 1.2 times the cache's size the hit rate is 78 %, an LRU cache's 0.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 - The cache is optional: an error is a miss, and a directory that fails is disabled until the worker's next start.
 - A chunk belongs to the table files that it was made of: once they are rewritten, it is not found.
 - A file is written under another name and renamed; its checksum is verified at every read. An evicted file is renamed
-to `.deleted` first, and deleted when its readers are done.
+  to `.deleted` first, and deleted when its readers are done.
 - One thread writes, marks and deletes; any thread reads. The cache survives restarts.
 """
 
@@ -197,7 +197,7 @@ class DiskCache:
 
     def _try(self, work: Callable[[], None]) -> None:
         """Do it, unless the cache is off. A disk error disables the cache; if the disk is full its files are
-        deleted.
+        removed.
         """
         if self.counts.is_off:
             return

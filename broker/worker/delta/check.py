@@ -1,9 +1,9 @@
 """Shell: whether the store has what a table names of a partition, and rewriting what it lacks. The copying thread.
 
 - The table is read again: its newest version counts. What other engines replaced or erased is not missing, and what a
-RESTORE removed is left to the operator. A leader asks for the offsets that its local log still has.
+  RESTORE removed is left to the operator. A leader asks for the offsets that its local log still has.
 - A missing file is rewritten under another name, by a commit that replaces it and changes no data. A range whose commit
-is lost is added; a missing residue file, which is in no commit, is rewritten under its own name.
+  is lost is added; a missing residue file, which is in no commit, is rewritten under its own name.
 - If the local log has another number of rows than are missing, nothing is written.
 """
 

@@ -1,12 +1,11 @@
 """Shell: OPTIMIZE: rewrites a topic's files where that helps readers, and replaces them in one commit.
 
 `kafka_ds.topic.files.optimize` decides what is to be done. Files are written while the table is in use; its lock is
-held
-for the commit alone. The commit is fenced as a copy's is, by topic id and leader epoch, and each file that it replaces
-must still be there. If another writer replaced or erased rows of one meanwhile, the new files are deleted, and the next
-look begins with what is there then. The old files stay in the store until VACUUM: for plans and consumers about to read
-them, and to rewrite a new file that was lost before its commit, for which each one is checked after it. For readers
-that follow the table the commit changes no data. A single thread.
+held for the commit alone. The commit is fenced as a copy's is, by topic id and leader epoch, and each file that it
+replaces must still be there. If another writer replaced or erased rows of one meanwhile, the new files are deleted, and
+the next look begins with what is there then. The old files stay in the store until VACUUM: for plans and consumers
+about to read them, and to rewrite a new file that was lost before its commit, for which each one is checked after it.
+For readers that follow the table the commit changes no data. A single thread.
 """
 
 import logging
@@ -105,8 +104,8 @@ class TableOptimizer:
         """Do a bounded part of the work; `goes_on` is asked before each step that matters.
 
         `rewrites_any_expired`: a file is rewritten for a single expired row, whatever the ratio is; `merges_any`: two
-        small files are merged, whatever number is otherwise waited for.
-        Raises StorageError, also for an earlier leader epoch than one that wrote; FateUnknown, OSError.
+        small files are merged, whatever number is otherwise waited for. Raises StorageError, also for an earlier leader
+        epoch than one that wrote; FateUnknown, OSError.
         """
         shared = self._tables.get(topic)
         began, done = time.monotonic(), Optimized()

@@ -3,7 +3,7 @@
 - Files are found through the index of the followed snapshot; if one is gone, the snapshot is read again.
 - Some batch covers every offset up to the tiered end, except what a RESTORE removed: a read there fails.
 - read_committed needs the rows alone, and batches that cannot be decoded, as they were produced; read_uncommitted gets
-all of the residue in its place.
+  all of the residue in its place.
 - For a consumer that reads on the next chunk is read ahead. Chunks are cached under the files that they were made of.
 """
 
@@ -66,8 +66,8 @@ class ColdRead:
 
     chunks: tuple[Buffer, ...]
     shared: tuple[tuple[int | None, int], ...] = ((None, 0),)
-    """Where all of these bytes lie in the memory shared with the broker, in order: (position, bytes) of each
-    run of them. A position None: they are not all there.
+    """Where all of these bytes lie in the memory shared with the broker, in order: (position, bytes) of each run of
+    them. A position None: they are not all there.
     """
 
 

@@ -1,9 +1,9 @@
 """Shell: the residue of a partition by offset: what never entered the table, for read_uncommitted. Any thread.
 
 - All attempts at a range by leaders of one history have the same residue: any file that covers an offset will do, and a
-batch in two of them counts once. After an unclean election the file of the higher leader epoch wins.
+  batch in two of them counts once. After an unclean election the file of the higher leader epoch wins.
 - Files are listed when a reader asks beyond what was listed, or misses a file. Files of another incarnation of the
-topic are skipped, and so are bytes that no client could take for a batch.
+  topic are skipped, and so are bytes that no client could take for a batch.
 - Open files are bounded by number and by their batches.
 """
 
@@ -73,8 +73,8 @@ class ResidueFiles:
     ) -> list[ResidueBatch]:
         """The batches that hold offsets of [start_offset, last_offset], by offset; all, or what cannot be decoded.
 
-        Raises StorageError if no file covers an offset at or above the log start: what is missing might
-        be an aborted transaction, which Kafka does not pass over either.
+        Raises StorageError if no file covers an offset at or above the log start: what is missing might be an aborted
+        transaction, which Kafka does not pass over either.
         """
         for is_last in (False, True):
             with self._lock:

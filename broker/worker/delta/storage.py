@@ -344,8 +344,8 @@ class RemoteStorageManager:
     def confirm(self, topic: str, commit: tuple[int, str]) -> None:
         """Read a commit back; CommitLost if its version is another writer's by now.
 
-        Some writers check whether a version is there, and then rename over it. The cached state of the table is
-        dropped then, and read again.
+        Some writers check whether a version is there, and then rename over it. The cached state of the table is dropped
+        then, and read again.
         """
         table = self._tables.get(topic)
         version, commit_id = commit

@@ -142,8 +142,7 @@ class SharedTable:
         """Open the table, also if a topic that was deleted while its table was created left its id in it.
 
         Only the cluster's events decide that a topic is deleted: the asking broker may have been paused. The deleted
-        topic
-        may also be the asking one: it had no table when its rows were deleted, and must not get one after that.
+        topic may also be the asking one: it had no table when its rows were deleted, and must not get one after that.
         """
         try:
             snapshot = self.table.open(topic_id)

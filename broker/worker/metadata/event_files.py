@@ -1,7 +1,7 @@
 """Shell: the files of a table of events, merged from time to time by the maintenance thread.
 
 - The table is looked at every `lake.maintenance.interval.ms`, and when a worker starts if it is old enough to have a
-checkpoint: a worker that copies once an hour lives for one copy only.
+  checkpoint: a worker that copies once an hour lives for one copy only.
 - It uses a log object of its own, since others follow the table meanwhile.
 - A failed merge is tried again at the next look; nobody waits for it.
 """

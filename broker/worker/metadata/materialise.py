@@ -179,9 +179,7 @@ class Materialiser:
         return found[first:] + found[:first]
 
     def _delete(self, topics: Iterable[_Topic]) -> dict[_Topic, str]:
-        """Remove the rows of deleted topics; returns why that failed. Some errors end it: the store may be
-        unavailable.
-        """
+        """Remove the rows of deleted topics; returns why that failed. Some errors end it: the store may not answer."""
         failures: dict[_Topic, str] = {}
         for each in topics:
             failures[each] = "not tried now"
