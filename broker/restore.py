@@ -20,11 +20,14 @@ from broker.controller.elections import ElectionType
 from broker.coordinator.group.records import encode_record
 from broker.coordinator.group.restored_groups import RestoredGroups, restored_groups
 from broker.coordinator.group.values import CoordinatorRecord
-from broker.coordinator.placement import TOPIC
 from broker.lake_store import reason, store_of
 from broker.metadata.events import NO_LEADER
 from broker.metadata.log import MetadataLog
-from broker.metadata.topic_names import COMPACTED_TOPICS, TRANSACTION_STATE
+from broker.metadata.topic_names import (
+    COMPACTED_TOPICS,
+    GROUP_METADATA_TOPIC_NAME,
+    TRANSACTION_STATE_TOPIC_NAME,
+)
 from broker.node import Node
 from broker.replica.leader.partition import LeaderPartition
 from kafka_ds.delta.log import DeltaLog
@@ -193,7 +196,7 @@ class Restoration:
         ends = await self._ends(rows)
         restored: list[RestoredGroups] = []
         for partition in node.replica_manager:
-            if partition.topic == TOPIC and partition.log.log_end_offset == 0:
+            if partition.topic == GROUP_METADATA_TOPIC_NAME and partition.log.log_end_offset == 0:
                 found = restored_groups(
                     rows,
                     partition.partition,
@@ -298,7 +301,8 @@ class Restoration:
 
     def _report_transactions(self, rows: Iterable[Row]) -> None:
         used = any(
-            row["topic"] == TRANSACTION_STATE and row["log_end_offset"] > row["log_start_offset"]
+            row["topic"] == TRANSACTION_STATE_TOPIC_NAME
+            and row["log_end_offset"] > row["log_start_offset"]
             for row in rows
             if row["kind"] == "partition"
         )

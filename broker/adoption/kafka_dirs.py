@@ -15,7 +15,7 @@ from broker.adoption.metadata import KafkaCluster
 from broker.adoption.plan import FoundDirectory, FoundLog, Key
 from broker.log.directories.directory import LogDirectory
 from broker.log.segment.scan import valid_batches
-from broker.metadata.topic_names import TRANSACTION_STATE
+from broker.metadata.topic_names import TRANSACTION_STATE_TOPIC_NAME
 from kafka_ds.process.seams import Disk
 from kafka_ds.process.settings import ConfigError
 from kafka_ds.protocol.errors import MalformedFrame
@@ -146,7 +146,7 @@ def _next_producer_id(disk: Disk, logs: Iterable[FoundLog]) -> int:
             path = f"{log.folder}/{name}"
             if file.kind == names.PRODUCER_SNAPSHOT:
                 highest = max([highest, *_ids_of_snapshot(disk, path)])
-            elif file.kind == names.LOG and log.topic == TRANSACTION_STATE:
+            elif file.kind == names.LOG and log.topic == TRANSACTION_STATE_TOPIC_NAME:
                 highest = max([highest, *_ids_of_transactions(disk, path)])
     return highest + 1 + UNSEEN_PRODUCER_IDS
 

@@ -1,7 +1,7 @@
 """Shell: a topic whose partitions' leaders are coordinators (of groups, of transactions), and each of them at work.
 
 - A key (a group, a transactional id) is coordinated by the leader of its partition; others answer NOT_COORDINATOR. The
-  topic's number of partitions decides where a key is, not the setting.
+  topic's number of partitions decides where a key is, not the setting, and never changes once the topic exists.
 - An event runs from the machine's decision to its consequences without yielding: decide, append, replay, say so.
 - No reply goes out, and no effect is performed, before everything that was appended up to its event is committed.
 - A context that has lost its leadership never comes back; the next leadership has a new one.
@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from broker.coordinator.loads import CoordinatorState, Loads
-from broker.coordinator.placement import partition_for
 from broker.coordinator.result import (
     NO_RESPONSE,
     CoordinatorResult,
@@ -26,6 +25,7 @@ from broker.coordinator.result import (
     Ticket,
     TransactionalProducer,
 )
+from broker.java_hash import SIGN, java_hash
 from broker.log.replay import LoadFailed, replay_log
 from broker.membership.internal_topics import InternalTopic
 from broker.metadata.events import NO_LEADER, PartitionRegistration
@@ -65,6 +65,16 @@ _COORDINATOR_ERRORS = {
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
+
+
+def partition_for(key: str, partitions: int) -> int:
+    """The partition of a group's or a transactional id, of so many.
+
+    By Java's hash of a string: the groups in a data directory of Apache Kafka must be found here again.
+    """
+    value = java_hash(key)
+    # Kafka's Utils.abs: the one number whose magnitude does not fit becomes 0.
+    return (0 if value == -SIGN else abs(value)) % partitions
 
 
 class CoordinatorShard(Protocol):

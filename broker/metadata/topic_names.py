@@ -9,10 +9,12 @@ import re
 from collections.abc import Mapping
 
 NAME_LENGTH_MAX = 249
-CONSUMER_OFFSETS = "__consumer_offsets"
-TRANSACTION_STATE = "__transaction_state"
-INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, "__share_group_state"})
-COMPACTED_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE})
+GROUP_METADATA_TOPIC_NAME = "__consumer_offsets"
+TRANSACTION_STATE_TOPIC_NAME = "__transaction_state"
+INTERNAL_TOPICS = frozenset(
+    {GROUP_METADATA_TOPIC_NAME, TRANSACTION_STATE_TOPIC_NAME, "__share_group_state"}
+)
+COMPACTED_TOPICS = frozenset({GROUP_METADATA_TOPIC_NAME, TRANSACTION_STATE_TOPIC_NAME})
 # These are tables of the lake under other folders, and in Kafka's place a topic that no client creates.
 RESERVED_TOPICS = frozenset({"__cluster_metadata", "__remote_log_metadata"})
 REMOTE_STORAGE_ENABLE = "remote.storage.enable"

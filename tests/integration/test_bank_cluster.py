@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.coordinator.placement import TOPIC as OFFSETS
-from broker.coordinator.placement import partition_for
-from broker.coordinator.transaction.coordinator import TOPIC as STATE
+from broker.coordinator.runtime import partition_for
 from broker.metadata.image import MetadataImage
 from broker.metadata.log import MetadataLog
+from broker.metadata.topic_names import GROUP_METADATA_TOPIC_NAME, TRANSACTION_STATE_TOPIC_NAME
 from kafka_ds.delta.store.local import LocalStore
 from tests.integration.bank import SETTINGS, TELLERS, TIMEOUT_S, Bank, run
 from tests.integration.bank_teller import GROUP, ORDERS
@@ -78,7 +77,10 @@ class Three:
     def coordinator(self) -> int:
         """Who coordinates the group or a teller's transactions, or leads orders."""
         topics = self.image().topics
-        choices = [(OFFSETS, GROUP), *((STATE, name) for name in TELLERS)]
+        choices = [
+            (GROUP_METADATA_TOPIC_NAME, GROUP),
+            *((TRANSACTION_STATE_TOPIC_NAME, name) for name in TELLERS),
+        ]
         name, key = self._random.choice([each for each in choices if each[0] in topics] or [_ANY])
         partitions = topics[name].partitions
         return partitions[partition_for(key, len(partitions))].leader

@@ -18,11 +18,11 @@ from broker.coordinator.group.metadata_image import PublishedMetadataImage
 from broker.coordinator.group.shard import GroupCoordinatorShard, Request, TopicsDeleted
 from broker.coordinator.group.values import Client, Count
 from broker.coordinator.loads import CoordinatorState, Loads
-from broker.coordinator.placement import TOPIC
 from broker.coordinator.runtime import CoordinatorContext, CoordinatorRuntime
 from broker.membership.internal_topics import CreateTopics, InternalTopic
 from broker.metadata.events import Event, PartitionChanged, TopicDeleted
 from broker.metadata.image import MetadataImage
+from broker.metadata.topic_names import GROUP_METADATA_TOPIC_NAME
 from broker.replica.leader.partition import LeaderPartition
 from broker.replica.manager import ReplicaManager
 from kafka_ds.process.seams import Clock
@@ -62,7 +62,7 @@ class GroupCoordinator:
 
         topic = InternalTopic(
             NewTopic(
-                name=TOPIC,
+                name=GROUP_METADATA_TOPIC_NAME,
                 num_partitions=settings.offsets_topic_num_partitions,
                 replication_factor=settings.offsets_topic_replication_factor,
                 configs=(("segment.bytes", str(settings.offsets_topic_segment_bytes)),),
@@ -84,7 +84,10 @@ class GroupCoordinator:
     def apply(self, events: Sequence[Event]) -> None:
         """Start loading partitions that are led here now; delete the offsets of deleted topics."""
         self._topology.changed(events)
-        if any(isinstance(event, PartitionChanged) and event.topic == TOPIC for event in events):
+        if any(
+            isinstance(event, PartitionChanged) and event.topic == GROUP_METADATA_TOPIC_NAME
+            for event in events
+        ):
             self.start()
         deleted = tuple(
             (event.topic, event.topic_id) for event in events if isinstance(event, TopicDeleted)

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from broker.coordinator.group.classic_group import CONSUMER_PROTOCOL
 from broker.coordinator.group.shard import GroupCoordinatorShard
-from broker.coordinator.placement import TOPIC
 from broker.coordinator.runtime import CoordinatorContext
+from broker.metadata.topic_names import GROUP_METADATA_TOPIC_NAME
 from broker.replica.leader.partition import LeaderPartition
 from broker.worker.rpc import PublishOffsets
 from kafka_ds.ipc.child import WorkerFailed, WorkerLost
@@ -102,9 +102,11 @@ class OffsetPublisher:
                     self._shards.pop(partition, None)
         epochs = {place.partition: place.leader_epoch for place, _ in self._shards.values()}
         partitions = [
-            each for each in partitions if each[0] != TOPIC or epochs.get(each[2]) == each[3]
+            each
+            for each in partitions
+            if each[0] != GROUP_METADATA_TOPIC_NAME or epochs.get(each[2]) == each[3]
         ]
-        spoken = {each[2] for each in partitions if each[0] == TOPIC}
+        spoken = {each[2] for each in partitions if each[0] == GROUP_METADATA_TOPIC_NAME}
         shards = [shard for partition, shard in self._shards.items() if partition in spoken]
         state = ([each[:_SIGNIFICANT] for each in partitions], [place for place, _ in shards])
         if state == self._published or not partitions:

@@ -38,15 +38,13 @@ from broker.membership.other_brokers import OtherBrokers
 from broker.membership.producer_ids import ProducerIds
 from broker.metadata.events import Event, PartitionChanged
 from broker.metadata.image import MetadataImage
-from broker.metadata.topic_names import TRANSACTION_STATE
+from broker.metadata.topic_names import TRANSACTION_STATE_TOPIC_NAME
 from broker.replica.leader.partition import LeaderPartition
 from broker.replica.manager import ReplicaManager
 from kafka_ds.process.crash_points import TRANSACTION_POINTS, armed_from_environment
 from kafka_ds.process.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.topic_partition import TopicPartition
-
-TOPIC = TRANSACTION_STATE
 
 
 class TransactionCoordinator:
@@ -81,7 +79,7 @@ class TransactionCoordinator:
 
         topic = InternalTopic(
             NewTopic(
-                name=TOPIC,
+                name=TRANSACTION_STATE_TOPIC_NAME,
                 num_partitions=settings.transaction_state_log_num_partitions,
                 replication_factor=settings.transaction_state_log_replication_factor,
                 configs=(
@@ -122,7 +120,10 @@ class TransactionCoordinator:
         """Begin to read the partitions that are led here now; stop waiting for brokers that are gone."""
         self._marker_sender.apply(events)
         self._join_sender.apply(events)
-        if any(isinstance(event, PartitionChanged) and event.topic == TOPIC for event in events):
+        if any(
+            isinstance(event, PartitionChanged) and event.topic == TRANSACTION_STATE_TOPIC_NAME
+            for event in events
+        ):
             self.runtime.start()
 
     # -- requests: each gives the answer or a future of it, or raises KafkaError ------------------------

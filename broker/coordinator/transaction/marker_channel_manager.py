@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
-from broker.coordinator.placement import TOPIC as OFFSETS_TOPIC
 from broker.coordinator.request_sender import RequestSender, found_in
 from broker.coordinator.runtime import CoordinatorContext
 from broker.coordinator.transaction.shard import TransactionCoordinatorShard
@@ -27,6 +26,7 @@ from broker.coordinator.transaction.transaction_metadata import (
 )
 from broker.metadata.events import NO_LEADER
 from broker.metadata.image import MetadataImage
+from broker.metadata.topic_names import GROUP_METADATA_TOPIC_NAME
 from broker.replica.leader.partition import LeaderPartition
 from broker.replica.manager import ReplicaManager
 from kafka_ds.process.crash_points import CrashPoints
@@ -108,7 +108,7 @@ class MarkerWriter:
         except OSError:
             return ErrorCode.KAFKA_STORAGE_ERROR
         self._marked(partition, marker.producer_id)
-        if where.topic == OFFSETS_TOPIC:
+        if where.topic == GROUP_METADATA_TOPIC_NAME:
             self._offsets_marked(where.partition, marker.producer_id, marker.committed)
         if partition.is_acknowledged(info.last_offset, -1):
             return ErrorCode.NONE

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from broker.coordinator.placement import TOPIC
 from broker.coordinator.transaction.add_partitions_to_txn_manager import (
     PendingVerification,
     support_of,
@@ -23,6 +22,7 @@ from broker.coordinator.transaction.transaction_metadata import ProducerIdAndEpo
 from broker.handlers.groups.common import client_of
 from broker.handlers.groups.known_partitions import merge, remove_unknown
 from broker.handlers.responses import answered
+from broker.metadata.topic_names import GROUP_METADATA_TOPIC_NAME
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
@@ -73,7 +73,7 @@ def _join(request: TxnOffsetCommitRequest, context: RequestContext) -> PendingVe
     if index is None:
         raise KafkaError(ErrorCode.NOT_COORDINATOR)
     return node.transactions.joins.join(
-        node.replica_manager.get(TOPIC, index),
+        node.replica_manager.get(GROUP_METADATA_TOPIC_NAME, index),
         request.transactional_id,
         ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
         support_of(context.header.api_version, FIRST_VERSION_THAT_JOINS),

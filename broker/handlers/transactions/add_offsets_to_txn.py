@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from broker.coordinator.placement import TOPIC
 from broker.coordinator.transaction.transaction_metadata import ProducerIdAndEpoch
 from broker.handlers.responses import answered
 from broker.handlers.transactions.common import code_for_client
+from broker.metadata.topic_names import GROUP_METADATA_TOPIC_NAME
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -55,7 +55,7 @@ def _add(
         lambda: context.node.transactions.add_partitions(
             request.transactional_id,
             ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
-            [TopicPartition(TOPIC, index)],
+            [TopicPartition(GROUP_METADATA_TOPIC_NAME, index)],
         ),
         lambda _: AddOffsetsToTxnResponse(),
         lambda code: AddOffsetsToTxnResponse(error_code=code_for_client(code, knows_fencing=knows)),

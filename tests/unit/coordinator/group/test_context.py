@@ -16,10 +16,10 @@ from broker.coordinator.group.records import encode_record
 from broker.coordinator.group.shard import FetchOffsets, GroupCoordinatorShard, TopicsDeleted
 from broker.coordinator.group.values import Client, CoordinatorRecord
 from broker.coordinator.loads import CoordinatorState
-from broker.coordinator.placement import TOPIC
 from broker.coordinator.runtime import CoordinatorContext
 from broker.log.log import Log
 from broker.log.values import AppendInfo
+from broker.metadata.topic_names import GROUP_METADATA_TOPIC_NAME
 from broker.replica.leader.partition import LeaderPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import HeartbeatRequest, JoinGroupRequest, OffsetCommitRequest
@@ -39,7 +39,7 @@ class Bench(PartitionBench):
     """One partition of groups."""
 
     def __init__(self, folder: Path, *, followers: int = 0, **config: Any) -> None:
-        super().__init__(folder, TOPIC, followers=followers, **config)
+        super().__init__(folder, GROUP_METADATA_TOPIC_NAME, followers=followers, **config)
 
     def runner(self, **settings: int) -> CoordinatorContext[GroupCoordinatorShard]:
         given = BrokerConfig(**{"group_initial_rebalance_delay_ms": 0, **settings})

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from broker.coordinator.placement import TOPIC
 from broker.log.replay import replay_log
+from broker.metadata.topic_names import GROUP_METADATA_TOPIC_NAME
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import (
     DeleteGroupsRequest,
@@ -163,11 +163,11 @@ def sync_request(member_id: str, **more: Any) -> SyncGroupRequest:
 @in_loop
 async def test_the_topic_is_made_when_somebody_looks_for_a_coordinator(memory_path: Path) -> None:
     async with begun(memory_path) as broker:
-        assert TOPIC not in broker.node.metadata.topics
+        assert GROUP_METADATA_TOPIC_NAME not in broker.node.metadata.topics
         assert (await join(broker)).error_code == ErrorCode.NOT_COORDINATOR
         assert (await broker.ask(ListGroupsRequest(), 5)).groups == []
         assert {await find_coordinator(broker), await find_coordinator(broker)} == {ErrorCode.NONE}
-        topic = broker.node.metadata.topics[TOPIC]
+        topic = broker.node.metadata.topics[GROUP_METADATA_TOPIC_NAME]
         assert len(topic.partitions) == 2 and topic.is_internal
         assert topic.configs["remote.storage.enable"] == "false"
         assert topic.configs["segment.bytes"] == str(100 * 1024 * 1024)

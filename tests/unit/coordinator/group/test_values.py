@@ -11,7 +11,7 @@ from broker.coordinator.group.classic_group import (
     subscribed_topics,
 )
 from broker.coordinator.group.timers import CoordinatorTimer, TimerKey, TimerKind
-from broker.coordinator.placement import partition_for
+from broker.coordinator.runtime import partition_for
 from broker.java_hash import java_hash
 from tests.unit.coordinator.group.group_desk import subscription
 

@@ -11,8 +11,8 @@ import pytest
 
 from broker import node
 from broker.config.broker import BrokerConfig
-from broker.coordinator.placement import partition_for
 from broker.coordinator.result import Instant
+from broker.coordinator.runtime import partition_for
 from broker.coordinator.transaction import marker_channel_manager as marker_channel
 from broker.coordinator.transaction.marker_channel_manager import MarkerSender
 from broker.coordinator.transaction.shard import TransactionCoordinatorShard
