@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import asyncio
 
-    from broker.compaction.manager import LogCleaner
+    from broker.compaction.log_cleaner import LogCleaner
     from broker.config.loader import BrokerConfig
     from broker.controller.driver import ClusterDriver
     from broker.coordinator.group.coordinator import GroupCoordinator
     from broker.coordinator.transaction.coordinator import TransactionCoordinator
-    from broker.log.directories.manager import LogManager
+    from broker.log.directories.log_manager import LogManager
     from broker.membership.member import ClusterMember
     from broker.membership.producer_ids import ProducerIds
     from broker.metadata.image import MetadataImage
-    from broker.remote.manager import RemoteLogManager
+    from broker.remote.remote_log_manager import RemoteLogManager
     from broker.replica.leader.alter_partition import AlterPartitionManager
     from broker.replica.leader.batch_preparer import BatchPreparer
-    from broker.replica.manager import ReplicaManager
     from broker.replica.moves import LogMoves
+    from broker.replica.replica_manager import ReplicaManager
     from broker.replica.serving.fetch_manager import FetchManager
     from broker.security.authentication.listener_keys import ListenerKeys
     from broker.security.security import Security

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import broker.handlers  # noqa: F401 - registers what is served
 from broker.adoption.mark import check_adopted
 from broker.cleaner.rpc import CleanerSettings
-from broker.compaction.manager import LogCleaner
+from broker.compaction.log_cleaner import LogCleaner
 from broker.config.dynamic import with_committed
 from broker.config.loader import BrokerConfig, LogConfigs
 from broker.console.server import Console
@@ -34,7 +34,7 @@ from broker.kafka_broker import KafkaBroker
 from broker.lake_store import open_exclusive, reason, store_of
 from broker.log.config import LogConfig
 from broker.log.directories.directories import are_empty, disown, unowned
-from broker.log.directories.manager import (
+from broker.log.directories.log_manager import (
     FailureHandling,
     LogManager,
     LogManagerSettings,
@@ -54,10 +54,10 @@ from broker.metadata.topic_names import in_force
 from broker.node_metrics import node_samples
 from broker.node_replicas import fetcher_context_of, known_home, moves_of
 from broker.registry import REGISTRY
-from broker.remote.manager import RemoteLogManager
+from broker.remote.remote_log_manager import RemoteLogManager
 from broker.replica.leader.alter_partition import AlterPartitionManager
 from broker.replica.leader.batch_preparer import PREPARING_THREADS_MAX, BatchPreparer
-from broker.replica.manager import ReplicaManager
+from broker.replica.replica_manager import ReplicaManager
 from broker.replica.serving.fetch_manager import FetchManager
 from broker.replica.state_applier import LeadingContext
 from broker.security.security import Security

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from broker.controller.draft import ControllerDecision, Defaults, Draft
-from broker.controller.placement import place
+from broker.controller.replica_placer import place
 from broker.log.config import REMOTE_STORAGE_KEPT
 from broker.metadata.events import (
     UNASSIGNED_DIRECTORY,

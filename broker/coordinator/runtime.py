@@ -31,7 +31,7 @@ from broker.membership.internal_topics import InternalTopic
 from broker.metadata.events import NO_LEADER, PartitionRegistration
 from broker.metadata.image import MetadataImage
 from broker.replica.leader.partition import LeaderPartition
-from broker.replica.manager import ReplicaManager
+from broker.replica.replica_manager import ReplicaManager
 from kafka_ds.process.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.records.batch import (

@@ -22,7 +22,7 @@ from broker.replica.leader.partition import LeaderPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from broker.remote.manager import RemoteLogManager
+    from broker.remote.remote_log_manager import RemoteLogManager
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from typing import assert_never
 
 from broker.byte_rate import ByteRate
 from broker.log.directories.comparison import Step, agreed_end, next_step
-from broker.log.directories.manager import FutureLog, LogManager
+from broker.log.directories.log_manager import FutureLog, LogManager
 from broker.log.log import Log
 from broker.log.segment import lookup
 from broker.log.values import LogRead

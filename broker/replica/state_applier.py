@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker.log.config import LogConfig
-from broker.log.directories.manager import LogManager
+from broker.log.directories.log_manager import LogManager
 from broker.log.log import Log
 from broker.metadata.events import NO_LEADER, PartitionChanged, PartitionRegistration
 from broker.metadata.topic_names import in_force
@@ -34,7 +34,7 @@ from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
-    from broker.remote.manager import RemoteLogManager
+    from broker.remote.remote_log_manager import RemoteLogManager
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 
-from broker.log.directories.manager import LogManager
+from broker.log.directories.log_manager import LogManager
 from broker.log.log import Log
 from broker.metadata.image import MetadataImage
 from kafka_ds.protocol.types import NO_UUID, uuid_text

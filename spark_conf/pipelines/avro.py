@@ -30,8 +30,8 @@ from spark_conf.pipelines.decoder import (
     DecodedRows,
     joined_reasons,
 )
-from spark_conf.pipelines.placement import COLUMNS_MAX, JSON, Clash, Place
 from spark_conf.pipelines.registry import SchemaRegistry
+from spark_conf.pipelines.schema_evolution import COLUMNS_MAX, JSON, Clash, Place
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn

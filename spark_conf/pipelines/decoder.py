@@ -24,7 +24,14 @@ from spark_conf.pipelines.kinds import (
     ddl,
     is_foreign,
 )
-from spark_conf.pipelines.placement import Clash, FieldColumn, Level, PlacedField, Seen, place
+from spark_conf.pipelines.schema_evolution import (
+    Clash,
+    FieldColumn,
+    Level,
+    PlacedField,
+    Seen,
+    place,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn

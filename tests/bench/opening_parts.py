@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from broker.log.directories.manager import LogManager
+from broker.log.directories.log_manager import LogManager
 from broker.log.log import Log
 from kafka_ds.process.seams import DiskFile, ReadableBuffer
 from kafka_ds.process.system import InlineBackground, SystemClock, SystemDisk, SystemFile

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from broker.log.config import DAY_MS, LogConfig
-from broker.log.directories.manager import (
+from broker.log.directories.log_manager import (
     FailureHandling,
     LogManager,
     LogManagerSettings,

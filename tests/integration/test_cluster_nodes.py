@@ -12,7 +12,7 @@ import pytest
 from broker.membership.lease import LEASE_PATH, decode_lease
 from broker.membership.lifecycle import BrokerIdentity
 from broker.membership.member import ClusterMember
-from broker.replica.manager import ReplicaManager
+from broker.replica.replica_manager import ReplicaManager
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.process.settings import MAX_LONG, ConfigError
 from kafka_ds.process.system import new_uuid

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.log.directories.manager import LogManager
+from broker.log.directories.log_manager import LogManager
 from broker.log.failures import LogDirectoryError
 from broker.log.log import Log
 from kafka_ds.process.system import InlineBackground, SystemClock, SystemDisk, new_uuid

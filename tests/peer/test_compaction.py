@@ -24,8 +24,8 @@ from confluent_kafka.admin import (
 
 from broker.cleaner.service import CleaningService
 from broker.cleaner.throttle import Throttle
-from broker.compaction.manager import LogCleaner
-from broker.log.directories.manager import LogManager
+from broker.compaction.log_cleaner import LogCleaner
+from broker.log.directories.log_manager import LogManager
 from kafka_ds.ipc.request import ErrorAnswer
 from kafka_ds.process.system import InlineBackground, SystemClock, SystemDisk
 from kafka_ds.records.batch import iterate_headers, read_records

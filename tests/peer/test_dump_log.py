@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from broker.log.config import LOG_APPEND_TIME, LogConfig
-from broker.log.directories.manager import LogManager
+from broker.log.directories.log_manager import LogManager
 from broker.log.log import Log
 from kafka_ds.process.system import InlineBackground, SystemClock, SystemDisk, new_uuid
 from kafka_ds.records.batch import Codec, ControlType, Record, build_batch, end_transaction_marker

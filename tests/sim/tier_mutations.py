@@ -13,7 +13,7 @@ from broker.remote import partitions
 from broker.remote.copy_policy import CopyState
 from broker.remote.expiry import ExpirationLoop
 from broker.remote.local_deletion import LocalDeletion
-from broker.remote.manager import RemoteLogManager
+from broker.remote.remote_log_manager import RemoteLogManager
 from broker.worker import sweeper
 from broker.worker.delta import tiered_extent as delta_extent
 from broker.worker.delta.optimizer import TableOptimizer

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from broker.remote import manager
+from broker.remote import remote_log_manager as manager
 from broker.worker import copier, orphans, segment_source, service, sweeper
 from broker.worker.delta import optimizer
 from broker.worker.delta import reader as delta_reader

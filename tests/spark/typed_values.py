@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
-from spark_conf.pipelines.placement import JSON
+from spark_conf.pipelines.schema_evolution import JSON
 
 NAMES = ("a", "b", "c.d", "e-f", "Ä")
 BAD_NAMES = ("first name", "_offset", "A", 'q"', "a__string")

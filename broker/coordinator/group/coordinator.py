@@ -24,7 +24,7 @@ from broker.metadata.events import Event, PartitionChanged, TopicDeleted
 from broker.metadata.image import MetadataImage
 from broker.metadata.topic_names import GROUP_METADATA_TOPIC_NAME
 from broker.replica.leader.partition import LeaderPartition
-from broker.replica.manager import ReplicaManager
+from broker.replica.replica_manager import ReplicaManager
 from kafka_ds.process.seams import Clock
 
 _LOGGER = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ from broker.metadata.events import NO_LEADER
 from broker.metadata.image import MetadataImage
 from broker.metadata.topic_names import GROUP_METADATA_TOPIC_NAME
 from broker.replica.leader.partition import LeaderPartition
-from broker.replica.manager import ReplicaManager
+from broker.replica.replica_manager import ReplicaManager
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.process.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError

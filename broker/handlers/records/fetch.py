@@ -20,7 +20,7 @@ from broker.metadata.acls import AclOperation, ResourceType
 from broker.registry import RequestContext, serves
 from broker.replica.follower.partition import FollowerPartition
 from broker.replica.leader.partition import LeaderPartition
-from broker.replica.manager import ReplicaManager
+from broker.replica.replica_manager import ReplicaManager
 from broker.replica.serving.fetch_manager import LEADER_THROTTLED_REPLICAS, FetchManager
 from broker.replica.serving.fetch_sessions import CachedPartition, FetchContext, IdlePartitions
 from broker.replica.session_epochs import FINAL_EPOCH

@@ -51,7 +51,7 @@ from kafka_ds.protocol.messages.offsets import (
 from kafka_ds.protocol.refusal import refusal
 
 if TYPE_CHECKING:
-    from broker.remote.manager import RemoteLogManager
+    from broker.remote.remote_log_manager import RemoteLogManager
 
 FIRST_VERSION_WITH = {
     LATEST: 1,

@@ -13,7 +13,7 @@ Versions: 3 the asking replica, which changes nothing; 4 flexible.
 from __future__ import annotations
 
 from broker.registry import RequestContext, serves
-from broker.replica.manager import ReplicaManager
+from broker.replica.replica_manager import ReplicaManager
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.protocol.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 from kafka_ds.protocol.messages.offsets import (

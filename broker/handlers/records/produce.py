@@ -47,7 +47,7 @@ from broker.metadata.topic_names import INTERNAL_TOPICS
 from broker.registry import RequestContext, serves
 from broker.replica.leader.batch_preparer import BatchPreparer
 from broker.replica.leader.partition import LeaderPartition
-from broker.replica.manager import ReplicaManager
+from broker.replica.replica_manager import ReplicaManager
 from kafka_ds.protocol.errors import ErrorCode, KafkaError, RecordsRefused
 from kafka_ds.protocol.messages import ProduceRequest, ProduceResponse
 from kafka_ds.protocol.messages.data import (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from broker.metrics.names import Sample, gauge
 
 if TYPE_CHECKING:
-    from broker.log.directories.manager import LogManager
+    from broker.log.directories.log_manager import LogManager
 
 _MANAGER = "kafka.log:type=LogManager,name="
 

@@ -32,7 +32,7 @@ from kafka_ds.segments.index import AbortedTxn
 from kafka_ds.segments.producers import AppendOrigin
 
 if TYPE_CHECKING:
-    from broker.remote.manager import RemoteLogManager
+    from broker.remote.remote_log_manager import RemoteLogManager
 
 _LOGGER = logging.getLogger(__name__)
 

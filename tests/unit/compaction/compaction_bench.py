@@ -9,7 +9,7 @@ from typing import Any
 from broker.cleaner.rpc import CleanerSettings
 from broker.cleaner.service import CleaningService
 from broker.cleaner.throttle import Throttle
-from broker.compaction.manager import LogCleaner
+from broker.compaction.log_cleaner import LogCleaner
 from broker.log.config import LogConfig
 from kafka_ds.ipc.child import WorkerFailed
 from kafka_ds.ipc.request import ErrorAnswer

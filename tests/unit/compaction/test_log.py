@@ -354,7 +354,7 @@ def test_what_is_to_be_seen_is_seen_whatever_makes_a_log_uncleanable(
     bench = Bench()
     bench.append([(b"a", b"1"), (b"a", b"2")])
     bench.log.roll()
-    monkeypatch.setattr("broker.compaction.manager.cleanable", fail)
+    monkeypatch.setattr("broker.compaction.log_cleaner.cleanable", fail)
     bench.clean()
     assert list(bench.cleaner.uncleanable()) == ["orders-0"]
     assert list(bench.cleaner.samples())

@@ -7,8 +7,8 @@ import pytest
 from broker.controller.configs import FeatureUpdate
 from broker.controller.controller import NewTopic
 from broker.controller.elections import ElectionType
-from broker.controller.placement import place
 from broker.controller.reassignment import OngoingReassignment, Reassignment
+from broker.controller.replica_placer import place
 from broker.controller.topics import MorePartitions
 from broker.metadata.events import NO_LEADER, RECOVERED, RECOVERING, SupportedFeature
 from broker.metadata.features import ELR_FEATURE

@@ -12,7 +12,7 @@ import pytest
 from broker.log.values import RemoteLogAuxState
 from broker.metadata.events import RECOVERED, RECOVERING
 from broker.registry import REGISTRY
-from broker.replica.manager import ReplicaManager
+from broker.replica.replica_manager import ReplicaManager
 from kafka_ds.process.settings import ConfigError
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (

@@ -22,8 +22,8 @@ from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.types import NO_UUID
 from kafka_ds.records.batch import Record
 from kafka_ds.segments import names
+from tests.unit.log.log_manager_bench import NOW_MS, TOPIC_ID, Bench
 from tests.unit.log.log_model import client_batch
-from tests.unit.log.manager_bench import NOW_MS, TOPIC_ID, Bench
 from tests.unit.records.old_sets import Plain, encode, message
 
 OTHER_ID = bytes(range(16, 32))

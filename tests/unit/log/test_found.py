@@ -6,7 +6,7 @@ import pytest
 
 from broker.log.failures import LogDirectoryError
 from kafka_ds.protocol.errors import KafkaError
-from tests.unit.log.manager_bench import TOPIC_ID, Bench
+from tests.unit.log.log_manager_bench import TOPIC_ID, Bench
 
 LOG_FILE = "t-0/00000000000000000000.log"
 

@@ -16,8 +16,8 @@ from kafka_ds.segments.names import (
     TRANSACTION_INDEX,
 )
 from tests.fakes.settings import log_settings
+from tests.unit.log.log_manager_bench import NOW_MS, TOPIC_ID, Bench
 from tests.unit.log.log_model import client_batch
-from tests.unit.log.manager_bench import NOW_MS, TOPIC_ID, Bench
 
 DAY_MS = 24 * 3_600_000
 CONFIGS = tuple(

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from broker.log.values import EnrichedLogSegment
-from broker.remote import manager as tier_manager
+from broker.remote import remote_log_manager as tier_manager
 from broker.remote.copies import CopyLoop
 from broker.remote.copy_policy import CopyState
-from broker.remote.manager import RemoteLogManager
 from broker.remote.metrics import COPIES_PAUSED, DATA_MISSING, OFFSETS_MISSING, TierMetrics
 from broker.remote.partitions import TieredPartition
 from broker.remote.quota import COPY_TIMES, RemoteQuota
+from broker.remote.remote_log_manager import RemoteLogManager
 from broker.worker.rpc import (
     UNBOUNDED,
     CopyAnswer,

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from broker.remote.manager import RemoteLogManager
 from broker.remote.metrics import TierMetrics
 from broker.remote.quota import COPY_TIMES, RemoteQuota
 from broker.remote.reads import RemoteReads
+from broker.remote.remote_log_manager import RemoteLogManager
 from broker.worker.rpc import UNBOUNDED, CacheCounts, MaxTimestamp, Read, ReadAnswer
 from kafka_ds.ipc.request import A, Request
 from kafka_ds.protocol.errors import ErrorCode, KafkaError

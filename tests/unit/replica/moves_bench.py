@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.log.directories.manager import FutureLog
+from broker.log.directories.log_manager import FutureLog
 from broker.replica.fetcher.metrics import move_samples
 from tests.loops import until
 from tests.unit.replica.moving_bench import MovingBench

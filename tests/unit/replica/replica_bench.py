@@ -18,7 +18,7 @@ from broker.replica.fetcher.context import FetcherContext
 from broker.replica.fetcher.fetchers import Fetchers
 from broker.replica.follower.partition import FollowerPartition
 from broker.replica.leader.partition import LeaderPartition
-from broker.replica.manager import ReplicaManager
+from broker.replica.replica_manager import ReplicaManager
 from broker.replica.state_applier import LeadingContext
 from kafka_ds.protocol.messages.data import FetchPartitionData
 from kafka_ds.topic.metadata_table import MetadataPosition

@@ -18,7 +18,7 @@ from broker.coordinator.transaction.marker_channel_manager import MarkerSender
 from broker.coordinator.transaction.shard import TransactionCoordinatorShard
 from broker.coordinator.transaction.transaction_metadata import ProducerIdAndEpoch
 from broker.coordinator.transaction.transaction_metadata import TransactionState as S
-from broker.log.directories.manager import LogManager
+from broker.log.directories.log_manager import LogManager
 from broker.replica.leader import partition as leader_partition
 from broker.replica.leader.partition import LeaderPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError

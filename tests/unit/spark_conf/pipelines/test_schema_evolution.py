@@ -1,7 +1,7 @@
 import pytest
 
 from spark_conf.pipelines.kinds import BIGINT, DOUBLE, STRING, ArrayOf, Kind, ObjectOf
-from spark_conf.pipelines.placement import COLUMNS_MAX, Level, place
+from spark_conf.pipelines.schema_evolution import COLUMNS_MAX, Level, place
 
 
 def placed(before: dict[str, Kind], **seen: list[str]) -> Level:

@@ -7,7 +7,7 @@ import errno
 
 import pytest
 
-from broker.log.directories.manager import GONE_MAX
+from broker.log.directories.log_manager import GONE_MAX
 from broker.log.failures import LogDirectoryError
 from kafka_ds.process.system import new_uuid
 from kafka_ds.segments import names
@@ -15,8 +15,8 @@ from kafka_ds.segments.names import RECOVERY_POINT_CHECKPOINT
 from tests.fakes.memory_disk import MemoryDisk
 from tests.fakes.settings import log_settings
 from tests.loops import in_loop
+from tests.unit.log.log_manager_bench import NOW_MS, TOPIC_ID, Bench
 from tests.unit.log.log_model import client_batch
-from tests.unit.log.manager_bench import NOW_MS, TOPIC_ID, Bench
 
 
 def test_a_directory_says_whose_it_is() -> None:

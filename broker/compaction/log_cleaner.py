@@ -19,7 +19,7 @@ from broker.cleaner.rpc import DISK, UNKNOWN_JOB, CleanerSettings, CleanLimit
 from broker.compaction.metrics import CleanerMetrics
 from broker.compaction.policy import Cleanable, LogState, LogToClean, cleanable
 from broker.compaction.run import CleaningAborted, Outcome, Run
-from broker.log.directories.manager import LogManager
+from broker.log.directories.log_manager import LogManager
 from broker.log.log import Log
 from broker.metrics.names import Sample
 from kafka_ds.ipc.child import ChildWorker, WorkerDied, WorkerFailed, WorkerLost

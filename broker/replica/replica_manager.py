@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broker.log.directories.manager import LogManager
+from broker.log.directories.log_manager import LogManager
 from broker.metadata.events import (
     BrokerRegistrationChanged,
     ConfigChanged,

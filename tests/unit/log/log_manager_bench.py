@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from broker.log.config import LogConfig
-from broker.log.directories.manager import LogManager
+from broker.log.directories.log_manager import LogManager
 from kafka_ds.protocol.topic_partition import TopicPartition
 from tests.fakes.clock import ManualClock
 from tests.fakes.logs import log_manager
