@@ -193,6 +193,26 @@ SETS: dict[str, tuple[Artifact, ...]] = {
             archive="all",
         ),
     ),
+    # Kafka Connect with Debezium's connector for PostgreSQL, for tests.
+    "debezium": (
+        _kafka("connect-runtime"),
+        _kafka("connect-json"),
+        Artifact(
+            organisation="io.debezium",
+            name="debezium-connector-postgres",
+            revision="3.6.1.Final",
+            transitive=True,
+        ),
+        # Avro by the registry below.
+        Artifact(
+            organisation="io.apicurio",
+            name="apicurio-registry-utils-converter",
+            revision="2.6.13.Final",
+            transitive=True,
+        ),
+        _log4j("log4j-slf4j2-impl"),
+        _log4j("log4j-core"),
+    ),
     # What pipelines read Avro with.
     "spark-avro": (
         Artifact(organisation="org.apache.spark", name="spark-avro_2.13", revision=SPARK_VERSION),

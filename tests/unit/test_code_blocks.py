@@ -32,6 +32,7 @@ RUN = {
     "README.md": "tests/integration/test_pages.py",
     "docs/get-started/spark.md": "tests/spark/test_pages.py",
     "docs/get-started/tutorial.md": "tests/integration/test_pages.py",
+    "docs/how-to/database-changes.md": "tests/spark/test_debezium.py",
     "docs/how-to/decode.md": "tests/integration/test_pages.py",
     "docs/how-to/erase.md": "tests/integration/test_pages.py",
     "docs/how-to/exactly-once.md": "tests/spark/test_pages.py",
@@ -59,6 +60,7 @@ NOT_RUN = {
     "README.md": {"make demo": "they are CI itself", 'pip install ".[broker]"': "installs"},
     "docs/get-started/spark.md": {"pip install": "installs"},
     "docs/get-started/tutorial.md": {"pip install": "installs"},
+    "docs/how-to/database-changes.md": {"connect-standalone.sh": "the test starts its class"},
     "docs/how-to/install.md": {"systemctl": "needs systemd", "docker build": "slow: tests/image"},
     "docs/how-to/s3.md": {"gs://archive": "needs Google's store"},
     "docs/how-to/typed-tables.md": {"spark-submit": SUBMITTED},
@@ -195,6 +197,8 @@ def test_modules_and_targets_that_are_run_exist() -> None:
 def test_settings_are_known(block: Block) -> None:
     if block.title.startswith("etc/"):
         return  # Trino's: tests/lake/test_trino.py.
+    if block.page.endswith("database-changes.md"):
+        return  # Kafka Connect's: tests/spark/test_debezium.py.
     given = {each.key: each.value for each in parse_properties(block.code)}
     assert given
     if all(name.startswith("spark.") for name in given):
