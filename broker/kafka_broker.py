@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from broker.compaction.log_cleaner import LogCleaner
     from broker.config.loader import BrokerConfig
-    from broker.controller.driver import ClusterDriver
+    from broker.controller.metadata_driver import MetadataDriver
     from broker.coordinator.group.coordinator import GroupCoordinator
     from broker.coordinator.transaction.coordinator import TransactionCoordinator
     from broker.log.directories.log_manager import LogManager
@@ -49,7 +49,7 @@ class KafkaBroker:
     store: Store  # of the lake
     log_manager: LogManager
     replica_manager: ReplicaManager
-    controller: ClusterDriver
+    metadata_driver: MetadataDriver
     member: ClusterMember
     producer_ids: ProducerIds
     groups: GroupCoordinator

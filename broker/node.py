@@ -26,7 +26,7 @@ from broker.config.dynamic import with_committed
 from broker.config.loader import BrokerConfig, LogConfigs
 from broker.console.server import Console
 from broker.controller.controller import Controller, Defaults
-from broker.controller.driver import ClusterDriver
+from broker.controller.metadata_driver import MetadataDriver
 from broker.coordinator.group.coordinator import GroupCoordinator
 from broker.coordinator.group.offset_publisher import PUBLISH_SECONDS, OffsetPublisher
 from broker.coordinator.transaction.coordinator import TransactionCoordinator
@@ -197,7 +197,7 @@ class Node(KafkaBroker):
         self._warn_of_empty_disks()
         if self.tier is not None:
             await self.tier.start()
-        await self.controller.begin_applying(self._begin_applying, self._apply)
+        await self.metadata_driver.install_publisher(self._start_publishing, self._publish)
         self.groups.start()
         self.transactions.start()
         self.cleaner.start()
@@ -215,7 +215,7 @@ class Node(KafkaBroker):
         self.offset_publisher = OffsetPublisher(send, led, begun, interval_ms)
         return self.offset_publisher.run()
 
-    async def _begin_applying(self) -> None:
+    async def _start_publishing(self) -> None:
         # ConfigError where a later process has this number: in that one's epoch nothing is fetched from here.
         _ = self.member.lifecycle.registration
         # What was committed since the image was loaded: the first controller's claim sets min.insync.replicas.
@@ -346,18 +346,18 @@ class Node(KafkaBroker):
 
     def _wire_cluster(self, metadata_log: MetadataLog) -> None:
         config = self.config
-        self.controller = ClusterDriver(
+        self.metadata_driver = MetadataDriver(
             metadata_log,
             self.metadata,
             node_id=config.node_id,
             new_controller=self._new_controller,
             executor=self._threads(1, "controller"),
-            committed=self._committed,
+            committed=self.tier.cluster_events if self.tier is not None else lambda version: None,
             failed=self._fail,
         )
         self.member = ClusterMember(
             config,
-            self.controller,
+            self.metadata_driver,
             self.store,
             lease_thread=self._threads(1, "lease"),
             clock=self.clock,
@@ -414,7 +414,7 @@ class Node(KafkaBroker):
             clock=self.clock,
             create_topics=self.member.requests.create_topics,
             producer_ids=self.producer_ids,
-            offsets_marked=self._offsets_marked,
+            complete_transaction=self.groups.complete_transaction,
             others=self.member.others(),
         )
 
@@ -435,7 +435,7 @@ class Node(KafkaBroker):
             session_timeout_ms=config.broker_session_timeout_ms,
         )
 
-    async def _apply(self, events: Sequence[Event]) -> None:
+    async def _publish(self, events: Sequence[Event]) -> None:
         """Let what is durable now take effect: settings of this broker first, as topics inherit them."""
         if self.member.has_a_successor:
             # Another process leads this broker's partitions: what is appended here would be in vain.
@@ -469,14 +469,6 @@ class Node(KafkaBroker):
             self._log_configs.of(self.config, overrides)
         except ConfigError as error:
             raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
-
-    def _committed(self, version: int, events: Sequence[Event]) -> None:
-        if self.tier is not None:
-            self.tier.cluster_events(version)
-
-    def _offsets_marked(self, partition: int, producer_id: int, committed: bool) -> None:
-        """A transaction has ended that committed offsets of groups."""
-        self.groups.end_transaction(partition, producer_id, committed=committed)
 
     # -- where it is --------------------------------------------------------------------------------
 

@@ -171,8 +171,8 @@ def node_samples(node: KafkaBroker) -> Iterator[Sample]:
     yield from _replica_samples(node, partitions)
     yield from node.replica_manager.topic_metrics.samples()
     yield from node.cleaner.samples()
-    yield ACTIVE_CONTROLLER, (), int(node.controller.is_active)
-    yield from cluster_samples(node.controller, node.member)
+    yield ACTIVE_CONTROLLER, (), int(node.metadata_driver.is_active)
+    yield from cluster_samples(node.metadata_driver, node.member)
     for metric, count in _OF_CLUSTER.items():
         yield metric, (), count(node.metadata)
     for metric, read in _OF_PARTITION.items():
@@ -208,7 +208,7 @@ def node_samples(node: KafkaBroker) -> Iterator[Sample]:
 
 
 def _state(node: KafkaBroker) -> int:
-    if node.controller.broker_epoch < 0:
+    if node.metadata_driver.broker_epoch < 0:
         return STARTING
     return RECOVERY if node.replica_manager.is_recovering else RUNNING
 

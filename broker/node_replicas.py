@@ -51,7 +51,7 @@ def moves_of(node: KafkaBroker) -> LogMoves:
             known_home(image, config.node_id, topic, partition) == directory
         ),
         report=node.member.directories.look_at,
-        changed=node.controller.changed,
+        changed=node.metadata_driver.changed,
     )
     return LogMoves(node.log_manager, around)
 

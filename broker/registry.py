@@ -158,7 +158,7 @@ def at_the_controller(handler: Handler) -> Handler:
     @wraps(handler)
     def handle(request: Any, context: RequestContext) -> Result:
         node = context.node
-        if node.controller.is_active:
+        if node.metadata_driver.is_active:
             return handler(request, context)
         return node.member.requests.forward(
             request, context.header, context.client_host, context.principal

@@ -157,7 +157,7 @@ class Restoration:
                 lambda leader: leader != node.config.node_id
             ):
                 return
-            await node.controller.changed(RETRY_SECONDS)
+            await node.metadata_driver.changed(RETRY_SECONDS)
 
     async def _lead(self, leaderless: Sequence[tuple[str, int]]) -> None:
         node = self._node
@@ -233,7 +233,7 @@ class Restoration:
     def _lives(self, broker_id: int) -> bool:
         """Whether another broker is at work: where this one decides, the last one had left."""
         known = self._node.metadata.brokers.get(broker_id)
-        return known is not None and not known.fenced and not self._node.controller.is_active
+        return known is not None and not known.fenced and not self._node.metadata_driver.is_active
 
     async def _lake_ends(self, asked: Sequence[tuple[str, bytes, int]]) -> list[int]:
         tier = self._node.tier

@@ -194,13 +194,13 @@ class Cluster:
     @property
     def controller(self) -> InProcess:
         """The active controller."""
-        (found,) = [each for each in self.nodes.values() if each.node.controller.is_active]
+        (found,) = [each for each in self.nodes.values() if each.node.metadata_driver.is_active]
         return found
 
     @property
     def others(self) -> list[InProcess]:
         """The brokers that are not the controller."""
-        return [each for each in self.nodes.values() if not each.node.controller.is_active]
+        return [each for each in self.nodes.values() if not each.node.metadata_driver.is_active]
 
     async def until(self, what: str, condition: Callable[[], bool], timeout_s: float = 120) -> None:
         """Wait until the condition holds; `what` names it in the error."""

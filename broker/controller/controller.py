@@ -114,8 +114,8 @@ class Controller:
         administration.judge_elr(draft)
         return ControllerDecision(events=(change, *draft.events()), result=epoch)
 
-    def claimed(self, now_ms: int) -> None:
-        """The claim is durable: every unfenced broker has a session from now on."""
+    def begin_sessions(self, now_ms: int) -> None:
+        """Every unfenced broker has a session from now on, whatever it had before."""
         self._sessions.begin(self.image.brokers.values(), self.image.version, now_ms)
 
     def committed(self, version: int, events: Sequence[Event]) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from kafka_ds.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
-    from broker.controller.driver import ClusterDriver
+    from broker.controller.metadata_driver import MetadataDriver
     from kafka_ds.process.seams import Clock
 
 _LOGGER = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ class Duties:
 
     def __init__(
         self,
-        driver: ClusterDriver,
+        driver: MetadataDriver,
         clock: Clock,
         *,
         session_timeout_ms: int,
@@ -53,7 +53,7 @@ class Duties:
                 now_ms = clock.monotonic_ms()
                 if now_ms - awake_ms > self._pause_ms:
                     _LOGGER.warning("did not run for %d ms: sessions begin anew", now_ms - awake_ms)
-                    driver.look(lambda c, now_ms=now_ms: c.claimed(now_ms))  # type: ignore[misc]
+                    driver.controller.begin_sessions(now_ms)
                 awake_ms = now_ms
                 is_done = await self._expire(now_ms)
                 if self._balance_interval_ms is not None and now_ms >= balance_due_ms:
@@ -64,7 +64,7 @@ class Duties:
                 await asyncio.sleep(self._step_seconds() if is_done else STEP_SECONDS_MAX)
 
     def _step_seconds(self) -> float:
-        deadline_ms = self._driver.look(lambda c: c.next_deadline_ms())
+        deadline_ms = self._driver.controller.next_deadline_ms()
         if deadline_ms is None:
             return STEP_SECONDS_MAX
         left = (deadline_ms - self._clock.monotonic_ms()) / 1_000

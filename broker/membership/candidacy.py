@@ -26,7 +26,7 @@ from kafka_ds.protocol.messages import ControllerLivenessRequest, ControllerLive
 
 if TYPE_CHECKING:
     from broker.config.broker import BrokerConfig
-    from broker.controller.driver import ClusterDriver, ControllerClaim
+    from broker.controller.metadata_driver import ControllerClaim, MetadataDriver
     from kafka_ds.delta.store.store import Store
     from kafka_ds.process.seams import Clock, Network
 
@@ -49,7 +49,7 @@ class Candidacy:
     def __init__(
         self,
         config: BrokerConfig,
-        driver: ClusterDriver,
+        driver: MetadataDriver,
         store: Store,
         *,
         executor: Executor,
@@ -367,7 +367,7 @@ class Candidacy:
                 lambda claiming: self._decide_claim(claiming, dead),
                 controller_epoch=claim.controller_epoch,
                 # Before any duty: the sessions of a former time as controller would fence everybody.
-                begin=lambda controller: controller.claimed(self._clock.monotonic_ms()),
+                begin=lambda controller: controller.begin_sessions(self._clock.monotonic_ms()),
             )
         except OSError as error:
             self.store_errors += 1

@@ -18,7 +18,7 @@ from broker.transport.peer import PeerUnreachable
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from broker.controller.driver import ClusterDriver
+    from broker.controller.metadata_driver import MetadataDriver
     from broker.metadata.image import MetadataImage
     from broker.transport.peers import Peers
 
@@ -44,7 +44,7 @@ class ControllerChannel:
     """Asks the active controller."""
 
     def __init__(
-        self, driver: ClusterDriver, peers: Peers, *, listener: str, handle_locally: HandleLocally
+        self, driver: MetadataDriver, peers: Peers, *, listener: str, handle_locally: HandleLocally
     ) -> None:
         """`listener`: that of inter.broker.listener.name; `handle_locally` serves a request at this broker."""
         self._driver = driver

@@ -24,7 +24,7 @@ from kafka_ds.protocol.messages.brokers import (
 )
 
 if TYPE_CHECKING:
-    from broker.controller.driver import ClusterDriver
+    from broker.controller.metadata_driver import MetadataDriver
     from broker.membership.channel import ControllerChannel
 
 _LOGGER = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class DirectoryAssignments:
 
     def __init__(
         self,
-        driver: ClusterDriver,
+        driver: MetadataDriver,
         channel: ControllerChannel,
         *,
         node_id: int,

@@ -23,7 +23,7 @@ from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 
 if TYPE_CHECKING:
     from broker.config.loader import BrokerConfig
-    from broker.controller.driver import ClusterDriver
+    from broker.controller.metadata_driver import MetadataDriver
     from broker.membership.channel import ControllerChannel
     from broker.metadata.image import BrokerRegistration
     from kafka_ds.protocol.messages import BrokerHeartbeatResponse
@@ -79,7 +79,7 @@ class Lifecycle:
         self,
         identity: BrokerIdentity,
         config: BrokerConfig,
-        driver: ClusterDriver,
+        driver: MetadataDriver,
         channel: ControllerChannel,
         *,
         offline_log_dirs: Callable[[], Sequence[bytes]] = tuple,

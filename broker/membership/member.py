@@ -39,7 +39,7 @@ from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 if TYPE_CHECKING:
     from broker.config.loader import BrokerConfig
     from broker.controller.controller import Controller
-    from broker.controller.driver import ClusterDriver, ControllerClaim
+    from broker.controller.metadata_driver import ControllerClaim, MetadataDriver
     from kafka_ds.delta.store.store import Store
     from kafka_ds.process.seams import Clock, Network
 
@@ -53,7 +53,7 @@ class ClusterMember:
     def __init__(
         self,
         config: BrokerConfig,
-        driver: ClusterDriver,
+        driver: MetadataDriver,
         store: Store,
         *,
         lease_thread: Executor,

@@ -21,7 +21,7 @@ from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import ReadMetadataRequest, ReadMetadataResponse
 
 if TYPE_CHECKING:
-    from broker.controller.driver import ClusterDriver
+    from broker.controller.metadata_driver import MetadataDriver
     from broker.metadata.events import Event
     from broker.transport.peers import Peers
 
@@ -41,7 +41,7 @@ class MetadataFetcher:
 
     def __init__(
         self,
-        driver: ClusterDriver,
+        driver: MetadataDriver,
         peers: Peers,
         *,
         node_id: int,

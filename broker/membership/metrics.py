@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from broker.metrics.names import Sample, attribute, gauge
 
 if TYPE_CHECKING:
-    from broker.controller.driver import ClusterDriver
+    from broker.controller.metadata_driver import MetadataDriver
     from broker.membership.member import ClusterMember
 
 _CONTROLLER = "kafka.controller:type=KafkaController,name="
@@ -42,7 +42,7 @@ APPLY_ERRORS = attribute(
 )
 
 
-def cluster_samples(driver: ClusterDriver, member: ClusterMember) -> Iterator[Sample]:
+def cluster_samples(driver: MetadataDriver, member: ClusterMember) -> Iterator[Sample]:
     """Everything that is counted."""
     yield NEW_ACTIVE_CONTROLLERS, (), driver.new_active_controllers
     yield METADATA_ERRORS, (), driver.apply_errors

@@ -36,7 +36,7 @@ from kafka_ds.protocol.messages.topics import (
 from kafka_ds.protocol.types import message_info
 
 if TYPE_CHECKING:
-    from broker.controller.driver import ClusterDriver
+    from broker.controller.metadata_driver import MetadataDriver
     from broker.membership.channel import ControllerChannel
     from broker.principal import Principal
     from kafka_ds.protocol.frame import RequestHeader
@@ -51,7 +51,7 @@ class ControllerRequests:
 
     def __init__(
         self,
-        driver: ClusterDriver,
+        driver: MetadataDriver,
         channel: ControllerChannel,
         *,
         node_id: int,

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from broker.controller.controller import Controller, NewTopic
-from broker.controller.driver import ClusterDriver
+from broker.controller.metadata_driver import MetadataDriver
 from broker.membership.lifecycle import BrokerIdentity
 from broker.membership.member import decide_claim
 from broker.metadata.events import Endpoint
@@ -56,10 +56,10 @@ def _new_controller(image: MetadataImage) -> Controller:
     )
 
 
-async def _begun(folder: Path) -> ClusterDriver:
+async def _begun(folder: Path) -> MetadataDriver:
     """A controller and a second broker, both unfenced, over an empty log."""
     log = MetadataLog(LocalStore(str(folder)))
-    driver = ClusterDriver(log, log.load(), node_id=1, new_controller=_new_controller)
+    driver = MetadataDriver(log, log.load(), node_id=1, new_controller=_new_controller)
     assert await driver.claim(
         lambda claiming: decide_claim(claiming, IDENTITY, None),
         controller_epoch=driver.image.controller_epoch,
@@ -77,7 +77,7 @@ async def _begun(folder: Path) -> ClusterDriver:
     return driver
 
 
-async def _alone(driver: ClusterDriver, folder: Path) -> tuple[list[float], list[float]]:
+async def _alone(driver: MetadataDriver, folder: Path) -> tuple[list[float], list[float]]:
     """Milliseconds of decisions that come one after the other, and in turn with them of the store's part alone."""
     taken, bare = [], []
     store = LocalStore(str(folder))
@@ -91,7 +91,7 @@ async def _alone(driver: ClusterDriver, folder: Path) -> tuple[list[float], list
     return sorted(taken), sorted(bare)
 
 
-async def _together(driver: ClusterDriver) -> float:
+async def _together(driver: MetadataDriver) -> float:
     """Decisions a second, where many wait for the same commits."""
 
     async def decide(count: int) -> None:
@@ -103,7 +103,7 @@ async def _together(driver: ClusterDriver) -> float:
     return DECISIONS * 5 / (time.perf_counter() - began)
 
 
-async def _death(driver: ClusterDriver, run: int) -> tuple[float, int]:
+async def _death(driver: MetadataDriver, run: int) -> tuple[float, int]:
     """Milliseconds until the leaders of a dead broker's partitions have moved, and the commits of it."""
     assignments = tuple((index, (2, 1)) for index in range(PARTITIONS))
     await driver.create_topics([NewTopic(name=f"t{run}", assignments=assignments)])

@@ -175,7 +175,7 @@ async def test_a_controller_that_stops_lets_another_one_decide_at_once(tmp_path:
 
 
 def is_active(broker: InProcess) -> bool:
-    return broker.node.controller.is_active
+    return broker.node.metadata_driver.is_active
 
 
 @in_loop
@@ -195,7 +195,7 @@ async def test_a_controller_that_dies_is_replaced_and_fenced_in_one_commit(tmp_p
         assert dead_id not in leaders(new, "t").values()
         changes = [
             entry
-            for entry in new.node.controller.entries_after(before, 1 << 30) or []
+            for entry in new.node.metadata_driver.entries_after(before, 1 << 30) or []
             if any(type(event).__name__ == "FenceBroker" for event in entry.events)
         ]
         (commit,) = changes
@@ -219,7 +219,7 @@ async def test_a_broker_that_dies_is_fenced_in_one_commit(tmp_path: Path) -> Non
         await cluster.until("its end", lambda: controller.metadata.brokers[dead_id].fenced)
         (commit,) = [
             entry
-            for entry in controller.controller.entries_after(before, 1 << 30) or []
+            for entry in controller.metadata_driver.entries_after(before, 1 << 30) or []
             if any(type(event).__name__ == "FenceBroker" for event in entry.events)
         ]
         changed = {e.partition for e in commit.events if type(e).__name__ == "PartitionChanged"}  # type: ignore[attr-defined]
@@ -311,7 +311,7 @@ async def test_a_second_process_of_one_number_is_refused(
             twin_dirs = tmp_path / f"twin-{node.config.node_id}"
             with pytest.raises(ConfigError, match=rf"node.id={node.config.node_id}.*{words}"):
                 await cluster.start(node.config.node_id, log_dirs=twin_dirs)
-        assert controller.controller.is_active
+        assert controller.metadata_driver.is_active
         assert "run `python -m broker restore`" not in caplog.text
         # Its folders are nobody's: with the number that was meant they are taken.
         third = await cluster.start(3, log_dirs=twin_dirs)

@@ -266,7 +266,7 @@ class Faults:
         node = host.node
         if not host.is_up or node is None or host.process is None or host.process.is_paused:
             return None
-        if not hasattr(node, "controller"):
+        if not hasattr(node, "metadata_driver"):
             return None
         is_clean = host.has_started and not _has_failed_log_dirs(host)
         if not is_clean:

@@ -34,7 +34,9 @@ def setting(topic: str, name: str, kind: int = TOPIC_RESOURCE) -> ConfigChanged:
 
 
 async def decided(broker: InProcess, *events: Event) -> None:
-    await broker.node.controller.decide(lambda _: ControllerDecision(events=events, result=None))
+    await broker.node.metadata_driver.decide(
+        lambda _: ControllerDecision(events=events, result=None)
+    )
 
 
 @in_loop
@@ -44,7 +46,7 @@ async def test_what_only_a_later_release_knows_has_no_effect(memory_path: Path) 
     async with in_process(memory_path) as broker:
         await decided(broker, *made("later", "of.a.later.release"), of_later)
         assert broker.node.replica_manager.get("later", 0).topic == "later"
-        assert broker.node.controller.apply_errors == 0
+        assert broker.node.metadata_driver.apply_errors == 0
     async with in_process(memory_path) as broker:
         assert broker.node.replica_manager.get("later", 0).topic == "later"
 
@@ -69,7 +71,7 @@ async def test_a_setting_that_cannot_be_here_keeps_no_other_topic_from_its_leade
         assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
         for topic in ("plain", "plain-2", "old"):
             assert replicas.get(topic, 0).topic == topic
-        assert broker.node.controller.apply_errors == 0
+        assert broker.node.metadata_driver.apply_errors == 0
 
 
 @in_loop
@@ -81,4 +83,4 @@ async def test_what_one_part_cannot_take_the_others_still_take(memory_path: Path
         await decided(broker, bad, *made("plain"))
         assert broker.node.replica_manager.get("plain", 0).topic == "plain"
         assert heard == [3]
-        assert broker.node.controller.apply_errors == 1
+        assert broker.node.metadata_driver.apply_errors == 1

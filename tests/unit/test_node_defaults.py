@@ -16,9 +16,8 @@ async def test_a_default_of_the_cluster_that_is_taken_back_is_over(memory_path: 
     async with in_process(memory_path) as broker:
 
         def loses_data() -> bool:
-            return broker.node.controller.look(
-                lambda controller: controller.draft().is_unclean_election_enabled("t")
-            )
+            controller = broker.node.metadata_driver.controller
+            return controller.draft().is_unclean_election_enabled("t")
 
         assert loses_data()
         await change(broker, BROKER, "", (UNCLEAN, DELETE, None))

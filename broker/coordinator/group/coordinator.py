@@ -109,7 +109,7 @@ class GroupCoordinator:
         """The same request to every coordinator of this broker; raises KafkaError for what the first refuses."""
         return [context.submit(request, client) for context in self.runtime.led_here()]
 
-    def end_transaction(self, partition: int, producer_id: int, *, committed: bool) -> None:
+    def complete_transaction(self, partition: int, producer_id: int, committed: bool) -> None:
         """A marker was appended to this partition of `__consumer_offsets`."""
         context = self.runtime.context(partition)
         if (

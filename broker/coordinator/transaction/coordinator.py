@@ -22,9 +22,9 @@ from broker.coordinator.transaction.add_partitions_to_txn_manager import (
     AddPartitionsToTxnRequests,
 )
 from broker.coordinator.transaction.marker_channel_manager import (
+    CompleteTransaction,
     MarkerSender,
     MarkerWriter,
-    OffsetsMarked,
     TransactionMarkerChannelManager,
     WriteTxnMarkersRequests,
 )
@@ -59,10 +59,10 @@ class TransactionCoordinator:
         clock: Clock,
         create_topics: CreateTopics,
         producer_ids: ProducerIds,
-        offsets_marked: OffsetsMarked,
+        complete_transaction: CompleteTransaction,
         others: OtherBrokers,
     ) -> None:
-        """`image` is the published one; `offsets_marked` hears of markers in `__consumer_offsets`."""
+        """`image` is the published one; `complete_transaction` is the groups', for markers in `__consumer_offsets`."""
         self._producer_ids = producer_ids
         self.loads = Loads()
 
@@ -97,7 +97,7 @@ class TransactionCoordinator:
         self.joins = AddPartitionsToTxnManager(
             self.runtime, self._join_sender, others.node_id, settings
         )
-        self.markers = MarkerWriter(partitions, clock, offsets_marked, self.joins.marked)
+        self.markers = MarkerWriter(partitions, clock, complete_transaction, self.joins.marked)
         markers = MarkerSender(self.markers, self._marker_sender, image, others.node_id)
         self.marker_channel = TransactionMarkerChannelManager(
             markers, armed_from_environment(TRANSACTION_POINTS)

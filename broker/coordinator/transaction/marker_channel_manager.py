@@ -41,7 +41,8 @@ from kafka_ds.segments.producers import AppendOrigin
 # A newer epoch of the producer has been there: this transaction is over.
 FENCED = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
 
-OffsetsMarked = Callable[[int, int, bool], None]
+# The groups of a partition take a transaction's end: partition, producer id, whether it commits.
+CompleteTransaction = Callable[[int, int, bool], None]
 Marked = Callable[[LeaderPartition, int], None]
 
 
@@ -74,13 +75,13 @@ class MarkerWriter:
         self,
         partitions: ReplicaManager,
         clock: Clock,
-        offsets_marked: OffsetsMarked,
+        complete_transaction: CompleteTransaction,
         marked: Marked,
     ) -> None:
-        """`offsets_marked` is called with partition, producer id and whether it commits; `marked` for every marker."""
+        """`complete_transaction` is for markers in `__consumer_offsets`, `marked` for every marker."""
         self._partitions = partitions
         self._clock = clock
-        self._offsets_marked = offsets_marked
+        self._complete_transaction = complete_transaction
         self._marked = marked
 
     def write(
@@ -109,7 +110,7 @@ class MarkerWriter:
             return ErrorCode.KAFKA_STORAGE_ERROR
         self._marked(partition, marker.producer_id)
         if where.topic == GROUP_METADATA_TOPIC_NAME:
-            self._offsets_marked(where.partition, marker.producer_id, marker.committed)
+            self._complete_transaction(where.partition, marker.producer_id, marker.committed)
         if partition.is_acknowledged(info.last_offset, -1):
             return ErrorCode.NONE
         return _outcome(partition.acknowledgement(info.last_offset, -1))

@@ -21,7 +21,7 @@ async def broker_heartbeat(
     """Receive a broker's heartbeat, and answer its state."""
     node = context.node
     now_ms = node.clock.monotonic_ms()
-    reply = await node.controller.decide(
+    reply = await node.metadata_driver.decide(
         lambda c: c.heartbeat(
             request.broker_id,
             request.broker_epoch,

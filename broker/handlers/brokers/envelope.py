@@ -30,7 +30,7 @@ _LENGTH_BYTES = 4
 async def envelope(request: EnvelopeRequest, context: RequestContext) -> EnvelopeResponse:
     """Serve the request inside the envelope."""
     node = context.node
-    if not node.controller.is_active:
+    if not node.metadata_driver.is_active:
         return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
     # A handler may write into what it was given.
     frame = memoryview(bytearray(request.request_data))

@@ -21,7 +21,7 @@ from kafka_ds.protocol.messages import ReadMetadataRequest, ReadMetadataResponse
 from kafka_ds.protocol.messages.brokers import MetadataEntry
 
 if TYPE_CHECKING:
-    from broker.controller.driver import ClusterDriver
+    from broker.controller.metadata_driver import MetadataDriver
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ async def read_metadata(
     request: ReadMetadataRequest, context: RequestContext
 ) -> ReadMetadataResponse:
     """Give what follows, or wait for it."""
-    driver = context.node.controller
+    driver = context.node.metadata_driver
     image = driver.image
     if driver.is_active and (
         request.controller_epoch > image.controller_epoch or request.after_version > image.version
@@ -53,7 +53,7 @@ async def read_metadata(
     return _answer(driver, ErrorCode.NOT_CONTROLLER)
 
 
-async def _look_again(driver: ClusterDriver) -> None:
+async def _look_again(driver: MetadataDriver) -> None:
     try:
         await driver.confirm()
     except OSError as error:
@@ -61,7 +61,7 @@ async def _look_again(driver: ClusterDriver) -> None:
 
 
 def _answer(
-    driver: ClusterDriver, error: ErrorCode, entries: list[MetadataEntry] | None = None
+    driver: MetadataDriver, error: ErrorCode, entries: list[MetadataEntry] | None = None
 ) -> ReadMetadataResponse:
     image = driver.image
     return ReadMetadataResponse(

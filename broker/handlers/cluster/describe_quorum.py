@@ -58,7 +58,7 @@ def _partition(node: KafkaBroker, topic: str, index: int) -> DescribeQuorumRespo
         return refusal(
             DescribeQuorumResponsePartitionData, index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         )
-    if not node.controller.is_active:
+    if not node.metadata_driver.is_active:
         return refusal(DescribeQuorumResponsePartitionData, index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
     image, now_ms = node.metadata, node.clock.now_ms()
     end_offset = image.version + 1
@@ -82,7 +82,7 @@ def _partition(node: KafkaBroker, topic: str, index: int) -> DescribeQuorumRespo
 def _observers(node: KafkaBroker, now_ms: int) -> list[DescribeQuorumReplicaState]:
     image, monotonic_ms = node.metadata, node.clock.monotonic_ms()
     observers = []
-    for broker_id, session in sorted(node.controller.look(lambda c: c.sessions()).items()):
+    for broker_id, session in sorted(node.metadata_driver.controller.sessions().items()):
         broker = image.brokers.get(broker_id)
         if broker is None or broker_id == image.controller_id:
             continue

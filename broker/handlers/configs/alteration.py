@@ -57,7 +57,7 @@ async def alter(
         refused_now, judged = await _judged(node, left)
         refusals |= refused_now
     rules = rules_of(node.config, judged)
-    results = await node.controller.decide(
+    results = await node.metadata_driver.decide(
         lambda c: c.alter_configs(left, rules, validate_only=validate_only)
     )
     by_key = {**refusals, **{_key(result): result for result in results}}
@@ -83,7 +83,9 @@ async def _judged(
     # What is wrong for other reasons is found out when it is decided.
     rules = replace(rules_of(node.config), check_broker=look)
     of_brokers = [each for each in resources if each.resource_type == BROKER_RESOURCE]
-    await node.controller.decide(lambda c: c.alter_configs(of_brokers, rules, validate_only=True))
+    await node.metadata_driver.decide(
+        lambda c: c.alter_configs(of_brokers, rules, validate_only=True)
+    )
     found = await verdicts(node, wanted, names)
     refusals: dict[tuple[int, str], ResourceResult] = {}
     for name in names:

@@ -39,7 +39,7 @@ async def elect_leaders(
         wanted = [
             (topic.topic, index) for topic in request.topic_partitions for index in topic.partitions
         ]
-    decision = context.node.controller.decide(lambda c: c.elect_leaders(kind, wanted))
+    decision = context.node.metadata_driver.decide(lambda c: c.elect_leaders(kind, wanted))
     by_topic: dict[str, list[PartitionResult]] = {}
     for result in await within(request.timeout_ms, decision):
         by_topic.setdefault(result.topic, []).append(_answer(result))

@@ -41,7 +41,7 @@ async def create_acls(request: CreateAclsRequest, context: RequestContext) -> Cr
     """Make the ACLs, or say why not."""
     _check_enabled(context)
     wanted = [_acl(each) for each in request.creations]
-    refusals = await context.node.controller.decide(lambda c: c.create_acls(wanted))
+    refusals = await context.node.metadata_driver.decide(lambda c: c.create_acls(wanted))
     return CreateAclsResponse(
         results=[
             AclCreationResult()
@@ -57,7 +57,7 @@ async def delete_acls(request: DeleteAclsRequest, context: RequestContext) -> De
     """Delete the ACLs that match the filters; the answer lists them."""
     _check_enabled(context)
     filters = [_filter(each) for each in request.filters]
-    outcomes = await context.node.controller.decide(lambda c: c.delete_acls(filters))
+    outcomes = await context.node.metadata_driver.decide(lambda c: c.delete_acls(filters))
     return DeleteAclsResponse(filter_results=[_deleted(each) for each in outcomes])
 
 

@@ -41,7 +41,7 @@ async def alter_client_quotas(
 ) -> AlterClientQuotasResponse:
     """Set and remove quotas, or say why not."""
     wanted = [_alteration(each) for each in request.entries]
-    refusals = await context.node.controller.decide(
+    refusals = await context.node.metadata_driver.decide(
         lambda c: c.alter_quotas(wanted, validate_only=request.validate_only)
     )
     # An entity that stands there twice is refused, and answered once.

@@ -73,7 +73,7 @@ async def alter_user_scram_credentials(
                 over.append(known.credential)
         return decision
 
-    results = await context.node.controller.decide(decide)
+    results = await context.node.metadata_driver.decide(decide)
     refused = [each.credential for each in upsertions if results[each.user] is not None]
     await credentials.delete([name for name in (*over, *refused) if name])
     await credentials.settled()

@@ -45,7 +45,7 @@ async def create_topics(
     node = context.node
     results = await within(
         request.timeout_ms,
-        node.controller.create_topics(
+        node.metadata_driver.create_topics(
             [_wanted(topic) for topic in request.topics], validate_only=request.validate_only
         ),
     )

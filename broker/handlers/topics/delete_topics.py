@@ -33,7 +33,7 @@ async def delete_topics(
         old = context.header.api_version < FIRST_VERSION_WITH_DISABLED
         code = ErrorCode.INVALID_REQUEST if old else ErrorCode.TOPIC_DELETION_DISABLED
         raise KafkaError(code, "Topic deletion is disabled.")
-    results = await within(request.timeout_ms, node.controller.delete_topics(_topics(request)))
+    results = await within(request.timeout_ms, node.metadata_driver.delete_topics(_topics(request)))
     return DeleteTopicsResponse(responses=[_result(result) for result in results])
 
 

@@ -118,7 +118,7 @@ class Throttling:
         """Of a request that changes topics here: field, what may be done, what may not."""
         mutation = MUTATIONS.get(self._served.name)
         node, header = self._context.node, self._context.header
-        if mutation is None or not node.controller.is_active:
+        if mutation is None or not node.metadata_driver.is_active:
             return None
         field = next((each for each in mutation.fields if getattr(request, each)), None)
         if field is None or getattr(request, "validate_only", False):

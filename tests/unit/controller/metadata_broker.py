@@ -1,15 +1,16 @@
 """A broker's part in the cluster's metadata, without the broker: what tests of log and driver share."""
 
+import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from broker.controller.controller import Controller, NewTopic, TopicResult
-from broker.controller.driver import ClusterDriver
+from broker.controller.metadata_driver import MetadataDriver
 from broker.membership.lifecycle import BrokerIdentity
 from broker.membership.member import decide_claim
-from broker.metadata.events import Endpoint
+from broker.metadata.events import Endpoint, Event
 from broker.metadata.image import MetadataImage
 from broker.metadata.log import MetadataLog
 from kafka_ds.delta.log import DeltaLog, LogClock
@@ -51,7 +52,7 @@ class Broker:
         store = store or LocalStore(str(folder))
         self.log = MetadataLog(store, log=DeltaLog(store, CLUSTER_METADATA, clock=clock))
         self.image = self.log.load()
-        self.driver = ClusterDriver(
+        self.driver = MetadataDriver(
             self.log, self.image, node_id=node_id, new_controller=new_controller, **told
         )
 
@@ -77,6 +78,10 @@ class Broker:
             lambda claiming: decide_claim(claiming, identity, dead),
             controller_epoch=self.image.controller_epoch if judged is None else judged,
         )
+
+    async def publish_to(self, publisher: Callable[[Sequence[Event]], Awaitable[None]]) -> None:
+        """Publish every commit from now on."""
+        await self.driver.install_publisher(lambda: asyncio.sleep(0), publisher)
 
     async def allocate_producer_ids(self) -> range:
         return await self.driver.decide(lambda c: c.allocate_producer_ids(self.node_id))

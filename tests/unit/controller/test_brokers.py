@@ -185,7 +185,7 @@ def test_a_new_controller_gives_everybody_time() -> None:
     desk = Desk(1, 2)
     desk.now_ms += 10 * SESSION_TIMEOUT_MS
     desk.controller = desk.new_controller()
-    desk.controller.claimed(desk.now_ms)
+    desk.controller.begin_sessions(desk.now_ms)
     desk.expire()
     assert not any(each.fenced for each in desk.image.brokers.values())
     desk.now_ms += SESSION_TIMEOUT_MS

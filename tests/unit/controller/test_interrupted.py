@@ -80,7 +80,7 @@ async def test_what_becomes_true_takes_all_its_effect(memory_path: Path) -> None
         await goes_on.wait()
         applied.extend(events)
 
-    old.driver.apply = apply
+    await old.publish_to(apply)
     looking = asyncio.ensure_future(old.driver.confirm())
     await begun.wait()
     looking.cancel()
@@ -105,7 +105,7 @@ async def test_an_error_that_nobody_foresaw_ends_the_deciding_and_leaves_nobody_
     def fail(*_: object) -> None:
         raise error
 
-    def committed(version: int, _: object) -> None:
+    def committed(version: int) -> None:
         if place == "on_commit" and version > started:
             raise error
 
@@ -124,7 +124,7 @@ async def test_an_error_that_nobody_foresaw_ends_the_deciding_and_leaves_nobody_
     assert all(answer.code is ErrorCode.UNKNOWN_SERVER_ERROR for answer in lost)
     # What was durable when it happened is answered as done, and nothing else is there.
     assert len(answers) - len(lost) == len(broker.image.topics) == 3 * (place == "on_commit")
-    assert broker.driver.look(lambda c: sorted(c.image.topics)) == sorted(broker.image.topics)
+    assert sorted(broker.driver.controller.image.topics) == sorted(broker.image.topics)
     assert broker.driver.pending == 0
     with pytest.raises(KafkaError) as refused:
         await broker.create("t9")
@@ -234,7 +234,7 @@ async def test_who_is_told_of_the_next_controller_between_two_commits_does_not_b
         begun.set()
         await applied.wait()
 
-    old.driver.apply = apply
+    await old.publish_to(apply)
     first = asyncio.ensure_future(old.create("a"))
     await begun.wait()
     second = asyncio.ensure_future(old.create("b"))
@@ -288,7 +288,7 @@ async def test_a_look_into_a_log_that_hangs_keeps_no_controller_from_following_t
 async def test_who_waits_for_a_commit_that_is_given_up_is_told(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.controller.driver.STOP_SECONDS_MAX", 0.01)
+    monkeypatch.setattr("broker.controller.metadata_driver.STOP_SECONDS_MAX", 0.01)
     broker = Broker(memory_path)
     assert await broker.start()
     goes_on, commit = threading.Event(), broker.log.commit
@@ -313,7 +313,7 @@ async def test_a_store_that_hangs_keeps_no_broker_from_stopping(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It hands over first, and what it gave up then is not waited for in the end."""
-    monkeypatch.setattr("broker.controller.driver.STOP_SECONDS_MAX", 0.01)
+    monkeypatch.setattr("broker.controller.metadata_driver.STOP_SECONDS_MAX", 0.01)
     broker, hangs, is_back = Broker(memory_path), threading.Event(), threading.Event()
     await broker.start()
     commit = broker.log.commit

@@ -154,7 +154,7 @@ class ControllerModel(RuleBasedStateMachine):
     def begin(self, data: st.DataObject) -> None:
         self.desk.racks = {broker: "ab"[broker % 2] for broker in BROKERS}
         self.desk.take(self.desk.controller.claim(1))
-        self.desk.controller.claimed(self.desk.now_ms)
+        self.desk.controller.begin_sessions(self.desk.now_ms)
         for broker in BROKERS[:3]:
             self.start(broker, data.draw(st.integers(1, 2)), 0, at_once=data.draw(st.booleans()))
             self.desk.beat(broker)
@@ -232,7 +232,7 @@ class ControllerModel(RuleBasedStateMachine):
     def another_controller(self) -> None:
         self.desk.controller = self.desk.new_controller()
         self.desk.take(self.desk.controller.claim(2))
-        self.desk.controller.claimed(self.desk.now_ms)
+        self.desk.controller.begin_sessions(self.desk.now_ms)
 
     @rule(broker=brokers, which=st.integers(0, 1))
     def lose_disk(self, broker: int, which: int) -> None:

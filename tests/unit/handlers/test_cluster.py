@@ -248,7 +248,7 @@ async def test_an_id_that_cannot_be_made_durable_is_not_given(
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
 
         with monkeypatch.context() as patched:
-            patched.setattr(broker.node.controller, "decide", refuse)
+            patched.setattr(broker.node.metadata_driver, "decide", refuse)
             answer = await producer_id(broker)
             assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert (await producer_id(broker)).error_code == ErrorCode.NONE
@@ -387,7 +387,7 @@ async def test_after_an_unclean_stop_the_log_goes_on_behind_the_lake(
         assert tier.opened == [(1, expected)]
         data = await broker.fetch("t", expected)
         assert values_of(data.records) == [b"c"]
-        await broker.node.controller.delete_topics([("t", bytes(16))])
+        await broker.node.metadata_driver.delete_topics([("t", bytes(16))])
         assert tier.deleted == ["t"]
 
 
@@ -473,7 +473,7 @@ async def test_logs_of_topics_that_are_gone_are_deleted(memory_path: Path) -> No
         await broker.create("t")
         await broker.create("u")
         crash(memory_path / "a", memory_path / "b")
-        await broker.node.controller.delete_topics([("t", bytes(16))])
+        await broker.node.metadata_driver.delete_topics([("t", bytes(16))])
         shutil.rmtree(memory_path / "b" / "lake")
         shutil.copytree(memory_path / "a" / "lake", memory_path / "b" / "lake")
     # The deletion was decided, and the broker died before the folder was gone.

@@ -413,7 +413,7 @@ async def test_a_credential_of_an_epoch_that_is_over_is_refused(
     async with in_process(tmp_path) as broker:
         store, epoch = broker.node.store, broker.node.metadata.controller_epoch
         put = store.put_durable
-        decided = broker.node.controller.controller.image
+        decided = broker.node.metadata_driver.controller.image
 
         def slowly(path: str, data: bytes) -> None:
             put(path, data)

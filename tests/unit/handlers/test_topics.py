@@ -122,7 +122,7 @@ async def test_a_decision_that_takes_too_long_times_out(
             await asyncio.sleep(60)
 
         with monkeypatch.context() as patched:
-            patched.setattr(broker.node.controller, "decide", never)
+            patched.setattr(broker.node.metadata_driver, "decide", never)
             (late,) = await create(broker, topic("a"), timeout_ms=10)
             assert late.error_code == ErrorCode.REQUEST_TIMED_OUT
             delete = DeleteTopicsRequest(topic_names=["a"], timeout_ms=10)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.config.broker import BrokerConfig
-from broker.controller.driver import ControllerClaim
+from broker.controller.metadata_driver import ControllerClaim
 from broker.membership.candidacy import Candidacy
 from broker.membership.lifecycle import BrokerIdentity
 from broker.membership.member import decide_claim

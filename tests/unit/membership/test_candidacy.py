@@ -202,7 +202,7 @@ async def test_a_controller_whose_commits_fail_lets_its_lease_stand_still(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """It may write the lease, and read the log, but not write there."""
-    monkeypatch.setattr("broker.controller.driver.FATE_RETRY_SECONDS", 0.001)
+    monkeypatch.setattr("broker.controller.metadata_driver.FATE_RETRY_SECONDS", 0.001)
     first, is_back = Standing(memory_path, 1), threading.Event()
     await first.begin()
     driver, candidacy, log = first.broker.driver, first.candidacy, first.broker.log

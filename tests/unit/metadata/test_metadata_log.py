@@ -101,7 +101,7 @@ async def test_an_answer_comes_after_its_effect(memory_path: Path) -> None:
         await asyncio.sleep(0.01)
         order.append("applied")
 
-    broker.driver.apply = apply
+    await broker.publish_to(apply)
     await broker.create("a")
     order.append("answered")
     assert order == ["applied", "told", "answered"]
@@ -116,7 +116,7 @@ async def test_a_broker_that_cannot_follow_still_answers(memory_path: Path) -> N
     async def apply(events: Any) -> None:
         raise OSError("no space left")
 
-    broker.driver.apply = apply
+    await broker.publish_to(apply)
     (result,) = await broker.create("a")
     assert result.error == 0
     await broker.driver.stop()
@@ -226,7 +226,7 @@ async def test_an_unknown_fate_is_asked_again(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kafka_ds.delta.log.RETRY_PAUSES_SECONDS", (0.0,))
-    monkeypatch.setattr("broker.controller.driver.FATE_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("broker.controller.metadata_driver.FATE_RETRY_SECONDS", 0.01)
     store = FolderStore(memory_path)
     broker = Broker(memory_path, store=store)
     await broker.start()

@@ -8,7 +8,7 @@ import pytest
 
 from broker.config.broker import BrokerConfig
 from broker.controller.brokers import HeartbeatReply
-from broker.controller.driver import RecentCommits
+from broker.controller.metadata_driver import RecentCommits
 from broker.membership.lifecycle import BrokerIdentity, Lifecycle
 from broker.metadata.events import PartitionChanged, decode_events, encode_events
 from broker.metadata.image import MetadataImage
@@ -57,7 +57,7 @@ async def test_others_hear_of_a_commit_before_it_has_taken_effect_here(memory_pa
     async def apply(_: Any) -> None:
         await done.wait()
 
-    broker.driver.apply = apply
+    await broker.publish_to(apply)
     hearing = asyncio.create_task(broker.driver.changed(60))
     await asyncio.sleep(0)
     creating = asyncio.create_task(broker.create("t"))
@@ -110,7 +110,7 @@ async def test_a_heartbeat_tells_of_a_commit_when_it_has_taken_effect(memory_pat
         begun.set()
         await done.wait()
 
-    broker.driver.apply = apply
+    await broker.publish_to(apply)
     creating = asyncio.create_task(broker.create("t"))
     async with asyncio.timeout(60):
         await begun.wait()
@@ -251,7 +251,7 @@ async def test_a_decision_whose_answer_was_lost_is_known_to_whoever_claims(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kafka_ds.delta.log.RETRY_PAUSES_SECONDS", ())
-    monkeypatch.setattr("broker.controller.driver.FATE_RETRY_SECONDS", 0.3)
+    monkeypatch.setattr("broker.controller.metadata_driver.FATE_RETRY_SECONDS", 0.3)
     store = FolderStore(memory_path)
     old, new = Broker(memory_path, node_id=1, store=store), Broker(memory_path, node_id=2)
     await old.start()
@@ -273,7 +273,7 @@ async def test_while_the_store_is_away_decisions_wait_and_heartbeats_do_not(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kafka_ds.delta.log.RETRY_PAUSES_SECONDS", ())
-    monkeypatch.setattr("broker.controller.driver.FATE_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("broker.controller.metadata_driver.FATE_RETRY_SECONDS", 0.01)
     store = FolderStore(memory_path)
     broker, other = Broker(memory_path, store=store), Broker(memory_path, node_id=2, store=store)
     await broker.start()
@@ -301,7 +301,7 @@ async def test_while_the_store_is_away_decisions_wait_and_heartbeats_do_not(
         await other.start()
     assert not first.done() and not second.done()
     assert broker.driver.pending == 1
-    monkeypatch.setattr("broker.controller.driver.PENDING_MAX", 1)
+    monkeypatch.setattr("broker.controller.metadata_driver.PENDING_MAX", 1)
     with pytest.raises(KafkaError) as refused:
         await broker.create("c")
     assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
@@ -355,7 +355,7 @@ async def test_who_follows_by_wire_comes_to_the_same_state(memory_path: Path) ->
 
     await leader.start()
     await follower.driver.catch_up()
-    await follower.driver.begin_applying(lambda: asyncio.sleep(0), apply)
+    await follower.publish_to(apply)
     for name in ("a", "b", "c"):
         await leader.create(name)
     entries = leader.driver.entries_after(follower.image.version, 1)
@@ -389,7 +389,7 @@ async def test_what_others_will_ask_for_is_encoded_with_the_commit(
         await leader.create(name)
     assert events_of(versions(memory_path)[-3])[0]["type"] == "Snapshot"
     with monkeypatch.context() as patched:
-        patched.delattr("broker.controller.driver.encode_events")
+        patched.delattr("broker.controller.metadata_driver.encode_events")
         entries = leader.driver.entries_after(before, 1 << 20) or []
         encoded = [entry.encoded for entry in entries]
     assert encoded == [encode_events(entry.events) for entry in entries]
@@ -398,7 +398,7 @@ async def test_what_others_will_ask_for_is_encoded_with_the_commit(
 
 
 def test_a_tail_that_forgot_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.controller.driver.COMMITS_MAX", 3)
+    monkeypatch.setattr("broker.controller.metadata_driver.COMMITS_MAX", 3)
     tail = RecentCommits(10)
     for version in (11, 13, 14, 17):
         tail.add(version, [])

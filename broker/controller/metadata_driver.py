@@ -38,14 +38,14 @@ FATE_RETRY_SECONDS = 0.5
 STOP_SECONDS_MAX = 5.0
 
 Result = TypeVar("Result")
-Apply = Callable[[Sequence[Event]], Awaitable[None]]
+Publisher = Callable[[Sequence[Event]], Awaitable[None]]
 
 
 def _ignore(*_: object) -> None:
     """Nobody is to be notified."""
 
 
-class ClusterDriver:
+class MetadataDriver:
     """The cluster's metadata at this broker, which decides or follows."""
 
     def __init__(
@@ -56,18 +56,18 @@ class ClusterDriver:
         node_id: int,
         new_controller: Callable[[MetadataImage], Controller],
         executor: Executor | None = None,
-        committed: Callable[[int, Sequence[Event]], None] = _ignore,
+        committed: Callable[[int], None] = _ignore,
         failed: Callable[[BaseException], None] = _ignore,
     ) -> None:
         """`image` is what `log.load()` gave; `executor` runs one thing at a time.
 
-        `committed` is called with each commit of this controller after it was applied: version and events; `failed`
-        of an unexpected error, after which this broker cannot go on.
+        `committed` is called with the version of each commit of this controller after it was applied; `failed` with an
+        unexpected error, after which this broker cannot go on.
         """
         self.image = image
         # How far the image has taken effect on this broker: behind `image.version` while a commit is applied.
         self.applied_version = image.version
-        self.apply: Apply = _nothing_follows
+        self._publish: Publisher = _publish_nothing
         self._committed = committed
         self._failed = failed
         # Counted for the metrics.
@@ -164,7 +164,7 @@ class ClusterDriver:
             begin(self.controller)
             self._is_active = True
             self.new_active_controllers += 1
-        self._committed(version, claiming.events)
+        self._committed(version)
         return True
 
     async def confirm(self) -> bool:
@@ -249,11 +249,13 @@ class ClusterDriver:
             if not self._is_active:
                 await self._read_log()
 
-    async def begin_applying(self, start: Callable[[], Awaitable[None]], apply: Apply) -> None:
-        """Start the broker with the present image, and apply events from there on."""
+    async def install_publisher(
+        self, start: Callable[[], Awaitable[None]], publisher: Publisher
+    ) -> None:
+        """Start the broker with the present image, and publish every commit from there on to its parts."""
         async with self._turn:
             await start()
-            self.apply = apply
+            self._publish = publisher
 
     async def changed(self, timeout_seconds: float) -> None:
         """Wait for the next change of the metadata or of this broker's part in it, not longer than told."""
@@ -305,7 +307,7 @@ class ClusterDriver:
         # hands over as fast as it has taken effect on the last of them.
         self._wake()
         try:
-            await self.apply(news)
+            await self._publish(news)
         except Exception:
             # What is decided stays decided; that this broker cannot follow is its own trouble.
             self.apply_errors += 1
@@ -351,10 +353,6 @@ class ClusterDriver:
             self._committer = self._begin(self._commit_pending())
         await done
         return decision.result
-
-    def look(self, read: Callable[[Controller], Result]) -> Result:
-        """Ask the controller for what it knows and nobody has to write down."""
-        return read(self.controller)
 
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
@@ -404,7 +402,7 @@ class ClusterDriver:
             if not each.done.done():
                 each.done.set_result(None)
         if events:
-            self._committed(version, events)
+            self._committed(version)
 
     async def _commit(
         self, events: Sequence[Event], *, asks_again: bool = True
@@ -479,8 +477,8 @@ class ClusterDriver:
         self._wake()
 
 
-async def _nothing_follows(_: Sequence[Event]) -> None:
-    """What a driver without a broker lets follow."""
+async def _publish_nothing(_: Sequence[Event]) -> None:
+    """A driver without a broker has no parts to publish to."""
 
 
 class ControllerClaim:
