@@ -21,7 +21,7 @@ _registry_option = click.option(
     default="",
     envvar="KAFKA_DS_SCHEMA_REGISTRY",
     show_envvar=True,
-    help="The registry of Avro's schemas.",
+    help="The registry of schemas, for avro and protobuf.",
 )
 
 

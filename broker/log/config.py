@@ -19,7 +19,7 @@ DAY_MS = 24 * HOUR_MS
 # Beside a topic's own settings: it was a table when it became compacted, and remains one. The controller notes it;
 # to clients it is no setting.
 REMOTE_STORAGE_KEPT = "remote.storage.kept"
-# Of typed tables; `honours` says which of them the pipelines serve.
+# Of typed tables.
 _FORMATS = ("none", "json", "avro", "protobuf", "string")
 # Delta's bound.
 CLUSTER_COLUMNS_MAX = 4
@@ -116,10 +116,9 @@ class LogConfig:
     )
     lake_table_key_format: str = string(
         "none",
-        "What keys are, in the typed table's column _key: bytes (none), or text (string and json; of avro a record is "
-        "JSON).",
+        "What keys are, in the typed table's column _key: bytes (none), or text (string and json; of avro and protobuf "
+        "a record is JSON).",
         choices=_FORMATS,
-        honours=("none", "avro", "json", "string"),
         ours=True,
     )
     lake_table_mode: str = string(
@@ -137,9 +136,9 @@ class LogConfig:
     lake_table_value_format: str = string(
         "none",
         "What values are. If it is not none, `kafka-ds pipelines run` keeps a typed table of the topic, "
-        "`<lake.uri>/tables/<topic>`: with json and avro it has a column for each field, with string a column value.",
+        "`<lake.uri>/tables/<topic>`: with json, avro and protobuf it has a column for each field, with "
+        "string a column value.",
         choices=_FORMATS,
-        honours=("none", "avro", "json", "string"),
         ours=True,
     )
     leader_replication_throttled_replicas: tuple[str, ...] = strings(

@@ -51,6 +51,8 @@ NOT_JSON: Final = "the value is not JSON"
 NO_COLUMN: Final = "no column takes what is in _rescued"
 NOT_AN_OBJECT: Final = "the value is not a JSON object"
 NOT_A_CHANGE: Final = "the value is no change of a row in Debezium's envelope"
+# Formats whose schemas are in a registry.
+REGISTERED: Final = ("avro", "protobuf")
 NO_ENVELOPE: Final = "none"
 DEBEZIUM: Final = "debezium"
 # Debezium's `op` of changes that leave a row: create, update, read (of a snapshot).
@@ -68,8 +70,8 @@ class DecodedRows:
 
 
 def with_metadata(records: DataFrame, key_format: str) -> DataFrame:
-    """The record's place and key (Avro's as bytes), `value`, which is bytes still, and why a key is not taken."""
-    is_bytes = key_format in ("none", "avro")
+    """The record's place and key (a registry's as bytes), `value`, which is bytes still, and why a key is not taken."""
+    is_bytes = key_format in ("none", *REGISTERED)
     is_text = f.lit(True) if is_bytes else f.coalesce(f.is_valid_utf8("key"), f.lit(True))
     key = f.col("key") if is_bytes else f.when(is_text, f.col("key").cast("string"))
     return records.select(

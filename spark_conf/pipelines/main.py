@@ -120,7 +120,9 @@ def main() -> int:
     parser.add_argument(
         "--option", action="append", default=[], metavar="kafka.NAME=VALUE", help="of the client"
     )
-    parser.add_argument("--schema-registry", default="", metavar="URL", help="for Avro")
+    parser.add_argument(
+        "--schema-registry", default="", metavar="URL", help="for avro and protobuf"
+    )
     asked = parser.parse_args()
     options = dict(each.partition("=")[::2] for each in asked.option)
     options["kafka.bootstrap.servers"] = asked.bootstrap_server

@@ -27,11 +27,14 @@ from kafka_ds.errors import KafkaDsError, OptionError
 from kafka_ds.protocol.messages.offsets import EARLIEST, LATEST
 from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.topic.names import ERRORS
-from spark_conf.pipelines import avro, decoder
+from spark_conf.pipelines import decoder, registered
+from spark_conf.pipelines.avro import AvroReader
 from spark_conf.pipelines.decoder import REASON, TOMBSTONE, DecodedRows
 from spark_conf.pipelines.deletions import Deletions
 from spark_conf.pipelines.progress import TableStep, begins_anew, lost_offsets, next_step
+from spark_conf.pipelines.protobuf import ProtobufReader
 from spark_conf.pipelines.registry import SchemaRegistry
+from spark_conf.pipelines.schema_names import SchemaReader
 from spark_conf.pipelines.typed_table import (
     APPEND,
     CURRENT,
@@ -251,32 +254,43 @@ class Pipelines:
     ) -> Iterator[DecodedRows]:
         """Rows of records, kept meanwhile: looked at for kinds and errors, then written, but read once."""
         rows = self._parsed(pipeline, records)
-        kept = rows.persist(StorageLevel.MEMORY_AND_DISK)
+        kept = [rows.persist(StorageLevel.MEMORY_AND_DISK)]
         try:
-            yield self._decode(pipeline, table, rows)
+            decoded = self._decode(pipeline, table, rows)
+            if pipeline.value_format in decoder.REGISTERED:
+                # Spark would decode again for each condition on what is decoded.
+                kept.append(decoded.rows.persist(StorageLevel.MEMORY_AND_DISK))
+            yield decoded
         finally:
-            kept.unpersist()
+            for each in kept:
+                each.unpersist()
 
     @staticmethod
     def _parsed(pipeline: Pipeline, records: DataFrame) -> DataFrame:
         rows = decoder.with_metadata(records, pipeline.key_format)
         if pipeline.envelope == decoder.DEBEZIUM and pipeline.key_format == "json":
             rows = decoder.without_schema(rows)
-        is_json = pipeline.value_format == "json" and pipeline.key_format != "avro"
+        is_json = pipeline.value_format == "json" and pipeline.key_format not in decoder.REGISTERED
         return decoder.parse_json(rows, pipeline.envelope) if is_json else rows
 
     def _decode(self, pipeline: Pipeline, table: TypedTable, rows: DataFrame) -> DecodedRows:
-        if pipeline.key_format == "avro":
-            rows = avro.with_avro_keys(rows, self._registry)
+        if pipeline.key_format in decoder.REGISTERED:
+            rows = registered.with_keys(rows, self._reader(pipeline.key_format))
             if pipeline.value_format == "json":
                 rows = decoder.parse_json(rows, pipeline.envelope)
         match pipeline.value_format:
             case "json":
                 return decoder.decode_json(rows, table.columns())
-            case "avro":
-                return avro.decode_avro(rows, table.schema(), self._registry)
+            case "avro" | "protobuf":
+                reader = self._reader(pipeline.value_format)
+                return registered.decode_values(rows, table.schema(), reader)
             case _:
                 return decoder.decode_string(rows)
+
+    def _reader(self, data_format: str) -> SchemaReader:
+        if data_format == "avro":
+            return AvroReader(self._registry)
+        return ProtobufReader(self._registry)
 
     def view(self, topic: str) -> DataFrame:
         """The typed table as it is now, taken on to the last committed record. Raises OptionError."""

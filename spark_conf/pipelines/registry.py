@@ -1,7 +1,7 @@
-"""Shell: asks a schema registry, by Confluent's API, for the schemas that records name by their ids.
+"""Shell: asks a schema registry, by Confluent's API, for the schemas that records name by id or GUID.
 
-A schema never changes under its id, so each is asked for once. A registry that does not answer is an error of the
-whole step, which is tried again; an id that the registry does not have is a matter of the records that name it.
+A schema never changes under its name, so each is asked for once. A registry that does not answer is an error of the
+whole step, which is tried again; a name that the registry does not have is a matter of the records that have it.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 import base64
 import json
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from http.client import HTTPException
-from typing import Final
+from typing import Any, Final
 from urllib.error import HTTPError, URLError
+from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 from kafka_ds.errors import OptionError
@@ -27,11 +29,11 @@ USER_INFO: Final = "KAFKA_DS_SCHEMA_REGISTRY_USER_INFO"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteredSchema:
-    """A schema as it stands in the registry."""
+    """A schema as it stands in the registry; `references` are the texts of all that it refers to, by their names."""
 
     text: str
     kind: str
-    has_references: bool
+    references: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 class SchemaRegistry:
@@ -42,38 +44,62 @@ class SchemaRegistry:
             raise OptionError(f"schema registry {url}: its address begins with http:// or https://")
         self._url = url.rstrip("/")
         self._user_info = user_info
-        self._known: dict[int, RegisteredSchema] = {}
+        self._known: dict[int | str, RegisteredSchema] = {}
 
-    def schema(self, schema_id: int) -> RegisteredSchema | None:
-        """The schema with this id; None where the registry has none."""
-        if schema_id not in self._known:
-            found = self._get(schema_id)
+    def __bool__(self) -> bool:
+        """Whether there is one to ask."""
+        return bool(self._url)
+
+    def schema(self, name: int | str) -> RegisteredSchema | None:
+        """The schema with this id, or this GUID; None where the registry has none."""
+        if name not in self._known:
+            found = self._get(f"schemas/{'ids' if isinstance(name, int) else 'guids'}/{name}")
             if found is None:
                 return None
-            self._known[schema_id] = found
-        return self._known[schema_id]
+            references: dict[str, str] = {}
+            try:
+                self._refer(found, references)
+            except (LookupError, TypeError) as problem:
+                raise OptionError(f"schema registry {self._url}: {problem!r}") from None
+            self._known[name] = RegisteredSchema(
+                text=found["schema"],
+                kind=found.get("schemaType") or "AVRO",
+                references=references,
+            )
+        return self._known[name]
 
-    def _get(self, schema_id: int) -> RegisteredSchema | None:
+    def _refer(self, found: Mapping[str, Any], known: dict[str, str]) -> None:
+        for each in found.get("references") or ():
+            if each["name"] in known:
+                continue
+            subject = quote(each["subject"], safe="")
+            referred = self._get(f"subjects/{subject}/versions/{each['version']}")
+            if referred is None:
+                continue  # Whoever reads the schema says what it misses.
+            known[each["name"]] = referred["schema"]
+            self._refer(referred, known)
+
+    def _get(self, path: str) -> dict[str, Any] | None:
         if not self._url:
-            raise OptionError("lake.table.*.format=avro needs the option --schema-registry")
-        request = Request(f"{self._url}/schemas/ids/{schema_id}")  # noqa: S310 (checked above)
+            raise OptionError(
+                "lake.table.*.format=avro and protobuf need the option --schema-registry"
+            )
+        request = Request(f"{self._url}/{path}")  # noqa: S310 (checked above)
         if self._user_info:
             token = base64.b64encode(self._user_info.encode()).decode()
             request.add_header("Authorization", f"Basic {token}")
         try:
             with urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
                 found = json.load(answer)
-            return RegisteredSchema(
-                text=found["schema"],
-                kind=found.get("schemaType") or "AVRO",
-                has_references=bool(found.get("references")),
-            )
+            if not isinstance(found["schema"], str):
+                raise TypeError(found["schema"])
         except HTTPError as problem:
             if problem.code == NOT_FOUND:
                 return None
             raise OptionError(f"schema registry {self._url}: it answered {problem}") from None
         except (URLError, OSError, HTTPException, ValueError, LookupError, TypeError) as problem:
             raise OptionError(f"schema registry {self._url}: {problem!r}") from None
+        return dict(found)
 
 
 def registry_at(url: str) -> SchemaRegistry:

@@ -9,6 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_conf import jars
+from spark_conf.pipelines.pipelines import Pipelines
+from spark_conf.pipelines.registry import SchemaRegistry
 from spark_conf.session import session
 from tests.certificates import Authority
 from tests.peer.apache_kafka import ApacheKafka
@@ -96,6 +98,15 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a schema registry."""
     with running_registry(tmp_path_factory.mktemp("registry")) as url:
         yield url
+
+
+@pytest.fixture
+def registered(spark: SparkSession, broker: BrokerProcess, registry: str) -> Iterator[Pipelines]:
+    """Pipelines that ask the registry."""
+    options = {"kafka.bootstrap.servers": broker.bootstrap}
+    made = Pipelines(spark, options, str(broker.lake), SchemaRegistry(registry))
+    yield made
+    made.close()
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import struct
 import subprocess
 import tarfile
 from collections.abc import Iterator
@@ -14,9 +15,11 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from confluent_kafka import Producer
-from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf.message import Message
 
 from spark_conf import jars
 from spark_conf.java import java_command
@@ -60,12 +63,18 @@ def running_registry(folder: Path) -> Iterator[str]:
         process.wait()
 
 
+def id_of(frame: bytes) -> int:
+    """The schema id of a key or value."""
+    return struct.unpack(">bI", frame[:5])[1]
+
+
 class Sender:
     """Writes what confluent-kafka's serializers make; each schema in a subject of its own, so that any may follow."""
 
     def __init__(self, topic: Topic, registry: str) -> None:
         self._topic = topic
         self._client = SchemaRegistryClient({"url": registry})
+        self._of_messages: dict[type[Message], ProtobufSerializer] = {}
 
     def framed(self, schema: str, value: Any, field: str = MessageField.VALUE) -> bytes:
         settings = {"subject.name.strategy": lambda *_: f"{self._topic.name}-{hash(schema)}"}
@@ -75,9 +84,28 @@ class Sender:
         assert made is not None
         return made
 
-    def other(self, text: str, kind: str) -> int:
-        subject = f"{self._topic.name}-{kind}"
-        return self._client.register_schema(subject, Schema(text, kind))
+    def framed_message(self, value: Message, field: str = MessageField.VALUE) -> bytes:
+        kind = type(value)
+        if kind not in self._of_messages:
+            settings = {
+                "use.deprecated.format": False,
+                "subject.name.strategy": lambda *_: f"{self._topic.name}-{id(kind)}",
+                "reference.subject.name.strategy": lambda _, name: f"{self._topic.name}-{name}",
+            }
+            self._of_messages[kind] = ProtobufSerializer(kind, self._client, settings)
+        made = self._of_messages[kind](value, SerializationContext(self._topic.name, field))
+        assert made is not None
+        return made
+
+    def other(self, text: str, kind: str, *references: SchemaReference) -> int:
+        subject = f"{self._topic.name}-{hash(text)}"
+        return self._client.register_schema(subject, Schema(text, kind, list(references)))
+
+    def referred(self, name: str, text: str, kind: str) -> SchemaReference:
+        """A schema that others refer to by this name."""
+        subject = f"{self._topic.name}-{name}-{hash(text)}"
+        self._client.register_schema(subject, Schema(text, kind))
+        return SchemaReference(name, subject, 1)
 
     def send(self, *records: tuple[bytes | None, bytes | None], headers: Any = None) -> None:
         producer = Producer({"bootstrap.servers": self._topic.broker.bootstrap})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from spark_conf.pipelines.decoder import KEY, RESCUED
 from spark_conf.pipelines.pipelines import Pipelines
 from spark_conf.pipelines.registry import SchemaRegistry
 from tests.processes import BrokerProcess
-from tests.spark.schema_registry import Sender
+from tests.spark.schema_registry import Sender, id_of
 from tests.spark.topics import Topic
 from tests.spark.typed_tables import alter, errors_of, keep, rows, state_of, values_of
 
@@ -30,21 +29,9 @@ def record(**fields: Any) -> str:
     return json.dumps({"type": "record", "name": "Order", "fields": named})
 
 
-@pytest.fixture
-def pipelines(spark: SparkSession, broker: BrokerProcess, registry: str) -> Iterator[Pipelines]:
-    options = {"kafka.bootstrap.servers": broker.bootstrap}
-    made = Pipelines(spark, options, str(broker.lake), SchemaRegistry(registry))
-    yield made
-    made.close()
-
-
-def id_of(frame: bytes) -> int:
-    return struct.unpack(">bI", frame[:5])[1]
-
-
 @pytest.mark.timeout(300)
 def test_columns_follow_the_schemas_and_what_cannot_be_decoded_is_told(
-    pipelines: Pipelines, topic: Topic, registry: str
+    registered: Pipelines, topic: Topic, registry: str
 ) -> None:
     topic.create(partitions=1, **AVRO)
     sender = Sender(topic, registry)
@@ -75,7 +62,7 @@ def test_columns_follow_the_schemas_and_what_cannot_be_decoded_is_told(
         (b"h", struct.pack(">bI", 0, other) + b"{}"),
     )
     sender.send((b"i", one[5:]), headers=[("__value_schema_id", one[:5])])
-    keep(pipelines, topic)
+    keep(registered, topic)
 
     found = values_of(topic)
     assert found[0] == found[8] == {"n": 1, "price": 0.5, "pos": {"lat": 1.5, "alt": None}}
@@ -107,17 +94,17 @@ def test_columns_follow_the_schemas_and_what_cannot_be_decoded_is_told(
     # The next batch has one of the schemas alone; columns stay. After the format was mended the text is taken.
     endless = sender.framed(record(next=["null", "Order"]), {"next": None})
     sender.send((b"j", two), (b"k", endless))
-    keep(pipelines, topic)
+    keep(registered, topic)
     assert values_of(topic)[9]["price__string"] == "dear"
     assert errors_of(topic)[-1][0] == 10
     assert errors_of(topic)[-1][1].startswith(f"schema {id_of(endless)} cannot be read: ")
     alter(topic, "lake.table.value.format", "string")
-    assert pipelines.replay(topic.name) == 3, "nope, JSON, and the endless one"
+    assert registered.replay(topic.name) == 3, "nope, JSON, and the endless one"
 
 
 @pytest.mark.timeout(300)
 def test_current_state_by_avro_keys_and_a_registry_that_is_away(
-    spark: SparkSession, pipelines: Pipelines, topic: Topic, registry: str, broker: BrokerProcess
+    spark: SparkSession, registered: Pipelines, topic: Topic, registry: str, broker: BrokerProcess
 ) -> None:
     settings = {**AVRO, "lake.table.key.format": "avro", "lake.table.mode": "current"}
     topic.create(partitions=1, **settings)
@@ -138,7 +125,7 @@ def test_current_state_by_avro_keys_and_a_registry_that_is_away(
     without.close()
     assert rows(topic) == [], "nothing is taken before the registry answers"
 
-    keep(pipelines, topic)
+    keep(registered, topic)
     assert state_of(spark, topic) == {'{"id":0}': {"n": 3}, '{"id":1}': {"n": 1}}
     ((offset, reason),) = errors_of(topic)
     assert offset == 2
@@ -146,5 +133,5 @@ def test_current_state_by_avro_keys_and_a_registry_that_is_away(
     sender.send(
         (keys[1], None), (keys[2], sender.framed(record(n="long", m="string"), {"n": 5, "m": "x"}))
     )
-    keep(pipelines, topic)
+    keep(registered, topic)
     assert state_of(spark, topic) == {'{"id":0}': {"n": 3}, '{"id":2}': {"n": 5, "m": "x"}}

@@ -1,0 +1,214 @@
+"""Shell: serialized Protobuf messages of one type → Arrow, whole batches at a time, by ptars.
+
+Of a batch that cannot be read halves are read, down to the messages that are to blame. Numbers widen as in all typed
+tables, unsigned ones of 64 bits are decimals, enums are names. Messages that contain themselves, and those of free
+form, are Protobuf's JSON: for ptars their fields are bytes, which is the same on the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from google.protobuf import json_format
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import Error as MessageError
+from google.protobuf.message_factory import GetMessageClass
+from ptars import HandlerPool, PtarsConfig
+
+# Without a shape of their own, or of one that no column has, or that ptars reads as null where it is not valid.
+_AS_JSON: Final = {
+    *(f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue", "Duration", "FieldMask")),
+    "google.type.Date",
+    "google.type.TimeOfDay",
+}  # fmt: skip
+_TIMESTAMP: Final = "google.protobuf.Timestamp"
+# The years 1 to 9999, which all readers of the table have.
+_TIMESTAMPS: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
+
+
+class UnreadableMessage(ValueError):
+    """Some bytes are no message of this type, or one that no column can hold."""
+
+
+class MessageType:
+    """A type of messages, `name` in full, of a serialized set of files that has all that it imports.
+
+    Raises:
+        ValueError: it has groups, which ptars passes over.
+    """
+
+    def __init__(self, files: bytes, name: str) -> None:
+        self._descriptor = _pool(files).FindMessageTypeByName(name)
+        self._cut = _fields_as_json(self._descriptor)
+        read = _pool(_with_bytes(files, self._cut)).FindMessageTypeByName(name)
+        config = PtarsConfig(timestamp_unit="us", enum_repr="string", map_value_nullable=True)
+        self._handler = HandlerPool([read.file], config=config).get_for_message(read)
+        self.type: pa.StructType = self.read(pa.array([], pa.binary())).type
+
+    def read(self, messages: pa.BinaryArray) -> pa.StructArray:
+        """The messages as rows; null is an empty message.
+
+        Raises:
+            UnreadableMessage: of one message or more.
+        """
+        try:
+            batch = self._handler.array_to_record_batch(messages)
+        except ValueError as problem:
+            raise UnreadableMessage(str(problem)) from None
+        except BaseException as problem:
+            # Some lengths that go beyond the end make ptars panic, which is no Exception.
+            if type(problem).__name__ != "PanicException":
+                raise
+            raise UnreadableMessage(str(problem)) from None
+        return self._struct(batch.to_struct_array(), self._descriptor)
+
+    def read_each(self, messages: pa.BinaryArray) -> pa.StructArray:
+        """The messages as rows; null where one is null or cannot be read."""
+        read = pa.chunked_array(list(self._halves(messages)), self.type).combine_chunks()
+        return pc.if_else(messages.is_valid(), read, pa.scalar(None, self.type))
+
+    def _halves(self, messages: pa.BinaryArray) -> Iterator[pa.StructArray]:
+        try:
+            yield self.read(messages)
+        except UnreadableMessage:
+            if len(messages) == 1:
+                yield pa.nulls(1, self.type)
+                return
+            half = len(messages) // 2
+            yield from self._halves(messages[:half])
+            yield from self._halves(messages[half:])
+
+    # -- what ptars gives, as the table has it --------------------------------------------------
+
+    def _struct(self, rows: pa.StructArray, of: Descriptor) -> pa.StructArray:
+        columns: dict[str, pa.Array] = {}
+        for place, each in enumerate(rows.type):
+            column = self._field(rows.field(place), of.fields_by_name[each.name])
+            if column is not None:
+                columns[each.name] = column
+        fields = [pa.field(name, column.type) for name, column in columns.items()]
+        return pa.StructArray.from_arrays(
+            list(columns.values()), fields=fields, mask=rows.is_null()
+        )
+
+    def _field(self, column: pa.Array, of: FieldDescriptor) -> pa.Array | None:
+        if pa.types.is_map(column.type):
+            key, value = (of.message_type.fields_by_name[name] for name in ("key", "value"))
+            keys, items = self._value(column.keys, key), self._value(column.items, value)
+            return None if items is None else pa.MapArray.from_arrays(column.offsets, keys, items)
+        if of.is_repeated:
+            values = self._value(column.values, of)
+            return None if values is None else pa.ListArray.from_arrays(column.offsets, values)
+        return self._value(column, of)
+
+    def _value(self, column: pa.Array, of: FieldDescriptor) -> pa.Array | None:
+        """None where there is nothing to have: a message without fields."""
+        kind = column.type
+        if pa.types.is_struct(kind):
+            rows = self._struct(column, of.message_type)
+            return rows if rows.type.num_fields else None
+        if (of.containing_type.full_name, of.name) in self._cut:
+            return _as_json(column, of.message_type)
+        if pa.types.is_timestamp(kind) and not _is_between(column, _TIMESTAMPS):
+            raise UnreadableMessage("a timestamp is outside the years 1 to 9999")
+        if pa.types.is_uint64(kind):
+            return column.cast(pa.decimal128(20, 0))
+        if pa.types.is_integer(kind):
+            return column.cast(pa.int64())
+        return column.cast(pa.float64()) if pa.types.is_float32(kind) else column
+
+
+@lru_cache(maxsize=256)
+def message_type(files: bytes, name: str) -> MessageType:
+    """The same, made once in a process."""
+    return MessageType(files, name)
+
+
+def _is_between(column: pa.Array, bounds: tuple[int, int]) -> bool:
+    found = pc.min_max(column.cast(pa.int64()))
+    least, most = found["min"].as_py(), found["max"].as_py()
+    return least is None or (bounds[0] <= least and most <= bounds[1])
+
+
+def _as_json(column: pa.Array, of: Descriptor) -> pa.Array:
+    """Serialized messages as Protobuf's JSON; a text of JSON, such as that of a duration, as it is."""
+    made = GetMessageClass(of)
+
+    def text(message: bytes) -> str:
+        document: str = json_format.MessageToJson(
+            made.FromString(message),
+            preserving_proto_field_name=True,
+            indent=None,
+            ensure_ascii=False,
+        )
+        return document[1:-1] if of.full_name == "google.protobuf.Duration" else document
+
+    try:
+        texts = [None if each is None else text(each) for each in column.to_pylist()]
+    except (ValueError, MessageError, json_format.Error) as problem:
+        raise UnreadableMessage(str(problem)) from None
+    return pa.array(texts, pa.string())
+
+
+# -- descriptors --------------------------------------------------------------------------------
+
+
+def _pool(files: bytes) -> DescriptorPool:
+    pool = DescriptorPool()
+    for each in FileDescriptorSet.FromString(files).file:
+        pool.Add(each)
+    return pool
+
+
+def _fields_as_json(of: Descriptor) -> frozenset[tuple[str, str]]:
+    """The fields, by message and name, whose messages contain the field's own message, or are of free form."""
+    reached: dict[str, set[str]] = {}
+    fields: list[FieldDescriptor] = []
+    waiting = [of]
+    while waiting:
+        each = waiting.pop()
+        if each.full_name in reached or each.full_name in _AS_JSON:
+            continue
+        within = [field for field in each.fields if field.message_type is not None]
+        if any(field.type == FieldDescriptor.TYPE_GROUP for field in within):
+            raise ValueError(f"{each.full_name} has a group, which is not supported")
+        reached[each.full_name] = {field.message_type.full_name for field in within}
+        fields += within
+        waiting += [field.message_type for field in within]
+    for through in reached:
+        for names in reached.values():
+            if through in names:
+                names |= reached[through]
+    return frozenset(
+        (field.containing_type.full_name, field.name)
+        for field in fields
+        if not field.message_type.GetOptions().map_entry
+        and (
+            field.message_type.full_name in _AS_JSON
+            or field.containing_type.full_name in reached.get(field.message_type.full_name, ())
+        )
+    )
+
+
+def _with_bytes(files: bytes, cut: frozenset[tuple[str, str]]) -> bytes:
+    """The files with these fields as bytes."""
+    found = FileDescriptorSet.FromString(files)
+
+    def change(message: DescriptorProto, name: str) -> None:
+        for field in message.field:
+            if (name, field.name) in cut:
+                field.type = FieldDescriptorProto.TYPE_BYTES
+                field.ClearField("type_name")
+        for nested in message.nested_type:
+            change(nested, f"{name}.{nested.name}")
+
+    for file in found.file:
+        for message in file.message_type:
+            change(message, f"{file.package}.{message.name}" if file.package else message.name)
+    return bytes(found.SerializeToString())

@@ -1,0 +1,175 @@
+"""Shell: fields of values whose schemas are known → columns of a typed table, for all formats of a registry.
+
+Whole numbers are `bigint` and fractions `double` from the beginning: what a schema may widen has room. Columns are
+added, never dropped or retyped: a field that becomes another type gets a column of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from spark_conf.pipelines.decoder import METADATA, REASON, RESCUED, TOMBSTONE, VALUE
+from spark_conf.pipelines.schema_evolution import COLUMNS_MAX, JSON, Clash
+from spark_conf.pipelines.schema_names import DecodedSchema
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as SparkColumn
+
+_KEPT: Final = (
+    t.DoubleType,
+    t.BooleanType,
+    t.StringType,
+    t.BinaryType,
+    t.DateType,
+    t.TimestampType,
+)
+_WHOLE: Final = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
+OWN: Final = {*METADATA, RESCUED, REASON, TOMBSTONE}
+
+
+@dataclass(slots=True, kw_only=True)
+class SchemaColumns:
+    """The columns that there are by now (at first `now`), and which field of which schema fills them."""
+
+    now: dict[str, t.DataType]
+    sources: dict[str, list[tuple[SparkColumn, t.DataType]]] = field(default_factory=dict)
+    rescued: list[SparkColumn] = field(default_factory=list)
+    clashes: list[Clash] = field(default_factory=list)
+
+    def columns(self) -> Iterator[tuple[str, SparkColumn]]:
+        """The columns that are filled, by name."""
+        for name, sources in self.sources.items():
+            fitted = [_fitted(value, kind, self.now[name]) for value, kind in sources]
+            yield name, f.coalesce(*fitted)
+
+    def place(self, schema: DecodedSchema) -> None:
+        """Place the fields of a schema's values."""
+        value, of_value = schema.value, schema.type
+        fields = {VALUE: (value, of_value)}
+        if isinstance(of_value, t.StructType):
+            fields = {each.name: (value.getField(each.name), each.dataType) for each in of_value}
+        refused: list[SparkColumn] = []
+        for name, (of_field, kind) in fields.items():
+            wanted = _normal(kind)
+            if wanted is None:
+                continue
+            column = self._column_for(name, wanted, schema)
+            if column is None:
+                refused.append(of_field.alias(name))
+                continue
+            as_text = column.endswith(f"__{JSON}")
+            source = (f.to_json(of_field), t.StringType()) if as_text else (of_field, kind)
+            self.sources.setdefault(column, []).append(source)
+        if refused:
+            text = f.to_json(f.struct(*refused))
+            self.rescued.append(f.when(schema.name.is_its(), f.nullif(text, f.lit("{}"))))
+
+    def _column_for(self, name: str, wanted: t.DataType, schema: DecodedSchema) -> str | None:
+        """The column that takes values of this type, which may be a new one; None where none can."""
+        spelled = {each.lower(): each for each in self.now}
+        is_of_clash = re.fullmatch(r".*__(\w+)", name) is not None and name not in self.now
+        if name.lower() in OWN or spelled.get(name.lower(), name) != name or is_of_clash:
+            return None
+        present = self.now.get(name)
+        merged = wanted if present is None else _merged(present, wanted)
+        if merged is not None and self._add(name, merged):
+            return name
+        kind = JSON if is_nested(wanted) else re.sub(r"\W+", "_", wanted.simpleString()).strip("_")
+        column = f"{name}__{kind}"
+        of_column = t.StringType() if kind == JSON else wanted
+        is_new = column not in self.now
+        if self.now.get(column, of_column) != of_column or not self._add(column, of_column):
+            return None
+        if is_new:
+            reason = f"{name} is {wanted.simpleString()} in schema {schema.name}: it is in column {column}"
+            self.clashes.append(Clash(column=column, place=schema.first, reason=reason))
+        return column
+
+    def _add(self, column: str, kind: t.DataType) -> bool:
+        has_room = column in self.now or len(self.now) < COLUMNS_MAX
+        if has_room:
+            self.now[column] = kind
+        return has_room
+
+
+def is_nested(kind: t.DataType) -> bool:
+    """Whether a column takes its values as JSON text, if it has to take them as another type."""
+    return isinstance(kind, t.StructType | t.ArrayType | t.MapType)
+
+
+def _normal(kind: t.DataType) -> t.DataType | None:
+    """The type of a column for values of this type; None where there is nothing to take."""
+    if isinstance(kind, t.StructType):
+        fields = [(each.name, _normal(each.dataType)) for each in kind]
+        kept = [t.StructField(name, each) for name, each in fields if each is not None]
+        return t.StructType(kept) if kept else None
+    if isinstance(kind, t.ArrayType):
+        element = _normal(kind.elementType)
+        return None if element is None else t.ArrayType(element)
+    if isinstance(kind, t.MapType):
+        value = _normal(kind.valueType)
+        return None if value is None else t.MapType(kind.keyType, value)
+    if isinstance(kind, t.NullType):
+        return None
+    if isinstance(kind, _WHOLE):
+        return t.LongType()
+    if isinstance(kind, t.FloatType):
+        return t.DoubleType()
+    return kind if isinstance(kind, (*_KEPT, t.DecimalType)) else t.StringType()
+
+
+def _merged(now: t.DataType, new: t.DataType) -> t.DataType | None:
+    """The column's type that takes the new type, too; None where it clashes. What there is is never retyped."""
+    if isinstance(now, t.StructType) and isinstance(new, t.StructType):
+        return _merged_fields(now, new)
+    if isinstance(now, t.ArrayType) and isinstance(new, t.ArrayType):
+        element = _merged(now.elementType, new.elementType)
+        return None if element is None else t.ArrayType(element)
+    if isinstance(now, t.MapType) and isinstance(new, t.MapType):
+        value = _merged(now.valueType, new.valueType)
+        return None if value is None else t.MapType(now.keyType, value)
+    if isinstance(now, t.DecimalType) and isinstance(new, t.DecimalType):
+        whole = new.precision - new.scale
+        return now if new.scale <= now.scale and whole <= now.precision - now.scale else None
+    widens = isinstance(now, t.DoubleType) and isinstance(new, t.LongType)
+    return now if widens or now == new else None
+
+
+def _merged_fields(now: t.StructType, new: t.StructType) -> t.StructType | None:
+    fields: dict[str, t.DataType] = {each.name: each.dataType for each in now}
+    spelled = {name.lower(): name for name in fields}
+    for each in new:
+        if spelled.setdefault(each.name.lower(), each.name) != each.name:
+            return None
+        present = fields.get(each.name)
+        merged = each.dataType if present is None else _merged(present, each.dataType)
+        if merged is None:
+            return None
+        fields[each.name] = merged
+    return t.StructType([t.StructField(name, kind) for name, kind in fields.items()])
+
+
+def _fitted(value: SparkColumn, kind: t.DataType, wanted: t.DataType) -> SparkColumn:
+    """A value of one type as one of another that takes it."""
+    if isinstance(wanted, t.StructType) and isinstance(kind, t.StructType):
+        there: Mapping[str, t.DataType] = {each.name: each.dataType for each in kind}
+        fields = [
+            _fitted(value.getField(each.name), there[each.name], each.dataType).alias(each.name)
+            if each.name in there
+            else f.lit(None).cast(each.dataType).alias(each.name)
+            for each in wanted
+        ]
+        return f.when(value.isNotNull(), f.struct(*fields))
+    if isinstance(wanted, t.ArrayType) and isinstance(kind, t.ArrayType):
+        element, of_element = kind.elementType, wanted.elementType
+        return f.transform(value, lambda each: _fitted(each, element, of_element))
+    if isinstance(wanted, t.MapType) and isinstance(kind, t.MapType):
+        before, after = kind.valueType, wanted.valueType
+        return f.transform_values(value, lambda _, each: _fitted(each, before, after))
+    return value if kind == wanted else value.cast(wanted)

@@ -1,0 +1,181 @@
+"""Shell: which schema of a registry a key or a value names, as serializers of Confluent's write it.
+
+A frame is 0 and four bytes of schema id, or 1 and the 16 bytes of a GUID, before the key or value; or it is a header.
+Protobuf's has the place of the message among those of the schema behind it: how many numbers, and the numbers.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from pyspark.sql import functions as f
+
+from kafka_ds.errors import OptionError
+from spark_conf.pipelines.schema_evolution import Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as SparkColumn
+    from pyspark.sql import DataFrame
+    from pyspark.sql import types as t
+
+    from spark_conf.pipelines.registry import RegisteredSchema, SchemaRegistry
+
+# How many schemas the records of one step may name: each is an expression of its own.
+SCHEMAS_MAX: Final = 100
+ID, PAYLOAD = "_id", "_payload"
+_GUID, _MESSAGE, _REST = "_guid", "_message", "_rest"
+_ID_BYTES, _GUID_BYTES = 5, 17
+# Numbers of a message's place in bytes, as hexadecimal digits: so many are looked at.
+_PLACE_BYTES: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaName:
+    """What a frame names: an id or a GUID, and of Protobuf the bytes of the message's place, in hexadecimal digits."""
+
+    number: int | None
+    guid: str | None
+    message: str | None
+
+    def __str__(self) -> str:
+        return str(self.asked)
+
+    @property
+    def asked(self) -> int | str:
+        """What the registry knows it by."""
+        if self.number is not None:
+            return self.number
+        assert self.guid is not None
+        return str(uuid.UUID(self.guid))
+
+    def is_its(self) -> SparkColumn:
+        """Whether a row names this one."""
+        number, guid, message = f.lit(self.number), f.lit(self.guid), f.lit(self.message)
+        named = f.equal_null(_GUID, guid) if self.number is None else f.equal_null(ID, number)
+        return named if self.message is None else named & f.equal_null(_MESSAGE, message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedSchema:
+    """What the records are that name a schema; `value` is null for others, and for those that are not as it says."""
+
+    name: SchemaName
+    first: Place
+    type: t.DataType
+    value: SparkColumn
+    is_read: SparkColumn
+
+
+class SchemaReader(Protocol):
+    """Reads values of a format by their schemas."""
+
+    has_messages: bool
+    """Whether a frame names a message of the schema, too."""
+
+    def read(
+        self, framed: DataFrame, names: Sequence[tuple[SchemaName, Place]], column: str
+    ) -> tuple[DataFrame, list[DecodedSchema], dict[SchemaName, str]]:
+        """The rows with what their payloads are, the schemas, and why there are none of others."""
+
+
+def asked_of(registry: SchemaRegistry, name: SchemaName, kind: str) -> RegisteredSchema | str:
+    """The schema; or why there is none of this kind."""
+    schema = registry.schema(name.asked)
+    if schema is None:
+        return f"the registry has no schema {name}"
+    if schema.kind != kind.upper():
+        return f"schema {name} is not {kind} but {schema.kind}"
+    return schema
+
+
+def framed(rows: DataFrame, column: str, *, has_messages: bool = False) -> DataFrame:
+    """The rows with the name of the schema of their key or value, if they have one, and the bytes behind it."""
+    header = f"__{column}_schema_id"
+    of_header = f.element_at(f.filter("_headers", lambda each: each["key"] == header), f.lit(-1))
+    has_id, has_guid = _begins(of_header["value"], "00"), _begins(of_header["value"], "01")
+    size = f.length(of_header["value"])
+    is_whole = (has_id & (size == _ID_BYTES)) | (has_guid & (size == _GUID_BYTES))
+    if has_messages:
+        is_whole = (has_id & (size > _ID_BYTES)) | (has_guid & (size > _GUID_BYTES))
+    is_in_header = f.coalesce(is_whole, f.lit(False))
+    frame = f.when(is_in_header, of_header["value"]).otherwise(f.col(column))
+    number = f.conv(f.hex(f.substring(frame, 2, 4)), 16, 10).try_cast("int")
+    is_long = f.length(frame) >= _GUID_BYTES
+    named = rows.withColumns(
+        {
+            ID: f.when(_begins(frame, "00"), number).cast("int"),
+            _GUID: f.when(_begins(frame, "01") & is_long, f.hex(f.substring(frame, 2, 16))),
+            _REST: f.when(_begins(frame, "00"), _behind(frame, _ID_BYTES)).otherwise(
+                _behind(frame, _GUID_BYTES)
+            ),
+        }
+    )
+    message = _place(f.col(_REST)) if has_messages else f.lit(None).cast("string")
+    behind = f.col(_REST)
+    if has_messages:
+        behind = f.expr(f"substring({_REST}, 1 + length({_MESSAGE}) DIV 2)")
+    return named.withColumn(_MESSAGE, message).withColumn(
+        PAYLOAD, f.when(is_in_header, f.col(column)).otherwise(behind)
+    )
+
+
+def _begins(frame: SparkColumn, byte: str) -> SparkColumn:
+    return f.hex(f.substring(frame, 1, 1)) == byte
+
+
+def _behind(frame: SparkColumn, size: int) -> SparkColumn:
+    return f.substring(frame, size + 1, (1 << 31) - 1)
+
+
+def _place(rest: SparkColumn) -> SparkColumn:
+    """The bytes of a message's place: a count, and as many numbers whose last bytes are below 128."""
+    first = f.hex(f.substring(rest, 1, 1))
+    text = f.hex(f.substring(rest, 1, _PLACE_BYTES))
+    # Zigzag: a count's number is twice as large.
+    count = f.shiftright(f.conv(first, 16, 10).cast("int"), 1).cast("string")
+    numbers = f.concat(f.lit("^..(?:(?:[89A-F].)*[0-7].){"), count, f.lit("}"))
+    found = f.call_function("regexp_extract", text, numbers, f.lit(0))
+    return f.when(first == "00", first).otherwise(f.nullif(found, f.lit("")))
+
+
+def names_of(rows: DataFrame, *, has_messages: bool = False) -> list[tuple[SchemaName, Place]]:
+    """The schemas that framed rows name, each with the first record that does. Raises OptionError."""
+    place = f.min(f.struct("_partition", "_offset")).alias("first")
+    found = rows.where(_has_name(has_messages)).groupBy(ID, _GUID, _MESSAGE).agg(place)
+    named = [
+        (
+            SchemaName(number=row[ID], guid=row[_GUID], message=row[_MESSAGE]),
+            tuple(row["first"]),
+        )
+        for row in found.limit(SCHEMAS_MAX + 1).collect()
+    ]
+    if len(named) > SCHEMAS_MAX:
+        raise OptionError(f"the records of one step name more than {SCHEMAS_MAX} schemas")
+    return sorted(named, key=lambda each: (each[0].number or 0, each[1]))
+
+
+def _has_name(has_messages: bool) -> SparkColumn:
+    named = f.col(ID).isNotNull() | f.col(_GUID).isNotNull()
+    return named & f.col(_MESSAGE).isNotNull() if has_messages else named
+
+
+def problem_of(
+    column: str,
+    schemas: Sequence[DecodedSchema],
+    problems: dict[SchemaName, str],
+    *,
+    has_messages: bool,
+) -> SparkColumn:
+    """Why a key or a value cannot be decoded; null where it can."""
+    no_name = f"the {column} has no schema id: it is not framed as a registry's serializers do"
+    problem = f.when(~_has_name(has_messages), f.lit(no_name))
+    for name, text in problems.items():
+        problem = problem.when(name.is_its(), f.lit(text))
+    for each in schemas:
+        wrong = f.lit(f"the {column} is not as schema {each.name} says")
+        is_bad = ~f.coalesce(each.is_read, f.lit(False))
+        problem = problem.when(each.name.is_its() & is_bad, wrong)
+    return f.when(f.col(column).isNotNull(), problem)
