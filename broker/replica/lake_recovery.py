@@ -1,9 +1,9 @@
-"""Shell: asks the lake what it knows of a log that has lost records, until the lake can answer.
+"""Shell: compares a log that has lost records with the lake, until the lake answers.
 
 A log that ends before the lake's end continues there, and no offset is used twice. If another broker may have led, a
 fence is committed first: the end that is read after it is final. If log and lake differ in the epoch at the lake's end,
-the whole log goes; if the lake cannot say, the partition waits, for which of the two is right nobody knows. A leader
-that waits serves neither writes nor reads; others go on. A recovery point that is lowered is written before the log
+the whole log is dropped; until the lake answers the partition waits, for which of the two is right is unknown. A leader
+that waits serves neither writes nor reads; other partitions go on. A lowered recovery point is written before the log
 leads.
 """
 
@@ -33,7 +33,7 @@ DecideRecovered = Callable[[Sequence[tuple[bytes, int]]], Awaitable[None]]
 
 
 class LakeRecovery:
-    """The partitions of a broker that must still learn where the lake ends."""
+    """The partitions of a broker that must still be compared with the lake."""
 
     def __init__(
         self,
@@ -50,9 +50,9 @@ class LakeRecovery:
         self._decide_recovered = decide_recovered
         self._elected = elected
         self._write_recovery_points = write_recovery_points
-        # Log directories that have yet to know of lowered recovery points, with a log's folder in each.
+        # Log directories whose lowered recovery points are not written yet, with a log's folder in each.
         self._cut: dict[str, str] = {}
-        # What was logged of those that wait: they are tried each second, and may be hundreds.
+        # What was logged of waiting partitions: they are tried each second, and may be hundreds.
         self._said: dict[LeaderPartition, str] = {}
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
@@ -77,7 +77,7 @@ class LakeRecovery:
                 except (KafkaError, OSError) as error:
                     _LOGGER.warning("cannot end the recovery yet: %s", error)
                     are_known = False
-                except Exception:  # the root of a task: nobody else would hear of it
+                except Exception:  # The root of a task: an error would go unnoticed.
                     _LOGGER.exception("cannot end the recovery yet")
                     are_known = False
                 if not are_known:
@@ -86,7 +86,7 @@ class LakeRecovery:
             self._task = None
 
     async def _end_recovery(self, waiting: Sequence[LeaderPartition]) -> bool:
-        """Let those lead of whom the lake could say where it ends; whether these are all."""
+        """Let those lead whose end in the lake is known; whether these are all."""
         self._said = {each: self._said[each] for each in waiting if each in self._said}
         known = await self._meet_lake(waiting)
         for home, folder in tuple(self._cut.items()):
@@ -104,7 +104,7 @@ class LakeRecovery:
         return len(known) == len(waiting)
 
     async def _meet_lake(self, waiting: Sequence[LeaderPartition]) -> list[LeaderPartition]:
-        """Let those go on behind the lake that end below it or part from it; all of whom the lake could say."""
+        """Continue those logs after the lake's end that end below it or diverge; returns all that the lake answered."""
         tier = self._tier
         known = [p for p in waiting if tier is None or not p.log.config.has_table]
         if tier is None:
@@ -132,7 +132,7 @@ class LakeRecovery:
         except KafkaError as error:
             ends = [error] * len(where)
         except Exception as error:
-            # A mistake of ours over there must not leave partitions without a leader here.
+            # A bug there must not leave partitions without a leader.
             _LOGGER.exception("%d partitions wait for the lake", len(where))
             ends = [KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))] * len(where)
         for partition, end in zip(partitions, ends, strict=True):
@@ -141,7 +141,7 @@ class LakeRecovery:
         return ends
 
     def _say(self, partition: LeaderPartition, what: str) -> None:
-        """What a partition waits for; once, however often it is tried."""
+        """Log what a partition waits for, once, however often it is tried."""
         if self._said.get(partition) != what:
             self._said[partition] = what
             _LOGGER.warning("%s %s", partition.log.name, what)
@@ -197,16 +197,15 @@ async def end_of_lake(
 ) -> tuple[int, RemoteLogAuxState]:
     """Where a follower continues whose leader has the next records only in the lake, and the state before that.
 
-    That is behind the range that holds `offset`, the last one below the leader's local log (KIP-405); or behind
-    the lake's end for None (KIP-1023).
+    That is after the range that holds `offset`, the last one below the leader's local log (KIP-405); or after the
+    lake's end for None (KIP-1023).
 
-    Raises:
-        KafkaError: the lake cannot say.
+    Raises: KafkaError: the lake does not answer.
     """
     if tier is None or not partition.log.config.remote_storage_enable:
         raise KafkaError(
             ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE,
-            f"{partition.log.name}: no lake is known here",
+            f"{partition.log.name}: this broker has no tiered storage",
         )
     where = (partition.topic, partition.topic_id, partition.partition)
     if offset is None:
@@ -220,7 +219,7 @@ def _home_of(log: Log) -> str:
 
 
 def _must_fence(partition: LeaderPartition) -> bool:
-    """Whether a leader of before may have copied, or be about to copy, what this one's log does not hold.
+    """Whether an earlier leader may have copied, or be about to copy, records that this log lacks.
 
     A partition's only replica, if it still has its disk, holds everything that was ever copied.
     """
@@ -228,7 +227,7 @@ def _must_fence(partition: LeaderPartition) -> bool:
 
 
 def _parts(log: Log, end: int, ended: RemoteLogAuxState) -> bool:
-    """Whether the log's record at the lake's end is another one than the lake's: then all since they parted are.
+    """Whether the log's record at the lake's end differs from the lake's: then they have diverged before.
 
     Two logs that have the same epoch at an offset have the same records up to there (KIP-101).
     """
@@ -238,7 +237,7 @@ def _parts(log: Log, end: int, ended: RemoteLogAuxState) -> bool:
     owner = ended.leader_epochs[-1][0]
     known = log.leader_epochs.entries
     if known and at < known[0][1]:
-        # What the log had there is given up, and its epoch forgotten, while a kill may have taken the log start back.
-        # Along a log epochs never go down.
+        # The log dropped its records there and forgot their epoch, while a kill may have undone the move of the log
+        # start. Along a log epochs never decrease.
         return known[0][0] < owner
     return log.leader_epochs.epoch_for_offset(at) != owner

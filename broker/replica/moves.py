@@ -1,11 +1,10 @@
 """Shell: moves replicas from one log directory of this broker to another (KIP-113).
 
-A move is a task that copies whole batches up to the log's end, until the copy is level; the last ones without giving
-way to others, so that nothing is appended in between. Then the controller learns that the replica is in the new
-directory (KIP-858), and only when the metadata say so the copy takes its log's place.
-num.replica.alter.log.dirs.threads logs are copied at once, within replica.alter.log.dirs.io.max.bytes.per.second. What
-happens to the log meanwhile is seen before each step (`broker.log.directories.comparison`); a copy whose directory
-fails, or whose log goes, ends its move.
+A move is a task that copies whole batches until the copy has caught up; the last ones without yielding, so that nothing
+is appended in between. Then the controller learns that the replica is in the new directory (KIP-858), and only when the
+metadata say so the copy takes its log's place. num.replica.alter.log.dirs.threads logs are copied at once, within
+replica.alter.log.dirs.io.max.bytes.per.second. Each step first checks what happened to the log meanwhile
+(`broker.log.directories.comparison`); a copy whose directory fails, or whose log is deleted, ends its move.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ from kafka_ds.segments import names
 
 _LOGGER = logging.getLogger(__name__)
 
-# How much is read and appended before others get their turn in the event loop.
+# Bytes read and appended before other tasks get their turn in the event loop.
 CHUNK_BYTES = 1 << 20
-# What may be left to be copied while everybody waits.
+# The rest that may be copied while the event loop waits.
 LAST_BYTES_MAX = 256 << 10
 THROTTLED_SECONDS = 0.1
 ASK_AGAIN_SECONDS = 0.5
-# Orders for replicas that are not here yet; anybody may give them, for anything. The oldest is forgotten first.
+# Requested moves of replicas that do not exist here yet; any client may request any. The oldest is forgotten first.
 REMEMBERED_MAX = 10_000
 FOLDER_SUFFIX_BYTES = len(".") + 32 + len(names.FUTURE_FOLDER)
-# A copy's batches are its log's, of whatever epoch.
+# A copy's batches are its log's, of any epoch.
 ANY_EPOCH = (1 << 31) - 1
 
 Key = tuple[str, int]
@@ -49,7 +48,7 @@ Key = tuple[str, int]
 class MovesAround:
     """What moves need from the broker.
 
-    `is_assigned(topic, partition, directory_id)`: whether the metadata say that the replica is there; `report` has the
+    `is_assigned(topic, partition, directory_id)`: whether the metadata place the replica there; `report` has the
     controller informed where it is; `changed` waits for the next change of the metadata, so many seconds at most.
     """
 
@@ -72,7 +71,7 @@ class LogMoves:
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._failed: set[Key] = set()
 
-    # -- orders ---------------------------------------------------------------------------------
+    # -- requests -------------------------------------------------------------------------------
 
     def alter(self, topic: str, partition: int, path: str) -> None:
         """Let a replica be in the directory of this absolute path.
@@ -98,21 +97,21 @@ class LogMoves:
             manager.preferred[key] = directory.path
             if len(manager.preferred) > REMEMBERED_MAX:
                 del manager.preferred[next(iter(manager.preferred))]
-            raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{folder} is not here yet")
+            raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{folder} does not exist yet")
         if future is not None or manager.home_of(topic, partition) is directory:
             return
         if manager.directories.some_failed:
             # Where a copy may lie already.
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "a log directory is offline")
         future = manager.create_future_log(log, directory)
-        _LOGGER.info("%s moves from %s to %s", folder, manager.home_of(*key), directory)
+        _LOGGER.info("moving %s from %s to %s", folder, manager.home_of(*key), directory)
         self._start(future)
 
     def resume(self) -> None:
-        """Go on with what a former process of this broker has begun."""
+        """Continue the moves that a former process of this broker has begun."""
         for future in self._manager.future_logs:
             if future.of is not None:
-                _LOGGER.info("%s goes on moving to %s", future.log.name, future.home)
+                _LOGGER.info("resuming the move of %s to %s", future.log.name, future.home)
                 self._start(future)
 
     def _start(self, future: FutureLog) -> None:
@@ -140,13 +139,13 @@ class LogMoves:
             self._around.report(topic, partition)
 
     async def stop(self) -> None:
-        """Move nothing more; copies stay, for the next start to go on."""
+        """Stop moving; copies stay, for the next start to continue."""
         tasks = tuple(self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # -- what is to be seen -----------------------------------------------------------------------
+    # -- metrics ----------------------------------------------------------------------------------
 
     def lag(self, future: FutureLog) -> int:
         """How many offsets a copy is behind its log; -1 if the log is gone."""
@@ -175,26 +174,26 @@ class LogMoves:
         while self._goes_on(future):
             try:
                 await self._move(future)
-                _LOGGER.info("%s is in %s now", name, home)
+                _LOGGER.info("moved %s to %s", name, home)
                 return
             except _MustBeginAnew:
-                _LOGGER.info("%s: what was to be copied next is gone, it is copied anew", name)
+                _LOGGER.info("%s: the next records to copy were deleted, restarting the copy", name)
                 future = self._anew(future)
                 continue
             except (KafkaError, OSError) as error:
-                _LOGGER.error("%s does not get on with its move to %s: %s", name, home, error)
-            except Exception:  # the root of a task: nobody else would hear of it
-                _LOGGER.exception("%s does not move to %s", name, home)
+                _LOGGER.error("cannot move %s to %s, retrying: %s", name, home, error)
+            except Exception:  # The root of a task: an error would go unnoticed.
+                _LOGGER.exception("unexpected error, cancelling the move of %s to %s", name, home)
             await self._pause()
         if home.failure is not None:
             self._failed.add((future.log.topic, future.log.partition))
-        _LOGGER.warning("%s does not move to %s any more", name, home)
+        _LOGGER.warning("cancelled the move of %s to %s", name, home)
 
     async def _pause(self) -> None:
         await asyncio.sleep(max(self._around.backoff_ms, 1) / 1_000)
 
     def _anew(self, future: FutureLog) -> FutureLog:
-        """Copy a log once more, from where it begins now."""
+        """Copy a log once more, from its present start."""
         log, home = future.of, future.home
         assert log is not None
         self._drop(future)
@@ -202,7 +201,7 @@ class LogMoves:
             return self._manager.create_future_log(log, home)
         except KafkaError as error:
             _LOGGER.error("%s", error)
-            return future  # Which goes on no more.
+            return future  # Which is not continued.
 
     def _goes_on(self, future: FutureLog) -> bool:
         topic, partition = future.log.topic, future.log.partition
@@ -214,7 +213,7 @@ class LogMoves:
         log = future.of
         assert log is not None
         topic, partition = log.topic, log.partition
-        # What a directory once knew of a log of this name must not be believed of the copy.
+        # Old state of a log of this name in the directory must not be taken for the copy's.
         await self._manager.checkpoint_recovery_points(future.log.directory)
         async with self._turns:
             while not await self._is_level(future, log):
@@ -238,7 +237,7 @@ class LogMoves:
         while not await self._is_level(future, log):
             pass
         if not self._goes_on(future):
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log or its copy is gone")
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log or its copy was deleted")
         future.copy_start()
         await _flushed(future.log)
         await self._manager.checkpoint_recovery_points(future.log.directory)
@@ -249,7 +248,7 @@ class LogMoves:
             await done
 
     def _replace_current(self, future: FutureLog, log: Log) -> bool:
-        """Copy the last bytes and let the copy be the log's folder; False if that is not possible at once."""
+        """Copy the last bytes and let the copy take the log's place; False if that is not possible at once."""
         copied = 0
         if log.storage_error is not None or future.log.storage_error is not None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log or its copy is out of order")
@@ -270,7 +269,7 @@ class LogMoves:
         return True
 
     async def _leave(self, log: Log) -> None:
-        """Take the old folder away when all that was in it is durable in the new one; a full disk is waited for."""
+        """Delete the old folder when the new one is durable; a full disk is waited for."""
         manager = self._manager
         while True:
             if manager.get(log.topic, log.partition) is not log:
@@ -280,7 +279,7 @@ class LogMoves:
             except OSError as error:
                 if log.storage_error is not None:
                     raise
-                _LOGGER.error("%s keeps its old folder as well for now: %s", log.name, error)
+                _LOGGER.error("cannot delete the old folder of %s yet: %s", log.name, error)
                 await self._pause()
             else:
                 break
@@ -292,7 +291,7 @@ class LogMoves:
     # -- copying ----------------------------------------------------------------------------------
 
     async def _is_level(self, future: FutureLog, log: Log) -> bool:
-        """Do the next step; whether the copy is about level then, or has gone."""
+        """Do the next step; whether the copy has about caught up then, or is deleted."""
         if not self._goes_on(future):
             return True
         copy = future.log
@@ -313,7 +312,7 @@ class LogMoves:
                 assert_never(unreachable)
 
     async def _copy(self, future: FutureLog, log: Log) -> int:
-        """Copy the next batches; how many bytes."""
+        """Copy the next batches; returns the bytes."""
         clock, throttle = self._around.clock, self._around.throttle
         while throttle.is_exceeded(clock.monotonic_ms()):
             await asyncio.sleep(THROTTLED_SECONDS)
@@ -326,8 +325,8 @@ class LogMoves:
             log.failed_to_read(error)
             raise
         if not self._goes_on(future) or offset < log.first_base_offset:
-            return 0  # Retention may have been quicker: the next step says so, and nothing is left out.
-        # What the log has cut off meanwhile is cut off of its copy before the next step.
+            return 0  # Retention may have been quicker: the next step finds that, and nothing is left out.
+        # What the log truncates meanwhile is truncated in the copy before the next step.
         for data in read:
             self._append(copy, data)
         if not found.size_bytes:
@@ -341,7 +340,7 @@ class LogMoves:
             copy.skip_to(log.log_end_offset)
 
     def _find(self, log: Log, offset: int, *, may_wait: bool = True) -> LogRead:
-        """The batches from an offset on. Also below the log's start: they are copied as they lie there."""
+        """The batches from an offset on. Also below the log's start: they are copied unchanged."""
         return lookup.read(
             log.segments.all,
             offset,
@@ -357,7 +356,7 @@ class LogMoves:
 
 
 class _MustBeginAnew(Exception):
-    """The copy's next batch is not in its log any more."""
+    """The copy's next batch is no longer in its log."""
 
 
 async def _flushed(log: Log) -> None:

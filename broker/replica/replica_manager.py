@@ -2,8 +2,9 @@
 
 What this broker leads and follows comes from durable events alone, at a start and later alike (`state_applier.py`).
 Deletions come first, so that a topic may be created again under its name; of several changes of a partition the last
-one counts. At a start a log that this broker is not to have is set aside. A broker in controlled shutdown follows
-nobody: it is out of all ISRs. Only the event loop's thread is here; opening many logs gives way to others in between.
+one counts. At a start a log that is not assigned to this broker is set aside. A broker in controlled shutdown follows
+no partition: it is out of all ISRs. Only the event loop's thread is here; opening many logs yields to others in
+between.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class ReplicaManager:
         self._lag_ms_max = leading.lag_ms_max
         self._lag_due_ms = 0
         self._replicas = Replicas()
-        # At the end: whether a log that had lost something has not met the lake yet.
+        # At the end: whether a log that had lost something was not compared with the lake yet.
         self.has_lost = False
         self.fetchers = new_fetchers(
             replace(
@@ -127,7 +128,7 @@ class ReplicaManager:
         """All partitions that another broker leads."""
         return iter(self._replicas.followed.values())
 
-    # -- beginning and ending -----------------------------------------------------------------
+    # -- start and stop -----------------------------------------------------------------------
 
     async def start(self) -> None:
         """Lead and follow what the image says, set aside the logs of others, begin to recover."""
@@ -178,7 +179,7 @@ class ReplicaManager:
     # -- settings -----------------------------------------------------------------------------
 
     def configure_all(self) -> None:
-        """What topics inherit has changed."""
+        """Topics' inherited settings have changed."""
         for topic in self._replicas.topics():
             self._configure(topic)
         self.fetchers.configure()
@@ -190,7 +191,9 @@ class ReplicaManager:
         try:
             config = self._log_config(in_force(image.name, image.configs))
         except ConfigError as error:
-            _LOGGER.error("the logs of %s go on as they were: %s", topic, error)
+            _LOGGER.error(
+                "cannot apply the topic settings of %s, keeping the previous ones: %s", topic, error
+            )
             return
         for partition in self._replicas.led_of(topic):
             before = partition.log.config
@@ -209,13 +212,13 @@ class ReplicaManager:
 
     @property
     def is_recovering(self) -> bool:
-        """Whether partitions must still learn where the lake ends."""
+        """Whether partitions must still be compared with the lake."""
         return any(partition.leader.is_recovering for partition in self)
 
-    # -- all along ----------------------------------------------------------------------------
+    # -- periodic work ------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Open what could not be opened; when it is time write high watermarks down and look for followers that lag."""
+        """Open logs that failed to open; when it is time checkpoint high watermarks and look for lagging followers."""
         now_ms = self._clock.monotonic_ms()
         if self.applier.is_stopped:
             return
@@ -224,7 +227,7 @@ class ReplicaManager:
             self._checkpoint_due_ms = now_ms + self._checkpoint_interval_ms
             self._checkpoint()
         if now_ms >= self._lag_due_ms:
-            # Every half of what is allowed, as in Kafka: so nobody is late for more than one and a half of it.
+            # At half the allowed lag, as in Kafka: so a follower is late for one and a half of it at most.
             self._lag_due_ms = now_ms + self._lag_ms_max // 2
             for partition in self:
                 if partition.leader.has_followers:
@@ -235,7 +238,7 @@ class ReplicaManager:
         current |= {
             TopicPartition(*key): p.high_watermark for key, p in self._replicas.followed.items()
         }
-        # A file that would stay as it is, is not written.
+        # An unchanged file is not written.
         self._log_manager.checkpoint_high_watermarks(current)
         self._replicas.checkpointed = current
 
@@ -256,6 +259,6 @@ class ReplicaManager:
         self._replicas.followed.clear()
 
     def _is_in_sync(self, followed: FollowerPartition) -> bool:
-        """Whether the cluster counts on what this broker has of the partition."""
+        """Whether the cluster relies on this broker's copy of the partition."""
         registration = self._image.partition(*followed.key)
         return registration is not None and self._node_id in registration.isr

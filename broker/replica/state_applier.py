@@ -1,6 +1,6 @@
 """Shell: performs what durable events ask of a broker's replicas: opens logs, begins and ends leading and following.
 
-Partition epochs decide: an event older than what is known changes nothing. Fetchers hear of all changes of a commit at
+Partition epochs decide: an event older than what is known changes nothing. Fetchers get all changes of a commit at
 once. An error of one partition stops no other; a log that cannot be opened is tried again, and clients get
 KAFKA_STORAGE_ERROR meanwhile. With flush.messages a new leader counts what its disk has. A partition whose leader
 stopped uncleanly, or whose log has lost records, serves neither writes nor reads until its end was compared with the
@@ -40,11 +40,11 @@ _LOGGER = logging.getLogger(__name__)
 
 _NO_RESCUE = "there is no other replica, nor a lake, to fetch them from"
 
-# How many partitions change before others get their turn in the event loop: what is open already is led or followed
-# in some 50 us, what has to be opened or made takes the disk's time, and counts as more.
+# How many partitions change before other tasks get their turn in the event loop: an open log is led or followed in some
+# 50 us; one that has to be opened or created takes the disk's time, and counts as more.
 CHANGES_AT_ONCE = 64
 CHANGES_OF_AN_OPENING = 8
-# How many that could not be opened are tried again at a time.
+# How many failed logs are tried again at a time.
 LOGS_TRIED_AGAIN_AT_ONCE = 64
 
 
@@ -64,7 +64,7 @@ class LeadingContext:
     """A log's settings, of a topic's own."""
     alter_partition: AlterPartitionManager
     decide_recovered: DecideRecovered
-    """Makes durable that partitions have met the lake."""
+    """Makes durable that partitions were compared with the lake."""
     tier: RemoteLogManager | None
     lag_ms_max: int
 
@@ -99,7 +99,7 @@ class ReplicaStateApplier:
         )
         # At a start no log is known to be new.
         self.is_starting = False
-        # What could not be opened, and whether it may be new.
+        # Logs that failed to open, and whether they may be new.
         self._unopened: dict[tuple[str, int], bool] = {}
 
     async def apply_all(self, changed: Iterable[PartitionChanged]) -> None:
@@ -144,26 +144,26 @@ class ReplicaStateApplier:
             else:
                 self._leave(event, changes)
         except (OSError, KafkaError, ConfigError) as error:
-            # ConfigError: the controller's release or file allows what those of this broker do not.
+            # ConfigError: the controller's release or file allows values that this broker's do not.
             if key not in self._unopened:
-                _LOGGER.error("%s-%d cannot be opened: %s", *key, error)
+                _LOGGER.error("cannot open the log of %s-%d: %s", *key, error)
             if self._logs.is_offline(*key):
-                self._unopened.pop(key, None)  # Until the broker is started anew (KIP-112).
+                self._unopened.pop(key, None)  # Until the broker restarts (KIP-112).
             else:
                 self._unopened.setdefault(key, not self.is_starting)
         else:
             if self._unopened.pop(key, None) is not None:
-                _LOGGER.info("%s-%d could be opened now", *key)
+                _LOGGER.info("opened the log of %s-%d after an earlier failure", *key)
 
     def is_unopened(self, topic: str, partition: int) -> bool:
         """Whether a partition waits for its log to be opened."""
         return (topic, partition) in self._unopened
 
     def try_again(self) -> None:
-        """Open what could not be opened, as far as metadata still ask for it."""
+        """Open logs that failed to open, as far as metadata still ask for them."""
         changes = FetcherChanges()
         for key in tuple(self._unopened)[:LOGS_TRIED_AGAIN_AT_ONCE]:
-            # To the end of the line: one that never opens must not keep the others.
+            # To the end of the line: one that never opens must not keep the others waiting.
             self._unopened[key] = self._unopened.pop(key)
             topic, registration = self._image.topics.get(key[0]), self._image.partition(*key)
             if topic is None or registration is None:
@@ -237,7 +237,7 @@ class ReplicaStateApplier:
             self.elected(partition)
 
     def _open(self, event: PartitionChanged) -> tuple[Log, int, bool]:
-        """The partition's log, its high watermark of the checkpoint, and whether it has lost something."""
+        """The partition's log, its checkpointed high watermark, and whether it has lost something."""
         key = TopicPartition(event.topic, event.partition)
         config = self._leading.log_config(
             in_force(key.topic, self._image.topics[key.topic].configs)
@@ -263,14 +263,14 @@ class ReplicaStateApplier:
         rescue = self._rescue(registration, has_lake)
         if is_shorter:
             _LOGGER.error(
-                "%s ends at offset %d, but had records up to offset %d: acknowledged records are no longer here; %s",
+                "%s ends at offset %d, but had records up to offset %d: acknowledged records are missing; %s",
                 log.name, log.log_end_offset, known_end - 1, rescue,
             )  # fmt: skip
         elif has_lake or rescue == _NO_RESCUE:
             # A new disk or a restore, which an operator means, or a replica that was added.
             level = logging.INFO if has_lake else logging.WARNING
             _LOGGER.log(
-                level, "%s begins empty here, though it was led before: %s", log.name, rescue
+                level, "%s is empty on this broker, though it was led before: %s", log.name, rescue
             )
         return has_lake
 
@@ -284,19 +284,19 @@ class ReplicaStateApplier:
         return "; ".join([who] * bool(others) + [lake] * has_lake)
 
     def elected(self, partition: LeaderPartition) -> None:
-        """Nothing keeps it from leading any more."""
+        """Nothing prevents it from leading any more."""
         log = partition.log
         log.assign_leader_epoch(partition.leader.leader_epoch, log.log_end_offset)
         partition.elected()
         self.update_tier(partition)
 
     def update_tier(self, partition: LeaderPartition) -> None:
-        """Look after its rows in the lake from now on, if there are any or may be."""
+        """Manage its rows in the lake from now on, if there are any or may be."""
         tier, log = self._tier, partition.log
         if tier is None or not log.config.has_table:
             return
         if not log.config.remote_storage_enable:
-            # It is no table any more: what is in the lake alone is given up (KIP-950).
+            # It is no table any more: what only the lake has is given up (KIP-950).
             log.advance_log_start_offset(min(log.local_log_start_offset, log.committed_offset))
         tier.partition_opened(
             partition.log,
@@ -370,7 +370,7 @@ class ReplicaStateApplier:
         followed.lose()
 
     def _leave(self, event: PartitionChanged, changes: FetcherChanges) -> None:
-        """The partition is no longer on this broker."""
+        """The partition is no longer assigned to this broker."""
         key = TopicPartition(event.topic, event.partition)
         partition = self._replicas.find(*key)
         followed = self._replicas.followed.get(key)
@@ -384,8 +384,8 @@ class ReplicaStateApplier:
             self._unfollow(followed, changes)
         elif not self._logs.is_damaged(*key, event.topic_id):
             return
-        _LOGGER.info("%s-%d is no replica here any more: its log goes", *key)
-        # It says nothing of a log that is made here later.
+        _LOGGER.info("%s-%d is no longer assigned to this broker: deleting its log", *key)
+        # It does not concern a log that is created here later.
         self._replicas.checkpointed.pop(key, None)
         self._logs.delete(*key)
 
@@ -415,12 +415,12 @@ class ReplicaStateApplier:
             self._tier.topic_deleted(topic, topic_id)
 
     def _delete_log(self, key: TopicPartition) -> None:
-        # What was written down of it says nothing of a topic that is made anew under the name.
+        # Its checkpointed state does not concern a topic that is created again under the name.
         self._replicas.checkpointed.pop(key, None)
         try:
             self._logs.delete(*key)
         except OSError as error:
-            _LOGGER.error("%s-%d cannot be deleted: %s", *key, error)
+            _LOGGER.error("cannot delete the log of %s-%d: %s", *key, error)
 
 
 def _counted_end(log: Log, high_watermark: int) -> int:

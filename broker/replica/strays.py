@@ -1,8 +1,8 @@
-"""Shell: logs that lie in a broker's directories and are no replica of its own.
+"""Shell: logs in a broker's directories that are not replicas of it.
 
 - Nothing is deleted. The log may be another cluster's, or this one's metadata may be the wrong ones: its folder is
-  renamed, as Kafka does it, and somebody has to look.
-- A log that has lost its topic id is taken for that of the topic of its name only where no other replica has what was
+  renamed, as in Kafka, for an operator to look at.
+- A log that has lost its topic id is taken for that of the topic of its name only if no other replica has what was
   committed: a new one would use acknowledged offsets again. Elsewhere it may be of a deleted topic of the same name,
   and is fetched from the others. Its epochs must not be later than the partition's, for the same reason.
 """
@@ -21,7 +21,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 def set_strays_aside(log_manager: LogManager, image: MetadataImage, node_id: int) -> None:
-    """Keep the logs that the metadata do not give to this broker, out of the way."""
+    """Set aside the logs that the metadata do not assign to this broker."""
     for key in tuple(log_manager.damaged):
         own_id = _replica_here(image, node_id, *key)
         if own_id is None or not log_manager.damaged.has(key, own_id):

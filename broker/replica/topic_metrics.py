@@ -1,4 +1,4 @@
-"""Pure: what is counted of each topic: Kafka's BrokerTopicMetrics.
+"""Pure: the metrics of each topic: Kafka's BrokerTopicMetrics.
 
 A partition holds its topic's counters, so that counting an append or a read is a few additions.
 """
@@ -43,7 +43,7 @@ class TopicCounters:
             self.produce_failures += 1
 
     def read(self, size_bytes: int, *, is_failure: bool, is_follower: bool) -> None:
-        """A fetch has got so much of a partition."""
+        """Count fetched bytes of a partition."""
         self.fetch_requests += 1
         if is_follower:
             self.replication_bytes_out += size_bytes
@@ -92,5 +92,5 @@ assert tuple(_METRICS) == _NAMES, "each counter is shown"
 
 
 def topic_metrics() -> PerTopic[TopicCounters]:
-    """The counters of all topics that a broker has a part of."""
+    """The counters of all topics with a replica on this broker."""
     return PerTopic(TopicCounters, _METRICS)

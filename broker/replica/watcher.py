@@ -1,4 +1,4 @@
-"""Pure: who waits for a partition of this broker, led or followed."""
+"""Pure: watchers of a partition of this broker, led or followed."""
 
 from __future__ import annotations
 

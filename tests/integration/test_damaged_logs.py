@@ -212,7 +212,7 @@ def test_a_log_that_is_gone_is_said_where_nobody_else_has_it(tmp_path: Path) -> 
     broker.start()
     try:
         (warning,) = said(
-            broker, "WARNING", f"{TOPIC}-0 begins empty here, though it was led before"
+            broker, "WARNING", f"{TOPIC}-0 is empty on this broker, though it was led before"
         )
         assert "there is no other replica, nor a lake" in warning
     finally:

@@ -32,21 +32,21 @@ def _no_limit() -> int:
 async def _no_lake(partition: FollowerPartition, _: int | None) -> tuple[int, RemoteLogAuxState]:
     raise KafkaError(
         ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE,
-        f"{partition.topic}-{partition.partition} is tiered, and this broker has no tier",
+        f"{partition.topic}-{partition.partition} is tiered, but remote.log.storage.system.enable=false on this broker",
     )
 
 
 async def _nothing_written(_: str) -> None:
-    """Nobody keeps recovery points."""
+    """No recovery points are kept."""
 
 
 @dataclass(slots=True, kw_only=True)
 class FetcherContext:
     """The machine, the metadata, the settings, and callbacks.
 
-    `write_recovery_points` makes lowered recovery points durable in the directory of the log in this folder (OSError
-    where it cannot). `end_of_lake` gives the first offset behind the range of the lake that holds an offset (None: the
-    lake's last one), and what the lake keeps besides the records up to there (KafkaError where it cannot say).
+    `write_recovery_points` makes lowered recovery points durable in the directory of the log in this folder (OSError if
+    it cannot). `end_of_lake` gives the first offset after the lake's range that holds an offset (None: after the lake's
+    last range), and the state that the lake has there besides records (KafkaError if it is not available).
     """
 
     network: Network
@@ -56,7 +56,7 @@ class FetcherContext:
     listener: str
     """The inter-broker listener's name."""
     config: Callable[[], BrokerConfig]
-    """The settings that are in force."""
+    """The current settings."""
     write_recovery_points: Callable[[str], Awaitable[None]] = _nothing_written
     end_of_lake: Callable[
         [FollowerPartition, int | None], Awaitable[tuple[int, RemoteLogAuxState]]
@@ -66,7 +66,7 @@ class FetcherContext:
 
     @property
     def settings(self) -> BrokerConfig:
-        """The settings that are in force."""
+        """The current settings."""
         return self.config()
 
     def _is_throttled(self, partition: FollowerPartition) -> bool:
@@ -81,13 +81,13 @@ class FetcherContext:
         return self.throttle.is_exceeded(self.clock.monotonic_ms())
 
     def came_in(self, partition: FollowerPartition, size_bytes: int) -> None:
-        """So much of a partition was appended."""
+        """Count appended bytes of a partition."""
         self.count_bytes_in(partition, size_bytes)
         if self._is_throttled(partition):
             self.throttle.record(size_bytes, self.clock.monotonic_ms())
 
     def address_of(self, broker_id: int) -> tuple[str, int] | None:
-        """Where other brokers reach this one."""
+        """The address by which other brokers reach this one."""
         registered = self.image.brokers.get(broker_id)
         endpoint = None if registered is None else registered.endpoint(self.listener)
         return None if endpoint is None else (endpoint.host, endpoint.port)

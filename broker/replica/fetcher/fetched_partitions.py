@@ -52,18 +52,18 @@ class FetchedPartitions:
         self._partitions.clear()
 
     def put_last(self, partition: FollowerPartition) -> None:
-        """Ask first for those that got nothing for longer."""
+        """Move these to the front: they got nothing for longer."""
         self._partitions[partition.key] = self._partitions.pop(partition.key)
 
     def _has(self, partition: FollowerPartition) -> bool:
         return self._partitions.get(partition.key) is partition
 
     def is_current(self, partition: FollowerPartition, asked: EpochQuestion) -> bool:
-        """Whether an answer to this question still has a meaning."""
+        """Whether an answer to this question is still relevant."""
         is_followed = self._has(partition) and not partition.is_lost
         return is_followed and partition.follower.is_current(asked)
 
-    # -- what may go wrong --------------------------------------------------------------------
+    # -- errors -------------------------------------------------------------------------------
 
     def hold_back(
         self, partition: FollowerPartition, error_code: int = ErrorCode.UNKNOWN_SERVER_ERROR
@@ -74,7 +74,7 @@ class FetchedPartitions:
         now_ms = self._around.clock.monotonic_ms()
         longest_ms = max(self._around.settings.replica_fetch_backoff_ms, 1)
         partition.follower.delay(now_ms + partition.follower.backoff_ms(error_code, longest_ms))
-        # It may be sooner than what is waited for.
+        # It may be due sooner than what is waited for.
         self.changed.set()
 
     def go_on(self, partition: FollowerPartition) -> None:
@@ -83,27 +83,27 @@ class FetchedPartitions:
         self.changed.set()
 
     def guard(self, partition: FollowerPartition) -> _Guard:
-        """Around what may go wrong with one partition."""
+        """Confines an error to one partition."""
         return _Guard(self, partition)
 
     def failed(self, partition: FollowerPartition, error: Exception) -> bool:
-        """Hold a partition back for its error, or give it up; False where it is the connection's."""
+        """Hold a partition back for its error, or give it up; False if the error is the connection's."""
         if isinstance(error, PeerUnreachable):
             return False
         is_fenced = isinstance(error, KafkaError) and error.code is ErrorCode.FENCED_LEADER_EPOCH
         if not isinstance(error, KafkaError | OSError):
-            _LOGGER.error("%s-%d", *partition.key, exc_info=error)
+            _LOGGER.error("%s-%d: unexpected error while fetching", *partition.key, exc_info=error)
             self.give_up(partition, str(error))
         elif is_fenced or partition.log.storage_error is not None:
             self.give_up(partition, str(error))
         else:
-            # Damage on the way, as likely as not, or a disk that is full: the same bytes are asked for again.
+            # Usually damage in transit or a full disk: the same bytes are fetched again.
             self.log_trouble(partition, logging.ERROR, str(error))
             self.hold_back(partition)
         return True
 
     def log_trouble(self, partition: FollowerPartition, level: int, what: str) -> None:
-        """What holds a partition back; once, however often it is tried."""
+        """Log what holds a partition back, once, however often it is tried."""
         if partition.trouble != (level, what):
             partition.trouble = level, what
             _LOGGER.log(level, "%s-%d: %s", *partition.key, what)
@@ -114,20 +114,20 @@ class FetchedPartitions:
             level, what = partition.trouble
             partition.trouble = None
             if level >= logging.ERROR:
-                _LOGGER.info("%s-%d goes on after: %s", *partition.key, what)
+                _LOGGER.info("%s-%d: fetching again after: %s", *partition.key, what)
 
     def give_up(self, partition: FollowerPartition, why: str) -> None:
-        """Do not follow the partition until metadata change."""
+        """Stop fetching the partition until its metadata change."""
         if not self._has(partition):
             return
-        _LOGGER.error("%s-%d is not followed any more: %s", *partition.key, why)
+        _LOGGER.error("%s-%d: stopped fetching: %s", *partition.key, why)
         partition.follower.fail()
         self.remove(partition)
         self._failed.add(partition.key)
 
 
 class _Guard:
-    """What goes wrong inside is one partition's trouble, unless the connection is lost."""
+    """An error inside concerns one partition, unless the connection is lost."""
 
     __slots__ = ("_partition", "_partitions")
 

@@ -1,10 +1,10 @@
-"""Shell: reads from one leader: a task that sends a fetch, appends the answer, and fetches again.
+"""Shell: fetches from one leader: a task that sends a fetch, appends the response, and fetches again.
 
-One fetch is in flight at a time, for all partitions that are followed on this leader and not held back. For a new one
-another request behind it has the leader answer at once (`broker.server.connection`); in Kafka producers wait for
-replica.fetch.wait.max.ms. An answer counts partition by partition, at the offset and leader epoch that were asked for.
-A broken connection holds back all that were asked for: nobody knows what the leader took of the request, so the next
-one opens a new session.
+One fetch is in flight at a time, for all partitions that are followed on this leader and not held back. When another
+partition is added, a second request makes the leader answer the first at once (`broker.server.connection`); in Kafka
+producers wait for replica.fetch.wait.max.ms. A response counts partition by partition, at the offset and leader epoch
+of the request. A broken connection holds back all partitions of the request, and the next fetch opens a new session:
+what the leader took of the request is unknown.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from kafka_ds.protocol.messages.data import (
 
 _LOGGER = logging.getLogger(__name__)
 
-# Bytes that are appended before others get their turn in the event loop.
+# Bytes appended before other tasks get their turn in the event loop.
 APPENDED_AT_ONCE_BYTES = 1 << 20
-# The first version of Fetch that answers a follower where its log diverges (KIP-595), and that knows topics by id.
+# The first version of Fetch that reports where a follower's log diverges (KIP-595), and that names topics by id.
 FIRST_VERSION_THAT_COMPARES = 12
 _LOST_SESSION = (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
 
@@ -47,7 +47,7 @@ Asked = dict[Key, tuple[FollowerPartition, EpochQuestion]]
 
 
 class Fetcher:
-    """The partitions that this broker follows at one other, or its share of them."""
+    """The partitions that this broker follows on one other broker, or one fetcher's share of them."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Fetcher:
         self._around = around
         self._settings = around.settings
         self._session = FetchSessionClient()
-        # Of all topics that were ever asked for: what is to be forgotten has a name, too.
+        # Of all topics that were ever fetched: one that is to be forgotten needs its name, too.
         self._names: dict[bytes, str] = {}
         self._compares = True
         self._is_away = False
@@ -79,15 +79,15 @@ class Fetcher:
             self._leader, self._partitions, self._truncation, around
         )
 
-    # -- what the manager says ----------------------------------------------------------------
+    # -- calls of the manager -----------------------------------------------------------------
 
     @property
     def name(self) -> str:
-        """As Kafka's thread of this kind is called."""
+        """Named as Kafka names this kind of thread."""
         return f"ReplicaFetcherThread-{self.fetcher_id}-{self._source}"
 
     def start(self) -> None:
-        """Begin to fetch."""
+        """Start fetching."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name=self.name)
 
     def stop(self) -> None:
@@ -99,7 +99,7 @@ class Fetcher:
         self._leader.close()
 
     def add(self, partitions: Iterable[FollowerPartition]) -> None:
-        """Fetch these, too; they know whom they follow."""
+        """Fetch these, too; they know their leader."""
         for partition in partitions:
             self._partitions.add(partition)
         self._partitions.changed.set()
@@ -107,11 +107,11 @@ class Fetcher:
             self._hurrying = asyncio.get_running_loop().create_task(self._hurry())
 
     def remove(self, partition: FollowerPartition) -> None:
-        """Stop fetching this partition: an answer in flight is ignored for it."""
+        """Stop fetching this partition; a response in flight is ignored for it."""
         self._partitions.remove(partition)
 
     def wake(self) -> None:
-        """The source may be reachable again: fetch partitions at once that were held back because it was not."""
+        """The source may be reachable again: retry the partitions that were held back for that."""
         if self._is_away:
             for partition in self._partitions:
                 partition.follower.retry()
@@ -125,7 +125,7 @@ class Fetcher:
 
     @property
     def is_dead(self) -> bool:
-        """Whether the task has ended by itself, which is a mistake of ours."""
+        """Whether the task has ended by itself, which is a bug."""
         task = self._task
         return task is not None and task.done() and not task.cancelled()
 
@@ -145,8 +145,8 @@ class Fetcher:
                 await self._round(due)
             except PeerUnreachable as error:
                 self._source_lost(due, str(error))
-            except Exception as error:  # the root of a task: nobody else would hear of it
-                _LOGGER.exception("%s has failed", self.name)
+            except Exception as error:  # The root of a task: an error would go unnoticed.
+                _LOGGER.exception("%s: unexpected error, fetcher stopped", self.name)
                 self._source_lost(due, repr(error))
 
     def _due(self) -> list[FollowerPartition]:
@@ -170,7 +170,7 @@ class Fetcher:
             pass
 
     async def _round(self, due: list[FollowerPartition]) -> None:
-        """Flush what must be flushed, cut what must be cut, then fetch once."""
+        """Flush and truncate where needed, then fetch once."""
         connection = await self._connected()
         unchecked = self._partitions.unchecked
         if unchecked:
@@ -200,7 +200,7 @@ class Fetcher:
         return connection
 
     def _source_lost(self, due: list[FollowerPartition], why: str) -> None:
-        """Nothing came of the round: hold back all that took part."""
+        """The round failed: hold back all partitions of it."""
         self._session.failed()
         if not self._is_away:
             _LOGGER.warning("%s: %s", self.name, why)
@@ -255,11 +255,11 @@ class Fetcher:
         await self._process_response(response, asked, ids)
 
     async def _hurry(self) -> None:
-        """Have the answer that is under way come now."""
+        """Make the leader answer the fetch in flight now."""
         try:
             await self._leader.send(ApiVersionsRequest())
         except PeerUnreachable:
-            pass  # So has the fetch failed.
+            pass  # The fetch has failed, too.
         finally:
             self._hurrying = None
 
@@ -269,7 +269,7 @@ class Fetcher:
         asked: Asked,
         ids: dict[str, bytes],
     ) -> None:
-        """Take an answer, if the session says that it is one."""
+        """Process a response, if the session accepts it."""
         answered = {
             (ids.get(topic.topic, topic.topic_id), data.partition_index): data
             for topic in response.responses
@@ -277,7 +277,7 @@ class Fetcher:
         }
         code = response.error_code
         if not self._session.answered(code, response.session_id, answered):
-            _LOGGER.info("%s: the fetch session begins anew: %s", self.name, ErrorCode(code).name)
+            _LOGGER.info("%s: starting a new fetch session: %s", self.name, ErrorCode(code).name)
             if code not in _LOST_SESSION:
                 for partition, _ in asked.values():
                     self._partitions.hold_back(partition)
@@ -316,7 +316,7 @@ class Fetcher:
         asked: EpochQuestion,
         data: FetchPartitionData,
     ) -> int:
-        """Do what a partition's answer asks for; how many bytes were appended."""
+        """Do what a partition's response asks for; returns the bytes appended."""
         follower = partition.follower
         diverging = data.diverging_epoch
         match follower.judge(data.error_code, is_diverging=diverging is not None):
@@ -335,7 +335,7 @@ class Fetcher:
             case Verdict.RETRY:
                 code = ErrorCode(data.error_code)
                 said = f"broker {self._source} answers {code.name}"
-                if code is ErrorCode.CORRUPT_MESSAGE:  # The leader's log says where.
+                if code is ErrorCode.CORRUPT_MESSAGE:  # The leader's log decides where.
                     self._partitions.log_trouble(
                         partition, logging.ERROR, f"{said} at offset {asked.fetch_offset}"
                     )
@@ -359,17 +359,17 @@ class Fetcher:
         if not partition.is_unflushed:
             self._partitions.log_recovery(partition)
         if appended:
-            # To the end of the line: partitions that got nothing for long are asked for first.
+            # To the end of the line: partitions that got nothing for longer come first.
             self._partitions.put_last(partition)
             self.bytes_in += appended
             self._around.came_in(partition, appended)
         return appended
 
     async def _flush_all(self, partitions: list[FollowerPartition]) -> None:
-        """Flush those of these partitions whose next fetch would tell the leader of what flush.messages wants flushed.
+        """Flush the partitions whose next fetch would acknowledge records that flush.messages wants on the disk first.
 
-        That is what was appended now; or what was left when the disk was full, the connection was lost, or another
-        fetcher had the partition.
+        These were appended now; or they were left when the disk was full, the connection was lost, or another fetcher
+        had the partition.
         """
         unflushed = [each for each in partitions if each.is_unflushed and not each.is_lost]
         if unflushed:

@@ -1,10 +1,10 @@
-"""Shell: the fetchers of this broker: which of them follows which partition, and what is to be seen of them.
+"""Shell: the fetchers of this broker: which of them follows which partition, and their metrics.
 
-- Each leader has num.replica.fetchers fetchers here, each with one request under way for all of its partitions. Which
-  of them a partition has follows from Kafka's hash of its name, so that it is always the same one.
-- Changes come in batches: what is taken away first, then what is added.
-- A fetcher without partitions ends. One that failed is tried again when metadata speak of its partition.
-- Leaders are asked what is in the lake from the first tiered partition on.
+- Each leader has num.replica.fetchers fetchers here, each with one request in flight for all of its partitions. Kafka's
+  hash of a partition's name chooses its fetcher.
+- Changes come in batches: partitions are removed first, then added.
+- A fetcher without partitions ends. A failed one is tried again when metadata name its partition.
+- Once there is a tiered partition, leaders are asked for their tiered offsets.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Fetchers:
         for partition in add:
             self._remove(partition)
             if partition.is_lost:
-                continue  # Later metadata were quicker.
+                continue  # Later metadata came first.
             fetcher_id = fetcher_id_of(partition.topic, partition.partition, self._spread)
             new.setdefault((partition.follower.leader, fetcher_id), []).append(partition)
         for key, partitions in new.items():
@@ -67,13 +67,13 @@ class Fetchers:
         self._end_idle()
 
     def configure(self) -> None:
-        """The broker's settings may have changed: partitions are spread over as many fetchers as there are to be."""
+        """The broker's settings may have changed: partitions are spread over the new number of fetchers."""
         if self._spread != self.around.settings.num_replica_fetchers:
             self._spread = self.around.settings.num_replica_fetchers
             self.update(add=tuple(self._homes))
 
     def configured(self, partition: FollowerPartition) -> None:
-        """What its topic is set to may have changed."""
+        """The topic's settings may have changed."""
         if partition.log.config.remote_storage_enable:
             self._tiered_ends.start()
 
@@ -112,9 +112,9 @@ class Fetchers:
         """The fetcher of each partition, by name."""
         return {partition: fetcher.name for partition, fetcher in self._homes.items()}
 
-    # -- what is to be seen -------------------------------------------------------------------
+    # -- metrics ------------------------------------------------------------------------------
 
     @property
     def failed_partitions(self) -> int:
-        """How many are given up until metadata change."""
+        """How many are not fetched until their metadata change."""
         return len(self._failed)

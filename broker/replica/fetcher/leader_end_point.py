@@ -1,4 +1,4 @@
-"""Shell: the leader as one fetcher sees it: the connection to its broker, and what is asked of it besides Fetch."""
+"""Shell: the leader as one fetcher sees it: the connection to its broker, and its requests besides Fetch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LeaderEndPoint:
             self.connection.close()
 
     async def send(self, request: Any) -> Any:
-        """The response. Raises PeerUnreachable, also where nobody has connected."""
+        """The response. Raises PeerUnreachable, also without a connection."""
         connection = self.connection
         if connection is None or not connection.is_open:
             raise PeerUnreachable(f"the connection to broker {self.broker_id} is lost")
@@ -57,6 +57,6 @@ class LeaderEndPoint:
 
 
 def check(error_code: int) -> None:
-    """Raise what a response says of one partition."""
+    """Raise the error that a response has for one partition."""
     if error_code != ErrorCode.NONE:
         raise KafkaError(ErrorCode(error_code))

@@ -1,8 +1,8 @@
-"""Shell: where a follower continues at its leader: it cuts off what the leader does not have, or begins its log anew.
+"""Shell: truncates a follower's log to what its leader has, or restarts it at another offset.
 
-- An answer counts only if the partition is still followed, at the offset and leader epoch that were asked for.
-- After a cut nothing is appended until the disk no longer vouches for what was cut off (the recovery point is written).
-  A new leader may have hundreds of logs cut at once, so one write covers all of them.
+- A response counts only if the partition is still followed, at the offset and leader epoch of the request.
+- After a truncation nothing is appended until the lowered recovery point is written. A new leader may have hundreds of
+  logs truncated at once, so one write covers all of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class LogTruncation:
-    """The places of the partitions of one fetcher."""
+    """The positions of the partitions of one fetcher."""
 
     def __init__(
         self, leader: LeaderEndPoint, partitions: FetchedPartitions, around: FetcherContext
@@ -36,7 +36,7 @@ class LogTruncation:
         self._around = around
 
     async def cut(self, partition: FollowerPartition, cut: Callable[[], None]) -> None:
-        """Truncate a log; its recovery point on disk is corrected before anything is appended. Raises OSError."""
+        """Truncate a log; its recovery point on disk is lowered before anything is appended. Raises OSError."""
         self.cut_now(partition, cut)
         if partition.is_cut_unwritten:
             await self.write_cuts([partition])
@@ -52,7 +52,7 @@ class LogTruncation:
             if log.recovery_point < recovery_point or log.log_start_offset < start:
                 partition.cut_begun()
         if log.log_end_offset != before:
-            # Below what was known to be committed only an unclean election can cut.
+            # Only an unclean election can truncate below a known high watermark.
             is_committed = log.log_end_offset < committed
             _LOGGER.log(
                 logging.WARNING if is_committed else logging.INFO,
@@ -64,9 +64,9 @@ class LogTruncation:
             )  # fmt: skip
 
     async def write_cuts(self, partitions: list[FollowerPartition]) -> None:
-        """Let the disk know where logs were cut. Raises OSError; until it has worked the partitions are not free.
+        """Write the lowered recovery points. Raises OSError; until that has worked the partitions accept nothing.
 
-        A directory whose disk refuses keeps none of another waiting.
+        A failing directory does not make the logs of others wait.
         """
         by_directory: dict[str, list[FollowerPartition]] = {}
         for partition in partitions:
@@ -112,7 +112,7 @@ class LogTruncation:
                     await self.cut(found[0], partial(found[0].truncate, leader))
 
     async def find(self, partition: FollowerPartition, asked: EpochQuestion) -> None:
-        """The leader does not have the offset: cut to its end, or begin at its start."""
+        """The leader does not have the offset: truncate to its end, or restart at its start."""
         end, _ = await self._leader.fetch_offset(partition, LATEST)
         start, epoch = end, NO_EPOCH
         if end >= asked.fetch_offset:

@@ -1,4 +1,4 @@
-"""Pure: what is to be seen of fetchers, under Kafka's names.
+"""Pure: the metrics of fetchers, under Kafka's names.
 
 It reads state and changes none. Kafka's words for a follower are those of a consumer: its lag is `ConsumerLag`, its
 fetcher is the `clientId`.
@@ -60,7 +60,7 @@ BYTES = meter(f"{_STATS}BytesPerSec", "Bytes of batches fetched from leaders.", 
 
 
 def move_samples(moves: LogMoves) -> Iterator[Sample]:
-    """Everything about moves between log directories."""
+    """The metrics of moves between log directories."""
     yield MOVES_MAX_LAG, (MOVES_CLIENT,), moves.lag_max
     yield FAILED_MOVES, (MOVES_CLIENT,), moves.failed_count
 
@@ -68,7 +68,7 @@ def move_samples(moves: LogMoves) -> Iterator[Sample]:
 def fetcher_samples(
     fetchers: Fetchers, followed: Iterable[FollowerPartition], now_ms: int
 ) -> Iterator[Sample]:
-    """Everything about fetchers; `now_ms` is a monotonic clock's."""
+    """The metrics of fetchers; `now_ms` is a monotonic clock's."""
     lags = []
     names = fetchers.names()
     for partition in followed:

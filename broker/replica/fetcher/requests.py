@@ -1,7 +1,7 @@
-"""Pure: what a follower asks its leader: for records, for the ends of epochs, for the ends of the log.
+"""Pure: a follower's requests to its leader: for records, for the ends of epochs, for the ends of the log.
 
-A request says who asks, by broker id, and by broker epoch where it may matter (KIP-903), so that the leader counts what
-is asked for as what is there. Topics are named by name and by id; which of them is sent is a matter of the version.
+A request has the broker id, and the broker epoch where it may matter (KIP-903), so that the leader takes the fetch
+offset as the follower's log end. Topics are given by name and by id; the version decides which of them is sent.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def fetch_request(
 def epoch_request(
     partitions: Iterable[FollowerPartition], replica_id: int
 ) -> OffsetForLeaderEpochRequest:
-    """Where does the last epoch of each of these logs end at the leader?"""
+    """Asks where the last epoch of each of these logs ends at the leader."""
     topics: dict[str, list[OffsetForLeaderPartition]] = {}
     for each in partitions:
         question = each.follower.question
@@ -93,7 +93,7 @@ def epoch_request(
 def offset_request(
     partition: FollowerPartition, timestamp: int, replica_id: int
 ) -> ListOffsetsRequest:
-    """Where does the leader's log end (LATEST), or begin (EARLIEST), here or in the lake?"""
+    """Asks where the leader's log ends (LATEST) or begins (EARLIEST), locally or in the lake."""
     return offsets_request([partition], timestamp, replica_id)
 
 

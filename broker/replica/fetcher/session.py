@@ -1,9 +1,8 @@
 """Pure: a follower's side of an incremental fetch session (KIP-227).
 
-The first request names every partition; later ones what has changed, and what is no longer wanted. The epoch goes up by
-one with each request, and begins with 1 again after 2^31 - 1. Whatever does not fit (an error for the whole, an answer
-for what was not asked, none at all) ends in a full request, which opens a new session. With session 0 each request is
-full.
+The first request names every partition; later ones name the changes. The epoch goes up by one with each request, and
+begins with 1 again after 2^31 - 1. After an unexpected answer (an error for the whole, a partition that was not
+requested, none at all) a full request opens a new session. With session 0 each request is full.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class FetchSessionClient:
         to_send = {
             key: partition
             for key, partition in wanted.items()
-            # Most are the same object as last time: nothing has happened to them.
+            # Most are the same object as last time: nothing has changed.
             if (before := known.get(key)) is not partition and before != partition
         }
         to_forget = [key for key in known if key not in wanted]
@@ -82,5 +81,5 @@ class FetchSessionClient:
         return True
 
     def failed(self) -> None:
-        """Nobody knows whether the leader has taken the request: the next one is full."""
+        """The leader may or may not have taken the request: the next one is full."""
         self.epoch = INITIAL_EPOCH

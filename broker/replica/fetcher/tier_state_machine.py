@@ -1,10 +1,9 @@
-"""Shell: a follower whose leader has the records it needs only in the lake begins there (KIP-405, KIP-1023).
+"""Shell: a follower whose leader has the records it needs only in the lake starts there (KIP-405, KIP-1023).
 
 On OFFSET_MOVED_TO_TIERED_STORAGE the follower drops its log and continues at the end of a range of the lake, with the
 log start, the leader epochs and the producers of that place: as if it had followed all along. That range holds the last
 offset below the leader's local log, or with `follower.fetch.last.tiered.offset.enable` is the lake's last one; then an
-empty log begins there, too. The lake may take its time: the partition is held back, and its fetcher goes on with
-others.
+empty log starts there, too. While the lake is asked the partition is held back, and its fetcher serves others.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from broker.replica.follower.state import EpochQuestion
 from broker.transport.peer import PeerUnreachable
 from kafka_ds.protocol.messages.offsets import EARLIEST, EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD
 
-# Longer than any answer takes that still comes.
+# Longer than any answer takes.
 HELD_BACK_MS = 3_600_000
 
 Place = tuple[int, RemoteLogAuxState, int]
@@ -45,7 +44,7 @@ class TierStateMachine:
         self._tasks: dict[FollowerPartition, asyncio.Task[None]] = {}
 
     def begin_first(self, partition: FollowerPartition) -> None:
-        """An empty log is followed from now on; depending on the setting it skips what is in the lake."""
+        """An empty log is followed from now on; the setting may let it skip what is in the lake."""
         if (
             self._skips_the_lake(partition)
             and partition.log.config.remote_storage_enable
@@ -86,7 +85,7 @@ class TierStateMachine:
                 return
             offset, ended, log_start = place
             if offset <= asked.fetch_offset:
-                # The lake of this moment does not hold what the leader says that it does: ask again.
+                # The lake does not yet hold what the leader reports: ask again.
                 self._hold_back(partition)
                 return
             restart = partial(partition.restart_at, offset, ended, log_start_offset=log_start)
@@ -100,7 +99,7 @@ class TierStateMachine:
                 fetched.failed(partition, error)
 
     def _skips_the_lake(self, partition: FollowerPartition) -> bool:
-        """Whether as little as possible is local (KIP-1023); of a compacted log all is that its leader has."""
+        """Whether as little as possible is local (KIP-1023); a compacted log has all that its leader has."""
         is_set = self._around.settings.follower_fetch_last_tiered_offset_enable
         return is_set and not partition.log.config.is_compacted
 

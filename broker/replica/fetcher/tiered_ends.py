@@ -1,10 +1,10 @@
-"""Shell: what of the followed logs is in the lake, as their leaders know: local retention acts on that (KIP-405).
+"""Shell: the leaders' tiered offsets of the followed logs, by which local retention deletes segments (KIP-405).
 
 - Followers copy nothing. Every `remote.log.manager.task.interval.ms` each leader is asked once, by ListOffsets -5
-  (KIP-1005), where the lake ends, for those partitions alone of which there may be news: idle ones cost nothing, and
-  no worker process is needed to know it.
-- Leaders report what is FINISHED. As on the leader local segments go `lake.local.grace.ms` later, and never what is not
-  committed here.
+  (KIP-1005), where the lake ends, for partitions that may have changed only: idle ones cost nothing, and no worker
+  process is needed.
+- Leaders report what is FINISHED. As on the leader local segments are deleted `lake.local.grace.ms` later, and never
+  what is not committed here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PARTITIONS_AT_ONCE = 1_000
 
 
 class TieredEnds:
-    """Tells the followed logs where the lake ends."""
+    """Passes the lake's ends to the followed logs."""
 
     def __init__(
         self,
@@ -61,11 +61,11 @@ class TieredEnds:
             await asyncio.sleep(interval_ms / 1_000)
             try:
                 await self.look()
-            except Exception:  # the root of a task: nobody else would hear of it
-                _LOGGER.exception("followed logs are not told of the lake")
+            except Exception:  # The root of a task: an error would go unnoticed.
+                _LOGGER.exception("unexpected error while asking leaders for tiered offsets")
 
     async def look(self) -> None:
-        """Ask all leaders, then let go what may go."""
+        """Ask all leaders, then delete what may be deleted."""
         by_leader: dict[int, list[FollowerPartition]] = {}
         tiered = [each for each in self._followed() if each.log.config.remote_storage_enable]
         for partition in tiered:
@@ -81,7 +81,7 @@ class TieredEnds:
         known = self.known.get(partition)
         if known is None or known.copied_offset < partition.log.log_end_offset - 1:
             return True
-        # What the lake loses later, this log keeps: as long as it has what retention may take.
+        # Records that the lake loses later stay in this log as long as retention allows.
         return len(partition.log.segments.all) > 1
 
     async def _list_offsets(self, leader: int, partitions: Sequence[FollowerPartition]) -> None:
@@ -97,7 +97,7 @@ class TieredEnds:
                 answer = await self.peers.send(leader, *address, request, timeout_ms=timeout_ms)
             except (PeerUnreachable, KafkaError) as error:
                 if leader not in self._away:
-                    _LOGGER.info("broker %d does not say what is in the lake: %s", leader, error)
+                    _LOGGER.info("broker %d did not report its tiered offsets: %s", leader, error)
                     self._away.add(leader)
                 return
             self._away.discard(leader)

@@ -1,8 +1,8 @@
-"""Shell: one partition that this broker follows: its log, the follower's view of it, and who reads from it.
+"""Shell: one partition that this broker follows: its log, the follower's view of it, and its readers.
 
-It performs what `FollowerState` says and decides nothing; only the event loop's thread is here. Consumers can read
-up to its own high watermark, which is one fetch behind the leader's (KIP-392). The log derives everything else from the
-appended batches, as on the leader. An error of its log concerns this partition only, until the metadata change.
+It performs what `FollowerState` decides, in the event loop's thread only. Consumers can read up to its own high
+watermark, which is one fetch behind the leader's (KIP-392). The log derives everything else from the appended batches,
+as on the leader. An error of its log concerns this partition only, until the metadata change.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class FollowerPartition:
         self.log = log
         self.follower = follower
         self.has_lost = has_lost
-        # What its fetcher has logged of it as the reason to try again, and at which level.
+        # The last logged reason for a retry, and its level.
         self.trouble: tuple[int, str] | None = None
         self._cuts = self._cuts_written = 0
         self._watchers: dict[Watcher[FollowerPartition], None] = {}
         self._is_lost = False
         self._asked: EpochQuestion | None = None
         self._wanted: FetchPartition | None = None
-        # Whether flush.messages demands a flush before a fetch tells the leader what is here.
+        # Whether flush.messages demands a flush before a fetch reports these records to the leader.
         self.is_unflushed = self._must_flush()
         log.update_high_watermark(follower.high_watermark)
 
@@ -91,7 +91,7 @@ class FollowerPartition:
         return self.log.leader_epochs.epoch_for_offset(offset)
 
     def check_epoch(self, current_leader_epoch: int) -> None:
-        """Refuse a reader that speaks of another leader epoch than this one (KIP-320)."""
+        """Refuse a reader that names another leader epoch (KIP-320)."""
         if current_leader_epoch in (-1, self.follower.leader_epoch):
             return
         if current_leader_epoch < self.follower.leader_epoch:
@@ -99,7 +99,7 @@ class FollowerPartition:
         raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
 
     def watch(self, watcher: Watcher[FollowerPartition]) -> None:
-        """Tell this reader of everything that happens to the partition."""
+        """Notify this watcher of everything that happens to the partition."""
         assert not self._is_lost, "nothing more happens to a lost partition"
         self._watchers[watcher] = None
 
@@ -114,7 +114,7 @@ class FollowerPartition:
 
     @property
     def is_free(self) -> bool:
-        """Whether anything may be fetched for it: what is here is here for good, as far as was demanded."""
+        """Whether it may be fetched: its log is as durable as demanded."""
         return not (self._is_lost or self._cuts_written < self._cuts or self.is_unflushed)
 
     def lose(self) -> None:
@@ -128,7 +128,7 @@ class FollowerPartition:
     # -- following ----------------------------------------------------------------------------
 
     def follow(self, leader: int, leader_epoch: int) -> None:
-        """Follow this leader from where the log ends."""
+        """Follow this leader from the log's end."""
         log = self.log
         self.follower.follow(
             leader,
@@ -160,10 +160,9 @@ class FollowerPartition:
         return wanted
 
     def append(self, data: FetchPartitionData, leader_epoch: int, now_ms: int) -> int:
-        """Take the records of an answer, high watermark and log start; how many bytes of records that were.
+        """Append a response's records, take its high watermark and log start; returns the bytes of records.
 
-        Raises:
-            KafkaError: CORRUPT_MESSAGE, the records are damaged; KAFKA_STORAGE_ERROR, the disk did not take them.
+        Raises: KafkaError: CORRUPT_MESSAGE, the records are damaged; KAFKA_STORAGE_ERROR, the disk refused them.
         """
         follower, log = self.follower, self.log
         assert follower.fetch_offset == log.log_end_offset, "a follower reads at its log's end"
@@ -219,10 +218,10 @@ class FollowerPartition:
         """This many truncations are recorded on disk."""
         self._cuts_written = max(self._cuts_written, cuts)
 
-    # -- cutting: if that lowers the recovery point, it has to be written down first -----------
+    # -- truncation: a lowered recovery point has to be written first ------------------------
 
     def truncate(self, leader: EpochEnd) -> None:
-        """Cut off what the leader does not have, as far as its answer tells."""
+        """Truncate to what the leader has, as far as its answer shows."""
         log = self.log
         cut = truncation_for(
             leader,
@@ -233,7 +232,7 @@ class FollowerPartition:
         self.truncate_to(cut.offset, is_complete=cut.is_complete)
 
     def truncate_to(self, offset: int, *, is_complete: bool = True) -> None:
-        """Cut the log to an offset. If it raises OSError, the leader is to be asked again from where the log ends."""
+        """Truncate the log to an offset. After an OSError the leader is asked again from the log's end."""
         try:
             self.log.truncate_to(offset)
         except OSError:

@@ -1,9 +1,9 @@
-"""Pure: one partition as its follower sees it: where it reads on, under which leader, and what each answer means.
+"""Pure: one partition as its follower sees it: its fetch offset, its leader, and what each response means.
 
-A follower reads at its log's end and nowhere else: its log is a prefix of what its leader has had. An answer counts
-only for the fetch offset and leader epoch that were asked for. The high watermark is the least of the leader's and the
-own log end. FENCED_LEADER_EPOCH for the newest epoch known here ends asking until the metadata change;
-UNKNOWN_LEADER_EPOCH is asked again soon, and then twice as late each time, up to replica.fetch.backoff.ms.
+A follower fetches at its log's end and nowhere else: its log is a prefix of what its leader has had. A response counts
+only for the fetch offset and leader epoch of the request. The high watermark is the least of the leader's and the own
+log end. FENCED_LEADER_EPOCH for the newest epoch known here ends fetching until the metadata change;
+UNKNOWN_LEADER_EPOCH is retried soon, and then twice as late each time, up to replica.fetch.backoff.ms.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ class State(Enum):
     """What a follower does."""
 
     TRUNCATING = "truncating"
-    """It has to learn where its log parts from the leader's."""
+    """It has to find where its log diverges from the leader's."""
     FETCHING = "fetching"
     FAILED = "failed"
     """It waits for new metadata."""
 
 
 class Verdict(Enum):
-    """What an answer of the leader asks for."""
+    """What a leader's response asks for."""
 
     APPEND = "append"
     TRUNCATE = "truncate"
     OUT_OF_RANGE = "out of range"
     TIERED = "tiered"
-    """The leader has the offset in the lake alone."""
+    """The leader has the offset only in the lake."""
     FAIL = "fail"
     RETRY = "retry"
 
 
 class EpochQuestion(NamedTuple):
-    """What a follower asked for; an answer to anything else is no answer."""
+    """What a follower requested; other answers are ignored."""
 
     fetch_offset: int
     leader_epoch: int
     last_fetched_epoch: int
 
 
-# The answer of a broker that does not know yet that it leads, and how soon it is first asked again.
+# The answer of a broker that does not know yet that it leads, and the first retry.
 _NOT_LEADING_YET = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -82,7 +82,7 @@ class FollowerState:
     )
 
     def __init__(self, *, high_watermark: int) -> None:
-        """It begins with no leader; `high_watermark` is what the checkpoint said, within the log."""
+        """It begins with no leader; `high_watermark` is the checkpoint's, within the log."""
         self.state = State.FAILED
         self.leader = -1
         self.leader_epoch = self.partition_epoch = -1
@@ -92,7 +92,7 @@ class FollowerState:
         self.high_watermark = high_watermark
         self.lag: int | None = None
         self.due_ms = 0
-        # How often in a row the leader has not known that it leads.
+        # How often in a row the leader did not know that it leads.
         self._premature = 0
 
     def follow(
@@ -103,10 +103,10 @@ class FollowerState:
         log_end_offset: int,
         last_epoch: int,
     ) -> None:
-        """Follow this leader from now on, or try the same one again after new metadata.
+        """Follow this leader from now on, or retry the same one after new metadata.
 
         With an epoch to compare the first fetch finds out whether the log diverges (KIP-595). Without one the log is
-        cut first, to what is known to be committed.
+        truncated first, to what is known to be committed.
         """
         assert leader_epoch >= self.leader_epoch, "leader epochs only grow"
         self.leader, self.leader_epoch = leader, leader_epoch
@@ -117,12 +117,12 @@ class FollowerState:
         self._premature = 0
 
     def must_begin(self, leader: int, leader_epoch: int) -> bool:
-        """Whether metadata with this leader are a reason to begin anew: they tell of another, or it had failed."""
+        """Whether metadata with this leader are a reason to start over: they name another, or it had failed."""
         is_same = (leader, leader_epoch) == (self.leader, self.leader_epoch)
         return self.state is State.FAILED or not is_same
 
     def orphaned(self, leader_epoch: int) -> None:
-        """Nobody leads the partition."""
+        """The partition has no leader."""
         self.leader, self.leader_epoch = -1, leader_epoch
         self.state = State.FAILED
 
@@ -134,7 +134,7 @@ class FollowerState:
     # -- asking -------------------------------------------------------------------------------
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether something may be asked for it: it has not failed and its back-off is over."""
+        """Whether it may be requested: it has not failed and its back-off is over."""
         return self.state is not State.FAILED and self.due_ms <= now_ms
 
     def is_ready(self, now_ms: int) -> bool:
@@ -156,14 +156,14 @@ class FollowerState:
         return known
 
     def is_current(self, asked: EpochQuestion) -> bool:
-        """Whether an answer to this question still has a meaning."""
+        """Whether an answer to this question is still relevant."""
         return (
             self.state is not State.FAILED
             and asked.fetch_offset == self.fetch_offset
             and asked.leader_epoch == self.leader_epoch
         )
 
-    # -- what came of it ----------------------------------------------------------------------
+    # -- outcomes -----------------------------------------------------------------------------
 
     def judge(self, error_code: int, *, is_diverging: bool) -> Verdict:
         """What an answer to the current question asks for."""
@@ -172,7 +172,7 @@ class FollowerState:
         return _VERDICTS.get(error_code, Verdict.RETRY)
 
     def appended(self, log_end_offset: int, last_epoch: int, leader_high_watermark: int) -> bool:
-        """An answer has been appended, up to this end; whether the high watermark has moved."""
+        """A response has been appended, up to this end; whether the high watermark has moved."""
         assert log_end_offset >= self.fetch_offset, "a follower's log is cut by `truncated` alone"
         self._premature = 0
         self.fetch_offset = log_end_offset
@@ -185,18 +185,18 @@ class FollowerState:
         return True
 
     def truncated(self, log_end_offset: int, last_epoch: int, *, is_complete: bool = True) -> None:
-        """The log was cut or begun anew, and ends here now; unless complete, the leader is asked again."""
+        """The log was truncated or restarted, and ends here now; unless complete, the leader is asked again."""
         self.fetch_offset = log_end_offset
         self.last_fetched_epoch = last_epoch
         self.high_watermark = min(self.high_watermark, log_end_offset)
         self.state = State.FETCHING if is_complete else State.TRUNCATING
 
     def delay(self, until_ms: int) -> None:
-        """Ask nothing before this time."""
+        """Do not fetch before this time."""
         self.due_ms = max(self.due_ms, until_ms)
 
     def backoff_ms(self, error_code: int, longest_ms: int) -> int:
-        """How long to wait after an answer of this code, which asks for another try."""
+        """How long to wait after a retriable error code."""
         if error_code not in _NOT_LEADING_YET:
             return longest_ms
         wait_ms = min(FIRST_RETRY_MS << self._premature, longest_ms)
@@ -205,11 +205,11 @@ class FollowerState:
         return wait_ms
 
     def retry(self) -> None:
-        """End the back-off: the reason for it is gone."""
+        """End the back-off: its reason is gone."""
         self.due_ms = 0
 
     def fail(self) -> None:
-        """Ask nothing more under this leader epoch."""
+        """Fetch no more under this leader epoch."""
         self.state = State.FAILED
 
     @property

@@ -1,9 +1,9 @@
 """Pure: how far a follower truncates its log before it follows a leader (KIP-101, KIP-279, KIP-595).
 
-Epochs decide, never the high watermark alone: what a follower holds of an epoch beyond the leader's end of it goes. A
-follower that does not know the epoch of the answer truncates to where its own next smaller epoch ends, and asks again.
-An offset that the leader does not have is no divergence: beyond its end the follower was ahead (an unclean election),
-below its start it was away for longer than records are kept.
+Epochs decide, never the high watermark alone: records of an epoch beyond the leader's end of it are dropped. A follower
+that does not know the epoch of the answer truncates to where its own next smaller epoch ends, and asks again. An offset
+that the leader does not have is no divergence: beyond its end the follower was ahead (an unclean election), below its
+start it was away for longer than records are kept.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NO_OFFSET = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochEnd:
-    """What a leader says of an epoch: the largest that it knows not above the one asked for, and its end offset."""
+    """The leader's answer: its largest epoch not above the requested one, and where it ends."""
 
     epoch: int
     end_offset: int
@@ -27,7 +27,7 @@ class EpochEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truncation:
-    """Cut the log to `offset`; unless `is_complete`, ask again with the epoch that is then the last."""
+    """Truncate the log to `offset`; unless `is_complete`, ask again with the epoch that is then the last."""
 
     offset: int
     is_complete: bool
@@ -38,13 +38,13 @@ def truncation_for(
 ) -> Truncation:
     """What a follower with these epochs and this end does when its leader answers so."""
     if leader.end_offset == NO_OFFSET:
-        # The leader knows nothing of epochs, or of none so old: what is committed is all that is certain.
+        # The leader has no epochs, or none so old: only what is committed is certain.
         return Truncation(offset=min(high_watermark, log_end_offset), is_complete=True)
     if leader.epoch == NO_EPOCH:
         return Truncation(offset=min(leader.end_offset, log_end_offset), is_complete=True)
     own_epoch, own_end = epochs.end_offset_for(leader.epoch, log_end_offset)
     if own_end == NO_OFFSET:
-        # No epoch of ours: the leader's is at most the one that was asked for, so its end bounds ours.
+        # Not an epoch of this log: the leader's is at most the requested one, so its end bounds this log's.
         return Truncation(offset=min(leader.end_offset, log_end_offset), is_complete=True)
     if own_epoch != leader.epoch:
         return Truncation(offset=min(own_end, log_end_offset), is_complete=False)
@@ -56,9 +56,9 @@ class Recovery(Enum):
     """What to do with an offset that the leader does not have."""
 
     TRUNCATE = "truncate"
-    """The leader ends before: cut to its end."""
+    """The leader ends before: truncate to its end."""
     RESTART = "restart"
-    """The leader begins behind: drop all and begin there."""
+    """The leader begins behind: drop everything and start there."""
     GO_ON = "go on"
     """The leader has it after all: it has moved since."""
 

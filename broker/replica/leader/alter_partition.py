@@ -1,9 +1,9 @@
-"""Shell: asking the controller to change ISRs (AlterPartition, KIP-497).
+"""Shell: asks the controller to change ISRs (AlterPartition, KIP-497).
 
-- One request at a time is under way for the whole broker; what is submitted meanwhile goes with the next one, of each
-  partition the latest. So a controller that is slow or away is not asked more the longer it is.
-- Each submission gets the controller's answer, or the error that stands for none; to ask again is the partition's to
-  decide. The broker epoch is the one of the moment of sending.
+- One request at a time is in flight for the whole broker; later submissions wait for the next one, of each partition
+  the latest. So a slow controller gets no more requests.
+- Each submission gets the controller's answer, or an error; the partition decides whether to ask again. The broker
+  epoch is that of the moment of sending.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class AlterPartitionManager:
         self.expands = self.shrinks = self.failed = 0
 
     def submit(self, topic_id: bytes, partition: int, proposal: Proposal) -> Answer:
-        """The answer to come; cancelled where a later proposal of the partition, or a stop, comes first."""
+        """The future answer; cancelled if a later proposal of the partition, or a stop, comes first."""
         loop = asyncio.get_running_loop()
         answer: Answer = loop.create_future()
         if self._is_stopped:
@@ -74,24 +74,24 @@ class AlterPartitionManager:
             replaced[1].cancel()
         self._waiting[topic_id, partition] = proposal, answer
         if self._sending is None:
-            # In the loop's next turn: what one event has brought about goes together.
+            # In the loop's next turn: proposals of one event go together.
             self._sending = loop.create_task(self._send_all(), name="isr")
         return answer
 
     def count(self, effect: NoteIsr) -> None:
-        """Count what came of a proposal."""
+        """Count the outcome of a proposal."""
         self.expands += effect.expanded
         self.shrinks += effect.shrunk
         self.failed += not (effect.expanded or effect.shrunk)
 
     def samples(self) -> Iterator[Sample]:
-        """What has come of the proposals."""
+        """The outcomes of proposals."""
         yield _EXPANDS, (), self.expands
         yield _SHRINKS, (), self.shrinks
         yield _FAILED, (), self.failed
 
     def stop(self) -> None:
-        """Ask nothing more."""
+        """Send nothing more."""
         self._is_stopped = True
         for _, answer in self._waiting.values():
             answer.cancel()
@@ -110,7 +110,7 @@ class AlterPartitionManager:
             self._sending = None
 
     async def _send(self, batch: Batch) -> Callable[[Key], AlterPartitionAnswer]:
-        """What the controller says of each."""
+        """The controller's answer for each."""
         try:
             response = await self._controller.send(
                 self._request(batch), timeout_ms=self._timeout_ms
@@ -124,7 +124,7 @@ class AlterPartitionManager:
             failed = AlterPartitionAnswer(error=error.code)
             return lambda _: failed
         except Exception:
-            # A mistake of ours must not leave the ISRs as they are for ever.
+            # A bug must not leave the ISRs as they are for ever.
             _LOGGER.exception("AlterPartition for %d partitions", len(batch))
             unknown = AlterPartitionAnswer(error=ErrorCode.UNKNOWN_SERVER_ERROR)
             return lambda _: unknown
@@ -136,7 +136,7 @@ class AlterPartitionManager:
             for topic in response.topics
             for each in topic.partitions
         }
-        # One that is not in the answer was forgotten over there.
+        # The controller's answer lacks it.
         missing = AlterPartitionAnswer(error=whole or ErrorCode.UNKNOWN_SERVER_ERROR)
         return lambda key: answers.get(key, missing)
 

@@ -1,8 +1,8 @@
-"""Shell: batches that are validated or recompressed before they are appended, beside the event loop.
+"""Shell: validates or recompresses batches beside the event loop before they are appended.
 
-A partition's batches are appended in the order in which they came, whatever each of them takes. What takes the event
-loop half a millisecond at most is prepared at once if nothing is before it; all others in threads, several of one
-partition at the same time. A client that goes away takes back nothing, so what waits here has a limit of its own,
+A partition's batches are appended in the order in which they came, whatever each of them takes. A batch that takes the
+event loop half a millisecond at most is prepared at once if none is before it; all others in threads, several of one
+partition at the same time. A disconnected client takes back nothing, so the waiting bytes have a limit of their own,
 beyond which a batch is refused; clients send it again.
 """
 
@@ -24,9 +24,9 @@ from kafka_ds.records.batch import ATTRIBUTES_POSITION, CODEC_MASK, Codec
 
 PREPARING_THREADS_MAX = 2
 WAITING_BYTES_MAX = 512 << 20
-# The size up to which a batch, as it comes, is prepared at once: what is likely to hold no more than may be unpacked at
-# once. Where it turns out to hold more, a thread begins anew.
-# How many blocks there are in gzip nobody knows before: each may be ten bits long, and takes half a microsecond.
+# The size up to which a batch is prepared at once: it is likely to decompress to no more than is allowed at once. If it
+# turns out to hold more, a thread starts over. The number of blocks in gzip is not known in advance: each may be ten
+# bits long, and takes half a microsecond.
 PREPARED_AT_ONCE_BYTES_MAX: dict[int, int] = {
     Codec.NONE: UNLIMITED,
     Codec.GZIP: 16 << 10,
@@ -61,7 +61,7 @@ class BatchPreparer:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def must_wait(self, partition: LeaderPartition, records: memoryview) -> bool:
-        """Whether a batch has to wait for its turn; if not, the log itself prepares what needs it."""
+        """Whether a batch has to wait for its turn; if not, the log itself prepares it."""
         if self.queues and partition in self.queues:
             return True
         codec = records[ATTRIBUTES_POSITION + 1] & CODEC_MASK
@@ -77,7 +77,7 @@ class BatchPreparer:
         append: Append,
         refuse: Refuse,
     ) -> None:
-        """Prepare a batch; `append` gets it when all before it are through, or `refuse` the reason why not."""
+        """Prepare a batch; `append` gets it when all before it are through, or `refuse` the reason."""
         if self.waiting_bytes >= WAITING_BYTES_MAX:
             message = "too many batches wait for being looked into"
             refuse(KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, message))
@@ -119,7 +119,7 @@ class BatchPreparer:
                 left.refuse(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
     def close(self) -> None:
-        """For the broker's end: nothing is led any more, so what is left is not appended."""
+        """At the broker's end: it leads no partition, so the rest is not appended."""
         for task in tuple(self._tasks):
             task.cancel()
         self.threads.shutdown(wait=False, cancel_futures=True)

@@ -1,6 +1,6 @@
-"""Pure: what a leader's view of its partition asks to be done.
+"""Pure: what the leader's view of a partition asks to be done.
 
-Values only. They are performed in the order in which they are returned.
+Values only, performed in the order in which they are returned.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ProposeIsr:
 
 @dataclass(frozen=True, slots=True)
 class NoteIsr:
-    """Count what came of a proposal: members came in, or went out, or the controller refused (all zero)."""
+    """Count the outcome of a proposal: members were added, or removed, or the controller refused (all zero)."""
 
     expanded: bool = False
     shrunk: bool = False

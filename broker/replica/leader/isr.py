@@ -1,9 +1,9 @@
-"""Pure: which replicas are in sync: what the controller has committed, and what it was asked to commit (KIP-497).
+"""Pure: the in-sync replicas: the committed ones, and those proposed to the controller (KIP-497).
 
-The controller alone changes the ISR; the leader has one proposal in flight at most. Meanwhile the committed ISR says
-whether writes are taken, and the *maximal* ISR what is committed: `PendingExpand` adds the new replica to it already,
-and `PendingShrink` keeps the old one, so that the condition for the high watermark is never weaker than the
-controller's. A pending state ends with the controller's answer, or with a registration that came with the metadata.
+The controller alone changes the ISR; the leader has one proposal in flight at most. Meanwhile the committed ISR decides
+whether writes are accepted, and the *maximal* ISR what is committed: `PendingExpand` includes the new replica already,
+and `PendingShrink` the old one still, so that the condition for the high watermark is never weaker than the
+controller's. A pending state ends with the controller's answer, or with a registration in newer metadata.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from broker.metadata.image import BrokerRegistration
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 
-# Answers after which only newer metadata tell what is: the proposal may have been carried out, or be out of date.
+# Answers after which only newer metadata are certain: the proposal may have been carried out, or be outdated.
 AWAIT_METADATA = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -27,8 +27,8 @@ AWAIT_METADATA = frozenset(
         ErrorCode.NEW_LEADER_ELECTED,
     }
 )
-# Answers that say for certain that nothing was done, by this controller or any before it (KIP-841): what was
-# committed last is committed still.
+# Answers that prove that nothing was done, by this controller or any before it (KIP-841): the last committed ISR is
+# committed still.
 NOT_APPLIED = frozenset({ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED})
 
 
@@ -36,7 +36,7 @@ NOT_APPLIED = frozenset({ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_A
 class Proposal:
     """A proposed ISR: each member with the broker epoch in which it has fetched (KIP-903).
 
-    The leader's own epoch is -1 here: who sends the proposal knows it.
+    The leader's own epoch is -1 here: the sender of the proposal knows it.
     """
 
     isr: tuple[tuple[int, int], ...]
@@ -62,7 +62,7 @@ class AlterPartitionAnswer:
 
 @dataclass(frozen=True, slots=True)
 class CommittedIsr:
-    """Nothing is asked for."""
+    """No proposal is in flight."""
 
     isr: frozenset[int]
 
@@ -83,14 +83,14 @@ class PendingExpand:
 
 @dataclass(frozen=True, slots=True)
 class PendingShrink:
-    """The controller is asked to take replicas out."""
+    """The controller is asked to remove replicas."""
 
     isr: frozenset[int]
     proposal: Proposal
 
     @property
     def maximal_isr(self) -> frozenset[int]:
-        """The replicas that must have a record before it counts: those that lag as well."""
+        """The replicas that must have a record before it counts: the lagging ones, too."""
         return self.isr
 
 
@@ -107,8 +107,9 @@ NO_BROKERS: Mapping[int, BrokerRegistration] = {}
 def may_join(
     brokers: Mapping[int, BrokerRegistration], replica: int, broker_epoch: int | None
 ) -> bool:
-    """Whether the controller would take it, as far as the metadata say: neither fenced nor shutting down (KIP-841), and
-    in the broker epoch in which it fetched (KIP-903); -1 is a fetch that did not say, None that it has not fetched."""
+    """Whether the controller would accept it, by the metadata: neither fenced nor shutting down (KIP-841), and in the
+    broker epoch in which it fetched (KIP-903); -1 is a fetch without an epoch, None: it has not fetched.
+    """
     registered = brokers.get(replica)
     if registered is None or registered.fenced or registered.in_controlled_shutdown:
         return False

@@ -1,10 +1,9 @@
-"""Shell: one partition that this broker leads: its log, the leader's view of it, and who waits for it.
+"""Shell: one partition that this broker leads: its log, the leader's view of it, and its watchers.
 
-It performs what `LeaderState` says and decides nothing; only the event loop's thread is here. What flush.messages
-sends to the disk counts once the disk has it, and later appends with it. Who waits is woken, never polled: a `Watcher`
-is told that more may be read, or that this broker does not answer for the partition any more. Before anything changes
-that a lookup may show, `_changing` tells the sessions in which the partition is idle; a session
-sees for itself that the log's start has moved, or the metadata.
+It performs what `LeaderState` decides, in the event loop's thread only. With flush.messages an append counts once the
+disk has it, and later appends with it. Watchers are called, never polled: when more may be read, or when this broker no
+longer serves the partition. Before any change that a lookup may show, `_changing` notifies the sessions in which the
+partition is idle; a session checks by itself whether the log's start or the metadata have changed.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger(__name__)
 
-# How long a flush that a full disk refused waits for the next try.
+# How long after a flush failed on a full disk the next one is tried.
 FLUSH_RETRY_SECONDS = 1.0
 
 
 class FollowerSession(Protocol):
-    """The idle partitions of a fetch session (`IdlePartitions`), of which a leader knows no more than this.
+    """The idle partitions of a fetch session (`IdlePartitions`), as far as a leader knows them.
 
-    What a session remembers of a partition concerns who serves fetches, above the leader.
+    What a session remembers of a partition belongs to the fetch handler, above the leader.
     """
 
     @property
@@ -59,7 +58,7 @@ class FollowerSession(Protocol):
         """Its fetches that wait."""
 
     def partition_changed(self, partition: LeaderPartition) -> None:
-        """Something is about to happen to the partition, which is idle no more."""
+        """Something is about to happen to the partition, which is no longer idle."""
 
 
 class LeaderPartition:
@@ -98,7 +97,7 @@ class LeaderPartition:
     ) -> None:
         """`counters` are those of the partition's topic; without `alter_partition` there must be no followers.
 
-        `tier` copies what is in rolled segments.
+        `tier` copies rolled segments.
         """
         self.counters = counters if counters is not None else TopicCounters()
         self.topic = log.topic
@@ -110,7 +109,7 @@ class LeaderPartition:
         self.alter_partition = alter_partition
         self._tier = tier
         self.watchers: dict[Watcher[LeaderPartition], None] = {}
-        # Those of the watchers that read up to the log's end.
+        # The watchers that read up to the log's end.
         self._log_end_watchers: dict[Watcher[LeaderPartition], None] = {}
         self._idle: dict[FollowerSession, None] = {}
         # How often anything has happened that a lookup may show.
@@ -148,7 +147,7 @@ class LeaderPartition:
         return self.log.leader_epochs.end_offset_for(epoch, self.log.log_end_offset)
 
     def check_epoch(self, current_leader_epoch: int) -> None:
-        """Refuse a reader that speaks of another leader epoch than this one (KIP-320)."""
+        """Refuse a reader that names another leader epoch (KIP-320)."""
         self.leader.check_epoch(current_leader_epoch)
 
     def epoch_of(self, offset: int) -> int:
@@ -168,7 +167,7 @@ class LeaderPartition:
     ) -> AppendInfo:
         """Append as the leader; raises KafkaError, or TakesLong, after which nothing has changed.
 
-        `is_prepared`: a producer's batch has been through `prepare_in_thread`, as it must where it takes long.
+        `is_prepared`: a producer's batch has been through `prepare_in_thread`, as it must if that takes long.
         """
         leader, log = self.leader, self.log
         leader.check_append(acks)
@@ -203,7 +202,7 @@ class LeaderPartition:
         return log.log_end_offset - log.recovery_point >= log.config.flush_messages
 
     def _flushed(self, error: BaseException | None) -> None:
-        """A flush has ended: what is durable counts; what was appended meanwhile is flushed next."""
+        """A flush has ended: durable records count; what was appended meanwhile is flushed next."""
         log = self.log
         if self._unflushed_since is None or self._is_lost:
             return
@@ -243,7 +242,7 @@ class LeaderPartition:
         waiting = DelayedProduce(last_offset, acks, asyncio.get_running_loop().create_future())
         if self._is_lost:
             waiting.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
-        # It may have come to pass before anybody asked.
+        # It may have been reached before.
         elif not self._settle(waiting):
             self._delayed_produces[waiting] = None
         waiting.future.add_done_callback(lambda _: self._forget(waiting))
@@ -251,11 +250,11 @@ class LeaderPartition:
 
     def _forget(self, waiting: DelayedProduce) -> None:
         if not waiting.future.cancelled():
-            waiting.future.exception()  # Its producer may be gone: then nobody looks at it.
+            waiting.future.exception()  # The produce request may have been cancelled.
         self._delayed_produces.pop(waiting, None)
 
     def _settle(self, waiting: DelayedProduce) -> bool:
-        """Tell a producer what came of its append, if that is known."""
+        """Answer a producer's append, if its outcome is known."""
         if not self.is_acknowledged(waiting.last_offset, waiting.acks):
             return False
         try:
@@ -273,21 +272,21 @@ class LeaderPartition:
             if self._settle(waiting):
                 del self._delayed_produces[waiting]
 
-    # -- what happens to it -------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------
 
     def elected(self) -> None:
-        """Begin the leader's epoch at the end of the log; what the disk does not have yet counts when it does."""
+        """Begin the leader's epoch at the end of the log; records that the disk lacks count once they are flushed."""
         self._changing()
         if self._flush_again is None:
             self._flush_left()
         self._perform(self.leader.elected(self.log.log_end_offset, self._clock.monotonic_ms()))
 
     def lake_reaches(self, next_offset: int) -> None:
-        """The high watermark is never below the lake's end, from where segments may have been let go."""
+        """The high watermark is never below the lake's end: segments up to there may have been deleted."""
         self._perform(self.leader.lake_reaches(next_offset))
 
     def changed(self, registration: PartitionRegistration) -> None:
-        """The metadata tell of the partition; with a new leader epoch `elected` must follow."""
+        """The metadata describe the partition; with a new leader epoch `elected` must follow."""
         self._changing()
         self._perform(self.leader.changed(registration, self._clock.monotonic_ms()))
 
@@ -301,7 +300,9 @@ class LeaderPartition:
     ) -> None:
         """A follower fetches from this offset, which is within the log; raises as `LeaderState.fetched` does."""
         for session in tuple(self._idle):
-            if session.replica_id == replica_id:  # The follower has begun another one, or has none.
+            if (
+                session.replica_id == replica_id
+            ):  # The follower has opened another session, or has none.
                 self.remove_idle(session)
         effects = self.leader.fetched(
             replica_id,
@@ -362,7 +363,7 @@ class LeaderPartition:
 
     def _submit(self, proposal: Proposal) -> None:
         if self._is_lost or not self.leader.awaits(proposal):
-            return  # It has been overtaken by metadata.
+            return  # Metadata have overtaken it.
         assert self.alter_partition is not None, "nobody asks the controller"
         answer = self.alter_partition.submit(self.topic_id, self.partition, proposal)
         answer.add_done_callback(partial(self._alter_partition_completed, proposal))
@@ -394,7 +395,7 @@ class LeaderPartition:
                 self.topic, self.partition, _listed(leader.isr), leader.partition_epoch,
             )  # fmt: skip
 
-    # -- who waits for more ---------------------------------------------------------------------
+    # -- watchers -----------------------------------------------------------------------------
 
     def _wake(self, watchers: dict[Watcher[LeaderPartition], None]) -> None:
         for watcher in tuple(watchers):
@@ -403,11 +404,11 @@ class LeaderPartition:
     # -- deleting records -----------------------------------------------------------------------
 
     def low_watermark(self) -> int:
-        """Where all living replicas begin, this one included; -1 while one has not said."""
+        """The lowest log start of all live replicas, this one included; -1 while one is unknown."""
         return self.leader.low_watermark(self.log.log_start_offset)
 
     def deletion(self, offset: int) -> asyncio.Future[int]:
-        """Done with the low watermark once no living replica has anything below this offset, or failed."""
+        """Done once no live replica has anything below this offset, with the low watermark; or failed."""
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if self._is_lost:
             done.set_exception(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
@@ -423,16 +424,18 @@ class LeaderPartition:
             if low >= offset and not done.done():
                 done.set_result(low)
 
-    # -- who has everything ---------------------------------------------------------------------
+    # -- idle partitions ----------------------------------------------------------------------
 
     def add_idle(self, session: FollowerSession) -> None:
-        """Tell this session nothing until something happens; a follower's only where the leader says `may_be_idle`."""
+        """Notify this session of nothing until something happens; a follower's only if the leader's `may_be_idle`
+        allows.
+        """
         self._idle[session] = None
         if session.replica_id >= 0:
             self.leader.follower_idle(session.replica_id, session.last_fetch)
 
     def remove_idle(self, session: FollowerSession) -> None:
-        """Tell this session again of what there is."""
+        """Look this partition up for the session again."""
         del self._idle[session]
         self._activated(session)
 
@@ -449,10 +452,10 @@ class LeaderPartition:
             self.leader.follower_active(session.replica_id)
         session.partition_changed(self)
 
-    # -- who waits ------------------------------------------------------------------------------
+    # -- waiting ------------------------------------------------------------------------------
 
     def watch(self, watcher: Watcher[LeaderPartition], *, to_log_end: bool = False) -> None:
-        """Tell this watcher of everything that happens to the partition; of appends if it reads to the log's end."""
+        """Notify this watcher of everything that happens to the partition; of appends if it reads to the log's end."""
         assert not self._is_lost, "nothing more happens to a lost partition"
         self.watchers[watcher] = None
         if to_log_end:
@@ -465,7 +468,7 @@ class LeaderPartition:
             self._log_end_watchers.pop(watcher, None)
 
     def lose(self, code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
-        """This broker no longer answers for the partition; requests that wait for an append get this code."""
+        """This broker no longer serves the partition; requests that wait for an append get this code."""
         if self._is_lost:
             return
         self._changing()
@@ -483,7 +486,7 @@ class LeaderPartition:
     @property
     def watcher_count(self) -> int:
         """How many fetches wait for more."""
-        # One that watched before another fetch of its session made the partition idle is not two.
+        # A fetch that watched before another one of its session made the partition idle counts once.
         return len({*self.watchers, *chain.from_iterable(each.parked for each in self._idle)})
 
     @property
@@ -493,7 +496,7 @@ class LeaderPartition:
 
     @property
     def is_lost(self) -> bool:
-        """Whether this broker has nothing more to say about the partition."""
+        """Whether this broker no longer serves the partition."""
         return self._is_lost
 
     def _fail(self, code: ErrorCode, message: str | None) -> None:
@@ -506,7 +509,7 @@ class LeaderPartition:
 
 
 class DelayedProduce:
-    """A produce that waits for its last offset: to be committed, or with acks=1 to count on the leader."""
+    """A produce request that waits for its last offset: to be committed, or with acks=1 to count on the leader."""
 
     __slots__ = ("acks", "future", "last_offset")
 
@@ -516,7 +519,7 @@ class DelayedProduce:
         self.future = future
 
     def fail(self, error: KafkaError) -> None:
-        """The offset will not count as this producer wanted."""
+        """The offset will not count as this producer demanded."""
         if not self.future.done():
             self.future.set_exception(error)
 

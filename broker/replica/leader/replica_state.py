@@ -1,6 +1,6 @@
 """Pure: what a leader knows of one follower, all of it from the follower's own fetches.
 
-A fetch from an offset says that the follower holds all below it. It counts as caught up at the last moment at which it
+A fetch from an offset shows that the follower holds all below it. It counts as caught up at the last moment at which it
 had all that the leader had *then*: now if it fetches from the end, at its previous fetch if from where the end was
 then. On a busy leader no follower reaches the very end; it is enough that the gap closes. Times are of a monotonic
 clock. For partitions in which nothing happens one `LastFetch` holds the time for all (`LeaderState.follower_idle`).
@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 
 UNKNOWN_OFFSET = -1
-# Before any time that a monotonic clock tells.
+# Before any time of a monotonic clock.
 NEVER_MS = -(1 << 62)
 
 
@@ -70,7 +70,7 @@ class ReplicaState(NamedTuple):
         )
 
     def fetched_again(self, now_ms: int) -> ReplicaState:
-        """The state after a fetch that says what the last one said, by a follower that has all."""
+        """The state after a fetch that repeats the last one, by a follower that has everything."""
         return self.fetched(
             fetch_offset=self.log_end_offset,
             log_start_offset=self.log_start_offset,
@@ -80,7 +80,7 @@ class ReplicaState(NamedTuple):
         )
 
     def is_caught_up(self, leader_log_end_offset: int, now_ms: int, lag_ms_max: int) -> bool:
-        """Whether it has all, or had all no longer ago than `lag_ms_max` (replica.lag.time.max.ms)."""
+        """Whether it has everything, or had no longer ago than `lag_ms_max` (replica.lag.time.max.ms)."""
         return (
             self.log_end_offset >= leader_log_end_offset
             or now_ms - self.last_caught_up_ms <= lag_ms_max

@@ -38,7 +38,7 @@ from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 
 NO_EPOCH = -1
-# How long a proposal that met a passing trouble waits before it is sent again, as Kafka does.
+# How long a proposal waits after a transient error before it is sent again, as in Kafka.
 RETRY_MS = 50
 
 
@@ -77,7 +77,7 @@ class LeaderState:
         brokers: Mapping[int, BrokerRegistration] = NO_BROKERS,
         has_lost: bool = False,
     ) -> None:
-        """`brokers` is read whenever somebody may join the ISR; `lag_ms_max` is replica.lag.time.max.ms.
+        """`brokers` is read whenever a replica may join the ISR; `lag_ms_max` is replica.lag.time.max.ms.
 
         `durable_end_offset` is the end that counts: the log's, or with flush.messages what the disk has.
         """
@@ -140,23 +140,25 @@ class LeaderState:
         self.durable_end_offset = self.high_watermark = log_end_offset
 
     def found_what_was_lost(self) -> bool:
-        """A log that had lost something knows the lake's end now; whether this ends the recovery."""
+        """The lake's end of a log that had lost something is known now; whether this ends the recovery."""
         if not self._has_lost:
             return False
         self._has_lost, self._recovering = False, self._was_unclean
         return not self._recovering
 
     def changed(self, registration: PartitionRegistration, now_ms: int) -> Effects:
-        """The metadata describe the partition, which this broker still leads; the partition epoch tells what is newer.
+        """The metadata describe the partition, which this broker still leads; the partition epoch decides which is
+        newer.
 
-        With a new leader epoch `elected` must follow: what followers said was said to an earlier leader (KIP-101).
+        With a new leader epoch `elected` must follow: followers' positions were reported to an earlier leader
+        (KIP-101).
         """
         if registration.partition_epoch < self.partition_epoch:
             return NOTHING
         assert registration.leader == self.node_id
         if registration.partition_epoch == self.partition_epoch:
-            # Known from the controller's answer, which does not tell of the assignment. The ISR stays as it is here:
-            # the next proposal may be under way, and what it adds must not be forgotten meanwhile.
+            # Known from the controller's answer, which lacks the assignment. The ISR here stays: the next proposal may
+            # be in flight, and what it adds must not be forgotten meanwhile.
             self._assign(registration)
             return self._advance(now_ms)
         notes: Effects = NOTHING
@@ -164,7 +166,7 @@ class LeaderState:
             self._followers.clear()
         elif not isinstance(self._state, CommittedIsr):
             members = self._state.proposal.members
-            # What was proposed came with the metadata before it came with the answer.
+            # The metadata with the proposal came before its answer.
             notes = self._note(members) if members == frozenset(registration.isr) else NOTHING
         self._apply(registration)
         return notes + self._advance(now_ms)
@@ -194,9 +196,9 @@ class LeaderState:
     ) -> Effects:
         """A follower fetches at this offset: it has everything below.
 
-        `leader_log_end_offset` is where the log ends at this moment, durable or not. Raises UNKNOWN_LEADER_EPOCH
-        for a broker that is no replica, which may know more of the assignment than this one, and
-        NOT_LEADER_OR_FOLLOWER for one that has been started anew since (KIP-903).
+        `leader_log_end_offset` is where the log ends at this moment, durable or not. Raises UNKNOWN_LEADER_EPOCH for a
+        broker that is not a replica here, because it may have newer metadata, and NOT_LEADER_OR_FOLLOWER for one that
+        has restarted since (KIP-903).
         """
         before = self._follower(replica_id, broker_epoch)
         assert fetch_offset <= leader_log_end_offset, "a follower that is ahead diverges"
@@ -223,12 +225,13 @@ class LeaderState:
         heard_ms: int,
     ) -> bool:
         """Whether a fetch like this, which came at `heard_ms` at the log's end, was the follower's last one here, and
-        another would change only times."""
+        another would change only times.
+        """
         follower = self._followers.get(replica_id)
         return (
             follower is not None
             and replica_id in self.isr
-            and replica_id not in self._idle  # in another session
+            and replica_id not in self._idle  # In another session.
             and follower.log_end_offset == fetch_offset
             and follower.log_start_offset == log_start_offset
             and follower.broker_epoch == broker_epoch
@@ -236,7 +239,7 @@ class LeaderState:
         )
 
     def follower_idle(self, replica_id: int, last_fetch: LastFetch) -> None:
-        """This follower in sync has the whole log; until `follower_active` its fetches say only when they came."""
+        """This in-sync follower has the whole log; until `follower_active` its fetches change only times."""
         self._idle[replica_id] = last_fetch
 
     def follower_active(self, replica_id: int) -> None:
@@ -245,7 +248,7 @@ class LeaderState:
         self._idle.pop(replica_id, None)
 
     def _since(self, replica_id: int, follower: ReplicaState) -> ReplicaState:
-        """What is known of a follower, with what it has said while it was idle."""
+        """What is known of a follower, including its fetches while it was idle."""
         last_fetch = self._idle.get(replica_id)
         return follower if last_fetch is None else follower.fetched_again(last_fetch.ms)
 
@@ -324,7 +327,7 @@ class LeaderState:
     def alter_partition_answered(
         self, proposal: Proposal, answer: AlterPartitionAnswer, now_ms: int
     ) -> Effects:
-        """The controller has answered; the answer to a proposal that the metadata have overtaken says nothing."""
+        """The controller has answered; the answer to a proposal that newer metadata have overtaken is ignored."""
         state = self._state
         if isinstance(state, CommittedIsr) or state.proposal != proposal:
             return NOTHING
@@ -344,7 +347,7 @@ class LeaderState:
             or answer.partition_epoch < self.partition_epoch
         ):
             return (NoteIsr(),)
-        # The same epoch says that the controller had nothing to change: what it has is what was proposed.
+        # The same epoch: the controller had nothing to change, so it has what was proposed.
         notes = self._note(frozenset(answer.isr))
         self.partition_epoch = answer.partition_epoch
         self._state = CommittedIsr(frozenset(answer.isr))
@@ -398,7 +401,7 @@ class LeaderState:
 
     @property
     def state(self) -> PartitionState:
-        """The ISR and what the controller is asked about it."""
+        """The ISR and the proposal in flight."""
         return self._state
 
     def follower(self, replica_id: int) -> ReplicaState | None:
@@ -417,7 +420,7 @@ class LeaderState:
 
     @property
     def has_followers(self) -> bool:
-        """Whether anybody else has this partition."""
+        """Whether this partition has other replicas."""
         return bool(self._followers)
 
     @property
@@ -432,7 +435,7 @@ class LeaderState:
 
     @property
     def is_high_watermark_behind(self) -> bool:
-        """Whether followers have yet to say what an earlier leader had committed: the latest offset is not known."""
+        """Whether followers have yet to report what an earlier leader had committed: the latest offset is unknown."""
         return self.high_watermark < self.epoch_start_offset
 
     @property
@@ -474,7 +477,7 @@ class LeaderState:
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, message)
 
     def check_epoch(self, current_leader_epoch: int) -> None:
-        """Refuse a reader that names another leader epoch than this one (KIP-320)."""
+        """Refuse a reader that names another leader epoch (KIP-320)."""
         if self._recovering:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, _STILL_RECOVERING)
         if current_leader_epoch in (NO_EPOCH, self.leader_epoch):

@@ -1,9 +1,9 @@
-"""Pure: what all fetches of a broker share: sessions, who chooses replicas for consumers, the throttle, memory.
+"""Pure: what all fetches of a broker share: sessions, the replica selector, the throttle, memory.
 
-- It belongs to the broker, not to a request; nothing here knows the protocol but the sessions.
-- An answer's records are in memory until its consumer has read them, which in Kafka they are not (it sends from the
-  files). So what lies here for slow consumers is bounded: beyond that the answers to others become smaller, which no
-  consumer minds, but never smaller than a batch, so that nobody is kept from its records.
+- It belongs to the broker, not to a request; only the sessions know the protocol.
+- A response's records are in memory until the client has read them (Kafka sends from its files). So the bytes that wait
+  for slow consumers are bounded: beyond the bound responses become smaller, but never smaller than a batch, so that
+  every consumer makes progress.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from broker.config.broker import BrokerConfig
     from broker.metrics.names import Sample
 
-# How much of answers may wait for slow consumers before those to others become smaller, and how small.
+# How many response bytes may wait for slow consumers before other responses become smaller, and how small.
 WAITING_BYTES_MAX = 256 << 20
 ANSWER_BYTES_MIN = 1 << 20
 LEADER_THROTTLED_REPLICAS = "leader.replication.throttled.replicas"
@@ -47,11 +47,11 @@ class FetchManager:
     def __init__(
         self, config: Callable[[], BrokerConfig], draw: Draw, *, unsent_bytes: Callable[[], int]
     ) -> None:
-        """`config` is asked for what may change while the broker runs; `draw` picks the numbers of sessions;
-        `unsent_bytes` is what lies here of answers that slow clients have yet to read.
+        """`config` is asked for settings that may change at run time; `draw` picks the numbers of sessions;
+        `unsent_bytes` are the response bytes that slow clients have yet to read.
         """
         self._unsent_bytes = unsent_bytes
-        # What answers will have that are being read from the disk.
+        # The size of responses that are being read from the disk.
         self.being_read_bytes = 0
         given = config()
         self.sessions = FetchSessionCache(given.max_incremental_fetch_session_cache_slots, draw)
@@ -63,7 +63,7 @@ class FetchManager:
         )
 
     def answer_bytes_max(self) -> int:
-        """How much may be in an answer to a consumer now."""
+        """The largest response to a consumer now."""
         waiting_bytes = self._unsent_bytes() + self.being_read_bytes
         return max(WAITING_BYTES_MAX - waiting_bytes, ANSWER_BYTES_MIN)
 

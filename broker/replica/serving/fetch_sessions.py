@@ -1,8 +1,8 @@
 """Pure: incremental fetch sessions: a reader names what it wants once, and is sent only what has changed (KIP-227).
 
 A full fetch opens a session (epoch 0) or none (-1) and closes the one that it names; an incremental one must have the
-expected epoch. A partition is in the answer for records, an error, another high watermark or log start, a divergence,
-or a replica to read from; who got records goes to the end of the line. Idle partitions are not looked up
+expected epoch. A partition is in the response for records, an error, another high watermark or log start, a divergence,
+or a preferred replica; one with records moves to the end of the line. Idle partitions are not looked up
 (`IdlePartitions`: 0.05 ms of CPU a fetch for 1,000 of them, instead of 4.2 for a consumer and 9.6 for a follower). Room
 is divided among 8 shards, as in Kafka: a full one closes a session that is unused for two minutes, else one that is
 worth less.
@@ -44,7 +44,7 @@ EVICTION_MS = 120_000
 # A topic by name, or by id from version 13 on; with the partition's number.
 Topic = str | bytes
 Key = tuple[Topic, int]
-# A number in [low, high), drawn by lot.
+# A random number in [low, high).
 Draw = Callable[[int, int], int]
 # What the lookups of a fetch depend on besides the partition and what is requested of it.
 Basis = Hashable
@@ -78,7 +78,7 @@ class CachedPartition:
     def is_news(self, data: FetchPartitionData, *, is_follower: bool) -> bool:
         """Whether this is news for the reader; remembers it as sent.
 
-        A follower that had to truncate took nothing else of what it was sent: its requests say so (v18, KIP-1166).
+        A follower that had to truncate ignored the rest of the response: its requests show it (v18, KIP-1166).
         """
         requested = self.requested
         is_news = (
@@ -102,19 +102,17 @@ class CachedPartition:
 class IdlePartitions:
     """The partitions of one session whose reader has everything, and to which nothing happens.
 
-    A session may have thousands of partitions, of which a few have news. A lookup of an idle one would find
-    what the last one found, and change nothing but times and counters, which are kept here for all of them
-    together (1,000 idle partitions: 0.03-0.05 ms a fetch instead of 6.3-9.8 for a follower, 2.7-4.4 for a
-    consumer).
-    - A partition becomes idle with a response, if its lookup found nothing to read, no news and nothing
-      wrong, and nothing has happened to it since. A follower must be in the ISR and have the whole log: else
-      each of its fetches says something that counts.
+    A session may have thousands of partitions, of which a few have news. A lookup of an idle one would find what the
+    last one found, and change nothing but times and counters, which are kept here for all of them together (1,000 idle
+    partitions: 0.03-0.05 ms a fetch instead of 6.3-9.8 for a follower, 2.7-4.4 for a consumer).
+    - A partition becomes idle with a response, if its lookup found no records, no news and no error, and nothing has
+      happened to it since. A follower must be in the ISR and have the whole log: else each of its fetches counts.
     - It is active again before anything happens to it (`LeaderPartition._changing`), when a request comes after its
       log's start has moved, when a request names or forgets it, when its response was not delivered, and when the
       session is closed.
-    - All are active again when a lookup may find something else for any of them: the `basis` (who asks, how,
-      and the metadata's version) differs.
-    - A fetch that waits does not watch idle partitions. One that is active again joins the fetch, as if it had been
+    - All are active again when a lookup may find something else for any of them: the `basis` (who asks, how, and the
+      metadata's version) differs.
+    - A fetch that waits does not watch idle partitions. One that becomes active joins the fetch, as if it had been
       looked up when the fetch came.
     """
 
@@ -129,7 +127,7 @@ class IdlePartitions:
     )
 
     def __init__(self, activated: Callable[[CachedPartition], None]) -> None:
-        """`activated` is called with each that is idle no more."""
+        """`activated` is called with each that is no longer idle."""
         self.replica_id = CONSUMER
         self.last_fetch = LastFetch()
         self._basis: Basis = None
@@ -155,7 +153,7 @@ class IdlePartitions:
             partition.remove_idle(self)
 
     def heard(self, now_ms: int) -> None:
-        """The fetch came at this time, and says of all idle ones what the last one said."""
+        """The fetch came at this time, and repeats the last one for all idle partitions."""
         self.last_fetch.ms = now_ms
 
     def count(self) -> None:
@@ -185,7 +183,7 @@ class IdlePartitions:
             partition.remove_idle(self)
 
     def partition_changed(self, partition: LeaderPartition) -> None:
-        """Something is about to happen to the partition, which is idle no more."""
+        """Something is about to happen to the partition, which is no longer idle."""
         cached = self._partitions.pop(partition)
         cached.partition = None
         left = self._counts[partition.counters] - 1
@@ -197,7 +195,7 @@ class IdlePartitions:
         for joined in tuple(self._parked.values()):
             joined(cached, partition)
 
-    # -- who waits ------------------------------------------------------------------------------
+    # -- waiting fetches ------------------------------------------------------------------------
 
     @property
     def parked(self) -> Iterable[object]:
@@ -211,7 +209,7 @@ class IdlePartitions:
         self._parked[fetch] = joined
 
     def unpark(self, fetch: object) -> None:
-        """It waits no more."""
+        """The fetch waits no more."""
         self._parked.pop(fetch, None)
 
 
@@ -258,7 +256,7 @@ class FetchSession:
         self._groups: list[Group] | None = None
 
     def update(self, requested: Sequence[FetchTopic], forgotten: Sequence[ForgottenTopic]) -> None:
-        """Take in what a request says."""
+        """Apply what a request names and forgets."""
         for topic in requested:
             name = self._name(topic)
             for partition in topic.partitions:
@@ -304,7 +302,7 @@ class FetchSession:
                 self._add(CachedPartition(key, partition, place, data))
 
     def groups(self) -> list[Group]:
-        """All that is to be looked at, in the order of the line."""
+        """All partitions to be looked up, in the order of the line."""
         if self._groups is None:
             self._groups = self.in_line(self._active.values())
         return self._groups
@@ -428,7 +426,7 @@ class FetchSessionCache:
     ) -> FetchContext:
         """The context of a request: sessionless, the first of a new session, or within its session.
 
-        `replica_id` is the follower's, or `CONSUMER`; `basis` is what all looks of this fetch depend on.
+        `replica_id` is the follower's, or `CONSUMER`; `basis` is what all lookups of this fetch depend on.
         """
         session_id, epoch = request.session_id, request.session_epoch
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
@@ -483,9 +481,9 @@ class FetchSessionCache:
         return session
 
     def discard(self, request: FetchRequest, response: FetchResponse) -> int:
-        """An answer does not reach its reader; under which session's number it is told that there is none.
+        """A response does not reach its reader; returns the number of the session that it is told has ended.
 
-        What the answer has is news again the next time; a session that it began has no reader, and is closed.
+        The response's content is news again the next time; a session that it opened has no reader, and is closed.
         """
         session = self.get(response.session_id)
         if session is None:
@@ -519,7 +517,7 @@ class _Opening(NamedTuple):
 
 
 class FetchContext(NamedTuple):
-    """One request: all partitions that it asks for, and how its answer is made."""
+    """One request: all partitions that it asks for, and how its response is made."""
 
     topics: Sequence[FetchTopic] = ()
     error: ErrorCode = ErrorCode.NONE
@@ -530,7 +528,7 @@ class FetchContext(NamedTuple):
 
     @property
     def has_partitions(self) -> bool:
-        """Whether anything is asked for, be it idle."""
+        """Whether any partition is requested, idle ones included."""
         return bool(self.topics) or self.session is not None
 
     @property
@@ -544,7 +542,7 @@ class FetchContext(NamedTuple):
         now_ms: int,
         idle: Iterable[tuple[CachedPartition, LeaderPartition]] = (),
     ) -> FetchResponse:
-        """The answer as its reader gets it; `response` tells of all `topics`, in their order.
+        """The response as its reader gets it; `response` has all `topics`, in their order.
 
         `idle`: those that need not be looked up any more.
         """
@@ -552,7 +550,7 @@ class FetchContext(NamedTuple):
             self._open(self.opening, response, now_ms)
         elif self.session is not None:
             if self.session.epoch != self.epoch:
-                # Another request has been made in the session before this one was answered.
+                # Another request was made in the session before this one was answered.
                 return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, responses=[])
             response.session_id = self.session.session_id
             self._leave_out(self.session, response)

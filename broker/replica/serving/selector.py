@@ -1,9 +1,9 @@
 """Pure: which replica a consumer should read from (KIP-392).
 
-- Only the leader says so, and only of followers that are in sync and hold the offset: a consumer must not be sent to
-  one that has fallen behind. The leader itself is never named: reading there is what one does unless told otherwise.
-- `RackAwareReplicaSelector` picks the leader where it stands in the consumer's rack, else, of the others in that rack,
-  the one with the most records, then the one that was caught up last, then the one with the greatest number.
+- Only the leader chooses, among followers that are in sync and hold the offset: a consumer must not be sent to one that
+  has fallen behind. The leader itself is never named: it is the default.
+- `RackAwareReplicaSelector` picks the leader if it is in the consumer's rack, else, of the others in that rack, the one
+  with the most records, then the one that was caught up last, then the one with the greatest number.
 """
 
 from __future__ import annotations

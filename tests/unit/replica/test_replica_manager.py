@@ -302,7 +302,7 @@ async def test_a_log_that_lost_something_asks_the_lake_when_it_leads_but_not_onc
     said = {(each.levelname, each.getMessage()) for each in caplog.records}
     assert (
         "INFO",
-        "t-0 begins empty here, though it was led before: what the other replicas (2, 3) have is fetched again; "
+        "t-0 is empty on this broker, though it was led before: what the other replicas (2, 3) have is fetched again; "
         "the lake is asked before it leads, and serves what it has",
     ) in said
     assert not any(level == "ERROR" for level, _ in said), "a new disk is no error"
@@ -353,7 +353,7 @@ async def test_acknowledged_records_that_a_recovery_drops_are_an_error(
     end = max(watermark, 6)
     assert errors == [
         f"t-0 ends at offset 4, but had records up to offset {end - 1}: "
-        f"acknowledged records are no longer here; {what}"
+        f"acknowledged records are missing; {what}"
     ]
     values = {(metric, labels): value for metric, labels, value in log_samples(bench.logs)}
     assert values[DROPPED_BYTES, ("t", "0")] == size_bytes - size_bytes * 4 // 6
