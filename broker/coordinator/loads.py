@@ -25,7 +25,7 @@ class CoordinatorState(Enum):
 
 
 class Loads:
-    """How long the loads of late have taken."""
+    """How long recent loads have taken."""
 
     def __init__(self) -> None:
         self._durations: deque[tuple[int, int]] = deque(maxlen=LOADS_MAX)
@@ -63,7 +63,7 @@ class LoadMetrics:
     def samples(
         self, loads: Loads, states: Iterable[CoordinatorState], now_ms: int
     ) -> Iterator[Sample]:
-        """What is to be seen at this time of the monotonic clock."""
+        """The metrics at this time of the monotonic clock."""
         recent = loads.recent(now_ms)
         if recent:
             yield self._longest, (), max(recent)

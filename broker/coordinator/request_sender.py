@@ -1,8 +1,8 @@
 """Shell: requests of coordinators to other brokers: one queue per broker, sent in batches.
 
 - One request is in flight to a broker at a time; what comes meanwhile goes with the next one, in order.
-- Each question gets an answer in any case, as an ErrorCode: for a broker that cannot be reached, is fenced or unknown
-  it is NETWORK_EXCEPTION. Nothing is retried here: the caller knows whether it still needs the answer, and from whom.
+- Each question gets an answer in any case, as an ErrorCode: NETWORK_EXCEPTION for a broker that cannot be reached, is
+  fenced or unknown. Nothing is retried here: the caller knows whether it still needs the answer, and from whom.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Item(Protocol):
 
     @property
     def content(self) -> Hashable:
-        """What is said of it there; questions with the same go together."""
+        """Its content; questions with the same content go together."""
         ...
 
 
@@ -51,7 +51,7 @@ class RequestBuilder(Protocol[Sent]):
         """One request for them all."""
 
     def answers(self, items: Sequence[Sent], response: Any) -> Iterable[ErrorCode]:
-        """What the response says of each."""
+        """The response's error codes."""
 
 
 class _Queued(NamedTuple, Generic[T]):
@@ -68,7 +68,7 @@ class RequestSender(Generic[T]):
         self._peers = others.new_peers()
         self._queues: dict[int, deque[_Queued[T]]] = {}
         self._sending: dict[int, asyncio.Task[None]] = {}
-        # Brokers that could not be asked, which is logged once: callers ask again many times.
+        # Brokers that could not be reached, which is logged once: callers ask again many times.
         self._away: set[int] = set()
 
     def __len__(self) -> int:
@@ -90,7 +90,7 @@ class RequestSender(Generic[T]):
         return answer
 
     def apply(self, events: Iterable[Event]) -> None:
-        """Wait no longer for brokers that were fenced, have gone or are not the same any more."""
+        """Stop waiting for brokers that were fenced, have gone or were replaced."""
         for event in events:
             if isinstance(event, FenceBroker | BrokerUnregistered | RegisterBroker):
                 queue = self._queues.get(event.broker_id, deque())
@@ -99,7 +99,7 @@ class RequestSender(Generic[T]):
                 self._peers.drop(event.broker_id)
 
     def stop(self) -> None:
-        """Ask nothing more."""
+        """Send nothing more."""
         for task in tuple(self._sending.values()):
             task.cancel()
         self._peers.close()
@@ -129,7 +129,7 @@ class RequestSender(Generic[T]):
             )
         except (PeerUnreachable, KafkaError) as error:
             if broker_id not in self._away:
-                _LOGGER.warning("broker %d cannot be asked: %s", broker_id, error)
+                _LOGGER.warning("cannot reach broker %d: %s", broker_id, error)
             self._away.add(broker_id)
             return [ErrorCode.NETWORK_EXCEPTION] * len(items)
         self._away.discard(broker_id)

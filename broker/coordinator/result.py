@@ -1,4 +1,4 @@
-"""Pure: what goes in and out of a coordinator's machine, be it of groups or of transactions.
+"""Pure: inputs and outputs of a coordinator's shard, be it of groups or of transactions.
 
 A request comes with a ticket, a number chosen by the runtime; its reply goes out under the same number, at once or much
 later. Replies go out, and effects are performed, once the records of their event and of all before are committed.
@@ -13,7 +13,9 @@ Ticket: TypeAlias = int
 
 
 class Instant(NamedTuple):
-    """A moment: `now_ms` goes into records, `monotonic_ms` decides what is due (setting the clock expires nobody)."""
+    """A moment: `now_ms` goes into records, `monotonic_ms` decides what is due (setting the clock expires no
+    session).
+    """
 
     now_ms: int
     monotonic_ms: int
@@ -41,7 +43,7 @@ class TransactionalProducer(NamedTuple):
 
 
 class _NoResponse:
-    """The type of the marker for "no answer yet": None is one."""
+    """The type of the marker for "no answer yet": None is an answer."""
 
 
 NO_RESPONSE: Any = _NoResponse()
@@ -49,10 +51,10 @@ NO_RESPONSE: Any = _NoResponse()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorResult:
-    """What one event comes to: append the records, replay them, say so (`written`); then, once committed, the rest.
+    """The outcome of one event: append the records, replay them, call `written`; then, once committed, the rest.
 
-    `response` answers the request whose event this is, `replies` others that wait. `storing` says to the machine what
-    the records mean. `lines` are for the broker's log, once the records are in the partition's.
+    `response` answers the request whose event this is, `replies` others that wait. `storing` is the records' meaning,
+    for the shard. `lines` are for the broker's log, once the records are in the partition's.
     """
 
     records: tuple[Any, ...] = ()

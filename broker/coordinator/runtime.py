@@ -47,10 +47,10 @@ _LOGGER = logging.getLogger(__name__)
 
 RECOVERY_POLL_SECONDS = 0.05
 PROGRESS_EVERY_MS = 5_000
-# How many deadlines are dealt with, and how many records written for them, before others get their turn.
+# How many deadlines are handled, and how many records written for them, before other tasks get their turn.
 TICKS_AT_ONCE = 20
 TICKED_RECORDS_MAX = 500
-# Room for what stands around a record's key and value in a batch.
+# Room for what surrounds a record's key and value in a batch.
 RECORD_OVERHEAD_BYTES = 40
 NO_PRODUCER_ID = -1
 _NOBODY: Ticket = -1
@@ -78,10 +78,10 @@ def partition_for(key: str, partitions: int) -> int:
 
 
 class CoordinatorShard(Protocol):
-    """The machine of one partition: decides, and changes its replicated state in `replay` alone."""
+    """The shard of one partition: decides, and changes its replicated state in `replay` alone."""
 
     def replay_batch(self, data: bytes | bytearray, position: int, header: BatchHeader) -> int:
-        """Replay a batch of the log; how many records it had. Raises CorruptRecord or MalformedFrame."""
+        """Replay a batch of the log; returns the number of records. Raises CorruptRecord or MalformedFrame."""
         ...
 
     def loaded(self, now: Instant) -> CoordinatorResult:
@@ -89,7 +89,7 @@ class CoordinatorShard(Protocol):
         ...
 
     def handle(self, *event_ticket_now: Any, **more: Any) -> CoordinatorResult:
-        """Decide what an event comes to; its ticket and the Instant come last. A KafkaError refuses it."""
+        """Decide the outcome of an event; its ticket and the Instant come last. A KafkaError refuses it."""
         ...
 
     def encode(self, record: Any) -> tuple[bytes, bytes | None]:
@@ -97,7 +97,7 @@ class CoordinatorShard(Protocol):
         ...
 
     def replay(self, key: Any, value: Any, *, record_offset: int, producer_id: int) -> None:
-        """Take in a record that is in the log: a pair, as `records` have it."""
+        """Replay a record that is in the log: a pair, as `records` have it."""
         ...
 
     def written(
@@ -120,7 +120,7 @@ S = TypeVar("S", bound=CoordinatorShard)
 
 @dataclass(slots=True)
 class _Uncommitted:
-    """What waits until an offset is committed; its replies not for ever."""
+    """What waits until an offset is committed; its replies only for a limited time."""
 
     offset: int
     deadline_ms: int
@@ -133,10 +133,10 @@ class CoordinatorContext(Generic[S]):
 
     - While the log is read, requests get COORDINATOR_LOAD_IN_PROGRESS. If it cannot be read or understood they get
       COORDINATOR_NOT_AVAILABLE, since the state may be old; once the partition is not led here, NOT_COORDINATOR.
-    - A reply that waits longer than the time-out becomes COORDINATOR_NOT_AVAILABLE: the client asks again. The
-      record stays, for it may still be committed, and so do its effects.
+    - A reply that waits longer than the timeout becomes COORDINATOR_NOT_AVAILABLE: the client asks again. The record
+      stays, for it may still be committed, and so do its effects.
     - With fewer in-sync replicas than min.insync.replicas by the time of the commit a reply becomes
-      COORDINATOR_NOT_AVAILABLE, too, as a producer with acks=all would be told.
+      COORDINATOR_NOT_AVAILABLE, too, as for a producer with acks=all.
     """
 
     def __init__(
@@ -162,13 +162,13 @@ class CoordinatorContext(Generic[S]):
         self._loop = asyncio.get_running_loop()
         # The offset of the last record that this coordinator knows.
         self.last_written_offset = -1
-        # Why no request is taken; None: they are.
+        # Why requests are refused; None: they are not.
         self._refusal: ErrorCode | None = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         self._loading: asyncio.Task[None] | None = None
         # Events of this broker that came while the log was being read.
         self._deferred: list[tuple[Any, ...]] = []
         self._next_ticket = 0
-        # Who waits; None while the request is still being handled.
+        # Waiting clients; None while the request is still being handled.
         self.open: dict[Ticket, asyncio.Future[Any] | None] = {}
         self._at_once: Any = NO_RESPONSE
         self._uncommitted: deque[_Uncommitted] = deque()
@@ -178,7 +178,7 @@ class CoordinatorContext(Generic[S]):
 
     @property
     def state(self) -> CoordinatorState:
-        """As Kafka's metrics call it."""
+        """Its name in Kafka's metrics."""
         match self._refusal:
             case None:
                 return CoordinatorState.ACTIVE
@@ -191,12 +191,12 @@ class CoordinatorContext(Generic[S]):
 
     @property
     def is_active(self) -> bool:
-        """Whether requests are taken."""
+        """Whether requests are accepted."""
         return self._refusal is None
 
     @property
     def is_closed(self) -> bool:
-        """Whether this coordinator will never take a request again."""
+        """Whether this coordinator will never accept a request again."""
         return self.state is CoordinatorState.CLOSED
 
     @property
@@ -204,7 +204,7 @@ class CoordinatorContext(Generic[S]):
         """The leader epoch under which this coordinator writes."""
         return self.partition.leader.leader_epoch
 
-    # -- beginning and ending -----------------------------------------------------------------------
+    # -- start and end ------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Read the log; one without records is read at once."""
@@ -232,7 +232,7 @@ class CoordinatorContext(Generic[S]):
                     took_ms = now_ms - began_ms
                     _LOGGER.info("%s: loading, %s after %d ms", log.name, how_far, took_ms)
         except (LoadFailed, KafkaError, OSError) as error:
-            _LOGGER.error("%s cannot be coordinated: %s", log.name, error)
+            _LOGGER.error("failed to load %s: %s", log.name, error)
             self._refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
             if isinstance(error, OSError):
                 log.failed_to_read(error)
@@ -258,7 +258,7 @@ class CoordinatorContext(Generic[S]):
         for event in deferred:
             try:
                 self._warn(self.run(*event))
-            except Exception:  # The others count all the same, and requests are taken.
+            except Exception:  # The others count all the same, and requests are accepted.
                 _LOGGER.exception("%s: internal error with a deferred event", self._name)
         self._arm()
 
@@ -281,7 +281,7 @@ class CoordinatorContext(Generic[S]):
     # -- events -------------------------------------------------------------------------------------
 
     def check(self) -> S:
-        """The machine, for questions that change nothing; raises KafkaError while no request is taken."""
+        """The shard, for questions that change nothing; raises KafkaError while requests are refused."""
         if self._refusal is not None:
             raise KafkaError(self._refusal)
         return self.shard
@@ -315,7 +315,7 @@ class CoordinatorContext(Generic[S]):
             return CoordinatorResult(response=error)
 
     def run(self, *event: Any) -> KafkaError | None:
-        """An event of this broker, which nobody waits for; the error, for the caller to log, if nothing came of it.
+        """An event of this broker, which no client waits for; returns the error, for the caller to log, if it failed.
 
         It is deferred while the log is read, and dropped once the partition is not coordinated here.
         """
@@ -349,7 +349,7 @@ class CoordinatorContext(Generic[S]):
                 if written >= TICKED_RECORDS_MAX:
                     break
         finally:
-            self._arm()  # one deadline that goes wrong must not keep the others from coming up
+            self._arm()  # An error in one deadline must not keep the others from coming up.
 
     def _now(self) -> Instant:
         return Instant(self._clock.now_ms(), self._clock.monotonic_ms())
@@ -372,7 +372,7 @@ class CoordinatorContext(Generic[S]):
     # -- records ------------------------------------------------------------------------------------
 
     def _perform(self, result: CoordinatorResult, ticket: Ticket | None) -> KafkaError | None:
-        """Append, replay, say so, then effects and replies; the error of an append that failed.
+        """Append, replay, report, then effects and replies; returns the error of an append that failed.
 
         `ticket` is that of the request, if it is one.
         """
@@ -390,7 +390,7 @@ class CoordinatorContext(Generic[S]):
             if ticket is not None and result.response is not NO_RESPONSE:
                 replies = (*replies, Reply(ticket, result.response))
             if code is not None:
-                # Others learn what the machine has decided about them; who asked, that it failed.
+                # Others get the shard's decision about them; the asking client gets the failure.
                 replies = tuple(
                     Reply(r.ticket, KafkaError(code)) if r.ticket == ticket else r for r in replies
                 )
@@ -400,9 +400,9 @@ class CoordinatorContext(Generic[S]):
             result = follows
 
     def _append(self, result: CoordinatorResult) -> KafkaError | None:
-        """Append the records and replay them; the error for clients where that fails.
+        """Append the records and replay them; returns the error for clients if that fails.
 
-        All of them or none: half of what was decided (a group that moves to another protocol) is no state of anything.
+        All of them or none: half of a decision (a group that moves to another protocol) is no valid state.
         """
         if not result.records:
             return None
@@ -420,7 +420,7 @@ class CoordinatorContext(Generic[S]):
             _LOGGER.warning("%s: cannot append: %s", self._name, error)
 
     def _append_batches(self, batches: bytes) -> int:
-        """The offset of the first record. Raises KafkaError in a coordinator's words."""
+        """The offset of the first record. Raises KafkaError with a coordinator's error code."""
         try:
             info = self.partition.append(
                 memoryview(bytearray(batches)),
@@ -437,7 +437,7 @@ class CoordinatorContext(Generic[S]):
         return info.first_offset
 
     def _batches(self, result: CoordinatorResult) -> Iterator[bytes]:
-        """The records in as many batches as the topic's limit asks for; as a rule one."""
+        """The records in as many batches as the topic's limit demands; usually one."""
         limit = self.partition.log.config.max_message_bytes // 2
         batch: list[tuple[bytes, bytes | None]] = []
         size = 0
@@ -462,7 +462,7 @@ class CoordinatorContext(Generic[S]):
             is_transactional=producer is not None,
         )
 
-    # -- what waits for the commit --------------------------------------------------------------------
+    # -- waiting for the commit --------------------------------------------------------------------
 
     def _complete_when_committed(self, effects: tuple[Any, ...], replies: Sequence[Reply]) -> None:
         """Perform effects and reply once all that is written up to now is below the high watermark."""
@@ -476,7 +476,7 @@ class CoordinatorContext(Generic[S]):
         self._uncommitted.append(_Uncommitted(offset, deadline_ms, effects, replies))
 
     def advanced(self, partition: LeaderPartition) -> None:
-        """The high watermark has moved: what waited for it is completed."""
+        """The high watermark has moved: complete what waited for it."""
         while self._uncommitted and self._uncommitted[0].offset < partition.high_watermark:
             if self._uncommitted[0].effects:
                 # They append to other partitions, and to this one: not in the midst of its advance.
@@ -496,7 +496,7 @@ class CoordinatorContext(Generic[S]):
         try:
             self.partition.leader.check_acknowledgement()
         except KafkaError:
-            # Committed, though with fewer replicas than asked for: what follows from it follows.
+            # Committed, though with fewer replicas than demanded: its effects follow.
             error = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             replies = [Reply(reply.ticket, error) for reply in replies]
         self._complete(entry.effects, replies)
@@ -506,9 +506,7 @@ class CoordinatorContext(Generic[S]):
             assert self._perform_effect is not None, "a machine without effects"
             try:
                 self._perform_effect(self, effect)
-            except (
-                Exception
-            ):  # Committed, so the client may ask again; and who waits behind it has to hear.
+            except Exception:  # Committed, so the client may ask again; requests that wait behind it must be answered.
                 _LOGGER.exception("%s: internal error with %s", self._name, effect.key)
                 error = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
                 replies = [Reply(reply.ticket, error) for reply in replies]
@@ -516,7 +514,7 @@ class CoordinatorContext(Generic[S]):
             self._reply(reply)
 
     def _give_up_late(self, now_ms: int) -> None:
-        """Reply to those that have waited too long; effects wait on."""
+        """Reply to requests that have waited too long; effects still wait."""
         for entry in self._uncommitted:
             if entry.deadline_ms > now_ms:
                 break
@@ -531,11 +529,11 @@ class CoordinatorContext(Generic[S]):
     def _reply(self, reply: Reply) -> None:
         future = self.open.pop(reply.ticket, NO_RESPONSE)
         if future is NO_RESPONSE:
-            return  # nobody asked, or it was given up
+            return  # An event without a client, or a cancelled request.
         if future is None:
             self._at_once = reply.response
         elif future.done():
-            pass  # the client is gone
+            pass  # The client has disconnected.
         elif isinstance(reply.response, KafkaError):
             future.set_exception(reply.response)
         else:
@@ -562,7 +560,7 @@ class CoordinatorRuntime(Generic[S]):
         self._contexts: dict[int, CoordinatorContext[S]] = {}
 
     def start(self) -> None:
-        """Begin to read what this broker leads; requests are refused per partition until that is done."""
+        """Load the partitions that this broker leads; each refuses requests until it is loaded."""
         for _ in self.led_here():
             pass
 
@@ -592,7 +590,7 @@ class CoordinatorRuntime(Generic[S]):
         return NO_LEADER if kept is None else kept.leader
 
     def leader_epoch_of(self, key: str) -> int:
-        """Under which epoch the key is coordinated, as far as this broker knows."""
+        """The leader epoch of the key's coordinator, as far as this broker knows."""
         kept = self._registration(key)
         return NO_LEADER_EPOCH if kept is None else kept.leader_epoch
 
@@ -615,7 +613,7 @@ class CoordinatorRuntime(Generic[S]):
             return context
         led = self._partitions.find(self.name, partition)
         if led is None:
-            # What one knew that has ended is of no use, and may be large.
+            # An ended coordinator's state is of no use, and may be large.
             self._contexts.pop(partition, None)
             return None
         context = self._contexts[partition] = self._begin(led)

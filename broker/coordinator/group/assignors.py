@@ -93,12 +93,12 @@ def _spread(
     """Subscriptions differ: give free partitions to those with the fewest, then move from those with the most."""
     has, held = _kept(members, order, sizes)
     levels = _Levels(members, order, topics, has)
-    # Topics that few want come first: the others have more places to go to.
+    # Topics with few subscribers come first: the others have more places to go to.
     for topic in sorted(topics, key=lambda t: (levels.subscribers[t].bit_count(), t)):
         for partition in range(sizes[topic]):
             if (topic, partition) not in held:
                 levels.add(levels.least(topic), (topic, partition))
-    # Each move makes the sum of the squares smaller, so this ends.
+    # Each move reduces the sum of the squares, so this ends.
     moved = True
     while moved:
         moved = False

@@ -3,7 +3,7 @@
 - What survives a restart is written as a record when a generation becomes stable or empty, and not before.
 - A member that waits for an answer is in `joining` or `syncing`, by member id, and nowhere else.
 - Members are kept in the order in which they came, so that every choice among them (leader, votes) can be repeated.
-- Of what members say the coordinator understands their topics alone, to know which offsets are still in use.
+- Of members' metadata the coordinator parses the topics only, to know which offsets are still in use.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from kafka_ds.protocol.messages.persisted import GroupMetadataValue
 
 
 class ClassicGroupState(Enum):
-    """Where a group is between two stable generations.
+    """The state of a group between two stable generations.
 
-    Empty               no members; perhaps offsets
-    PreparingRebalance  members are awaited: each must join (again), or is left behind
-    CompletingRebalance all have joined, the leader's assignment is awaited
-    Stable              each member has its assignment
-    Dead                the group is gone; only DescribeGroups speaks of it
+    - Empty: no members; perhaps offsets
+    - PreparingRebalance: members are awaited: each must join (again), or is left behind
+    - CompletingRebalance: all have joined, the leader's assignment is awaited
+    - Stable: each member has its assignment
+    - Dead: the group is deleted; only DescribeGroups reports it
     """
 
     EMPTY = "Empty"
@@ -59,7 +59,7 @@ _USER_DATA = struct.Struct(">i")
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
-    """The topics of one member, or None if the bytes do not tell."""
+    """The topics of one member, or None if the bytes cannot be parsed."""
     try:
         version, count = _HEAD.unpack_from(metadata)
         if version < 0 or not 0 <= count <= len(metadata) // _LENGTH.size:
@@ -126,7 +126,7 @@ class ClassicGroupMember:
         return self.group_instance_id is not None
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """What it said about this protocol."""
+        """Its metadata for this protocol."""
         return next(metadata for name, metadata in self.protocols if name == protocol_name)
 
     def vote(self, candidates: Iterable[str]) -> str:
@@ -141,21 +141,21 @@ class ClassicGroup:
         self.group_id = group_id
         self.state = ClassicGroupState.EMPTY
         self.previous_state = ClassicGroupState.DEAD
-        # None where nobody knows: groups of offsets alone, and records of old versions.
+        # None if unknown: groups of offsets alone, and records of old versions.
         self.state_changed_ms: int | None = None
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.generation_id = 0
         self.leader_id: str | None = None
         self.members: dict[str, ClassicGroupMember] = {}
-        self.static_ids: dict[str, str] = {}  # instance id -> member id
+        self.static_ids: dict[str, str] = {}  # Instance id -> member id.
         # Ids that were given out and have not come back (KIP-394).
         self.pending: set[str] = set()
         # Members of this generation that have not asked for their assignment yet.
         self.unsynced: set[str] = set()
         self.joining: dict[str, Ticket] = {}
         self.syncing: dict[str, Ticket] = {}
-        # None: it is not known what the members subscribe to.
+        # None: the members' subscriptions are unknown.
         self.subscribed_topics: frozenset[str] | None = None
         # While a group's first members come together: (this delay, what is left after it), and whether one came.
         self.initial_delay_ms = (0, 0)
@@ -216,12 +216,12 @@ class ClassicGroup:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """What the slowest member asks for."""
+        """The longest rebalance timeout of its members."""
         return max((m.rebalance_timeout_ms for m in self.members.values()), default=0)
 
     @property
     def is_consumer_group(self) -> bool:
-        """Whether its members speak the protocol of consumers."""
+        """Whether its members speak the consumer's embedded protocol."""
         return self.protocol_type == CONSUMER_PROTOCOL
 
     def begin_generation(self, now_ms: int) -> None:
@@ -270,7 +270,7 @@ class ClassicGroup:
         rebalance_timeout_ms: int,
         session_timeout_ms: int,
     ) -> None:
-        """A member that joins again may say something else."""
+        """A member that joins again may have changed its metadata."""
         self._supporters.subtract(name for name, _ in member.protocols)
         member.protocols = protocols
         self._supporters.update(name for name, _ in protocols)
@@ -278,7 +278,7 @@ class ClassicGroup:
         member.session_timeout_ms = session_timeout_ms
 
     def rename_static(self, group_instance_id: str, member_id: str) -> ClassicGroupMember:
-        """Let a static member go on under another member id; the old id is fenced."""
+        """Let a static member continue under another member id; the old id is fenced."""
         old_id = self.static_ids[group_instance_id]
         assert old_id not in self.joining and old_id not in self.syncing, "nobody is dropped"
         old = self.members.pop(old_id)
@@ -300,7 +300,7 @@ class ClassicGroup:
         return member
 
     def check_member(self, member_id: str, group_instance_id: str | None) -> None:
-        """Refuse a client that is no member, or was replaced by another one with the same instance id."""
+        """Refuse a client that is not a member, or was replaced by another one with the same instance id."""
         if group_instance_id is not None:
             known = self.static_ids.get(group_instance_id)
             if known is None:

@@ -1,8 +1,8 @@
 """Pure: the classic protocol of groups: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and the rebalances between them.
 
-- A rebalance is over when all known members have joined, or their time is up; who did not join is dropped then, except
-  static members, whose session has to end (KIP-345). A group's first members are given time to follow (KIP-134).
-- The leader's assignment is written before anybody gets it: a generation that members act upon is never forgotten.
+- A rebalance is over when all known members have joined, or their time is up; members that did not join are removed
+  then, except static members, whose session has to end (KIP-345). A new group waits for more members (KIP-134).
+- The leader's assignment is written before any member gets it: a generation that members act upon is never forgotten.
 - A member that waits for an answer needs no heartbeat. Ids that were given out count as members to wait for (KIP-394).
 - A refused request changes nothing.
 """
@@ -93,12 +93,12 @@ class Rebalancing:
     # -- ending -------------------------------------------------------------------------------------
 
     def complete_if_formed(self, group: ClassicGroup, now: Instant, step: ResultBuilder) -> None:
-        """End the rebalance if nobody is missing; the first one has its time to wait for more."""
+        """End the rebalance if all have joined; the first one waits for more."""
         if not group.is_forming:
             self.complete_if_joined(group, now, step)
 
     def complete_if_joined(self, group: ClassicGroup, now: Instant, step: ResultBuilder) -> None:
-        """End the rebalance if nobody is missing."""
+        """End the rebalance if all have joined."""
         if group.state is ClassicGroupState.PREPARING_REBALANCE and group.has_all_joined:
             self.complete(group, now, step)
 
@@ -116,7 +116,7 @@ class Rebalancing:
             self.complete(group, now, step)
 
     def complete(self, group: ClassicGroup, now: Instant, step: ResultBuilder) -> None:
-        """Go on with those who have joined."""
+        """Continue with those who have joined."""
         self._state.timers.cancel(TimerKey(TimerKind.JOIN, group.group_id))
         for member in tuple(group.members.values()):
             if member.member_id not in group.joining and not member.is_static:
@@ -151,7 +151,7 @@ class Rebalancing:
     def cancel_assignments(
         self, group: ClassicGroup, code: ErrorCode, now: Instant, step: ResultBuilder
     ) -> None:
-        """Nobody gets an assignment in this generation: answer those who wait for one."""
+        """There is no assignment in this generation: answer the members that wait for one."""
         assert group.state is ClassicGroupState.COMPLETING_REBALANCE
         for member in group.members.values():
             member.assignment = EMPTY_ASSIGNMENT
@@ -160,7 +160,7 @@ class Rebalancing:
             )
 
     def hand_out_assignments(self, group: ClassicGroup, now: Instant, step: ResultBuilder) -> None:
-        """The members' assignments are in the log: answer those who wait for theirs."""
+        """The members' assignments are in the log: answer the members that wait for theirs."""
         group.transition_to(ClassicGroupState.STABLE, now.now_ms)
         self._state.counts[Count.COMPLETED_REBALANCES] += 1
         for member in group.members.values():
@@ -177,7 +177,7 @@ class Rebalancing:
         ticket = group.syncing.pop(member.member_id, None)
         if ticket is not None:
             step.reply(ticket, response)
-            # While it waited nobody counted its session.
+            # While it waited its session did not run.
             self.begin_session(group, member, now)
 
     def synced(self, group: ClassicGroup, member_id: str) -> None:
@@ -187,7 +187,7 @@ class Rebalancing:
             self._state.timers.cancel(TimerKey(TimerKind.SYNC, group.group_id))
 
     def sync_time_is_up(self, group: ClassicGroup, now: Instant, step: ResultBuilder) -> None:
-        """Drop the members that joined and then never asked for their assignment."""
+        """Remove the members that joined and then never asked for their assignment."""
         if not group.unsynced:
             return
         for member_id in tuple(group.unsynced):
@@ -201,14 +201,14 @@ class Rebalancing:
         self.expect(group, member.member_id, member.session_timeout_ms, now)
 
     def expect(self, group: ClassicGroup, member_id: str, timeout_ms: int, now: Instant) -> None:
-        """Expect a sign of life from this id in time."""
+        """Start the session of this id."""
         key = TimerKey(TimerKind.SESSION, group.group_id, member_id)
         self._state.timers.set(key, now.monotonic_ms + timeout_ms)
 
     def session_is_over(
         self, group: ClassicGroup, member_id: str, now: Instant, step: ResultBuilder
     ) -> None:
-        """A member was not heard of; or an id that was given out did not come back."""
+        """A member's session has ended; or an id that was given out did not come back."""
         member = group.members.get(member_id)
         if member_id in group.pending:
             self.drop(group, member_id, step)
@@ -226,7 +226,7 @@ class Rebalancing:
                 self.prepare_or_complete(group, now, step)
 
     def drop(self, group: ClassicGroup, member_id: str, step: ResultBuilder) -> None:
-        """Remove the member. If it still waits for an answer, it is told to rejoin."""
+        """Remove the member. If it still waits for an answer, it is asked to rejoin."""
         self._state.timers.cancel(TimerKey(TimerKind.SESSION, group.group_id, member_id))
         ticket = group.joining.pop(member_id, None)
         if ticket is not None:
@@ -239,7 +239,7 @@ class Rebalancing:
 
 
 def refused_join(code: ErrorCode, member_id: str = NO_MEMBER_ID) -> JoinGroupResponse:
-    """The answer to a client that may not join. Not derived: it names a member that was just made, and no protocol."""
+    """The answer to a client that may not join. Not derived: it has the id of a new member, and no protocol."""
     return JoinGroupResponse(
         error_code=code, protocol_name=None, leader="", member_id=member_id, members=[]
     )
@@ -259,7 +259,7 @@ def generation_of(group: ClassicGroup, member: ClassicGroupMember) -> JoinGroupR
 
 
 def members_of(group: ClassicGroup) -> list[JoinGroupResponseMember]:
-    """All members with what they said about the chosen protocol."""
+    """All members with their metadata for the chosen protocol."""
     return [
         JoinGroupResponseMember(
             member_id=member.member_id,
@@ -271,7 +271,7 @@ def members_of(group: ClassicGroup) -> list[JoinGroupResponseMember]:
 
 
 def assignment_of(group: ClassicGroup, member: ClassicGroupMember) -> SyncGroupResponse:
-    """What the member was told to do in this generation."""
+    """What the member was answered in this generation."""
     return SyncGroupResponse(
         protocol_type=group.protocol_type,
         protocol_name=group.protocol_name,
@@ -396,7 +396,7 @@ class _Join:
         self._protocols: Protocols = tuple(first.items())
 
     def run(self) -> None:
-        """Decide."""
+        """Decide the request."""
         request, group = self._request, self._group
         member_id = request.member_id
         if not self._has_room(member_id):
@@ -504,7 +504,7 @@ class _Join:
         )
 
     def _say(self, member: ClassicGroupMember) -> None:
-        """The member says what it wants from now on, and waits for an answer."""
+        """The member changes its subscription, and waits for an answer."""
         group = self._group
         group.update(
             member,
@@ -552,7 +552,7 @@ class _Join:
             self._rebalancing.prepare_or_complete(group, now, step)
 
     def _fence(self, member_id: str) -> None:
-        """Requests that wait under the old id are told that another member has its place."""
+        """Requests that wait under the old id are answered that another member has its place."""
         group, code = self._group, ErrorCode.FENCED_INSTANCE_ID
         self._state.timers.cancel(TimerKey(TimerKind.SESSION, group.group_id, member_id))
         ticket = group.joining.pop(member_id, None)
@@ -581,7 +581,7 @@ class Membership:
     # -- SyncGroup ----------------------------------------------------------------------------------
 
     def sync(self, request: SyncGroupRequest, ticket: Ticket, step: ResultBuilder) -> None:
-        """Answer with the assignment, now or when the leader has spoken."""
+        """Answer with the assignment, now or when the leader has sent it."""
         try:
             group = self._find(request.group_id)
             self._check_sync(group, request)

@@ -1,10 +1,10 @@
-"""Pure: a group of the consumer protocol (KIP-848) and its members, as the log tells of them.
+"""Pure: a group of the consumer protocol (KIP-848) and its members, as the log has them.
 
 - Only `replay` changes a group; a member is a value. Records may come in any order that compaction leaves.
 - Three epochs follow each other: the group's goes up when members, subscriptions or topics change, the target's when an
-  assignment is made for it, each member's when it has given back what others are to get.
-- A partition is a member's until a record says that it was given back: `revoking` counts as owned. Each has the epoch
-  in which it was assigned, so that a member that is late may commit what it had then already (KIP-1251).
+  assignment is made for it, each member's when it has revoked what others are to get.
+- A partition is a member's until a record says that it was revoked: `revoking` counts as owned. Each has the epoch in
+  which it was assigned, so that a late member may commit what it had then already (KIP-1251).
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ Owned: TypeAlias = Mapping[Partition, int]
 NOTHING: Partitions = frozenset()
 JOINING_EPOCH = 0
 LEAVING_EPOCH = -1
-# A static member goes and will be back: what it has stays its own (KIP-848).
+# A static member leaves and will be back: it keeps its partitions (KIP-848).
 LEAVING_STATIC_EPOCH = -2
 NO_EPOCH = -1
-# Written by a Kafka that kept none: the partition has been the member's since ever.
+# Written by a Kafka without epochs: the partition has always been the member's.
 NO_ASSIGNMENT_EPOCH = 0
 
 
 class MemberState(IntEnum):
     """Where a member is between two targets; the numbers are those of Kafka's records.
 
-    STABLE                it has what its target says
-    UNREVOKED_PARTITIONS  it has to give partitions back before it may go on to the next epoch
-    UNRELEASED_PARTITIONS it is in the target's epoch, and waits for partitions that others have yet to give back
-    UNKNOWN               a later Kafka has written it
+    - STABLE: it has what its target says
+    - UNREVOKED_PARTITIONS: it has to revoke partitions before it may go on to the next epoch
+    - UNRELEASED_PARTITIONS: it is in the target's epoch, and waits for partitions that others have yet to revoke
+    - UNKNOWN: a later Kafka has written it
     """
 
     STABLE = 0
@@ -68,7 +68,7 @@ class MemberState(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicMetadata:
-    """What a member of the classic protocol has said when it joined."""
+    """What a member of the classic protocol has joined with."""
 
     session_timeout_ms: int
     protocols: Protocols
@@ -97,7 +97,7 @@ class ConsumerGroupMember:
 
     @property
     def owned(self) -> Iterator[Partition]:
-        """Everything that nobody else may have."""
+        """Everything that no other member may have."""
         yield from self.assigned
         yield from self.revoking
 
@@ -114,13 +114,13 @@ def by_topic(partitions: Iterable[Partition]) -> dict[bytes, list[int]]:
     return found
 
 
-# -- what records say of a member
+# -- members' records --------------------------------------------------------------------------
 
 
 def with_metadata(
     member: ConsumerGroupMember, value: ConsumerGroupMemberMetadataValue
 ) -> ConsumerGroupMember:
-    """The member as the record of what it wants describes it."""
+    """The member with the subscription of this record."""
     classic = value.classic_member_metadata
     return replace(
         member,
@@ -142,14 +142,14 @@ def with_metadata(
 
 
 def target_of(value: ConsumerGroupTargetAssignmentMemberValue) -> Partitions:
-    """What the record says that the member is to have."""
+    """The member's target in the record."""
     return frozenset((t.topic_id, index) for t in value.topic_partitions for index in t.partitions)
 
 
 def with_current(
     member: ConsumerGroupMember, value: ConsumerGroupCurrentMemberAssignmentValue
 ) -> ConsumerGroupMember:
-    """The member as the record of what it has describes it."""
+    """The member with the assignment of this record."""
     known = value.state in MemberState.__members__.values()
     return replace(
         member,
@@ -171,13 +171,13 @@ def _owned(topics: Iterable[CurrentTopicPartitions]) -> Owned:
 
 
 class ConsumerGroupState(Enum):
-    """Where a group is; the names are shown to users.
+    """The state of a group; the names are shown to users.
 
-    Empty        no members; perhaps offsets
-    Assigning    the target is behind the group
-    Reconciling  members are on their way to the target
-    Stable       each member has what the target says
-    Dead         the group is gone; nobody is told so but by this name
+    - Empty: no members; perhaps offsets
+    - Assigning: the target is behind the group
+    - Reconciling: members are on their way to the target
+    - Stable: each member has what the target says
+    - Dead: the group is deleted; only this name reports it
     """
 
     EMPTY = "Empty"
@@ -200,7 +200,7 @@ class ConsumerGroup:
         self.targets: dict[str, Partitions] = {}
         # Expression -> the topics that it matched.
         self.regexes: dict[str, frozenset[str]] = {}
-        # What follows from the members: instance id -> member id, and whose each partition is.
+        # Derived from the members: instance id -> member id, and whose each partition is.
         self.static_ids: dict[str, str] = {}
         self.owners: dict[Partition, str] = {}
         # Kafka before 4.1 has left a record that goes with the group.
@@ -286,7 +286,7 @@ class ConsumerGroup:
         elif known is None:
             return
         else:
-            # What it wants stays for a moment: the tombstone of that follows.
+            # The subscription stays for a moment: its tombstone follows.
             member = with_current(
                 member,
                 ConsumerGroupCurrentMemberAssignmentValue(
@@ -315,7 +315,7 @@ class ConsumerGroup:
             if new.instance_id is not None:
                 self.static_ids[new.instance_id] = new.member_id
 
-    # -- what is to be seen -------------------------------------------------------------------------
+    # -- monitoring --------------------------------------------------------------------------------
 
     @property
     def state(self) -> ConsumerGroupState:
@@ -354,7 +354,7 @@ class ConsumerGroup:
         return [m for m in self.members.values() if m.classic is not None]
 
     def supports_classic(self, names: list[str]) -> bool:
-        """Whether one of these protocols is known to all who speak the classic protocol."""
+        """Whether all members of the classic protocol know one of these protocols."""
         known = [
             {name for name, _ in m.classic.protocols} for m in self.classic_members() if m.classic
         ]
@@ -368,7 +368,7 @@ class ConsumerGroup:
             for partition in self.target_for(member.member_id)
         )
 
-    # -- who may --------------------------------------------------------------------------------------
+    # -- checks ------------------------------------------------------------------------------------
 
     def member(self, member_id: str) -> ConsumerGroupMember:
         """The member of this id; raises KafkaError."""

@@ -1,10 +1,10 @@
-"""Pure: how a group of the consumer protocol goes on (KIP-848): its epochs, its target, its members' way there.
+"""Pure: how a group of the consumer protocol advances (KIP-848): its epochs, its target, its members' way there.
 
-- All is decided on a draft, the group as it will be when the records so far are replayed, and each decision a record.
+- All is decided on a draft, the group as it will be when the records so far are replayed; each change is a record.
 - The records may be written in several batches: a member gives a partition up before another one gets it.
 - A member stays in its epoch until it reports that it no longer owns what others are to get; then takes what is free.
 - An expression stands for the topics that the asking member may describe; if none asks, for the same topics as before.
-- A new target is made at once; KIP-1263's group.consumer.assignment.interval.ms is not known here.
+- A new target is made at once; group.consumer.assignment.interval.ms (KIP-1263) is not supported.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class GroupDraft:
         self._is_copy = False
 
     def write(self, *records: CoordinatorRecord) -> None:
-        """Decide that these records are written."""
+        """Add these records to the draft."""
         if not self._is_copy:
             self.group = self.group.copy()
             self._is_copy = True
@@ -145,7 +145,7 @@ class ConsumerGroupReconciler:
     def update(
         self, draft: GroupDraft, old: ConsumerGroupMember | None, new: ConsumerGroupMember
     ) -> bool:
-        """Write what the member wants, if it changed; returns whether its subscription changed."""
+        """Write the member's subscription, if it changed; returns whether it did."""
         if old != new:
             draft.write(member_record(draft.group.group_id, new))
         before = (frozenset[str](), "") if old is None else (old.topics, old.regex)
@@ -187,9 +187,9 @@ class ConsumerGroupReconciler:
     def expect_revocation(
         self, group_id: str, member: ConsumerGroupMember, now: Instant, *, anew: bool = True
     ) -> None:
-        """Set the deadline of a member that must give partitions back (its rebalance timeout), anew or if it has none.
+        """Set the deadline of a member that must revoke partitions (its rebalance timeout), again or if it has none.
 
-        It has none if it gave them back, and the record of that could not be written.
+        It has none if it revoked them, and the record of that could not be written.
         """
         key, timers = TimerKey(TimerKind.REBALANCE, group_id, member.member_id), self._state.timers
         if member.state is not MemberState.UNREVOKED_PARTITIONS:
@@ -246,7 +246,7 @@ def reconciled(
     revokes = member.state is MemberState.UNREVOKED_PARTITIONS
     if revokes and _still_owns(member.revoking, says_it_owns):
         return member if subscribes_to is None else _within(member, subscribes_to)
-    # Else what it was asked for is done; whether the target has moved on meanwhile is seen below.
+    # Otherwise the request is fulfilled; whether the target has moved on meanwhile is checked below.
     if member.state is MemberState.UNKNOWN:
         if says_it_owns is None or says_it_owns:
             raise KafkaError(
@@ -278,7 +278,7 @@ def _next(
             revoking=revoking,
         )
     missing = [p for p in target if p not in kept]
-    # What it has itself given back just now is free for itself, too.
+    # What it has just revoked is free for itself, too.
     free = [p for p in missing if owner_of(p) in (None, member.member_id)]
     waits = len(free) < len(missing)
     return replace(
@@ -292,7 +292,7 @@ def _next(
 
 
 def _within(member: ConsumerGroupMember, topic_ids: Set[bytes]) -> ConsumerGroupMember:
-    """The member, which must give back what is of other topics as well."""
+    """The member, which must revoke partitions of other topics as well."""
     kept = {p: since for p, since in member.assigned.items() if p[0] in topic_ids}
     if len(kept) == len(member.assigned):
         return member

@@ -1,10 +1,10 @@
-"""Pure: the consumer protocol of groups (KIP-848): ConsumerGroupHeartbeat, and who else asks, or is late.
+"""Pure: the consumer protocol of groups (KIP-848): ConsumerGroupHeartbeat, and requests of other and of late clients.
 
 - A member that comes with epoch 0 joins and owns nothing; with version 1 it brings its own id (KIP-1082).
-- A member whose epoch is ahead, or behind by more than one lost answer, is fenced: it gives up all and joins anew.
-- A static member that leaves with epoch -2 keeps what it has until its session ends; while it is there nobody takes its
-  place (UNRELEASED_INSTANCE_ID). A refused request changes nothing.
-- A deadline that drops a member is set again soon after, in case its records cannot be written.
+- A member whose epoch is ahead, or behind by more than one lost answer, is fenced: it gives up all and rejoins.
+- A static member that leaves with epoch -2 keeps its partitions until its session ends; while it is there no other may
+  take its place (UNRELEASED_INSTANCE_ID). A refused request changes nothing.
+- A deadline that removes a member is set again soon after, in case its records cannot be written.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Heartbeats:
             response.assignment = assignment_of(updated)
         return response
 
-    # -- who may ------------------------------------------------------------------------------------
+    # -- checks ------------------------------------------------------------------------------------
 
     def _validate(self, request: ConsumerGroupHeartbeatRequest, api_version: int) -> None:
         if api_version >= FIRST_VERSION_WITH_OWN_IDS or request.member_epoch != JOINING_EPOCH:
@@ -293,7 +293,7 @@ def assignment_of(member: ConsumerGroupMember) -> ConsumerGroupHeartbeatResponse
     )
 
 
-# After this long a member whose end could not be written is dropped once more.
+# After this time a member whose removal could not be written is removed once more.
 RETRY_MS = 500
 
 
@@ -311,7 +311,7 @@ class ConsumerGroups:
     # -- the log ------------------------------------------------------------------------------------
 
     def replay(self, key: ConsumerGroupKey, value: ConsumerGroupValue | None) -> None:
-        """Take one record in."""
+        """Replay one record."""
         consumers = self._state.consumers
         group = consumers.get(key.group_id)
         if value is None and isinstance(key, ConsumerGroupMetadataKey):
@@ -367,7 +367,7 @@ class ConsumerGroups:
         """LeaveGroup."""
         return self._classic.leave(group, request, now, step)
 
-    # -- what is to be seen -------------------------------------------------------------------------
+    # -- monitoring --------------------------------------------------------------------------------
 
     def described(self, request: ConsumerGroupDescribeRequest) -> ConsumerGroupDescribeResponse:
         """ConsumerGroupDescribe."""

@@ -1,7 +1,7 @@
 """Shell: the groups of this broker: which partition holds a group, and which broker coordinates it.
 
-`broker.coordinator.runtime` finds the coordinator of a request. When a topic is deleted, all coordinators are told,
-because of its offsets.
+`broker.coordinator.runtime` finds the coordinator of a request. When a topic is deleted, all coordinators delete its
+offsets.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class GroupCoordinator:
         create_topics: CreateTopics,
         new_id: Callable[[], str] = lambda: str(uuid4()),
     ) -> None:
-        """`image` is the published one; `new_id` gives the part of a member id that nobody had before."""
+        """`image` is the published one; `new_id` gives the unique part of a member id."""
         self.loads = Loads()
-        # Of all leads: what was counted must not become less when a partition moves.
+        # Of all leaderships: totals must not shrink when a partition moves.
         self.counts: Counter[Count] = Counter()
         self._topology = PublishedMetadataImage(image)
 
@@ -74,7 +74,7 @@ class GroupCoordinator:
         self.runtime = CoordinatorRuntime(topic, partitions=partitions, image=image, begin=begin)
 
     def start(self) -> None:
-        """Begin to read what this broker leads; requests are refused per partition until that is done."""
+        """Load the partitions that this broker leads; each refuses requests until it is loaded."""
         self.runtime.start()
 
     def stop(self) -> None:
@@ -97,7 +97,9 @@ class GroupCoordinator:
                 error = context.run(TopicsDeleted(topics=deleted), _OURSELVES)
                 if error is not None:
                     names = ", ".join(topic for topic, _ in deleted)
-                    _LOGGER.warning("Offsets of deleted topics %s stay: %s", names, error)
+                    _LOGGER.warning(
+                        "Failed to remove the offsets of deleted topics %s: %s", names, error
+                    )
 
     # -- requests -----------------------------------------------------------------------------------
 
@@ -106,7 +108,7 @@ class GroupCoordinator:
         return self.runtime.context_of(group_id).submit(request, client)
 
     def submit_to_all(self, request: Request, client: Client) -> list[Any]:
-        """The same request to every coordinator of this broker; raises KafkaError for what the first refuses."""
+        """The same request to every coordinator of this broker; raises the first refusal's KafkaError."""
         return [context.submit(request, client) for context in self.runtime.led_here()]
 
     def complete_transaction(self, partition: int, producer_id: int, committed: bool) -> None:
@@ -118,7 +120,7 @@ class GroupCoordinator:
             context.appended_by_others()
             context.shard.replay_end_of_transaction(producer_id, committed=committed)
 
-    # -- what is to be seen -------------------------------------------------------------------------
+    # -- monitoring --------------------------------------------------------------------------------
 
     def shards(self) -> Iterator[GroupCoordinatorShard]:
         """The machines of all partitions whose log has been read."""

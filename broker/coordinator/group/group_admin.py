@@ -1,9 +1,9 @@
-"""Pure: ListGroups, DescribeGroups, ConsumerGroupDescribe, DeleteGroups: what operators ask of groups.
+"""Pure: ListGroups, DescribeGroups, ConsumerGroupDescribe, DeleteGroups: operators' requests.
 
-- Filters are compared without regard to case. A state or type that we do not know matches nothing.
-- A group that is not there, or of the consumer protocol, is described as Dead, from version 6 on with
-  GROUP_ID_NOT_FOUND (KIP-1043). ListGroups tells of both kinds.
-- A consumer member's partitions that it has yet to give back it has still. Topics that are gone are left out.
+- Filters are compared without regard to case. An unknown state or type matches nothing.
+- A group that does not exist, or is of the consumer protocol, is described as Dead, from version 6 on with
+  GROUP_ID_NOT_FOUND (KIP-1043). ListGroups lists both kinds.
+- A consumer member still has the partitions that it has yet to revoke. Deleted topics are left out.
 - Only a group without members is deleted, and its offsets with it.
 """
 
@@ -98,7 +98,7 @@ class GroupAdmin:
             group_id=group_id,
             group_state=group.state.value,
             protocol_type=group.protocol_type or "",
-            # What members said is only known to be about one protocol once that is chosen.
+            # Members' metadata belong to one protocol only once that is chosen.
             protocol_data=(group.protocol_name or "") if stable else "",
             members=[_member(group, member, stable) for member in group.members.values()],
         )

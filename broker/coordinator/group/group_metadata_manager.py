@@ -1,7 +1,7 @@
-"""Pure: the groups of one partition's coordinator: what the log says of them, and their present state.
+"""Pure: the groups of one partition's coordinator: what the log has of them, and their present state.
 
 - Replicated, and changed only by `replay`: `metadata` (classic groups), `consumers`, `offsets`.
-- Not replicated: the timers, and `groups`, the present state of classic groups (who waits for what, who has joined
+- Not replicated: the timers, and `groups`, the present state of classic groups (which requests wait, who has joined
   since). They start anew when the log has been loaded: sessions count from then on.
 - A group that only has offsets (a "simple" one) has no members and no protocol; it is created when a request names it.
 """
@@ -35,9 +35,9 @@ class GroupMetadataManager:
         topology: CoordinatorMetadataImage | None = None,
         counts: Counter[Count] | None = None,
     ) -> None:
-        """`new_id` gives a text that nobody had before, for member ids; `topology` tells of topics.
+        """`new_id` gives a unique text for member ids; `topology` describes the topics.
 
-        `counts`: where this shard counts, together with others; it stays when the shard goes.
+        `counts`: the counters of this shard and others; they outlive the shard.
         """
         self.settings = settings
         self.new_id = new_id
@@ -51,7 +51,7 @@ class GroupMetadataManager:
         self.groups: dict[str, ClassicGroup] = {}
         self.timers = CoordinatorTimer()
         self.counts: Counter[Count] = Counter() if counts is None else counts
-        # Which topics the asking client may describe; None while there is no request, only time.
+        # Which topics the asking client may describe; None while a timer and not a request runs.
         self.sees: Callable[[str], bool] | None = None
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
@@ -109,7 +109,7 @@ class GroupMetadataManager:
         self.forget(group.group_id)
 
     def forget(self, group_id: str) -> None:
-        """The group is gone, with everything that waits in it."""
+        """The group is deleted, with everything that waits in it."""
         group = self.groups.pop(group_id, None)
         if group is None:
             return

@@ -62,7 +62,7 @@ class CoordinatorMetadataImage(Protocol):
 
 
 class EmptyMetadataImage:
-    """No topics at all: for machines that only read a log."""
+    """No topics at all: for shards that only read a log."""
 
     version = 0
     names_version = 0
@@ -136,7 +136,7 @@ class TopicRegexResolver:
         self._found: dict[str, frozenset[str]] = {}
 
     def of(self, expression: str) -> frozenset[str]:
-        """The topics whose whole name it matches: none if a broker with another syntax has let it in."""
+        """The topics whose whole name it matches: none if a broker with another syntax has admitted the expression."""
         if self._names_version != self._topology.names_version or len(self._found) >= MATCHES_MAX:
             self._names_version = self._topology.names_version
             self._found = {}
@@ -149,7 +149,7 @@ class TopicRegexResolver:
         try:
             matches = matcher(expression)
         except KafkaError:
-            return frozenset()  # As in Kafka: who would subscribe by it here is told.
+            return frozenset()  # As in Kafka: a client that subscribes by it here gets an error.
         return frozenset(name for name in self._topology.names() if matches(name))
 
 

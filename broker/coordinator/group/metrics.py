@@ -1,4 +1,4 @@
-"""Pure: what is to be seen of groups, under Kafka's names.
+"""Pure: the metrics of groups, under Kafka's names.
 
 It reads state and changes none.
 """

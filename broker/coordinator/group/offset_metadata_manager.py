@@ -78,7 +78,7 @@ class OffsetMetadataManager:
         self._state = state
         self._rebalancing = rebalancing
         self._to_expire: list[str] = []
-        # Group, topic and partition of what is to be deleted with its topic, and what was there then, pending or not.
+        # Group, topic and partition of what is to be deleted with its topic, and its value then, pending or not.
         self._to_delete: deque[tuple[str, str, int, list[OffsetAndMetadata]]] = deque()
 
     # -- OffsetCommit -------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ class OffsetMetadataManager:
             if generation_id != group.generation_id:
                 raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
         elif isinstance(request, OffsetCommitRequest):
-            # Producers before KIP-447 do not know their generation; everybody else does.
+            # Producers before KIP-447 do not know their generation; all other members do.
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
 
     def _check_metadata(self, metadata: str | None) -> ErrorCode:
@@ -292,13 +292,13 @@ class OffsetMetadataManager:
         """Delete some more of these; returns whether there are still more."""
         while self._to_delete and len(step.records) < EXPIRED_RECORDS_MAX:
             group_id, topic, partition, before = self._to_delete.popleft()
-            # What came since is of the topic that has this name now.
+            # Newer offsets are of the topic that has this name now.
             left = self._state.offsets.all_of(group_id, topic, partition)
             if left and all(each in before for each in left):
                 step.records.append(offset_tombstone(group_id, topic, partition))
         return bool(self._to_delete)
 
-    # -- the end of offsets -------------------------------------------------------------------------
+    # -- expiration --------------------------------------------------------------------------------
 
     def expire(self, now: Instant, step: ResultBuilder) -> bool:
         """Delete some expired offsets and groups without anything left; returns whether there is more to check."""
@@ -400,7 +400,7 @@ def _commit_record(
         expire_timestamp=expire_timestamp_ms,
     )
     if expire_timestamp_ms == NO_TIMESTAMP:
-        # The record that says when it expires has no room for these, and what it does not say we must not know.
+        # The record with the expiry time has no room for these, and what it lacks must not be known.
         value.leader_epoch = partition.committed_leader_epoch
         value.topic_id = topic_id
     return CoordinatorRecord(key, value)

@@ -1,7 +1,7 @@
-"""Shell: publishes to the lake what this broker leads: the ends of its partitions, its groups and their offsets.
+"""Shell: publishes this broker's checkpoint of offsets to the lake: the ends of its partitions, its groups' offsets.
 
-- It does so every `lake.offsets.interval.ms` if something has moved. What came after is lost with all disks.
-- A broker that stops publishes twice more, for PUBLISH_SECONDS in all. If it had not published before, it leaves out
+- It does so every `lake.offsets.interval.ms` if something has moved. Later offsets are lost if all disks are.
+- A stopping broker publishes twice more, for PUBLISH_SECONDS in all. If it had not published before, it leaves out
   coordinators without a group: it may have begun on empty disks by mistake.
 - A partition of `__consumer_offsets` goes with its groups, of one leader epoch, or not at all: until its coordinator is
   active the table keeps what it has. One pass is spread over turns of the event loop.
@@ -27,9 +27,9 @@ from kafka_ds.protocol.types import NO_UUID, uuid_text
 
 log = logging.getLogger(__name__)
 
-# Partitions that are looked at before others get their turn.
+# Partitions that are looked at before other tasks get their turn.
 PARTITIONS_AT_ONCE = 200
-# Of a partition's note all but the bytes on disk, which move with local retention, too.
+# Of a partition's row everything but the bytes on disk, which local retention changes, too.
 _SIGNIFICANT = 9
 # A stop waits no longer for a store that does not answer. On a busy machine a worker needs seconds to begin.
 PUBLISH_SECONDS = 30.0
@@ -67,12 +67,12 @@ class OffsetPublisher:
             try:
                 await self.publish()
             except (WorkerLost, WorkerFailed) as error:
-                log.warning("Offsets are not published to the lake, tried again: %s", error)
-            except Exception:  # the root of a task: nobody else would hear of it
-                log.exception("Offsets are not published to the lake")
+                log.warning("Failed to publish offsets to the lake, retrying: %s", error)
+            except Exception:  # The root of a task: an error would go unnoticed.
+                log.exception("Failed to publish offsets to the lake")
 
     async def publish_last(self, seconds: float) -> bool:
-        """Write what has moved, before this broker stops; what cannot be written in time is logged, and False."""
+        """Publish what has moved, before this broker stops; False if that fails in time, which is logged."""
         if self._interval_ms < 0:
             return True
         try:
@@ -82,10 +82,10 @@ class OffsetPublisher:
         except (TimeoutError, WorkerLost, WorkerFailed) as error:
             why = str(error) or f"the lake did not answer for {seconds:.1f} s"
             log.warning(
-                "The last committed offsets of groups are not published to the lake: %s", why
+                "Failed to publish the last committed offsets of groups to the lake: %s", why
             )
         except Exception:
-            log.exception("The last committed offsets of groups are not published to the lake")
+            log.exception("Failed to publish the last committed offsets of groups to the lake")
         return False
 
     async def publish(self, *, begins: bool = True) -> None:
@@ -151,7 +151,7 @@ class ShardCheckpoint(NamedTuple):
 
 
 def partition_row(partition: LeaderPartition) -> list[Any]:
-    """Where a partition that is led here is."""
+    """The row of a partition that is led here."""
     log = partition.log
     return [
         partition.topic,

@@ -1,7 +1,7 @@
-"""Pure: the committed offsets of groups, as the records of one partition of `__consumer_offsets` tell them.
+"""Pure: the committed offsets of groups, as the records of one partition of `__consumer_offsets` have them.
 
-What was committed in a transaction is pending under its producer id until the transaction ends. A transaction that
-commits does not go back behind a plain commit that was written after it: the log's order decides (KIP-98).
+Offsets committed in a transaction are pending under its producer id until the transaction ends. A transaction that
+commits does not undo a plain commit that was written after it: the log's order decides (KIP-98).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NO_TIMESTAMP = -1
 
 
 class OffsetAndMetadata(NamedTuple):
-    """One committed offset, and the offset of the record that says so."""
+    """One committed offset, and the offset of its record."""
 
     offset: int
     leader_epoch: int
@@ -56,7 +56,7 @@ class Offsets:
         """How many offsets are committed."""
         return sum(len(p) for topics in self.committed.values() for p in topics.values())
 
-    # -- looking ------------------------------------------------------------------------------------
+    # -- reading ------------------------------------------------------------------------------------
 
     def of_group(self, group_id: str) -> Mapping[str, Mapping[int, OffsetAndMetadata]]:
         """The group's offsets by topic and partition."""
@@ -116,9 +116,9 @@ class Offsets:
         record_offset: int,
         producer_id: int = NO_PRODUCER_ID,
     ) -> None:
-        """Take one record in."""
+        """Replay one record."""
         if value is None:
-            # A tombstone is final, whatever transaction it stands in (Kafka).
+            # A tombstone is final, whatever transaction it is in (Kafka).
             self._forget(key)
             return
         found = OffsetAndMetadata.of(value, record_offset)
@@ -128,7 +128,7 @@ class Offsets:
         groups.setdefault(key.group, {}).setdefault(key.topic, {})[key.partition] = found
 
     def replay_end_of_transaction(self, producer_id: int, *, committed: bool) -> None:
-        """Take the marker in that ends a producer's transaction."""
+        """Replay the marker that ends a producer's transaction."""
         for group_id, topics in self.pending.pop(producer_id, {}).items():
             if not committed:
                 continue
@@ -156,7 +156,7 @@ def _keys(
 
 
 def _remove(groups: dict[str, ByTopic], key: OffsetCommitKey) -> None:
-    """Take one offset out, and whatever is empty then."""
+    """Remove one offset, and whatever is empty then."""
     topics = groups.get(key.group)
     if topics is None:
         return

@@ -1,10 +1,10 @@
 """Pure: a group changes between the classic and the consumer protocol while it runs, with members of both (KIP-848).
 
 - The first member of the consumer protocol upgrades a classic group; when the last one leaves a classic group remains.
-  `group.consumer.migration.policy` says which may happen. The records say everything: tombstones, then the new group.
+  `group.consumer.migration.policy` says which may happen. The records have it all: tombstones, then the new group.
 - For classic members among the others there is no leader and no barrier: JoinGroup is answered at once, SyncGroup gives
-  what the coordinator has decided, a heartbeat asks to join again when the member has to give or may take something.
-- A client that is no member may bring a member id, but no owned partitions: another may own them by now.
+  what the coordinator has decided, a heartbeat asks to join again when the member has to revoke or may take something.
+- A client that is not a member may bring a member id, but no owned partitions: another may own them by now.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class ProtocolMigration:
                 "an unsupported custom assignor is in use. Please refer to the documentation or "
                 "switch to a default assignor before re-attempting the upgrade.",
             )
-        # All protocols of a member say the same about topics.
+        # All protocols of a member have the same metadata.
         subscription = decode_subscription(member.protocols[0][1])
         has = self.partitions_of(assignment.assigned_partitions) - assigned
         return ConsumerGroupMember(
@@ -242,7 +242,7 @@ class ProtocolMigration:
         classic.generation_id = group.epoch
         classic.protocol_name = classic.select_protocol()
         classic.state_changed_ms = now.now_ms
-        # What a member has yet to give back it has still: an upgrade that follows must know.
+        # It still has what it has yet to revoke: an upgrade that follows must know.
         assignments = {m.member_id: self.assignment_bytes(m, m.owned) for m in staying}
         step.records.append(group_record(classic, assignments))
         step.store(Downgrading(group_id=group.group_id))
@@ -257,7 +257,7 @@ class ProtocolMigration:
             self._rebalancing.begin_session(group, member, now)
         self._rebalancing.prepare(group, now, step)
 
-    # -- the members' own words ---------------------------------------------------------------------
+    # -- members' metadata --------------------------------------------------------------------------
 
     def partitions_of(
         self, topics: Iterable[AssignedTopicPartitions | OwnedTopicPartitions]
@@ -342,7 +342,7 @@ class ClassicMembers:
             old = self._member(draft, request, member_id)
             owns = any(each.partitions for each in subscription.owned_partitions)
             if owns and member_id not in draft.group.members:
-                # It was dropped and does not know: what it thinks that it owns may be another's by now.
+                # It was removed without knowing: what it thinks that it owns may be another's by now.
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
         except KafkaError as error:
             return refused_join(error.code)

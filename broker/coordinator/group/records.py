@@ -1,7 +1,7 @@
-"""Pure: the records of groups as Kafka 4.3 writes them, so that its tools, or its brokers, could go on from here.
+"""Pure: the records of groups as Kafka 4.3 writes them, so that its tools, or its brokers, can continue from here.
 
 Values are of version 3 for classic groups, 4 for offsets (which carries the topic's id), 1 for offsets whose committer
-said how long they are to be kept (OffsetCommit 2-4), 0 for all of the consumer protocol.
+set a retention time (OffsetCommit 2-4), 0 for all of the consumer protocol.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def group_record(group: ClassicGroup, assignments: Mapping[str, bytes]) -> Coord
 
 
 def group_tombstone(group_id: str) -> CoordinatorRecord:
-    """The group is gone."""
+    """The group is deleted."""
     return CoordinatorRecord(GroupMetadataKey(group=group_id), None)
 
 
@@ -151,7 +151,7 @@ def target_epoch_record(group_id: str, epoch: int, now_ms: int) -> CoordinatorRe
 
 
 def target_record(group_id: str, member_id: str, target: Partitions) -> CoordinatorRecord:
-    """What the member is to have."""
+    """The member's target assignment."""
     topics = [
         TargetTopicPartition(topic_id=topic_id, partitions=partitions)
         for topic_id, partitions in by_topic(target).items()
@@ -163,7 +163,7 @@ def target_record(group_id: str, member_id: str, target: Partitions) -> Coordina
 
 
 def current_record(group_id: str, member: ConsumerGroupMember) -> CoordinatorRecord:
-    """What the member has."""
+    """The member's current assignment."""
     return CoordinatorRecord(
         ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member.member_id),
         ConsumerGroupCurrentMemberAssignmentValue(
@@ -200,13 +200,13 @@ def regex_record(
 
 
 def regex_tombstone(group_id: str, regex: str) -> CoordinatorRecord:
-    """Nobody uses the expression any more."""
+    """The expression is no longer used."""
     key = ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex)
     return CoordinatorRecord(key, None)
 
 
 def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
-    """The member is gone; what it had first, so that nothing is left that nobody owns."""
+    """The member is gone; its assignment goes first, so that no partition is left without an owner."""
     return [
         CoordinatorRecord(key(group_id=group_id, member_id=member_id), None)
         for key in (
@@ -218,7 +218,7 @@ def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
 
 
 def consumer_group_tombstones(group: ConsumerGroup) -> list[CoordinatorRecord]:
-    """The group is gone; the record that makes it a group goes last."""
+    """The group is deleted; the record that makes it a group goes last."""
     group_id = group.group_id
     records = [r for member_id in group.members for r in member_tombstones(group_id, member_id)]
     records += [regex_tombstone(group_id, regex) for regex in group.regexes]

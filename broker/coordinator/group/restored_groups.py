@@ -1,6 +1,6 @@
 """Pure: groups from the lake (`__offsets`) as records of `__consumer_offsets` again, after all disks were lost.
 
-- A group comes back empty, in its last generation; its members join anew.
+- A group comes back empty, in its last generation; its members rejoin.
 - An offset above the end of the restored partition is reset to that end: new records will get those offsets.
 - Offsets of topics that no longer exist are not restored.
 """
@@ -27,7 +27,7 @@ NO_EPOCH = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TruncatedOffset:
-    """An offset that a group had committed beyond what came back."""
+    """A committed offset beyond the restored end."""
 
     group_id: str
     topic: str
@@ -56,8 +56,8 @@ def restored_groups(
 ) -> RestoredGroups:
     """The groups of one coordinator, out of the present rows of `__offsets`.
 
-    `end_of` tells the end of a topic's partition as far as that bounds what groups may have committed; None: it is not
-    there. A partition of a living leader has no such bound: its end is the largest offset that there can be.
+    `end_of` gives the end of a topic's partition as far as that bounds what groups may have committed; None: it does
+    not exist. A partition of a live leader has no such bound: its end is the largest offset that there can be.
     """
     found = RestoredGroups()
     mine = [row for row in rows if row.get("coordinator_partition") == coordinator_partition]
@@ -104,7 +104,7 @@ def _offset_record(row: Row, end: int) -> CoordinatorRecord:
     commit_time, expires = row["commit_time"], row["expire_timestamp"]
     value = OffsetCommitValue(
         offset=min(row["committed_offset"], end),
-        # The epoch of a record that is gone says nothing of the one that will be there.
+        # The epoch of a lost record need not be that of the next one there.
         leader_epoch=NO_EPOCH if is_set_back else row["committed_leader_epoch"],
         metadata=row["metadata"] or "",
         commit_timestamp=NO_TIMESTAMP if commit_time is None else commit_time,

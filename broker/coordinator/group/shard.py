@@ -1,10 +1,10 @@
 """Pure: the coordinator of all groups in one partition of `__consumer_offsets`.
 
-- There is one event at a time, from `handle` (or `tick`) to the end of `written`: the caller appends the
-  result's records together, replays each, and reports. Only the wait until they are committed overlaps with others.
+- There is one event at a time, from `handle` (or `tick`) to the end of `written`: the caller appends the result's
+  records together, replays each, and reports. Only the wait until they are committed overlaps with others.
 - Replicated state is what a restart would find, and changes only in `replay`: a record that could not be written has
-  changed none of it. Other state (who waits, whose session ends when) changes with events; what members will act upon
-  waits for `stored`, and `not_stored` takes back what cannot stay.
+  changed none of it. Other state (which requests wait, when sessions end) changes with events; what members will act
+  upon waits for `stored`, and `not_stored` undoes what cannot stay.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class FetchOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicsDeleted:
-    """These topics, as (name, id), are gone: nobody needs their offsets."""
+    """These topics, as (name, id), are deleted: their offsets are not needed any more."""
 
     topics: tuple[tuple[str, bytes], ...]
 
@@ -135,7 +135,7 @@ class GroupCoordinatorShard:
     # -- the log ------------------------------------------------------------------------------------
 
     def replay_batch(self, data: bytes | bytearray, position: int, header: BatchHeader) -> int:
-        """Replay a batch of the log; how many records it had. Raises CorruptRecord or MalformedFrame.
+        """Replay a batch of the log; returns the number of records. Raises CorruptRecord or MalformedFrame.
 
         A value that cannot be understood (of a later Kafka, say) is an error, because the offsets loaded without it
         might be old. A key that cannot be understood concerns nothing that this version knows, and is skipped.
@@ -176,7 +176,7 @@ class GroupCoordinatorShard:
         record_offset: int,
         producer_id: int = NO_PRODUCER_ID,
     ) -> None:
-        """Take one record of the log in."""
+        """Replay one record of the log."""
         if isinstance(key, GroupMetadataKey):
             if value is None:
                 self.state.metadata.pop(key.group, None)
@@ -193,7 +193,7 @@ class GroupCoordinatorShard:
             )
 
     def replay_end_of_transaction(self, producer_id: int, *, committed: bool) -> None:
-        """Take the marker in that ends a producer's transaction."""
+        """Replay the marker that ends a producer's transaction."""
         self.state.offsets.replay_end_of_transaction(producer_id, committed=committed)
 
     def loaded(self, now: Instant) -> CoordinatorResult:
@@ -245,7 +245,7 @@ class GroupCoordinatorShard:
     def not_stored(
         self, result: CoordinatorResult, code: ErrorCode, now: Instant
     ) -> CoordinatorResult:
-        """The records of a result could not be appended; `code` is for those who wait."""
+        """The records of a result could not be appended; `code` is the waiting clients' error."""
         step = ResultBuilder()
         match result.storing:
             case None | RemovingGroups() | Upgrading() | Downgrading():
@@ -267,7 +267,7 @@ class GroupCoordinatorShard:
     def handle(
         self, request: Request, client: Client, ticket: Ticket, now: Instant
     ) -> CoordinatorResult:
-        """Decide what a request comes to."""
+        """Decide the outcome of a request."""
         # The request may be an operator's, who may not describe the topics that the others' expressions match.
         self.state.sees = None if isinstance(request, LeaveGroupRequest) else client.sees
         try:
@@ -441,7 +441,7 @@ class GroupCoordinatorShard:
 
 
 def _check_members(value: GroupMetadataValue) -> None:
-    """No member, and no instance, is in a group twice: what says so was not written by a coordinator."""
+    """No member, and no instance, is in a group twice: a coordinator never writes that."""
     names = [member.member_id for member in value.members]
     instances = [m.group_instance_id for m in value.members if m.group_instance_id is not None]
     if len({*names}) < len(names) or len({*instances}) < len(instances):

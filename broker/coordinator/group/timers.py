@@ -1,6 +1,6 @@
 """Pure: deadlines that are moved often and reached rarely.
 
-Moving a deadline to later costs a dictionary entry (every heartbeat moves one); the heap learns of it when the old
+Moving a deadline to later costs a dictionary entry (every heartbeat moves one); the heap is updated when the old
 deadline comes up. One heap entry counts for each key, the earliest.
 """
 
@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 
 class TimerKind(IntEnum):
-    """What is due."""
+    """The kind of a deadline."""
 
     SESSION = 0
-    """A member has not been heard of, or did not come back with the id that it was given."""
+    """A member's session has ended, or it did not come back with the id that it was given."""
     JOIN = 1
     """The members of a rebalance have had their time to join."""
     SYNC = 2
@@ -54,7 +54,7 @@ class CoordinatorTimer:
             self._queue(key, deadline_ms)
 
     def cancel(self, key: TimerKey) -> None:
-        """Take the key's deadline away, if it has one."""
+        """Remove the key's deadline, if it has one."""
         self.deadlines.pop(key, None)
 
     def get(self, key: TimerKey) -> int | None:

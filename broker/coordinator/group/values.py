@@ -1,4 +1,4 @@
-"""Pure: inputs and outputs of the machine of groups.
+"""Pure: inputs and outputs of the groups' shard.
 
 Values only; `broker.coordinator.result` has those of every coordinator.
 """
@@ -31,7 +31,7 @@ NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 
 
 def sees_all(topic: str) -> bool:
-    """Without an authorizer every topic may be described by everybody."""
+    """Without an authorizer every topic may be described by every client."""
     return True
 
 
@@ -63,7 +63,7 @@ class CoordinatorRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoringAssignment:
-    """The leader has spoken: once this is in the log, the generation is stable."""
+    """The leader has sent it: once this is in the log, the generation is stable."""
 
     group_id: str
     generation_id: int
@@ -79,7 +79,7 @@ class ReplacingStatic:
     new_member_id: str
     former_leader_id: str | None
     api_version: int
-    # What it was before, in case that it must be taken back.
+    # Its former state, in case that it must be restored.
     old_member_id: str
     old_protocols: Protocols
     old_rebalance_timeout_ms: int
@@ -142,12 +142,12 @@ class ResultBuilder:
         self.lines.append(LogLine(text, {"group": group_id, **fields}))
 
     def store(self, storing: Storing) -> None:
-        """Say what the records mean; no event means two things."""
+        """Set the meaning of the records; no event has two."""
         assert self.storing is None
         self.storing = storing
 
     def result(self) -> CoordinatorResult:
-        """What it has come to."""
+        """The finished result."""
         assert self.storing is None or self.records, "what is stored is stored by records"
         return CoordinatorResult(
             records=tuple(self.records),

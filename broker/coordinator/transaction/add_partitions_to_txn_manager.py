@@ -1,10 +1,11 @@
 """Shell: checks before an append that a transactional write belongs to an open transaction (KIP-890).
 
-- If the transaction is open in the log nothing is asked; else its coordinator is, here or by AddPartitionsToTxn. Writes
-  of the same producer that come meanwhile wait behind the first.
-- No write may arrive after its transaction's marker: one that comes meanwhile makes the answer void, and while the log
-  knows a newer coordinator than the metadata nobody is asked. A client that joins by writing is asked for once more:
-  the marker may be of the transaction before (KAFKA-18575), else it writes again (CONCURRENT_TRANSACTIONS).
+- If the transaction is open in the log nothing is asked; else its coordinator is, here or by AddPartitionsToTxn. Later
+  writes of the same producer wait behind the first.
+- No write may arrive after its transaction's marker: a marker that comes meanwhile voids the answer, and while the log
+  knows a newer coordinator than the metadata no coordinator is asked. For a client that joins by writing the question
+  is repeated once: the marker may be of the transaction before (KAFKA-18575); else it writes again
+  (CONCURRENT_TRANSACTIONS).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class TransactionSupportedOperation(IntEnum):
-    """What a client's version knows of KIP-890."""
+    """What a client's version supports of KIP-890."""
 
     NOTHING = 0
     ABORTABLE = 1
@@ -50,7 +51,7 @@ class TransactionSupportedOperation(IntEnum):
 
 
 def support_of(version: int, first_that_joins: int) -> TransactionSupportedOperation:
-    """What a version knows; the one before the first that joins knows the error."""
+    """What a version supports; the one before the first that joins knows the error."""
     if version >= first_that_joins:
         return TransactionSupportedOperation.JOINS
     return (
@@ -60,7 +61,7 @@ def support_of(version: int, first_that_joins: int) -> TransactionSupportedOpera
     )
 
 
-# The coordinator cannot answer now, or does not know yet what this broker knows: a write that is retried.
+# The coordinator cannot answer now, or is behind this broker's metadata: a write that is retried.
 _NOT_NOW = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -76,7 +77,7 @@ WAITING_MAX = 1_000
 
 
 class TransactionalWriter(NamedTuple):
-    """Who writes: a transactional id's producer, whose client knows so much of KIP-890."""
+    """The writer: a transactional id's producer, and its client's support of KIP-890."""
 
     transactional_id: str
     producer: ProducerIdAndEpoch
@@ -97,7 +98,7 @@ class PartitionToVerify:
 
     @property
     def content(self) -> Hashable:
-        """Whose transaction, and whether the partition is to be added."""
+        """The transaction, and whether the partition is to be added."""
         return self.writer.producer, self.writer.support is TransactionSupportedOperation.JOINS
 
 
@@ -130,7 +131,7 @@ class AddPartitionsToTxnRequests:
     def answers(
         self, items: Sequence[PartitionToVerify], response: AddPartitionsToTxnResponse
     ) -> Iterable[ErrorCode]:
-        """What the coordinator says of each."""
+        """The coordinator's answer for each."""
         codes: dict[Hashable, int] = {
             (each.transactional_id, topic.name, partition.partition_index): (
                 partition.partition_error_code
@@ -162,7 +163,7 @@ class PendingVerification:
             self._waiting.append((passed, refused))
 
     async def before(self, do: Callable[[], Any]) -> Any:
-        """What `do` gives when it may be done, which it is in the turn of the answer; raises KafkaError."""
+        """Runs `do` when it may be done, in the turn of the answer, and returns its result; raises KafkaError."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def passed() -> None:
@@ -190,7 +191,7 @@ class PendingVerification:
                 continue
             try:
                 passed()
-            except Exception:  # The others have to hear of it all the same, or they wait for ever.
+            except Exception:  # The others must be answered all the same, or they wait for ever.
                 _LOGGER.exception(
                     "internal error while appending a write that has waited for its transaction"
                 )
@@ -198,7 +199,7 @@ class PendingVerification:
 
 
 class AddPartitionsToTxnManager:
-    """Asks coordinators, here and elsewhere, what belongs to transactions."""
+    """Asks coordinators, here and elsewhere, whether writes belong to transactions."""
 
     def __init__(
         self,

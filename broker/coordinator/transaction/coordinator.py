@@ -103,21 +103,21 @@ class TransactionCoordinator:
             markers, armed_from_environment(TRANSACTION_POINTS)
         )
 
-    # -- beginning and ending -----------------------------------------------------------------------
+    # -- start and end ------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to read what this broker leads; requests are refused per partition until that is done."""
+        """Load the partitions that this broker leads; each refuses requests until it is loaded."""
         self.runtime.start()
 
     def stop(self) -> None:
-        """Take nothing more."""
+        """Accept nothing more."""
         self.runtime.stop()
         self._marker_sender.stop()
         self._join_sender.stop()
         self.marker_channel.stop()
 
     def apply(self, events: Sequence[Event]) -> None:
-        """Begin to read the partitions that are led here now; stop waiting for brokers that are gone."""
+        """Load the partitions that are led here now; stop waiting for brokers that are gone."""
         self._marker_sender.apply(events)
         self._join_sender.apply(events)
         if any(
@@ -155,7 +155,7 @@ class TransactionCoordinator:
         *,
         client_version: int = 0,
     ) -> Any:
-        """Take partitions into the transaction: None."""
+        """Add partitions to the transaction: None."""
         listed = tuple(partitions)
 
         return self.runtime.context_of(transactional_id).submit(
@@ -184,7 +184,7 @@ class TransactionCoordinator:
         committed: bool,
         client_version: int,
     ) -> Any:
-        """Decide the transaction; who goes on afterwards: ProducerIdAndEpoch."""
+        """Decide the transaction; returns the producer that continues: ProducerIdAndEpoch."""
         context = self.runtime.context_of(transactional_id)
 
         def submit(spare_producer_id: int | None) -> Any:
@@ -217,10 +217,10 @@ class TransactionCoordinator:
         answer = submit(producer_id)
         return await answer if isinstance(answer, asyncio.Future) else answer
 
-    # -- what is to be seen -------------------------------------------------------------------------
+    # -- monitoring --------------------------------------------------------------------------------
 
     def find(self, transactional_id: str) -> TransactionMetadata | None:
-        """What is known of a transactional id; raises KafkaError where that is not here."""
+        """The state of a transactional id; raises KafkaError if it is not here."""
         return self.runtime.context_of(transactional_id).check().find(transactional_id)
 
     def all(self) -> Iterator[TransactionMetadata]:

@@ -1,8 +1,8 @@
 """Pure: with which sequence transactional writes may begin in a partition that does not know their producer (KIP-890).
 
-If the first of several writes is refused for a moment, the ones behind it must not pass: it would be out of order for
-good. Where the first who tried is a client of the second protocol, the first sequence is 0, whoever writes it; else
-no later one than the lowest that was tried. As Kafka's VerificationStateEntry, it is one entry per producer id.
+If the first of several writes is refused for a moment, the ones behind it must not pass: they would be out of order for
+good. If a client of the second protocol tried first, the first sequence is 0; else it is at most the lowest sequence
+that was tried. As Kafka's VerificationStateEntry, it is one entry per producer id.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Key(NamedTuple):
 
 @dataclass(slots=True)
 class _VerificationStateEntry:
-    """The newest epoch that was tried, its lowest sequence, and whether who tried first begins with 0."""
+    """The newest epoch that was tried, its lowest sequence, and whether the first try must begin with 0."""
 
     epoch: int
     lowest: int

@@ -1,7 +1,7 @@
-"""Shell: what follows a committed decision: a marker in each partition, here or elsewhere, then the completing record.
+"""Shell: completes committed decisions: a marker in each partition, here or elsewhere, then the completing record.
 
-- A marker counts when it is below the high watermark. A decision is never given up while its coordinator is led here:
-  a partition that cannot take its marker is asked again, one that is gone needs none. The next leader does it else.
+- A marker counts when it is below the high watermark. A decision is never given up while its coordinator is led here: a
+  partition that cannot take its marker is asked again, a deleted one needs none. Otherwise the next leader does it.
 - A fenced marker is dropped: there is a newer transaction, or a newer coordinator, which completes this one.
 - One of KIP-890's protocol that finds a transaction of its epoch open is late: INVALID_PRODUCER_EPOCH (KIP-1228).
 - What can be written at once is written before the answer goes out: the next transaction finds this one complete.
@@ -38,7 +38,7 @@ from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.records.batch import ControlType, end_transaction_marker
 from kafka_ds.segments.producers import AppendOrigin
 
-# A newer epoch of the producer has been there: this transaction is over.
+# The partition has seen a newer epoch of the producer: this transaction is over.
 FENCED = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
 
 # The groups of a partition take a transaction's end: partition, producer id, whether it commits.
@@ -87,7 +87,7 @@ class MarkerWriter:
     def write(
         self, marker: TxnMarkerEntry, where: TopicPartition
     ) -> ErrorCode | Awaitable[ErrorCode]:
-        """Append a marker; what came of it, once that is committed."""
+        """Append a marker; returns its outcome, once that is committed."""
         try:
             partition = self._partitions.get(where.topic, where.partition)
             _check_late(marker, partition)
@@ -146,7 +146,7 @@ class PendingMarker:
 
     @property
     def content(self) -> Hashable:
-        """Which marker it is."""
+        """Identifies the marker."""
         return self.marker
 
 
@@ -179,7 +179,7 @@ class WriteTxnMarkersRequests:
     def answers(
         self, items: Sequence[PendingMarker], response: WriteTxnMarkersResponse
     ) -> Iterable[ErrorCode]:
-        """What came of each; what is not answered is not known, and asked again."""
+        """The outcome of each; a missing one is unknown, and asked again."""
         codes: dict[Hashable, int] = {
             (marker.producer_id, topic.name, partition.partition_index): partition.error_code
             for marker in response.markers
@@ -209,7 +209,7 @@ class MarkerSender:
     def write(
         self, marker: TxnMarkerEntry, where: TopicPartition
     ) -> ErrorCode | Awaitable[ErrorCode]:
-        """Have a marker written; what came of it, once that is committed."""
+        """Have a marker written; returns its outcome, once that is committed."""
         partition = self._image.partition(where.topic, where.partition)
         if partition is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -223,7 +223,7 @@ class MarkerSender:
 
     async def _written_elsewhere(self, answer: Awaitable[ErrorCode]) -> ErrorCode:
         code = await answer
-        # Whether the partition exists is for this broker's metadata to say: those of the other one may be older.
+        # Only this broker's metadata decide whether the partition exists: the other one's may be older.
         is_unknown = code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return ErrorCode.NOT_LEADER_OR_FOLLOWER if is_unknown else code
 
@@ -236,9 +236,9 @@ def is_settled(code: ErrorCode) -> bool:
 _LOGGER = logging.getLogger(__name__)
 
 MARKER_RETRY_SECONDS = 0.1
-# After a mistake of ours, which may come again.
+# After an internal error, which may repeat.
 BEGIN_AGAIN_SECONDS = 1.0
-# How many markers are written before others get their turn.
+# How many markers are written before other tasks get their turn.
 MARKERS_AT_ONCE = 100
 
 Outcome: TypeAlias = ErrorCode | Awaitable[ErrorCode]
@@ -252,12 +252,12 @@ class TransactionMarkerChannelManager:
         self._markers = markers
         self._crash_points = crash_points
         self._tasks: set[asyncio.Task[None]] = set()
-        # What decided transactions still want, for the metrics.
+        # What decided transactions still need, for the metrics.
         self.markers_left = 0
         self.ends_left = 0
 
     def perform(self, context: Context, effect: WriteMarkers) -> None:
-        """Write what can be written at once, and go on with the rest in a task; what raises is begun again."""
+        """Write what can be written at once, and the rest in a task; after an error it starts again."""
         self._crash_points.at("after_prepare")
         try:
             self._write(context, effect.transaction)
@@ -301,7 +301,7 @@ class TransactionMarkerChannelManager:
         self._begin_again(context, decided)
 
     def _begin_again(self, context: Context, decided: TransactionMetadata) -> None:
-        """Nobody else would complete it before another broker leads the coordinator's partition."""
+        """Only this broker completes it, until another one leads the coordinator's partition."""
 
         async def again() -> None:
             await asyncio.sleep(BEGIN_AGAIN_SECONDS)
@@ -340,7 +340,7 @@ class TransactionMarkerChannelManager:
             for where, outcome in outcomes.items():
                 code = outcome if isinstance(outcome, ErrorCode) else await outcome
                 if code is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
-                    # Another broker coordinates this: it has found the decision, and completes it.
+                    # Another broker coordinates this: it has loaded the decision, and completes it.
                     self._fenced(decided, where, code)
                     return
                 if code in FENCED:

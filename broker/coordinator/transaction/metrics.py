@@ -43,7 +43,7 @@ LATE_AFTER_MS = 5 * 60_000
 
 
 def transaction_samples(transactions: TransactionCoordinator) -> Iterator[Sample]:
-    """Transactional ids by state, and what is left to do for decided transactions."""
+    """Transactional ids by state, and the pending work of decided transactions."""
     states: Counter[TransactionState] = Counter()
     for context in transactions.runtime.begun():
         states.update(each.state for each in context.shard)

@@ -41,7 +41,7 @@ class NeedsProducerId(Exception):
     """The event needs a new producer id: call again with one."""
 
 
-# A request: a method of the machine, called with the time.
+# A request: a method of the shard, called with the time.
 Event = Callable[["TransactionCoordinatorShard", int], CoordinatorResult]
 
 
@@ -52,7 +52,7 @@ class TransactionCoordinatorShard:
         self._settings = settings
         self._transactions: dict[str, TransactionMetadata] = {}
         self._ongoing: set[str] = set()
-        # What is left of the last look for time-outs, and when the next ones are due.
+        # The rest of the last check for timeouts, and when the next one is due.
         self._round: Iterator[CoordinatorResult] = iter(())
         self._is_round_open = False
         self._abort_due_ms = self._expire_due_ms = 0
@@ -60,7 +60,7 @@ class TransactionCoordinatorShard:
     # -- the log ------------------------------------------------------------------------------------
 
     def replay_batch(self, data: bytes | bytearray, position: int, header: BatchHeader) -> int:
-        """Replay a batch of the log; how many records it had. Raises CorruptRecord or MalformedFrame."""
+        """Replay a batch of the log; returns the number of records. Raises CorruptRecord or MalformedFrame."""
         records = [] if header.is_control else read_records(data, position, header)
         for record in records:
             known = decode_record(record.key or b"", record.value)
@@ -104,19 +104,19 @@ class TransactionCoordinatorShard:
         )
 
     def handle(self, event: Event, ticket: Ticket, now: Instant) -> CoordinatorResult:
-        """Decide what a request comes to; raises KafkaError, or NeedsProducerId."""
+        """Decide the outcome of a request; raises KafkaError, or NeedsProducerId."""
         return event(self, now.now_ms)
 
     def written(
         self, result: CoordinatorResult, code: ErrorCode | None, now: Instant
     ) -> CoordinatorResult | None:
-        """A record could not be appended, if there is a code: what else is due waits for the next look."""
+        """A record could not be appended, if there is a code: what else is due waits for the next check."""
         if code is not None:
             self._round, self._is_round_open = iter(()), False
         return None
 
     def find(self, transactional_id: str) -> TransactionMetadata | None:
-        """What is known of a transactional id."""
+        """The state of a transactional id."""
         return self._transactions.get(transactional_id)
 
     def __iter__(self) -> Iterator[TransactionMetadata]:
@@ -136,7 +136,7 @@ class TransactionCoordinatorShard:
         now_ms: int,
         spare_producer_id: int | None = None,
     ) -> CoordinatorResult:
-        """The producer that goes on under this transactional id; raises KafkaError."""
+        """The next producer of this transactional id; raises KafkaError."""
         if not transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         if not 0 < timeout_ms <= self._settings.transaction_max_timeout_ms:
@@ -160,7 +160,7 @@ class TransactionCoordinatorShard:
         if known.state is TransactionState.ONGOING:
             if expected is not None and expected != _producer_of(known):
                 raise KafkaError(ErrorCode.PRODUCER_FENCED)
-            # Who named its epoch names it again, and is known by it then.
+            # A producer that named its epoch names it again, and is recognised by it.
             last_epoch = NO_EPOCH if expected is None else expected.producer_epoch
             again = KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
             return self._fence(known, now_ms, again, last_epoch=last_epoch)
@@ -185,7 +185,7 @@ class TransactionCoordinatorShard:
     ) -> CoordinatorResult:
         """Abort an open transaction under an epoch that its producer does not have.
 
-        `client_version`: of the first protocol its producer is fenced; of the second it may say that it aborts, too.
+        `client_version`: of the first protocol its producer is fenced; of the second it may abort, too.
         """
         assert known.producer_epoch < EPOCH_MAX, "a producer id is changed before its last epoch"
         fenced = known.changed(
@@ -207,7 +207,7 @@ class TransactionCoordinatorShard:
         now_ms: int,
         client_version: int,
     ) -> CoordinatorResult:
-        """Take partitions into the transaction, which begins with the first; raises KafkaError."""
+        """Add partitions to the transaction, which begins with the first; raises KafkaError."""
         known = self._speaking(transactional_id, producer)
         added = frozenset(partitions)
         if known.state is TransactionState.ONGOING:
@@ -234,7 +234,7 @@ class TransactionCoordinatorShard:
         return CoordinatorResult(response=None)
 
     def _speaking(self, transactional_id: str, producer: ProducerIdAndEpoch) -> TransactionMetadata:
-        """The transaction of who speaks, if it may be changed; raises KafkaError."""
+        """The transaction of the requesting producer, if it may be changed; raises KafkaError."""
         if not transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         known = self._transactions.get(transactional_id)
@@ -258,17 +258,17 @@ class TransactionCoordinatorShard:
         now_ms: int,
         spare_producer_id: int | None = None,
     ) -> CoordinatorResult:
-        """Decide the transaction, or say again what was decided; raises KafkaError."""
+        """Decide the transaction, or repeat the earlier decision; raises KafkaError."""
         bumps_epoch = client_version >= TRANSACTION_VERSION_2
         known, is_repeat = self._ending(transactional_id, producer, bumps_epoch=bumps_epoch)
         if known.state is TransactionState.ONGOING:
             if is_repeat:
                 raise KafkaError(ErrorCode.PRODUCER_FENCED)
         elif known.state.is_decided:
-            # A repeat, or the end of the next transaction: what it gets is known when this one is complete.
+            # A repeat, or the end of the next transaction: the answer is known when this one is complete.
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
         elif not (bumps_epoch and not is_repeat and not committed):
-            # Only who bumps epochs may abort nothing: it cannot know whether its first write arrived.
+            # Only a client that bumps epochs may abort nothing: it cannot know whether its first write arrived.
             return _said_again(
                 known, committed=committed, is_answerable=is_repeat or not bumps_epoch
             )
@@ -278,7 +278,8 @@ class TransactionCoordinatorShard:
                 committed=committed,
                 now_ms=now_ms,
                 response=_producer_of(known),
-                # Whatever its writes said: markers of the second protocol are late under an epoch that was not raised.
+                # Whatever its writes claimed: markers of the second protocol are late under an epoch that was not
+                # raised.
                 client_version=client_version,
             )
         return _decided_with_next_epoch(known, committed, now_ms, spare_producer_id)
@@ -286,7 +287,9 @@ class TransactionCoordinatorShard:
     def _ending(
         self, transactional_id: str, producer: ProducerIdAndEpoch, *, bumps_epoch: bool
     ) -> tuple[TransactionMetadata, bool]:
-        """The transaction of who ends it, and whether it was ended already with an answer that got lost."""
+        """The transaction of the producer that ends it, and whether it was ended already with an answer that got
+        lost.
+        """
         if not transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         known = self._transactions.get(transactional_id)
@@ -320,9 +323,9 @@ class TransactionCoordinatorShard:
         return 0 if self._is_round_open else min(self._abort_due_ms, self._expire_due_ms)
 
     def tick(self, now: Instant) -> CoordinatorResult | None:
-        """The next transaction that has timed out, or transactional id that is forgotten; None if there is none.
+        """The next transaction that has timed out, or transactional id that has expired; None if there is none.
 
-        They are looked for at intervals, as in Kafka: a transaction stays open slightly longer than its producer said.
+        They are looked for at intervals, as in Kafka: a transaction stays open slightly longer than its timeout.
         """
         if not self._is_round_open:
             looks = []
@@ -352,8 +355,8 @@ class TransactionCoordinatorShard:
             if known is None or known.state is not TransactionState.ONGOING:
                 continue  # Others may change while this goes on.
             if known.started_ms + known.timeout_ms < now_ms:
-                # Nobody has taken the producer's place: it may go on under the raised epoch (KIP-588, KIP-890), which
-                # it hears if it asks for it by its own, or aborts. The last epoch of all is only for fencing.
+                # The producer was not replaced: it may continue under the raised epoch (KIP-588, KIP-890), which it
+                # learns if it asks for it by its own, or aborts. The last epoch of all is only for fencing.
                 is_last = known.is_epoch_exhausted
                 fenced = self._fence(
                     known,
@@ -368,7 +371,7 @@ class TransactionCoordinatorShard:
                 )
 
     def expired(self, now_ms: int) -> Iterator[CoordinatorResult]:
-        """Forget transactional ids that nobody has used for long; others may change while this goes on."""
+        """Remove transactional ids that were not used for long; others may change while this goes on."""
         for known in self:
             if self._transactions.get(known.transactional_id) is not known:
                 continue
@@ -458,7 +461,7 @@ def _decided(
 def _decided_with_next_epoch(
     known: TransactionMetadata, committed: bool, now_ms: int, spare_producer_id: int | None
 ) -> CoordinatorResult:
-    """Decide, and raise the epoch in the same record: what comes late from before is fenced (KIP-890)."""
+    """Decide, and raise the epoch in the same record: later requests of the old one are fenced (KIP-890)."""
     epoch = known.producer_epoch + 1
     following = ProducerIdAndEpoch(known.producer_id, epoch)
     next_producer_id = NO_PRODUCER_ID

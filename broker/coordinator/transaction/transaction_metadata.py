@@ -1,4 +1,4 @@
-"""Pure: what is known of a transactional id, its states, and its record in `__transaction_state`.
+"""Pure: the metadata of a transactional id, its states, and its record in `__transaction_state`.
 
 - Metadata is never changed but replaced: `changed` returns the next one and checks the step, as Kafka's table has it.
 - Numbers and names of states are Kafka's. The value's version is 1, which Kafka reads since 3.5: with it the previous
@@ -26,10 +26,10 @@ from kafka_ds.protocol.topic_partition import TopicPartition
 
 
 class TransactionState(Enum):
-    """How far a transactional id's transaction is: (number in the log, name)."""
+    """The state of a transactional id: (number in the log, name)."""
 
     EMPTY = (0, "Empty")
-    """There is a producer, and nothing has been written by it."""
+    """There is a producer, and it has written nothing."""
     ONGOING = (1, "Ongoing")
     """Partitions belong to the transaction, and it has not been decided."""
     PREPARE_COMMIT = (2, "PrepareCommit")
@@ -41,18 +41,18 @@ class TransactionState(Enum):
     COMPLETE_ABORT = (5, "CompleteAbort")
     """All markers are written."""
     DEAD = (6, "Dead")
-    """The transactional id has expired; never in the log, where a tombstone says it."""
+    """The transactional id has expired; never in the log, where a tombstone takes its place."""
     PREPARE_EPOCH_FENCE = (7, "PrepareEpochFence")
     """The epoch is being raised above that of the producer that is to be aborted; never in the log."""
 
     @property
     def number(self) -> int:
-        """What stands for the state in the log."""
+        """The number of the state in the log."""
         return self.value[0]
 
     @property
     def shown(self) -> str:
-        """What operators are shown."""
+        """Its name for operators."""
         return self.value[1]
 
     @property
@@ -62,7 +62,7 @@ class TransactionState(Enum):
 
     @property
     def is_in_log(self) -> bool:
-        """Whether records say this; the others are passed through in memory only."""
+        """Whether records have this state; the others are passed through in memory only."""
         return self not in (TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE)
 
     @property
@@ -116,7 +116,7 @@ class ProducerIdAndEpoch(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionMetadata:
-    """What is known of a transactional id: one record of `__transaction_state`."""
+    """The metadata of a transactional id: one record of `__transaction_state`."""
 
     transactional_id: str
     producer_id: int
@@ -220,7 +220,7 @@ def encode_record(
 
 
 def decode_record(key: bytes, value: bytes | None) -> tuple[str, TransactionMetadata | None] | None:
-    """What a record says; None for one of another type. Raises MalformedFrame."""
+    """The metadata in a record; None for one of another type. Raises MalformedFrame."""
     known = decode_key(key)
     if known is None:
         return None
