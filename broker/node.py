@@ -229,7 +229,7 @@ class Node(KafkaBroker):
         of_cluster = self.config.topic.min_insync_replicas
         if "min.insync.replicas" in self.config.origins and of_file != of_cluster:
             log.warning(
-                "min.insync.replicas=%d of %s does not count: the cluster has %d; "
+                "ignoring min.insync.replicas=%d of %s: the cluster has %d; "
                 "`kafka-configs --entity-type brokers --entity-default` changes it",
                 of_file,
                 self.config.origins["min.insync.replicas"],
@@ -494,7 +494,7 @@ class Node(KafkaBroker):
 
     def _fail(self, error: BaseException) -> None:
         """A part of this broker has ended that it cannot do without."""
-        log.error("this broker cannot go on: %s", error, exc_info=error)
+        log.error("fatal error, stopping this broker: %s", error, exc_info=error)
         if self.failed is not None and not self.failed.done():
             self.failed.set_result(error)
 
@@ -509,7 +509,7 @@ class Node(KafkaBroker):
                 except OSError as error:
                     log.error("disk I/O error: %s", error)
                 except Exception:  # the root of a task: nobody else would hear of it
-                    log.exception("upkeep failed")
+                    log.exception("unexpected error in periodic work")
 
     def _tick_logs(self) -> None:
         rolled = self.log_manager.tick(self.clock.now_ms())

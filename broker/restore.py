@@ -59,10 +59,10 @@ Report = Callable[[int, int], object]
 def check(config: BrokerConfig, disk: Disk, open_lake: Callable[[str], Store]) -> None:
     """Refuse where there is nothing to restore, or something to lose. Raises ConfigError."""
     if not config.remote_log_storage_system_enable:
-        raise ConfigError("remote.log.storage.system.enable=false: nothing is restored without it")
+        raise ConfigError("remote.log.storage.system.enable=false: restore needs tiered storage")
     for folder in config.log_dirs:
         if disk.exists(folder) and disk.list_names(folder):
-            raise ConfigError(f"log.dirs: {folder} is not empty: restore wants empty disks")
+            raise ConfigError(f"log.dirs: {folder} is not empty: restore needs empty log.dirs")
     store = store_of(config.lake_uri, open_lake)
     try:
         # Looked for before it is read: reading makes the table where there is none.
@@ -246,7 +246,7 @@ class Restoration:
             ends = [each for each in found if isinstance(each, int)]
             if len(ends) == len(asked):
                 return ends
-            log.warning("cannot read yet where partitions end in the lake, retrying")
+            log.warning("cannot read the tiered offsets yet, retrying")
             await asyncio.sleep(RETRY_SECONDS)
         return []
 

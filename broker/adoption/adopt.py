@@ -116,15 +116,15 @@ def _check_empty(store: Store, lake_uri: str) -> None:
     tables = [name for each in (TOPICS, REMOTE_LOG_METADATA) for name in store.folders(each)]
     if tables:
         raise ConfigError(
-            f"lake.uri={lake_uri} holds tables ({', '.join(tables[:TABLES_SHOWN_MAX])}) and no cluster: an empty lake "
-            "is wanted"
+            f"lake.uri={lake_uri} holds tables ({', '.join(tables[:TABLES_SHOWN_MAX])}) and no cluster: adopt needs an "
+            "empty lake"
         )
 
 
 def _locked(disk: Disk, path: str, stack: ExitStack) -> LogDirectory:
     if not disk.exists(f"{path}/{names.META_PROPERTIES}"):
         raise ConfigError(
-            f"log.dirs: {path} has no {names.META_PROPERTIES}: no data directory of Apache Kafka"
+            f"log.dirs: {path} has no {names.META_PROPERTIES}: it is not a data directory of Apache Kafka"
         )
     directory = LogDirectory(disk, path)
     try:
@@ -145,7 +145,7 @@ def _commit(metadata_log: MetadataLog, image: MetadataImage, planned: AdoptionPl
         except (FateUnknown, OSError):
             continue
         return
-    raise ConfigError("lake.uri: the store does not say whether it was written: run it again")
+    raise ConfigError("lake.uri: the outcome of the write is unknown: run the command again")
 
 
 def _note_topic_id(disk: Disk, log: FoundLog, topic_id: bytes) -> None:

@@ -58,14 +58,14 @@ def look(
     for directory in directories:
         properties = directory.file(names.META_PROPERTIES)
         if directory.node_id is None:
-            raise ConfigError(f"log.dirs: {properties} says neither node.id nor broker.id")
+            raise ConfigError(f"log.dirs: {properties} has neither node.id nor broker.id")
         if directory.node_id != node_id:
-            raise ConfigError(f"{properties} is of node.id={directory.node_id}, not {node_id}")
+            raise ConfigError(f"{properties} belongs to node.id={directory.node_id}, not {node_id}")
         if directory.cluster_id != first.cluster_id:
-            raise ConfigError(f"{properties} is of another cluster than {first.path}")
+            raise ConfigError(f"{properties} belongs to another cluster than {first.path}")
     folder = _metadata_folder(disk, metadata_log_dir, directories)
     if folder is not None and first.cluster_id is None:
-        raise ConfigError(f"log.dirs: {first.file(names.META_PROPERTIES)} says no cluster.id")
+        raise ConfigError(f"log.dirs: {first.file(names.META_PROPERTIES)} has no cluster.id")
     cluster = None if folder is None else _read_metadata(disk, folder)
     logs: dict[Key, FoundLog] = {}
     for directory in directories:
@@ -73,7 +73,7 @@ def look(
             key = log.topic, log.partition
             if key in logs:
                 raise ConfigError(
-                    f"log.dirs: {log.folder} and {logs[key].folder} are one partition"
+                    f"log.dirs: {log.folder} and {logs[key].folder} are of the same partition"
                 )
             logs[key] = log
     epochs = [
@@ -183,7 +183,7 @@ def _records_of(
                 if record.offset >= from_offset:
                     yield record
         if not may_be_torn and (end < size or not size):
-            raise ConfigError(f"{path}: cut short or damaged at byte {end} of {size}")
+            raise ConfigError(f"{path}: truncated or damaged at byte {end} of {size}")
     except CorruptRecord as error:
         raise ConfigError(f"{path}: {error}") from None
     finally:
@@ -197,7 +197,7 @@ def _metadata_folder(
     if metadata_log_dir is not None:
         folder = f"{metadata_log_dir}/{METADATA_FOLDER}"
         if not disk.exists(folder):
-            raise ConfigError(f"--metadata-log-dir: {folder} is not there")
+            raise ConfigError(f"--metadata-log-dir: {folder} does not exist")
         path = f"{metadata_log_dir}/{names.META_PROPERTIES}"
         cluster_id = decode_meta_properties(read_or_none(disk, path) or b"").get("cluster.id")
         if cluster_id not in (None, directories[0].cluster_id):

@@ -134,9 +134,7 @@ class KafkaCluster:
     def _topic(self, topic_id: bytes) -> KafkaTopic:
         topic = self.topics.get(topic_id)
         if topic is None:
-            raise MalformedFrame(
-                f"the metadata log names a topic that is not there: {topic_id.hex()}"
-            )
+            raise MalformedFrame(f"the metadata log refers to an unknown topic: {topic_id.hex()}")
         return topic
 
     def _set(self, record: ConfigRecord) -> None:
@@ -158,7 +156,7 @@ class KafkaCluster:
         old = partitions.get(record.partition_id)
         if old is None:
             raise MalformedFrame(
-                f"the metadata log changes partition {record.partition_id}, which is not there"
+                f"the metadata log changes partition {record.partition_id}, which does not exist"
             )
         new = replace(
             old,

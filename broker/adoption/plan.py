@@ -127,7 +127,7 @@ def plan(
             "it alone has the metadata"
         )
         raise ConfigError(
-            "log.dirs are of a cluster without ZooKeeper, and its metadata log lies in none of them: say where, with "
+            "log.dirs belong to a KRaft cluster and hold no metadata log: name its folder with "
             f"--metadata-log-dir{or_lost if before else ''}"
         )
     drafted = _Drafted()
@@ -177,10 +177,10 @@ def join(found: FoundDirectory, image: MetadataImage, lake_uri: str) -> Adoption
     if image.cluster_id is None or (
         image.cluster_id != found.cluster_id and not (is_repeated and found.cluster_id is None)
     ):
-        theirs = found.cluster_id or "none that they name"
+        theirs = found.cluster_id or "a cluster without an id"
         raise ConfigError(
-            f"lake.uri={lake_uri} holds cluster {image.cluster_id}, and log.dirs are of {theirs}: an empty lake is "
-            "wanted"
+            f"lake.uri={lake_uri} holds cluster {image.cluster_id}, but log.dirs belong to {theirs}: adopt needs an "
+            "empty lake"
         )
     known = image.brokers.get(found.node_id)
     # ZooKeeper's broker registers when it starts.
@@ -188,7 +188,7 @@ def join(found: FoundDirectory, image: MetadataImage, lake_uri: str) -> Adoption
     if not may_join:
         raise ConfigError(
             f"lake.uri={lake_uri}: cluster {image.cluster_id} is there already, and node.id={found.node_id} "
-            f"{'is none of its brokers' if known is None else 'has been started in it'}: nothing is taken over"
+            f"{'is none of its brokers' if known is None else 'has been started in it'}: nothing was adopted"
         )
     _check_not_behind(found, image, lake_uri)
     drafted = _Drafted()
@@ -237,9 +237,9 @@ def _check_not_behind(found: FoundDirectory, image: MetadataImage, lake_uri: str
     later = sorted(_later_than(found, image))
     if later:
         raise ConfigError(
-            f"lake.uri={lake_uri} is behind what broker {found.node_id} knows of {_few(later)}: what was taken over "
-            "first was not the metadata log that reaches furthest. Begin anew with an empty lake, and with that one, a "
-            "controller's as a rule, stopped last: --metadata-log-dir, for each broker"
+            f"lake.uri={lake_uri} is behind what broker {found.node_id} knows of {_few(later)}: the "
+            "metadata log that was adopted first was not the longest one. Start again with an empty lake, and name the "
+            "longest (usually that of the controller stopped last) by --metadata-log-dir for each broker"
         )
 
 

@@ -55,7 +55,7 @@ def read_buffers(
             raise CorruptRecord(f"{where}: no batch")
         if not len(rows):
             if len(data) < min(wanted, size_bytes - position) or position + wanted >= size_bytes:
-                raise CorruptRecord(f"{where}: a batch is cut short")
+                raise CorruptRecord(f"{where}: truncated batch")
             wanted = max(2 * wanted, _batch_bytes(data))
             continue
         _check(rows, where)

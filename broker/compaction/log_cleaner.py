@@ -181,13 +181,17 @@ class LogCleaner:
     def _failed(self, dirty: Log, error: Exception) -> bool:
         """Note that a log could not be cleaned; whether to go on at once."""
         if isinstance(error, WorkerLost) and not isinstance(error, WorkerDied):
-            log.warning("the cleaner's process could not be asked: %s", error)
+            log.warning("the cleaner process did not answer: %s", error)
             return False
         if _may_pass(error):
             log.error("Cleaning of %s failed: %s", dirty.name, error)
             return False
         if isinstance(error, WorkerDied) and dirty in self._together:
-            log.error("Cleaning %s again, alone: %s over one of several logs", dirty.name, error)
+            log.error(
+                "Retrying the cleaning of %s alone: %s while cleaning several logs",
+                dirty.name,
+                error,
+            )
             self._suspects.add(dirty)
             return False
         is_ours = not isinstance(error, WorkerLost | WorkerFailed | KafkaError | CorruptRecord)

@@ -65,7 +65,7 @@ def with_committed(config: BrokerConfig, changes: Mapping[str, Mapping[str, str]
     }
     unknown = sorted({key for own in changes.values() for key in own if not is_changeable(key)})
     if unknown:
-        log.warning("this release does not let brokers be changed by %s", unknown)
+        log.warning("ignoring settings that this release cannot change at run time: %s", unknown)
     return with_changes(config, known)
 
 

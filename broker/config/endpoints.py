@@ -40,13 +40,13 @@ def parse_endpoints(setting: str, text: str) -> tuple[ListenerEndpoint, ...]:
             )
         port = int(match["port"])
         if port > PORT_MAX:
-            raise ConfigError(f"{setting}={text}: there is no port {port}")
+            raise ConfigError(f"{setting}={text}: {port} is not a valid port")
         found.append(
             ListenerEndpoint(match["name"].upper(), match["v6"] or match["host"] or "", port)
         )
     names = [endpoint.name for endpoint in found]
     if len(set(names)) != len(names):
-        raise ConfigError(f"{setting}={text}: a listener's name stands there twice")
+        raise ConfigError(f"{setting}={text}: a listener name is given twice")
     places = [(endpoint.host, endpoint.port) for endpoint in found if endpoint.port]
     if len(set(places)) != len(places):
         raise ConfigError(f"{setting}={text}: two listeners share one port")

@@ -212,5 +212,5 @@ def check_listener_value(name: str, value: Value) -> None:
         overrides_of(str(value))
     if name.endswith("jwks.endpoint.url") and value and not str(value).startswith("file:///"):
         raise ConfigError(
-            f"{name}={value} is not a file:/// of this machine: no other keys are read"
+            f"{name}={value} is not a file:/// URI of this machine; other addresses are not supported"
         )

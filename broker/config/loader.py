@@ -497,5 +497,5 @@ class LogConfigs:
             return self.of(config, topic_overrides)
         if not unknown <= self._unknown:
             self._unknown |= unknown
-            log.warning("not settings of this release, and without effect: %s", sorted(unknown))
+            log.warning("ignoring settings that this release does not know: %s", sorted(unknown))
         return self.of(config, {k: text for k, text in topic_overrides.items() if k in known})

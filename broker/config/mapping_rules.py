@@ -75,7 +75,7 @@ def _rule(match: re.Match[str]) -> Rule:
     try:
         pattern = re.compile(match["pattern"])
     except re.error as error:
-        raise ValueError(f"{match['pattern']} is no regular expression: {error}") from None
+        raise ValueError(f"{match['pattern']} is not a regular expression: {error}") from None
     groups = [int(found) for found in re.findall(r"(?<!\\)\$(\d)", match["with"])]
     if max(groups, default=0) > pattern.groups:
         raise ValueError(f"{match['with']} names a group that {match['pattern']} does not have")

@@ -125,7 +125,7 @@ class Logins:
         await turn.acquire()
         if len(self._tries) >= TRIES_MAX:
             turn.release()
-            raise LoginFailed("Too many try to log in: try again.")
+            raise LoginFailed("Too many login attempts: try again.")
         trying = asyncio.ensure_future(self._try(turn, host, security, shown))
         self._tries.add(trying)
         trying.add_done_callback(self._tries.discard)

@@ -133,11 +133,11 @@ class Console:
         """Raises NotShown, LoginNeeded, LoginFailed."""
         view = self._views.by_path.get(request.path.removeprefix("/api/"))
         if view is None or not request.path.startswith("/api/"):
-            raise NotShown(f"{request.path} is not here")
+            raise NotShown(f"{request.path} does not exist")
         try:
             pairs = parse_qsl(request.query, max_num_fields=QUERY_FIELDS_MAX)
         except ValueError as error:
-            raise NotShown(f"the query is not understood: {error}", "400 Bad Request") from None
+            raise NotShown(f"bad query: {error}", "400 Bad Request") from None
         principal = self._logins.principal_of(request, self._security)
         context = RequestContext(
             RequestHeader(0, 0, 0, CLIENT_ID),

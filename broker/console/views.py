@@ -408,7 +408,7 @@ class Views:
                 break
             data = await self._fetch(context, topic, number, offset)
         else:
-            raise NotShown("the lake takes long: try again", "503 Service Unavailable")
+            raise NotShown("the lake did not answer in time: try again", "503 Service Unavailable")
         try:
             return RecordsPage(data, offset)
         except CorruptRecord as error:

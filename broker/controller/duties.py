@@ -85,7 +85,7 @@ class Duties:
             _warn("leaders stay where they are", error)
             return
         if moved:
-            _LOGGER.info("%d partitions went back to their preferred leaders", moved)
+            _LOGGER.info("moved the leaders of %d partitions back to the preferred replicas", moved)
 
 
 def _warn(what: str, error: KafkaError) -> None:

@@ -1,9 +1,9 @@
 """Shell: drives the metadata: takes decisions, commits them, applies them and answers; or follows another controller.
 
 Nothing is answered before it is durable. All pending decisions go into one commit, on an image that is ahead of the
-committed one; a commit that fails takes back everything decided since. While the fate of a commit is unknown the same
-bytes are tried again. A broker becomes the controller by a commit on top of the whole log (`claim`), and resigns when
-it meets another one's decisions. The image changes under one lock, in the driver's own tasks, which no caller can
+committed one; a commit that fails takes back everything decided since. While the outcome of a commit is unknown the
+same bytes are tried again. A broker becomes the controller by a commit on top of the whole log (`claim`), and resigns
+when it meets another one's decisions. The image changes under one lock, in the driver's own tasks, which no caller can
 cancel. An unexpected error ends all deciding, and the broker: nobody knows what of it is in the log.
 """
 
@@ -182,7 +182,7 @@ class MetadataDriver:
             if not found or not self._is_active:
                 return self._is_active
             version = found[-1][0]
-            self._revert([], Conflict(f"version {version} holds another's decisions"))
+            self._revert([], Conflict(f"version {version} was written by another controller"))
             await self._replay_all(found)
         return False
 
@@ -275,7 +275,7 @@ class MetadataDriver:
 
     async def _newer(self) -> list[tuple[int, list[Event]]]:
         if self.is_at_store:
-            raise OSError(f"{self.folder}: the store has not answered yet")
+            raise OSError(f"{self.folder}: the store did not answer in time")
         version = self.image.version
         try:
             reading = self._in_thread(lambda: self.log.read_after(version))
@@ -285,7 +285,7 @@ class MetadataDriver:
         except VersionsMissing as error:
             # Cleaned up is only what a snapshot repeats; after the last of ours only another one writes snapshots.
             self._revert([], Conflict(str(error)))
-            why = OSError(f"{error}; this broker has to be started anew")
+            why = OSError(f"{error}; restart this broker")
             if not self._is_left_behind:
                 self._is_left_behind = True
                 self._failed(why)
@@ -311,7 +311,7 @@ class MetadataDriver:
         except Exception:
             # What is decided stays decided; that this broker cannot follow is its own trouble.
             self.apply_errors += 1
-            _LOGGER.exception("version %d took no effect on this broker", version)
+            _LOGGER.exception("could not apply metadata version %d", version)
         self.applied_version = version
         self._wake()
 
@@ -332,9 +332,7 @@ class MetadataDriver:
         Raises KafkaError: NOT_CONTROLLER, KAFKA_STORAGE_ERROR (retriable: nothing of it has happened).
         """
         if not self._is_active:
-            raise KafkaError(
-                ErrorCode.NOT_CONTROLLER, "this broker does not decide for the cluster"
-            )
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, "this broker is not the active controller")
         decision = make(self.controller)
         if not decision.events and (at_once or self._committer is None):
             return decision.result
@@ -394,7 +392,7 @@ class MetadataDriver:
         if events:
             async with self._turn:
                 if not self._is_active and not self._is_stopped:
-                    raise Conflict("this broker decides no more")
+                    raise Conflict("this broker is no longer the controller")
                 version, encoded = await self._commit(events)
                 self.controller.committed(version, events)
                 await self._replay(version, events, encoded)
@@ -431,8 +429,8 @@ class MetadataDriver:
             except (FateUnknown, OSError) as error:
                 self.fates_unknown += 1
                 if not asks_again:
-                    raise OSError(f"{self.folder}: the fate of a commit is unknown") from error
-            _LOGGER.warning("%s: the fate of a commit is unknown, asking again", self.folder)
+                    raise OSError(f"{self.folder}: the outcome of a commit is unknown") from error
+            _LOGGER.warning("%s: the outcome of a commit is unknown, asking again", self.folder)
             await self._deposed.unless(asyncio.sleep(FATE_RETRY_SECONDS))
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
@@ -454,13 +452,13 @@ class MetadataDriver:
             self._resign(error)
             refusal = KafkaError(ErrorCode.NOT_CONTROLLER, str(error))
         elif isinstance(error, NotCommitted):
-            _LOGGER.error("%s: a decision could not be written: %s", self.folder, error)
+            _LOGGER.error("%s: a metadata record could not be written: %s", self.folder, error)
             refusal = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
         else:
             # Some of it may be in the log, or come to be there: the next controller will know.
             self._resign(error)
             refusal = KafkaError(
-                ErrorCode.UNKNOWN_SERVER_ERROR, "it is not known whether this was decided"
+                ErrorCode.UNKNOWN_SERVER_ERROR, "it is not known whether this change was committed"
             )
         for each in failed:
             if not each.done.done():

@@ -162,7 +162,7 @@ def _changes(
             message = f"Invalid configuration key {name}"
             raise KafkaError(ErrorCode.INVALID_REQUEST, message)
         if name in changes:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{name} stands in the request twice")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{name} appears twice in the request")
         if value is not None:
             reason = _why_no_value(name, value, is_whole=allowed[name])
             if reason is not None:

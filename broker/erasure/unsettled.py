@@ -49,7 +49,7 @@ def snapshot_of(store: Store, folder: str, topic_id: bytes | None) -> TableSnaps
             f"{folder} has rows of a former topic of that name; the broker removes them"
         )
     if snapshot.missing_files() or any(missing_files_of(folder, snapshot.txns)):
-        raise Unsettled(f"{folder}: a RESTORE took offsets out of the table; {_HOW}")
+        raise Unsettled(f"{folder}: a RESTORE removed offsets from the table; {_HOW}")
     inserted = sorted(snapshot.quarantined & snapshot.files.keys())
     if inserted:
         raise Unsettled(

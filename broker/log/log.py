@@ -449,7 +449,10 @@ class Log:
         Segments below it go with the next retention run.
         """
         if offset > self.committed_offset:
-            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.name}: {offset} is not reached")
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self.name}: offset {offset} is above the high watermark",
+            )
         self._move_start(offset)
 
     def _move_start(self, offset: int) -> None:

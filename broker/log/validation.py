@@ -87,7 +87,9 @@ def check_client_batch(records: memoryview, config: LogConfig) -> BatchHeader:
     if header.magic != MAGIC or header.batch_length + LOG_OVERHEAD_BYTES != size:
         raise _not_one_batch(header, size)
     if header.base_offset:
-        raise _invalid(f"the base offset of a produced batch is 0, not {header.base_offset}")
+        raise _invalid(
+            f"The baseOffset of the record batch in the append should be 0, but it is {header.base_offset}"
+        )
     _check_size(size, config.max_message_bytes)
     if not crc_is_valid(records, 0, header):
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "the batch does not match its checksum")
@@ -189,7 +191,7 @@ def _check_claims(records: memoryview, header: BatchHeader) -> None:
     if count <= 0 or count != header.last_offset_delta + 1:
         raise _invalid(f"{count} records with a last offset delta of {header.last_offset_delta}")
     if header.attributes & CONTROL_FLAG:
-        raise _invalid("clients may not write control records")
+        raise _invalid("Clients are not allowed to write control records")
     if header.producer_id != NO_PRODUCER_ID:
         if header.base_sequence < 0 or header.producer_epoch < 0:
             raise _invalid(

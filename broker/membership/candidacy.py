@@ -264,7 +264,7 @@ class Candidacy:
         )
         found = [answer.last_heard_ms for answer in answers if answer is not None]
         _LOGGER.warning(
-            "controller %d is silent; of %d other brokers %d answer, and heard it %s ms ago",
+            "controller %d is silent; of %d other brokers %d answer, and last heard from it %s ms ago",
             image.controller_id,
             len(asked),
             len(found),
@@ -345,7 +345,7 @@ class Candidacy:
         try:
             answer = await self._controller_liveness(host, port, node_id, controller_epoch)
         except PeerLate as error:
-            _LOGGER.warning("a broker with this one's number may live: %s", error)
+            _LOGGER.warning("another broker with this node.id may be running: %s", error)
             return True
         except (PeerUnreachable, KafkaError):
             return False
@@ -358,7 +358,7 @@ class Candidacy:
     async def claim(self, claim: Claim) -> None:
         driver = self._driver
         dead = claim.controller_id if claim.is_dead else None
-        _LOGGER.info("claiming to be the controller: %s", claim.reason)
+        _LOGGER.info("claiming the controller role: %s", claim.reason)
         won = False
         try:
             # A broker that starts meanwhile and finds the claim in the log must find a lease beside it.
@@ -381,7 +381,7 @@ class Candidacy:
         self._was_active = True
         self._lease_due_ms = self._reached_ms = now_ms
         _LOGGER.info(
-            "broker %d is the controller of epoch %d",
+            "broker %d is the active controller in epoch %d",
             self._config.node_id,
             claim.controller_epoch + 1,
         )

@@ -151,7 +151,7 @@ class DirectoryAssignments:
             for key in wanted:
                 self._suspects.pop(key, None)
             return
-        _LOGGER.warning("the directories of %d replicas: %s", len(wanted), error.name)
+        _LOGGER.warning("AssignReplicasToDirs failed for %d replicas: %s", len(wanted), error.name)
         await asyncio.sleep(RETRY_SECONDS)
 
 

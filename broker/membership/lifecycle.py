@@ -228,7 +228,7 @@ class Lifecycle:
             error, why = refusal.code, refusal.message or ""
         if error == ErrorCode.NONE:
             return answer
-        _LOGGER.warning("no heartbeat: %s %s", error.name, why)
+        _LOGGER.warning("heartbeat failed: %s %s", error.name, why)
         return None
 
     # -- ending ---------------------------------------------------------------------------------
@@ -256,4 +256,7 @@ class Lifecycle:
             if answer.should_shut_down:
                 return
             await self._driver.changed(SOON_SECONDS)
-        _LOGGER.warning("stopping: the controller did not let go for %g s", SHUTDOWN_SECONDS_MAX)
+        _LOGGER.warning(
+            "stopping: the controller did not complete the controlled shutdown within %g s",
+            SHUTDOWN_SECONDS_MAX,
+        )

@@ -243,7 +243,7 @@ class ClusterMember:
         try:
             await self._hand_over(lifecycle)
         except Exception:  # The last word on it: logs and sockets want closing all the same.
-            _LOGGER.exception("stopping without having handed over")
+            _LOGGER.exception("stopping without a controlled shutdown")
 
     async def _hand_over(self, lifecycle: Lifecycle) -> None:
         await self._end("heartbeats")

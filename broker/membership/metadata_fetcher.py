@@ -125,7 +125,7 @@ class MetadataFetcher:
             looking.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.wait((looking,), timeout=self._patience_ms / 1_000)
         if not looking.done():
-            raise TimeoutError("a look into it has not ended yet")
+            raise TimeoutError("the previous read has not ended yet")
         looking.result()
 
     async def _fetch_from_others(self) -> None:
@@ -144,7 +144,7 @@ class MetadataFetcher:
                     await self._driver.follow_instead(await _decoded(answer))
                     return
             except (PeerUnreachable, KafkaError, ValueError) as error:
-                _LOGGER.debug("broker %d does not say who decides: %s", broker_id, error)
+                _LOGGER.debug("broker %d did not name the controller: %s", broker_id, error)
 
     async def _fetch(
         self, broker_id: int, endpoint: tuple[str, int], *, wait_ms: int

@@ -178,7 +178,7 @@ def _opened(answer: Any, request: Any, version: int) -> Any:
     key = message_info(type(request)).key
     assert key is not None
     if answer.response_data is None:
-        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the controller had no answer")
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the controller gave no answer")
     return decode_response(RESPONSES[key], memoryview(bytes(answer.response_data)), version)[1]
 
 

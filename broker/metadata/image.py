@@ -272,7 +272,7 @@ class MetadataImage:
         topic = self.topics_by_id.get(topic_id)
         if topic is None:
             raise ValueError(
-                f"the metadata log speaks of a topic that it never created: {topic_id!r}"
+                f"the metadata log refers to a topic that it never created: {topic_id!r}"
             )
         return topic
 

@@ -139,7 +139,7 @@ class MetadataLog:
                 )
             if version == 0 and not _is_ours(actions):
                 raise ForeignMetadata(
-                    f"lake.uri: {self.folder} is a table, but no cluster's metadata"
+                    f"lake.uri: {self.folder} is a Delta table, but not the metadata of a cluster"
                 )
             events = self._events_of(version, actions)
             if events:
@@ -241,9 +241,7 @@ def _events_in(actions: Sequence[Action]) -> list[dict[str, Any]]:
 
 def _end_at_events(version: int, actions: Sequence[Action]) -> None:
     if _events_in(actions):
-        raise Conflict(
-            f"version {version} holds the decisions of another controller", version=version
-        )
+        raise Conflict(f"version {version} was written by another controller", version=version)
 
 
 def _is_ours(actions: Sequence[Action]) -> bool:

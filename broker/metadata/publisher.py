@@ -26,4 +26,4 @@ async def publish(events: Sequence[Event], publishers: Sequence[MetadataPublishe
         except Exception as error:  # noqa: BLE001 - raised below, when all have been notified
             failed.append(error)
     if failed:
-        raise ExceptionGroup("a commit took no effect on some parts of this broker", failed)
+        raise ExceptionGroup("some parts of this broker could not apply a metadata commit", failed)

@@ -136,7 +136,7 @@ class CopyLoop:
                     if not await self.copy_once():
                         break
             except Exception:
-                log.exception("copying failed unexpectedly")
+                log.exception("unexpected error while copying to the lake")
                 self._metrics.copy_failed(None)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._stopping.wait(), UNEXPECTED_PAUSE_SECONDS)
@@ -228,7 +228,7 @@ class CopyLoop:
                 try:
                     view, ranges = led.view(with_active=with_active, now_ms=self._clock.now_ms())
                 except Exception:
-                    log.exception("%s cannot be read, not copying it for now", led.name)
+                    log.exception("cannot read %s; not copying it for now", led.name)
                     self._unreadable(led)
                     continue
                 found.append((view, ranges))
@@ -293,14 +293,16 @@ class CopyLoop:
             try:
                 states = await self._worker.send(StateRequest(partitions=question))
             except (WorkerLost, WorkerFailed) as error:
-                log.warning("cannot read the tiered state yet: %s", error)
+                log.warning("cannot read the tiered state yet, retrying: %s", error)
                 return self._wait_ms(error, asked)
             now_ms = self._clock.monotonic_ms()
             for led, state in zip(asked, states, strict=True):
                 if isinstance(state, Unavailable) and state.outcome == CONFLICT:
                     self._pause(led, state.message)
                 elif isinstance(state, Unavailable):
-                    log.warning("cannot read the tiered state of %s: %s", led.name, state.message)
+                    log.warning(
+                        "cannot read the tiered state of %s, retrying: %s", led.name, state.message
+                    )
                     self.look_at(led.key, led.state.backoff.failed(now_ms))
                 elif led.state.is_paused and state.conflict:
                     self._pause(led, state.conflict)
@@ -384,7 +386,7 @@ class CopyLoop:
         if is_ours and UNKNOWN_END < outcome.tiered_end < led.state.copied_offset:
             # Another writer removed committed rows: the local log still has what was not deleted.
             log.error(
-                "%s: the table ends at %d and ended at %d; copying again from there",
+                "%s: the table ends at offset %d, before it ended at %d; copying again from there",
                 led.name,
                 outcome.tiered_end,
                 led.state.copied_offset,

@@ -93,7 +93,7 @@ class ExpirationLoop:
             try:
                 await self.round()
             except Exception:
-                log.exception("retention failed unexpectedly")
+                log.exception("unexpected error in the retention of tiered partitions")
                 await asyncio.sleep(UNEXPECTED_PAUSE_SECONDS)
 
     async def round(self) -> None:
@@ -109,7 +109,7 @@ class ExpirationLoop:
                 retention = self._reason_to_look(watched)
             except Exception as error:
                 # An error in one log does not stop the retention of the others.
-                log.exception("%s cannot be read", watched.led.name)
+                log.exception("cannot read %s; its retention in the lake waits", watched.led.name)
                 self._failed(watched, error)
                 continue
             if retention is not None:

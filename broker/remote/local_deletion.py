@@ -181,7 +181,8 @@ class LocalDeletion:
         state, where = led.state, {"topic": led.log.topic, "partition": led.log.partition}
         if answer.is_lost or answer.tiered_end < question.offset:
             _LOGGER.error(
-                "%s: the table ends at %d and ended at %d: another writer removed commits; copying again from there",
+                "%s: the table ends at offset %d, before it ended at %d: another writer removed commits; "
+                "copying again from there",
                 led.name,
                 answer.tiered_end,
                 state.copied_offset,

@@ -211,7 +211,7 @@ WORKER_DEATHS = meter(
 )
 MISSING = gauge(
     f"{_TOPICS}RemoteMissingOffsets",
-    "Tiered offsets of partitions led here that a RESTORE took out of the topic's table.",
+    "Tiered offsets of partitions led here that a RESTORE removed from the topic's table.",
     "topic",
     ours=True,
 )

@@ -98,7 +98,7 @@ class LayoutLoop:
                     self._next_round_ms = self._clock.monotonic_ms() + self._interval_ms
                     await self.round()
             except Exception:
-                log.exception("OPTIMIZE failed unexpectedly")
+                log.exception("unexpected error in OPTIMIZE")
                 await asyncio.sleep(UNEXPECTED_PAUSE_SECONDS)
 
     async def _stopped_within(self, seconds: float) -> bool:

@@ -96,7 +96,7 @@ class Authentication:
             if not machine.is_expired(self._now_ms()):
                 return self._handle(frame, host, listener, arrived_s, principal)
             self._metrics.sessions_expired += 1
-            raise Unanswerable("its session is over, and it has not authenticated anew")
+            raise Unanswerable("its SASL session has expired without re-authentication")
         if api_key != _API_VERSIONS or machine.phase is not SaslState.HANDSHAKE:
             is_answered = machine.phase is SaslState.AUTHENTICATE
             error = machine.refuse(api_key)

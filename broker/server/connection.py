@@ -165,7 +165,7 @@ class Connections:
             try:
                 await asyncio.wait_for(self._all_closed.wait(), DRAIN_SECONDS_MAX)
             except TimeoutError:
-                log.info("%d connections were cut off", len(self._open))
+                log.info("aborted %d connections that did not end in time", len(self._open))
                 for connection in self:
                     connection.abort()
 
@@ -192,7 +192,9 @@ class Connections:
         others = [connection for connection in self._open if connection.listener != listener]
         if others:
             silent = min(others, key=lambda connection: connection.last_tick)
-            log.info("closing %s: max.connections are there, and a broker comes", silent.peer)
+            log.info(
+                "closing %s: max.connections is reached and another broker connects", silent.peer
+            )
             silent.abort()
             self.forget(silent)
 
@@ -461,7 +463,7 @@ class Connection(asyncio.BufferedProtocol):
         """Keeps the way out open while there is something left to say."""
         self._reached_end = True
         if not self._assembler.is_between_frames:
-            log.debug("%s left in the middle of a request", self.peer)
+            log.debug("%s disconnected in the middle of a request", self.peer)
         # TLS has no way out that stays open alone.
         return bool(self._slots or self._frames or self._is_held) and not self._came_by_tls
 

@@ -45,14 +45,14 @@ class ConnectionLimits:
         """Why one more cannot come in, or None."""
         settings = self.settings
         if self.total >= settings.connections_max and listener != settings.protected_listener:
-            return f"max.connections={settings.connections_max} are there"
+            return f"max.connections={settings.connections_max} is reached"
         own = settings.of_listener.get(listener)
         if own is not None and self._of_listener[listener] >= own:
-            return f"listener.name.{listener.lower()}.max.connections={own} are there"
+            return f"listener.name.{listener.lower()}.max.connections={own} is reached"
         of_host = settings.of_host.get(host, settings.per_host_max)
         if self._of_host[host] >= of_host:
             which = ".overrides" if host in settings.of_host else ""
-            return f"max.connections.per.ip{which}={of_host} are there"
+            return f"max.connections.per.ip{which}={of_host} is reached"
         return None
 
     @property

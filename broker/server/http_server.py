@@ -103,7 +103,7 @@ class HttpServer:
                 ssl_handshake_timeout=REQUEST_SECONDS_MAX,
             )
         except OSError as error:  # browsers hang up on certificates that they do not know
-            log.debug("no TLS with a browser: %s", error)
+            log.debug("TLS handshake with a browser failed: %s", error)
 
     async def stop(self) -> None:
         """Accepts nobody any more."""
@@ -185,7 +185,7 @@ class _Exchange(asyncio.Protocol):
         try:
             response = await self._server.answer(request)
         except Exception:  # a mistake of ours must not leave who asks waiting
-            log.exception("%s cannot be shown", request.path)
+            log.exception("unexpected error while serving %s", request.path)
             response = HttpResponse(status="500 Internal Server Error")
         self._reply(response, with_body=request.method != "HEAD")
 

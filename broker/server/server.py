@@ -97,7 +97,7 @@ class Server:
             self.connections.limits.settings = await limits_in_force(config)
         except (ConfigError, OSError) as error:
             # What is committed is committed: a broker that dies of it would die at each start.
-            log.error("the limits of connections stay as they were: %s", error)
+            log.error("keeping the previous connection limits: %s", error)
 
     async def stop_accepting(self) -> None:
         """Accepts no more connections; those that are open are served."""

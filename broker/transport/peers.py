@@ -64,7 +64,7 @@ class Peers:
             # cancelled, if it is dropped.
             await asyncio.wait([kept.connecting])
         if kept.connecting.cancelled():
-            raise PeerUnreachable(f"{host}:{port} was given up before it answered")
+            raise PeerUnreachable(f"{host}:{port} did not answer in time")
         return await kept.connecting.result().send(request, timeout_ms=timeout_ms)
 
     def drop(self, broker_id: int) -> None:

@@ -64,7 +64,7 @@ class TableMaintenance:
         self._crash_points.at("after_checkpoint")
         self._checkpoints[folder] = table.last_checkpoint() or 0
         log.info(
-            "%s: wrote the checkpoint of version %s, deleted %d expired files of the log",
+            "%s: wrote the checkpoint of version %s, deleted %d expired log files",
             folder,
             done.checkpoint_version,
             done.log_files_deleted,

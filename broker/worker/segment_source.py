@@ -85,7 +85,7 @@ class RangeSource:
         try:
             descriptor = os.open(self._source.path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError as error:
-            raise SourceGone(f"{self._source.path} is not there") from error
+            raise SourceGone(f"{self._source.path} does not exist") from error
         try:
             self._check_topic_id()
             position = self._source.position

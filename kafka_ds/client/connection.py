@@ -257,7 +257,7 @@ class Connection:
             "credentials": ("sasl.jaas.config", str(error)),
         }[error.cause]
         raise AuthenticationRefused(
-            f"broker {self.address} does not let us in by option 'kafka.{option}': {why}"
+            f"broker {self.address} refuses the login by option 'kafka.{option}': {why}"
         ) from None
 
     def _ended(self, problem: OSError) -> ClientError:

@@ -286,7 +286,7 @@ class Producer:
             if self._transactional_id is not None and answer.base_offset == NO_OFFSET:
                 # A duplicate of long ago. The decision about the attempt needs its offset.
                 raise NotDelivered(
-                    f"{_place(batch)}: written, and the broker does not tell at which offset"
+                    f"{_place(batch)}: written, but the broker does not return the offset"
                 )
             self._complete(batch, answer.base_offset)
             self._failures = 0

@@ -188,7 +188,7 @@ class Session:
         if version < max(info.versions.first, theirs.first):
             raise UnsupportedByBroker(
                 f"{self._peer} speaks {request.__name__} {theirs.first} to {theirs.last}, "
-                f"we speak {info.versions}"
+                f"this client speaks {info.versions}"
             )
         return version
 
@@ -272,7 +272,7 @@ class Session:
     def _receive_frame(self, frame: memoryview, answers: list[Answer]) -> None:
         asked = self.in_flight.pop(int.from_bytes(frame[:4], "big"), None)
         if asked is None:
-            self.error = MalformedFrame("an answer to what was not asked")
+            self.error = MalformedFrame("a response without a request")
             return
         try:
             message = _decode(asked, frame)

@@ -121,7 +121,7 @@ class ChildWorker:
         if self._channel is None:
             await self._start()
         if self._channel is None:
-            raise WorkerLost("the worker died as it started")
+            raise WorkerLost("the worker died while starting")
         self._is_brief &= type(request) in self._brief
         self._last_id += 1
         number = self._last_id

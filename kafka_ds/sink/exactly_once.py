@@ -373,7 +373,7 @@ class ExactlyOnceCommitter:
             found = self._transactions.open_ids(f"{self._prefix}-")
         except UnsupportedByBroker as problem:
             # Kafka before 3.0: what is open ends with kafka.transaction.timeout.ms.
-            LOGGER.warning("attempts that were given up cannot be looked for: %s", problem)
+            LOGGER.warning("cannot look for abandoned attempts: %s", problem)
             return set()
         return {name for name in found if is_attempt_of(self._prefix, name)}
 

@@ -1,4 +1,4 @@
-"""Pure: tiered ranges that a RESTORE took out of a topic's table.
+"""Pure: tiered ranges that a RESTORE removed from a topic's table.
 
 Nobody has erased these records, and their offsets are not used again. What is above the greatest offset that is left is
 missing; what went below it is as the older version had it, on purpose. A range is missing until its file comes back,

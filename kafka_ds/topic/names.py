@@ -157,7 +157,7 @@ def quarantined_path(text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingRange:
-    """Offsets, both inclusive, of a file that a RESTORE took out of a topic's table."""
+    """Offsets, both inclusive, of a file that a RESTORE removed from a topic's table."""
 
     topic_id: bytes
     partition: int

@@ -81,7 +81,7 @@ class OffsetsTable:
                 continue
             self._published = _coordinators_in(written)
             return version
-        raise Conflict(f"{OFFSETS}: others write the rows of broker {broker_id} all the time")
+        raise Conflict(f"{OFFSETS}: other writers keep changing the rows of broker {broker_id}")
 
     def _kept(self, broker_id: int, mine: Sequence[str], said: frozenset[int]) -> list[Row]:
         """What the broker published of other coordinators, as long as no other broker has published them since."""
@@ -127,7 +127,7 @@ class OffsetsTable:
 
     def _check(self) -> None:
         if self._snapshot.kind != OFFSETS_KIND:
-            raise ForeignTable(f"{self._store.uri(OFFSETS)} holds a table that is not ours")
+            raise ForeignTable(f"{self._store.uri(OFFSETS)} holds another table")
 
     def _brokers(self) -> list[int]:
         return sorted({_broker_of(each) for each in self._snapshot.files})

@@ -1,4 +1,4 @@
-"""Shell: what a RESTORE took out of a topic's table: counted, added back, or given up, as a person decides.
+"""Shell: what a RESTORE removed from a topic's table: counted, added back, or given up, as a person decides.
 
 Adding back is a commit of ours, of the files that went, or of the missing rows written anew; no offset comes twice. It
 is made on exactly the files that were looked at: if anybody else's commit or a leader comes between, all is looked at
@@ -46,12 +46,12 @@ class AddedBack:
 
 
 def missing_ranges(lake_uri: str, topic: str) -> Mapping[int, Sequence[tuple[int, int]]]:
-    """The offsets, both inclusive, that a RESTORE took out of a topic's table, by partition."""
+    """The offsets, both inclusive, that a RESTORE removed from a topic's table, by partition."""
     return _ranges(TopicTable(open_store(lake_uri), topic).read())
 
 
 def add_back(lake_uri: str, topic: str) -> AddedBack:
-    """Bring everything back that a RESTORE took out of a topic's table, as far as its files are there."""
+    """Bring everything back that a RESTORE removed from a topic's table, as far as its files are there."""
     table = TopicTable(open_store(lake_uri), topic)
     for _ in range(TRIES_MAX):
         snapshot = table.read()
@@ -64,7 +64,7 @@ def add_back(lake_uri: str, topic: str) -> AddedBack:
 
 
 def give_up(lake_uri: str, topic: str) -> Mapping[int, Sequence[tuple[int, int]]]:
-    """Go on without what a RESTORE took out of a topic's table; gives the offsets that are gone for good."""
+    """Go on without what a RESTORE removed from a topic's table; gives the offsets that are gone for good."""
     table = TopicTable(open_store(lake_uri), topic)
     for _ in range(TRIES_MAX):
         snapshot = table.read()
@@ -165,7 +165,9 @@ class _Work:
             if remove is not None and resolve_path(table, remove["path"]) == missing.path:
                 return vector_of(table, remove.get("deletionVector"))
         if self._snapshot.protocol.get("readerFeatures"):
-            raise UnreadableFile(f"{missing.path}: what was deleted of it is not known any more")
+            raise UnreadableFile(
+                f"{missing.path}: which of its rows were deleted is no longer known"
+            )
         return None
 
     def _add(self, partition: int, file: WrittenFile) -> None:

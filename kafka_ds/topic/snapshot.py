@@ -124,7 +124,7 @@ class TopicSnapshot(TableSnapshot):
         return self._number(partition, AppIdKind.LEADER_EPOCH)
 
     def missing(self, partition: int) -> Sequence[tuple[int, int]]:
-        """The tiered ranges, both ends inclusive, that a RESTORE took out of the table and nobody has brought back."""
+        """The tiered ranges, both ends inclusive, that a RESTORE removed from the table and nobody has brought back."""
         if not self._missing:
             return ()
         topic_id, start = self.topic_id, self.log_start(partition) or 0

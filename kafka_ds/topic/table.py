@@ -211,7 +211,7 @@ class TopicTable:
                 self._begin_anew()
                 return True
         raise ContendedTable(
-            f"{self._where()}: files came in {TRIES_MAX} times while all were removed"
+            f"{self._where()}: files were added {TRIES_MAX} times while all were removed"
         )
 
     def was_retired(self, topic_id: bytes) -> bool:

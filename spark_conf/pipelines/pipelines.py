@@ -210,7 +210,7 @@ class Pipelines:
         anew = begins_anew(done, begun, topic_id=pipeline.topic_id, mode=pipeline.mode)
         if anew is not None:
             LOGGER.warning(
-                "%s: it was deleted and created again: its table begins anew", pipeline.topic
+                "%s: the topic was deleted and created again: starting a new table", pipeline.topic
             )
             table.start_anew(anew)
             done, begun = anew, None

@@ -31,7 +31,7 @@ def typed_scan(spark: SparkSession, topic: str | None, options: Mapping[str, str
             f"option '{unknown[0]}': scan(typed=True) takes kafka.…, '{LAKE}' and '{REGISTRY}'"
         )
     if not topic:
-        raise OptionError("scan(typed=True) wants the name of one topic")
+        raise OptionError("scan(typed=True) takes the name of one topic")
     lake = options.get(LAKE) or _lake_of_brokers(client)
     pipelines = Pipelines(spark, client, lake, registry_at(options.get(REGISTRY, "")))
     try:

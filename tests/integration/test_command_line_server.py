@@ -30,7 +30,7 @@ def test_a_broker_is_run_and_its_disks_are_brought_back(tmp_path: Path) -> None:
     assert "[node 1] tier worker: " in said or "tier worker" in said
     words = broker.command()[len(broker.program) :]
     refused = kafka_ds.run("restore", *words)
-    assert refused.complaint.endswith("is not empty: restore wants empty disks")
+    assert refused.complaint.endswith("is not empty: restore needs empty log.dirs")
     shutil.rmtree(broker.data)
     told = kafka_ds.ok("restore", *words)
     assert f"cluster {status['cluster_id']}: broker 1 restored" in told
@@ -45,4 +45,4 @@ def test_a_word_that_is_no_file_is_told(tmp_path: Path) -> None:
     assert kafka_ds.run("broker", "restore").complaint.endswith("use kafka-ds restore")
     assert "no such file" in kafka_ds.run("broker", "no.properties").complaint
     told = kafka_ds.run("adopt", "--override", f"log.dirs={tmp_path}", "--dry-run").complaint
-    assert "no data directory of Apache Kafka" in told
+    assert "it is not a data directory of Apache Kafka" in told

@@ -460,7 +460,7 @@ def test_limits_of_connections_and_their_silence(tmp_path: Path) -> None:
             assert busy.is_alive()
         assert silent.is_closed()
         log = broker.log_file.read_text()
-        assert "max.connections.per.ip=2 are there" in log
+        assert "max.connections.per.ip=2 is reached" in log
         assert "silent for connections.max.idle.ms=800" in log
 
 

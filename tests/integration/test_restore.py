@@ -147,7 +147,7 @@ def test_everybody_goes_on_after_all_disks_are_lost(broker: BrokerProcess) -> No
 
     refused = restore(broker)
     assert refused.returncode == 1
-    assert "is not empty: restore wants empty disks" in refused.stderr
+    assert "is not empty: restore needs empty log.dirs" in refused.stderr
 
     shutil.rmtree(broker.data)
     done = restore(broker)

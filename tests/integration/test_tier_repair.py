@@ -196,7 +196,7 @@ def test_erased_rows_do_not_come_back(
     before = set(store.objects)
     assert spans(repair(worker, source(0, 9))) == [(0, 9)]
     assert set(store.objects) == before, "nothing is written"
-    assert "offsets 0-9 cannot be written again: the local log has 10 of its 8 rows" in caplog.text
+    assert "offsets 0-9 cannot be rewritten: the local log has 10 of its 8 rows" in caplog.text
     store.objects[path] = body
     assert look(worker).missing == []
     assert worker.offsets() == [0, 1, 2, *range(5, 10)]
@@ -314,7 +314,7 @@ def test_what_has_become_damaged_is_not_taken_for_the_rest_of_a_file(
     body[-1] ^= 0xFF
     segment_file.write_bytes(body)
     assert spans(repair(worker, whole, start=12)) == [(12, 19)]
-    assert "cannot be written again" in caplog.text
+    assert "cannot be rewritten" in caplog.text
 
 
 def test_a_file_may_end_within_a_batch(store: MemoryStore, tmp_path: Path) -> None:

@@ -76,13 +76,13 @@ def test_a_consumer_gets_an_error_where_a_restore_took_records_away(
     assert optimize(storage).missing_offsets == 20
     (said,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
     assert said.startswith(
-        f"{TOPIC}-0: version 5 of the table (RESTORE) took 20 tiered offsets out: 20 to 39;"
+        f"{TOPIC}-0: version 5 of the table (RESTORE) removed 20 tiered offsets: 20 to 39;"
     )
     for offset in (20, 29, 39):
-        with pytest.raises(StorageError, match="took offsets 20 to 39 out of the table"):
+        with pytest.raises(StorageError, match="removed offsets 20 to 39 from the table"):
             storage.reader.read(TOPIC, TOPIC_ID, 0, offset, max_bytes=300, committed_only=True)
     position = 0
-    with pytest.raises(StorageError, match="took offsets 20 to 39"):
+    with pytest.raises(StorageError, match="removed offsets 20 to 39"):
         for chunks in cold_reads(storage, max_bytes=300):
             position = next_offset(chunks)
     assert position == 20, "nobody is led over them"

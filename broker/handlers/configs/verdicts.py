@@ -103,7 +103,7 @@ async def verdicts(
     for name, answer in zip((each for each in wanted if each != own), answers, strict=True):
         if isinstance(answer, ConnectionError | KafkaError | TimeoutError):
             why = str(answer) or type(answer).__name__
-            _LOGGER.warning("broker %s does not judge its settings: %s", name, why)
+            _LOGGER.warning("broker %s could not validate its settings: %s", name, why)
         elif isinstance(answer, BaseException):
             raise answer
         else:

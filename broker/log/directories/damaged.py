@@ -57,7 +57,7 @@ class DamagedLogs:
                 topic_id=directory.topic_id_of(names.folder_name(*key)),
                 offsets=offsets,
             )
-            _LOGGER.error("%s-%d is not served: %s", *key, why)
+            _LOGGER.error("%s-%d is offline: %s", *key, why)
 
     def __len__(self) -> int:
         return len(self._found)
@@ -97,7 +97,11 @@ class DamagedLogs:
         home = self._found[key].home
         aside = names.renamed_folder_name(*key, new_uuid(), names.STRAY_FOLDER)
         self._disk.rename(home.file(names.folder_name(*key)), home.file(aside))
-        _LOGGER.error("%s-%d is damaged, and no replica here: its folder is now %s", *key, aside)
+        _LOGGER.error(
+            "%s-%d is damaged and not assigned to this broker; renamed its folder to %s",
+            *key,
+            aside,
+        )
         del self._found[key]
 
     def unrecovered(self) -> Iterator[LogDirectory]:

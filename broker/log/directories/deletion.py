@@ -45,7 +45,7 @@ class DeletedLogs:
         try:
             self._rename(home, log)
         except OSError as error:
-            _LOGGER.error("%s cannot be deleted yet: %s", log.directory, error)
+            _LOGGER.error("cannot delete %s yet: %s", log.directory, error)
             self._in_the_way[log.directory] = home, log
             self._directories.note(home, home.path, error)
 
@@ -72,7 +72,7 @@ class DeletedLogs:
             aside = names.renamed_folder_name(
                 parsed.topic, parsed.partition, new_uuid(), names.STRAY_FOLDER
             )
-            _LOGGER.error("%s is not this topic's; its folder is now %s", folder, aside)
+            _LOGGER.error("%s belongs to another topic id; renamed its folder to %s", folder, aside)
             self._disk.rename(folder, directory.file(aside))
 
     def _has_records(self, folder: str) -> bool:

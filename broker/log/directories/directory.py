@@ -72,7 +72,7 @@ class LogDirectory:
             return decode_partition_metadata(data) if data else NO_UUID
         except CorruptCheckpoint as error:
             # Torn by a crash before its first sync, as then nothing of the log was durable either.
-            _LOGGER.warning("%s is not used: %s", path, error)
+            _LOGGER.warning("ignoring %s: %s", path, error)
             return NO_UUID
 
     # -- beginning ------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class LogDirectory:
         try:
             return decode_offsets(read_or_none(self._disk, self.file(name)) or b"")
         except CorruptCheckpoint as error:
-            _LOGGER.warning("%s is not used: %s", self.file(name), error)
+            _LOGGER.warning("ignoring %s: %s", self.file(name), error)
             return {}
 
     def checkpoint(self, name: str, offsets: Offsets) -> Callable[[], None]:

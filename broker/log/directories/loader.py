@@ -104,7 +104,7 @@ class LogLoader:
                 if folder.suffix == names.DELETE_FOLDER:
                     contents.deleted.append(name)
                 elif folder.suffix == names.STRAY_FOLDER:
-                    _LOGGER.warning("%s is left alone: a stray log", name)
+                    _LOGGER.warning("ignoring stray log %s", name)
                 else:
                     folders[name] = folder
         except OSError as error:

@@ -307,7 +307,9 @@ class LogManager:
             self._discard(home, first)
             return True
         if first.topic_id == log.topic_id or topic_id not in (first.topic_id, log.topic_id):
-            raise LogDirectoryError(f"{log.name} is in {home} and in {directory}")
+            raise LogDirectoryError(
+                f"Duplicate log directories found for {log.name}: {home}, {directory}"
+            )
         if topic_id == log.topic_id:
             self._set_aside(first, home)
             return True
@@ -320,7 +322,11 @@ class LogManager:
         is_second = is_newer(log, first)
         newer, older, gone = (log, first, home) if is_second else (first, log, directory)
         _LOGGER.warning(
-            "%s is in %s and in %s: %s stays", log.name, home, directory, newer.directory
+            "Duplicate log directories found for %s: %s, %s; keeping %s",
+            log.name,
+            home,
+            directory,
+            newer.directory,
         )
         if agreed_end(newer, older) < older.log_end_offset:
             # The newer one went on from a copy that was not complete: somebody may want the rest.
@@ -428,7 +434,7 @@ class LogManager:
                 return self._make(directory, key, topic_id, config, is_new=is_new)
             except OSError as error:
                 self._directories.note(directory, directory.path, error)
-        raise _unavailable(f"no log directory takes {topic}-{partition}")
+        raise _unavailable(f"no log directory can take {topic}-{partition}")
 
     def _pass_damaged(self, key: TopicPartition, topic_id: bytes, *, is_new: bool) -> None:
         """Set a damaged log aside that another topic left; raises KAFKA_STORAGE_ERROR if it is this one's."""
@@ -806,16 +812,14 @@ class LogManager:
             try:
                 future.log.truncate_to(end_offset)
             except OSError as error:  # No reason for the broker not to start.
-                _LOGGER.error("%s does not move to %s any more: %s", log.name, future.home, error)
+                _LOGGER.error("%s: stopped moving to %s: %s", log.name, future.home, error)
                 self.drop_future_log(*key)
 
     def _without_log(self, future: FutureLog) -> Log:
         """Make a copy whose log is not there the log; the caller adopts it."""
         topic, partition = future.log.topic, future.log.partition
         del self._futures[TopicPartition(topic, partition)]
-        _LOGGER.warning(
-            "%s: its log is not there, the copy in %s takes its place", future.log.name, future.home
-        )
+        _LOGGER.warning("%s has no log; using its copy in %s", future.log.name, future.home)
         self._rename_future(future, names.folder_name(topic, partition))
         self._disk.sync_directory(future.home.path)
         return future.log
@@ -918,7 +922,9 @@ class LogManager:
         """Stop reading and writing in this directory; what was copied of the logs in it stays on disk."""
         for key, future in tuple(self._futures.items()):
             if future.home is directory:
-                _LOGGER.error("%s does not move: %s has failed", future.log.name, directory)
+                _LOGGER.error(
+                    "%s: stopped moving: log directory %s has failed", future.log.name, directory
+                )
                 del self._futures[key]
                 _let_be(future)
                 _give_up(future.log)
@@ -1011,7 +1017,7 @@ class LogManager:
                     if directory.path not in damaged:
                         directory.mark_clean(broker_epoch)
                 except OSError as error:
-                    _LOGGER.error("%s was not left cleanly: %s", directory, error)
+                    _LOGGER.error("cannot mark the clean shutdown of %s: %s", directory, error)
         finally:
             self._directories.release()
 

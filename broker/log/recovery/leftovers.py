@@ -96,7 +96,7 @@ def _finish_swap(disk: Disk, directory: str, base_offset: int) -> None:
         if end < size:
             _LOGGER.warning(
                 "Found invalid messages in log segment %s%s at byte offset %d of %d: "
-                "what it was to replace from offset %d on stays",
+                "keeping the old segments from offset %d on",
                 path, names.SWAP, end, size, end_offset,
             )  # fmt: skip
     finally:

@@ -404,7 +404,7 @@ def _load_epochs(disk: Disk, directory: str) -> tuple[LeaderEpochs, bool]:
         if data:
             return LeaderEpochs(decode_epochs(data)), True
     except (CorruptCheckpoint, AssertionError) as error:
-        _LOGGER.warning("%s is not used: %s; the batches tell the epochs", path, error)
+        _LOGGER.warning("ignoring %s: %s; taking the leader epochs from the batches", path, error)
     return LeaderEpochs(), False
 
 
@@ -464,7 +464,7 @@ def _producers_from(
                 producers.update(header)
         if end < segment.size_bytes:
             _LOGGER.warning(
-                "Found invalid messages in log segment %s at byte offset %d of %d: producers behind are not known",
+                "Found invalid messages in log segment %s at byte offset %d of %d: the producer state behind is lost",
                 segment.path, end, segment.size_bytes,
             )  # fmt: skip
         producers.begin_silence(disk.modified_ms(segment.path))
@@ -483,7 +483,7 @@ def _last_snapshot(
             return Producers.decode_snapshot(disk.read_file(path), disk.modified_ms(path)), offset
         except CorruptSnapshot as error:
             _LOGGER.warning(
-                "Failed to load producer snapshot from %s: %s; the batches tell the producers",
+                "Failed to load producer snapshot from %s: %s; rebuilding it from the batches",
                 path, error,
             )  # fmt: skip
             disk.unlink(path)

@@ -318,7 +318,7 @@ class Segment:
     def _corrupt(self, position: int) -> KafkaError:
         """What a reader is told who comes to bytes that are no batch; the log of this broker is told more."""
         _LOGGER.error(
-            "%s: Found invalid messages in log segment %s at byte offset %d of %d: what is there cannot be read",
+            "%s: Found invalid messages in log segment %s at byte offset %d of %d: the records there cannot be read",
             self.directory.rpartition("/")[2], self.path, position, self.size_bytes,
         )  # fmt: skip
         return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{self.path}: no batch at byte {position}")
@@ -398,13 +398,13 @@ class Segment:
             )
         except FileNotFoundError:
             _LOGGER.warning(
-                "Could not find an index file corresponding to log file %s: its indexes are rebuilt",
+                "Could not find an index file corresponding to log file %s, rebuilding indexes...",
                 self.path,
             )
             return None
         except CorruptIndex:
             _LOGGER.warning(
-                "Found a corrupted index file corresponding to log file %s: its indexes are rebuilt",
+                "Found a corrupted index file corresponding to log file %s, rebuilding indexes...",
                 self.path,
             )
             return None

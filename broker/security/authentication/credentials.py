@@ -164,7 +164,7 @@ class Credentials:
         try:
             await self._in_thread(delete)
         except OSError as error:
-            _LOGGER.warning("a credential that is over stays in the lake for now: %s", error)
+            _LOGGER.warning("cannot delete an old credential from the lake yet: %s", error)
 
     def _sweep_soon(self, controller_epoch: int) -> None:
         self.sweeping = asyncio.get_running_loop().create_task(

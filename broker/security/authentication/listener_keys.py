@@ -85,7 +85,7 @@ class ListenerKeys:
         """Read what has changed in files since it was read."""
         for security in self._secured.values():
             if await self._in_thread(security.name, security.read_if_changed):
-                log.info("listener %s has read its keys and certificates anew", security.name)
+                log.info("listener %s reloaded its keys and certificates", security.name)
 
     async def _watch(self) -> None:
         while True:
@@ -96,5 +96,5 @@ class ListenerKeys:
         try:
             return await asyncio.get_running_loop().run_in_executor(None, read)
         except ConfigError as error:
-            log.error("listener %s goes on as it was: %s", listener, error)
+            log.error("listener %s keeps its previous keys and certificates: %s", listener, error)
             return False

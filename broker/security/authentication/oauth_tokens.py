@@ -71,7 +71,7 @@ class TokenVerifier:
             )
         except (jwt.PyJWTError, KeyError, ValueError, OverflowError, RecursionError) as error:
             log.info("a token was refused: %s", type(error).__name__)
-            raise InvalidCredentials("OAUTHBEARER: the token is not good") from None
+            raise InvalidCredentials("OAUTHBEARER: invalid token") from None
         user = claims[settings.user_claim]
         if not isinstance(user, str) or not user.strip() or not _is_text(user):
             raise InvalidCredentials(f"OAUTHBEARER: the claim {settings.user_claim} names nobody")

@@ -77,7 +77,7 @@ class SaslServer:
             if mechanism != self._mechanism:
                 raise self._failed(
                     ErrorCode.SASL_AUTHENTICATION_FAILED,
-                    "the mechanism must not change when a client authenticates anew",
+                    "the mechanism must not change on re-authentication",
                 )
             self.is_again = True
         elif self.phase is not SaslState.HANDSHAKE:
@@ -115,9 +115,7 @@ class SaslServer:
         try:
             answer = exchange.respond(token)
             if exchange.is_done and self.is_again and exchange.user != self.user:
-                raise AuthenticationFailed(
-                    "the user must not change when a client authenticates anew"
-                )
+                raise AuthenticationFailed("the user must not change on re-authentication")
         except InvalidCredentials:
             message = (
                 "Authentication failed during authentication due to invalid credentials with SASL mechanism "

@@ -90,10 +90,10 @@ def decode_chunk(name: str, data: bytes) -> BatchChunk:
     """The chunk in the file of that name. Raises CorruptChunkFile."""
     start = len(_MAGIC) + _HEAD.size
     if len(data) < start or data[: len(_MAGIC)] != _MAGIC:
-        raise CorruptChunkFile("it does not begin as one")
+        raise CorruptChunkFile("wrong magic bytes")
     checksum, header_size = _HEAD.unpack_from(data, len(_MAGIC))
     if crc32c(memoryview(data)[start:]) != checksum:
-        raise CorruptChunkFile("its checksum is wrong")
+        raise CorruptChunkFile("wrong checksum")
     try:
         header = json.loads(data[start : start + header_size])
         view = memoryview(data)
@@ -104,7 +104,7 @@ def decode_chunk(name: str, data: bytes) -> BatchChunk:
         chunk = BatchChunk(header["first_offset"], tuple(batches), tuple(header["next_offsets"]))
         is_its_own = header["name"] == name
     except (ValueError, KeyError, TypeError) as error:
-        raise CorruptChunkFile(f"its header says {error}") from error
+        raise CorruptChunkFile(f"bad header: {error}") from error
     if not is_its_own or position != len(data) or len(batches) != len(chunk.next_offsets):
-        raise CorruptChunkFile("its header does not fit it")
+        raise CorruptChunkFile("the header does not match the file")
     return chunk

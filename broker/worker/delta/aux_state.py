@@ -48,7 +48,9 @@ class AuxStateReader:
             end = tiered_end(snapshot, where.topic_id, where.partition)
             start = snapshot.log_start(where.partition) if snapshot is not None else None
         if not 0 <= offset <= end:
-            raise OffsetOutOfRange(f"{where}: the lake ends at {end}, not at {offset}")
+            raise OffsetOutOfRange(
+                f"{where}: offset {offset} is beyond the lake's last offset {end}"
+            )
         header = self._residue.holding(
             where.topic, where.topic_id, where.partition, offset, tiered_end=end
         )

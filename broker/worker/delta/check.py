@@ -166,7 +166,7 @@ class StoreCheck:
                 else:
                     self._write_rows(shared, topic_id, partition, leader_epoch, gap, found)
             except (_NotThere, SourceGone, UnreadableFile) as error:
-                log.warning("%s cannot be written again: %s", where, error)
+                log.warning("%s cannot be rewritten: %s", where, error)
                 continue
             except Conflict as conflict:
                 raise StorageError(str(conflict)) from conflict
@@ -409,7 +409,7 @@ def _of_restore(start_offset: int, end_offset: int) -> _Gap:
         said=Missing(
             start_offset=start_offset,
             end_offset=end_offset,
-            what="taken out by a RESTORE",
+            what="removed by a RESTORE",
             read_from=start_offset,
             read_to=end_offset,
         )

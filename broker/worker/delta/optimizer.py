@@ -320,7 +320,7 @@ class TableOptimizer:
                 continue
             origin = origin_of(self._store, shared.table.log, each.path)
             new = [] if origin is None else [e for e in state.files if e.path in origin.new]
-            why = "is missing, and no files that it was rewritten from are there"
+            why = "is missing, and so are the files that it was rewritten from"
             if (
                 origin is not None
                 and len(new) == len(origin.new)

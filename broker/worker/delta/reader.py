@@ -420,7 +420,7 @@ def _readable_to(
     for first, last in missing:
         if first <= offset <= last:
             raise StorageError(
-                f"{place.topic}-{place.partition}: a RESTORE took offsets {first} to {last} out of the table "
+                f"{place.topic}-{place.partition}: a RESTORE removed offsets {first} to {last} from the table "
                 "(docs/operations)"
             )
         if first > offset:

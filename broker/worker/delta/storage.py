@@ -291,7 +291,7 @@ class RemoteStorageManager:
                 raise StorageError(str(conflict)) from conflict
             else:
                 return len(removes)
-        raise StorageError(f"{shared.folder}: others keep replacing the files to be taken out")
+        raise StorageError(f"{shared.folder}: other writers keep replacing the files to be removed")
 
     # -- after a crash ----------------------------------------------------------------------
 
@@ -360,7 +360,7 @@ class RemoteStorageManager:
             if not is_there:
                 table.forget()
                 raise CommitLost(
-                    f"{table.folder}: version {version} is another writer's by now: its commit is lost"
+                    f"{table.folder}: version {version} is now another writer's: the commit is lost"
                 )
 
     def is_deleted(self, topic: str, topic_id: bytes) -> bool:

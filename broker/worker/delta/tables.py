@@ -96,8 +96,8 @@ class SharedTable:
             name = f"{self.table.topic}-{partition}"
             if spans:
                 log.error(
-                    "%s: version %d of the table (RESTORE) took %d tiered offsets out: %s; consumers get "
-                    "KAFKA_STORAGE_ERROR there until they are added back or given up (docs/operations)",
+                    "%s: version %d of the table (RESTORE) removed %d tiered offsets: %s; consumers get "
+                    "KAFKA_STORAGE_ERROR there until they are restored or given up (docs/operations)",
                     name,
                     versions[partition],
                     sum(last - first + 1 for first, last in spans),
@@ -121,7 +121,7 @@ class SharedTable:
                     raise FateUnknown(str(error), error.attempt) from error
             except NoSuchTable as error:
                 raise StorageError(str(error)) from error
-        raise StorageError(f"{self.folder}: its log was cleaned up under the commit")
+        raise StorageError(f"{self.folder}: its log was cleaned up during the commit")
 
     def claim(self, topic_id: bytes) -> None:
         """Create the table, or make sure that this incarnation of the topic may write to it."""

@@ -139,7 +139,7 @@ class Materialiser:
             versions = self._columns(self._snapshot.files, ["version"])
             done = self._snapshot.txns[APP_ID] = max(row["version"] for row in versions)
             log.warning(
-                "%s: the number %s was missing; the rows reach version %d",
+                "%s: the txn %s was missing; the rows reach version %d",
                 CLUSTER_METADATA,
                 APP_ID,
                 done,
@@ -228,7 +228,7 @@ class Materialiser:
         failures |= again
         if failures:
             why = "; ".join(f"{topic}: {why}" for (topic, _), why in failures.items())
-            raise StorageError(f"{CLUSTER_METADATA}: deletions are left to be done: {why}")
+            raise StorageError(f"{CLUSTER_METADATA}: deletions are still due: {why}")
 
     def _append(
         self,
@@ -313,7 +313,7 @@ def _end_at_others(version: int, actions: Sequence[Action]) -> None:
     """Commits of events do not conflict; another worker's move of the `txn` does, and so may this property."""
     for action in actions:
         if action.get("txn", {}).get("appId") == APP_ID:
-            raise Conflict(f"version {version} made rows of the events", version=version)
+            raise Conflict(f"version {version} already made rows of the events", version=version)
         if "metaData" in action:
             raise Conflict(f"version {version} changed the table", version=version)
 

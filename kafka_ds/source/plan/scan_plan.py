@@ -61,7 +61,7 @@ class LakeView:
     find: Callable[[int, int], Iterable[LakeFile]] | None = None
     """Gives the files that may hold offsets of [start, end): instead of `files`, which may be very many."""
     missing: Intervals = NONE
-    """Offsets whose records a RESTORE took out of the table: nobody has erased them, and nobody else is asked."""
+    """Offsets whose records a RESTORE removed from the table: nobody has erased them, and nobody else is asked."""
 
     def within(self, wanted: Intervals) -> list[LakeFile]:
         """The files that may hold wanted offsets, each once."""
@@ -280,7 +280,7 @@ def _share(view: PartitionView, predicate: Predicate) -> tuple[_Share, list[Lost
 
 
 def missing_within(view: PartitionView, wanted: Intervals) -> Intervals:
-    """Those of the wanted offsets that a RESTORE took out of the table."""
+    """Those of the wanted offsets that a RESTORE removed from the table."""
     if view.lake is None or not view.lake.missing:
         return NONE
     return wanted.intersect(view.lake.missing).clip(view.lake.start, view.lake.end)

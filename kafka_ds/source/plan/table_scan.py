@@ -74,7 +74,7 @@ def hot(view: PartitionView, predicate: Predicate) -> Intervals:
 
 
 def lost(views: Sequence[PartitionView], predicate: Predicate) -> list[LostRange]:
-    """The wanted offsets that a RESTORE took out of the tables."""
+    """The wanted offsets that a RESTORE removed from the tables."""
     return [
         LostRange(topic=view.topic, partition=view.partition, start=start, end=end)
         for view in views

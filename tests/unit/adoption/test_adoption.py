@@ -273,14 +273,14 @@ def test_what_cannot_be_taken_over_is_named_and_left_alone(tmp_path: Path) -> No
     kafka = kraft_folder(tmp_path)
     (tmp_path / "empty").mkdir()
     refused("empty has no meta.properties", tmp_path / "empty")
-    refused("is of node.id=1, not 5", node_id=5)
+    refused("belongs to node.id=1, not 5", node_id=5)
     refused("there is no topic nowhere", topic_configs=["nowhere:retention.ms=1"])
     refused("not of the form topic:key=value", topic_configs=["orders"])
     refused("--topic-config orders: .*retention.ms", topic_configs=["orders:retention.ms=soon"])
-    refused("--metadata-log-dir: .* is not there", metadata_log_dir=str(tmp_path / "empty"))
+    refused("--metadata-log-dir: .* does not exist", metadata_log_dir=str(tmp_path / "empty"))
     other = KafkaFolder(tmp_path / "other")
     other.log("orders", 0, {0: b""}, number=1)
-    refused("are one partition", kafka.folder, other.folder)
+    refused("are of the same partition", kafka.folder, other.folder)
     shutil.rmtree(kafka.folder / "orders-1")
     refused("no folder of orders-1, which this broker holds")
     with pytest.raises(ConfigError, match="is in use by another broker"):
@@ -322,7 +322,7 @@ class AnotherProcess:
 def test_metadata_that_are_not_whole_are_refused(tmp_path: Path) -> None:
     kafka = KafkaFolder(tmp_path / "log")
     folder = kafka.metadata([PartitionChangeRecord(partition_id=0, topic_id=topic_id(1))])
-    with pytest.raises(ConfigError, match=r"0\.log: offset 0: the metadata log names a topic"):
+    with pytest.raises(ConfigError, match=r"0\.log: offset 0: the metadata log refers to an unknown topic"):
         take_over(tmp_path)
     log = folder / names.file_name(0, names.LOG)
     log.rename(folder / names.file_name(8, names.LOG))

@@ -83,7 +83,7 @@ def test_zookeepers_folders_do_not_join_a_lake_of_others(
     for lake in ("elsewhere", "lake"):
         (second.folder / names.ADOPTED).write_text(str(tmp_path / lake))
         before = second.contents()
-        with pytest.raises(ConfigError, match=r"log\.dirs are of none|is none of its brokers"):
+        with pytest.raises(ConfigError, match=r"log\.dirs belong to a cluster without an id|is none of its brokers"):
             take_over(tmp_path, second.folder)
         assert second.contents() == before
 
@@ -109,14 +109,14 @@ def test_all_directories_name_one_cluster_or_none(
         KafkaFolder(tmp_path / name, is_zookeepers=True, cluster_id=cluster_id).folder
         for name, cluster_id in zip(("log", "log-2"), ids, strict=True)
     ]
-    with pytest.raises(ConfigError, match="is of another cluster than"):
+    with pytest.raises(ConfigError, match="belongs to another cluster than"):
         take_over(tmp_path, *folders)
 
 
 def test_a_metadata_log_is_of_a_cluster_that_has_an_id(tmp_path: Path) -> None:
     kafka = KafkaFolder(tmp_path / "log", cluster_id=None)
     kafka.metadata([broker_record(1, 11)])
-    with pytest.raises(ConfigError, match=r"meta\.properties says no cluster\.id"):
+    with pytest.raises(ConfigError, match=r"meta\.properties has no cluster\.id"):
         take_over(tmp_path)
 
 
@@ -130,7 +130,7 @@ def test_the_preview_of_kraft_in_2_8_is_refused(tmp_path: Path) -> None:
 def test_a_metadata_log_that_lies_elsewhere_is_missed(tmp_path: Path) -> None:
     """Its brokers' folders are not taken for ZooKeeper's, without settings and with one replica each."""
     KafkaFolder(tmp_path / "log").log("orders", 0, {0: batch(0)}, number=1)
-    with pytest.raises(ConfigError, match="without ZooKeeper, .* --metadata-log-dir"):
+    with pytest.raises(ConfigError, match="a KRaft cluster .* --metadata-log-dir"):
         take_over(tmp_path, topic_configs=["*:cleanup.policy=delete"])
 
 

@@ -172,4 +172,4 @@ def test_what_came_in_front_of_an_error_counts() -> None:
     good = b"".join(encode_response(ANSWER, header.api_version, header.correlation_id))
     assert wire.feed(good + good) == [ANSWER]
     assert isinstance(wire.session.error, MalformedFrame)
-    assert "not asked" in str(wire.session.error)
+    assert "without a request" in str(wire.session.error)

@@ -130,8 +130,8 @@ def test_overrides_win_over_the_file_and_the_last_line_over_the_first(tmp_path: 
             "lake.uri=gs://bucket is neither a folder nor an s3:// URI: other stores",
         ),
         ("listeners=9092", "listeners=9092: 9092 is not NAME://host:port"),
-        ("listeners=PLAINTEXT://h:65536", "there is no port 65536"),
-        ("listeners=PLAINTEXT://a:1,PLAINTEXT://b:2", "a listener's name stands there twice"),
+        ("listeners=PLAINTEXT://h:65536", "65536 is not a valid port"),
+        ("listeners=PLAINTEXT://a:1,PLAINTEXT://b:2", "a listener name is given twice"),
         (
             "listeners=SASL_SSL://a:1",
             "sasl.enabled.mechanisms is empty: clients of the listener SASL_SSL could not",

@@ -180,7 +180,7 @@ async def test_a_controller_without_its_store_follows_the_next_one_of_whom_it_he
     await old.driver.follow(entries_of(new, old.image.version))
     assert "e" in old.image.topics
     if hangs:
-        with pytest.raises(OSError, match="has not answered yet"):
+        with pytest.raises(OSError, match="did not answer in time"):
             await old.driver.catch_up()
         # It comes too late, behind the next one's decisions.
         before = kinds(memory_path)

@@ -92,11 +92,11 @@ def test_while_a_restore_has_taken_offsets_out_nothing_is_done(table):
     """Its files hold records that `add_back` brings back."""
     delta(table).restore(2)
     for look in (lambda: found(table, b"key-22"), lambda: files_gone(table)):
-        with pytest.raises(Unsettled, match="a RESTORE took offsets out of the table"):
+        with pytest.raises(Unsettled, match="a RESTORE removed offsets from the table"):
             look()
     table.read()
     table.mark_complaints()
-    with pytest.raises(Unsettled, match="a RESTORE took offsets out of the table"):
+    with pytest.raises(Unsettled, match="a RESTORE removed offsets from the table"):
         found(table, b"key-22")
     add_back(table.log.store.root, "orders")
     assert rows(table, b"key-22") == [{0: [22]}]

@@ -532,4 +532,4 @@ def test_a_log_whose_believed_part_cannot_be_read_is_not_served(
     bench.start()
     assert [each.topic for each in bench.manager.logs()] == ["u"]
     assert bench.manager.is_damaged("t", 0, TOPIC_ID)
-    assert f"t-0 is not served: t-0: CORRUPT_MESSAGE: {log}: no batch at byte" in caplog.text
+    assert f"t-0 is offline: t-0: CORRUPT_MESSAGE: {log}: no batch at byte" in caplog.text

@@ -611,7 +611,7 @@ def test_what_is_rebuilt_is_told(disk: MemoryDisk, caplog: pytest.LogCaptureFixt
     disk.plant(path(999, ".timeindex"), b"")
     log = open_log(disk, clean=True)
     said = "\n".join(warnings(caplog))
-    assert f"{FOLDER}/{names.LEADER_EPOCH_CHECKPOINT} is not used: " in said
+    assert f"ignoring {FOLDER}/{names.LEADER_EPOCH_CHECKPOINT}: " in said
     assert f"Failed to load producer snapshot from {path(60, '.snapshot')}" in said
     assert f"Found an orphaned index file {path(999, '.timeindex')}" in said
     assert log.close()
@@ -631,6 +631,6 @@ def test_a_corrupt_index_is_told(disk: MemoryDisk, caplog: pytest.LogCaptureFixt
     log = open_log(disk, clean=True)
     log.read(4, max_bytes=100, upper_bound_offset=60, min_one_batch=True)
     assert warnings(caplog) == [
-        f"Found a corrupted index file corresponding to log file {path(0, '.log')}: "
-        "its indexes are rebuilt"
+        f"Found a corrupted index file corresponding to log file {path(0, '.log')}, "
+        "rebuilding indexes..."
     ]

@@ -242,7 +242,7 @@ def test_rows_of_events_do_not_end_at_the_version_where_a_deletion_keeps_failing
         if len(asked) >= 3:
             return request.version
         manager.cluster_events(request.version + 1)
-        raise WorkerFailed("unavailable", "deletions are left to be done")
+        raise WorkerFailed("unavailable", "deletions are still due")
 
     monkeypatch.setattr(manager.worker, "send", fails)
 

@@ -41,7 +41,7 @@ def limits(**settings: object) -> ConnectionLimits:
 def test_each_limit_says_its_name() -> None:
     of_all = limits(connections_max=1, protected_listener="INSIDE")
     of_all.opened("a", "OUTSIDE")
-    assert of_all.refusal("b", "OUTSIDE") == "max.connections=1 are there"
+    assert of_all.refusal("b", "OUTSIDE") == "max.connections=1 is reached"
     assert of_all.refusal("b", "INSIDE") is None and of_all.is_full
     of_all.closed("a", "OUTSIDE")
     assert of_all.refusal("b", "OUTSIDE") is None
@@ -53,10 +53,10 @@ def test_each_limit_says_its_name() -> None:
     of_host = limits(per_host_max=1, of_host={"b": 2})
     of_host.opened("a", "X")
     of_host.opened("b", "X")
-    assert of_host.refusal("a", "X") == "max.connections.per.ip=1 are there"
+    assert of_host.refusal("a", "X") == "max.connections.per.ip=1 is reached"
     assert of_host.refusal("b", "X") is None
     of_host.opened("b", "X")
-    assert of_host.refusal("b", "X") == "max.connections.per.ip.overrides=2 are there"
+    assert of_host.refusal("b", "X") == "max.connections.per.ip.overrides=2 is reached"
 
 
 def test_more_than_the_rate_have_to_wait_their_turn() -> None:

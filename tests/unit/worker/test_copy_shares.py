@@ -248,5 +248,5 @@ def test_a_segment_that_is_gone_or_short_is_said_to_be(ranges: list[LogSegmentDa
     with pytest.raises(SourceGone, match="ends at offset 27, not at 220"):
         written(MemoryStore(), [of_less], 1)
     Path(ranges[1].path).unlink()
-    with pytest.raises(SourceGone, match="is not there"):
+    with pytest.raises(SourceGone, match="does not exist"):
         written(MemoryStore(), ranges, 3)
