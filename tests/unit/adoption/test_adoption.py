@@ -322,7 +322,9 @@ class AnotherProcess:
 def test_metadata_that_are_not_whole_are_refused(tmp_path: Path) -> None:
     kafka = KafkaFolder(tmp_path / "log")
     folder = kafka.metadata([PartitionChangeRecord(partition_id=0, topic_id=topic_id(1))])
-    with pytest.raises(ConfigError, match=r"0\.log: offset 0: the metadata log refers to an unknown topic"):
+    with pytest.raises(
+        ConfigError, match=r"0\.log: offset 0: the metadata log refers to an unknown topic"
+    ):
         take_over(tmp_path)
     log = folder / names.file_name(0, names.LOG)
     log.rename(folder / names.file_name(8, names.LOG))

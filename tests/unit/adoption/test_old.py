@@ -83,7 +83,9 @@ def test_zookeepers_folders_do_not_join_a_lake_of_others(
     for lake in ("elsewhere", "lake"):
         (second.folder / names.ADOPTED).write_text(str(tmp_path / lake))
         before = second.contents()
-        with pytest.raises(ConfigError, match=r"log\.dirs belong to a cluster without an id|is none of its brokers"):
+        with pytest.raises(
+            ConfigError, match=r"log\.dirs belong to a cluster without an id|is none of its brokers"
+        ):
             take_over(tmp_path, second.folder)
         assert second.contents() == before
 
