@@ -24,27 +24,17 @@ Reader = Callable[[memoryview, int, int], tuple[Any, int]]
 Writer = Callable[[Any, bytearray, list[Any]], bytearray]
 
 
-@cache
-def _reader_scope(cls: type, version: int) -> dict[str, Any]:
+def _read_function(cls: type, version: int) -> Reader:
     source = ReaderSource()
     source.message(plan(cls, version))
-    return source.page.compile(f"reader of {cls.__name__} {version}")
-
-
-@cache
-def _writer_scope(cls: type, version: int) -> dict[str, Any]:
-    source = WriterSource()
-    source.message(plan(cls, version))
-    return source.page.compile(f"writer of {cls.__name__} {version}")
-
-
-def _read_function(cls: type, version: int) -> Reader:
-    read: Reader = _reader_scope(cls, version)["read"]
+    read: Reader = source.page.compile(f"reader of {cls.__name__} {version}")["read"]
     return read
 
 
 def _write_function(cls: type, version: int) -> Writer:
-    write: Writer = _writer_scope(cls, version)["write"]
+    source = WriterSource()
+    source.message(plan(cls, version))
+    write: Writer = source.page.compile(f"writer of {cls.__name__} {version}")["write"]
     return write
 
 
@@ -52,11 +42,6 @@ def _write_function(cls: type, version: int) -> Writer:
 reader: Callable[[type, int], Reader] = cache(_read_function)
 # `write(message, out, parts) -> out`: what is full goes to `parts`, the rest is returned.
 writer: Callable[[type, int], Writer] = cache(_write_function)
-
-
-def source_of(cls: type, version: int) -> tuple[str, str]:
-    """The generated source of reader and writer, to look at."""
-    return _reader_scope(cls, version)["source"], _writer_scope(cls, version)["source"]
 
 
 def decode(

@@ -67,7 +67,6 @@ class Page:
     def compile(self, title: str) -> dict[str, Any]:
         """Run the page; its functions are in the scope that is returned."""
         source = "\n".join(self.lines) + "\n"
-        self.scope["source"] = source
         exec(compile(source, f"<{title}>", "exec"), self.scope)  # noqa: S102  (our own text)
         return self.scope
 

@@ -153,11 +153,6 @@ class BatchHeader(NamedTuple):
         return bool(self.attributes & CONTROL_FLAG)
 
     @property
-    def has_delete_horizon(self) -> bool:
-        """Whether `base_timestamp` is when the cleaner may drop this batch's tombstones."""
-        return bool(self.attributes & DELETE_HORIZON_FLAG)
-
-    @property
     def last_sequence(self) -> int:
         """The sequence of the last record."""
         if self.base_sequence == NO_SEQUENCE:

@@ -28,7 +28,11 @@ from broker.compaction.log_cleaner import LogCleaner
 from broker.log.directories.log_manager import LogManager
 from kafka_ds.ipc.request import ErrorAnswer
 from kafka_ds.process.system import InlineBackground, SystemClock, SystemDisk
-from kafka_ds.records.batch import iterate_headers, read_records
+from kafka_ds.records.batch import (
+    DELETE_HORIZON_FLAG,
+    iterate_headers,
+    read_records,
+)
 from kafka_ds.segments.checkpoint import decode_offsets
 from tests.fakes.logs import log_manager
 from tests.fakes.settings import cleaner_settings, log_settings
@@ -155,7 +159,7 @@ def batches(path: Path) -> list[tuple[Any, ...]]:
     found = []
     data = path.read_bytes()
     for position, header in iterate_headers(data):
-        horizon = header.has_delete_horizon
+        horizon = header.attributes & DELETE_HORIZON_FLAG
         plain = header.codec == 0 and not horizon
         raw = data[position : position + header.size_in_bytes] if plain else b""
         alike = header._replace(

@@ -7,7 +7,14 @@ import errno
 import pytest
 
 from broker.cleaner.rpc import LogGroup
-from kafka_ds.records.batch import Codec, ControlType, Record, TimestampType, build_batch
+from kafka_ds.records.batch import (
+    DELETE_HORIZON_FLAG,
+    Codec,
+    ControlType,
+    Record,
+    TimestampType,
+    build_batch,
+)
 from kafka_ds.segments.index import AbortedTxn, encode_aborted
 from kafka_ds.segments.producers import AppendOrigin
 from tests.fakes.settings import cleaner_settings
@@ -87,7 +94,7 @@ def test_tombstones_go_after_delete_retention_ms() -> None:
     assert bench.clean()
     header, records = bench.batches()[0]
     assert [(r.offset, r.value) for r in records] == [(1, None), (2, b"1")]
-    assert header.has_delete_horizon
+    assert header.attributes & DELETE_HORIZON_FLAG
     assert header.base_timestamp == bench.clock.ms + 1000
     assert {r.timestamp for r in records} == {bench.clock.ms}
     bench.clock.ms += 999
@@ -154,7 +161,7 @@ def test_aborted_records_go_and_their_marker_follows() -> None:
     # Nothing is left of the aborted one: its marker may go in a while.
     assert bench.log.aborted_transactions(0, 9) == []
     markers = [header for header, _ in bench.batches() if header.is_control]
-    assert [header.has_delete_horizon for header in markers] == [True, False]
+    assert [bool(header.attributes & DELETE_HORIZON_FLAG) for header in markers] == [True, False]
     bench.clock.ms += 1000
     bench.append([(b"y", b"")])
     bench.log.roll()

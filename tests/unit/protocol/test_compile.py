@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kafka_ds.protocol.codec import decode, encode, encode_parts, source_of
+from kafka_ds.protocol.codec import decode, encode, encode_parts
 from kafka_ds.protocol.errors import MalformedFrame
 from kafka_ds.protocol.messages import (
     DescribeTopicPartitionsRequest,
@@ -191,9 +191,3 @@ def test_a_version_that_is_not_declared_is_our_own_fault() -> None:
 def test_a_decoded_error_names_message_version_and_field() -> None:
     with pytest.raises(MalformedFrame, match=r"MetadataRequest 12: topics has more elements"):
         decode(MetadataRequest, b"\xff\xff\xff\xff\x07", 12)
-
-
-def test_the_generated_source_can_be_looked_at() -> None:
-    reads, writes = source_of(FetchResponse, 16)
-    assert "def read(b, p, end):" in reads and "unpack_from_ihqqqB(b, p)" in reads
-    assert "def write(x, out, parts):" in writes and "pack_ihqqqB(" in writes

@@ -60,7 +60,7 @@ def test_header_fields() -> None:
     assert header.attributes == 0b0001_1011
     assert header.codec == Codec.LZ4
     assert header.timestamp_type is TimestampType.LOG_APPEND_TIME
-    assert header.is_transactional and not header.is_control and not header.has_delete_horizon
+    assert header.is_transactional and not header.is_control
     assert (header.producer_id, header.producer_epoch) == (99, 2)
     assert header.max_timestamp == 1_700_000_000_005
     assert header.last_sequence == 4, "sequences go on with 0 after the largest number"
