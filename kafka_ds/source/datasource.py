@@ -6,10 +6,12 @@ agree with their types.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from inspect import signature
 from typing import TYPE_CHECKING
 
+from pyspark.errors import PySparkException
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -40,6 +42,8 @@ from kafka_ds.spark_process import answer_at_once, end_with_driver, settle
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
 
 PUSHDOWN_SETTING = "spark.sql.python.filterPushdown.enabled"
 # Options whose values Spark writes into no plan. Those with password, secret or token in them it knows by itself.
@@ -281,13 +285,25 @@ def register(spark: SparkSession) -> None:
     """
     redacted = spark.conf.get(REDACTION_SETTING) or ""
     if REDACTED_OPTIONS not in redacted:
-        spark.conf.set(REDACTION_SETTING, f"{redacted}|{REDACTED_OPTIONS}".lstrip("|"))
+        _redact(spark, f"{redacted}|{REDACTED_OPTIONS}".lstrip("|"))
     unprojected.install(spark)
     source: type[KafkaDataSource] = KafkaDataSource
     if optimizer.install(spark):
         spark.conf.set(PUSHDOWN_SETTING, "true")
         source = PushingKafkaDataSource
     spark.dataSource.register(of_session(source, slots_of(spark)))
+
+
+def _redact(spark: SparkSession, pattern: str) -> None:
+    """Hide private keys in plans, unless a declarative pipeline is being defined: it allows no setting to be set."""
+    try:
+        spark.conf.set(REDACTION_SETTING, pattern)
+    except PySparkException as problem:
+        if "SESSION_MUTATION_IN_DECLARATIVE_PIPELINE" not in str(problem):
+            raise
+        log.warning(
+            "plans show private keys: set %s=%s in the pipeline's spec", REDACTION_SETTING, pattern
+        )
 
 
 def of_session(source: type[KafkaDataSource], slots: int | None) -> type[KafkaDataSource]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from tests.command_line import CommandLine
 from tests.pages import ROOT, Block, Reader, blocks_of
@@ -69,6 +70,28 @@ def test_the_pipelines_are_submitted(checkout: Path, orders: BrokerProcess) -> N
     instead = {"broker-1:9092": orders.bootstrap, "s3://bucket/lake": "data/lake --once"}
     submits(checkout, "docs/how-to/typed-tables.md", "spark-submit", instead)
     assert [row["total"] for row in rows(Topic(orders, "orders"))] == [1, 2]
+
+
+def test_a_declarative_pipeline_follows_a_topic(checkout: Path, orders: BrokerProcess) -> None:
+    """Spark 4.2 ends with status 1 after a complete run that reads by a source in Python."""
+    page = "docs/how-to/declarative-pipelines.md"
+    CommandLine(orders.bootstrap, checkout).ok(
+        "produce", "orders", typed='{"customer":"ada","total":5}\n{"customer":"ada","total":7}\n'
+    )
+    (checkout / "transformations").mkdir()
+    for block in blocks_of(ROOT / page):
+        if block.title:
+            code = block.code.replace("127.0.0.1:9092", orders.bootstrap)
+            code = code.replace("/srv/pipelines", str(checkout / "storage"))
+            (checkout / block.title).write_text(code)
+    instead = {
+        "spark-pipelines run": "spark-pipelines run 2>&1",
+        "spec spark-pipeline.yml": "spec spark-pipeline.yml || true",
+    }
+    told = submits(checkout, page, "spark-pipelines", instead)
+    assert "Run is COMPLETED" in told, told
+    found = DeltaTable(checkout / "spark-warehouse" / "totals").to_pyarrow_table().to_pylist()
+    assert {row["customer"]: row["total"] for row in found} == {None: 3, "ada": 12}
 
 
 def test_spark_sql_reads_a_lake_on_s3(checkout: Path, s3_server: S3Server) -> None:

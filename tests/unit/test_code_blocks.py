@@ -33,6 +33,7 @@ RUN = {
     "docs/get-started/spark.md": "tests/spark/test_pages.py",
     "docs/get-started/tutorial.md": "tests/integration/test_pages.py",
     "docs/how-to/database-changes.md": "tests/spark/test_debezium.py",
+    "docs/how-to/declarative-pipelines.md": "tests/spark/test_submitted_pages.py",
     "docs/how-to/decode.md": "tests/integration/test_pages.py",
     "docs/how-to/erase.md": "tests/integration/test_pages.py",
     "docs/how-to/exactly-once.md": "tests/spark/test_pages.py",
@@ -61,6 +62,10 @@ NOT_RUN = {
     "docs/get-started/spark.md": {"pip install": "installs"},
     "docs/get-started/tutorial.md": {"pip install": "installs"},
     "docs/how-to/database-changes.md": {"connect-standalone.sh": "the test starts its class"},
+    "docs/how-to/declarative-pipelines.md": {
+        "pip install": "installs",
+        "spark-pipelines": SUBMITTED,
+    },
     "docs/how-to/install.md": {"systemctl": "needs systemd", "docker build": "slow: tests/image"},
     "docs/how-to/s3.md": {"gs://archive": "needs Google's store"},
     "docs/how-to/typed-tables.md": {"spark-submit": SUBMITTED},
