@@ -1,7 +1,7 @@
 """Pure: a log's compaction state: up to where it is clean, and whether it is being cleaned now.
 
-A log that is truncated or given up while it is cleaned reports that at once, because what was read from it must not
-replace something else. Retention waits meanwhile, as in Kafka, where a log is either cleaned or shortened.
+A log that is truncated or deleted while it is cleaned reports that at once, because what was read from it must not
+replace something else. Retention waits meanwhile, as in Kafka.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Compaction:
             stop()
 
     def truncate_to(self, end_offset: int) -> None:
-        """The log loses what is at or above an offset."""
+        """Records at or above an offset are truncated."""
         self.end()
         if self.cleaned_offset is not None:
             self.cleaned_offset = min(self.cleaned_offset, end_offset)

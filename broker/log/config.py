@@ -16,8 +16,8 @@ LOG_APPEND_TIME = "LogAppendTime"
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
-# Beside a topic's own settings: it was a table when it became compacted, and remains one. The controller notes it;
-# to clients it is no setting.
+# Beside a topic's own settings: it was a table when it became compacted, and remains one. The controller records it;
+# clients see no such setting.
 REMOTE_STORAGE_KEPT = "remote.storage.kept"
 # Of typed tables.
 _FORMATS = ("none", "json", "avro", "protobuf", "string")
@@ -313,7 +313,7 @@ class LogConfig:
 
     @property
     def moves_to_lake(self) -> bool:
-        """Whether the log's oldest part leaves the disk because the lake has it.
+        """Whether the log's oldest part is deleted from the disk because the lake has it.
 
         A compacted log stays: it has the last value of each key, its table all that was ever written.
         """
@@ -330,18 +330,18 @@ class LogConfig:
 
     @property
     def has_table(self) -> bool:
-        """Whether the lake may hold rows of it: also when its copies have ended, until the last row is gone."""
+        """Whether the lake may hold rows of it: also when its copies have ended, until the last row is removed."""
         is_leaving = self.remote_log_delete_on_disable and not self.is_compacted
         return self.remote_storage_enable or is_leaving
 
     @property
     def effective_local_retention_ms(self) -> int:
-        """The local time limit; the log's own if nothing leaves for the lake (KIP-405, KIP-950)."""
+        """The local time limit; the log's own if it is not tiered (KIP-405, KIP-950)."""
         own = self.local_retention_ms if self.moves_to_lake else -2
         return self.retention_ms if own == -2 else own
 
     @property
     def effective_local_retention_bytes(self) -> int:
-        """The local size limit; the log's own if nothing leaves for the lake (KIP-405, KIP-950)."""
+        """The local size limit; the log's own if it is not tiered (KIP-405, KIP-950)."""
         own = self.local_retention_bytes if self.moves_to_lake else -2
         return self.retention_bytes if own == -2 else own

@@ -32,7 +32,7 @@ class Durability:
         now_ms: int,
         report: Callable[[str, OSError], None],
     ) -> None:
-        """`report` hears of each error of the disk, with the log's folder."""
+        """`report` is called with each error of the disk and the log's folder."""
         self.directory = directory
         self.recovery_point = recovery_point
         self.storage_error: OSError | None = None
@@ -81,7 +81,7 @@ class Durability:
             if not self._is_closed:
                 self._synced(error, target, truncations)
             if then is not None:
-                # Also of a log that was given up meanwhile: whoever waits has other logs to go on with.
+                # Also of a deleted log: whoever waits has other logs to go on with.
                 then(error)
             elif wait and isinstance(error, NotFlushed):
                 raise self._refusal(error) from error
@@ -93,7 +93,7 @@ class Durability:
             self._background.submit(work, done)
 
     def _synced(self, error: BaseException | None, target: int, truncations: int) -> None:
-        """Note what came of a sync up to `target` that was asked for after so many truncations."""
+        """Record the outcome of a sync up to `target` that was requested after so many truncations."""
         if isinstance(error, NotFlushed):
             self.report(error)
         elif isinstance(error, OSError):
@@ -109,12 +109,12 @@ class Durability:
         self.recovery_point = min(self.recovery_point, end_offset)
 
     def report(self, error: OSError) -> None:
-        """Tell of an error, unless the log was closed or given up."""
+        """Report an error, unless the log was closed or deleted."""
         if not self._is_closed:
             self._report(self.directory, error)
 
     def fail(self, error: OSError) -> None:
-        """Note an error: the files may not match what is in memory."""
+        """Record an error: the files may not match what is in memory."""
         if self.storage_error is None:
             self.storage_error = error
         self.report(error)
@@ -133,5 +133,5 @@ class Durability:
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._name}: {error}")
 
     def close(self) -> None:
-        """Whatever Background returns later changes nothing here; those who wait for it are notified."""
+        """Ignore whatever Background returns later; those who wait for it are notified."""
         self._is_closed = True

@@ -2,8 +2,8 @@
 
 The file is written with whatever makes the log durable (a flush, closing), by the thread that waits for the disk, not
 when an epoch begins: above the recovery point recovery takes the epochs from the batches. So an election of hundreds of
-partitions touches no file (in Kafka truncations leave it to a thread, too: KAFKA-15046, KAFKA-16541). Epochs that no
-batch tells, because the log begins above what is in the lake or is a copy, are written at once. Of two writes the later
+partitions touches no file (in Kafka truncations leave it to a thread, too: KAFKA-15046, KAFKA-16541). Epochs that are
+in no batch, because the log begins above what is in the lake or is a copy, are written at once. Of two writes the later
 request wins. A deleted log writes nothing more: the folder of its name may belong to another log by then.
 """
 

@@ -1,6 +1,6 @@
 """Pure: errors of log directories and logs, and which errors of a system call mean that a directory failed.
 
-- As in Kafka one error is enough (KIP-112): nobody knows what a disk that returns errors does next.
+- As in Kafka one error is enough (KIP-112): what a failing disk does next is unpredictable.
 - Unlike in Kafka a full disk is no failure: a refused write leaves no trace, and space may be freed while the broker
   runs. Neither is a shortage of the process itself, nor a file that was closed under a reader.
 - A missing file is a failure only if its folder is missing as well: a reader may come too late for a segment.
@@ -21,7 +21,7 @@ class DamagedLogError(LogDirectoryError):
 
 _OF_NO_DISK = frozenset(
     {
-        None,  # An error of our own making: a short write, which is a full disk.
+        None,  # An error raised here: a short write, which is a full disk.
         errno.ENOSPC,
         errno.EDQUOT,
         errno.EMFILE,

@@ -2,9 +2,9 @@
 
 Only the event loop's thread changes a log. The tuple of segments is replaced, never changed, and files stay open for
 file.delete.delay.ms, so that a read may finish in any thread. An append checks, stamps and writes, and only then
-changes anything in memory: what fails has changed nothing, or, if a failed write cannot be removed, ends all appends.
-A truncation happens as a whole or not at all, and takes from the end: after a kill in the middle less is gone, or all.
-Waiting for the disk (fsync, unlink) goes to Background; `recovery_point` moves when it is done.
+changes anything in memory: a failure has changed nothing, or, if a failed write cannot be removed, ends all appends. A
+truncation happens as a whole or not at all, from the end: after a kill in the middle less is deleted, or all. Waiting
+for the disk (fsync, unlink) goes to Background; `recovery_point` moves when it is done.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from kafka_ds.segments.files import replace, unlink_if_there
 from kafka_ds.segments.index import AbortedTxn
 from kafka_ds.segments.producers import AppendOrigin, Before, CorruptSnapshot, Producers, record_own
 
-# A truncation reads the headers of no longer an end than this to know which producers it concerns.
+# A truncation reads the headers of at most such an end to know which producers it concerns.
 TRUNCATED_BYTES_MAX = 4 << 20
 
 NOTHING_REMOTE = RemoteLogAuxState()
@@ -79,7 +79,7 @@ class Log:
         self.config = config
         self.leader_epochs, self.producers = loaded.epochs, loaded.producers
         self.log_start_offset, self.log_end_offset = loaded.log_start_offset, loaded.log_end_offset
-        # What log-start-offset-checkpoint says at least: a start of the broker begins there, whatever happens.
+        # The least entry of log-start-offset-checkpoint: a start of the broker begins there, whatever happens.
         self.durable_log_start_offset = loaded.log_start_offset
         # What its recovery has dropped, and up to where it is known to have reached before.
         self.dropped, self.known_end_offset = loaded.dropped, loaded.known_end_offset
@@ -87,7 +87,7 @@ class Log:
         self.highest_offset_in_remote_storage = -1
         self._disk = disk
         self._clock = clock
-        # What it is on its disk; changed as a whole when it moves (`exchange_files`).
+        # Its files; changed as a whole when it moves (`exchange_files`).
         self.durability = Durability(
             self.name, directory, background, loaded.recovery_point, clock.now_ms(), report
         )
@@ -119,7 +119,7 @@ class Log:
     ) -> Self:
         """Open or create the log in `directory` (the partition's own folder), recovering it.
 
-        `report` hears of each disk error, besides the caller: it is called with the log's folder.
+        `report` is called for each disk error with the log's folder; the caller gets the error, too.
         """
         loaded = load(
             disk,
@@ -134,7 +134,7 @@ class Log:
         identity = topic, partition, topic_id
         return cls(directory, config, disk, clock, chosen, loaded, identity, report)
 
-    # -- what it is -----------------------------------------------------------------------------
+    # -- state ---------------------------------------------------------------------------------
 
     @property
     def size_bytes(self) -> int:
@@ -168,8 +168,8 @@ class Log:
     ) -> AppendInfo:
         """Check, stamp in place and write. If it raises KafkaError or TakesLong, nothing has changed.
 
-        Whoever appends sees to flush.messages: the log would make its event loop wait.
-        `is_prepared`: the caller saw to the preparation. `at_once`: it is TakesLong where that would take its time.
+        The caller applies flush.messages: the log would make its event loop wait. `is_prepared`: the caller has
+        prepared the batch. `at_once`: raise TakesLong if preparing it takes long.
         """
         if origin is not AppendOrigin.CLIENT:
             return self._append_records(records, leader_epoch, now_ms, origin)
@@ -224,9 +224,8 @@ class Log:
     def append_as_follower(self, records: memoryview, *, leader_epoch: int, now_ms: int) -> int:
         """Append the leader's batches, none of a later epoch than `leader_epoch`; returns their bytes.
 
-        Raises:
-            KafkaError: CORRUPT_MESSAGE for damage and for offsets that go back, KAFKA_STORAGE_ERROR for the disk's
-                trouble. What came before stays appended.
+        Raises: KafkaError: CORRUPT_MESSAGE for damage and for offsets that go back, KAFKA_STORAGE_ERROR for a disk
+        error. What came before stays appended.
         """
         appended = 0
         for run in runs(records, leader_epoch, self.config.segment_bytes):
@@ -365,11 +364,11 @@ class Log:
             new = self.segments.begin(base_offset, self.config, self._clock.now_ms())
         except OSError:
             if base_offset > self.log_end_offset:
-                # Whoever leads writes what is missing in between, of which it knows nothing.
+                # The leader writes what is missing in between, of which it knows nothing.
                 unlink_if_there(self._disk, self._snapshot_at(base_offset))
             raise
         self.active = new
-        # Also if the write that needs it fails: there is nothing in between, and nothing may come there.
+        # Also if the write that needs it fails: there is nothing in between, and nothing may be written there.
         self.log_end_offset = base_offset
         self.flush(base_offset)
         return new
@@ -408,7 +407,7 @@ class Log:
     def _prepare_sync(self, target: int) -> Callable[[], None]:
         return self.segments.syncing(self.recovery_point, target, self.epochs_file.writing())
 
-    # -- what may go ----------------------------------------------------------------------------
+    # -- retention -----------------------------------------------------------------------------
 
     def update_high_watermark(self, high_watermark: int) -> None:
         """Set the committed end; nothing above is deleted. Until set, everything counts as committed."""
@@ -416,14 +415,14 @@ class Log:
 
     @property
     def committed_offset(self) -> int:
-        """The high watermark; the log end offset where nobody has set one."""
+        """The high watermark; the log end offset if none was set."""
         return self.log_end_offset if self._high_watermark is None else self._high_watermark
 
     def delete_local_segments(self, now_ms: int) -> list[int]:
         """Delete what retention allows, while nothing is cleaned; returns the base offsets of the deleted segments.
 
-        A tiered log may begin below its first segment, so that a restart cannot tell its start from the segments: what
-        the lake does not have goes once the checkpoint of log starts says that it is deleted.
+        A tiered log may begin below its first segment, so that a restart cannot derive its start from the segments:
+        what the lake does not have is deleted once the checkpoint of log starts records that.
         """
         tiered = self.highest_offset_in_remote_storage
         limits = RetentionLimits(self.log_start_offset, self.committed_offset, tiered)
@@ -444,9 +443,9 @@ class Log:
         return gone
 
     def advance_log_start_offset(self, offset: int) -> None:
-        """Move the log's beginning (DeleteRecords, or the tier's retention); never backwards.
+        """Move the log's beginning (DeleteRecords, or the lake's retention); never backwards.
 
-        Segments below it go with the next retention run.
+        Segments below it are deleted by the next retention run.
         """
         if offset > self.committed_offset:
             raise KafkaError(
@@ -468,16 +467,16 @@ class Log:
     def truncate_to(self, offset: int) -> None:
         """Truncate the batches that hold `offset` or a later one. Raises OSError, CorruptIndex: nothing has changed.
 
-        If that lowers the recovery point, also if it raises, that has to be written down before anything is appended
-        (`manager.checkpoint_recovery_points`): what is to come is not durable, and what a recovery point covers is
-        believed.
+        If that lowers the recovery point, also if it raises, that has to be written before anything is appended
+        (`manager.checkpoint_recovery_points`): new records are not durable, and what a recovery point covers is
+        trusted.
         """
         if offset < self.first_base_offset:
             self.truncate_fully_and_start_at(offset)
         elif offset < self.log_end_offset:
             self._truncate_to(offset)
         elif self.leader_epochs.truncate_from_end(self.log_end_offset):
-            self._epochs_changed()  # One that led and wrote nothing.
+            self._epochs_changed()  # A leader that wrote nothing.
 
     def _truncate_to(self, offset: int) -> None:
         before, left = self._known_before(offset), self.segments.without(offset)
@@ -496,9 +495,9 @@ class Log:
         self._restart_at_end(found)
 
     def _known_before(self, offset: int) -> Before | None:
-        """What `Producers.restore` needs once all from `offset` on is gone; None if the log must be read.
+        """What `Producers.restore` needs once all from `offset` on is truncated; None if the log must be read.
 
-        To read it takes up to a segment's headers, while everybody waits. Usually a follower truncates only the last
+        Reading takes up to a segment's headers, while the event loop waits. Usually a follower truncates only the last
         few batches, and the last five of most producers are remembered: those that are left were known before.
         """
         active = self.active
@@ -525,11 +524,11 @@ class Log:
         self._restart_at_end(found)
         for epoch, start_offset in state.leader_epochs:
             self.leader_epochs.assign(epoch, start_offset)
-        self.epochs_file.write_now()  # No batch will tell of them.
+        self.epochs_file.write_now()  # No batch has them.
 
     def start_anew_at(self, offset: int, state: RemoteLogAuxState = NOTHING_REMOTE) -> None:
         """Continue at an offset, with `state` as all that is known of what is before; raises as `truncate_to`."""
-        # Truncated first: what is forgotten of the epochs then is on disk, too.
+        # Truncated first, so that the forgotten epochs are then on disk, too.
         self.truncate_to(self.first_base_offset)
         self.leader_epochs.clear()
         self.truncate_fully_and_start_at(offset, state)
@@ -540,7 +539,9 @@ class Log:
         self.log_end_offset = end = self.active.next_offset
         self.log_start_offset = min(self.log_start_offset, end)
         self.durable_log_start_offset = min(self.durable_log_start_offset, self.log_start_offset)
-        self.durability.lower_to(self.active.base_offset)  # Else what was truncated may come back.
+        self.durability.lower_to(
+            self.active.base_offset
+        )  # Otherwise the truncated records may come back.
         self.compaction.truncate_to(end)
         if self._high_watermark is not None:
             self._high_watermark = min(self._high_watermark, end)
@@ -582,10 +583,10 @@ class Log:
         self.epochs_file.write_now()  # Not all of them are in batches of the copy.
 
     def exchange_files(self, copy: Log) -> None:
-        """Continue in the files of a copy with the same offsets and epochs, which has this log's from then on.
+        """Continue in the files of a copy with the same offsets and epochs, which are this log's from then on.
 
-        Holders of the log object keep it: nobody must be notified. A sync in progress concerns the old files: it moves
-        no recovery point of the new ones.
+        Holders of the log object keep it: no caller must be notified. A sync in progress concerns the old files: it
+        moves no recovery point of the new ones.
         """
         assert copy.log_end_offset == self.log_end_offset
         assert copy.leader_epochs.entries == self.leader_epochs.entries
@@ -640,7 +641,7 @@ class Log:
                     self._take_snapshot(self.log_end_offset)
                 self.durability.lower_to(self.active.base_offset)
                 self.flush(wait=True)
-                self.epochs_file.writing()()  # Where there was nothing to flush.
+                self.epochs_file.writing()()  # There was nothing to flush.
         except (OSError, KafkaError):
             return False
         finally:
@@ -675,8 +676,8 @@ def runs(records: memoryview, leader_epoch: int, run_bytes_max: int) -> Iterator
 def _producers_of(state: RemoteLogAuxState, now_ms: int) -> bytes:
     """The producers at the lake's end as a log's own snapshot, empty if none are known; they count as active now.
 
-    Every transaction below that end was decided before it went there, but its marker may lie above. If those markers
-    are lost, none is open in what is taken over. A follower gets the markers from its leader, and must then know which
+    Every transaction below that end was decided before it was copied, but its marker may lie above. If those markers
+    are lost, none is open in the snapshot. A follower gets the markers from its leader, and must then know which
     records they end. A damaged snapshot counts as missing.
     """
     if not state.producer_snapshot:

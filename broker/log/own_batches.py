@@ -1,8 +1,8 @@
 """Pure: batches that no producer sent: those from a leader, and this broker's own.
 
 A follower takes what its leader wrote, offsets and epochs included, and only refuses damage and offsets that go back.
-What this broker writes itself (markers, group and transaction records) gets its offsets here, and must follow the rules
-of epochs like a producer's batches.
+This broker's own records (markers, group and transaction records) get their offsets here, and must follow the rules of
+epochs like a producer's batches.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _accept_own(
     next_offset, leader_epoch, now_ms = place
     while position < len(records):
         header = check_own_batch(records, position, limit_bytes=config.max_message_bytes)
-        # Several stay together, as one decision of a coordinator: a segment may get larger by them.
+        # Several stay together, as one decision of a coordinator: they may make a segment larger.
         if header.size_in_bytes > config.segment_bytes:
             raise too_large_for_segment(header.size_in_bytes, config)
         if config.uses_log_append_time:

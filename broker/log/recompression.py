@@ -31,8 +31,8 @@ CODECS = {
     "lz4": Codec.LZ4,
     "zstd": Codec.ZSTD,
 }
-# What is recompressed while the event loop waits: what producers fill a batch with by default takes a tenth of a
-# millisecond, less than a thread costs. A level may be slow.
+# What is recompressed while the event loop waits: a producer's default batch takes a tenth of a millisecond, less than
+# a thread costs. A level may be slow.
 RECOMPRESSED_AT_ONCE_BYTES_MAX: dict[Codec, int] = {
     Codec.NONE: 128 << 10,
     Codec.GZIP: 32 << 10,
@@ -50,7 +50,7 @@ _USUAL_LEVELS: dict[Codec, int] = {
 
 def target_codec(config: LogConfig, codec: int) -> Codec | None:
     """The codec with which a batch of this one must be recompressed; None if it may stay as it is."""
-    wanted = CODECS.get(config.compression_type)  # `producer` is none.
+    wanted = CODECS.get(config.compression_type)  # `producer` means none.
     return None if wanted is None or wanted == codec else wanted
 
 
@@ -62,7 +62,7 @@ def recompressed_at_once_bytes_max(codec: Codec, config: LogConfig) -> int:
 
 
 def recompress(payload: Buffer, codec: Codec, config: LogConfig) -> Buffer:
-    """These records, compressed with another codec; the same bytes where that is none."""
+    """These records, compressed with another codec; the same bytes for none."""
     return payload if codec == Codec.NONE else compress(codec, payload, _level(codec, config))
 
 

@@ -2,8 +2,9 @@
 
 - The log is read to its end, not to the high watermark: what this leader has will be committed, and answers wait for
   that anyway.
-- The event loop is not blocked: reading waits in a thread, and others get their turn every few records.
-- A batch that is damaged, or that the reader cannot understand, ends the reading with an error: half a state is none.
+- The event loop is not blocked: reading waits in a thread, and other tasks get their turn every few records.
+- A batch that is damaged, or that the reader cannot understand, ends the reading with an error: half a state is
+  useless.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from kafka_ds.records.batch import BatchHeader, CorruptRecord, crc_is_valid, ite
 LOAD_BYTES = 5 * 1024 * 1024
 RECORDS_AT_ONCE = 500
 
-# Takes the batch of this header at this position of the data; returns how many records it had.
+# Takes the batch of this header at this position of the data; returns the number of records.
 ReplayBatch: TypeAlias = Callable[["bytes | bytearray", int, BatchHeader], int]
 
 
@@ -46,11 +47,11 @@ async def replay_log(
             min_one_batch=True,
         )
         if not read.slices:
-            offset = end_offset  # compaction has left nothing up to there
+            offset = end_offset  # Compaction has left nothing up to there.
         for part in read.slices:
             try:
                 offset = await _replay_slice(log, replay, await _read(part), offset)
-            except CorruptRecord as error:  # Where the next batch begins nobody can say.
+            except CorruptRecord as error:  # Where the next batch begins cannot be known.
                 raise LoadFailed(f"{log.name} behind offset {offset}: {error}") from error
         yield offset
 

@@ -1,10 +1,10 @@
-"""Pure: which of a log's oldest segments may go.
+"""Pure: which of a log's oldest segments may be deleted.
 
-- Segments go from the oldest on, and the first that must stay keeps all after it.
-- Uncommitted records never go. On a tiered topic only what is in the lake goes, unless the log start was moved above it
-  (KIP-405) or nothing is copied any more (KIP-950).
-- A segment goes for one of three reasons: it ends below the log start; the log without it is still as large as its
-  limit; its newest record is older than its limit.
+- Segments are deleted from the oldest on, and the first that must stay keeps all after it.
+- Uncommitted records are never deleted. In a tiered topic only what is in the lake is, unless the log start was moved
+  above it (KIP-405) or nothing is copied any more (KIP-950).
+- A segment is deleted for one of three reasons: it ends below the log start; the log without it is still as large as
+  its limit; its newest record is older than its limit.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class RetentionLimits(NamedTuple):
 def count_deletable(
     segments: Sequence[RetentionCandidate], config: LogConfig, limits: RetentionLimits, now_ms: int
 ) -> int:
-    """How many of the oldest segments go, the active one (the last) included."""
+    """How many of the oldest segments are deleted, the active one (the last) included."""
     kept_bytes = sum(segment.size_bytes for segment in segments)
     count = 0
     for segment in segments:
         is_last = count == len(segments) - 1
         if is_last and segment.size_bytes == 0:
-            break  # An empty log is already as empty as it gets.
+            break  # An empty log cannot get emptier.
         if not _is_free(segment, config, limits):
             break
         below_start = not is_last and segment.next_offset <= limits.log_start_offset

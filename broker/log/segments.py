@@ -29,7 +29,7 @@ LOADED_INDEXES_MAX = 3
 
 
 class LogSegments:
-    """The segments of one log and what becomes of them."""
+    """The segments of one log and its deleted ones."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class LogSegments:
         segments: Sequence[Segment],
         fail: Callable[[OSError], None],
     ) -> None:
-        """`fail` takes the log out of service: the next start takes from it what it still has."""
+        """`fail` takes the log out of service: the next start uses what it still has."""
         self._disk = disk
         self._directory = directory
         self._loaded: list[Segment] = []
@@ -63,7 +63,7 @@ class LogSegments:
         self.trash.moved(directory)
 
     def begin(self, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
-        """Roll the active segment (an empty one goes) and make a new one active."""
+        """Roll the active segment (an empty one is deleted) and make a new one active."""
         old, kept = self.active, self.all
         if old.size_bytes:
             # What may fail for want of space comes first; and the file ends with its batches before it is not the last.
@@ -89,9 +89,9 @@ class LogSegments:
         return new
 
     def _not_begun(self, base_offset: int) -> None:
-        """Remove the file of a segment that the disk has refused: the next start would believe that the log ends there.
+        """Remove the file of a segment that the disk has refused: the next start would assume that the log ends there.
 
-        If it does not go, either, the log takes nothing more.
+        If that fails, too, the log accepts nothing more.
         """
         path = f"{self._directory}/{names.file_name(base_offset, names.LOG)}"
         try:
@@ -168,7 +168,7 @@ class LogSegments:
         snapshots: Iterable[int],
         known: bytes,
     ) -> None:
-        """Begin anew at an offset, with the producer snapshot `known` there, if any, instead of `snapshots`.
+        """Start over at an offset, with the producer snapshot `known` there, if any, instead of `snapshots`.
 
         If it raises OSError, nothing has changed.
         """
@@ -179,7 +179,7 @@ class LogSegments:
                 write_whole(self._disk, self._snapshot_at(base_offset), known)
             new = new_segment(self._disk, self._directory, config, base_offset, now_ms)
         except OSError:
-            # Else the log would go on in files that go, and end behind a gap at the next start.
+            # Otherwise the log would continue in deleted files, and end behind a gap at the next start.
             self._not_begun(base_offset)
             with suppress(OSError):
                 unlink_if_there(self._disk, self._snapshot_at(base_offset))
@@ -194,8 +194,8 @@ class LogSegments:
     def without(self, offset: int) -> tuple[Segment, ...]:
         """The segments without the batches that hold this offset or a later one, for `truncate`; the first one stays.
 
-        So does one that begins there, empty, as in Kafka: its name tells the next start where the log ends, also where
-        compaction took what was right before. Raises OSError, CorruptIndex.
+        So does one that begins there, empty, as in Kafka: by its name the next start knows where the log ends, also if
+        compaction removed what was right before. Raises OSError, CorruptIndex.
         """
         kept = [s for s in self.all if s.base_offset <= offset] or [self.all[0]]
         return (*kept[:-1], kept[-1].without(offset))
@@ -203,7 +203,7 @@ class LogSegments:
     def truncate(self, left: Sequence[Segment], due_ms: int, *, snapshots: Iterable[int]) -> None:
         """Become what `without` has returned, without these producer snapshots. OSError: nothing has changed.
 
-        What goes, goes from the end: a crash at any step leaves no hole.
+        Segments are deleted from the end: a crash at any step leaves no hole.
         """
         kept, gone = self.all[: len(left)], self.all[len(left) :]
         others = map(self._snapshot_at, snapshots)
@@ -214,7 +214,7 @@ class LogSegments:
             if is_discarded:
                 self.trash.undo_discard()
             raise
-        # Another object, also if all are kept: upkeep does not look at a log that is as it was.
+        # Another object, also if all are kept: an unchanged list would not be looked at (`upkeep`).
         self.all = (*kept[:-1], kept[-1])
         self._loaded = [s for s in self._loaded if s in kept[:-1]]
 
@@ -240,7 +240,7 @@ class LogSegments:
         return found
 
     def path_of(self, file: DiskFile, offset: int) -> str:
-        """Where a file lies now from which a read at this offset began; its own name is of when it was opened."""
+        """Where a file is now from which a read at this offset began; its own name is of when it was opened."""
         begins = lookup.segment_index(self.all, offset)
         return next(each.path for each in self.all[begins:] if each.file is file)
 
@@ -288,7 +288,7 @@ class LogSegments:
 
 @contextmanager
 def _with_descriptors() -> Iterator[None]:
-    """Where there is none to open a file with, no sync has failed: the next one makes up for it."""
+    """Without descriptors no sync has failed: the next one makes up for it."""
     try:
         yield
     except OSError as error:

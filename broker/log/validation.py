@@ -1,10 +1,10 @@
 """Pure: what a producer's bytes must satisfy before they may enter a log.
 
 Exactly one batch of magic 2, whose records fit its header: as many as it says, at the offsets 0, 1, 2 and so on, none
-truncated, nothing behind the last (`kafka_ds.records.validation`, in machine code). The same pass sees which records
-their topic refuses (no key where it is compacted, KIP-467; too far from the broker's clock, KIP-937) and finds the
-greatest time, which is written into a header that says another one, as Kafka does: so what a header claims of times is
-not judged. Cheap checks come first, in Kafka's order, so that a client sees Kafka's error.
+truncated, nothing behind the last (`kafka_ds.records.validation`, in machine code). The same pass finds records that
+their topic refuses (no key where it is compacted, KIP-467; too far from the broker's clock, KIP-937) and the greatest
+time, which replaces a wrong one in the header, as in Kafka: so a header's times are not validated. Cheap checks come
+first, in Kafka's order, so that a client sees Kafka's error.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ LEGACY_BYTES_MIN = 14
 # Named in a refusal. Kafka names all, which may take many times the batch's size.
 REFUSED_RECORDS_MAX = 1000
 _NO_KEY = "Compacted topic cannot accept message without key."
-# What is unpacked while the event loop waits: half a millisecond of each codec. A thread costs nearly as much again.
+# What is decompressed while the event loop waits: half a millisecond of each codec. A thread costs nearly as much
+# again.
 UNPACKED_AT_ONCE_BYTES_MAX: dict[int, int] = {
     Codec.NONE: UNLIMITED,
     Codec.GZIP: 384 << 10,
@@ -62,11 +63,11 @@ VALIDATED_AT_ONCE_BYTES_MAX = 8 << 10
 
 
 class TakesLong(Exception):
-    """A batch that must not be looked into while the event loop waits."""
+    """A batch that must not be validated while the event loop waits."""
 
 
 def at_once_bytes_max(config: LogConfig, codec: int) -> int:
-    """How large the records of this codec may be, unpacked, to be prepared while the event loop waits."""
+    """How large the decompressed records of this codec may be, to be prepared while the event loop waits."""
     bytes_max = UNPACKED_AT_ONCE_BYTES_MAX.get(codec, 0)
     if not is_fast():
         bytes_max = min(bytes_max, VALIDATED_AT_ONCE_BYTES_MAX)
@@ -104,9 +105,9 @@ def check_client_batch(records: memoryview, config: LogConfig) -> BatchHeader:
 def prepare(
     records: memoryview, config: LogConfig, now_ms: int, *, at_once: bool = False
 ) -> tuple[memoryview, BatchHeader]:
-    """A producer's batch as it may be appended, and its header, when header and records have been looked at.
+    """A producer's batch as it may be appended, and its header, when header and records have been validated.
 
-    Raises KafkaError; with `at_once` also TakesLong, where the caller's thread has other things to do.
+    Raises KafkaError; with `at_once` also TakesLong, if the caller's thread must not wait.
     """
     header = check_client_batch(records, config)
     payload = records[HEADER_BYTES:]
@@ -139,7 +140,7 @@ def _validated(
         walked = walk_over(payload, header, demands, bytes_max=unpacked_max, kept=kept)
         if not walked.refused:
             return walked
-        # Only a batch that is refused pays for the names of its records.
+        # Only for a refused batch the records are named.
         named = walk_over(payload, header, demands, named_max=REFUSED_RECORDS_MAX)
     except UnpacksToMore as error:
         raise TakesLong from error

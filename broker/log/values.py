@@ -69,9 +69,9 @@ class RemoteLogAuxState:
     producer_snapshot: bytes = b""
     leader_epochs: tuple[tuple[int, int], ...] = ()
     epochs_known_to: int | None = None
-    """The last offset whose epoch is known, where that is not the end; -1 where none is though records are there."""
+    """The last offset whose epoch is known, if that is not the end; -1 if none is though records are there."""
     has_markers_to_come: bool = False
-    """Whether the records behind are still to be had: those of a leader."""
+    """Whether the records behind are available: those of a leader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

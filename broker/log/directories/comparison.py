@@ -1,10 +1,10 @@
 """Pure: moving a log to another directory (KIP-113): the next step, and which of two logs of a name is the newer.
 
-A copy holds what its log holds as far as both know the same leader epochs: an offset of one epoch is one record. Where
-they differ the log was truncated meanwhile, and the copy is truncated, too. What lies below the log's start is not
-compared. If the copy's next batch is no longer in its log, because retention was faster, the copy begins again. Of two
-whole logs of a name and topic id the newer is the one whose last epoch is later, or else the longer one: a crash leaves
-two if it comes after the copy got the log's name and before the log lost it. Kafka does not start with both.
+A copy equals its log as far as both know the same leader epochs: an offset of one epoch is one record. Where they
+differ the log was truncated meanwhile, and the copy is truncated, too. What lies below the log's start is not compared.
+If the copy's next batch is no longer in its log, because retention was faster, the copy starts over. Of two whole logs
+of a name and topic id the newer is the one whose last epoch is later, or else the longer one: a crash leaves two if it
+comes after the copy got the log's name and before the log lost it. Kafka does not start with both.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Step(Enum):
-    """What is to be done with a copy."""
+    """The next step for a copy."""
 
     BEGIN_AGAIN = auto()
     TRUNCATE = auto()

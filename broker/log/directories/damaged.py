@@ -1,9 +1,9 @@
-"""Shell: logs that are damaged where nothing may be truncated: they are not served, and stay on disk as they are.
+"""Shell: logs that are damaged where nothing may be truncated: they are offline, and stay on disk as they are.
 
-Such a log is no failure of its directory. Its partition is offline until the log is repaired or given up and the broker
-is restarted; other replicas that are in sync lead. Its checkpoint entries stay: without its recovery point the next
-start would truncate it at the damage. Its directory is not marked as cleanly shut down, so that an undamaged log that
-is put in its place is recovered. If its topic is deleted or recreated, it is set aside (`…-stray`).
+Such a log is no failure of its directory. Its partition is offline until an operator repairs or deletes the log and
+restarts the broker; other in-sync replicas lead. Its checkpoint entries stay: without its recovery point the next start
+would truncate it at the damage. Its directory is not marked as cleanly shut down, so that an undamaged log that is put
+in its place is recovered. If its topic is deleted or recreated, it is set aside (`…-stray`).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _LOGGER = logging.getLogger(__name__)
 class _Damaged:
     home: LogDirectory
     why: OSError
-    # As far as its folder says.
+    # By its folder's file.
     topic_id: bytes
-    # What the checkpoints said of it, by their names.
+    # Its entries in the checkpoints, by their names.
     offsets: dict[str, int]
 
 
@@ -47,7 +47,7 @@ class DamagedLogs:
         self._found: dict[TopicPartition, _Damaged] = {}
 
     def found(self, directory: LogDirectory, damaged: dict[TopicPartition, OSError]) -> None:
-        """Note a directory's damaged logs; must be called before its checkpoints are written again."""
+        """Remember a directory's damaged logs; must be called before its checkpoints are written again."""
         known = {name: directory.read_checkpoint(name) for name in CHECKPOINTS if damaged}
         for key, why in damaged.items():
             offsets = {name: each[key] for name, each in known.items() if key in each}
@@ -93,7 +93,7 @@ class DamagedLogs:
         return None
 
     def set_aside(self, key: TopicPartition) -> None:
-        """Set it aside: it belongs to no replica here. Nothing deletes its folder. Raises OSError."""
+        """Set it aside: it is not a replica of this broker. Nothing deletes its folder. Raises OSError."""
         home = self._found[key].home
         aside = names.renamed_folder_name(*key, new_uuid(), names.STRAY_FOLDER)
         self._disk.rename(home.file(names.folder_name(*key)), home.file(aside))

@@ -1,9 +1,9 @@
 """Shell: deleted logs: renamed at once, removed from their disks a little later.
 
-- The folder of a deleted log gets another name, so that the topic may be created again. Its files go after
+- The folder of a deleted log gets another name, so that the topic may be created again. Its files are deleted after
   file.delete.delay.ms, when their last readers must be done.
-- If a disk does not rename a folder, the folder is in the way: renaming is retried until it works or the directory has
-  failed, and no log is created there meanwhile. A new topic of that name must never get the old one's records.
+- If a disk does not rename a folder, renaming is retried until it works or the directory has failed, and no log is
+  created there meanwhile. A new topic of that name must never get the old one's records.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class DeletedLogs:
         self._ticked_ms = clock.now_ms()
 
     def found(self, directory: LogDirectory, folders: Iterable[str]) -> None:
-        """Note folders of deleted logs that were there at the start."""
+        """Take over folders of deleted logs that were there at the start."""
         now_ms = self._clock.now_ms()
         self._doomed += [(now_ms, directory, name, None) for name in folders]
 
@@ -58,7 +58,7 @@ class DeletedLogs:
     def clear_way(
         self, directory: LogDirectory, name: str, topic_id: bytes, *, is_new: bool
     ) -> None:
-        """Prepare a folder for a new log: what another topic, or none, left there is set aside. Raises OSError."""
+        """Prepare a folder for a new log: set aside what another topic left there. Raises OSError."""
         folder = directory.file(name)
         if folder in self._in_the_way:
             self._rename(*self._in_the_way[folder])
@@ -82,7 +82,7 @@ class DeletedLogs:
     def tick(self, now_ms: int) -> None:
         """Remove files that are due, and retry renames that failed."""
         back_ms, self._ticked_ms = self._ticked_ms - now_ms, now_ms
-        if back_ms > 0:  # The clock was set back: nothing is due later for that.
+        if back_ms > 0:  # The clock was set back: that delays nothing.
             self._doomed = [(each[0] - back_ms, *each[1:]) for each in self._doomed]
         for folder, (home, log) in tuple(self._in_the_way.items()):
             try:
@@ -100,7 +100,7 @@ class DeletedLogs:
             self._directories.submit(directory, directory.file(name), work)
 
     def directory_failed(self, directory: LogDirectory) -> list[Log]:
-        """Forget what is in it; returns the logs that are still to be closed."""
+        """Forget its logs; returns those that are still to be closed."""
         gone = [log for _, home, _, log in self._doomed if home is directory and log is not None]
         gone += [log for home, log in self._in_the_way.values() if home is directory]
         self._doomed = [entry for entry in self._doomed if entry[1] is not directory]

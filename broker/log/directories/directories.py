@@ -1,4 +1,4 @@
-"""Shell: the log directories of one broker: claimed at the start, and given up one by one as they fail.
+"""Shell: the log directories of one broker: locked at the start, and taken offline one by one as they fail.
 
 - A directory that fails goes offline alone (KIP-112), until the next start. During a start any disk error is such a
   failure; later `broker.log.failures` decides. A mistake in `log.dirs` ends the start.
@@ -63,7 +63,7 @@ class LogDirectories:
 
     @property
     def failures(self) -> Mapping[str, OSError | None]:
-        """What is wrong with each directory, by path."""
+        """The error of each directory, by path."""
         return {directory.path: directory.failure for directory in self.all}
 
     @property
@@ -92,7 +92,7 @@ class LogDirectories:
     # -- failures -------------------------------------------------------------------------------
 
     def note(self, directory: LogDirectory, folder: str, error: OSError) -> None:
-        """Note an error in this folder of a directory."""
+        """Record an error in this folder of a directory."""
         if is_failure(error, folder_is_there=self._disk.exists(folder)):
             self._soon(partial(self._fail, directory, error))
 
@@ -133,7 +133,7 @@ class LogDirectories:
             return
         work = directory.checkpoint(name, offsets)
         if wait:
-            work()  # A waiting caller relies on it; an earlier write of it may have failed in Background.
+            work()  # A waiting caller relies on it; an earlier background write may have failed.
         self._checkpointed[directory.path, name] = offsets
         if wait:
             then()
@@ -184,16 +184,16 @@ def are_empty(disk: Disk, paths: Sequence[str]) -> bool:
     try:
         return not any(disk.exists(path) and disk.list_names(path) for path in paths)
     except OSError:
-        return False  # Opening the logs will say what is wrong.
+        return False  # Opening the logs will report errors.
 
 
 def unowned(disk: Disk, paths: Sequence[str]) -> list[str]:
-    """Those of these folders that are no broker's yet."""
+    """Those of these folders that have no owner yet."""
     return [path for path in paths if not disk.exists(f"{path}/{names.META_PROPERTIES}")]
 
 
 def disown(disk: Disk, paths: Sequence[str]) -> None:
-    """Let these folders be no broker's again, which has made nothing in them: it may get another number."""
+    """Remove the owner of these folders, which has made nothing in them: they may get another node id."""
     for path in paths:
         with suppress(OSError):
             if not any(map(names.parse_folder_name, disk.list_names(path))):

@@ -65,17 +65,17 @@ class LogDirectory:
         return f"{self.path}/{name}"
 
     def topic_id_of(self, folder: str) -> bytes:
-        """The topic id of the log in a folder, if its files say so."""
+        """The topic id of the log in a folder, if its files have one."""
         path = self.file(f"{folder}/{names.PARTITION_METADATA}")
         data = read_or_none(self._disk, path)
         try:
             return decode_partition_metadata(data) if data else NO_UUID
         except CorruptCheckpoint as error:
-            # Torn by a crash before its first sync, as then nothing of the log was durable either.
+            # Torn by a crash before its first sync, when no record of the log was durable either.
             _LOGGER.warning("ignoring %s: %s", path, error)
             return NO_UUID
 
-    # -- beginning ------------------------------------------------------------------------------
+    # -- start --------------------------------------------------------------------------------
 
     def acquire(self) -> None:
         """Create it, lock it and read its owner."""
@@ -159,21 +159,21 @@ class LogDirectory:
 
         return work
 
-    # -- ending ---------------------------------------------------------------------------------
+    # -- stop ---------------------------------------------------------------------------------
 
     def mark_clean(self, broker_epoch: int) -> None:
-        """Write the marker: nothing here needs a recovery."""
+        """Write the marker: no log here needs a recovery."""
         data = encode_clean_shutdown(broker_epoch)
         replace(self._disk, self.file(names.CLEAN_SHUTDOWN), data, durable=True)
 
     def release(self) -> None:
-        """Let go of the lock on the directory."""
+        """Release the lock on the directory."""
         release, self._release = self._release, None
         if release is not None:
             release()
 
     def fail(self, error: OSError) -> None:
-        """Give it up."""
+        """Take it offline."""
         self.failure = error
         with suppress(OSError):
             self.release()

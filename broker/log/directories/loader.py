@@ -41,7 +41,7 @@ class Contents:
     cleaned_offsets: dict[TopicPartition, int] = field(default_factory=dict)
     deleted: list[str] = field(default_factory=list)
     gone: set[TopicPartition] = field(default_factory=set)
-    """What checkpoints name and is not there."""
+    """Checkpoint entries of logs that do not exist."""
     damaged: dict[TopicPartition, OSError] = field(default_factory=dict)
     failure: OSError | None = None
 
@@ -148,7 +148,7 @@ class LogLoader:
                 background=self._background,
                 report=self._report,
             )
-        except KafkaError as error:  # Batches that are believed, and are none.
+        except KafkaError as error:  # Trusted batches that are not batches.
             raise DamagedLogError(f"{name}: {error}") from error
 
     def _finish(self, futures: Opening, logged_ms: int) -> None:

@@ -1,9 +1,9 @@
 """Shell: all logs of a broker: its log directories, their checkpoints, copies on the move, retention and deletion.
 
 Only the event loop's thread calls it; waiting for a disk goes to Background. A log that fails is logged and does not
-keep the others from their upkeep; one that is damaged where nothing may be truncated is not served (`DamagedLogs`). A
+stop the periodic work of the others; one that is damaged where nothing may be truncated is offline (`DamagedLogs`). A
 directory that fails goes offline alone (KIP-112): its partitions are not served until the broker is restarted, and are
-not created elsewhere meanwhile. A crash is healed by `_settle` (two logs of a name) and `name_future` (a move).
+not created elsewhere meanwhile. `_settle` (two logs of a name) and `name_future` (a move) repair what a crash leaves.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from kafka_ds.segments.files import read_or_none, replace, sync_file, write_whol
 PRODUCER_EXPIRATION_CHECK_MS = 600_000
 CLOSE_THREADS = 8
 CLOSE_IN_THREADS_FROM = 32
-# Logs that have gone from a directory and are remembered by their names; beyond that, any name may be one of them.
+# Deleted logs of a directory that are remembered by name; beyond that, any name may be one of them.
 GONE_MAX = 1_000
 _ANY = TopicPartition("", -1)
 
@@ -55,7 +55,7 @@ def _nowhere(_topic: str, _partition: int) -> bytes | None:
 
 
 def _ignored(_partitions: Sequence[TopicPartition]) -> None:
-    """Nobody serves these logs."""
+    """No broker serves these logs."""
 
 
 def _at_the_end() -> None:
@@ -70,18 +70,17 @@ class _Checkpointed:
     """What the checkpoint files of the directories may say, as far as this process knows."""
 
     def __init__(self) -> None:
-        # Logs that have gone from a directory, while its files may name them.
+        # Deleted logs of a directory, while its files may name them.
         self.gone: dict[LogDirectory, set[TopicPartition]] = {}
-        # Those of replication-offset-checkpoint as it was last to be written, or was found at the start; none of a log
-        # that was made since.
+        # The entries of replication-offset-checkpoint as last written, or found at the start; none of a newer log.
         self.high_watermarks: dict[TopicPartition, int] = {}
-        # The largest log starts that the files may hold; nothing is known of those that a start has found.
+        # The largest log starts that the files may hold; unknown for those found at the start.
         self.starts: dict[LogDirectory, dict[TopicPartition, int]] = {}
-        # The log starts that were last to be written, and how often others were: it is known what the file holds once
-        # the last are written.
+        # The log starts that were last to be written, and how often others were: the file's content is known once the
+        # last are written.
         self.starts_asked: dict[LogDirectory, Offsets] = {}
         self.starts_writes: Counter[LogDirectory] = Counter()
-        # What cleaner-offset-checkpoint holds at most; nothing is known of what a start has found.
+        # The most that cleaner-offset-checkpoint holds; unknown for what was found at the start.
         self.cleaned: dict[LogDirectory, Offsets] = {}
 
 
@@ -107,7 +106,7 @@ class FutureLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogManagerSettings:
-    """Of the broker's settings those that are about its log directories."""
+    """The broker's settings of its log directories."""
 
     log_dirs: Sequence[str]
     node_id: int
@@ -120,9 +119,9 @@ class LogManagerSettings:
 class LogsInCluster:
     """What the cluster's metadata say of logs.
 
-    Without `cluster_id` it is that of the disks, or a new one. `topic_id_for(topic)` says which of two logs of a name
-    is the topic's, `home_for(topic, partition)` in which directory the cluster believes a log to be.
-    `producer_id_expiration_ms()` is the setting now in force.
+    Without `cluster_id` it is that of the disks, or a new one. `topic_id_for(topic)` decides which of two logs of a
+    name is the topic's, `home_for(topic, partition)` is the directory in the metadata. `producer_id_expiration_ms()` is
+    the current setting.
     """
 
     config_for: Callable[[str], LogConfig]
@@ -181,14 +180,14 @@ class LogManager:
         self._logs: dict[TopicPartition, Log] = {}
         self._homes: dict[TopicPartition, LogDirectory] = {}
         self._futures: dict[TopicPartition, FutureLog] = {}
-        # What was a log, until the disk has all of it in its new place.
+        # The old log, until the disk has all of it in its new place.
         self._leaving: dict[TopicPartition, tuple[LogDirectory, Log]] = {}
         self.damaged = DamagedLogs(disk)
         self._deleted = DeletedLogs(disk, clock, self._directories)
         self._checkpointed = _Checkpointed()
         self._upkeep = LogUpkeep()
         self._rolled: list[Log] = []
-        # Where logs are to be made that are not there yet, by the path of a directory.
+        # Where logs are to be created that do not exist yet, by the path of a directory.
         self.preferred: dict[TopicPartition, str] = {}
         now_ms = clock.now_ms()
         self._checkpoints_due = Interval(settings.flush_offset_checkpoint_interval_ms, now_ms)
@@ -200,7 +199,7 @@ class LogManager:
         self._is_closing = False
         self.was_clean, self.previous_broker_epoch = False, -1
 
-    # -- beginning ------------------------------------------------------------------------------
+    # -- start --------------------------------------------------------------------------------
 
     @property
     def cluster_id(self) -> str:
@@ -223,7 +222,7 @@ class LogManager:
         return dict(self._loader.remaining)
 
     def directory_id_of(self, topic: str, partition: int) -> bytes | None:
-        """The id of the directory that holds a partition's log, is about to, or would if it were made now.
+        """The id of the directory that holds a partition's log, or would if it were created now.
 
         None if a failed directory may hold it.
         """
@@ -239,7 +238,7 @@ class LogManager:
         return home.directory_id
 
     def _in_turn(self, key: TopicPartition) -> list[LogDirectory]:
-        """Where a log would be created: in the wanted directory, else in the one with the fewest logs."""
+        """Where a log would be created: in the requested directory, else in the one with the fewest logs."""
         counts, wanted = Counter(self._homes.values()), self.preferred.get(key)
         online = self._directories.online
         return sorted(online, key=lambda each: (each.path != wanted, counts[each]))
@@ -290,7 +289,7 @@ class LogManager:
             self._found_future(copy, directory)
 
     def _settle(self, key: TopicPartition, log: Log, directory: LogDirectory) -> bool:
-        """Settle which of two logs of a name stays; returns whether this one does.
+        """Decide which of two logs of a name stays; returns whether this one does.
 
         Of different topics the existing one's does: the other one's directory was offline when its topic was deleted.
         The other is set aside. If it is not known which topic exists, the start ends.
@@ -299,7 +298,8 @@ class LogManager:
         topic_id = self._topic_id_for(log.topic)
         if first.topic_id == log.topic_id != NO_UUID:
             return self._replaces(first, home, log, directory)
-        # Nobody's and empty: it was being made when there was no more room, or power, and then was made elsewhere.
+        # Without an owner and empty: the disk was full, or power was lost, while it was created, and it was created
+        # elsewhere.
         if log.topic_id == NO_UUID and log.log_end_offset == 0:
             self._discard(directory, log)
             return False
@@ -368,7 +368,7 @@ class LogManager:
         return name
 
     def _adopt(self, key: TopicPartition, log: Log, directory: LogDirectory) -> None:
-        """Take this as the partition's log from now on."""
+        """Use this log for the partition from now on."""
         self._logs[key] = log
         self._homes[key] = directory
         self._upkeep.add(key, log)
@@ -386,7 +386,7 @@ class LogManager:
         return (topic, partition) in self._offline
 
     def is_damaged(self, topic: str, partition: int, topic_id: bytes) -> bool:
-        """Whether the log of this topic's partition is there, and is not served because it is damaged."""
+        """Whether the log of this topic's partition exists, and is offline because it is damaged."""
         key = TopicPartition(topic, partition)
         return key not in self._logs and self.damaged.has(key, topic_id)
 
@@ -399,10 +399,10 @@ class LogManager:
         *,
         is_new: bool = False,
     ) -> Log:
-        """The log of a partition, created if missing; what another topic id left there goes.
+        """The log of a partition, created if missing; a log of another topic id there is set aside.
 
-        Raises KAFKA_STORAGE_ERROR if no directory takes it, if it is there and damaged, or if it may be in a
-        directory that is offline: then only a log that is known to be new is created.
+        Raises KAFKA_STORAGE_ERROR if no directory can take it, if it exists and is damaged, or if it may be in an
+        offline directory: then only a log that is known to be new is created.
         """
         key = TopicPartition(topic, partition)
         known = self._logs.get(key)
@@ -417,7 +417,7 @@ class LogManager:
                 try:
                     self._write_topic_id(known, self._homes[key])
                 except OSError as error:
-                    known.topic_id = lost  # written at the next try
+                    known.topic_id = lost  # Written at the next try.
                     home = self._homes[key]
                     self._directories.note(home, home.path, error)
                     raise _unavailable(f"{topic}-{partition}: {error}") from error
@@ -484,7 +484,7 @@ class LogManager:
 
         def work() -> None:
             sync_file(self._disk, path)
-            with suppress(FileNotFoundError):  # deleted meanwhile
+            with suppress(FileNotFoundError):  # Deleted meanwhile.
                 self._disk.sync_directory(log.directory)
             self._disk.sync_directory(home.path)
 
@@ -533,7 +533,7 @@ class LogManager:
             _LOGGER.error("%s-%d is damaged, and cannot be set aside: %s", topic, partition, error)
             self._directories.note(home, home.path, error)
 
-    # -- directories that fail ------------------------------------------------------------------
+    # -- failed directories --------------------------------------------------------------------
 
     def _storage_failed(self, folder: str, error: OSError) -> None:
         """A write, sync or read of the log in this folder failed, or its disk was full."""
@@ -579,7 +579,7 @@ class LogManager:
         gone.add(key if len(gone) < GONE_MAX else _ANY)
 
     def _forget_checkpoints(self, directory: LogDirectory, key: TopicPartition) -> None:
-        """Before a log is made: let the files name no earlier one of its name. Waits for the disk; raises OSError."""
+        """Before a log is created: remove entries of an earlier one of its name. Waits for the disk; raises OSError."""
         self._checkpointed.high_watermarks.pop(key, None)
         gone = self._checkpointed.gone.get(directory, ())
         if key in gone or _ANY in gone:
@@ -603,8 +603,8 @@ class LogManager:
     async def checkpoint_recovery_points(self, *folders: str) -> None:
         """Write recovery-point-offset-checkpoint where these logs' folders are, or everywhere; raises OSError.
 
-        In Background, also if another write may be under way. Log starts and clean offsets that were lowered are
-        written, too. A log that was truncated must not be appended to while its old ones would be believed.
+        In Background, also if another write may be in progress. Log starts and clean offsets that were lowered are
+        written, too. A truncated log must not be appended to while its old entries would be trusted.
         """
         homes = self._homes_of(folders)
         await self._write_checkpoints(names.RECOVERY_POINT_CHECKPOINT, self._recovery_points, homes)
@@ -648,7 +648,7 @@ class LogManager:
         self._write_checkpoint(directory, name, own, wait=wait, then=then)
 
     def _starts_written(self, directory: LogDirectory, starts: Offsets, asked: int) -> None:
-        """The file holds these, unless another write of it has been asked for since."""
+        """The file holds these, unless another write of it was requested since."""
         if asked != self._checkpointed.starts_writes[directory]:
             return
         self._checkpointed.starts[directory] = dict(starts)
@@ -656,7 +656,7 @@ class LogManager:
             log.durable_log_start_offset = starts.get(key, 0)
 
     def _starts_asked(self, directory: LogDirectory, starts: Offsets) -> int:
-        """These log starts may be on disk from now on; the how manieth that is."""
+        """These log starts may be on disk from now on; returns the number of the write."""
         checkpointed = self._checkpointed
         if starts != checkpointed.starts_asked.get(directory):
             checkpointed.starts_asked[directory] = starts
@@ -668,7 +668,7 @@ class LogManager:
         return checkpointed.starts_writes[directory]
 
     def _is_start_lowered(self, directory: LogDirectory) -> bool:
-        """Whether a log may begin below what the file says, which a start would believe."""
+        """Whether a log may begin below the file's entry, which a start would trust."""
         known = self._checkpointed.starts.get(directory)
         return known is None or any(
             log.log_start_offset < known.get(key, 0) for key, log in self._placed(directory)
@@ -717,7 +717,7 @@ class LogManager:
         return self._checkpointed.cleaned[directory]
 
     def _is_cleaned_lowered(self, directory: LogDirectory) -> bool:
-        """Whether less of a log may be clean than the file says, which a start would believe."""
+        """Whether less of a log may be clean than the file's entry, which a start would trust."""
         known = self._checkpointed.cleaned.get(directory)
         return any(
             known is None or offset < known.get(key, -1)
@@ -783,7 +783,7 @@ class LogManager:
         return tuple(self._futures.values())
 
     def _found_future(self, log: Log, home: LogDirectory) -> None:
-        """A start found this copy. Of two (a move that was redirected before it was done) the longer stays."""
+        """A copy found at the start. Of two (a move that was redirected before it was done) the longer stays."""
         key = TopicPartition(log.topic, log.partition)
         other = self._futures.get(key)
         if other is not None:
@@ -811,12 +811,12 @@ class LogManager:
             # A crash has taken more from the log than from its copy.
             try:
                 future.log.truncate_to(end_offset)
-            except OSError as error:  # No reason for the broker not to start.
+            except OSError as error:  # No reason to stop the broker's start.
                 _LOGGER.error("%s: stopped moving to %s: %s", log.name, future.home, error)
                 self.drop_future_log(*key)
 
     def _without_log(self, future: FutureLog) -> Log:
-        """Make a copy whose log is not there the log; the caller adopts it."""
+        """Make a copy whose log is missing the log; the caller adopts it."""
         topic, partition = future.log.topic, future.log.partition
         del self._futures[TopicPartition(topic, partition)]
         _LOGGER.warning("%s has no log; using its copy in %s", future.log.name, future.home)
@@ -844,7 +844,7 @@ class LogManager:
         try:
             return self._write_future(log, home.file(name))
         except OSError:
-            # A refused move: the next start must not take what there is for one to go on with. These are a few bytes.
+            # A refused move: the next start must not continue it. The remains are a few bytes.
             with suppress(OSError):
                 home.remove_tree(name)
             raise
@@ -872,7 +872,7 @@ class LogManager:
         )
 
     def drop_future_log(self, topic: str, partition: int) -> None:
-        """Give up a copy: the move is cancelled."""
+        """Delete a copy: the move is cancelled."""
         future = self._futures.pop(TopicPartition(topic, partition), None)
         if future is not None:
             _let_be(future)
@@ -913,13 +913,13 @@ class LogManager:
         _let_be(future)
 
     def discard_replaced(self, topic: str, partition: int) -> None:
-        """Step 3: the log's old folder goes."""
+        """Step 3: delete the log's old folder."""
         left = self._leaving.pop(TopicPartition(topic, partition), None)
         if left is not None:
             self._discard(*left)
 
     def _futures_failed(self, directory: LogDirectory, keys: Iterable[TopicPartition]) -> None:
-        """Stop reading and writing in this directory; what was copied of the logs in it stays on disk."""
+        """Stop reading and writing in this directory; copies of the logs in it stay on disk."""
         for key, future in tuple(self._futures.items()):
             if future.home is directory:
                 _LOGGER.error(
@@ -976,7 +976,7 @@ class LogManager:
         """All log directories."""
         return self._directories
 
-    # -- upkeep ---------------------------------------------------------------------------------
+    # -- periodic work -------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> list[Log]:
         """Do what is due: roll by time, flush by time, retention, checkpoints, deletes.
@@ -996,12 +996,12 @@ class LogManager:
         rolled, self._rolled = self._rolled, []
         return rolled
 
-    # -- ending ---------------------------------------------------------------------------------
+    # -- stop ----------------------------------------------------------------------------------
 
     def close(self, broker_epoch: int = -1) -> None:
         """Flush and close every log and leave the clean-shutdown marker."""
         unclean: set[TopicPartition] = set()
-        self._is_closing = True  # What fails now leaves no marker, and that is all.
+        self._is_closing = True  # A failure from now on leaves no marker, and nothing else.
         for (key, log), was_closed in zip(self._logs.items(), self._close_logs(), strict=True):
             if not was_closed:
                 _LOGGER.error("%s was not closed cleanly: %s", log.name, log.storage_error)
@@ -1034,7 +1034,7 @@ def _unavailable(message: str) -> KafkaError:
 
 
 def _let_be(future: FutureLog) -> None:
-    """Let the log be cleaned again: its move is over."""
+    """Allow cleaning of the log again: its move is over."""
     if future.of is not None:
         future.of.compaction.is_paused = False
 
@@ -1047,7 +1047,7 @@ def _give_up(log: Log) -> None:
 
 def _settled(written: asyncio.Future[None], error: BaseException | None) -> None:
     if written.done():
-        return  # nobody waits any more
+        return  # No caller waits any more.
     if error is None:
         written.set_result(None)
     else:

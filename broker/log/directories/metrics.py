@@ -1,4 +1,4 @@
-"""Pure: what a broker shows of its log directories, under Kafka's names.
+"""Pure: the metrics of a broker's log directories, under Kafka's names.
 
 It reads state and changes none; it is also asked while logs are still being opened.
 """

@@ -1,9 +1,9 @@
-"""Shell: what the logs of a broker must do by time: roll, flush, unlink, retain, forget producers.
+"""Shell: the periodic work of a broker's logs: roll, flush, unlink, retain, forget producers.
 
 A broker has thousands of logs, and nearly all of them have nothing to do for hours. Each is asked once when it will
 have something to do (`_next_ms`), and not again before then unless it has changed: another end, other segments or
 settings. Each run of retention asks all logs again. A clock that is set back delays nothing, as in Kafka. A log that
-fails is logged and does not keep the others from their upkeep; it is asked again the next time.
+fails is logged and does not stop the others; it is asked again the next time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class Interval:
-    """What is done again and again, so many milliseconds apart."""
+    """Something periodic, with its interval in milliseconds."""
 
     def __init__(self, every_ms: int, now_ms: int) -> None:
         self._every_ms = every_ms
@@ -48,7 +48,7 @@ class _Quiet(NamedTuple):
 
 
 class LogUpkeep:
-    """The upkeep of all logs of one broker."""
+    """The periodic work of all logs of one broker."""
 
     def __init__(self) -> None:
         self._quiet: dict[TopicPartition, _Quiet] = {}
@@ -57,7 +57,7 @@ class LogUpkeep:
         self._ran_ms: int | None = None
 
     def add(self, key: TopicPartition, log: Log) -> None:
-        """Take this as the partition's log from now on."""
+        """Use this log for the partition from now on."""
         self._quiet.pop(key, None)
         self._asked[key] = log
 
@@ -112,7 +112,7 @@ class LogUpkeep:
                     log.producers.expire(now_ms, expiration_ms)
 
     def _look_after(self, key: TopicPartition, log: Log, now_ms: int, *, retain: bool) -> None:
-        """Do what is due in one log, and note until when nothing will be, unless it changes."""
+        """Do what is due in one log, and remember until when nothing will be, unless it changes."""
         until_ms = now_ms
         try:
             log.maybe_roll(now_ms)
@@ -124,7 +124,7 @@ class LogUpkeep:
             _LOGGER.error("%s: %s", log.name, error)
             if isinstance(error, OSError):
                 log.failed_to_read(error)
-        except Exception:  # whatever it is: others have to be looked at
+        except Exception:  # Whatever the error: the others have to be looked at.
             _LOGGER.exception("%s", log.name)
         if now_ms < until_ms:
             state = log.log_end_offset, log.segments.all, log.config

@@ -1,10 +1,9 @@
-"""Shell: what a recovery drops of a log: where the damage is, what it is, and how much goes with it.
+"""Shell: what a recovery truncates: where the damage is, what it is, and how many records are lost.
 
-- Whoever drops says it before it is done: partition, file, byte, reason, offsets and bytes, in the words that Kafka's
-  recovery has for it. Whether the records were acknowledged is known only to who knows the checkpoints
-  (`broker.replica.state_applier`).
-- It looks at headers only, and at each once: what is behind the damage may be gigabytes, of a disk that is ill.
-- A batch that is cut short was not acknowledged by this process, which writes a batch whole before it answers.
+- The log line comes before the truncation: partition, file, byte, reason, offsets and bytes, in the words of Kafka's
+  recovery. Whether the records were acknowledged follows from the checkpoints (`broker.replica.state_applier`).
+- It reads headers only, and each once: behind the damage may be gigabytes, on a failing disk.
+- A torn batch was not acknowledged by this process, which writes a batch whole before it answers.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dropped:
-    """What is no longer there: the log ends at `offset` now, and had whole batches up to `end_offset`."""
+    """What was truncated: the log ends at `offset` now, and had whole batches up to `end_offset`."""
 
     offset: int
     end_offset: int
@@ -31,7 +30,7 @@ class Dropped:
 
 
 def drop(segment: Segment, size: int, rest: Sequence[Segment]) -> Dropped:
-    """Say what goes with the end of a segment's file and all segments behind it; the segment ends where it is sound."""
+    """Log what is truncated of a segment's file and all segments behind it; the segment ends where it is sound."""
     read, position, offset = segment.file.read, segment.size_bytes, segment.next_offset
     reason = why_invalid(read, position, size, offset=offset, base_offset=segment.base_offset)
     if position == size:
@@ -65,7 +64,7 @@ def log_truncation(
 
 
 def why_invalid(read: ReadAt, position: int, size: int, *, offset: int, base_offset: int) -> str:
-    """What is wrong with the bytes at a position, where a batch from `offset` on was to be."""
+    """What is wrong with the bytes at a position, where a batch from `offset` on should be."""
     left = size - position
     head = bytes(read(min(HEADER_BYTES, left), position))
     if not any(head):

@@ -1,7 +1,6 @@
-"""Shell: what a crash leaves in the folder of a log, and what is in it when that is gone.
+"""Shell: what a crash leaves in the folder of a log, and the folder's files when that is cleaned up.
 
-Most folders are as they should be, and thousands of them are opened at a start, so each is listed once, and what it
-holds is handed on.
+Most folders are clean, and thousands of them are opened at a start, so each is listed once, and the list is handed on.
 """
 
 from __future__ import annotations
@@ -23,10 +22,9 @@ Listing = Mapping[str, names.SegmentFile | None]
 def finish_leftovers(disk: Disk, directory: str) -> Listing:
     """Complete interrupted deletions and swaps, undo everything else; returns the files left.
 
-    A `.swap` segment is whole (it is synced before it gets that name) and takes the place of the
-    segments whose offsets it covers; a `.cleaned` one may be anything and goes. Of a segment the
-    `.log` is the last to become `.swap`, and the first to get its place: where an index is `.swap`
-    and the log is not any more, the index is this log's.
+    A `.swap` segment is whole (it is synced before it gets that name) and takes the place of the segments whose offsets
+    it covers; a `.cleaned` one may be anything and is deleted. Of a segment the `.log` is the last to become `.swap`,
+    and the first to get its final name: if an index is `.swap` and the log is not any more, the index is this log's.
     """
     files = list_files(disk, directory)
     if not _is_anything_left(files):
@@ -52,7 +50,7 @@ def finish_leftovers(disk: Disk, directory: str) -> Listing:
 
 
 def _undo(disk: Disk, directory: str, files: Listing) -> None:
-    """Remove files that were going, and files that were not ready."""
+    """Remove files that were being deleted, and files that were not ready."""
     cleaned = [f.offset for f in files.values() if f and f.suffix == names.CLEANED]
     for name, file in files.items():
         if file and file.suffix == names.SWAP and cleaned and file.offset >= min(cleaned):
@@ -116,7 +114,7 @@ def list_files(disk: Disk, directory: str) -> Listing:
 
 
 def offsets_in(files: Listing, kind: str) -> set[int]:
-    """The offsets of the files of a kind, without files that are coming or going."""
+    """The offsets of the files of a kind, without files that are being created or deleted."""
     return {file.offset for file in files.values() if file and file[1:] == (kind, "")}
 
 

@@ -1,10 +1,10 @@
 """Shell: from the files of a folder to a log that can be appended to.
 
 After a clean stop only the few batches after the last index entry are scanned, else every segment that reaches above
-the recovery point; what is below it was synced and is believed. The log ends at the first error, and everything after
-it goes, from the end on, and is said before it goes (`damage`). A gap between segments is no error where something
-tells of compaction (the settings, or gaps within segments), or below the recovery point. Indexes, epochs and producers
-are derived, and rebuilt where they are missing, cannot be right, or belong to a part that was scanned.
+the recovery point; what is below it was synced and is trusted. The log is truncated at the first error, from the end
+on, and logs that first (`damage`). A gap between segments is no error if compaction explains it (the settings, or gaps
+within segments), or below the recovery point. Indexes, epochs and producers are derived, and rebuilt if they are
+missing, cannot be right, or belong to a part that was scanned.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class _OldSegments(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class LoadedLog:
-    """What was found. `recovery_point`: up to where the log was durable before and still exists.
+    """The result. `recovery_point`: up to where the log was durable before and still exists.
 
-    `known_end_offset`: up to where the log is known to have reached, by what was dropped and by its recovery point.
+    `known_end_offset`: up to where the log is known to have reached, by what was truncated and by its recovery point.
     """
 
     segments: list[Segment]
@@ -132,7 +132,7 @@ def _convert_old(
     done: list[Converted] = []
     for base_offset in old:
         behind = [base for base in bases if base > base_offset]
-        # Of the last segment it is not known where it ends: all is vouched for, or nothing.
+        # Where the last segment ends is not known: all of it is trusted, or nothing.
         end_offset = behind[0] if behind else ALL_OFFSETS
         converted = convert(
             disk,
@@ -183,7 +183,7 @@ def _load(
         epochs.clear()
         epochs_known = True
     if not segments:
-        # Of producers only what a snapshot at that very offset says is known; others are older.
+        # Only a snapshot at that very offset has the producers; others are older.
         older = offsets_of(disk, directory, names.PRODUCER_SNAPSHOT) - {log_start_offset}
         _unlink_snapshots(disk, directory, older)
         files = list_files(disk, directory)
@@ -226,7 +226,7 @@ def _name_of(directory: str) -> str:
 
 def _refuse_old(segments: Sequence[Segment]) -> None:
     """Raises _OldSegments if the log begins with messages of format 0 or 1."""
-    # Those that compaction has emptied say nothing of those behind them.
+    # Segments that compaction has emptied say nothing of those behind them.
     filled = (segment for segment in segments if segment.size_bytes)
     old = [segment.base_offset for segment in takewhile(_begins_old, filled)]
     if old:
@@ -320,7 +320,7 @@ def _recover(
     believed: _Believed,
     recovery_point: int,
 ) -> tuple[int, Dropped | None]:
-    """Scan what reaches above the recovery point; returns where the scan began, and what went."""
+    """Scan what reaches above the recovery point; returns where the scan began, and what was truncated."""
     is_compacted, durable_to, is_preallocated = believed
     dropped: Dropped | None = None
     first = next(
@@ -328,7 +328,7 @@ def _recover(
         len(segments) - 1,
     )
     scanned_from = segments[first].base_offset
-    # A checkpoint from before the crash may know of offsets that were lost and written anew since.
+    # A checkpoint from before the crash may have offsets that were lost and written again since.
     epochs.truncate_from_end(scanned_from)
     for index in range(first, len(segments)):
         segment = segments[index]
@@ -397,7 +397,7 @@ def _scan_segment(segment: Segment, epochs: LeaderEpochs, size: int) -> bool:
 
 
 def _load_epochs(disk: Disk, directory: str) -> tuple[LeaderEpochs, bool]:
-    """The epochs of the checkpoint, and whether it was a good one."""
+    """The epochs of the checkpoint, and whether it was valid."""
     path = f"{directory}/{names.LEADER_EPOCH_CHECKPOINT}"
     data = read_or_none(disk, path)
     try:
@@ -427,7 +427,7 @@ def load_producers(
     end_offset: int,
     scanned_from: int | None,
 ) -> Producers:
-    """The producers at the end of the log: from the last good snapshot and the batches behind it.
+    """The producers at the end of the log: from the last valid snapshot and the batches behind it.
 
     The transaction indexes of the segments from `scanned_from` on are written on the way.
     """
@@ -476,7 +476,7 @@ def _producers_from(
 def _last_snapshot(
     disk: Disk, directory: str, snapshots: Iterable[int]
 ) -> tuple[Producers, int] | None:
-    """The producers of the last good snapshot, and its offset; those that are not good go."""
+    """The producers of the last valid snapshot, and its offset; invalid ones are deleted."""
     for offset in sorted(snapshots, reverse=True):
         path = f"{directory}/{names.file_name(offset, names.PRODUCER_SNAPSHOT)}"
         try:

@@ -26,7 +26,7 @@ from kafka_ds.segments.checkpoint import CorruptCheckpoint, decode_epochs, encod
 from kafka_ds.segments.files import read_or_none, replace, unlink_if_there, write_whole
 from kafka_ds.segments.index import RELATIVE_OFFSET_MAX
 
-# Positions in an index have 31 bits. A segment that would grow beyond (packed anew, less tightly) becomes two.
+# Positions in an index have 31 bits. A segment that would grow beyond (recompressed less tightly) becomes two.
 SEGMENT_BYTES_MAX = 2**31 - 1
 READ_BYTES = 1 << 20
 
@@ -35,7 +35,7 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Converted:
-    """The new files, under `.swap` names now. `dropped`: what of the segment, and behind it, was damaged."""
+    """The new files, under `.swap` names now. `dropped`: the damaged part of the segment, and all behind it."""
 
     messages: int
     bytes_before: int
@@ -73,7 +73,7 @@ def convert(
     """Write a segment's batches under `.swap` names; finishing leftovers then swaps them in.
 
     `is_vouched_for`: if it is not whole, raise DamagedLogError. `first_offset`: where the log begins. `behind`: the
-    segments after this one. If it is not whole they go, before it gets shorter: a crash leaves no gap.
+    segments after this one. If it is not whole they are deleted before it gets shorter: a crash leaves no gap.
     """
     path = f"{directory}/{names.file_name(base_offset, names.LOG)}"
     known, is_changed = _with_first_epoch(disk, directory, first_offset)
@@ -121,7 +121,7 @@ def convert(
 def _dropped(
     disk: Disk, path: str, upconverter: Upconverter, consumed: int, size: int, behind: Sequence[int]
 ) -> Dropped:
-    """Say what goes with the damaged end of a segment and the segments behind it."""
+    """Log the damaged end of a segment, and the segments behind it."""
     folder = path.rpartition("/")[0]
     paths = [f"{folder}/{names.file_name(base, names.LOG)}" for base in behind]
     offset = upconverter.next_offset
@@ -158,7 +158,7 @@ def _with_first_epoch(
 ) -> tuple[list[tuple[int, int]], bool]:
     """Let a log's first epoch begin where the log does: messages have none, and rows of the lake need one.
 
-    Returns the epochs, and whether the checkpoint does not say so yet.
+    Returns the epochs, and whether the checkpoint has to be changed.
     """
     try:
         path = f"{directory}/{names.LEADER_EPOCH_CHECKPOINT}"
@@ -207,7 +207,7 @@ class _Parts:
     def _write(self, data: bytes) -> None:
         assert self._file is not None
         written = 0
-        while written < len(data):  # A short write is a full disk: the next one says so.
+        while written < len(data):  # A short write is a full disk: the next write raises.
             more = self._file.write(memoryview(data)[written:], self._size + written)
             if more <= 0:
                 raise OSError(

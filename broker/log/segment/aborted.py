@@ -46,7 +46,7 @@ class TransactionIndex:
         return all(entry.last_offset >= base_offset for entry in found)
 
     def append(self, transaction: AbortedTxn) -> None:
-        """Add one, and write it. A failed write is made up for by the next one: until then memory has it."""
+        """Add one, and write it. The next write repeats a failed one: until then memory has it."""
         self.add(transaction)
         with suppress(OSError):
             self.write_if_dirty()

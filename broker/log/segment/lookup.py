@@ -62,7 +62,7 @@ def read(
         read_at = reader_of(segment, may_wait=may_wait)
         start = segment.position_of(offset, read_at)
         if start >= size:
-            continue  # Compaction took all that was behind this offset here.
+            continue  # Compaction removed all that was behind this offset here.
         limit = size if bound >= segment.next_offset else segment.position_of(bound, read_at)
         end, upper = limit, min(bound, segment.next_offset)
         if limit - start > max_bytes:
@@ -136,8 +136,8 @@ def _times(
 ) -> list[tuple[int, int]]:
     """(timestamp, offset) of a batch's records, as far as they can be determined.
 
-    All of a batch may have one time, or nobody can read its records: then of the first at or after `from_offset`, as
-    the log may begin within the batch (DeleteRecords).
+    If all of a batch have one time, or its records cannot be read: of the first at or after `from_offset`, as the log
+    may begin within the batch (DeleteRecords).
     """
     whole = [(header.max_timestamp, max(header.base_offset, from_offset))]
     if header.timestamp_type == TimestampType.LOG_APPEND_TIME or not header.record_count:

@@ -21,7 +21,7 @@ CHECK_BYTES = 1 << 20
 def headers(
     read: ReadAt, start: int, end: int, *, buffer_bytes: int = SCAN_BYTES
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each whole batch in [start, end); the checksums are not looked at."""
+    """Position and header of each whole batch in [start, end); checksums are not checked."""
     position = start
     while end - position >= HEADER_BYTES:
         buffer = read(min(buffer_bytes, end - position), position)

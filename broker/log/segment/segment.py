@@ -1,9 +1,9 @@
 """Shell: one segment of a log: its file of batches, and its indexes.
 
-A batch is written before anything in memory knows of it; a write that fails is truncated again. Index entries are
-written when the segment is flushed, rolled or closed, never with each batch: after a crash all above the recovery point
-is scanned and indexed again. Nothing of a rolled segment is in memory until it is asked for. Any thread may ask, while
-the event loop's thread renames the files or puts a cleaned segment in its place: what was read under a name that is no
+A batch is written before anything in memory knows of it; a failed write is truncated again. Index entries are written
+when the segment is flushed, rolled or closed, never with each batch: after a crash all above the recovery point is
+scanned and indexed again. Nothing of a rolled segment is in memory until it is asked for. Any thread may ask, while the
+event loop's thread renames the files or puts a cleaned segment in its place: what was read under a name that is no
 longer the segment's is dropped, and read again under the new name.
 """
 
@@ -178,7 +178,7 @@ class Segment:
         size = len(records)
         try:
             written = file.write(records, position)
-            while written < size:  # A short write is a full disk: the next one says so.
+            while written < size:  # A short write is a full disk: the next write raises.
                 more = file.write(memoryview(records)[written:], position + written)
                 if more <= 0:
                     raise OSError(f"{self.path}: {size - written} bytes could not be written")
@@ -190,7 +190,7 @@ class Segment:
             raise
 
     def truncate_file(self, size: int) -> None:
-        """Truncate bytes that are no batches, durably: they must not be back after a crash."""
+        """Truncate bytes that are not batches, durably: they must not be back after a crash."""
         self.file.truncate(size)
         self.file.sync()
 
@@ -265,7 +265,7 @@ class Segment:
         if not self.size_bytes:
             return False
         waited_ms = now_ms - self.created_ms
-        # Asked of each log each second: without the jitter's hash where it is too early with any.
+        # Asked of each log each second: without the jitter's hash if it is too early with any.
         if waited_ms + config.segment_jitter_ms < config.segment_ms and not config.is_compacted:
             return False
         return waited_ms > self.roll_after_ms(config, name)
@@ -286,7 +286,7 @@ class Segment:
     def position_of(self, offset: int, read: ReadAt | None = None) -> int:
         """The position of the first batch that ends at or after an offset; the size if none does.
 
-        Raises KafkaError where the batches on the way are damaged: nothing is passed over.
+        Raises KafkaError if the batches on the way are damaged: nothing is skipped.
         """
         if not self.base_offset < offset < self.next_offset:
             return 0 if offset < self.next_offset else self.size_bytes
@@ -316,7 +316,7 @@ class Segment:
             raise self._corrupt(position)
 
     def _corrupt(self, position: int) -> KafkaError:
-        """What a reader is told who comes to bytes that are no batch; the log of this broker is told more."""
+        """The error for a reader that meets bytes that are no batch; this broker's log has the details."""
         _LOGGER.error(
             "%s: Found invalid messages in log segment %s at byte offset %d of %d: the records there cannot be read",
             self.directory.rpartition("/")[2], self.path, position, self.size_bytes,
@@ -460,7 +460,7 @@ class Segment:
         return self._read_tail(offsets.entry(offsets.count - 1)[1] if offsets.count else 0)
 
     def _read_tail(self, start: int) -> bool:
-        """Learn from the batches from `start` on what appends go by; returns whether all is batches."""
+        """Read what appends need to know from the batches from `start` on; returns whether all is batches."""
         end, offsets = start, self.offset_index
         for position, header in headers(self.file.read, start, self.size_bytes):
             if header.max_timestamp > self.max_timestamp_ms:
@@ -485,7 +485,7 @@ class Segment:
     def largest_timestamp(self) -> int:
         """The largest timestamp in the segment, -1 if no record has one."""
         if self._time_index is None and self.max_timestamp_ms == NO_TIMESTAMP:
-            # The last entry tells, so that retention need not read whole indexes.
+            # The last entry is enough, so that retention need not read whole indexes.
             entry = self._last_time_entry()
             if entry is None:
                 self.load_indexes()
@@ -522,7 +522,7 @@ class Segment:
             extend(self._disk, self.file_path(kind), data, known_bytes)
             self._written[kind] = len(data)
 
-    # -- ending ---------------------------------------------------------------------------------
+    # -- end ------------------------------------------------------------------------------------
 
     def complete_indexes(self, *, with_aborted: bool = True) -> None:
         """Make the indexes cover all of the segment, in memory and in their files."""
@@ -534,7 +534,7 @@ class Segment:
             self.aborted.write_if_dirty()
 
     def become_inactive(self) -> None:
-        """Note that there are no more appends, or none before the next start."""
+        """There are no more appends, or none before the next start."""
         self.complete_indexes()
         if self.file.size() != self.size_bytes:  # Preallocated.
             self.file.truncate(self.size_bytes)
@@ -544,8 +544,8 @@ class Segment:
     def without(self, offset: int) -> Segment:
         """This segment without the batches that hold this offset or a later one; nothing has changed yet.
 
-        It ends at `offset`, as in Kafka, even if compaction took what was right before it: no offset is used twice. It
-        ends earlier only where the first batch that goes began earlier. Raises OSError, CorruptIndex.
+        It ends at `offset`, as in Kafka, even if compaction removed what was right before it: no offset is used twice.
+        It ends earlier only if the first truncated batch began earlier. Raises OSError, CorruptIndex.
         """
         position, end_offset = self.position_of(offset), min(offset, self.next_offset)
         for _, header in headers(
@@ -558,12 +558,12 @@ class Segment:
         left._time_index = times = self.time_index.without(offset - self.base_offset)
         left._read_ends, left._tail = {}, (array("q"), array("q"))
         left.first_timestamp_ms = self.first_timestamp_ms if position else None
-        # Nothing is known of the files: an index that has grown again may be as long as what they hold.
+        # Unknown: an index that has grown again may be as long as the file's content.
         left._written = dict.fromkeys(self._written, -1)
         left.aborted, left.size_bytes, left.is_active = self.aborted.without(offset), position, True
         left.max_timestamp_ms, left.max_timestamp_offset, start = NO_TIMESTAMP, self.base_offset, 0
         if times.last_entry is not None:
-            # A later time that was cut off hid those between the last that is left and the end.
+            # A later, truncated time hid those between the last that is left and the end.
             left.max_timestamp_ms, last_offset = times.last_entry
             left.max_timestamp_offset += last_offset
             start = offsets.position_before(last_offset)

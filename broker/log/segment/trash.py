@@ -14,7 +14,7 @@ from kafka_ds.process.seams import Background, Disk
 from kafka_ds.segments import names
 from kafka_ds.segments.files import unlink_if_there
 
-# Later than any clock tells.
+# Later than any clock's time.
 NOTHING_DUE_MS = 1 << 62
 
 
@@ -22,7 +22,7 @@ class Trash:
     """The deleted segments of one log."""
 
     def __init__(self, disk: Disk, background: Background, fail: Callable[[OSError], None]) -> None:
-        """`fail` takes the log out of service: the next start takes from it what it still has."""
+        """`fail` takes the log out of service: the next start uses what it still has."""
         self._disk = disk
         self._background = background
         self._waiting: list[tuple[int, list[Segment], list[str]]] = []
@@ -41,12 +41,11 @@ class Trash:
     ) -> bool:
         """Rename the files of segments, and other files; the segments may be read until they are due.
 
-        Returns whether there is anything to take back.
+        Returns whether there is anything to undo.
 
         The producer snapshot at an offset may belong to another segment, too.
 
-        Raises:
-            OSError, CorruptIndex: nothing was discarded. A new name may need room, for it is longer.
+        Raises: OSError, CorruptIndex: nothing was discarded. A new name may need room, for it is longer.
         """
         listed, more = list(segments), list(others)
         if not listed and not more:
@@ -68,7 +67,7 @@ class Trash:
         return True
 
     def _rename(self, files: Iterable[str], paths: list[str]) -> None:
-        """Rename those files that are there, and add their new paths."""
+        """Rename those files that exist, and add their new paths."""
         for path in files:
             try:
                 self._disk.rename(path, path + names.DELETED)
@@ -77,7 +76,7 @@ class Trash:
             paths.append(path + names.DELETED)
 
     def undo_discard(self) -> None:
-        """Undo the last `discard`: the files get their names back. If one does not, the log takes nothing more."""
+        """Undo the last `discard`: the files get their names back. If one does not, the log accepts nothing more."""
         _, segments, paths = self._waiting.pop()
         try:
             for path in reversed(paths):
@@ -116,7 +115,7 @@ class Trash:
             self._background.submit(partial(self._unlink, paths), _ignore)
 
     def set_back(self, by_ms: int) -> None:
-        """The clock was set back: nothing is due later for that."""
+        """The clock was set back: that delays nothing."""
         self._waiting = [(due_ms - by_ms, gone, paths) for due_ms, gone, paths in self._waiting]
 
     def close(self) -> None:
@@ -138,4 +137,4 @@ def keep_open(segments: Iterable[Segment]) -> None:
 
 
 def _ignore(_error: BaseException | None) -> None:
-    """Ignore an error: the next start unlinks the file, or the log belongs to nobody."""
+    """Ignore an error: the next start unlinks the file, or the log has no owner."""
