@@ -21,12 +21,12 @@ NOT_ASKED = -2147483648
 
 
 def topic_operations(context: RequestContext, name: str) -> int:
-    """What whoever asks may do to a topic, as bits by the operations' numbers (KIP-430)."""
+    """What the client may do to a topic, as bits by the operations' numbers (KIP-430)."""
     return operations_for(context, ResourceType.TOPIC, name)
 
 
 def cluster_operations(context: RequestContext) -> int:
-    """What whoever asks may do to the cluster, in the same way; nothing is shown to who may not describe it."""
+    """What the client may do to the cluster, in the same way; nothing if it may not describe the cluster."""
     if not may(context, AclOperation.DESCRIBE):
         return 0
     return operations_for(context, ResourceType.CLUSTER, CLUSTER_NAME)
@@ -58,7 +58,7 @@ def controller_of(image: MetadataImage, seen: Sequence[tuple[BrokerRegistration,
 
 
 def leader_of(image: MetadataImage, topic: str, index: int) -> LeaderIdAndEpoch | None:
-    """Where a client that came to the wrong broker should go (KIP-951)."""
+    """Where a client that asked the wrong broker should go (KIP-951)."""
     registration = image.partition(topic, index)
     if registration is None:
         return None
@@ -68,7 +68,7 @@ def leader_of(image: MetadataImage, topic: str, index: int) -> LeaderIdAndEpoch 
 def endpoints_of(
     image: MetadataImage, listener: str, leaders: Sequence[LeaderIdAndEpoch]
 ) -> list[NodeEndpoint]:
-    """How to reach the brokers that were named as leaders (KIP-951)."""
+    """The addresses of the brokers that were named as leaders (KIP-951)."""
     wanted = {leader.leader_id for leader in leaders}
     return [
         NodeEndpoint(node_id=broker.broker_id, host=host, port=port, rack=broker.rack)

@@ -24,7 +24,7 @@ from kafka_ds.protocol.messages.brokers import (
 async def assign_replicas_to_dirs(
     request: AssignReplicasToDirsRequest, context: RequestContext
 ) -> AssignReplicasToDirsResponse:
-    """Note where the replicas are."""
+    """Record where the replicas are."""
     wanted = [each for directory in request.directories for each in _assignments(directory)]
     errors = await context.node.metadata_driver.decide(
         lambda c: c.assign_directories(request.broker_id, request.broker_epoch, wanted)

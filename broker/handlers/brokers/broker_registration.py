@@ -25,7 +25,7 @@ _PROTOCOL_NAMES = {number: name for name, number in SECURITY_PROTOCOLS.items()}
 async def broker_registration(
     request: BrokerRegistrationRequest, context: RequestContext
 ) -> BrokerRegistrationResponse:
-    """Take the broker in."""
+    """Register the broker."""
     image, driver = context.node.metadata, context.node.metadata_driver
     if request.cluster_id != image.cluster_id:
         message = f"Expected cluster ID {image.cluster_id}, but got cluster ID {request.cluster_id}"

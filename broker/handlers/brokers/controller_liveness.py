@@ -16,7 +16,7 @@ from kafka_ds.protocol.messages import ControllerLivenessRequest, ControllerLive
 def controller_liveness(
     request: ControllerLivenessRequest, context: RequestContext
 ) -> ControllerLivenessResponse:
-    """Tell when that controller was heard of."""
+    """Answer when that controller was last heard from."""
     node = context.node
     return ControllerLivenessResponse(
         last_heard_ms=node.member.candidacy.last_heard_ms(

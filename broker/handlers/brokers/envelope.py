@@ -32,7 +32,7 @@ async def envelope(request: EnvelopeRequest, context: RequestContext) -> Envelop
     node = context.node
     if not node.metadata_driver.is_active:
         return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
-    # A handler may write into what it was given.
+    # A handler may write into its request.
     frame = memoryview(bytearray(request.request_data))
     dispatcher = context.dispatcher
     assert dispatcher is not None, "an envelope comes from another broker"

@@ -32,7 +32,7 @@ WAIT_MS_MAX = 10_000
 async def read_metadata(
     request: ReadMetadataRequest, context: RequestContext
 ) -> ReadMetadataResponse:
-    """Give what follows, or wait for it."""
+    """Return the following commits, or wait for them."""
     driver = context.node.metadata_driver
     image = driver.image
     if driver.is_active and (

@@ -38,7 +38,7 @@ _CLIENT_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 @serves(ApiVersionsRequest, versions="0-5")
 def api_versions(request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
-    """Tell which APIs are served, in which versions."""
+    """List the served APIs with their versions."""
     if context.header.api_version >= FIRST_VERSION_WITH_CLIENT_NAMES:
         names = (request.client_software_name, request.client_software_version)
         if not all(map(_CLIENT_NAME.fullmatch, names)):
@@ -62,7 +62,7 @@ def api_versions(request: ApiVersionsRequest, context: RequestContext) -> ApiVer
 
 
 def _check_destination(request: ApiVersionsRequest, context: RequestContext) -> None:
-    """Raise KafkaError where the client expects another broker; versions below 5 name none."""
+    """Raise KafkaError if the client expects another broker; versions below 5 name none."""
     if (request.cluster_id is None) != (request.node_id == NO_NODE):
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     here = (context.node.metadata.cluster_id, context.node.config.node_id)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 def describe_quorum(
     request: DescribeQuorumRequest, context: RequestContext
 ) -> DescribeQuorumResponse:
-    """Tell who decides."""
+    """Describe the controller as a quorum of one."""
     node = context.node
     return DescribeQuorumResponse(
         topics=[
@@ -94,7 +94,7 @@ def _observers(node: KafkaBroker, now_ms: int) -> list[DescribeQuorumReplicaStat
                 replica_directory_id=next(iter(broker.log_dirs), NO_UUID),
                 log_end_offset=session.metadata_version + 1,
                 last_fetch_timestamp=heard_ms,
-                # A broker that was behind at its last heartbeat may have caught up since: not known.
+                # A broker that was behind at its last heartbeat may have caught up since: unknown.
                 last_caught_up_timestamp=heard_ms if is_caught_up else -1,
             )
         )

@@ -39,7 +39,7 @@ PAGE_PARTITIONS_MAX = 2_000
 def describe_topic_partitions(
     request: DescribeTopicPartitionsRequest, context: RequestContext
 ) -> DescribeTopicPartitionsResponse:
-    """Tell one page."""
+    """Answer one page."""
     cursor = request.cursor
     if request.response_partition_limit < 1 or (cursor and cursor.partition_index < 0):
         raise KafkaError(ErrorCode.INVALID_REQUEST)
@@ -57,7 +57,7 @@ def describe_topic_partitions(
 def _page(
     context: RequestContext, names: Sequence[str], first: int, limit: int
 ) -> tuple[list[DescribeTopicPartitionsResponseTopic], Cursor | None]:
-    """What fits, and where the next page begins."""
+    """The partitions that fit, and where the next page begins."""
     image: MetadataImage = context.node.metadata
     topics: list[DescribeTopicPartitionsResponseTopic] = []
     for name in names:

@@ -59,14 +59,14 @@ from kafka_ds.protocol.refusal import refusal
 from kafka_ds.protocol.types import NO_UUID, api_key_of
 
 FIRST_VERSION_WITH_IDS = 12
-# What keeps a topic from being created now, as clients that asked for metadata see it: they ask again.
+# Why a topic cannot be created now, for clients that asked for metadata: they ask again.
 _NOT_NOW = {
     ErrorCode.THROTTLING_QUOTA_EXCEEDED: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.NOT_CONTROLLER: ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.REQUEST_TIMED_OUT: ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.UNKNOWN_SERVER_ERROR: ErrorCode.LEADER_NOT_AVAILABLE,
-    # It is made, by this client or for another one, and this broker has not heard of it yet.
+    # The topic was created, by this client or another one, and this broker has not read it yet.
     ErrorCode.NONE: ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.TOPIC_ALREADY_EXISTS: ErrorCode.LEADER_NOT_AVAILABLE,
 }
@@ -76,7 +76,7 @@ _NOT_NOW = {
 def metadata(
     request: MetadataRequest, context: RequestContext
 ) -> MetadataResponse | Awaitable[MetadataResponse]:
-    """Tell who leads the partitions of these topics."""
+    """Answer the leaders of the partitions of these topics."""
     wanted = request.topics
     version = context.header.api_version
     if wanted is None or (version == 0 and not wanted):
@@ -136,7 +136,7 @@ async def _create_and_answer(
     try:
         errors |= await _create(others, context)
     except KafkaError:
-        # Whatever is wrong now, the client asks again.
+        # Whatever the error, the client asks again.
         errors |= dict.fromkeys(others, ErrorCode.LEADER_NOT_AVAILABLE)
     return MetadataAnswer(request, context).of(wanted, errors)
 
@@ -144,7 +144,7 @@ async def _create_and_answer(
 async def _create_coordinated(
     names: Sequence[str], context: RequestContext
 ) -> dict[str, ErrorCode]:
-    """Make those of coordinators by the coordinators' settings, whoever names them first; what they are until then."""
+    """Create coordinators' topics with their own settings, whichever client names them first; returns their answers."""
     node, results = context.node, {}
     for topic in (node.groups.runtime, node.transactions.runtime):
         if topic.name in names:
@@ -155,7 +155,7 @@ async def _create_coordinated(
 
 
 async def _create(names: Sequence[str], context: RequestContext) -> dict[str, ErrorCode]:
-    """What becomes of these topics where the client asks for them by CreateTopics."""
+    """The results of creating these topics as by CreateTopics."""
     if not names:
         return {}
     served = REGISTRY.get(api_key_of(CreateTopicsRequest))
@@ -202,7 +202,7 @@ class MetadataAnswer:
     def of(
         self, wanted: Sequence[MetadataRequestTopic], errors: dict[str, ErrorCode]
     ) -> MetadataResponse:
-        """These topics; `errors` says why some could not be created."""
+        """These topics; `errors` has why some could not be created."""
         return self._response([self._wanted(each, errors) for each in wanted])
 
     def _response(self, topics: list[MetadataResponseTopic]) -> MetadataResponse:
@@ -245,7 +245,7 @@ class MetadataAnswer:
         return self._absent(name, error or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     def _absent(self, name: str, code: ErrorCode) -> MetadataResponseTopic:
-        """What may be done with a topic is known without the topic, as in Kafka."""
+        """The operations allowed on a topic are known without the topic, as in Kafka."""
         absent = refusal(MetadataResponseTopic, name, code)
         asked = self._request.include_topic_authorized_operations
         if asked and code is not ErrorCode.TOPIC_AUTHORIZATION_FAILED:

@@ -17,6 +17,6 @@ from kafka_ds.protocol.messages import UnregisterBrokerRequest, UnregisterBroker
 async def unregister_broker(
     request: UnregisterBrokerRequest, context: RequestContext
 ) -> UnregisterBrokerResponse:
-    """Forget the broker."""
+    """Unregister the broker."""
     await context.node.metadata_driver.decide(lambda c: c.unregister_broker(request.broker_id))
     return UnregisterBrokerResponse(error_message=None)

@@ -30,7 +30,7 @@ UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 async def update_features(
     request: UpdateFeaturesRequest, context: RequestContext
 ) -> UpdateFeaturesResponse:
-    """Set the levels, or say why not."""
+    """Set the levels, or refuse with the reason."""
     names = [update.feature for update in request.feature_updates]
     if len(set(names)) < len(names):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "A feature is named twice.")

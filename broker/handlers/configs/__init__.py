@@ -1,6 +1,6 @@
-"""Shell: the settings of topics, brokers and groups: read, judged, changed.
+"""Shell: the settings of topics, brokers and groups: read, validated, changed.
 
-JudgeSettings is an API between brokers, and is here because the judging is.
+JudgeSettings is an API between brokers, and is here because the validation is.
 """
 
 from broker.handlers.configs import (

@@ -21,7 +21,7 @@ from kafka_ds.protocol.messages.configs import AlterConfigsResource
 async def alter_configs(
     request: AlterConfigsRequest, context: RequestContext
 ) -> AlterConfigsResponse:
-    """Replace the settings, or say why not."""
+    """Replace the settings, or refuse with the reason."""
     wanted = [_wanted(resource) for resource in request.resources]
     responses = await alter(context, wanted, validate_only=request.validate_only)
     return AlterConfigsResponse(responses=responses)

@@ -1,8 +1,8 @@
 """Shell: what AlterConfigs and IncrementalAlterConfigs share: the rules of settings, the decision, the answer.
 
-A resource changes as a whole or not at all, and is answered once the change is durable and open logs have it. Only the
-declarations of the settings say what may be changed and how values look. A broker's judgement holds only for the
-settings that it was asked about: others may have been set by the time of the decision.
+A resource changes as a whole or not at all, and is answered once the change is durable and open logs have it. The
+declarations of the settings alone decide what may be changed and which values are valid. A broker's verdict holds only
+for the settings that it was asked about: others may have been set by the time of the decision.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ NOBODY: Final[Judged] = MappingProxyType({})
 async def alter(
     context: RequestContext, resources: Sequence[ResourceAlteration], *, validate_only: bool
 ) -> list[AlterConfigsResourceResponse]:
-    """Change the settings, or say why not, resource by resource."""
+    """Change the settings, or refuse with the reason, resource by resource."""
     node = context.node
     left = list(resources)
     refusals, judged = await _judged(node, left)
     refused_now = refusals
     while refused_now:
-        # The others were asked with what is refused: now without it.
+        # The others were asked including what is refused: ask again without it.
         left = [each for each in left if _key(each) not in refused_now]
         refused_now, judged = await _judged(node, left)
         refusals |= refused_now
@@ -71,7 +71,7 @@ def _key(resource: ResourceAlteration | ResourceResult) -> tuple[int, str]:
 async def _judged(
     node: KafkaBroker, resources: Sequence[ResourceAlteration]
 ) -> tuple[dict[tuple[int, str], ResourceResult], Judged]:
-    """Of resources that are brokers, what their brokers refuse; and what each that was asked was asked about."""
+    """What the brokers among the resources refuse; and what each was asked about."""
     names = [each.resource_name for each in resources if each.resource_type == BROKER_RESOURCE]
     if not names:
         return {}, {}
@@ -80,7 +80,7 @@ async def _judged(
     def look(changes: Mapping[str, Overrides], _: MetadataImage) -> None:
         wanted.update(changes)
 
-    # What is wrong for other reasons is found out when it is decided.
+    # Other mistakes are found when the change is decided.
     rules = replace(rules_of(node.config), check_broker=look)
     of_brokers = [each for each in resources if each.resource_type == BROKER_RESOURCE]
     await node.metadata_driver.decide(
@@ -120,7 +120,7 @@ def answer(result: ResourceResult) -> AlterConfigsResourceResponse:
 
 
 def rules_of(config: BrokerConfig, judged: Judged = NOBODY) -> ConfigRules:
-    """What a broker with this configuration lets be changed; `judged` are brokers that have had their say."""
+    """What a broker with this configuration lets be changed; `judged` are brokers that have answered."""
 
     def check_topic(before: Overrides, after: Overrides) -> None:
         _check_topic(config, before, after)
@@ -157,7 +157,7 @@ def _completed(config: BrokerConfig, before: Overrides, after: Overrides) -> Ove
     try:
         present, wanted = topic_config(config, before), topic_config(config, after)
     except ConfigError:
-        return after  # What is wrong is said when it is checked.
+        return after  # Mistakes are reported when it is checked.
     return with_table_kept(before, after, present, wanted)
 
 
@@ -181,8 +181,8 @@ def _check_broker(
 ) -> None:
     """The settings themselves, and that every topic's own still fit them.
 
-    Those of a broker that could not be asked, or was asked about others than they are by now, are judged as if it had
-    this one's file; not those that do not change.
+    Settings of a broker that could not be asked, or was asked about other values, are validated with this broker's
+    file, except those that do not change.
     """
     try:
         for name in changes:

@@ -48,7 +48,7 @@ from kafka_ds.protocol.refusal import refusal
 def describe_configs(
     request: DescribeConfigsRequest, context: RequestContext
 ) -> DescribeConfigsResponse:
-    """Tell the settings of each resource."""
+    """Describe the settings of each resource."""
     results = []
     for resource in request.resources:
         try:
@@ -102,7 +102,7 @@ def _describe(resource: DescribeConfigsResource, context: RequestContext) -> Seq
 
 
 def _for_elsewhere(described: Described) -> Described:
-    """A folder is relative to our working directory, which whoever asks does not share."""
+    """A folder is relative to the broker's working directory, which the client does not share."""
     uri = described.value
     if described.name != "lake.uri" or not uri or "://" in uri:
         return described

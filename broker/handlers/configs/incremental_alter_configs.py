@@ -43,7 +43,7 @@ from kafka_ds.protocol.messages.configs import (
 async def incremental_alter_configs(
     request: IncrementalAlterConfigsRequest, context: RequestContext
 ) -> IncrementalAlterConfigsResponse:
-    """Change single settings, or say why not."""
+    """Change single settings, or refuse with the reason."""
     of_loggers = [r for r in request.resources if r.resource_type == BROKER_LOGGER_RESOURCE]
     others = [r for r in request.resources if r.resource_type != BROKER_LOGGER_RESOURCE]
     responses = _loggers_altered(of_loggers, context, validate_only=request.validate_only)

@@ -18,7 +18,7 @@ from kafka_ds.protocol.messages import JudgeSettingsRequest, JudgeSettingsRespon
 async def judge_settings(
     request: JudgeSettingsRequest, context: RequestContext
 ) -> JudgeSettingsResponse:
-    """Tell what would be wrong."""
+    """Answer what would be wrong."""
     changes = {
         resource.name: {setting.name: setting.value for setting in resource.settings}
         for resource in request.resources

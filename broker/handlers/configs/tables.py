@@ -1,13 +1,13 @@
-"""Pure: which changes of settings a topic that is a Delta table does not survive.
+"""Pure: changes of settings that a topic with a Delta table may not make.
 
 See docs/decisions/0019-tables-of-compacted-topics.md and KIP-950:
-- What is in a table may be nowhere else, so a topic ceases to be one only if its rows are to go.
-- A topic that is a table without saying so, and becomes compacted, remains one from where it is: nothing is compacted
-  before it is in the table. That is kept beside its settings (`REMOTE_STORAGE_KEPT`), and clients see no setting that
-  they have not made: what declares topics would take it away again.
-- A compacted topic that is a table remains both. Compaction has taken deletions from its log. If the log's beginning
-  left for the lake now, readers would find there what had been deleted behind it.
-- Once its copies have ended they do not begin again: compaction has not waited for them.
+- The table may have records that exist nowhere else, so a topic gives up its table only if its rows may be deleted.
+- A topic that is a table by default, and becomes compacted, remains a table: nothing is compacted before it is in the
+  table. That is kept beside its settings (`REMOTE_STORAGE_KEPT`), and clients see no setting that they have not made: a
+  tool that declares topics would remove it again.
+- A compacted topic that is a table remains both. Compaction has removed tombstones from its log. If the log's beginning
+  were deleted locally now, readers would find in the lake the records that those had deleted.
+- Once copying has ended it cannot begin again: compaction has not waited for it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REMOTE_STORAGE = "remote.storage.enable"
 def with_table_kept(
     before: Mapping[str, str], after: Mapping[str, str], present: LogConfig, wanted: LogConfig
 ) -> Mapping[str, str]:
-    """A topic's own settings after a change of them, with what is to be kept of its table."""
+    """A topic's own settings after a change of them, and what is kept about its table."""
     becomes_compacted = wanted.is_compacted and not present.is_compacted
     is_kept = becomes_compacted and present.remote_storage_enable and REMOTE_STORAGE not in after
     if not is_kept and REMOTE_STORAGE_KEPT not in before:
@@ -36,7 +36,7 @@ def with_table_kept(
 
 
 def why_not_from(present: LogConfig, wanted: LogConfig) -> str | None:
-    """Why a topic cannot go from these settings to those; None if it can."""
+    """Why a topic cannot change from these settings to those; None if it can."""
     if not present.has_table:
         return None
     is_compacted, was_compacted = wanted.is_compacted, present.is_compacted

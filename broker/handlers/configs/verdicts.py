@@ -1,8 +1,8 @@
-"""Shell: whether brokers could work with changed settings: each broker judges for itself.
+"""Shell: whether brokers could work with changed settings: each broker validates them itself.
 
 - A broker knows its file, the keys on its disk and what its topics would inherit. Settings with which it could not
   start must not be committed, so the controller asks the broker of the change, or all live brokers if it is for all.
-- For a broker that is down, or does not answer within JUDGEMENT_MS_MAX, the controller judges by its own file.
+- For a broker that is down, or does not answer within JUDGEMENT_MS_MAX, the controller validates with its own file.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ JUDGEMENT_MS_MAX = 5_000
 
 _LOGGER = logging.getLogger(__name__)
 
-# The settings of brokers as they would be, by resource name.
+# The settings of brokers after the change, by resource name.
 Changes = Mapping[str, Mapping[str, str]]
 
 
 def check_settings(config: BrokerConfig, changes: Changes, image: MetadataImage) -> BrokerConfig:
-    """What the configuration would be; ConfigError: not so, or not with the topics' own settings."""
+    """The configuration after the change; ConfigError: invalid, by itself or with the topics' own settings."""
     changed = with_changes(config, changes)
     _check_threads(config, changed)
     is_inherited_as_before = changed.topic == config.topic
@@ -53,7 +53,7 @@ def check_settings(config: BrokerConfig, changes: Changes, image: MetadataImage)
         except ConfigError as error:
             why = str(error)
         else:
-            with suppress(ConfigError):  # What was wrong before does not hinder its mending.
+            with suppress(ConfigError):  # An old mistake must not prevent its correction.
                 why = why_not_from(topic_config(config, own), wanted)
         if why is not None:
             raise ConfigError(f"topic {topic.name} would have {why}")
@@ -61,7 +61,7 @@ def check_settings(config: BrokerConfig, changes: Changes, image: MetadataImage)
 
 
 def _check_threads(config: BrokerConfig, changed: BrokerConfig) -> None:
-    """As in Kafka, no step is larger than to the half or the double."""
+    """As in Kafka, a step is at most to the half or the double."""
     for name in ("log.cleaner.threads", "num.replica.fetchers"):
         before, after = (int(str(each.value_of(name))) for each in (config, changed))
         if after < before // 2:

@@ -1,4 +1,4 @@
-"""Pure: what the handlers of groups share: who asks, and which topic is meant.
+"""Pure: what the handlers of groups share: the asking client, and the topic that is meant.
 
 No handler is registered here.
 """
@@ -15,7 +15,7 @@ from kafka_ds.protocol.errors import ErrorCode
 
 
 def client_of(context: RequestContext) -> Client:
-    """Who asks, as members are described: Kafka shows the address with a slash."""
+    """The client as members are described: Kafka shows the address with a slash."""
     header = context.header
     shown = sees_all if authorizer_of(context) is None else partial(sees, context)
     return Client(header.client_id or "", f"/{context.client_host}", header.api_version, shown)

@@ -31,7 +31,7 @@ LEVEL_OF_CONSUMER_GROUPS = 1
 
 
 def check_served(image: MetadataImage) -> None:
-    """Refuse while the cluster has not agreed on groups of the consumer protocol; raises KafkaError."""
+    """Refuse while group.version is 0; raises KafkaError."""
     if level_of(image, GROUP_FEATURE) < LEVEL_OF_CONSUMER_GROUPS:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{GROUP_FEATURE} is 0")
 

@@ -24,7 +24,7 @@ from kafka_ds.protocol.refusal import refusal
 
 
 def group_operations(context: RequestContext, group_id: str) -> int:
-    """What whoever asks may do to a group, as bits by the operations' numbers (KIP-430)."""
+    """What the client may do to a group, as bits by the operations' numbers (KIP-430)."""
     return operations_for(context, ResourceType.GROUP, group_id)
 
 

@@ -23,7 +23,7 @@ from kafka_ds.protocol.messages import HeartbeatRequest, HeartbeatResponse
 def heartbeat(
     request: HeartbeatRequest, context: RequestContext
 ) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
-    """Tell the member how its group is."""
+    """Answer the state of the member's group."""
     try:
         answer: HeartbeatResponse | Awaitable[HeartbeatResponse] = context.node.groups.submit(
             request.group_id, request, client_of(context)

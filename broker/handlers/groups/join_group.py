@@ -31,7 +31,7 @@ FIRST_VERSION_WITHOUT_A_PROTOCOL = 7
 def join_group(
     request: JoinGroupRequest, context: RequestContext
 ) -> JoinGroupResponse | Awaitable[JoinGroupResponse]:
-    """Let the member in, once the group's next generation begins."""
+    """Admit the member, once the group's next generation begins."""
     answer: JoinGroupResponse | Awaitable[JoinGroupResponse] = context.node.groups.submit(
         request.group_id, request, client_of(context)
     )
@@ -41,7 +41,7 @@ def join_group(
 
 
 def _with_a_protocol(response: JoinGroupResponse) -> JoinGroupResponse:
-    """Old clients know no null here."""
+    """Old clients do not accept null here."""
     if response.protocol_name is None:
         response.protocol_name = ""
     return response

@@ -27,7 +27,7 @@ FIRST_VERSION_WITH_MANY_MEMBERS = 3
 def leave_group(
     request: LeaveGroupRequest, context: RequestContext
 ) -> LeaveGroupResponse | Awaitable[LeaveGroupResponse]:
-    """Take the members out."""
+    """Remove the members."""
     alone = context.header.api_version < FIRST_VERSION_WITH_MANY_MEMBERS
     if alone:
         request.members = [MemberIdentity(member_id=request.member_id)]

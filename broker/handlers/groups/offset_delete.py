@@ -24,7 +24,7 @@ from kafka_ds.protocol.messages import OffsetDeleteRequest, OffsetDeleteResponse
 def offset_delete(
     request: OffsetDeleteRequest, context: RequestContext
 ) -> OffsetDeleteResponse | Awaitable[OffsetDeleteResponse]:
-    """Forget the offsets of partitions that exist."""
+    """Delete the offsets of partitions that exist."""
     refused = remove_unknown(request, context.header.api_version, context.node.metadata)
     answer = context.node.groups.submit(request.group_id, request, client_of(context))
 

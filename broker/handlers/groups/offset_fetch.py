@@ -44,7 +44,7 @@ FIRST_VERSION_WITH_GROUPS = 8
 
 
 class Wanted(NamedTuple):
-    """What one group is asked for, without the topics that do not exist, and the answers about those."""
+    """The request of one group, without the topics that do not exist, and the answers about those."""
 
     group: OffsetFetchRequestGroup
     refused: list[OffsetFetchResponseTopics]
@@ -52,7 +52,7 @@ class Wanted(NamedTuple):
 
 @serves(OffsetFetchRequest, versions="1-10")
 async def offset_fetch(request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
-    """Tell what each group has committed."""
+    """Answer the committed offsets of each group."""
     version = context.header.api_version
     if version >= FIRST_VERSION_WITH_GROUPS:
         return OffsetFetchResponse(
@@ -147,7 +147,7 @@ def _for_one_group(
 ) -> OffsetFetchResponse:
     """The answer in the form that it had before there were several groups."""
     if group.error_code and version < FIRST_VERSION_WITH_AN_ERROR:
-        # There an error of the whole can only be told partition by partition.
+        # There an error of the whole can only be reported partition by partition.
         code = ErrorCode(group.error_code)
         group.topics = [
             refusal(OffsetFetchResponseTopics, topic, code) for topic in request.topics or ()

@@ -27,7 +27,7 @@ FIRST_VERSION_WITH_PROTOCOLS = 5
 def sync_group(
     request: SyncGroupRequest, context: RequestContext
 ) -> SyncGroupResponse | Awaitable[SyncGroupResponse]:
-    """Give the member its assignment, once the leader has spoken."""
+    """Return the member's assignment, once the leader has sent it."""
     if context.header.api_version >= FIRST_VERSION_WITH_PROTOCOLS and None in (
         request.protocol_type,
         request.protocol_name,

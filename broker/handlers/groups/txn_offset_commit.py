@@ -31,7 +31,7 @@ from kafka_ds.protocol.refusal import refusal_of
 
 FIRST_VERSION_WITH_LOADING = 2
 FIRST_VERSION_THAT_JOINS = 5
-# The group's log cannot take it now: to a client that is its coordinator.
+# The group's log cannot be written now: for a client that is an error of its coordinator.
 _COORDINATOR_ERRORS = {
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,

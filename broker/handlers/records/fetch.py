@@ -46,7 +46,7 @@ FIRST_VERSION_WITH_RACK = 11
 NO_EPOCH = -1
 NO_RECORDS = b""
 
-# What Kafka counts as a failure of a fetch: no client could have asked better.
+# Errors that Kafka counts as failed fetches: the client has made no mistake.
 _OUR_FAULTS = frozenset(
     {ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.CORRUPT_MESSAGE, ErrorCode.UNKNOWN_SERVER_ERROR}
 )
@@ -123,7 +123,7 @@ class FetchProcessor:
     def __init__(
         self, request: FetchRequest, context: RequestContext, fetch_context: FetchContext
     ) -> None:
-        """`fetch_context` is what the request stands for within its session."""
+        """`fetch_context` is the request's place in its session."""
         self._request = request
         self._results = FetchResults(fetch_context)
         self._context = context
@@ -131,7 +131,7 @@ class FetchProcessor:
         version = context.header.api_version
         self._by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
         self._is_before_zstd = version < FIRST_VERSION_WITH_ZSTD
-        # Older consumers would not know what to make of another replica (KIP-392).
+        # Older consumers cannot handle a preferred read replica (KIP-392).
         self._may_follow = version >= FIRST_VERSION_WITH_RACK
         self._is_committed = request.isolation_level == READ_COMMITTED
         self._replica_id, self._broker_epoch = replica_of(request)
@@ -140,11 +140,12 @@ class FetchProcessor:
         manager: FetchManager = self._node.fetch_manager
         self._fetch_manager = manager
         self._select_replica = manager.select_replica if self._may_follow else None
-        # Followers were asked for CLUSTER_ACTION, consumers are asked for each topic: a session may be older than ACLs.
+        # Followers were checked for CLUSTER_ACTION, consumers are checked for each topic: a session may be older than
+        # ACLs.
         self._authorizes = not self.is_follower and authorizer_of(context) is not None
         # Whether there is more to do than to read what a consumer asks for.
         self._is_special = self.is_follower or self._select_replica is not None
-        # What a consumer finds depends on followers where it may be sent to one, and on ACLs where there are any.
+        # A consumer's result depends on followers if it may be sent to one, and on ACLs if there are any.
         self._may_be_idle = not self._is_before_zstd and (
             self.is_follower or not (self._is_special or self._authorizes)
         )
@@ -156,10 +157,10 @@ class FetchProcessor:
         self.size_bytes = 0
         self.is_urgent = False
 
-    # -- finding ------------------------------------------------------------------------------
+    # -- lookup -------------------------------------------------------------------------------
 
     def find(self) -> None:
-        """Look for what there is now."""
+        """Look up what there is now."""
         self.size_bytes = 0
         self.is_urgent = False
         self._results.find(self._find)
@@ -168,9 +169,9 @@ class FetchProcessor:
         self._is_first_lookup = False
 
     def find_again(self, advanced: Container[Replica]) -> None:
-        """The same, where nothing has happened but that these have advanced.
+        """Look up the partitions that have advanced.
 
-        Where there was nothing, and nothing came, is not looked at again.
+        Others that had nothing are not looked up again.
         """
         self.size_bytes = 0
         self.is_urgent = False
@@ -178,7 +179,7 @@ class FetchProcessor:
 
     @property
     def idle(self) -> IdlePartitions | None:
-        """What its session does not look at; None without a session."""
+        """The session's idle partitions; None without a session."""
         session = self._results.fetch_context.session
         return session.idle if session is not None else None
 
@@ -221,7 +222,7 @@ class FetchProcessor:
         raise KafkaError(replicas.why_absent(name, requested.partition))
 
     def _check_reader(self, partition: Replica, result: LogReadResult) -> bool:
-        """Whether to read on: the reader's log has not parted from this one, and it should not read elsewhere."""
+        """Whether to read on: the reader's log has not diverged, and it should not read elsewhere."""
         requested, log = result.requested, partition.log
         if self.is_follower and isinstance(partition, LeaderPartition):
             partition.leader.check_follower(self._replica_id, self._broker_epoch)
@@ -235,7 +236,7 @@ class FetchProcessor:
         return self._admit(partition, result) if self._is_special else True
 
     def _admit(self, partition: Replica, result: LogReadResult) -> bool:
-        """Hear a follower, or send a consumer to a replica that is nearer; whether to read on."""
+        """Update a follower's state, or send a consumer to a nearer replica; returns whether to read on."""
         if not self.is_follower:
             if isinstance(partition, LeaderPartition):
                 self._choose_replica(partition, result)
@@ -247,10 +248,10 @@ class FetchProcessor:
         return not result.is_throttled or not self._is_rate_exceeded()
 
     def _hear_follower(self, partition: LeaderPartition, result: LogReadResult) -> None:
-        """Tell the leader's view where the follower is."""
+        """Report the follower's position to the leader's view."""
         requested = result.requested
         if requested.fetch_offset < partition.log.local_log_start_offset:
-            # It must not be filled up record by record out of the lake, where all replicas read the same.
+            # It must not be filled up record by record from the lake, where all replicas read the same.
             raise KafkaError(ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE)
         if self._is_first_lookup:
             partition.update_follower_fetch_state(
@@ -274,11 +275,11 @@ class FetchProcessor:
         return self._fetch_manager.throttle.is_exceeded(self._node.clock.monotonic_ms())
 
     def _can_raise_high_watermark(self, partition: Replica, requested: FetchPartition) -> bool:
-        """Whether a follower can move its high watermark now: it says where it is (v18, KIP-1166)."""
+        """Whether a follower can move its high watermark now: it reports it (v18, KIP-1166)."""
         return requested.high_watermark < min(partition.high_watermark, requested.fetch_offset)
 
     def _choose_replica(self, partition: LeaderPartition, result: LogReadResult) -> None:
-        """Send a consumer to a replica that is nearer (KIP-392)."""
+        """Send a consumer to a nearer replica (KIP-392)."""
         assert self._select_replica is not None
         chosen = self._select_replica(
             partition.leader,
@@ -347,7 +348,7 @@ class FetchProcessor:
         try:
             result.log_read = look(may_wait=False)
         except OSError:
-            # It would have to wait, or the disk does not answer: either is seen in a thread.
+            # It would have to wait, or the disk fails: a thread finds out which.
             result.read_again, result.delayed_bytes, result.is_urgent = look, max_bytes, True
             return
         # A read that ends before the bound has more behind it than fits or than one segment holds.
@@ -367,7 +368,7 @@ class FetchProcessor:
         return sizes
 
     def available_bytes_of(self, partition: Replica) -> int | None:
-        """What a partition of this request has by now; None where that is reason enough to answer."""
+        """The result of a partition of this request by now; None if that is reason enough to answer."""
         total = 0
         for result in self._results.of(partition):
             bound = self._bound_of(partition)
@@ -395,10 +396,10 @@ class FetchProcessor:
             total += log_read.size_bytes
         return total
 
-    # -- answering ----------------------------------------------------------------------------
+    # -- response -----------------------------------------------------------------------------
 
     def answer(self) -> FetchResponse | Awaitable[FetchResponse]:
-        """The response with what was found; to be waited for where disk or lake must be."""
+        """The response with what was found; to be awaited if disk or lake must be read."""
         waits: list[Awaitable[None]] = []
         size_bytes = 0
         for result in self._results:
@@ -429,7 +430,7 @@ class FetchProcessor:
             try:
                 buffer = piece.read_now()
             except OSError:
-                return False  # The read in a thread finds this, too, and reports it for this partition alone.
+                return False  # The thread's read finds the same error, and reports it for this partition alone.
             if buffer is None:
                 return False
             buffers.append(buffer)
@@ -437,7 +438,7 @@ class FetchProcessor:
         return True
 
     async def _read_on_disk(self, result: LogReadResult) -> None:
-        """Read in a thread; what left the disk meanwhile is in the lake, if the log still holds it."""
+        """Read in a thread; segments deleted meanwhile are in the lake, if the log still holds the offset."""
         partition, offset = result.partition, result.requested.fetch_offset
         assert partition is not None
         log, data = partition.log, result.data
@@ -455,7 +456,7 @@ class FetchProcessor:
         await self._read_lake(result)
 
     async def _read_in_thread(self, result: LogReadResult, partition: Replica) -> bool:
-        """Find and read beside the event loop what is not in memory; whether that went well."""
+        """Find and read beside the event loop what is not in memory; returns whether that succeeded."""
         log_read, read_again = result.log_read, result.read_again
 
         def read() -> tuple[LogRead, list[Any]]:
@@ -489,7 +490,7 @@ class FetchProcessor:
             ]
 
     async def _read_lake(self, result: LogReadResult) -> None:
-        """Fill one partition from the tier; what goes wrong there is this partition's error alone."""
+        """Fill one partition from the lake; an error there is this partition's alone."""
         partition, tier = result.partition, self._node.tier
         try:
             if partition is None or tier is None:
@@ -584,17 +585,17 @@ class LogReadResult:
         self.data = data
         self.partition: Replica | None = None
         self.log_read: LogRead | None = None
-        # How much to read from the lake, or from parts of the disk that must be waited for; 0 where nothing.
+        # How much to read from the lake, or from parts of the disk that must be waited for; 0 if nothing.
         self.delayed_bytes = 0
         # Finds `log_read` in a thread, where the disk is needed even for that.
         self.read_again: Callable[[], LogRead] | None = None
         # Whether waiting for more would be wrong: an error, a divergence, more behind than fits.
         self.is_urgent = False
-        # Whether what is given of it counts for the leader's throttle.
+        # Whether its bytes count for the leader's throttle.
         self.is_throttled = False
-        # Whether it lies in the lake, of which too much was read lately (KIP-956).
+        # Whether it lies in the lake, whose fetch quota is used up (KIP-956).
         self.is_remote_throttled = False
-        # `LeaderPartition.changes` at the look, if one like it would find the same until something happens there.
+        # `LeaderPartition.changes` at the lookup, if a new one would find the same until something happens there.
         self.changes: int | None = None
 
     @property
@@ -610,7 +611,7 @@ class LogReadResult:
 
     @property
     def idle(self) -> LeaderPartition | None:
-        """The partition, if there is nothing, and nothing has happened since the look."""
+        """The partition, if there is nothing, and nothing has happened since the lookup."""
         partition = self.partition
         if self.changes is None or not isinstance(partition, LeaderPartition):
             return None
@@ -638,7 +639,7 @@ def replica_of(request: FetchRequest) -> tuple[int, int]:
 
 
 def divergence(partition: Replica, requested: FetchPartition) -> FetchEpochEndOffset | None:
-    """Where the reader's log parts from this one, if it does (KIP-595)."""
+    """Where the reader's log diverges from this one, if it does (KIP-595)."""
     epoch, end_offset = partition.end_of_epoch(requested.last_fetched_epoch)
     if epoch < 0 or end_offset < 0:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
@@ -661,7 +662,7 @@ class FetchResults:
         self._joined: dict[Replica, tuple[CachedPartition, LogReadResult]] = {}
 
     def find(self, look_up: Lookup) -> None:
-        """Look at all of them."""
+        """Look all of them up."""
         self._place_joined()
         self._by_topic = [
             [look_up(topic, requested) for requested in topic.partitions]
@@ -669,7 +670,7 @@ class FetchResults:
         ]
 
     def find_again(self, look_up: Lookup, advanced: Container[Replica]) -> None:
-        """Look at these again, and at all where something was found."""
+        """Look these up again, if anything was found at all."""
         self._place_joined()
         for topic, results in self.topics():
             for index, result in enumerate(results):
@@ -686,7 +687,7 @@ class FetchResults:
         self._joined.setdefault(partition, (cached, result))
 
     def _place_joined(self) -> None:
-        """Give those that have joined their places."""
+        """Move those that have joined to their places."""
         session, fetch_context = self.fetch_context.session, self.fetch_context
         if not self._joined or session is None:
             return
@@ -720,7 +721,7 @@ class FetchResults:
     def idle(self, broker_epoch: int) -> list[tuple[CachedPartition, LeaderPartition]]:
         """Those of a session that have no news until something happens to them.
 
-        `broker_epoch` is the one in which a follower asks.
+        `broker_epoch` is the asking follower's.
         """
         session = self.fetch_context.session
         if session is None:
@@ -812,7 +813,7 @@ class DelayedFetch:
             partition.watch(self)
 
     def _joined(self, cached: CachedPartition, partition: LeaderPartition) -> None:
-        """Something is about to happen to one that was idle until now."""
+        """Something is about to happen to a partition that was idle until now."""
         if partition not in self._watched:
             self._processor.join(cached, partition)
             self._watch(partition)
@@ -830,7 +831,7 @@ class DelayedFetch:
         self._wake()
 
     def lost(self, partition: Replica) -> None:
-        """Nothing more will come of this partition (cases A to D)."""
+        """The partition is no longer served (cases A to D)."""
         self._has_lost = True
         if not self._is_waking:
             self._wake()

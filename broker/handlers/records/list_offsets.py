@@ -104,7 +104,7 @@ class Lookup:
         self.waiting: list[Coroutine[Any, Any, None]] = []
 
     def answer(self, topic: str, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
-        """The answer for one partition; where it must be waited for, what will become it."""
+        """The answer for one partition, or a future of it."""
         answer = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
         try:
             self._check_version(wanted.timestamp)
@@ -130,13 +130,13 @@ class Lookup:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
 
     def _bound(self, partition: LeaderPartition) -> int:
-        """The first offset that the asker may not have."""
+        """The first offset that the client may not have."""
         if self._request.replica_id == CONSUMER:
             return partition.fetchable_end(self._request.isolation_level)
         return partition.log.log_end_offset
 
     def _check_is_known(self, partition: LeaderPartition) -> None:
-        """Refuse to say what lies at the high watermark while a new leader has yet to learn where that is."""
+        """Refuse to answer what lies at the high watermark while a new leader has yet to learn where that is."""
         if self._request.replica_id == CONSUMER and partition.leader.is_high_watermark_behind:
             knows = self._version >= FIRST_VERSION_WITH_NOT_AVAILABLE
             raise KafkaError(
@@ -166,7 +166,7 @@ class Lookup:
         if tier is None or not partition.log.config.remote_storage_enable:
             return NOT_FOUND
         if self._request.replica_id != CONSUMER and timestamp == LATEST_TIERED:
-            # A follower lets go what it hears of.
+            # A follower may delete local segments by the answer.
             checked = tier.checked_end(partition.topic_id, partition.partition)
             return _seam(partition, checked, timestamp)
         end = tier.tiered_end(partition.topic_id, partition.partition)
@@ -190,7 +190,7 @@ class Lookup:
         return self._look_for_time(tier, partition, timestamp)
 
     async def _look_for_latest(self, partition: LeaderPartition) -> TimestampOffset:
-        """The record of the greatest timestamp of both tiers; of several the first."""
+        """The record with the greatest timestamp in log and lake; of several the first."""
         log, tier = partition.log, self._tier
         while True:
             # All below is in the lake before it is asked, as in `_find_in_tier`.
@@ -208,7 +208,7 @@ class Lookup:
                     cold = TimestampOffset(*found)
             local = await _beside_the_loop(log, log.max_timestamp_offset)
             if cold is not NOT_FOUND and cold.offset < log.log_start_offset:
-                continue  # The log start has moved past it: what is behind that was not looked at.
+                continue  # The log start has moved past it: what is behind that was not searched.
             if start_offset == log.local_log_start_offset:
                 # What is in both is the same record.
                 return cold if cold.timestamp_ms >= local.timestamp_ms else local
@@ -216,7 +216,7 @@ class Lookup:
     async def _look_for_time(
         self, tier: RemoteLogManager | None, partition: LeaderPartition, timestamp: int
     ) -> TimestampOffset:
-        """Look where all was on disk; what left it meanwhile may have held the answer."""
+        """Repeat the search if all was on disk: a segment deleted meanwhile may have held the answer."""
         log = partition.log
         found = await _beside_the_loop(log, partial(log.offset_for_timestamp, timestamp))
         if tier is not None and log.local_log_start_offset > log.log_start_offset:
@@ -228,7 +228,7 @@ class Lookup:
     ) -> TimestampOffset:
         log = partition.log
         while True:
-            # All below is in the lake before it is asked. What leaves the disk later may not have been.
+            # All below is in the lake before it is asked. A segment deleted later may not have been.
             start_offset = log.local_log_start_offset
             found = await self._in_time(
                 tier,
@@ -249,7 +249,7 @@ class Lookup:
                 return local
 
     async def _in_time(self, tier: RemoteLogManager, answer: Awaitable[Answered]) -> Answered:
-        """What the lake answers, if it does before the client's patience ends."""
+        """The lake's answer, if it comes before the client's timeout."""
         timeout_ms = self._request.timeout_ms or tier.list_offsets_timeout_ms()
         try:
             return await asyncio.wait_for(answer, timeout_ms / 1000)

@@ -27,7 +27,7 @@ from kafka_ds.protocol.messages.offsets import (
 def offset_for_leader_epoch(
     request: OffsetForLeaderEpochRequest, context: RequestContext
 ) -> OffsetForLeaderEpochResponse:
-    """Tell where each epoch ends."""
+    """Answer where each epoch ends."""
     replicas = context.node.replica_manager
     return OffsetForLeaderEpochResponse(
         topics=[

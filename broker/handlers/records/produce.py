@@ -8,10 +8,10 @@
 - The answer comes at once, unless flush.messages demands an fsync or replicas have to follow. It then comes within the
   request's timeout, or is REQUEST_TIMED_OUT; the event loop is not blocked.
 - A duplicate of an idempotent producer is answered with the first one's offset (the last five batches are known).
-- The records fit their batch's header, or it is INVALID_RECORD; compressed ones are unpacked to see it. If records lack
-  a key (compaction) or have a time that is not allowed (message.timestamp.before.max.ms, .after.max.ms), their batch is
-  INVALID_RECORD or, for one wrong time, INVALID_TIMESTAMP, and record_errors names them.
-- What that takes, and packing anew (compression.type), is done by threads first where it takes long, in order for each
+- The records fit their batch's header, or it is INVALID_RECORD; compressed ones are decompressed for that. If records
+  lack a key (compaction) or have a time that is not allowed (message.timestamp.before.max.ms, .after.max.ms), their
+  batch is INVALID_RECORD or, for one wrong time, INVALID_TIMESTAMP, and record_errors names them.
+- Threads validate and recompress (compression.type) what takes long before it is appended, in order for each
   partition. Where too much waits for them: NOT_ENOUGH_REPLICAS, on which clients try again.
 - Errors of the log: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_RECORD, INVALID_TIMESTAMP,
   UNSUPPORTED_FOR_MESSAGE_FORMAT, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, KAFKA_STORAGE_ERROR.
@@ -77,7 +77,7 @@ _KIND_POSITION = ATTRIBUTES_POSITION + 1
 
 
 class ProducePartitionStatus(NamedTuple):
-    """What became of one partition's batches, and what their answer waits for."""
+    """The outcome of one partition's batches, and what their answer waits for."""
 
     response: PartitionProduceResponse
     done: asyncio.Future[None]
@@ -148,7 +148,7 @@ class Appender:
         self.unacknowledged: list[ProducePartitionStatus] = []
 
     def __call__(self, topic: str | None, data: PartitionProduceData) -> PartitionProduceResponse:
-        """Append one batch, or say why not."""
+        """Append one batch, or refuse it."""
         partition: LeaderPartition | None = None
         try:
             if topic is None:
@@ -192,7 +192,7 @@ class Appender:
         records: memoryview,
         pending: PendingVerification | None = None,
     ) -> PartitionProduceResponse:
-        """Append one batch when its transaction has taken it, or it is prepared; the response is filled in then."""
+        """Append one batch when its transaction has admitted it, or it is prepared; the response is filled in then."""
         # When the request has timed out its memory is used for another one, while the batch may count yet.
         records = memoryview(bytearray(records))
         later = _Later(self, partition, index, len(records))
@@ -204,7 +204,7 @@ class Appender:
         return later.response
 
     def prepare(self, partition: LeaderPartition, records: memoryview, later: _Later) -> None:
-        """Prepare one batch in a thread, and go on with it then."""
+        """Prepare one batch in a thread, and continue then."""
         self._preparer.submit(
             partition, records, self._now_ms, append=later.prepared, refuse=later.refuse
         )
@@ -214,7 +214,7 @@ class Appender:
     ) -> AppendInfo:
         """Append a batch that had to wait; raises KafkaError, or TakesLong."""
         if self._replicas.get(partition.topic, partition.partition) is not partition:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # A topic of the same name.
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # A new topic of the same name.
         if not is_prepared and self._preparer.must_wait(partition, records):
             raise TakesLong  # One that waited for the same answer does, and must not be overtaken.
         return self.append_now(partition, records, is_prepared=is_prepared)
@@ -230,7 +230,7 @@ class Appender:
         )
 
     def _check_unusual(self, topic: str, kind: int) -> None:
-        """Refuse what depends on more than the batch itself."""
+        """Refuse a batch for reasons outside of it."""
         header = self._context.header
         if kind & CODEC_MASK == Codec.ZSTD and header.api_version < FIRST_VERSION_WITH_ZSTD:
             message = f"Produce requests with version {header.api_version} are not allowed to use ZStandard"
@@ -287,7 +287,7 @@ class Appender:
 
 
 class _Later:
-    """A batch that is appended when the time has come, or refused then."""
+    """A batch that is appended, or refused, later."""
 
     __slots__ = ("_appender", "_index", "_partition", "_size", "done", "response")
 
@@ -363,7 +363,7 @@ _NO_FAILURES = frozenset(
     }
 )
 _NO_BATCH = "a produced partition holds exactly one record batch"
-# Where the log has looked at the batch, Kafka answers its start with the refusal, that clients may see what expired.
+# The log has validated the batch: Kafka then returns the log start with the error, so that clients see what expired.
 _WITHOUT_LOG_START = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -377,9 +377,10 @@ _WITHOUT_LOG_START = frozenset(
 
 
 def _untraced(error: KafkaError) -> KafkaError:
-    """The same without its traceback, for who keeps it: that keeps its frames and so the request, 100 MiB at most.
+    """The same without its traceback, for whoever keeps it: a traceback keeps its frames and so the request, 100 MiB at
+    most.
 
-    What is kept by a frame of its own traceback, all the more: it goes when garbage is collected, and not before.
+    An exception kept by a frame of its own traceback stays until garbage is collected.
     """
     return KafkaError(error.code, error.message)
 
@@ -399,7 +400,7 @@ def _refused(
 
 
 def _name_leaders(response: ProduceResponse, context: RequestContext) -> None:
-    """Tell those who came to the wrong broker where to go."""
+    """Send clients that asked the wrong broker to the leader."""
     image = context.node.metadata
     leaders = []
     for topic in response.responses:
@@ -428,7 +429,7 @@ def _pass_on(done: asyncio.Future[None], acknowledged: asyncio.Future[None]) -> 
 
 
 def _note(done: asyncio.Future[None]) -> None:
-    """Its producer may be gone: then nobody looks at what became of it."""
+    """The produce request may have been cancelled: then its result is ignored."""
     if not done.cancelled():
         done.exception()
 

@@ -31,7 +31,7 @@ _LOGGER = logging.getLogger(__name__)
 def alter_replica_log_dirs(
     request: AlterReplicaLogDirsRequest, context: RequestContext
 ) -> AlterReplicaLogDirsResponse:
-    """Begin the moves, or say why not."""
+    """Begin the moves, or refuse with the reason."""
     codes: dict[tuple[str, int], ErrorCode] = {}
     for directory in request.dirs:
         for topic in directory.topics:

@@ -34,7 +34,7 @@ from kafka_ds.protocol.messages.replicas import (
 async def alter(
     request: AlterPartitionReassignmentsRequest, context: RequestContext
 ) -> AlterPartitionReassignmentsResponse:
-    """Begin, change or cancel moves, or say why not."""
+    """Begin, change or cancel moves, or refuse with the reason."""
     may_change = request.allow_replication_factor_change
     wanted = [
         Reassignment(
@@ -70,7 +70,7 @@ def _answer(result: ReassignmentResult) -> ReassignablePartitionResponse:
 async def list_moves(
     request: ListPartitionReassignmentsRequest, context: RequestContext
 ) -> ListPartitionReassignmentsResponse:
-    """Tell what moves."""
+    """List the moves."""
     wanted: dict[str, list[int]] | None = None
     if request.topics is not None:
         wanted = {}

@@ -38,7 +38,7 @@ from kafka_ds.protocol.messages.security import (
 
 @serves(CreateAclsRequest, versions="1-3", forwarded=True)
 async def create_acls(request: CreateAclsRequest, context: RequestContext) -> CreateAclsResponse:
-    """Make the ACLs, or say why not."""
+    """Create the ACLs, or refuse with the reason."""
     _check_enabled(context)
     wanted = [_acl(each) for each in request.creations]
     refusals = await context.node.metadata_driver.decide(lambda c: c.create_acls(wanted))
@@ -63,7 +63,7 @@ async def delete_acls(request: DeleteAclsRequest, context: RequestContext) -> De
 
 @serves(DescribeAclsRequest, versions="1-3")
 def describe_acls(request: DescribeAclsRequest, context: RequestContext) -> DescribeAclsResponse:
-    """Tell which ACLs the filter means."""
+    """List the ACLs that match the filter."""
     _check_enabled(context)
     wanted = _filter(request)
     reason = wanted.why_invalid()

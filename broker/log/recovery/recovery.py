@@ -45,7 +45,7 @@ ALL_OFFSETS = 2**63 - 1
 
 
 class _Believed(NamedTuple):
-    """What says of gaps between segments, and of zeros behind the last one, that they are no damage."""
+    """Why gaps between segments, and zeros behind the last one, are no damage."""
 
     is_compacted: bool
     durable_to: int  # More than the recovery point, if something below it is damaged.
