@@ -3,8 +3,8 @@
 As KRaft's ClusterControlManager and BrokerHeartbeatManager: a broker begins fenced, and is unfenced by a heartbeat that
 knows its registration. While one incarnation has a session, another one of the id is refused. A broker that is fenced,
 stops or is removed leaves every ISR in the same commit; after an unclean stop (it does not name its last epoch) its
-replicas are no longer eligible. A broker that wants to stop may go when its leaders' successors are known to the
-others. Replicas in a failed log directory leave ISR and leadership (KIP-112, KIP-858).
+replicas are no longer eligible. A broker that wants to stop may stop when the others know its leaders' successors.
+Replicas in a failed log directory leave ISR and leadership (KIP-112, KIP-858).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RESERVED_DIRECTORIES = (UNASSIGNED_DIRECTORY, LOST_DIRECTORY, MIGRATING_DIRECTO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registering:
-    """What a broker says of itself when it begins."""
+    """A broker's registration request."""
 
     broker_id: int
     incarnation_id: bytes
@@ -48,7 +48,7 @@ class Registering:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """What a broker says of itself now and then."""
+    """A broker's heartbeat."""
 
     broker_id: int
     broker_epoch: int
@@ -60,7 +60,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatReply:
-    """How the controller sees the broker."""
+    """A broker's state as the controller sees it."""
 
     is_caught_up: bool
     is_fenced: bool
@@ -76,11 +76,11 @@ class DirectoryAssignment:
     partition: int
 
 
-# -- beginning ------------------------------------------------------------------------------------
+# -- registration ---------------------------------------------------------------------------------
 
 
 def register(draft: Draft, sessions: Sessions, wanted: Registering, *, fenced: bool) -> bool:
-    """Take in a broker that has just started; whether it had stopped cleanly.
+    """Register a started broker; whether it had stopped cleanly.
 
     Raises DUPLICATE_BROKER_REGISTRATION, INVALID_REGISTRATION (directories), UNSUPPORTED_VERSION (features).
     """
@@ -124,7 +124,7 @@ def register(draft: Draft, sessions: Sessions, wanted: Registering, *, fenced: b
 
 
 def _amend(draft: Draft, wanted: Registering, known: BrokerRegistration) -> None:
-    """The same incarnation once more: what it says of itself may be new, what it is stays."""
+    """The same incarnation once more: its properties may be new, its identity stays."""
     draft.register(
         RegisterBroker(
             broker_id=wanted.broker_id,
@@ -157,11 +157,11 @@ def _check_directories(draft: Draft, wanted: Registering) -> None:
             raise KafkaError(ErrorCode.INVALID_REGISTRATION, message)
 
 
-# -- living ---------------------------------------------------------------------------------------
+# -- sessions -------------------------------------------------------------------------------------
 
 
 def heartbeat(draft: Draft, sessions: Sessions, beat: Heartbeat, now_ms: int) -> HeartbeatReply:
-    """Hear a broker: fence or unfence it, let it hand over and stop. Raises STALE_BROKER_EPOCH."""
+    """Process a heartbeat: fence or unfence the broker, move its leaders, let it stop. Raises STALE_BROKER_EPOCH."""
     broker_id = beat.broker_id
     broker = checked(draft, broker_id, beat.broker_epoch)
     _lose_directories(draft, broker_id, beat.offline_log_dirs)
@@ -194,7 +194,7 @@ def heartbeat(draft: Draft, sessions: Sessions, beat: Heartbeat, now_ms: int) ->
 
 
 def _shut_down(draft: Draft, sessions: Sessions, broker: BrokerRegistration) -> bool:
-    """Hand over what the broker leads; whether it may stop now."""
+    """Move the broker's leaders; whether it may stop now."""
     broker_id = broker.broker_id
     leads = any(each.leader == broker_id for _, _, each in draft.partitions())
     if leads or not broker.in_controlled_shutdown:
@@ -211,14 +211,14 @@ def _shut_down(draft: Draft, sessions: Sessions, broker: BrokerRegistration) -> 
 
 
 def fence(draft: Draft, *broker_ids: int) -> None:
-    """These brokers lead nothing and are in sync nowhere, until they are heard of again."""
+    """Fence these brokers: they lead nothing and are in no ISR, until their next heartbeat."""
     for broker_id in broker_ids:
         draft.fence(broker_id)
     _leave(draft, broker_ids, is_clean=True)
 
 
 def expire(draft: Draft, sessions: Sessions, now_ms: int) -> None:
-    """Fence the brokers that are not heard of any more; one that never was is given time to be.
+    """Fence the brokers without heartbeats; one that never sent one gets a full session.
 
     A fencing that is not written is decided again, at once.
     """
@@ -237,7 +237,7 @@ def expire(draft: Draft, sessions: Sessions, now_ms: int) -> None:
 
 
 def unregister(draft: Draft, sessions: Sessions, broker_id: int) -> None:
-    """Forget a broker that will not come back. Raises BROKER_ID_NOT_REGISTERED."""
+    """Unregister a broker. Raises BROKER_ID_NOT_REGISTERED."""
     if broker_id not in draft.brokers:
         message = f"Broker ID {broker_id} is not currently registered."
         raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, message)
@@ -256,14 +256,14 @@ def checked(draft: Draft, broker_id: int, broker_epoch: int) -> BrokerRegistrati
     return broker
 
 
-# -- what follows for partitions ------------------------------------------------------------------
+# -- partitions -----------------------------------------------------------------------------------
 
 
 def _leave(draft: Draft, leaving: Collection[int], *, is_clean: bool) -> None:
-    """Nothing is led by these brokers, and no ISR has them; after an unclean stop no ELR either.
+    """Remove these brokers from leadership and ISR; after an unclean stop from the ELR, too.
 
-    They leave together: whoever left first would hand over to the next, and those that were in sync until the same
-    moment hold the same.
+    They leave together: one by one the leadership would move to the next of them; those that were in sync until the
+    same moment hold the same records.
     """
 
     def without(change: PartitionChange) -> None:
@@ -278,7 +278,7 @@ def _leave(draft: Draft, leaving: Collection[int], *, is_clean: bool) -> None:
 
 
 def _arrive(draft: Draft, broker_id: int) -> None:
-    """Partitions that nobody leads may have waited for this broker."""
+    """Partitions without a leader may have waited for this broker."""
     for _, key, registration in draft.partitions():
         if registration.leader == NO_LEADER and broker_id in registration.replicas:
             draft.change(key)
@@ -288,7 +288,7 @@ def _arrive(draft: Draft, broker_id: int) -> None:
 
 
 def _lose_directories(draft: Draft, broker_id: int, offline: Sequence[bytes]) -> None:
-    """These directories of the broker failed, as far as that is news."""
+    """These directories of the broker have failed, as far as that is news."""
     present = draft.brokers[broker_id].log_dirs
     lost = set(offline) & set(present) - {LOST_DIRECTORY}
     if not lost:
@@ -340,7 +340,7 @@ def _assign_directory(
         if begins_anew or not broker.has_directory(wanted.directory):
             change.isr = tuple(replica for replica in change.isr if replica != broker_id)
         if begins_anew:
-            # What it held is where its old directory is.
+            # Its replicas are where its old directory is.
             change.unclean_shutdown_replicas = (broker_id,)
 
     draft.change(key, move)

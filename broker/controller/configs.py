@@ -1,7 +1,7 @@
 """Pure: the active controller's decisions about settings of topics, brokers and groups, and about features.
 
-One refusal never stops the others of the request; features change all together. The callers' checks judge a setting
-with those that would then be in force. What follows for partitions is in the same commit: a smaller
+A refusal never stops the others of the request; features change all together. The callers' checks validate a setting
+together with the others after the change. What follows for partitions is in the same commit: a smaller
 min.insync.replicas, or turning ELR off, ends the eligibility of replicas (KIP-966); unclean.leader.election.enable=true
 elects leaders at once. With ELR no broker has a min.insync.replicas of its own, as in Kafka.
 """
@@ -56,7 +56,7 @@ class Alteration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceAlteration:
-    """All that a request wants of one resource; `replaces`: what it does not name goes (AlterConfigs)."""
+    """A request's changes of one resource; `replaces`: settings that it does not name are deleted (AlterConfigs)."""
 
     resource_type: int
     resource_name: str
@@ -66,7 +66,7 @@ class ResourceAlteration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceResult:
-    """What became of one resource of a request."""
+    """The result of one resource of a request."""
 
     resource_type: int
     resource_name: str
@@ -81,10 +81,10 @@ Overrides: TypeAlias = Mapping[str, str]
 class ConfigRules:
     """Checks by the declarations of the settings; each raises KafkaError(INVALID_CONFIG).
 
-    `check_topic` gets what a topic has and what it would have; `check_broker` what all broker resources would
-    have, by name, and the image; `check_group` what a group would have. `list_of(resource type, name)` is the items
-    that stand there by default, or None where the setting is no list. `completed` gives what a topic would have
-    together with what is to be kept beside that.
+    `check_topic` gets a topic's settings before and after; `check_broker` those of all broker resources after the
+    change, by name, and the image; `check_group` a group's after. `list_of(resource type, name)` is the default list,
+    or None if the setting is no list. `completed` gives a topic's settings after the change together with what is kept
+    beside them.
     """
 
     check_topic: Callable[[Overrides, Overrides], None]
@@ -102,7 +102,7 @@ def alter_configs(
     counts = Counter((each.resource_type, each.resource_name) for each in resources)
     changes: list[ConfigChanged] = []
     results: list[ResourceResult] = []
-    # Of several broker resources in one request each must fit with what the others become.
+    # Of several broker resources in one request each must fit with the others' new settings.
     brokers: dict[str, Overrides] = dict(image.broker_configs)
     for wanted in {(each.resource_type, each.resource_name): each for each in resources}.values():
         key = wanted.resource_type, wanted.resource_name
@@ -143,7 +143,7 @@ def alter_configs(
 
 
 def _check_internal(name: str, before: Overrides, after: Overrides) -> None:
-    """What `in_force` would pass over. What such a topic was created with keeps nobody from changing the rest."""
+    """The names that `in_force` would ignore. A topic created with such a name must still allow other changes."""
     own = after.get(REMOTE_STORAGE_ENABLE, "")
     is_table = own.strip().lower() == "true" and own != before.get(REMOTE_STORAGE_ENABLE)
     if is_table and name in INTERNAL_TOPICS:
@@ -152,7 +152,7 @@ def _check_internal(name: str, before: Overrides, after: Overrides) -> None:
 
 
 def _check_min_isr(name: str, before: Overrides, after: Overrides) -> None:
-    """Kafka refuses to remove a broker's own, too; it takes them away when ELR is turned on, and so has none."""
+    """Kafka refuses to remove a broker's own, too; it removes them when ELR is turned on, and so has none."""
     value = after.get(MIN_INSYNC_REPLICAS)
     if value == before.get(MIN_INSYNC_REPLICAS):
         return
@@ -172,7 +172,7 @@ def _let_partitions_follow(draft: Draft, names: set[str]) -> None:
 
 
 def judge_elr(draft: Draft) -> None:
-    """Which replicas may lead by the rules that hold now."""
+    """The replicas that may lead by the present rules."""
     for _, key, registration in draft.partitions():
         if registration.elr or registration.last_known_elr:
             draft.change(key)
@@ -213,7 +213,7 @@ def _topic_of(image: MetadataImage, name: str) -> TopicImage:
 
 
 def check_keys(alterations: Sequence[Alteration]) -> None:
-    """That each is named once, with a value unless it is deleted. Raises KafkaError."""
+    """Check that each is named once, with a value unless it is deleted. Raises KafkaError."""
     counts = Counter(each.name for each in alterations)
     twice = [name for name, count in counts.items() if count > 1]
     if twice:
@@ -230,7 +230,7 @@ def check_keys(alterations: Sequence[Alteration]) -> None:
 
 
 def _altered(before: Overrides, wanted: ResourceAlteration, rules: ConfigRules) -> Overrides:
-    """The settings that the resource would have."""
+    """The settings after the change."""
     check_keys(wanted.alterations)
     if any(each.name == REMOTE_STORAGE_KEPT for each in wanted.alterations):
         raise KafkaError(
@@ -259,7 +259,7 @@ def _list_value(
     wanted: ResourceAlteration,
     rules: ConfigRules,
 ) -> str:
-    """The list with these items more, or less; one that says nothing of its own begins with the default."""
+    """The list with these items more, or less; a list that is not set begins with the default."""
     default = rules.list_of(wanted.resource_type, each.name)
     verb = ConfigOperation(each.operation).name
     if default is None:
@@ -292,17 +292,17 @@ def _changes(key: tuple[int, str], before: Overrides, after: Overrides) -> list[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureUpdate:
-    """A level that a feature shall have."""
+    """A requested level of a feature."""
 
     name: str
     level: int
-    # A lower level is asked for on purpose: by mistake nothing is lowered.
+    # A lower level is requested explicitly: nothing is lowered by mistake.
     allows_downgrade: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureResult:
-    """What became of one feature of a request."""
+    """The result of one feature of a request."""
 
     name: str
     error: ErrorCode = ErrorCode.NONE

@@ -2,9 +2,9 @@
 
 A decision changes nothing: it returns events and the answer for when they are durable; `MetadataImage.replay` alone
 changes the state. The given image holds everything decided so far, so that two requests in one commit see each other.
-Heartbeats (`liveness`) are in no log, and count even if a decision is not committed. The driver says when its
-leadership begins (`claimed`) and what became durable (`committed`). A part that is refused is one result; a whole
-request a KafkaError.
+Heartbeats (`liveness`) are in no log, and count even if a decision is not committed. The driver calls `claimed` when
+its leadership begins, and `committed` with durable events. A refused part is one result; a refused request a
+KafkaError.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Controller:
     # -- the controller itself ----------------------------------------------------------------
 
     def claim(self, controller_id: int) -> ControllerDecision[int]:
-        """Become the active controller: the highest epoch that was ever committed, plus one.
+        """Become the active controller: the highest committed epoch plus one.
 
         With ELR the first controller's min.insync.replicas becomes the cluster's, as in Kafka (KIP-966).
         """
@@ -142,10 +142,10 @@ class Controller:
         features: Sequence[SupportedFeature] = (),
         fenced: bool = True,
     ) -> ControllerDecision[bool]:
-        """Take in a broker that has just started; the result tells whether it had stopped cleanly.
+        """Register a started broker; the result has whether it had stopped cleanly.
 
-        Its epoch is in the event, and in the image once that is durable. With `fenced` False it may lead at once: so
-        an active controller registers itself, in the commit of its claim.
+        Its epoch is in the event, and in the image once that is durable. With `fenced` False it may lead at once: so an
+        active controller registers itself, in the commit of its claim.
 
         Raises DUPLICATE_BROKER_REGISTRATION, INVALID_REGISTRATION, UNSUPPORTED_VERSION.
         """
@@ -201,11 +201,11 @@ class Controller:
         return self._decide(fence)
 
     def sessions(self) -> dict[int, BrokerSession]:
-        """The brokers with a session: how far each has read the log, and when it said so."""
+        """The brokers with a session: how far each has read the log, and when it reported that."""
         return self._sessions.all()
 
     def unregister_broker(self, broker_id: int) -> ControllerDecision[None]:
-        """Forget a broker that will not come back. Raises BROKER_ID_NOT_REGISTERED."""
+        """Unregister a broker. Raises BROKER_ID_NOT_REGISTERED."""
         return self._decide(lambda d: brokers.unregister(d, self._sessions, broker_id))
 
     def assign_directories(
@@ -217,7 +217,7 @@ class Controller:
         )
 
     def allocate_producer_ids(self, broker_id: int) -> ControllerDecision[range]:
-        """A block of producer ids that nobody had before (KIP-730)."""
+        """A block of producer ids that was never given out (KIP-730)."""
         first = self.image.next_producer_id
         block = ProducerIdBlock(
             broker_id=broker_id, first_producer_id=first, size=PRODUCER_IDS_PER_BLOCK
@@ -229,7 +229,7 @@ class Controller:
     def alter_partitions(
         self, broker_id: int, broker_epoch: int, partitions: Sequence[AlterPartition]
     ) -> ControllerDecision[list[AlterPartitionResult]]:
-        """Change ISRs as their leader wants, one result for each. Raises STALE_BROKER_EPOCH."""
+        """Change ISRs as their leader proposes, one result for each. Raises STALE_BROKER_EPOCH."""
         return self._decide(lambda d: isr.alter_partitions(d, broker_id, broker_epoch, partitions))
 
     def elect_leaders(
@@ -307,7 +307,7 @@ class Controller:
             lambda d: administration.update_features(d, updates), validate_only=validate_only
         )
 
-    # -- who may do what ----------------------------------------------------------------------
+    # -- security -----------------------------------------------------------------------------
 
     def create_acls(self, wanted: Sequence[Acl]) -> ControllerDecision[list[KafkaError | None]]:
         """Make these ACLs; a refusal, or None, for each."""

@@ -1,8 +1,8 @@
-"""Pure: a decision in the making: what the cluster would look like, and the events that lead there.
+"""Pure: a decision in the making: the cluster after it, and the events that lead there.
 
 - The image is not changed: changes are an overlay, so that the parts of one decision see each other.
-- A partition that changes several times in one decision changes once in the log: nobody sees the steps between. Its
-  epochs go up by one. (A leader that lost its place in between and got it back is a new leader: its epoch goes up.)
+- A partition that changes several times in one decision changes once in the log, and its epochs go up by one. (A leader
+  that lost its place in between and got it back is a new leader: its epoch goes up.)
 - Events of brokers come first, then those of topics, then partitions in the order of their first change.
 """
 
@@ -63,7 +63,7 @@ class PartitionKey(NamedTuple):
 
 
 class Draft:
-    """The cluster as it would be, and how it came to be so."""
+    """The cluster after the decision, and the events of it."""
 
     def __init__(self, image: MetadataImage, defaults: Defaults) -> None:
         self.image = image
@@ -102,15 +102,15 @@ class Draft:
     # -- brokers ------------------------------------------------------------------------------
 
     def next_broker_epoch(self) -> int:
-        """An epoch above all that there ever were.
+        """An epoch above all earlier ones.
 
-        Counted, not read from the place in the log: decisions that are about to be durable already go by it.
+        Counted, not derived from the place in the log: decisions that are about to be durable already use it.
         """
         return max(self.image.last_broker_epoch + 1, self._place.epoch)
 
     @property
     def _place(self) -> MetadataPosition:
-        """Where in the log the decision comes at the earliest."""
+        """The first place in the log that the decision may get."""
         return MetadataPosition(self.image.version + 1, 0)
 
     def register(self, event: RegisterBroker) -> None:
@@ -196,7 +196,7 @@ class Draft:
         return self._defaults.min_insync_replicas if value is None else int(value)
 
     def is_unclean_election_enabled(self, topic: str) -> bool:
-        """Whether data may be lost so that this topic has leaders."""
+        """Whether this topic may lose records to have leaders."""
         value = self._setting(topic, UNCLEAN_LEADER_ELECTION_ENABLE)
         if value is None:
             return self._defaults.unclean_leader_election_enable
@@ -212,7 +212,7 @@ class Draft:
     # -- partitions ---------------------------------------------------------------------------
 
     def partitions(self) -> Iterator[tuple[TopicImage, PartitionKey, PartitionRegistration]]:
-        """All partitions of the cluster as they would be."""
+        """All partitions of the cluster after the decision."""
         changed = self._partitions
         for topic in self.image.topics.values():
             for partition, registration in topic.partitions.items():
@@ -220,7 +220,7 @@ class Draft:
                 yield topic, key, changed.get(key, registration)
 
     def partition(self, key: PartitionKey) -> PartitionRegistration | None:
-        """One of them, if it is there."""
+        """One of them, if it exists."""
         topic = self.image.topics_by_id.get(key.topic_id)
         if topic is None:
             return None
@@ -233,9 +233,9 @@ class Draft:
         *,
         excluded: Collection[int] = (),
     ) -> PartitionRegistration | None:
-        """Change a partition, with all that follows; None where that changes nothing.
+        """Change a partition, with all that follows; None if that changes nothing.
 
-        `alter` sets what shall be different. Nobody `excluded` is elected, though it lives.
+        `alter` sets what shall be different. The `excluded` are not elected, though they are alive.
         """
         topic = self.image.topics_by_id[key.topic_id]
         old = self._partitions.get(key) or topic.partitions[key.partition]

@@ -1,9 +1,9 @@
-"""Shell: the active controller's duties by the clock: ending sessions, electing preferred leaders.
+"""Shell: the active controller's periodic work: ending sessions, electing preferred leaders.
 
 - Only the active controller decides; all other brokers wait to become it.
-- The controller's own broker gets its heartbeat here: nobody else could report that it is gone.
+- The controller's own broker gets its heartbeat here: no other broker could report that it is gone.
 - A controller that did not run for a while has missed all heartbeats, which says nothing about the brokers: all
-  sessions begin anew.
+  sessions start again.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Duties:
                     balance_due_ms = now_ms + self._balance_interval_ms
                     await self._balance()
                 awake_ms = max(awake_ms, clock.monotonic_ms())
-                # What could not be written is tried again, but not as fast as it can fail.
+                # A failed write is tried again, but not as fast as it can fail.
                 await asyncio.sleep(self._step_seconds() if is_done else STEP_SECONDS_MAX)
 
     def _step_seconds(self) -> float:

@@ -1,7 +1,7 @@
 """Pure: the active controller's decisions about leaders, on request or by the clock (KIP-183, KIP-460).
 
 As KRaft's ReplicationControlManager: a preferred election is needed if the first replica does not lead, an unclean one
-if none does, else ELECTION_NOT_NEEDED, which is not listed where all partitions were asked for. With
+if there is no leader, else ELECTION_NOT_NEEDED, which is not listed if all partitions were requested. With
 auto.leader.rebalance.enable leadership goes back to all preferred replicas that are in sync, so many a round. A topic
 that begins to allow unclean elections gets its leaders in the same commit.
 """
@@ -22,7 +22,7 @@ ELECTIONS_PER_TURN_MAX = 1000
 
 
 class ElectionType(IntEnum):
-    """The kinds that can be asked for."""
+    """The kinds that can be requested."""
 
     PREFERRED = 0
     UNCLEAN = 1
@@ -30,7 +30,7 @@ class ElectionType(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectionResult:
-    """What became of the election of one partition."""
+    """The result of the election of one partition."""
 
     topic: str
     partition: int
@@ -89,7 +89,7 @@ def _hold_election(
 
 
 def balance_leaders(draft: Draft) -> int:
-    """Give leadership back to preferred replicas; how many partitions that could be done for."""
+    """Give leadership back to preferred replicas; returns how many partitions moved."""
 
     def hold(change: PartitionChange) -> None:
         change.election = PartitionElection.PREFERRED
@@ -105,7 +105,7 @@ def balance_leaders(draft: Draft) -> int:
 
 
 def elect_where_allowed(draft: Draft) -> None:
-    """Elect leaders for partitions without one whose topics allow unclean elections (since a moment ago)."""
+    """Elect leaders for partitions without one whose topics now allow unclean elections."""
     for topic, key, registration in draft.partitions():
         if registration.leader == NO_LEADER and draft.is_unclean_election_enabled(topic.name):
             draft.change(key)

@@ -1,10 +1,9 @@
-"""Pure: the active controller's decisions when a leader wants another ISR (AlterPartition, KIP-497).
+"""Pure: the active controller's decisions about proposed ISRs (AlterPartition, KIP-497).
 
 Checked in the order of KRaft's ReplicationControlManager: the broker's epoch, the partition, the leader's epoch (a
-later one than ours means that we are not the controller any more), the partition epoch, the shape of the ISR, and
-whether its members may be in it: neither fenced nor shutting down nor restarted since they were seen catching up
-(KIP-841, KIP-903). A change that ends a reassignment may remove the leader's own replica; the answer is then
-NEW_LEADER_ELECTED.
+later one than the image's shows a newer controller), the partition epoch, the shape of the ISR, and whether its members
+may be in it: neither fenced nor shutting down nor restarted since they were seen catching up (KIP-841, KIP-903). A
+change that ends a reassignment may remove the leader's own replica; the answer is then NEW_LEADER_ELECTED.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterPartition:
-    """The ISR that a leader wants: the brokers, each with the epoch at which it caught up (-1: any)."""
+    """A proposed ISR: the brokers, each with the epoch at which it caught up (-1: any)."""
 
     topic_id: bytes
     partition: int
@@ -48,7 +47,7 @@ def alter_partitions(
     """Change the ISR of each partition that this broker leads, one result for each, in their order."""
     checked(draft, broker_id, broker_epoch)
     errors = [(wanted, _alter(draft, broker_id, wanted)) for wanted in partitions]
-    # What will be in the log: changes of one decision share one epoch.
+    # As it will be in the log: changes of one decision share one epoch.
     settled = draft.settled()
     results = []
     for wanted, error in errors:

@@ -2,8 +2,8 @@
 
 Times are of this controller's monotonic clock; a new controller gives every broker a fresh session (`begin`). A session
 belongs to one broker epoch and ends `broker.session.timeout.ms` after the last heartbeat, or when the broker has
-stopped; one that a decision ends is over when that is durable (`end_with_commit`), unless the broker was heard of
-meanwhile. A broker may stop once every other active one knows the new leaders (`has_been_heard`).
+stopped; one that a decision ends is over when that is durable (`end_with_commit`), unless a heartbeat came meanwhile. A
+broker may stop once every other active one knows the new leaders (`has_been_heard`).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ class BrokerSession:
 
     broker_epoch: int
     last_contact_ms: int
-    # How far the metadata log has taken effect on the broker.
+    # How far the broker has applied the metadata log.
     metadata_version: int = UNKNOWN_VERSION
-    # Where its controlled shutdown became durable; unknown before.
+    # The version of its controlled shutdown, once that is durable.
     shutdown_version: int = UNKNOWN_VERSION
     # Whether its end waits for a commit.
     is_ending: bool = False
 
 
 class Sessions:
-    """The sessions of all brokers that were heard of."""
+    """The sessions of all brokers with heartbeats."""
 
     def __init__(self, timeout_ms: int) -> None:
         """`timeout_ms` is `broker.session.timeout.ms`."""
@@ -39,7 +39,7 @@ class Sessions:
         self._by_broker: dict[int, BrokerSession] = {}
 
     def begin(self, brokers: Iterable[BrokerRegistration], version: int, now_ms: int) -> None:
-        """A controller begins: every unfenced broker has been heard of just now."""
+        """A controller begins: every unfenced broker counts as heard from just now."""
         self._by_broker = {
             broker.broker_id: BrokerSession(
                 broker_epoch=broker.broker_epoch,
@@ -51,7 +51,7 @@ class Sessions:
         }
 
     def begin_one(self, broker: BrokerRegistration, now_ms: int) -> None:
-        """An unfenced broker without a known heartbeat counts as heard of just now."""
+        """An unfenced broker without a known heartbeat counts as heard from just now."""
         session = BrokerSession(broker_epoch=broker.broker_epoch, last_contact_ms=now_ms)
         self._by_broker[broker.broker_id] = session
 
@@ -70,11 +70,11 @@ class Sessions:
         )
 
     def end(self, broker_id: int) -> None:
-        """This broker has stopped, or is not heard of any more."""
+        """This broker has stopped, or its session has ended."""
         self._by_broker.pop(broker_id, None)
 
     def end_with_commit(self, broker_id: int) -> None:
-        """The same, once the decision is durable that says so."""
+        """The same, once that decision is durable."""
         known = self._by_broker.get(broker_id)
         if known is not None:
             self._by_broker[broker_id] = replace(known, is_ending=True)
@@ -95,7 +95,7 @@ class Sessions:
         return dict(self._by_broker)
 
     def expired(self, now_ms: int) -> list[int]:
-        """The brokers that were not heard of for too long."""
+        """The brokers whose sessions have ended."""
         return [
             broker_id
             for broker_id, session in self._by_broker.items()
@@ -103,7 +103,7 @@ class Sessions:
         ]
 
     def next_deadline_ms(self) -> int | None:
-        """When the next session ends if nothing is heard."""
+        """When the next session ends without a heartbeat."""
         last = min((each.last_contact_ms for each in self._by_broker.values()), default=None)
         return None if last is None else last + self.timeout_ms
 

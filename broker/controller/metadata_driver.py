@@ -1,10 +1,10 @@
 """Shell: drives the metadata: takes decisions, commits them, applies them and answers; or follows another controller.
 
 Nothing is answered before it is durable. All pending decisions go into one commit, on an image that is ahead of the
-committed one; a commit that fails takes back everything decided since. While the outcome of a commit is unknown the
-same bytes are tried again. A broker becomes the controller by a commit on top of the whole log (`claim`), and resigns
-when it meets another one's decisions. The image changes under one lock, in the driver's own tasks, which no caller can
-cancel. An unexpected error ends all deciding, and the broker: nobody knows what of it is in the log.
+committed one; a failed commit undoes everything decided since. While the outcome of a commit is unknown the same bytes
+are tried again. A broker becomes the controller by a commit on top of the whole log (`claim`), and resigns when it
+meets another one's records. The image changes under one lock, in the driver's own tasks, which no caller can cancel. An
+unexpected error stops the driver and the broker: what of it is in the log is unknown.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _LOGGER = logging.getLogger(__name__)
 
 # Decisions that wait for the store; more than this are refused.
 PENDING_MAX = 10_000
-# Events of one commit; a larger decision goes alone.
+# Events of one commit; a larger decision is committed alone.
 GROUP_EVENTS_MAX = 20_000
-# Commits that are kept in memory for brokers that follow.
+# Commits that are kept in memory for following brokers.
 COMMITS_MAX = 1_000
 EVENTS_MAX = 50_000
 FATE_RETRY_SECONDS = 0.5
@@ -46,7 +46,7 @@ def _ignore(*_: object) -> None:
 
 
 class MetadataDriver:
-    """The cluster's metadata at this broker, which decides or follows."""
+    """The cluster's metadata on this broker, which decides or follows."""
 
     def __init__(
         self,
@@ -59,13 +59,13 @@ class MetadataDriver:
         committed: Callable[[int], None] = _ignore,
         failed: Callable[[BaseException], None] = _ignore,
     ) -> None:
-        """`image` is what `log.load()` gave; `executor` runs one thing at a time.
+        """`image` is the result of `log.load()`; `executor` runs one thing at a time.
 
         `committed` is called with the version of each commit of this controller after it was applied; `failed` with an
-        unexpected error, after which this broker cannot go on.
+        unexpected error, after which this broker must stop.
         """
         self.image = image
-        # How far the image has taken effect on this broker: behind `image.version` while a commit is applied.
+        # How far the image was applied on this broker: behind `image.version` while a commit is applied.
         self.applied_version = image.version
         self._publish: Publisher = _publish_nothing
         self._committed = committed
@@ -74,7 +74,7 @@ class MetadataDriver:
         self.new_active_controllers = 0
         self.apply_errors = 0
         self.fates_unknown = 0
-        # Whether the thread waits for the store; it may be that nobody waits for the thread any more.
+        # Whether the thread waits for the store; perhaps nothing waits for the thread any more.
         self.is_at_store = False
         self.log = log
         self._node_id = node_id
@@ -96,12 +96,12 @@ class MetadataDriver:
 
     @property
     def is_active(self) -> bool:
-        """Whether this broker decides for the cluster."""
+        """Whether this broker is the active controller."""
         return self._is_active
 
     @property
     def folder(self) -> str:
-        """Where the metadata log lies, for messages."""
+        """The folder of the metadata log, for messages."""
         return self.log.folder
 
     @property
@@ -115,7 +115,7 @@ class MetadataDriver:
         """How many decisions wait for the store."""
         return len(self._queue)
 
-    # -- becoming the controller, and ceasing to be -------------------------------------------
+    # -- claim and resignation ----------------------------------------------------------------
 
     async def claim(
         self,
@@ -126,11 +126,11 @@ class MetadataDriver:
     ) -> bool:
         """Try to become the controller, with the decisions of `decide`, in one commit; False if another was faster.
 
-        `controller_epoch`: that of the controller that was judged to be gone. One that came since is left alone.
-        `begin` is called when the claim is durable, before anything else is decided.
+        `controller_epoch`: that of the controller that was taken for dead. A newer one is left alone. `begin` is called
+        when the claim is durable, before anything else is decided.
 
-        Raises OSError where the store does not answer. The claim may be in the log then, or come to be there: nobody
-        decides by it, and whoever reads it, this broker too, claims anew.
+        Raises OSError if the store does not answer. The claim may be in the log then, or get there later: no decision
+        rests on it, and whoever reads it, this broker too, claims again.
         """
         return await self._to_the_end(self._claim(decide, controller_epoch, begin))
 
@@ -149,7 +149,7 @@ class MetadataDriver:
             claiming = ControllerClaim(self.controller, self.folder)
             decide(claiming)
             try:
-                # Who waited for its fate here could not follow whoever has become the controller meanwhile.
+                # A driver that waited for its outcome here could not follow a controller that came meanwhile.
                 version, encoded = await self._commit(claiming.events, asks_again=False)
             except (Conflict, NotCommitted) as error:
                 _LOGGER.info("%s: not the controller: %s", self.folder, error)
@@ -168,12 +168,12 @@ class MetadataDriver:
         return True
 
     async def confirm(self) -> bool:
-        """See whether nobody else has decided meanwhile; the controller that is not one any more resigns.
+        """Check for another controller's records; a deposed controller resigns.
 
-        Raises OSError where the store does not answer, or has no longer what came after what is known here.
+        Raises OSError if the store does not answer, or no longer has the versions after the known ones.
         """
         if not self._is_active or self._committer is not None:
-            return self._is_active  # A commit on its way finds out by itself.
+            return self._is_active  # A commit in flight finds out by itself.
         return await self._to_the_end(self._confirm())
 
     async def _confirm(self) -> bool:
@@ -198,9 +198,9 @@ class MetadataDriver:
                 task.cancel()
 
     async def stop(self) -> None:
-        """The same, for ever."""
+        """The same, without end."""
         await self.step_down()
-        # A thread that was given up may never end.
+        # An abandoned thread may never end.
         self._executor.shutdown(wait=not (self._has_given_up or self.is_at_store))
 
     def _begin(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
@@ -216,7 +216,7 @@ class MetadataDriver:
     # -- following ----------------------------------------------------------------------------
 
     async def follow(self, entries: Sequence[tuple[int, Sequence[Event]]]) -> None:
-        """Take what the controller sent: commits without a gap, from one that is known on."""
+        """Apply the controller's commits, without a gap from a known one on."""
         await self._to_the_end(self._follow(entries))
 
     async def _follow(self, entries: Sequence[tuple[int, Sequence[Event]]]) -> None:
@@ -225,7 +225,7 @@ class MetadataDriver:
                 await self._replay_all(entries)
 
     async def follow_instead(self, entries: Sequence[tuple[int, Sequence[Event]]]) -> None:
-        """As `follow`; if this broker is the controller, it is none any more once the commits have another one."""
+        """As `follow`; if this broker is the controller, it resigns when the commits have another one."""
         known = self.image.controller_epoch
         changes = [e for _, events in entries for e in events if isinstance(e, ControllerChange)]
         if self._is_active and all(each.controller_epoch <= known for each in changes):
@@ -241,7 +241,7 @@ class MetadataDriver:
             await self._replay_all(entries)
 
     async def catch_up(self) -> None:
-        """Take what the table holds; raises OSError where the store does not answer."""
+        """Apply the table's commits; raises OSError if the store does not answer."""
         await self._to_the_end(self._catch_up())
 
     async def _catch_up(self) -> None:
@@ -252,13 +252,13 @@ class MetadataDriver:
     async def install_publisher(
         self, start: Callable[[], Awaitable[None]], publisher: Publisher
     ) -> None:
-        """Start the broker with the present image, and publish every commit from there on to its parts."""
+        """Start the broker with the present image, and publish every later commit to its parts."""
         async with self._turn:
             await start()
             self._publish = publisher
 
     async def changed(self, timeout_seconds: float) -> None:
-        """Wait for the next change of the metadata or of this broker's part in it, not longer than told."""
+        """Wait for the next change of the metadata or of this broker's role, up to a limit."""
         waiting = asyncio.get_running_loop().create_future()
         self._waiting[waiting] = None
         try:
@@ -267,7 +267,7 @@ class MetadataDriver:
             del self._waiting[waiting]
 
     def entries_after(self, version: int, max_bytes: int) -> list[Entry] | None:
-        """The commits after a version, as the wire has them; None where only the table has them."""
+        """The commits after a version, as sent to brokers; None if only the table has them."""
         return self._recent.after(version, max_bytes)
 
     async def _read_log(self) -> None:
@@ -283,7 +283,8 @@ class MetadataDriver:
         except Deposed as error:
             raise OSError(str(error)) from error
         except VersionsMissing as error:
-            # Cleaned up is only what a snapshot repeats; after the last of ours only another one writes snapshots.
+            # Only commits that a snapshot repeats are cleaned up; after this broker's last one only another writes
+            # snapshots.
             self._revert([], Conflict(str(error)))
             why = OSError(f"{error}; restart this broker")
             if not self._is_left_behind:
@@ -303,13 +304,13 @@ class MetadataDriver:
         replay_commit(self.image, version, events, self.folder)
         news = events[1:] if events and isinstance(events[0], Snapshot) else events
         self._recent.add(version, news, encoded)
-        # It is durable: other brokers need not wait until all of it has taken effect on this one. A broker that stops
-        # hands over as fast as it has taken effect on the last of them.
+        # It is durable: other brokers need not wait until all of it is applied on this one. A stopping broker moves its
+        # leaders as fast as it has applied the last of them.
         self._wake()
         try:
             await self._publish(news)
         except Exception:
-            # What is decided stays decided; that this broker cannot follow is its own trouble.
+            # The decision stays: that this broker cannot apply it concerns this broker only.
             self.apply_errors += 1
             _LOGGER.exception("could not apply metadata version %d", version)
         self.applied_version = version
@@ -327,7 +328,7 @@ class MetadataDriver:
     ) -> Result:
         """Make a decision durable and apply it; then return its result.
 
-        `at_once`: a result without events is given before what it may be built on is durable.
+        `at_once`: a result without events is returned before the decisions that it may rest on are durable.
 
         Raises KafkaError: NOT_CONTROLLER, KAFKA_STORAGE_ERROR (retriable: nothing of it has happened).
         """
@@ -336,11 +337,11 @@ class MetadataDriver:
         decision = make(self.controller)
         if not decision.events and (at_once or self._committer is None):
             return decision.result
-        # Only now: heartbeats that decide nothing are heard, or all brokers would be fenced when the store is back.
+        # Only now: heartbeats without events count, or all brokers would be fenced when the store is back.
         if len(self._queue) >= PENDING_MAX:
             message = f"{PENDING_MAX} decisions wait for {self.folder}"
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, message)
-        # A result without events may still speak of what is only about to be true.
+        # A result without events may still rest on pending events.
         ahead = self.controller.image
         for sequence, event in enumerate(decision.events):
             # The version is not known yet, only that it is not before this one.
@@ -405,12 +406,12 @@ class MetadataDriver:
     async def _commit(
         self, events: Sequence[Event], *, asks_again: bool = True
     ) -> tuple[int, bytes | None]:
-        """Write the decisions to the log; returns the version, and the bytes for brokers that follow.
+        """Write the decisions to the log; returns the version, and the bytes for following brokers.
 
-        Raises Conflict, NotCommitted, Deposed, and OSError where its fate is unknown and nobody `asks_again`.
+        Raises Conflict, NotCommitted, Deposed, and OSError if its outcome is unknown and `asks_again` is not set.
 
-        A commit of many events takes long to be encoded, in whatever form: that is the thread's work, too. It goes
-        there once: each time it waits for the interpreter, which a busy event loop holds for milliseconds.
+        Encoding a commit of many events takes long, in any form: that is the thread's work, too. It goes there once:
+        each time it waits for the interpreter, which a busy event loop holds for milliseconds.
         """
         # Not asked in the thread: if this controller is deposed, the image goes on without it.
         has_followers, decided_on = len(self.image.brokers) > 1, self.image.version
@@ -455,7 +456,7 @@ class MetadataDriver:
             _LOGGER.error("%s: a metadata record could not be written: %s", self.folder, error)
             refusal = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
         else:
-            # Some of it may be in the log, or come to be there: the next controller will know.
+            # Some of it may be in the log, or get there later: the next controller will know.
             self._resign(error)
             refusal = KafkaError(
                 ErrorCode.UNKNOWN_SERVER_ERROR, "it is not known whether this change was committed"
@@ -489,7 +490,7 @@ class ControllerClaim:
 
     @property
     def image(self) -> MetadataImage:
-        """The cluster as it will be."""
+        """The cluster after the decisions."""
         return self.controller.image
 
     def apply(self, make: Callable[[Controller], ControllerDecision[Result]]) -> Result:
@@ -504,14 +505,14 @@ class ControllerClaim:
 
 
 class Deposed(Exception):
-    """There is another controller, while the fate of a commit of this one is unknown."""
+    """There is another controller, while the outcome of a commit of this one is unknown."""
 
 
 class DeposedSignal:
-    """Ends a controller's wait for the store when it hears over RPC that there is another one.
+    """Ends a controller's wait for the store when it learns over RPC of another controller.
 
-    A store that hangs must not keep a broker from following. What was begun may still end, in a thread; nobody waits
-    for it any more.
+    A hanging store must not keep a broker from following. A begun write may still end, in a thread; nothing waits for
+    it any more.
     """
 
     def __init__(self) -> None:
@@ -525,11 +526,11 @@ class DeposedSignal:
             self._waiter.set_result(None)
 
     def clear(self) -> None:
-        """This broker goes on with what that controller has decided."""
+        """This broker continues with that controller's decisions."""
         self._is_set = False
 
     async def unless(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """What comes of it; raises Deposed if `set` comes first."""
+        """Its result; raises Deposed if `set` comes first."""
         if self._is_set:
             work.close()
             raise Deposed("another broker has become the controller")
@@ -565,7 +566,7 @@ def next_group(
 
 
 class Entry:
-    """One commit, as events and, once asked for, as bytes."""
+    """One commit, as events and, once requested, as bytes."""
 
     __slots__ = ("_encoded", "events", "version")
 
@@ -586,7 +587,7 @@ class RecentCommits:
     """Every commit after `begins_after`, without a gap, so that a broker that follows from there needs no table.
 
     Bytes are made once: with the commit if there are other brokers, otherwise at the first request, so that a lone
-    broker never pays for them. They are the bytes of the log without snapshots, which tell a follower nothing new.
+    broker never pays for them. They are the bytes of the log without snapshots, which a follower does not need.
     """
 
     def __init__(self, version: int) -> None:
@@ -596,7 +597,7 @@ class RecentCommits:
         self._events = 0
 
     def add(self, version: int, events: Sequence[Event], encoded: bytes | None = None) -> None:
-        """The next commit, and its bytes where they are made already."""
+        """Add the next commit, and its bytes if they are made already."""
         self._entries.append(Entry(version, events, encoded))
         self._events += len(events)
         while len(self._entries) > COMMITS_MAX or (

@@ -20,7 +20,7 @@ from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reassignment:
-    """The replicas that a partition shall have; None ends a move."""
+    """The requested replicas of a partition; None cancels a move."""
 
     topic: str
     partition: int
@@ -29,7 +29,7 @@ class Reassignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReassignmentResult:
-    """What became of one of them."""
+    """The result of one of them."""
 
     topic: str
     partition: int
@@ -92,7 +92,7 @@ def _alter(draft: Draft, wanted: Reassignment, may_change_factor: bool) -> None:
 
 
 def _before(registration: PartitionRegistration) -> tuple[int, ...]:
-    """The replicas that the partition has without the move that goes on."""
+    """The partition's replicas without the move in progress."""
     return tuple(each for each in registration.replicas if each not in registration.adding_replicas)
 
 
@@ -141,7 +141,7 @@ def _cancel(
 def list_reassignments(
     draft: Draft, partitions: Mapping[str, Sequence[int]] | None
 ) -> list[OngoingReassignment]:
-    """The moves that go on among these partitions by topic, None: all."""
+    """The moves in progress of these partitions by topic, None: all."""
     ongoing = []
     for topic, key, registration in draft.partitions():
         if partitions is not None and key.partition not in partitions.get(topic.name, ()):

@@ -60,7 +60,7 @@ class _Rack:
 
 
 def _replicas(racks: list[_Rack], factor: int, position: int) -> tuple[int, ...]:
-    """The replicas of the partition that stands at this place of the round."""
+    """The replicas of the partition at this place of the round."""
     leading = [rack for rack in racks if rack.active]
     first = leading[position % len(leading)]
     turn = position // len(leading)

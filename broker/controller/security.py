@@ -1,7 +1,7 @@
 """Pure: the active controller's decisions about ACLs, client quotas and SCRAM credentials.
 
-- One refusal never stops the others of the same request; all that is granted is in one commit.
-- What already holds is granted without an event: an ACL that is created twice is one ACL.
+- A refusal never stops the others of the same request; all granted changes are in one commit.
+- A change that holds already is granted without an event: an ACL that is created twice is one ACL.
 - One credential of a user changes at a time. The credential itself is not seen here: the requesting broker has put it
   into the lake, and the event names the object.
 """
@@ -34,7 +34,7 @@ from broker.metadata.security_image import (
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.types import MAX_I64
 
-# What one request may change at most, as in Kafka.
+# The most that one request may change, as in Kafka.
 CHANGES_PER_REQUEST_MAX = 10_000
 ITERATIONS_MIN, ITERATIONS_MAX = 4096, 16384
 
@@ -64,7 +64,7 @@ def create_acls(
 def delete_acls(
     image: SecurityImage, filters: Sequence[AclFilter]
 ) -> ControllerDecision[list[list[Acl] | KafkaError]]:
-    """Delete what these filters mean; the result has, for each, the ACLs that it meant."""
+    """Delete the ACLs that these filters match; the result has the matches of each."""
     deleted: dict[bytes, None] = {}
     results: list[list[Acl] | KafkaError] = []
     for each in filters:
@@ -92,7 +92,7 @@ def _check_count(count: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaAlteration:
-    """What a request wants of the quotas of one entity: values by name, None to take one away."""
+    """A request's changes of one entity's quotas: values by name, None to remove one."""
 
     entity: Sequence[QuotaComponent]
     values: Sequence[tuple[str, float | None]]
@@ -157,7 +157,7 @@ def _changes(
     allowed = IP_QUOTAS if entity[0].entity_type == IP else CLIENT_QUOTAS
     changes = {}
     for name, value in values:
-        # What there cannot be may be taken away.
+        # An impossible quota may still be removed.
         if name not in allowed and value is not None:
             message = f"Invalid configuration key {name}"
             raise KafkaError(ErrorCode.INVALID_REQUEST, message)
@@ -188,7 +188,7 @@ def _why_no_value(name: str, value: float, *, is_whole: bool) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScramDeletion:
-    """A user shall have no credential for this mechanism; None: a mechanism that nobody knows."""
+    """Delete a user's credential for this mechanism; None: an unknown mechanism."""
 
     user: str
     mechanism: str | None
@@ -196,7 +196,7 @@ class ScramDeletion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScramUpsertion:
-    """A user shall have the credential of this object of the lake."""
+    """Set a user's credential to this object of the lake."""
 
     user: str
     mechanism: str | None
@@ -213,8 +213,8 @@ def alter_scram(
 ) -> ControllerDecision[dict[str, KafkaError | None]]:
     """Change one credential of each user; the result has a refusal, or None, for each user.
 
-    As KRaft does, which goes by users and not by mechanisms: a second change of a user refuses both, whatever it is
-    of, and a user's first refusal stands.
+    As in KRaft, by user and not by mechanism: a second change of a user refuses both, of any kind, and a user's first
+    refusal stands.
     """
     alterations: list[ScramDeletion | ScramUpsertion] = [*deletions, *upsertions]
     results: dict[str, KafkaError | None] = {}

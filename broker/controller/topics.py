@@ -1,8 +1,8 @@
 """Pure: the active controller's decisions about topics: creation, more partitions, deletion.
 
 - A refusal of one topic is one result; it never stops the others of the same request.
-- New partitions are placed by `placement`, or as the request says. The replicas that are active now are in sync, and
-  one of them leads; an assignment without an active replica is refused.
+- New partitions are placed by `placement`, or as the request assigns. Their active replicas are in sync, and one of
+  them leads; an assignment without an active replica is refused.
 - Chance and settings come from the caller: ids by `new_uuid`, settings checked by `check_configs`.
 """
 
@@ -48,7 +48,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicResult:
-    """What became of one topic of a request."""
+    """The result of one topic of a request."""
 
     name: str | None
     topic_id: bytes = NO_UUID
@@ -61,7 +61,7 @@ class TopicResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MorePartitions:
-    """A topic and the number of partitions that it shall have; replicas only of the new ones, if given."""
+    """A topic and its requested number of partitions; replicas only of the new ones, if given."""
 
     name: str
     count: int
@@ -176,7 +176,7 @@ class TopicCreation:
         )
 
     def _assigned(self, topic: NewTopic) -> list[tuple[int, ...]]:
-        """The assignment that the request itself gives, if it makes sense."""
+        """The request's own assignment, if it is valid."""
         if topic.replication_factor != DEFAULT:
             message = "A manual partition assignment was specified, but replication factor was not set to -1."
             raise KafkaError(ErrorCode.INVALID_REQUEST, message)
@@ -244,7 +244,7 @@ class TopicCreation:
 
 
 def new_partition(draft: Draft, replicas: tuple[int, ...]) -> PartitionRegistration:
-    """A partition that begins with these replicas: those that are active are in sync, their first leads."""
+    """A partition that begins with these replicas: the active ones are in sync, their first leads."""
     isr = tuple(replica for replica in replicas if draft.is_active(replica))
     directories = tuple(map(draft.default_directory, replicas))
     if all(each == UNASSIGNED_DIRECTORY for each in directories):
@@ -253,7 +253,7 @@ def new_partition(draft: Draft, replicas: tuple[int, ...]) -> PartitionRegistrat
 
 
 def check_active(draft: Draft, partition: int, replicas: Sequence[int]) -> None:
-    """Raises INVALID_REPLICA_ASSIGNMENT where nobody of an assignment could lead."""
+    """Raises INVALID_REPLICA_ASSIGNMENT if no replica of an assignment could lead."""
     if not any(map(draft.is_active, replicas)):
         message = (
             f"All brokers specified in the manual partition assignment for partition {partition} are "
@@ -312,7 +312,7 @@ def _growth(draft: Draft, wanted: MorePartitions) -> list[PartitionChanged]:
     if wanted.count - present > PARTITIONS_PER_REQUEST_MAX:
         message = f"At most {PARTITIONS_PER_REQUEST_MAX} partitions can be created at once."
         raise KafkaError(ErrorCode.POLICY_VIOLATION, message)
-    # Replicas that only a reassignment adds do not count: they were not there, or others will go for them.
+    # Replicas that only a reassignment adds do not count: they are new, or others will be removed for them.
     first = topic.partitions[0]
     factor = len(set(first.replicas) - set(first.adding_replicas))
     return [
@@ -346,7 +346,7 @@ def _replicas(
 
 
 def check_replicas(draft: Draft, replicas: tuple[int, ...], factor: int | None) -> None:
-    """Raises INVALID_REPLICA_ASSIGNMENT for brokers that are not there, twice, or not as many as `factor`."""
+    """Raises INVALID_REPLICA_ASSIGNMENT for brokers that do not exist, occur twice, or are not as many as `factor`."""
     unknown = [replica for replica in replicas if replica not in draft.brokers]
     if not replicas:
         message = "The manual partition assignment includes an empty replica list."

@@ -3,7 +3,7 @@
 `election` decides. The lease has a thread of its own, so that a commit that waits for the store does not make a
 controller look dead. It is written before the claim that it belongs to; at each write the controller checks that the
 log still ends with its own records, so that one that was paused notices before it gets a request. A controller whose
-commits fail or do not end for a session timeout lets its lease stand still, so that another one takes over. It releases
+commits fail or do not end for a session timeout stops renewing its lease, so that another one takes over. It releases
 the lease when it stops.
 """
 
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger(__name__)
 
-# How long a peer has to say whether it hears the controller.
+# How long a peer has to answer whether it hears the controller.
 ASK_MS_MAX = 1_000
 STEP_SECONDS_MAX = 0.5
 # A store that does not answer must not keep a broker from stopping.
 RELEASE_SECONDS_MAX = 5.0
-# A step of this loop that comes so much too late did not come late by chance: the process did not run.
+# A step of this loop that is so late is no coincidence: the process did not run.
 PAUSE_MS_MIN = 1_500
 
 T = TypeVar("T")
 
 
 class Candidacy:
-    """One broker's part in the choice of a controller."""
+    """One broker's part in the election of a controller."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Candidacy:
         chance: Callable[[], float],
         decide_claim: Callable[[ControllerClaim, int | None], None],
     ) -> None:
-        """`executor`: the lease's thread; `decide_claim(claiming, the broker that is dead)` says what a claim holds."""
+        """`executor`: the lease's thread; `decide_claim(claiming, the dead broker)` returns the claim's decisions."""
         self._config = config
         self._driver = driver
         self._store = store
@@ -67,7 +67,7 @@ class Candidacy:
         self._network = network
         self._chance = chance
         self._decide_claim = decide_claim
-        # The last writing of a lease: for which epoch, and the how manieth of it.
+        # The last written lease: its epoch and its number within that.
         self._leased_epoch = -1
         self._sequence = 0
         self._lease: Lease | None = None
@@ -90,12 +90,12 @@ class Candidacy:
             now_ms=self._awake_ms,
         )
 
-    # -- beginning and ending -------------------------------------------------------------------
+    # -- start and stop ------------------------------------------------------------------------
 
     async def begin(self, host: str, port: int) -> None:
         """Become the controller at once if there is no other to wait for; `host` and `port` are this broker's address.
 
-        Raises ConfigError where a living broker has this one's number.
+        Raises ConfigError if a live broker has this node.id.
         """
         self._address = (host, port)
         await self.look()
@@ -105,7 +105,7 @@ class Candidacy:
             await self.claim(action)
 
     async def run(self) -> None:
-        """Stand, until cancelled."""
+        """Stand for controller, until cancelled."""
         while True:
             now_ms = self._clock.monotonic_ms()
             if now_ms - self._awake_ms > self._pause_ms:
@@ -120,7 +120,7 @@ class Candidacy:
         """Release the lease: this broker makes no more decisions. Called after its last one."""
         image, epoch = self._driver.image, self._leased_epoch
         if (image.controller_id, image.controller_epoch) != (self._config.node_id, epoch):
-            return  # Another one decides, or the epoch is that of a process that was here before.
+            return  # Another one is the controller, or the epoch is that of an earlier process of this broker.
         try:
             async with asyncio.timeout(RELEASE_SECONDS_MAX):
                 await self.write_lease(epoch, released=True)
@@ -134,7 +134,7 @@ class Candidacy:
         self.election.hears(controller_epoch, self._clock.monotonic_ms())
 
     def lost(self) -> None:
-        """The controller does not answer this broker: what its lease says is wanted now."""
+        """The controller does not answer this broker: read its lease now."""
         self._lease_due_ms = min(self._lease_due_ms, self._clock.monotonic_ms())
 
     def last_heard_ms(self, controller_id: int, controller_epoch: int) -> int:
@@ -155,7 +155,7 @@ class Candidacy:
     # -- the controller -------------------------------------------------------------------------
 
     async def hold(self) -> int:
-        """Show that this controller lives, and see that it is one; until when that is enough."""
+        """Renew the lease of this controller, and check that it still is; returns until when that is enough."""
         self._was_active = True
         if self._clock.monotonic_ms() >= self._lease_due_ms:
             self._lease_due_ms = (
@@ -193,7 +193,7 @@ class Candidacy:
         )
         await self._in_thread(lambda: self._store.put_durable(LEASE_PATH, lease.encode()))
 
-    # -- everybody else -------------------------------------------------------------------------
+    # -- other brokers -------------------------------------------------------------------------
 
     async def _stand(self) -> int:
         """Watch the controller and act if need be; returns until when nothing has to be done."""
@@ -242,14 +242,14 @@ class Candidacy:
             await self._look_into_log()
 
     async def _look_into_log(self) -> None:
-        """There may be a controller that the one which this broker hears does not know of."""
+        """There may be a newer controller than the one that this broker hears."""
         try:
             await self._driver.catch_up()
         except (OSError, ValueError) as error:
             _LOGGER.warning("%s cannot be read: %s", self._driver.folder, error)
 
     async def query_peers(self) -> list[int]:
-        """How long ago the controller answered each of the others, as far as they can be asked."""
+        """How long ago the controller answered each of the others, as far as they answer."""
         image, config = self._driver.image, self._config
         asked = [
             endpoint
@@ -307,9 +307,9 @@ class Candidacy:
         return answer
 
     async def _refuse_twin(self) -> None:
-        """Before this broker takes its own former place: nobody else may be living in it.
+        """Before this broker takes its own former place: another process may have it.
 
-        Where nobody is the question is refused at once. Who lets it wait may only not run for a moment, and is asked
+        Without one the connection is refused at once. A process that does not answer may only be paused, and is asked
         for as long as any broker is waited for.
         """
         until_ms = self._clock.monotonic_ms() + self._config.broker_session_timeout_ms
@@ -317,14 +317,15 @@ class Candidacy:
             await self.look()
 
     async def _may_be_twin(self) -> bool:
-        """Whether it is open who has this broker's place; raises ConfigError where another process has."""
+        """Whether it is unknown who has this broker's place; raises ConfigError if another process has."""
         return any([await self._may_live(*place) for place in self._former_places()])
 
     def _former_places(self) -> set[tuple[str, int, int]]:
-        """Address and controller epoch of who may have this broker's place: by the lease, and by the metadata.
+        """Address and controller epoch of processes that may have this broker's place: by the lease, and by the
+        metadata.
 
-        Who claims writes a lease first. So over the lease of who won there may lie that of one who lost, and it is only
-        written again after an interval.
+        A claiming broker writes a lease first. So the lease of a loser may lie over the winner's, which is only written
+        again after an interval.
         """
         lease, image, config = self._lease, self._driver.image, self._config
         places = set()
@@ -336,11 +337,11 @@ class Candidacy:
         registered = endpoint_of(image, config.node_id, config.inter_broker_listener)
         if image.controller_id == config.node_id and registered is not None and not is_released:
             places.add((*registered, image.controller_epoch))
-        # This port is ours, so it is nobody else's.
+        # This port is bound here, so no other process has it.
         return {each for each in places if each[:2] != self._address}
 
     async def _may_live(self, host: str, port: int, controller_epoch: int) -> bool:
-        """Whether a process of this broker's number may live there; raises ConfigError where one does."""
+        """Whether a process with this node.id may run there; raises ConfigError if one does."""
         node_id = self._config.node_id
         try:
             answer = await self._controller_liveness(host, port, node_id, controller_epoch)
@@ -366,7 +367,7 @@ class Candidacy:
             won = await driver.claim(
                 lambda claiming: self._decide_claim(claiming, dead),
                 controller_epoch=claim.controller_epoch,
-                # Before any duty: the sessions of a former time as controller would fence everybody.
+                # Before any duty: old sessions of an earlier time as controller would fence all brokers.
                 begin=lambda controller: controller.begin_sessions(self._clock.monotonic_ms()),
             )
         except OSError as error:

@@ -1,9 +1,9 @@
 """Shell: requests to the active controller, whichever broker that is now.
 
 - The caller gets an answer of the active controller, or an error when the time is over. NOT_CONTROLLER, an unreachable
-  controller and a missing one are retried, as Kafka's brokers do. So a request may reach the controller twice: it
-  must tolerate that (by an epoch or an id), or be sent without retries.
-- Where another controller comes, the one before has a moment to answer: one that is frozen never says that it is none.
+  controller and a missing one are retried, as Kafka's brokers do. So a request may reach the controller twice: it must
+  tolerate that (by an epoch or an id), or be sent without retries.
+- When another controller comes, the one before has a moment to answer: a frozen one never reports that it was deposed.
 - A broker that is the controller itself uses the same handler, without a socket.
 """
 
@@ -26,7 +26,7 @@ _LOGGER = logging.getLogger(__name__)
 
 BACKOFF_SECONDS_MIN = 0.02
 BACKOFF_SECONDS_MAX = 1.0
-# How long a controller that is none any more may take to answer what it was asked before.
+# How long a deposed controller may take to answer earlier requests.
 LAST_WORD_SECONDS = 1.0
 LOOK_SECONDS = 5.0
 
@@ -34,7 +34,7 @@ HandleLocally = Callable[[Any], Awaitable[Any]]
 
 
 def endpoint_of(image: MetadataImage, broker_id: int, listener: str) -> tuple[str, int] | None:
-    """Where other brokers reach this one."""
+    """The address of a broker for other brokers."""
     broker = image.brokers.get(broker_id)
     endpoint = broker.endpoint(listener) if broker is not None else None
     return (endpoint.host, endpoint.port) if endpoint is not None else None
@@ -55,7 +55,7 @@ class ControllerChannel:
     async def send(self, request: Any, *, timeout_ms: int) -> Any:
         """The answer of the active controller, with any error code except NOT_CONTROLLER.
 
-        Raises KafkaError: REQUEST_TIMED_OUT where no controller has answered by then; what a handler raises.
+        Raises KafkaError: REQUEST_TIMED_OUT if no controller has answered by then; what a handler raises.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1_000
@@ -74,7 +74,7 @@ class ControllerChannel:
             pause_seconds = min(pause_seconds * 2, BACKOFF_SECONDS_MAX)
 
     async def _send_once(self, request: Any, timeout_ms: int) -> tuple[Any, str]:
-        """An answer that counts, or None and why there is none."""
+        """An answer that counts, or None and the reason."""
         driver = self._driver
         controller_id = driver.image.controller_id
         try:
@@ -123,7 +123,7 @@ class ControllerChannel:
         return image.controller_id, image.controller_epoch, self._driver.is_active
 
     async def _pause(self, before: tuple[int, int, bool], seconds: float) -> None:
-        """Wait, but not when another controller is there."""
+        """Wait, but not once another controller is known."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         while (left := deadline - loop.time()) > 0 and self._controller() == before:

@@ -1,9 +1,9 @@
 """Shell: reports to the controller in which log directory each replica of this broker is (KIP-858).
 
-The disk is right: the directory in which a log is, or would be created, is reported if the metadata say otherwise, so
-that a replica is used again after its disk was replaced. A damaged log is reported as lost if other replicas are in
-sync; if it is the only one, nobody else could lead, and once repaired it would count as new. Reports are repeated until
-the metadata show them; several go in one request.
+The disk decides: the directory in which a log is, or would be created, is reported if the metadata differ, so that a
+replica is used again after its disk was replaced. A damaged log is reported as lost if other replicas are in sync; if
+it is the only one, no other could lead, and once repaired it would count as new. Reports are repeated until the
+metadata show them; several go in one request.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _LOGGER = logging.getLogger(__name__)
 
 ASSIGNMENTS_PER_REQUEST_MAX = 2_000
 RETRY_SECONDS = 0.5
-# A broker that begins waits so long for its replicas to be known where they are, before it serves clients.
+# How long a starting broker waits until its replicas' directories are known, before it serves clients.
 SETTLE_SECONDS_MAX = 5.0
 
 # The id of the directory with a partition's log, by topic and number; None where it may be in one that has failed.
 DirectoryOf = Callable[[str, int], bytes | None]
-# Whether the log of a topic's partition is there and cannot be served, by the topic's name, the number and its id.
+# Whether the log of a topic's partition exists and is damaged, by the topic's name, the number and its id.
 IsDamaged = Callable[[str, int, bytes], bool]
 
 
@@ -52,7 +52,7 @@ class DirectoryAssignments:
         broker_epoch: Callable[[], int],
         request_timeout_ms: int,
     ) -> None:
-        """`broker_epoch` is that of this process: another one with its number has directories of its own."""
+        """`broker_epoch` is that of this process: another one with its node.id has directories of its own."""
         self._driver = driver
         self._channel = channel
         self._node_id = node_id
@@ -85,7 +85,7 @@ class DirectoryAssignments:
                 self._suspect(event.topic, event.topic_id, event.partition, event.registration)
 
     def look_at(self, topic: str, partition: int) -> None:
-        """This replica is, or is about to be, somewhere else than before."""
+        """This replica is, or is about to be, in another directory."""
         known = self._driver.image.topics.get(topic)
         registration = self._driver.image.partition(topic, partition)
         if known is not None and registration is not None:
@@ -103,7 +103,7 @@ class DirectoryAssignments:
     def _news_of(
         self, topic: str, topic_id: bytes, partition: int, registration: PartitionRegistration
     ) -> bytes | None:
-        """Where a replica is, if the metadata have to say something else than they do."""
+        """A replica's directory, if the metadata have to be changed."""
         assert self._where is not None and self._is_damaged is not None
         known = directory_of(registration, self._node_id)
         directory = self._where(topic, partition)
@@ -128,7 +128,7 @@ class DirectoryAssignments:
             del self._suspects[key]
 
     async def run(self) -> None:
-        """Tell, until cancelled."""
+        """Send reports, until cancelled."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -147,7 +147,7 @@ class DirectoryAssignments:
         except KafkaError as refusal:
             error = refusal.code
         if error == ErrorCode.NONE:
-            # What was refused for itself is not there any more, or will be found anew when it changes.
+            # A refused partition is deleted, or will be found again when it changes.
             for key in wanted:
                 self._suspects.pop(key, None)
             return

@@ -2,9 +2,9 @@
 
 Safety is not decided here: a claim wins or loses a version of the metadata log by put-if-absent. This file only leaves
 a working controller alone. A sign of life is a lease that moves, an answer, or a new epoch in the log, by the broker's
-own monotonic clock. Without one for a session timeout the broker asks the others (pre-vote) and claims if none was
-answered lately; or if a majority hears nothing although the lease moves; or if the lease stands still for
-`STUCK_SESSIONS` session timeouts while the store is read. A claim comes at once where it can depose nobody.
+own monotonic clock. Without one for a session timeout the broker asks the others (pre-vote) and claims if it answered
+none lately; or if a majority hears nothing although the lease moves; or if the lease is not renewed for
+`STUCK_SESSIONS` session timeouts while the store is read. A claim comes at once if it can depose no broker.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NO_CONTROLLER = -1
 # The last pause before a claim, so that of several brokers mostly one comes: a part of the session timeout.
 JITTER_SHARE = 20
 JITTER_MS_MAX = 500
-# How many session timeouts a lease may stand still while its controller answers.
+# How many session timeouts a lease may stay unrenewed while its controller answers.
 STUCK_SESSIONS = 2
 
 
@@ -39,7 +39,7 @@ class AskPeers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Try to become the controller instead of this one; `is_dead`: it was silent to everybody for a session timeout."""
+    """Try to become the controller instead of this one; `is_dead`: no broker heard it for a session timeout."""
 
     controller_id: int
     controller_epoch: int
@@ -51,7 +51,7 @@ Action = Wait | AskPeers | Claim
 
 
 class Stance(Enum):
-    """What this broker makes of the controller."""
+    """This broker's view of the controller."""
 
     FOLLOWING = "following"
     ASKING = "asking"
@@ -61,7 +61,7 @@ class Stance(Enum):
 
 
 class ControllerElection:
-    """One broker's view of who decides."""
+    """One broker's view of the controller's state."""
 
     def __init__(
         self,
@@ -93,10 +93,10 @@ class ControllerElection:
         self._heard_ms: int | None = None
         self._due_ms = now_ms
 
-    # -- what is observed -----------------------------------------------------------------------
+    # -- observations --------------------------------------------------------------------------
 
     def knows(self, controller_id: int, controller_epoch: int, now_ms: int) -> None:
-        """The metadata log says who decides; one that is new has just written there."""
+        """The metadata log names the controller; a new one has just written there."""
         if controller_epoch <= self._controller_epoch:
             return
         self._controller_id, self._controller_epoch = controller_id, controller_epoch
@@ -106,7 +106,7 @@ class ControllerElection:
         self._sign(now_ms)
 
     def misses_lease(self) -> None:
-        """The store did not answer: it is as likely this broker that has lost it."""
+        """The store did not answer: perhaps this broker has lost it."""
         self._still_from_ms = None
 
     def sees_lease(self, lease: Lease | None, now_ms: int) -> None:
@@ -118,11 +118,11 @@ class ControllerElection:
         if lease is None:
             return
         if lease.controller_epoch < self._controller_epoch:
-            # The last one of a controller that was deposed lies over its successor's, who may well live.
+            # The last one of a deposed controller lies over its successor's, which may well be alive.
             self._is_new = False
             return
         before = self._lease
-        # Of an epoch before that of the last one: a claim came to nothing, and who decides has written since.
+        # Of an epoch before the last one: a claim failed, and the controller has written since.
         is_back = before is not None and lease.controller_epoch < before.controller_epoch
         if before is None or is_back or lease.follows(before):
             self._lease = lease
@@ -174,7 +174,7 @@ class ControllerElection:
         self._due_ms = now_ms + int(chance * jitter_ms)
 
     def claim_won(self, controller_epoch: int) -> None:
-        """The log holds the claim: this broker decides."""
+        """The log holds the claim: this broker is the controller."""
         assert controller_epoch > self._controller_epoch, "a claim raises the epoch"
         self._controller_id, self._controller_epoch = self._node_id, controller_epoch
         self._is_new = False
@@ -191,10 +191,10 @@ class ControllerElection:
         self._heard_ms = None
         self._sign(now_ms)
 
-    # -- what is known and to be done -------------------------------------------------------------
+    # -- decisions -----------------------------------------------------------------------------
 
     def last_heard_ms(self, controller_id: int, controller_epoch: int, now_ms: int) -> int:
-        """How long ago this controller answered; -1 for never, or where another one is known."""
+        """How long ago this controller answered; -1 for never, or if another one is known."""
         if (controller_id, controller_epoch) != (self._controller_id, self._controller_epoch):
             return -1
         if self.stance is Stance.ACTIVE:
@@ -202,7 +202,7 @@ class ControllerElection:
         return -1 if self._heard_ms is None else now_ms - self._heard_ms
 
     def next(self, now_ms: int) -> Action:
-        """What to do now; an action that is not `Wait` is asked for once, and ends with its observation."""
+        """What to do now; an action other than `Wait` is returned once, and ends with its observation."""
         if self.stance in (Stance.ACTIVE, Stance.CLAIMING, Stance.ASKING):
             return Wait(until_ms=now_ms + self._session_timeout_ms)
         if now_ms < self._due_ms:
@@ -252,7 +252,7 @@ class ControllerElection:
         return None
 
     def _lease_moved(self, now_ms: int) -> None:
-        """The controller lives, though perhaps where no broker hears it."""
+        """The controller lives, though perhaps no broker can reach it."""
         self._sign_ms = max(self._sign_ms, now_ms)
         if self.stance is Stance.HESITATING and not self._is_majority_silent:
             self.stance = Stance.FOLLOWING

@@ -1,7 +1,7 @@
 """Shell: a coordinator's internal topic, created on first use.
 
-- Such a topic is compacted and has no table: nobody else reads it. The topic's number of partitions decides where a key
-  is, not the setting. Requests that come while the topic is being created wait for that one creation.
+- Such a topic is compacted and has no table: only coordinators read it. The topic's number of partitions decides where
+  a key is, not the setting. Requests that come while the topic is being created wait for that one creation.
 - A replication factor set by the user is kept, as in Kafka: with fewer brokers the topic is not created yet, and
   clients ask again. The default is 3, or the number of brokers that ever registered if that is less, so that one broker
   works without any setting.
@@ -52,7 +52,7 @@ class InternalTopic:
         self._creating: asyncio.Task[None] | None = None
 
     async def ensure(self) -> None:
-        """Create the topic, if nobody has; raises COORDINATOR_NOT_AVAILABLE where that fails."""
+        """Create the topic, unless it exists; raises COORDINATOR_NOT_AVAILABLE if that fails."""
         if self.name in self._image.topics:
             return
         if self._creating is None:

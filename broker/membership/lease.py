@@ -1,9 +1,9 @@
 """Pure: the lease of the active controller: a small object in the lake that it overwrites while it lives.
 
-The lease only says which controller is worth waiting for, and its address; the metadata log says who decides. A lease
-that is lost or stale costs time, never truth. It moves in the order of (controller epoch, sequence), and another
-broker's lease of an epoch is movement, whatever its sequence: several may claim one epoch. Others see it move by their
-own clocks.
+The lease only shows which controller is worth waiting for, and its address; the metadata log decides who it is. A lost
+or stale lease costs time, never correctness. It moves in the order of (controller epoch, sequence), and another
+broker's lease of an epoch is movement, whatever its sequence: several may claim one epoch. Other brokers measure its
+age by their own clocks.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Lease:
     released: bool = False
 
     def follows(self, before: Lease) -> bool:
-        """Whether this was written after another writing that was seen."""
+        """Whether this was written after another one that was seen."""
         if self.controller_epoch != before.controller_epoch:
             return self.controller_epoch > before.controller_epoch
         return self.controller_id != before.controller_id or self.sequence > before.sequence
 
     def encode(self) -> bytes:
-        """As it lies in the lake."""
+        """The lease's bytes in the lake."""
         return json.dumps(asdict(self), separators=(",", ":")).encode()
 
 

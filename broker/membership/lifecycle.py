@@ -1,9 +1,9 @@
 """Shell: a broker's life in its cluster: registration, heartbeats, controlled shutdown (KIP-631).
 
-Until it is registered it serves nobody; until it is unfenced it leads nothing. While another living broker has its
-node.id it tries again, up to initial.broker.registration.timeout.ms. A heartbeat says up to where the metadata have
-taken effect here, not what was merely read. A stopping broker stops when the controller has moved its leaders, or has
-not answered for a session timeout. If the metadata show another process of the same node.id, this one stops.
+Until it is registered it serves no client; until it is unfenced it leads nothing. While another live broker has its
+node.id it tries again, up to initial.broker.registration.timeout.ms. A heartbeat reports up to where the metadata were
+applied here, not only read. A stopping broker stops when the controller has moved its leaders, or has not answered for
+a session timeout. If the metadata show another process of the same node.id, this one stops.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SHUTDOWN_SECONDS_MAX = 300.0
 # While something is waited for, a heartbeat comes sooner than the interval.
 SOON_SECONDS = 0.05
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
-# What no second try will change.
+# Errors that no second try will change.
 REFUSED_FOR_GOOD = {
     ErrorCode.INCONSISTENT_CLUSTER_ID: "lake.uri: the controller belongs to another cluster",
     ErrorCode.INVALID_REGISTRATION: "log.dirs: another broker is registered with one of these directories",
@@ -45,7 +45,7 @@ REFUSED_FOR_GOOD = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerIdentity:
-    """What a broker says of itself when it registers."""
+    """A broker's registration."""
 
     node_id: int
     cluster_id: str
@@ -92,13 +92,13 @@ class Lifecycle:
         self._wants_shut_down = False
         self.was_registered = False
 
-    # -- what is so -----------------------------------------------------------------------------
+    # -- state ----------------------------------------------------------------------------------
 
     @property
     def registration(self) -> BrokerRegistration | None:
-        """This incarnation's, once it is known to be durable.
+        """This incarnation's epoch, once it is known to be durable.
 
-        Raises ConfigError where a later process has this number.
+        Raises ConfigError if a later process has this node.id.
         """
         node_id = self.identity.node_id
         known = self._driver.image.brokers.get(node_id)
@@ -113,11 +113,11 @@ class Lifecycle:
 
     @property
     def is_fenced(self) -> bool:
-        """Whether this broker may lead nothing."""
+        """Whether this broker is fenced."""
         known = self.registration
         return known is None or known.fenced
 
-    # -- beginning ------------------------------------------------------------------------------
+    # -- registration ---------------------------------------------------------------------------
 
     async def register(self) -> None:
         """Register; on return the metadata here includes it. Raises ConfigError if it is refused."""
@@ -188,14 +188,14 @@ class Lifecycle:
         )
 
     async def unfenced(self) -> None:
-        """Wait until this broker may lead."""
+        """Wait until this broker is unfenced."""
         while self.is_fenced:
             await self._driver.changed(self._config.broker_session_timeout_ms / 1_000)
 
-    # -- living ---------------------------------------------------------------------------------
+    # -- heartbeats -----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Be heard of, until cancelled."""
+        """Send heartbeats, until cancelled."""
         interval = self._config.broker_heartbeat_interval_ms / 1_000
         while True:
             is_behind = self._driver.applied_version < self._driver.image.version
@@ -205,10 +205,10 @@ class Lifecycle:
             await asyncio.sleep(min(SOON_SECONDS, interval) if waits else interval)
 
     async def _beat(self) -> BrokerHeartbeatResponse | None:
-        """Tell the controller of this broker; its answer, or None where it is not one to go by."""
+        """Send a heartbeat; the controller's answer, or None if it is of no use."""
         known = self.registration
         if known is None:
-            # Unregistered by an operator: who runs belongs to the cluster.
+            # Unregistered by an operator: a running broker registers again.
             await self.register()
             return None
         try:
@@ -231,10 +231,10 @@ class Lifecycle:
         _LOGGER.warning("heartbeat failed: %s %s", error.name, why)
         return None
 
-    # -- ending ---------------------------------------------------------------------------------
+    # -- controlled shutdown --------------------------------------------------------------------
 
     def has_others(self) -> bool:
-        """Whether there is a broker that could lead instead of this one."""
+        """Whether there is another broker that could lead."""
         return any(
             broker.is_active
             for broker in self._driver.image.brokers.values()
@@ -242,7 +242,7 @@ class Lifecycle:
         )
 
     async def shut_down(self) -> None:
-        """Hand over what this broker leads, as far as others can take it; `run` has ended before."""
+        """Move this broker's leaders to others, as far as possible; `run` has ended before."""
         self._wants_shut_down = True
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SHUTDOWN_SECONDS_MAX

@@ -122,10 +122,7 @@ class ClusterMember:
         )
 
     async def send(self, broker_id: int, request: Any, *, timeout_ms: int) -> Any:
-        """Another broker's answer.
-
-        Raises PeerUnreachable, and KafkaError: UNSUPPORTED_VERSION, BROKER_NOT_AVAILABLE.
-        """
+        """Another broker's answer."""
         place = endpoint_of(self.driver.image, broker_id, self._config.inter_broker_listener)
         if place is None:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE)
@@ -162,7 +159,7 @@ class ClusterMember:
 
     @property
     def broker_epoch(self) -> int:
-        """The epoch of this process's registration; -1 before there is one, and where a later process has its place."""
+        """The epoch of this process's registration; -1 before there is one, and if a later process has replaced it."""
         identity = self.lifecycle.identity
         known = self.driver.image.brokers.get(identity.node_id)
         if known is None or known.incarnation_id != identity.incarnation_id:
@@ -176,7 +173,7 @@ class ClusterMember:
 
     @property
     def has_a_successor(self) -> bool:
-        """Whether a later process has registered under this broker's number."""
+        """Whether a later process has registered with this broker's node.id."""
         known = self.driver.image.brokers.get(self.lifecycle.identity.node_id)
         return known is not None and known.incarnation_id != self.lifecycle.identity.incarnation_id
 
@@ -185,10 +182,7 @@ class ClusterMember:
     async def join(
         self, identity: BrokerIdentity, online_log_dirs: Callable[[], Collection[bytes]]
     ) -> None:
-        """Be registered; the metadata here are current then. Raises ConfigError where that cannot be.
-
-        `online_log_dirs`: of the directories that `identity` names, those that work now.
-        """
+        """Register; the metadata here are current then. Raises ConfigError if that is impossible."""
         config = self._config
         self._lifecycle = Lifecycle(
             identity,
@@ -208,17 +202,17 @@ class ClusterMember:
         await self._lifecycle.register()
 
     async def live(self, where: DirectoryOf, is_damaged: IsDamaged) -> None:
-        """Be heard of from now on; returns when this broker may lead. `where` are its logs, which are open."""
+        """Send heartbeats from now on; returns when this broker may lead. `where` are its logs, which are open."""
         self.directories.begin(where, is_damaged)
         self._start("directories", self.directories.run())
         self._start("heartbeats", self.lifecycle.run())
         await self.lifecycle.unfenced()
         await self.directories.settled()
 
-    # -- all along ------------------------------------------------------------------------------
+    # -- in the cluster ------------------------------------------------------------------------
 
     def _decide_claim(self, claiming: ControllerClaim, dead: int | None) -> None:
-        # ConfigError where a later process has this number: the claim would take its place away from it.
+        # ConfigError if a later process has this node.id: the claim would replace it.
         _ = self.lifecycle.registration
         decide_claim(claiming, self.lifecycle.identity, dead)
 
@@ -234,7 +228,7 @@ class ClusterMember:
     # -- leaving --------------------------------------------------------------------------------
 
     async def leave(self) -> None:
-        """Hand over what others can take: leaders and decisions. No error keeps a broker from stopping."""
+        """Move leaders and the controller role to others, as far as possible. No error keeps a broker from stopping."""
         lifecycle = self._lifecycle
         if lifecycle is None or "heartbeats" not in self.tasks or not lifecycle.has_others():
             return
@@ -242,7 +236,9 @@ class ClusterMember:
             return  # There is nothing left to hand over.
         try:
             await self._hand_over(lifecycle)
-        except Exception:  # The last word on it: logs and sockets want closing all the same.
+        except (
+            Exception
+        ):  # The last chance to log it: logs and sockets must be closed all the same.
             _LOGGER.exception("stopping without a controlled shutdown")
 
     async def _hand_over(self, lifecycle: Lifecycle) -> None:
@@ -254,7 +250,7 @@ class ClusterMember:
         await self.candidacy.release()
 
     async def stop(self) -> None:
-        """Take part in nothing more."""
+        """Leave the cluster."""
         await self._end(*self.tasks)
         await self.driver.stop()
         await self.candidacy.release()
@@ -272,7 +268,7 @@ class ClusterMember:
 def decide_claim(claiming: ControllerClaim, identity: BrokerIdentity, dead: int | None) -> None:
     """The decisions in the commit with which a broker becomes the controller.
 
-    Raises ConfigError where the metadata are another cluster's, or want what this broker is not.
+    Raises ConfigError if the metadata are another cluster's, or demand features that this broker lacks.
     """
     image, node_id = claiming.image, identity.node_id
     if image.cluster_id is None:

@@ -1,10 +1,9 @@
 """Shell: keeps up with the metadata: by a long poll to the controller, or from the table if that does not answer.
 
-What the controller sends is durable and the same as in the table, so a deposed one can say nothing wrong. Each answer
-is a sign of life (`heard`). A controller that knows less than this broker is none any more. Who has no controller to
-ask and does not reach the table asks all other brokers; so does a controller that has lost the store. A look into the
-table that hangs is waited for no longer than a controller is, and what a controller sends waits no longer for such a
-look.
+The controller sends only durable records, the same as in the table, so even a deposed one sends nothing wrong. Each
+answer is a sign of life (`heard`). A controller that knows less than this broker was deposed. A broker that reaches
+neither a controller nor the table asks all other brokers; so does a controller that has lost the store. A hanging read
+of the table is waited for no longer than a controller is, and does not delay what a controller sends.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ _LOGGER = logging.getLogger(__name__)
 
 POLL_MS = 500
 POLL_BYTES_MAX = 4 << 20
-# More takes milliseconds to be decoded, which is a thread's work.
+# Decoding more takes milliseconds, which is a thread's work.
 DECODED_HERE_BYTES_MAX = 16 << 10
-# Between looks into the table while no controller answers.
+# Between reads of the table while no controller answers.
 TABLE_SECONDS = 0.25
 IDLE_SECONDS = 1.0
 
@@ -51,9 +50,9 @@ class MetadataFetcher:
         lost: Callable[[], None],
         has_lost_store: Callable[[], bool],
     ) -> None:
-        """`patience_ms`: how much longer than asked a controller may take; `heard(controller epoch)` or `lost()`.
+        """`patience_ms`: how much longer than requested a controller may take; `heard(controller epoch)` or `lost()`.
 
-        `has_lost_store`: whether this broker is a controller that does not get through to the store.
+        `has_lost_store`: whether this broker is a controller that cannot reach the store.
         """
         self._driver = driver
         self._peers = peers
@@ -64,7 +63,7 @@ class MetadataFetcher:
         self._lost = lost
         self._has_lost_store = has_lost_store
         self._said: str | None = None
-        # A look into the table that is on its way.
+        # A read of the table in flight.
         self._looking: asyncio.Future[None] | None = None
 
     async def run(self) -> None:
@@ -89,7 +88,7 @@ class MetadataFetcher:
             await asyncio.sleep(TABLE_SECONDS)
 
     async def _poll(self) -> str | None:
-        """Ask once, and take what comes; why the table must be read, if it must."""
+        """Ask once, and apply the answer; returns why the table must be read, if it must."""
         image = self._driver.image
         controller_id = image.controller_id
         endpoint = endpoint_of(image, controller_id, self._listener)
@@ -106,22 +105,22 @@ class MetadataFetcher:
         return None
 
     async def _follow(self, entries: list[tuple[int, list[Event]]]) -> None:
-        """Take what the controller sends, if need be without waiting for a store that hangs."""
+        """Apply what the controller sends, if need be without waiting for a store that hangs."""
         if not entries:
             return
         following = asyncio.ensure_future(self._driver.follow(entries))
         await asyncio.wait((following,), timeout=self._patience_ms / 1_000)
         if not following.done() and self._driver.is_at_store:
-            # For a look into the table, or for a claim, which is lost: it was decided on less than this.
+            # A read of the table, or a claim, is pending; the claim is lost: it was decided on less than this.
             await self._driver.follow_instead(entries)
         await following
 
     async def _look(self) -> None:
-        """Take what the table holds; raises OSError, also where the store does not answer for long, and ValueError."""
+        """Apply what the table holds; raises OSError, also if the store does not answer for long, and ValueError."""
         looking = self._looking
         if looking is None or looking.done():
             looking = self._looking = asyncio.ensure_future(self._driver.catch_up())
-            # Perhaps nobody waits for it any more.
+            # Perhaps nothing waits for it any more.
             looking.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.wait((looking,), timeout=self._patience_ms / 1_000)
         if not looking.done():
@@ -129,7 +128,7 @@ class MetadataFetcher:
         looking.result()
 
     async def _fetch_from_others(self) -> None:
-        """Take what another controller than the last one that is known here sends, if there is one."""
+        """Apply what a newer controller than the known one sends, if there is one."""
         image = self._driver.image
         asked = [
             (broker_id, endpoint)
@@ -163,7 +162,7 @@ class MetadataFetcher:
         return answer
 
     def _say(self, why: str) -> None:
-        """Once for each reason: it is asked again several times a second."""
+        """Logged once for each reason: it is asked again several times a second."""
         if why != self._said:
             self._said = why
             _LOGGER.info("reading %s: %s", self._driver.folder, why)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherBrokers:
-    """How other brokers are reached: by the listener between brokers, each question within `timeout_ms`."""
+    """How other brokers are reached: by the inter-broker listener, each request within `timeout_ms`."""
 
     node_id: int
     image: MetadataImage

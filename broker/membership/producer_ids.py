@@ -1,8 +1,8 @@
-"""Shell: hands out producer ids from blocks that this broker owns durably (KIP-730).
+"""Shell: gives out producer ids from blocks that this broker owns durably (KIP-730).
 
-An id is handed out once in the life of a cluster, whatever crashes. A block is durable before its first id is given,
-and the rest of it is lost at a stop. The next block is requested while a tenth of this one is left, so that only the
-very first caller waits for the disk.
+An id is given out once in the life of a cluster, whatever crashes. A block is durable before its first id is given, and
+the rest of it is lost at a stop. The next block is requested while a tenth of this one is left, so that only the very
+first caller waits for the disk.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ProducerIds:
         return producer_id
 
     async def next(self) -> int:
-        """An id, waiting for a block if need be; raises KafkaError where none can be had."""
+        """An id, waiting for a block if need be; raises KafkaError if none can be had."""
         while (producer_id := self.claim_next()) is None:
             await asyncio.shield(self._fetch_soon())
         return producer_id

@@ -1,7 +1,7 @@
 """Shell: a broker's own requests to its controller: topics, producer ids, the end of a recovery, forwarding.
 
-The controller calls itself without a message where its own functions say more than the protocol; all others send
-Kafka's own requests. An error in the answer becomes a KafkaError.
+On the controller its own functions are called if they return more than the protocol; all others send Kafka's own
+requests. An error in the answer becomes a KafkaError.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ class ControllerRequests:
         broker_epoch: Callable[[], int],
         request_timeout_ms: int,
     ) -> None:
-        """`broker_epoch` is that of this process: one whose number another process has taken asks for nothing."""
+        """`broker_epoch` is that of this process: one that was replaced by another with its node.id asks for
+        nothing.
+        """
         self._driver = driver
         self._channel = channel
         self._node_id = node_id
@@ -66,7 +68,7 @@ class ControllerRequests:
         self._timeout_ms = request_timeout_ms
 
     async def create_topics(self, topics: Sequence[NewTopic]) -> list[TopicResult]:
-        """Create topics; the metadata here knows them when this returns, if they could be created."""
+        """Create topics; the metadata here include them when this returns, if they could be created."""
         if self._driver.is_active:
             return await self._driver.create_topics(topics)
         request = CreateTopicsRequest(
@@ -90,7 +92,7 @@ class ControllerRequests:
         return results
 
     async def seen(self, made: Set[bytes]) -> None:
-        """Wait until the metadata here know these new topics, but no longer than SEEN_SECONDS_MAX."""
+        """Wait until the metadata here include these new topics, but no longer than SEEN_SECONDS_MAX."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SEEN_SECONDS_MAX
         while (
@@ -110,7 +112,7 @@ class ControllerRequests:
         return range(first, first + answer.producer_id_len)
 
     async def recovered(self, partitions: Sequence[tuple[bytes, int]]) -> None:
-        """These partitions, which this broker leads, have met the lake after an unclean stop."""
+        """These partitions, which this broker leads, were compared with the lake after an unclean stop."""
         image = self._driver.image
         topics: dict[bytes, list[AlterPartitionRequestPartition]] = {}
         for topic_id, partition in partitions:
@@ -161,7 +163,7 @@ class ControllerRequests:
         client_host: str,
         principal: bytes | None = None,
     ) -> Any:
-        """Without a principal it is this broker itself that asks."""
+        """Without a principal it is this broker's own request."""
         frame = encode_request(request, version, 0, client_id)
         envelope = EnvelopeRequest(
             request_data=frame[_LENGTH_BYTES:],

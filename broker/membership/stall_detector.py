@@ -1,29 +1,29 @@
-"""Pure: whether a controller can decide: whether what it tries to write becomes part of the log.
+"""Pure: whether a controller's writes become part of the log.
 
-- A controller that has nothing to decide does not stand still. Nor does one for which nobody tries any more.
-- That it tries shows in commits that fail, and in a thread that waits for the store; that something is decided, in the
-  image's version.
+- A controller that has nothing to decide does not stall. Nor does one that no longer tries.
+- Failed commits, and a thread that waits for the store, show that it tries; the image's version, that something is
+  decided.
 """
 
 from __future__ import annotations
 
 
 class StallDetector:
-    """What one controller's looks at itself have shown."""
+    """One controller's observations of itself."""
 
     __slots__ = ("_failed_ms", "_failing_from_ms", "_failures", "_patience_ms", "_version")
 
     def __init__(self, patience_ms: int, now_ms: int) -> None:
         """`patience_ms`: after how long without a decision it cannot decide."""
         self._patience_ms = patience_ms
-        # As of the last look: how many commits had failed in a row, and up to where it was decided.
+        # At the last look: how many commits had failed in a row, and up to where it was decided.
         self._failures, self._version = 0, -1
-        # Since when nothing is decided though it is tried, and when that was seen last.
+        # Since when nothing is decided though it tries, and when that was seen last.
         self._failing_from_ms: int | None = None
         self._failed_ms = now_ms
 
     def looked(self, *, version: int, failures: int, is_at_store: bool, now_ms: int) -> bool:
-        """Whether nothing was decided for so long, though it was tried: commits failed, or one has no end.
+        """Whether nothing was decided for so long, though it tried: commits failed, or one has no end.
 
         `failures`: how many commits have failed since the last one that did not; times are of a monotonic clock.
         """
@@ -34,7 +34,7 @@ class StallDetector:
             if self._failing_from_ms is None:
                 self._failing_from_ms = now_ms
         elif now_ms - self._failed_ms >= self._patience_ms:
-            self._failing_from_ms = None  # Nobody tries any more.
+            self._failing_from_ms = None  # It no longer tries.
         self._failures, self._version = failures, version
         since_ms = self._failing_from_ms
         return since_ms is not None and now_ms - since_ms >= self._patience_ms

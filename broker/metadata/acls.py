@@ -1,4 +1,4 @@
-"""Pure: access control lists: what an ACL says, which ACLs a filter matches, which of them apply to a resource.
+"""Pure: access control lists: ACLs, the ACLs that a filter matches, those that apply to a resource.
 
 - Numbers are those of Kafka's protocol. UNKNOWN stands for what only a newer client knows, and is refused. ANY and
   MATCH occur only in filters.
@@ -64,7 +64,7 @@ class AclOperation(IntEnum):
 
 
 class Permission(IntEnum):
-    """Whether an ACL lets or keeps from it."""
+    """Whether an ACL allows or denies."""
 
     UNKNOWN = 0
     ANY = 1
@@ -111,7 +111,7 @@ _OPERATIONS = frozenset(AclOperation) - {AclOperation.UNKNOWN, AclOperation.ANY}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclFilter:
-    """Which ACLs are meant; None and ANY leave open, MATCH asks what concerns a resource of this name."""
+    """A filter of ACLs; None and ANY match all, MATCH those that concern a resource of this name."""
 
     resource_type: int
     resource_name: str | None
@@ -134,7 +134,7 @@ class AclFilter:
         return None
 
     def matches(self, acl: Acl) -> bool:
-        """Whether this ACL is meant."""
+        """Whether the filter matches this ACL."""
         return (
             self.resource_type in (ResourceType.ANY, acl.resource_type)
             and self.principal in (None, acl.principal)
@@ -158,7 +158,7 @@ class AclFilter:
 
 
 class AclIndex:
-    """All ACLs, such that those that concern one resource are found without a look at the others."""
+    """All ACLs, indexed so that those of one resource are found without a look at the others."""
 
     def __init__(self, acls: Iterable[Acl]) -> None:
         self._literal: dict[tuple[int, str], list[Acl]] = defaultdict(list)

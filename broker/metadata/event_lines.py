@@ -1,4 +1,4 @@
-"""Pure: what a commit of cluster events means, as lines of the broker's log.
+"""Pure: a commit of cluster events as lines of the broker's log.
 
 - A commit that creates a topic of a thousand partitions is one line. A commit that moves the partitions of a dead
   broker is one line per topic: the brokers are busy then, and the table of events has each partition.
@@ -35,7 +35,7 @@ PARTITION_LINES_MAX = 20
 
 
 def lines_of(events: Sequence[Event], logged: Logged) -> Iterator[Line]:
-    """What has happened, in order; `logged` is the caller's to keep, and changed here."""
+    """The lines, in order; `logged` is the caller's to keep, and changed here."""
     return _lines_of([event for event in events if _is_news(event, logged)])
 
 

@@ -1,7 +1,7 @@
-"""Pure: the decisions that make up a cluster, as the values that its metadata log holds.
+"""Pure: the cluster's metadata records, as the values that its metadata log holds.
 
-- An event says in full what is true from now on, not what changed: `PartitionChanged` carries the partition's whole
-  registration. So one event is one row that SQL can read without its neighbours.
+- An event has the whole new state, not the change: `PartitionChanged` carries the partition's whole registration. So
+  one event is one row that SQL can read without its neighbours.
 - Ids are 16 raw bytes here and Kafka's text in JSON, as everywhere.
 - JSON is flat, and its keys are the field names, which are the columns of the table's rows. A reader skips unknown
   keys. An event of an unknown type is an error: a broker must not act on a cluster that it only half understands.
@@ -29,7 +29,7 @@ MIGRATING_DIRECTORY = bytes(15) + b"\x02"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where clients of one listener reach a broker."""
+    """A broker's address for one listener."""
 
     listener: str
     host: str
@@ -50,9 +50,9 @@ class SupportedFeature:
 class PartitionRegistration:
     """What the controller knows of a partition; `partition_epoch` is the token of each change.
 
-    `replicas` begins with the preferred leader. `isr`, and without one `elr`, hold all that was committed; one of
-    them may lead. `last_known_elr` is the last leader of a partition that has neither (KIP-966). `directories` are
-    those of `replicas`, one each, or none where nobody has reported them (KIP-858).
+    `replicas` begins with the preferred leader. `isr`, and without one `elr`, hold all that was committed; one of them
+    may lead. `last_known_elr` is the last leader of a partition that has neither (KIP-966). `directories` are those of
+    `replicas`, one each, or none if no broker has reported them (KIP-858).
     """
 
     replicas: tuple[int, ...]
@@ -104,7 +104,7 @@ class ControllerChange(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterBroker(Event):
-    """A broker's process has started; `previous_broker_epoch` tells whether it had stopped cleanly.
+    """A broker's process has started; `previous_broker_epoch` shows whether it had stopped cleanly.
 
     A `broker_epoch` of -1, as earlier releases wrote it, is that of the event's own place. `log_dirs` are the ids of
     the directories that work; none: the broker does not report them; LOST_DIRECTORY alone: all have failed.
@@ -124,7 +124,7 @@ class RegisterBroker(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FenceBroker(Event):
-    """This broker is not heard of, or has stopped: it leads nothing until it is unfenced."""
+    """This broker's session has ended, or it has stopped: it leads nothing until it is unfenced."""
 
     broker_id: int
     broker_epoch: int
@@ -153,7 +153,7 @@ class BrokerRegistrationChanged(Event):
 class BrokerUnregistered(Event):
     """A broker was unregistered; its id may be used again, its epoch never.
 
-    In a snapshot, with the id -1, it says which is the highest epoch that any broker ever had.
+    In a snapshot, with the id -1, it has the highest epoch that any broker ever had.
     """
 
     broker_id: int
@@ -162,7 +162,7 @@ class BrokerUnregistered(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureLevelChanged(Event):
-    """From now on the cluster works by this level of a feature (KIP-584)."""
+    """The cluster uses this level of a feature from now on (KIP-584)."""
 
     name: str
     level: int
@@ -178,7 +178,7 @@ class TopicCreated(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDeleted(Event):
-    """A topic and all that belonged to it is gone; its name may be used again, its id never."""
+    """A topic and all that belonged to it is deleted; its name may be used again, its id never."""
 
     topic: str
     topic_id: bytes
@@ -206,7 +206,7 @@ class ConfigChanged(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdBlock(Event):
-    """These producer ids belong to this broker, whether it ever hands them out or not (KIP-730)."""
+    """These producer ids belong to this broker, whether it ever gives them out or not (KIP-730)."""
 
     broker_id: int
     first_producer_id: int
@@ -215,7 +215,7 @@ class ProducerIdBlock(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclCreated(Event):
-    """Somebody may, or may not, do something to some resources from now on; the numbers are Kafka's."""
+    """An ACL allows or denies operations on resources from now on; the numbers are Kafka's."""
 
     acl_id: bytes
     resource_type: int
@@ -247,8 +247,8 @@ class ClientQuotaChanged(Event):
 class ScramCredentialChanged(Event):
     """A user has this credential for this mechanism.
 
-    What it is, is no reader's of this log: `credential` names the object of the lake that holds it, which was durable
-    before this event.
+    The log does not have the credential itself: `credential` names the object of the lake that holds it, which was
+    durable before this event.
     """
 
     user: str
@@ -359,7 +359,7 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
 
 
 def encode_events(events: Sequence[Event]) -> bytes:
-    """Events as they go over the wire."""
+    """Events as they are sent between brokers."""
     return encode_listed([to_json(event) for event in events])
 
 
@@ -369,7 +369,7 @@ def encode_listed(listed: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def decode_events(data: bytes | bytearray | memoryview) -> list[Event]:
-    """Events as they came over the wire; ValueError where they cannot be understood."""
+    """Events as they came from another broker; ValueError if they cannot be understood."""
     listed = json.loads(bytes(data))
     if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
         raise ValueError("a commit is a list of events")

@@ -19,7 +19,7 @@ GROUP_FEATURE = "group.version"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """The levels that could be agreed on, and the one that is as long as nobody changes it."""
+    """The supported levels, and the default."""
 
     lowest: int
     highest: int
@@ -31,7 +31,8 @@ FEATURES: Mapping[str, Feature] = {
     GROUP_FEATURE: Feature(lowest=0, highest=1, level=1),
     # Replicas that left a small ISR may still lead, for they hold all that was committed (KIP-966).
     ELR_FEATURE: Feature(lowest=0, highest=1, level=1),
-    # Level 2 are the transactions of KIP-890, whose clients wait to be told of it; older clients are served as before.
+    # Level 2 are the transactions of KIP-890, whose clients wait for it to be finalized; older clients are served as
+    # before.
     "transaction.version": Feature(lowest=0, highest=2, level=2),
 }
 
@@ -45,7 +46,7 @@ def level_of(image: MetadataImage, name: str) -> int:
 
 
 def why_not(name: str, level: int) -> str | None:
-    """Why a feature cannot be at this level, or None where it is."""
+    """Why a feature cannot be at this level, or None if it can."""
     feature = FEATURES.get(name)
     if feature is None:
         return f"The controller does not support the given feature: {name}"
@@ -84,7 +85,7 @@ def why_level_unsupported(
 
 
 def supported_features() -> tuple[SupportedFeature, ...]:
-    """What a broker of this release says of itself when it registers."""
+    """The features that a broker of this release registers with."""
     return tuple(
         SupportedFeature(name=name, lowest=each.lowest, highest=each.highest)
         for name, each in FEATURES.items()

@@ -1,7 +1,7 @@
 """Pure: the cluster as its metadata log describes it up to one version.
 
-- Only `replay` changes state, at run time and at a restart alike: what a broker believes is exactly what is durable in
-  the log.
+- Only `replay` changes state, at run time and at a restart alike: a broker's state is exactly what is durable in the
+  log.
 - An event was checked when it was decided. If it does not fit the state here, the log is damaged or foreign, which is
   an error: otherwise the broker would act on a cluster that does not exist.
 - The values inside (registrations, endpoints) are frozen, so a copy shares them.
@@ -44,7 +44,7 @@ from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH, MetadataPosition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistration:
-    """A broker that has registered, and the epoch that this registration has.
+    """A registered broker, and the epoch of this registration.
 
     `version` is the version of the metadata log at which it registered, or a later one after a snapshot: a broker that
     has read the log up to there knows of the registration.
@@ -79,7 +79,7 @@ class BrokerRegistration:
         return directory != LOST_DIRECTORY and directory in self.log_dirs
 
     def endpoint(self, listener: str) -> Endpoint | None:
-        """Where clients of this listener reach the broker."""
+        """The broker's address for clients of this listener."""
         return next((e for e in self.endpoints if e.listener == listener), None)
 
 
@@ -122,7 +122,7 @@ class MetadataImage:
         self.features: dict[str, int] = {}
         self.brokers: dict[int, BrokerRegistration] = {}
         self.broker_configs: dict[str, dict[str, str]] = {}
-        # Of groups that have settings of their own; these are there without the group, too.
+        # Of groups that have settings of their own; these exist without the group, too.
         self.group_configs: dict[str, dict[str, str]] = {}
         self.topics: dict[str, TopicImage] = {}
         self.topics_by_id: dict[bytes, TopicImage] = {}
@@ -163,7 +163,7 @@ class MetadataImage:
         return twin
 
     def replay(self, event: Event, position: MetadataPosition) -> None:
-        """Take the event at this position into the state."""
+        """Apply the event at this position."""
         replay = _REPLAYS.get(type(event))
         assert replay is not None, f"no event of the log: {event!r}"
         replay(self, event, position)

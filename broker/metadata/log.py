@@ -48,13 +48,13 @@ class VersionsMissing(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """Decisions on their way into the log, and the version of the state that they were decided on."""
+    """Records on their way into the log, and the version of the state that they were decided on."""
 
     attempt: Attempt
     decided_on: int
 
     def encoded(self) -> bytes:
-        """The events as they go over the wire: as in the log, without the snapshot."""
+        """The events as they are sent between brokers: as in the log, without the snapshot."""
         listed = self.attempt.change.info()[EVENTS_KEY]
         start = 1 if listed and listed[0]["type"] == Snapshot.__name__ else 0
         return encode_listed(listed[start:])
@@ -68,15 +68,15 @@ class MetadataLog:
         self._table = DeltaTable(self.delta_log)
         self.folder = store.uri(CLUSTER_METADATA)
         self.last_snapshot_version = -1
-        # How many commits have failed since the last one that did not.
+        # Consecutive failed commits.
         self.failures = 0
-        # After the first of these versions, up to the second, there are no events: nobody need read that again.
+        # Between these versions there are no events: they need not be read again.
         self._quiet = (-1, -1)
 
     # -- reading ------------------------------------------------------------------------------
 
     def load(self, *, begins: bool = True) -> MetadataImage:
-        """Read the table's state. Where there is no table it is made if this `begins` it; else the state is empty."""
+        """Read the table's state. If there is no table it is created if this `begins` it; else the state is empty."""
         try:
             if self.delta_log.latest_version() < 0:
                 if not begins:
@@ -108,7 +108,7 @@ class MetadataLog:
     def read_after(self, version: int) -> list[tuple[int, list[Event]]]:
         """The versions with events after this one, up to the newest.
 
-        Raises VersionsMissing, ForeignMetadata, and OSError where the store does not answer.
+        Raises VersionsMissing, ForeignMetadata, and OSError if the store does not answer.
         """
         latest = self.delta_log.latest_version()
         found: list[tuple[int, list[Event]]] = []
@@ -157,7 +157,7 @@ class MetadataLog:
             raise ForeignMetadata(f"lake.uri: {self.folder}: version {version}: {error}") from error
 
     def found(self, cluster_id: str) -> None:
-        """Make a cluster of this id, unless there is one by then; `load` says which."""
+        """Create a cluster of this id, unless there is one by then; `load` reads which."""
         commit = self.begin([ClusterCreated(cluster_id=cluster_id)], MetadataImage())
         try:
             self._table.commit(commit.attempt, read_version=self._past_quiet(commit.decided_on))
@@ -171,9 +171,9 @@ class MetadataLog:
     def begin(
         self, events: Sequence[Event], image: MetadataImage, *, decided_on: int | None = None
     ) -> Commit:
-        """A commit of these events, decided on the committed state `image`, which nobody changes meanwhile.
+        """A commit of these events, decided on the committed state `image`, which must not change meanwhile.
 
-        If another controller's decisions may come into the image meanwhile, `decided_on` is its version without them.
+        If another controller's records may come into the image meanwhile, `decided_on` is its version without them.
         """
         listed, version = list(events), image.version if decided_on is None else decided_on
         if image.cluster_id is not None and self._is_snapshot_due(version):
@@ -186,7 +186,7 @@ class MetadataLog:
             },
             check=_end_at_events,
         )
-        # A claim of unknown fate: whoever reads it claims anew.
+        # A claim with an unknown outcome: whoever reads it claims again.
         self._table.abandon()
         return Commit(attempt=self._table.begin(change), decided_on=version)
 
@@ -194,9 +194,9 @@ class MetadataLog:
         return version - max(self.last_snapshot_version, 0) >= SNAPSHOT_INTERVAL
 
     def commit(self, commit: Commit) -> int:
-        """Put the commit into the log; its version.
+        """Put the commit into the log; returns its version.
 
-        Raises Conflict where another controller was faster, NotCommitted where nothing was written, and FateUnknown or
+        Raises Conflict if another controller was faster, NotCommitted if nothing was written, and FateUnknown or
         OSError, after which the same is committed again.
         """
         attempt = commit.attempt
@@ -217,7 +217,7 @@ class MetadataLog:
 def replay_commit(
     image: MetadataImage, version: int, events: Sequence[Event], folder: str = ""
 ) -> None:
-    """Take one commit's events into the state; the snapshot at its beginning has no place of its own."""
+    """Apply one commit's events to the state; the snapshot at its beginning has no place of its own."""
     try:
         # A snapshot is the state before the commit: places are counted without it.
         start = -1 if events and isinstance(events[0], Snapshot) else 0

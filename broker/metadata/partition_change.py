@@ -3,8 +3,8 @@
 The request comes first, then what follows from it: a complete reassignment ends, the ELR is updated, a leader is
 elected. The leader stays while it may lead; else the first of `replicas` in the ISR leads, then the first of the ELR
 (KIP-966): these elections are clean. The last known leader, or with unclean.leader.election.enable any replica, is
-elected uncleanly: the ISR is then that leader alone, RECOVERING until it has met the lake. Every change has a new
-partition epoch; a change of leader or a removed replica a new leader epoch, a smaller ISR alone none (KAFKA-15021).
+elected uncleanly: the ISR is then that leader alone, RECOVERING until it was compared with the lake. Every change has a
+new partition epoch; a change of leader or a removed replica a new leader epoch, a smaller ISR alone none (KAFKA-15021).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from broker.metadata.events import (
 
 
 class PartitionElection(Enum):
-    """What may be done to have a leader."""
+    """The kind of election that is allowed."""
 
     # The preferred replica, if it may lead cleanly; else as ONLINE.
     PREFERRED = auto()
     # The replicas that may lead after a clean election.
     ONLINE = auto()
-    # As ONLINE, and where that fails anybody who lives.
+    # As ONLINE, and if that fails any live replica.
     UNCLEAN = auto()
 
 
@@ -51,7 +51,7 @@ class PartitionChange:
         """`is_acceptable`: whether a broker is alive and has the replica's directory; the ISR is checked here.
 
         `min_insync_replicas` is the topic's setting: a partition with fewer replicas needs no more than it has.
-        `default_directory` says where a broker puts a new replica, as far as that is known.
+        `default_directory` is where a broker puts a new replica, as far as that is known.
         """
         self._old = old
         self._is_acceptable = is_acceptable
@@ -71,7 +71,7 @@ class PartitionChange:
         self._is_unclean = False
 
     def build(self) -> PartitionRegistration | None:
-        """The new registration, or None where nothing changes."""
+        """The new registration, or None if nothing changes."""
         old = self._old
         self._finish_reassignment()
         if not self.isr and not self._elr_enabled:
@@ -113,7 +113,7 @@ class PartitionChange:
     # -- reassignment (KIP-455) ---------------------------------------------------------------
 
     def _finish_reassignment(self) -> None:
-        """Take the replicas out that shall go, once all that were to come are in sync."""
+        """Remove the replicas that are to go, once all added ones are in sync."""
         if not self.adding and not self.removing:
             return
         going = set(self.removing)
@@ -127,7 +127,7 @@ class PartitionChange:
     # -- eligible leader replicas (KIP-966) ---------------------------------------------------
 
     def _keep_isr(self) -> None:
-        """Without ELR nobody else would tell who was in sync last, also where ELR was turned off meanwhile."""
+        """Also kept without ELR, even if it was turned off meanwhile: nothing else has the last in-sync replicas."""
         old = self._old
         self.isr = old.isr or old.elr or old.last_known_elr
         is_lost = not old.isr and not old.elr
@@ -139,18 +139,18 @@ class PartitionChange:
             self._elr = ()
             return
         barred = {*self.isr, *self.unclean_shutdown_replicas}
-        # An unclean election begins a new history: who was in sync with the old one is not with this.
+        # An unclean election begins a new history: replicas in sync with the old one are not with this.
         candidates = dict.fromkeys([*self._elr, *(() if self._is_unclean else self._old.isr)])
         self._elr = tuple(
             replica for replica in candidates if replica not in barred and replica in self.replicas
         )
 
     def _has_min_isr(self) -> bool:
-        """Whether the high watermark moves on with this ISR alone: then nobody else is known to hold all."""
+        """Whether the high watermark moves on with this ISR alone: then no other replica is known to hold all."""
         return len(self.isr) >= min(self._min_insync_replicas, len(self.replicas))
 
     def _last_known_elr(self, leader: int) -> tuple[int, ...]:
-        """The last leader, while the partition has lost it and everybody else who could lead."""
+        """The last leader, while the partition has lost it and all others that could lead."""
         old = self._old
         if leader != NO_LEADER or not self._elr_enabled:
             return ()

@@ -1,7 +1,7 @@
 """Shell: publishes a commit to the parts of a broker, one after the other.
 
-An error of one publisher keeps no other from its own. What one misses of a commit it never hears: a group whose
-partition is led here now would have no coordinator until the broker is started anew.
+An error of one publisher does not stop the others. A part that misses a commit never gets it again: a group whose
+partition is led here now would have no coordinator until the broker restarts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MetadataPublisher: TypeAlias = Callable[[Sequence[Event]], Awaitable[None] | Non
 
 
 async def publish(events: Sequence[Event], publishers: Sequence[MetadataPublisher]) -> None:
-    """Call each publisher, in this order. Raises ExceptionGroup with what went wrong, at the end."""
+    """Call each publisher, in this order. Raises ExceptionGroup of their errors, at the end."""
     failed: list[Exception] = []
     for publisher in publishers:
         try:

@@ -19,7 +19,7 @@ from broker.metadata.events import (
     ScramCredentialDeleted,
 )
 
-# Whom a quota is for: its parts in the order of their types, each type once.
+# A quota's entity: its parts in the order of their types, each type once.
 QuotaEntity: TypeAlias = tuple[QuotaComponent, ...]
 
 SECURITY_EVENTS: tuple[type[Event], ...] = (
@@ -63,7 +63,7 @@ class SecurityImage:
         return twin
 
     def replay(self, event: Event) -> bool:
-        """Take the event into the state; False where it does not fit there."""
+        """Apply the event; False if it does not fit the state."""
         match event:
             case AclCreated():
                 if event.acl_id in self.acls:
@@ -108,7 +108,7 @@ class SecurityImage:
 
 
 def acl_of(event: AclCreated) -> Acl:
-    """What an event says, without its id."""
+    """The event's content without its id."""
     return Acl(
         resource_type=event.resource_type,
         resource_name=event.resource_name,

@@ -1,7 +1,7 @@
 """Pure: which names a topic may have, in the words of Kafka's own refusals.
 
-Kafka's rules come first. (Names that differ only in '.' and '_' are among what it refuses: metrics once could not tell
-these apart.) Then comes ours: a topic is a folder in the lake, and some file systems take names that differ only in
+Kafka's rules come first. (It also refuses names that differ only in '.' and '_': metrics once could not tell these
+apart.) kafka-ds' own comes then: a topic is a folder in the lake, and some file systems take names that differ only in
 case for one.
 """
 
@@ -24,8 +24,8 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
 def in_force(name: str, configs: Mapping[str, str]) -> Mapping[str, str]:
     """The settings of a topic's own that hold.
 
-    Internal topics that were made before this broker could compact say nothing of cleanup.policy: they are compacted
-    all the same, as Kafka's are. They are no tables, whatever they were created with: nobody else reads them.
+    Internal topics that were made before this broker could compact do not set cleanup.policy: they are compacted all
+    the same, as Kafka's are. They are no tables, whatever they were created with: only coordinators read them.
     """
     if name not in INTERNAL_TOPICS:
         return configs
