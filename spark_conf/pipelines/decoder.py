@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
+from spark_conf.pipelines.json_schema import kinds_of_fields
 from spark_conf.pipelines.kinds import (
     BIGINT,
     BOOLEAN,
@@ -28,14 +29,18 @@ from spark_conf.pipelines.schema_evolution import (
     Clash,
     FieldColumn,
     Level,
+    Place,
     PlacedField,
     Seen,
     place,
 )
+from spark_conf.pipelines.schema_names import SCHEMAS_MAX, without_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
     from pyspark.sql import DataFrame
+
+    from spark_conf.pipelines.registry import SchemaRegistry
 
 KEY: Final = "_key"
 METADATA: Final = ("_partition", "_offset", "_timestamp", KEY, "_headers", "_schema_id")
@@ -72,8 +77,12 @@ class DecodedRows:
 def with_metadata(records: DataFrame, key_format: str) -> DataFrame:
     """The record's place and key (a registry's as bytes), `value`, which is bytes still, and why a key is not taken."""
     is_bytes = key_format in ("none", *REGISTERED)
-    is_text = f.lit(True) if is_bytes else f.coalesce(f.is_valid_utf8("key"), f.lit(True))
-    key = f.col("key") if is_bytes else f.when(is_text, f.col("key").cast("string"))
+    key = f.col("key")
+    if key_format == "json":
+        is_framed = f.hex(f.substring(key, 1, 1)) == "00"
+        key = f.when(is_framed, f.expr("substring(key, 6)")).otherwise(key)
+    is_text = f.lit(True) if is_bytes else f.coalesce(f.is_valid_utf8(key), f.lit(True))
+    key = key if is_bytes else f.when(is_text, key.cast("string"))
     return records.select(
         f.col("partition").alias("_partition"),
         f.col("offset").alias("_offset"),
@@ -103,6 +112,7 @@ def decode_string(rows: DataFrame) -> DecodedRows:
 
 def parse_json(rows: DataFrame, envelope: str = NO_ENVELOPE) -> DataFrame:
     """Rows with their values parsed, to be kept while they are looked at and decoded; of an envelope what is in it."""
+    rows = without_frame(rows, VALUE)
     text = f.when(f.is_valid_utf8(VALUE), f.col(VALUE).cast("string"))
     parsed = rows.withColumn("_text", text).withColumn(_PARSED, f.try_parse_json("_text"))
     is_object = f.ltrim("_text", f.lit(" \t\r\n")).startswith("{")
@@ -146,9 +156,13 @@ def without_schema(rows: DataFrame) -> DataFrame:
     return rows.withColumn(KEY, f.when(document.isNotNull(), payload).otherwise(f.col(KEY)))
 
 
-def decode_json(parsed: DataFrame, columns: ObjectOf) -> DecodedRows:
+def decode_json(
+    parsed: DataFrame, columns: ObjectOf, registry: SchemaRegistry | None = None
+) -> DecodedRows:
     """The rows of `parse_json` with a column for each field; `columns` are those that the table has."""
     seen, is_all = _kinds_seen(parsed)
+    for name, texts in _kinds_declared(parsed, registry).items() if registry else ():
+        seen[name] = {**texts, **seen.get(name, {})}
     level = place(columns, seen, reserved=(*METADATA, RESCUED, REASON, TOMBSTONE))
     rescued = _rescued(level, is_all=is_all)
     why = f.when(rescued.isNotNull(), f.lit(NO_COLUMN))
@@ -182,7 +196,7 @@ def _kind_of(kind: t.DataType) -> Kind:
 # -- what was seen ------------------------------------------------------------------------------
 
 
-def _kinds_seen(parsed: DataFrame) -> tuple[Seen, bool]:
+def _kinds_seen(parsed: DataFrame) -> tuple[dict[str, dict[str, Place]], bool]:
     """The kinds of each field, with the first record that has it; whether these are all."""
     spark = parsed.sparkSession
     at = f.struct("_partition", "_offset")
@@ -205,10 +219,28 @@ def _kinds_seen(parsed: DataFrame) -> tuple[Seen, bool]:
         )
     finally:
         spark.catalog.dropTempView(view)
-    seen: dict[str, dict[str, tuple[int, int]]] = {}
+    seen: dict[str, dict[str, Place]] = {}
     for row in found[:KINDS_MAX]:
         seen.setdefault(row["key"], {})[row["kind"]] = tuple(row["first"])
     return seen, len(found) <= KINDS_MAX
+
+
+def _kinds_declared(parsed: DataFrame, registry: SchemaRegistry) -> Seen:
+    """The kinds of fields by the schemas that the records name, each with the first record that does."""
+    named = parsed.where(f.col("_schema_id").isNotNull()).groupBy("_schema_id")
+    first = named.agg(f.min(f.struct("_partition", "_offset")).alias("first"))
+    declared: dict[str, dict[str, Place]] = {}
+    for schema_id, place_of_first in sorted(first.limit(SCHEMAS_MAX).collect()):
+        schema = registry.schema(schema_id)
+        if schema is None or schema.kind != "JSON":
+            continue
+        try:
+            kinds = kinds_of_fields(schema.text, schema.references)
+        except ValueError:
+            continue  # It says nothing: the values do.
+        for name, kind in kinds.items():
+            declared.setdefault(name, {}).setdefault(kind, tuple(place_of_first))
+    return declared
 
 
 def _text_of_kind(value: SparkColumn) -> SparkColumn:

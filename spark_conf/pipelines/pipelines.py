@@ -280,7 +280,7 @@ class Pipelines:
                 rows = decoder.parse_json(rows, pipeline.envelope)
         match pipeline.value_format:
             case "json":
-                return decoder.decode_json(rows, table.columns())
+                return decoder.decode_json(rows, table.columns(), self._registry)
             case "avro" | "protobuf":
                 reader = self._reader(pipeline.value_format)
                 return registered.decode_values(rows, table.schema(), reader)

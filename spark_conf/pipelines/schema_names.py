@@ -122,6 +122,13 @@ def framed(rows: DataFrame, column: str, *, has_messages: bool = False) -> DataF
     )
 
 
+def without_frame(rows: DataFrame, column: str) -> DataFrame:
+    """The rows with their values as they are without a frame, if they have one, and the id in `_schema_id`."""
+    named = framed(rows, column)
+    value = f.when(_has_name(has_messages=False), f.col(PAYLOAD)).otherwise(f.col(column))
+    return named.withColumns({column: value, "_schema_id": f.col(ID)}).select(*rows.columns)
+
+
 def _begins(frame: SparkColumn, byte: str) -> SparkColumn:
     return f.hex(f.substring(frame, 1, 1)) == byte
 
@@ -144,7 +151,7 @@ def _place(rest: SparkColumn) -> SparkColumn:
 def names_of(rows: DataFrame, *, has_messages: bool = False) -> list[tuple[SchemaName, Place]]:
     """The schemas that framed rows name, each with the first record that does. Raises OptionError."""
     place = f.min(f.struct("_partition", "_offset")).alias("first")
-    found = rows.where(_has_name(has_messages)).groupBy(ID, _GUID, _MESSAGE).agg(place)
+    found = rows.where(_has_name(has_messages=has_messages)).groupBy(ID, _GUID, _MESSAGE).agg(place)
     named = [
         (
             SchemaName(number=row[ID], guid=row[_GUID], message=row[_MESSAGE]),
@@ -157,7 +164,7 @@ def names_of(rows: DataFrame, *, has_messages: bool = False) -> list[tuple[Schem
     return sorted(named, key=lambda each: (each[0].number or 0, each[1]))
 
 
-def _has_name(has_messages: bool) -> SparkColumn:
+def _has_name(*, has_messages: bool) -> SparkColumn:
     named = f.col(ID).isNotNull() | f.col(_GUID).isNotNull()
     return named & f.col(_MESSAGE).isNotNull() if has_messages else named
 
@@ -171,7 +178,7 @@ def problem_of(
 ) -> SparkColumn:
     """Why a key or a value cannot be decoded; null where it can."""
     no_name = f"the {column} has no schema id: it is not framed as a registry's serializers do"
-    problem = f.when(~_has_name(has_messages), f.lit(no_name))
+    problem = f.when(~_has_name(has_messages=has_messages), f.lit(no_name))
     for name, text in problems.items():
         problem = problem.when(name.is_its(), f.lit(text))
     for each in schemas:
