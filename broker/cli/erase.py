@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from typing import TYPE_CHECKING, Any
@@ -9,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broker.cli.options import Mistake, Target, cluster_options, json_option, topic_of
-from broker.cli.output import note, print_json, print_rows
+from broker.cli.output import note, print_json, print_rows, progress
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from broker.erasure.condition import RecordCondition
     from broker.erasure.erase import Account, Erasure
     from kafka_ds.client.admin import Admin
@@ -38,7 +41,7 @@ Row = dict[str, Any]
     default=1800.0,
     show_default=True,
     metavar="SECONDS",
-    help="For how long it searches, and waits until logs have given their records away.",
+    help="For how long it searches, deletes, and waits until logs have given their records away.",
 )
 @click.option("--resume", is_flag=True, help="Finish a run that was killed on another machine.")
 @click.option("--lake", metavar="DIR", help="lake.uri, where a broker's own is not this machine's.")
@@ -73,13 +76,17 @@ def erase(
         raise click.UsageError("give one of --key, --key-hex and --where")
     wanted = _key(key, key_hex)
     condition = None if where is None else _condition(where)
-    with target.cluster() as cluster:
-        erasure = _erasure(cluster, Target(lake=lake).over(target), name, wanted, condition)
+    with target.cluster() as cluster, progress("searched", unit="files") as advance:
+        erasure = _erasure(
+            cluster, Target(lake=lake).over(target), name, wanted, condition, advance
+        )
         if dry_run:
             erasure.look(timeout)
         else:
             # What has to be put back is put back.
-            signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) != signal.SIG_IGN:  # As under nohup.
+                    signal.signal(number, lambda number, _: sys.exit(128 + number))
             erasure.carry_out(timeout, takes_over=resume)
     account = erasure.account
     _print(account, as_json=as_json)
@@ -98,12 +105,12 @@ def erase(
     elif is_undone or (dry_run and account.left):
         raise click.exceptions.Exit(1)
     else:
-        raise Mistake(_complaint(account))
+        raise Mistake(_complaint(account, is_compacted=erasure.is_compacted))
 
 
 def _key(text: str | None, digits: str | None) -> bytes | None:
     if digits is None:
-        return None if text is None else text.encode()
+        return None if text is None else os.fsencode(text)
     try:
         return bytes.fromhex(digits)
     except ValueError:
@@ -128,6 +135,7 @@ def _erasure(
     name: str,
     key: bytes | None,
     condition: RecordCondition | None,
+    advance: Callable[[int], object],
 ) -> Erasure:
     """Raises Mistake."""
     from broker.erasure.erase import Erasure
@@ -157,17 +165,24 @@ def _erasure(
         condition=condition,
         is_compacted="compact" in policy,
         say=note,
+        advance=advance,
     )
 
 
 def _store(target: Target, admin: Admin) -> Store:
-    """The lake, to write to. Raises Mistake."""
+    """The cluster's lake, to write to. Raises Mistake."""
     from broker.cli.lake import Lake
+    from broker.metadata.log import MetadataLog
     from kafka_ds.delta.store.uri import open_store
 
     where = target.lake_of(admin)
     Lake(where)  # Whether it is one, and can be reached.
-    return open_store(where)
+    store = open_store(where)
+    theirs = MetadataLog(store).load(begins=False).cluster_id
+    ours = admin.describe_cluster().cluster_id
+    if theirs != ours:  # In another lake nothing would be found.
+        raise Mistake(f"{where} is the lake of cluster {theirs}, and the brokers are of {ours}")
+    return store
 
 
 def _print(account: Account, *, as_json: bool) -> None:
@@ -197,7 +212,9 @@ def _print(account: Account, *, as_json: bool) -> None:
     print_rows(rows, ("place", "what", "found", "left"), as_json=False)
 
 
-def _complaint(account: Account) -> str:
+def _complaint(account: Account, *, is_compacted: bool) -> str:
+    from broker.erasure.search import SEGMENTS
+
     reasons = [
         f"{each.path}: {each.note or f'{each.records} in {each.kind}'}"
         for each in account.left[:SHOWN_MAX]
@@ -206,4 +223,9 @@ def _complaint(account: Account) -> str:
     reasons += [f"and {more} files more"] if more > 0 else []
     if account.unsearched:
         reasons.append(f"{len(account.unsearched)} places were not searched")
+    if is_compacted and any(each.kind == SEGMENTS for each in account.left):
+        reasons.append(
+            "from the logs of a compacted topic only compaction takes records: "
+            "write a tombstone for each key, and run it again"
+        )
     return f"not proven to be erased: {'; '.join(reasons)}"

@@ -7,87 +7,128 @@ name, since the log of segments names it, and stays whole but for the records.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Set
+from itertools import islice
 from typing import Final
 
+import numpy as np
+import pyarrow as pa
 from deltalake import DeltaTable
 
-from broker.erasure.search import Places, TableKind
-from broker.erasure.unsettled import snapshot_of
-from broker.erasure.wanted import WantedRecords, runs_of
+from broker.erasure.search import TableKind
+from broker.erasure.unsettled import Unsettled, snapshot_of
+from broker.erasure.wanted import Places
+from kafka_ds.delta.actions import CorruptLog
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.names import resolve_path
 from kafka_ds.delta.store.store import Store
-from kafka_ds.records.batch import Record, build_batch, read_header, read_records
+from kafka_ds.records.batch import build_batch, read_header, read_records
 from kafka_ds.records.compression import Codec, CorruptRecord
 from kafka_ds.topic.batches.residue import CorruptResidue, Residue, UndecodedBatch, encode_residue
 
-# Of one DELETE: an engine's plan of thousands of conditions takes long.
-TERMS_MAX: Final = 500
+# Of one DELETE: an engine's plan takes long for many conditions. Offsets of a list cost less than a range.
+TERMS_MAX: Final = 5_000
+_TERMS_OF_RANGE: Final = 10
+# In one go: each may leave another copy of the same files, which the next round removes.
+DELETES_MAX: Final = 50
 _TARGET_BYTES_MIN: Final = 100 << 20
 
 
 def delete_rows(store: Store, folder: str, kind: TableKind, places: Places) -> int:
-    """DELETE rows of a table by their places; gives how many went."""
+    """DELETE rows of a table by their places, or the first of them; gives how many went."""
     count = 0
-    for predicate in predicates(kind, places):
+    for predicate in islice(predicates(kind, places), DELETES_MAX):
         done = _open(store, folder).delete(predicate)
         count += int(done["num_deleted_rows"])
     return count
 
 
-def predicates(kind: TableKind, places: Mapping[int, Sequence[int]]) -> Iterator[str]:
-    """The conditions of as many DELETEs as it takes."""
+def predicates(kind: TableKind, places: Places) -> Iterator[str]:
+    """The conditions of as many DELETEs as it takes, each of offsets that are near to each other."""
     for partition, offsets in sorted(places.items()):
-        runs = runs_of(offsets)
-        for at in range(0, len(runs), TERMS_MAX):
-            part = runs[at : at + TERMS_MAX]
-            singles = [str(low) for low, high in part if low == high]
-            terms = [f"{kind.offset} BETWEEN {low} AND {high}" for low, high in part if low < high]
-            if singles:
-                terms.append(f"{kind.offset} IN ({', '.join(singles)})")
-            yield f"{kind.partition} = {partition} AND ({' OR '.join(terms)})"
+        if not len(offsets):
+            continue
+        breaks = np.flatnonzero(np.diff(offsets) > 1) + 1
+        lows, highs = offsets[np.append(0, breaks)], offsets[np.append(breaks, len(offsets)) - 1]
+        number = np.cumsum(np.where(lows < highs, _TERMS_OF_RANGE, 1)) // TERMS_MAX
+        cuts = np.flatnonzero(np.diff(number)) + 1
+        for at, stop in zip([0, *cuts], [*cuts, len(lows)], strict=True):
+            low, high = lows[at:stop], highs[at:stop]
+            is_range = low < high
+            terms = [
+                f"{kind.offset} BETWEEN {first} AND {last}"
+                for first, last in zip(low[is_range], high[is_range], strict=True)
+            ]
+            if len(singles := low[~is_range].tolist()):
+                terms.append(f"{kind.offset} IN ({', '.join(map(str, singles))})")
+            yield (
+                f"{kind.partition} = {partition} AND {kind.offset} BETWEEN {low[0]} AND {high[-1]} "
+                f"AND ({' OR '.join(terms)})"
+            )
 
 
-def purge(store: Store, folder: str, kind: TableKind) -> bool:
-    """OPTIMIZE a table so that files which hold deleted rows are written anew without them; whether any was.
+def purge(store: Store, folder: str, kind: TableKind, paths: Set[str]) -> bool:
+    """OPTIMIZE the partitions of a table that have these files, which are written anew without deleted rows.
 
-    Files are merged with others; where there is none to merge with, all are sorted.
+    Files are merged with others; where there is none to merge with, all of a partition are sorted. Whether any was
+    written.
     """
     table = _open(store, folder)
-    sizes = table.get_add_actions()["size_bytes"].to_pylist()
-    target = max(_TARGET_BYTES_MIN, 2 * max(sizes, default=0))
-    done = table.optimize.compact(target_size=target)
-    if not done["numFilesRemoved"]:
-        done = _open(store, folder).optimize.z_order([kind.offset])
-    return bool(done["numFilesRemoved"])
+    names = table.metadata().partition_columns
+    sizes: dict[tuple[str, ...], int] = {}
+    wanted: set[tuple[str, ...]] = set()
+    for add in pa.table(table.get_add_actions(flatten=True)).to_pylist():
+        values = (add[f"partition.{name}"] for name in names)
+        partition = tuple("" if each is None else str(each) for each in values)
+        sizes[partition] = max(sizes.get(partition, 0), add["size_bytes"])
+        if resolve_path(folder, add["path"]) in paths:
+            wanted.add(partition)
+    written = 0
+    for partition in sorted(wanted):
+        filters = [(name, "=", text) for name, text in zip(names, partition, strict=True)]
+        target = max(_TARGET_BYTES_MIN, 2 * sizes[partition])
+        done = _open(store, folder).optimize.compact(filters or None, target_size=target)
+        if not done["numFilesRemoved"]:
+            done = _open(store, folder).optimize.z_order([kind.offset], filters or None)
+        written += int(done["numFilesRemoved"])
+    return written > 0
 
 
 def _open(store: Store, folder: str) -> DeltaTable:
     return DeltaTable(store.uri(folder), storage_options=store.delta_options)
 
 
-def removed_files(store: Store, folder: str, topic_id: bytes | None = None) -> set[str]:
-    """The files that were taken out of the table and did not come back, and those of its change feed.
+class RemovedFiles:
+    """The files that were taken out of a table and did not come back, and those of its change feed."""
 
-    `topic_id` for the topic's own table. Raises Unsettled.
-    """
-    log = DeltaLog(store, folder)
-    last: dict[str, str] = {}
-    for version in sorted(log.listing().commits):
-        actions = log.read_version(version) or ()
-        # A version may name a file twice, where its deletion vector is another: it stays.
-        for name in ("remove", "cdc", "add"):
-            for action in actions:
-                if name in action:
-                    last[resolve_path(folder, action[name]["path"])] = name
-    # What came back meanwhile.
-    there = snapshot_of(store, folder, topic_id).files
-    return {path for path, name in last.items() if name != "add" and path not in there}
+    def __init__(self, store: Store, folder: str, topic_id: bytes | None = None) -> None:
+        """`topic_id` for the topic's own table."""
+        self._log = DeltaLog(store, folder)
+        self._topic_id = topic_id
+        self._next_version = 0
+        self._last: dict[str, str] = {}
+
+    def now(self) -> set[str]:
+        """As of the newest version. Raises Unsettled."""
+        folder = self._log.table
+        try:
+            for version in self._log.listing(start=self._next_version).commits:
+                actions = self._log.read_version(version) or ()
+                # A version may name a file twice, where its deletion vector is another: it stays.
+                for name in ("remove", "cdc", "add"):
+                    for action in actions:
+                        if name in action:
+                            self._last[resolve_path(folder, action[name]["path"])] = name
+                self._next_version = version + 1
+        except CorruptLog as problem:
+            raise Unsettled(str(problem)) from problem
+        # What came back meanwhile.
+        there = snapshot_of(self._log.store, folder, self._topic_id).files
+        return {path for path, name in self._last.items() if name != "add" and path not in there}
 
 
-def rewrite_residue(store: Store, path: str, wanted: WantedRecords) -> bool:
-    """Write a residue file anew without the wanted records; whether any could be taken out."""
+def rewrite_residue(store: Store, path: str, places: Places) -> bool:
+    """Write a residue file anew without the records at these places, which are its own; whether any was taken out."""
     size = store.size(path)
     if size is None:
         return False
@@ -98,9 +139,8 @@ def rewrite_residue(store: Store, path: str, wanted: WantedRecords) -> bool:
         before = {each: residue.batch(each) for each in residue.header.batches}
     except (CorruptResidue, FileNotFoundError):
         return False  # The next search says so.
-    after = {
-        place: _without(data, residue.header.partition, wanted) for place, data in before.items()
-    }
+    offsets = set(places.get(residue.header.partition, np.empty(0)).tolist())
+    after = {place: _without(data, offsets) for place, data in before.items()}
     batches = [
         UndecodedBatch(
             kind=place.kind,  # type: ignore[arg-type]
@@ -115,14 +155,14 @@ def rewrite_residue(store: Store, path: str, wanted: WantedRecords) -> bool:
     return before != after
 
 
-def _without(batch: bytes, partition: int, wanted: WantedRecords) -> bytes:
-    """The batch without the wanted records, as compaction would leave it; as it is where it cannot be decoded."""
+def _without(batch: bytes, offsets: Set[int]) -> bytes:
+    """The batch without the records of these offsets, as compaction would leave it; whole if it cannot be decoded."""
     try:
         header = read_header(batch)
         records = () if header.is_control else read_records(batch, header=header)
     except CorruptRecord:
         return batch
-    left = [each for each in records if not _is_wanted(each, partition, wanted)]
+    left = [each for each in records if each.offset not in offsets]
     if len(left) == len(records):
         return batch
     return build_batch(
@@ -137,9 +177,3 @@ def _without(batch: bytes, partition: int, wanted: WantedRecords) -> bytes:
         base_sequence=header.base_sequence,
         is_transactional=header.is_transactional,
     )
-
-
-def _is_wanted(record: Record, partition: int, wanted: WantedRecords) -> bool:
-    if wanted.key is not None:
-        return record.key == wanted.key
-    return wanted.has(partition, record.offset)

@@ -5,7 +5,9 @@ A condition that is null does not hold. Nothing is downloaded, and no file is re
 
 from __future__ import annotations
 
+import json
 import secrets
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +19,17 @@ from kafka_ds.topic.schemas import TOPIC_SCHEMA
 from spark_conf.system_views import DUCKDB
 
 _PLACE: Final = "__place"
+# What DuckDB calls consistent though it asks the clock, and what it reads as columns before it asks it.
+_CLOCKS: Final = {
+    "age",
+    "current_date",
+    "current_localtime",
+    "current_localtimestamp",
+    "current_time",
+    "current_timestamp",
+    "localtime",
+    "localtimestamp",
+}
 
 
 class BadCondition(KafkaDsError):
@@ -30,7 +43,7 @@ class RecordCondition:
         import duckdb
 
         self._error: type[Exception] = duckdb.Error
-        self._text = text
+        self.text = text
         self._connection: Any = duckdb.connect(
             config={
                 "autoinstall_known_extensions": "false",
@@ -44,7 +57,23 @@ class RecordCondition:
         self._connection.execute("SET TimeZone = 'UTC'")
         for macro in DUCKDB.before:
             self._connection.execute(macro)
+        self._refuse_changing()
         self.holds(np.array(0), TOPIC_SCHEMA.empty_table().drop_columns(["partition"]))
+
+    def _refuse_changing(self) -> None:
+        """Raises BadCondition for functions that give something else in the next search."""
+        asked = self._connection.execute(
+            "SELECT json_serialize_sql(?)", [f"SELECT 1 WHERE ({self.text}\n)"]
+        )
+        tree = json.loads(asked.fetchone()[0])
+        if tree["error"]:
+            raise BadCondition(tree["error_message"])
+        listed = self._connection.execute(
+            "SELECT function_name FROM duckdb_functions() WHERE stability <> 'CONSISTENT'"
+        )
+        changing = _CLOCKS.union(name for (name,) in listed.fetchall())
+        if found := changing.intersection(_names_in(tree)):
+            raise BadCondition(f"{min(found)} has another answer each time: name a constant")
 
     def holds(self, partition: NDArray[Any], rows: pa.RecordBatch | pa.Table) -> NDArray[Any]:
         """Of which rows it holds. Raises BadCondition."""
@@ -54,10 +83,22 @@ class RecordCondition:
         columns[_PLACE] = pa.array(np.arange(count))
         self._connection.register(self._rows, pa.table(columns))
         try:
-            holding = self._connection.table(self._rows).filter(f"({self._text}\n)")
+            holding = self._connection.table(self._rows).filter(f"({self.text}\n)")
             found = holding.project(_PLACE).fetchnumpy()[_PLACE]
         except self._error as problem:
             raise BadCondition(str(problem).partition("\n\nLINE ")[0]) from None
         mask = np.zeros(count, np.bool_)
         mask[np.asarray(found, np.int64)] = True
         return mask
+
+
+def _names_in(tree: Any) -> Iterator[str]:
+    """The functions of a statement, and columns, as which DuckDB reads some of them."""
+    for name, value in tree.items() if isinstance(tree, dict) else ():
+        if name == "function_name":
+            yield value.lower()
+        elif name == "column_names":
+            yield value[-1].lower()
+    for each in tree.values() if isinstance(tree, dict) else tree:
+        if isinstance(each, dict | list):
+            yield from _names_in(each)

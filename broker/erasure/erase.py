@@ -7,19 +7,22 @@ which the topic's settings change for a while. Nothing is proven where something
 
 from __future__ import annotations
 
+import hashlib
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from broker.erasure import acts, unfinished
 from broker.erasure.search import (
-    CACHED,
     HIDDEN,
+    LOGGED,
     OLD,
     RESIDUE_BATCHES,
     ROWS,
@@ -33,14 +36,14 @@ from broker.erasure.search import (
     TimeIsUp,
 )
 from broker.erasure.unsettled import Unsettled, check_spelling, check_topic_of, snapshot_of
-from broker.erasure.wanted import WantedRecords
-from kafka_ds.client.admin import Admin, TopicDescription
+from broker.erasure.wanted import WantedRecords, joined
+from kafka_ds.client.admin import Admin, LogDirectoryDescription, TopicDescription
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.protocol.messages.offsets import EARLIEST_LOCAL, LATEST
 from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import uuid_from_text
 from kafka_ds.segments.checkpoint import decode_meta_properties
-from kafka_ds.segments.names import META_PROPERTIES
+from kafka_ds.segments.names import META_PROPERTIES, REMOTE_CACHE, TEMPORARY
 from kafka_ds.topic.names import ERRORS, TYPED_TABLES, topic_table
 
 if TYPE_CHECKING:
@@ -63,6 +66,9 @@ POLL_S: Final = 1.0
 IDLE_ROUNDS: Final = 3
 # What was written that recently may be somebody's who is still at it.
 YOUNG_MS: Final = 5 * 60 * 1000
+# A broker may still write what it has read from the table before rows were deleted.
+SETTLES_S: Final = 2.0
+_TIME_IS_UP: Final = "time is up (--timeout)"
 _UNSUPPORTED: Final = "Unsupported table features"
 _OWN: Final = 1  # A setting's source: the topic itself.
 
@@ -99,12 +105,14 @@ class Erasure:
         condition: RecordCondition | None = None,
         is_compacted: bool,
         say: Say,
+        advance: Callable[[int], object] = lambda files: None,
     ) -> None:
+        """`advance` is told of files that were searched."""
         self._cluster = cluster
         self._admin = Admin(cluster)
         self._store = store
         self._topic = topic
-        self._is_compacted = is_compacted
+        self.is_compacted = is_compacted
         self._say = say
         self._topic_id = uuid_from_text(topic.topic_id)
         self._unfinished = unfinished.read(store, topic.name, topic.topic_id)
@@ -112,6 +120,12 @@ class Erasure:
             key, self._unfinished.places, None if condition is None else condition.holds
         )
         self._search = Search(self._wanted)
+        self._search.advance = advance
+        asked = b"where:" + condition.text.encode() if condition else b"key:" + (key or b"")
+        self._digest = hashlib.sha256(self._topic_id + asked).hexdigest()
+        self._searched_here: list[str] = []
+        self._removed: dict[str, acts.RemovedFiles] = {}
+        self._settled_at = 0.0
         self._for_spark: set[str] = set()
         """Tables that deltalake does not write to."""
         self._ends: dict[TopicPartition, int] = {}
@@ -143,7 +157,8 @@ class Erasure:
                     break
                 self._search.places_changed()
         except TimeIsUp:
-            unsearched.append("the rest of the files: time is up (--timeout)")
+            unsearched.append(f"the rest of the files: {_TIME_IS_UP}")
+            self._searched_here = []
         account = self.account
         account.left, account.unsearched = found, unsearched
         account.files = len(self._search.files)
@@ -156,13 +171,7 @@ class Erasure:
         return found
 
     def _learn(self, found: Sequence[Finding]) -> bool:
-        news = [
-            self._wanted.learn(partition, offsets)
-            for each in found
-            if each.is_of_topic
-            for partition, offsets in each.places.items()
-        ]
-        return any(news)
+        return self._wanted.learn(joined(each.places for each in found if each.is_of_topic))
 
     def _tables(self) -> list[tuple[str, TableKind]]:
         name = self._topic.name
@@ -171,10 +180,9 @@ class Erasure:
             tables += [(f"{TYPED_TABLES}/{name}{each}", TYPED_TABLE) for each in ("", ERRORS)]
         found = []
         for folder, kind in tables:
-            table = DeltaLog(self._store, folder)
-            if table.exists():
+            if folder.rpartition("/")[2] in self._store.folders(folder.rpartition("/")[0]):
                 if kind is TYPED_TABLE:
-                    check_topic_of(table, self._topic.topic_id)
+                    check_topic_of(DeltaLog(self._store, folder), self._topic.topic_id)
                 found.append((folder, kind))
         return found
 
@@ -183,17 +191,20 @@ class Erasure:
         self._check_topic()
         cluster = self._admin.describe_cluster()
         directories = self._admin.log_directories()
+        known = self._unfinished.searched.get(self._digest, {})
+        self._searched_here = []
         for each in directories:
             where = f"{each.path} of broker {each.broker}"
             if each.is_offline:
                 unsearched.append(f"{where} is offline")
-            elif not _is_of(each.path, each.broker, cluster.cluster_id):
-                unsearched.append(f"{where} is not on this machine")
-            else:
+            elif _is_of(each.path, each.broker, cluster.cluster_id):
                 try:
                     found += self._search.directory(each.path, self._topic.name, self._topic_id)
+                    self._searched_here.append(_name(each))
                 except OSError as problem:
                     unsearched.append(f"{where}: {problem.strerror}")
+            elif _name(each) not in known:
+                unsearched.append(f"{where} is not on this machine: run the command there, too")
         told = {
             (size.broker, size.partition)
             for each in directories
@@ -214,12 +225,19 @@ class Erasure:
         ]
 
     def _check_topic(self) -> None:
-        """See that it is the same topic still, and where its replicas are now. Raises Unsettled."""
+        """Raises Unsettled where there is no such topic any more."""
+        if not self._is_there():
+            name = self._topic.name
+            raise Unsettled(f"topic {name} was deleted meanwhile: nothing more is done")
+
+    def _is_there(self) -> bool:
+        """Whether it is the same topic still. See where its replicas are now."""
         name = self._topic.name
         now = self._admin.describe_topics([name]).get(name)
         if now is None or now.topic_id != self._topic.topic_id:
-            raise Unsettled(f"topic {name} was deleted meanwhile: nothing more is done")
+            return False
         self._topic = now
+        return True
 
     # -- erasing --------------------------------------------------------------------------------
 
@@ -233,7 +251,7 @@ class Erasure:
         self._unfinished = unfinished.claim(
             self._store, self._topic.name, self._topic.topic_id, takes_over=takes_over
         )
-        self._wanted.places.update(self._unfinished.places)
+        self._wanted.learn(self._unfinished.places)
         is_done = False
         try:
             self._ends = self._offsets(LATEST)
@@ -241,23 +259,38 @@ class Erasure:
             while True:
                 found = self.look()
                 waits = self._waits(found)
-                if not found and not waits:
+                self._note_searched(is_clean=not waits and all(map(_stays, found)))
+                is_settled = time.monotonic() >= self._settled_at
+                if not found and not waits and is_settled:
                     is_done = self.account.is_proven
                     return
                 if time.monotonic() >= deadline:
                     return
                 acted = self._act(found, waits=waits)
-                idle = 0 if acted or waits or any(map(_is_young, found)) else idle + 1
+                waits = waits or not is_settled or any(map(_is_young, found))
+                idle = 0 if acted or waits else idle + 1
                 if idle >= IDLE_ROUNDS:
                     return
                 if not acted:
+                    self._search.advance(0)
                     time.sleep(POLL_S)
+        except TimeIsUp:
+            self.account.unsearched.append(f"what was deleted at last: {_TIME_IS_UP}")
         finally:
             self._put_settings_back(is_done=is_done)
 
+    def _note_searched(self, *, is_clean: bool) -> None:
+        """What is found anywhere may come to where nothing was found before."""
+        searched = self._unfinished.searched
+        if not is_clean:
+            searched.pop(self._digest, None)
+        elif self._searched_here:
+            now = dict.fromkeys(self._searched_here, int(time.time()))
+            searched.setdefault(self._digest, {}).update(now)
+
     def _waits(self, found: Sequence[Finding]) -> bool:
         """Whether records are in logs that will leave them."""
-        if self._is_compacted:
+        if self.is_compacted:
             return False
         if not self.account.unsearched:
             return any(each.kind == SEGMENTS for each in found)
@@ -280,13 +313,16 @@ class Erasure:
         for folder, kind in self._tables():
             of_table = [each for each in found if each.place == folder]
             try:
-                acted |= self._act_on_table(folder, kind, of_table)
+                acted |= _in_time(
+                    partial(self._act_on_table, folder, kind, of_table), self._search.deadline
+                )
             except CommitFailedError as problem:
                 acted |= self._goes_on(folder, of_table, str(problem))
             except (DeltaError, OSError) as problem:
                 self._say(f"{folder}: {problem}")
         for each in found:
-            if each.kind == CACHED:
+            # What a broker is writing to it gets its name soon.
+            if f"/{REMOTE_CACHE}/" in each.path and not each.path.endswith(TEMPORARY):
                 with suppress(FileNotFoundError):
                     os.unlink(each.path)
                 acted = True
@@ -306,38 +342,37 @@ class Erasure:
     def _act_on_table(self, folder: str, kind: TableKind, found: Sequence[Finding]) -> bool:
         """Of one table. Files of what goes out of it now are of older versions in the next round."""
         old = [each.path for each in found if each.kind == OLD]
-        acted = self._remove_old(folder, old, self._topic_id if kind is TOPIC_TABLE else None)
+        own_id = self._topic_id if kind is TOPIC_TABLE else None
+        removed = self._removed.setdefault(folder, acts.RemovedFiles(self._store, folder, own_id))
+        acted = self._remove_old(folder, old, removed)
         for each in found:
-            if (
-                each.kind == RESIDUE_BATCHES
-                and each.is_of_topic  # A former topic's offsets are of other records.
-                and acts.rewrite_residue(self._store, each.path, self._wanted)
+            if each.kind == RESIDUE_BATCHES and acts.rewrite_residue(
+                self._store, each.path, each.places
             ):
                 self._say(f"{each.path}: written without {each.records} records")
                 acted = True
-        rows: dict[int, list[int]] = {}
-        for each in found:
-            for partition, offsets in each.places.items() if each.kind == ROWS else ():
-                rows.setdefault(partition, []).extend(offsets)
-        if kind is TOPIC_TABLE and (rows or any(each.kind == HIDDEN for each in found)):
+        rows = joined(each.places for each in found if each.kind == ROWS)
+        hidden = {each.path for each in found if each.kind == HIDDEN}
+        if kind is TOPIC_TABLE and (rows or hidden):
             # As it is now: it may be another topic's meanwhile.
             snapshot_of(self._store, folder, self._topic_id)
         if kind is TYPED_TABLE and rows:
             own = snapshot_of(self._store, topic_table(self._topic.name), self._topic_id)
             rows = check_spelling(own, self._wanted, rows)
-        if any(rows.values()):
+        if any(map(len, rows.values())):
             count = acts.delete_rows(self._store, folder, kind, rows)
+            self._settled_at = time.monotonic() + SETTLES_S
             self._say(f"{folder}: {count} rows deleted")
             return acted or count > 0
-        if any(each.kind == HIDDEN for each in found) and acts.purge(self._store, folder, kind):
+        if hidden and acts.purge(self._store, folder, kind, hidden):
             self._say(f"{folder}: rewritten without rows that were deleted before")
             return True
         return acted
 
-    def _remove_old(self, folder: str, paths: Sequence[str], topic_id: bytes | None) -> bool:
+    def _remove_old(self, folder: str, paths: Sequence[str], removed: acts.RemovedFiles) -> bool:
         if not paths:
             return False
-        gone = acts.removed_files(self._store, folder, topic_id).intersection(paths)
+        gone = removed.now().intersection(paths)
         for path in sorted(gone):
             self._store.delete(path)
         if gone:
@@ -365,17 +400,52 @@ class Erasure:
 
     def _put_settings_back(self, *, is_done: bool) -> None:
         former: Mapping[str, Any] | None = self._unfinished.settings
+        is_there = True
         if former:
             try:
-                self._check_topic()
-                self._admin.alter_topic_configs(self._topic.name, former)
+                # A deleted topic's settings are gone with it.
+                if is_there := self._is_there():
+                    self._admin.alter_topic_configs(self._topic.name, former)
             except BaseException:
                 self._say(
                     f"the settings of topic {self._topic.name} are still changed ({', '.join(former)}): run it again"
                 )
                 raise
+        if is_done:
+            self._unfinished.searched.pop(self._digest, None)
+        is_done = is_done or not is_there
         unfinished.release(self._store, self._topic.name, self._unfinished, is_done=is_done)
         self._unfinished.settings = {}
+
+
+def _in_time(act: Callable[[], bool], deadline: float) -> bool:
+    """What an act gives. Raises TimeIsUp: it may go on then until this process ends, as in a run that is killed."""
+    given: list[bool] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            given.append(act())
+        except BaseException as problem:  # noqa: BLE001 - raised below
+            failed.append(problem)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(max(0.0, deadline - time.monotonic()))
+    if failed:
+        raise failed[0]
+    if not given:
+        raise TimeIsUp
+    return given[0]
+
+
+def _name(directory: LogDirectoryDescription) -> str:
+    return f"{directory.broker}:{directory.path}"
+
+
+def _stays(finding: Finding) -> bool:
+    """Whether it is nothing that could come to another place."""
+    return finding.kind == LOGGED
 
 
 def _is_young(finding: Finding) -> bool:

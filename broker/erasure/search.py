@@ -11,7 +11,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,11 +20,12 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from broker.erasure.unsettled import check_places, snapshot_of
-from broker.erasure.wanted import WantedRecords
+from broker.erasure.wanted import Places, WantedRecords, rising
 from kafka_ds.delta.deletion_vector import BadVector, Positions, kept, positions_of, stored_span
-from kafka_ds.delta.names import LOG_FOLDER
+from kafka_ds.delta.names import LOG_FOLDER, resolve_path
 from kafka_ds.delta.store.store import TEMPORARY_SUFFIX, Store, StoreEntry
 from kafka_ds.segments import names
 from kafka_ds.segments.checkpoint import CorruptCheckpoint, decode_partition_metadata
@@ -38,6 +39,7 @@ ROWS: Final = "rows"
 HIDDEN: Final = "rows behind deletion vectors"
 OLD: Final = "files of older versions"
 RESIDUE_BATCHES: Final = "residue"
+FORMER_RESIDUE: Final = "residue of deleted topics"
 LOGGED: Final = "the table's log"
 SEGMENTS: Final = "local segments"
 FORMER: Final = "logs of deleted topics"
@@ -50,17 +52,16 @@ _CACHE_HEAD: Final = 16
 _SLICE_BYTES: Final = 4 << 20
 _BATCH_ROWS: Final = 8192
 _LAST_OFFSET: Final = 2**62
-# Of a former topic, whose places are not the topic's.
-_NO_PARTITION: Final = -1
 _PARTITION: Final = re.compile(r"(?:^|/)partition=(\d+)/")
 # Spark's and delta-rs's statistics hold the beginnings of texts.
 _STATISTIC_CHARACTERS: Final = 32
+_STATISTICS: Final = ("stats", "stats_parsed")
 _UNREADABLE: Final = (OSError, pa.ArrowException, ValueError, KeyError)
+# What is being written is whole by then.
+_WHOLE_SOON_S: Final = 0.2
 
-Places = dict[int, list[int]]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Finding:
     """What one file holds of the wanted records."""
 
@@ -86,12 +87,19 @@ class TableKind:
     key: str
 
 
+# Of rows their partitions and offsets.
+_Rows = tuple[NDArray[Any], NDArray[np.int64]]
+
 TOPIC_TABLE: Final = TableKind(offset="offset", partition="partition", key="key")
 TYPED_TABLE: Final = TableKind(offset="_offset", partition="_partition", key="_key")
 
 
 class TimeIsUp(Exception):
     """Not all was searched."""
+
+
+class CutBatch(Exception):
+    """Bytes that are no whole batch, so that nobody knows what follows."""
 
 
 class Search:
@@ -105,13 +113,14 @@ class Search:
         """All that were searched."""
         self.deadline = float("inf")
         """By `time.monotonic()`: no other file is begun after it."""
+        self.advance: Callable[[int], object] = lambda files: None
+        """Is told of each file that was read."""
 
     def places_changed(self) -> None:
-        """More places are wanted: nothing is known any more."""
+        """More places are wanted, by which typed tables are searched."""
         self._generation += 1
 
     def _once(self, path: str, state: object, look: Callable[[], list[Finding]]) -> list[Finding]:
-        state = (state, self._generation)
         known = self._known.get(path)
         if known is None or known[0] != state:
             if time.monotonic() > self.deadline:
@@ -121,6 +130,7 @@ class Search:
             except FileNotFoundError:
                 return []
             self._known[path] = known
+            self.advance(1)
         self.files.add(path)
         return known[1]
 
@@ -129,7 +139,7 @@ class Search:
     def table(
         self, store: Store, folder: str, kind: TableKind, topic_id: bytes = b""
     ) -> list[Finding]:
-        """All files in the folder of a table, which has to be there, and those elsewhere that it names.
+        """All files in the folder of a table, and those elsewhere that it names.
 
         `topic_id` is the topic's. Raises Unsettled.
         """
@@ -139,12 +149,13 @@ class Search:
         for path in sorted(snapshot.files.keys() - {each.path for each in entries}):
             note = f"{folder} names it, and it is not in the folder"
             found.append(Finding(kind=UNREADABLE, place=folder, path=path, records=0, note=note))
+        logs: list[StoreEntry] = []
         for entry in entries:
             name = entry.path.removeprefix(f"{folder}/")
             state: tuple[object, ...] = (entry.size, entry.modified_ms)
             file = snapshot.files.get(entry.path)
             if name.startswith(f"{LOG_FOLDER}/"):
-                found += self._once(entry.path, state, self._log_file(store, folder, entry.path))
+                logs.append(entry)
             elif name.startswith(f"{RESIDUE}/"):
                 found += self._once(
                     entry.path,
@@ -154,8 +165,14 @@ class Search:
             elif file is not None or name.endswith((".parquet", TEMPORARY_SUFFIX)):
                 vector = None if file is None else file.vector
                 state = (*state, file is not None, None if vector is None else vector.id)
+                state = (*state, self._generation if kind is TYPED_TABLE else 0)
                 look = self._parquet(store, folder, entry, kind, file)
                 found += self._once(entry.path, state, look)
+        clean = snapshot.files.keys() - {each.path for each in found}
+        for entry in logs if self._wanted.key else ():
+            state = (entry.size, entry.modified_ms)
+            look = self._log_file(store, folder, entry.path, clean)
+            found += self._once(entry.path, state, look)
         if kind is TOPIC_TABLE:
             for each in found:
                 check_places(snapshot, each.places if each.kind in (ROWS, HIDDEN) else {})
@@ -187,12 +204,13 @@ class Search:
 
         return look
 
-    def _log_file(self, store: Store, folder: str, path: str) -> Callable[[], list[Finding]]:
+    def _log_file(
+        self, store: Store, folder: str, path: str, clean: Set[str]
+    ) -> Callable[[], list[Finding]]:
         def look() -> list[Finding]:
             finding = Finding(kind=LOGGED, place=folder, path=path, records=0)
             try:
-                key = self._wanted.key
-                count = 0 if key is None else times_named(store, path, key)
+                count = times_named(store, path, self._wanted.key or b"", folder, clean)
             except FileNotFoundError:
                 raise
             except _UNREADABLE as problem:
@@ -218,9 +236,8 @@ class Search:
             except CorruptResidue as problem:
                 return [replace(finding, kind=UNREADABLE, note=str(problem))]
             is_ours = residue.header.topic_id == topic_id
-            partition = residue.header.partition if is_ours else _NO_PARTITION
-            finding = replace(finding, is_of_topic=is_ours)
-            return self._of_batches(finding, partition, batches)
+            kind = RESIDUE_BATCHES if is_ours else FORMER_RESIDUE
+            return self._of_batches(replace(finding, kind=kind), residue.header.partition, batches)
 
         return look
 
@@ -231,18 +248,15 @@ class Search:
         found: list[Finding] = []
         for name in os.listdir(folder):
             log = names.parse_folder_name(name)
-            # The name of a deleted topic may be cut.
-            if log is None or not (
-                log.topic == topic or (log.partition < 0 and topic.startswith(log.topic))
-            ):
+            if log is None or not (log.topic == topic or _is_cut(name, topic)):
                 continue
             path = f"{folder}/{name}"
             is_ours = not log.suffix and _topic_id_of(path) == topic_id
-            kind, partition = (SEGMENTS, log.partition) if is_ours else (FORMER, _NO_PARTITION)
             for file in _files(path):
                 segment = names.parse_file_name(file.name)
                 if segment is not None and segment.kind == names.LOG:
-                    found += self._local(kind, folder, file, partition)
+                    kind = SEGMENTS if is_ours else FORMER
+                    found += self._local(kind, folder, file, log.partition)
         for file in _files(f"{folder}/{names.REMOTE_CACHE}"):
             _, id_of_topic, rest = file.name.partition(f"_{topic_id.hex()}-")
             if id_of_topic:
@@ -259,6 +273,8 @@ class Search:
                     if kind == CACHED:
                         head = opened.read(_CACHE_HEAD)
                         start = _CACHE_HEAD + int.from_bytes(head[-4:], "big")
+                        if len(head) < _CACHE_HEAD or start > status.st_size:
+                            raise OSError("it is no file of the cache")
                     return self._of_batches(finding, partition, slices_of(opened.fileno(), start))
             except FileNotFoundError:
                 raise
@@ -274,27 +290,32 @@ class Search:
     def _of_batches(
         self, finding: Finding, partition: int, chunks: Sequence[Any] | Iterator[Any]
     ) -> list[Finding]:
-        offsets: list[int] = []
+        offsets: list[NDArray[np.int64]] = []
         unread = 0
-        for chunk in chunks:
-            left: list[UndecodedBatch] = []
-            rows = decode_hot(
-                [chunk],
-                columns=self._wanted.columns,
-                start_offset=0,
-                end_offset=_LAST_OFFSET,
-                isolation="read_uncommitted",
-                residue=left,
-            )
-            for batch in rows:
-                at = self._wanted.among(
-                    partition, batch.column("offset"), batch.column("key"), batch
+        cut = ""
+        try:
+            for chunk in chunks:
+                left: list[UndecodedBatch] = []
+                rows = decode_hot(
+                    [chunk],
+                    columns=self._wanted.columns,
+                    start_offset=0,
+                    end_offset=_LAST_OFFSET,
+                    isolation="read_uncommitted",
+                    residue=left,
                 )
-                offsets += batch.column("offset").filter(pa.array(at)).to_pylist()
-            unread += sum(each.kind == "undecodable" for each in left)
-        found = _some(replace(finding, records=len(offsets), places={partition: offsets}))
-        if unread:
-            note = f"{unread} batches cannot be decoded"
+                for batch in rows:
+                    numbers = batch.column("offset")
+                    at = self._wanted.among(partition, numbers, batch.column("key"), batch)
+                    offsets.append(numbers.to_numpy()[at])
+                unread += sum(each.kind == "undecodable" for each in left)
+        except CutBatch as problem:
+            cut = str(problem)
+        places = {partition: rising(*offsets)} if offsets else {}
+        count = sum(map(len, offsets))
+        found = _some(replace(finding, records=count, places=places))
+        if unread or cut:
+            note = cut or f"{unread} batches cannot be decoded"
             found.append(replace(finding, kind=UNREADABLE, records=0, note=note))
         return found
 
@@ -303,8 +324,13 @@ def _some(finding: Finding) -> list[Finding]:
     return [finding] if finding.records else []
 
 
-def _count(places: Mapping[int, Sequence[int]]) -> int:
+def _count(places: Places) -> int:
     return sum(map(len, places.values()))
+
+
+def _is_cut(name: str, topic: str) -> bool:
+    """Whether a folder may be of a deleted log of the topic, whose name was too long."""
+    return len(name) == names.FOLDER_NAME_MAX and f"{topic}-".startswith(name.rpartition(".")[0])
 
 
 def _topic_id_of(folder: str) -> bytes | None:
@@ -320,23 +346,31 @@ def _files(folder: str) -> list[Path]:
 
 
 def slices_of(file: int, start: int) -> Iterator[bytes]:
-    """Whole batches, many at a time; what is no batch is left to the decoder. The file may be cut meanwhile."""
+    """Whole batches, many at a time. The file may grow or be cut meanwhile.
+
+    Raises CutBatch at the end where there is more: a damaged length would hide all that follows.
+    """
     at = start
-    while len(head := os.pread(file, 12, at)) == 12:
-        size = 12 + int.from_bytes(head[8:], "big", signed=True)
-        if size == 12 and _is_zero(file, at):
-            # What log.preallocate has made room for.
+    cut_at = -1
+    while (end := os.fstat(file).st_size) > at:
+        head = os.pread(file, 12, at)
+        size = 12 + int.from_bytes(head[8:], "big", signed=True) if len(head) == 12 else 0
+        if len(head) == 12 and size > 12 and at + size <= end:
+            at += size
+            if at - start >= _SLICE_BYTES:
+                yield os.pread(file, at - start, start)
+                start = at
+        elif _is_zero(file, at):
+            break  # What log.preallocate has made room for.
+        elif cut_at != end:
+            cut_at = end
+            time.sleep(_WHOLE_SOON_S)
+        else:
             if at > start:
                 yield os.pread(file, at - start, start)
-            return
-        if size <= 12 or at + size > os.fstat(file).st_size:
-            break
-        at += size
-        if at - start >= _SLICE_BYTES:
-            yield os.pread(file, at - start, start)
-            start = at
-    if rest := os.pread(file, max(at - start, _SLICE_BYTES), start):
-        yield rest
+            raise CutBatch(f"what is at byte {at} is no whole batch")
+    if at > start:
+        yield os.pread(file, at - start, start)
 
 
 def _is_zero(file: int, at: int) -> bool:
@@ -370,8 +404,8 @@ def rows_in(
 ) -> tuple[Places, Places]:
     """The places of the wanted rows of a Parquet file; apart from them those of deleted rows."""
     local = store.local_path(path)
-    live: Places = {}
-    hidden: Places = {}
+    live: list[_Rows] = []
+    hidden: list[_Rows] = []
     source = pa.BufferReader(store.read(path)) if local is None else pa.memory_map(local)
     with source, pq.ParquetFile(source) as file:
         there = file.schema_arrow.names
@@ -393,24 +427,31 @@ def rows_in(
             else:
                 column = batch.column(kind.partition)
                 partitions = column.fill_null(-1).to_numpy(zero_copy_only=False)
-            rows = batch if kind is TOPIC_TABLE else None
-            found = wanted.among(
-                partitions, batch.column(kind.offset), keys, rows, by_place=rows is None
-            )
-            there_still = np.ones(batch.num_rows, np.bool_)
-            if deleted is not None:
-                there_still = kept(deleted, first, batch.num_rows)
             offsets = batch.column(kind.offset)
-            for at in np.flatnonzero(found).tolist():
-                into = live if there_still[at] else hidden
-                offset = offsets[at].as_py()
-                if offset is None:
-                    raise ValueError(
-                        f"row {first + at} has no {kind.offset}, by which to delete it"
-                    )
-                into.setdefault(int(partitions[at]), []).append(offset)
+            rows = batch if kind is TOPIC_TABLE else None
+            found = wanted.among(partitions, offsets, keys, rows, by_place=rows is None)
+            if offsets.null_count and found[unnumbered := np.asarray(offsets.is_null())].any():
+                row = first + int(np.flatnonzero(found & unnumbered)[0])
+                raise ValueError(f"row {row} has no {kind.offset}, by which to delete it")
+            is_there = np.ones(batch.num_rows, np.bool_)
+            if deleted is not None:
+                is_there = kept(deleted, first, batch.num_rows)
+            for into, mask in ((live, found & is_there), (hidden, found & ~is_there)):
+                if mask.any():
+                    numbers = offsets.filter(pa.array(mask)).cast(pa.int64()).to_numpy()
+                    into.append((partitions[mask], numbers))
             first += batch.num_rows
-    return live, hidden
+    return _places(live), _places(hidden)
+
+
+def _places(rows: Sequence[_Rows]) -> Places:
+    if not rows:
+        return {}
+    partitions, offsets = (np.concatenate(each) for each in zip(*rows, strict=True))
+    return {
+        partition: rising(offsets[partitions == partition])
+        for partition in np.unique(partitions).tolist()
+    }
 
 
 def _as_ours(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -424,40 +465,50 @@ def _as_ours(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch if found is None else found
 
 
-def times_named(store: Store, path: str, key: bytes) -> int:
-    """How often a commit or checkpoint names the key: in files' statistics, or in the predicate of a change."""
-    text = None
-    spelled: tuple[str, ...] = ()
+def times_named(
+    store: Store, path: str, key: bytes, folder: str = "", clean: Set[str] = frozenset()
+) -> int:
+    """How often a file of a log names the key: in statistics of a table's files, or in the predicate of a change.
+
+    Those of `clean` files are not of the key, whatever they begin with.
+    """
+    adds, commits = _actions(store.read(path))
+    count = sum(_is_said(each, key) for each in commits)
     with suppress(UnicodeDecodeError):
         text = key.decode()
-        plain = text.replace("\\", "")
-        spelled = (plain, plain.replace("'", "''"))
-    name = path.rpartition("/")[2]
-    statistics: list[Any] = []
-    count = 0
-    if name.endswith(".json"):
-        for line in store.read(path).splitlines():
-            for kind, action in json.loads(line).items():
-                if kind == "commitInfo":
-                    count += _is_said(action, key, spelled)
-                elif isinstance(action, dict):
-                    statistics.append(action.get("stats"))
-    elif name.endswith(".crc") and not name.startswith("."):
-        # A version's checksum, as Spark writes it. (Those of Hadoop are hidden.)
-        files = json.loads(store.read(path)).get("allFiles") or ()
-        statistics += [each.get("stats") for each in files]
-    elif name.endswith(".parquet"):
-        with pq.ParquetFile(pa.BufferReader(store.read(path))) as file:
-            adds = file.read(columns=["add"]) if "add" in file.schema_arrow.names else None
-        for add in adds.column("add").to_pylist() if adds is not None else ():
-            statistics += [(add or {}).get("stats"), (add or {}).get("stats_parsed")]
-    if text:
-        count += sum(_names(each, text) for each in statistics)
+        for add in adds:
+            statistics = [each for name in _STATISTICS if (each := add.get(name))]
+            if statistics and resolve_path(folder, add["path"]) not in clean:
+                count += sum(_names(each, text) for each in statistics)
     return count
 
 
-def _is_said(commit: Mapping[str, Any], key: bytes, spelled: Sequence[str]) -> bool:
+def _actions(data: bytes) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """What a file of a log says of files, and of commits; nothing where it is none, such as Hadoop's checksums."""
+    adds: list[Any] = []
+    commits: list[Any] = []
+    if data.startswith(b"PAR1"):
+        with pq.ParquetFile(pa.BufferReader(data)) as file:
+            there = file.read(columns=["add"]) if "add" in file.schema_arrow.names else None
+        adds = [] if there is None else there.column("add").drop_null().to_pylist()
+    elif data.startswith(b"{"):
+        for line in data.splitlines():
+            for kind, action in json.loads(line).items():
+                if kind == "commitInfo":
+                    commits.append(action)
+                elif kind == "allFiles":  # Of a version's checksum, as Spark writes it.
+                    adds += action
+                elif isinstance(action, dict):
+                    adds.append(action)
+    return adds, commits
+
+
+def _is_said(commit: Mapping[str, Any], key: bytes) -> bool:
     """Whether a commit's parameters have the key, as they do for a DELETE by it. Spark's have no quotes."""
+    spelled: tuple[str, ...] = ()
+    with suppress(UnicodeDecodeError):
+        plain = key.decode().replace("\\", "")
+        spelled = (plain, plain.replace("'", "''"))
     said = json.dumps(commit.get("operationParameters"), ensure_ascii=False)
     # JSON in JSON, and SQL of several dialects: each with backslashes of its own.
     said = said.replace("\\", "")

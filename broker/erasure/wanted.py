@@ -7,14 +7,13 @@ or not at all; there alone records are found by their places.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA
 
@@ -26,19 +25,26 @@ _BYTES: Final = (
     pa.types.is_large_string,
 )
 
-Runs = list[tuple[int, int]]
+Offsets = NDArray[np.int64]
+# Of partitions, each with offsets that rise.
+Places = dict[int, Offsets]
 Holds = Callable[[NDArray[Any], pa.RecordBatch], NDArray[Any]]
 
 
-def runs_of(offsets: Iterable[int]) -> Runs:
-    """The offsets as runs, both ends included."""
-    found: Runs = []
-    for each in sorted(set(offsets)):
-        if found and found[-1][1] == each - 1:
-            found[-1] = (found[-1][0], each)
-        else:
-            found.append((each, each))
-    return found
+def joined(several: Iterable[Places]) -> Places:
+    """All of these places."""
+    parts: dict[int, list[Offsets]] = {}
+    for places in several:
+        for partition, offsets in places.items():
+            parts.setdefault(partition, []).append(offsets)
+    return {partition: rising(*each) for partition, each in parts.items()}
+
+
+def rising(*offsets: ArrayLike) -> Offsets:
+    """All of these, each once. (NumPy's own function sorts no better where they rise already.)"""
+    found = np.sort(np.concatenate([np.asarray(each, np.int64) for each in offsets]), kind="stable")
+    distinct: Offsets = found[np.append(True, np.diff(found) > 0)[: len(found)]]
+    return distinct
 
 
 class WantedRecords:
@@ -47,30 +53,33 @@ class WantedRecords:
     def __init__(
         self,
         key: bytes | None,
-        places: Mapping[int, Runs] | None = None,
+        places: Mapping[int, ArrayLike] | None = None,
         holds: Holds | None = None,
     ) -> None:
         """`holds`: of which rows of a topic a condition holds."""
         self.key = key
         self._holds = holds
         self._keys = pa.array([key], pa.large_binary())
-        self.places: dict[int, Runs] = dict(places or {})
-        """Of each partition the offsets that are known, as runs."""
+        self.places: Places = {}
+        """What is known of each partition."""
+        self.learn(places or {})
 
-    def learn(self, partition: int, offsets: Iterable[int]) -> bool:
+    def learn(self, places: Mapping[int, ArrayLike]) -> bool:
         """Remember places; whether any is new."""
-        new = [each for each in offsets if not self.has(partition, each)]
-        if new:
-            known = self.places.get(partition, [])
-            all_of_them = (each for low, high in known for each in range(low, high + 1))
-            self.places[partition] = runs_of([*all_of_them, *new])
-        return bool(new)
+        before = sum(map(len, self.places.values()))
+        for partition, offsets in places.items():
+            known = self.places.get(partition, np.empty(0, np.int64))
+            self.places[partition] = rising(known, offsets)
+        return sum(map(len, self.places.values())) > before
 
-    def has(self, partition: int, offset: int) -> bool:
-        """Whether a place is known."""
-        runs = self.places.get(partition, [])
-        at = bisect_right(runs, (offset, 2**63)) - 1
-        return at >= 0 and runs[at][1] >= offset
+    def known(self, partition: int, offsets: Offsets) -> NDArray[np.bool_]:
+        """Which of these places are known."""
+        places = self.places.get(partition)
+        if places is None or not len(places):
+            return np.zeros(len(offsets), np.bool_)
+        at = np.searchsorted(places, offsets).clip(max=len(places) - 1)
+        found: NDArray[np.bool_] = places[at] == offsets
+        return found
 
     @property
     def columns(self) -> frozenset[str]:
@@ -79,7 +88,7 @@ class WantedRecords:
 
     def among(
         self,
-        partitions: Sequence[int] | int,
+        partitions: ArrayLike,
         offsets: pa.Array,
         keys: pa.Array | None,
         rows: pa.RecordBatch | None = None,
@@ -97,12 +106,10 @@ class WantedRecords:
             found |= is_key.to_numpy(zero_copy_only=False)
         if self._holds is not None and rows is not None:
             found |= self._holds(np.asarray(partitions), rows)
-        of_row = partitions if isinstance(partitions, int) else np.asarray(partitions)
-        for partition, runs in self.places.items() if by_place else ():
-            lows = np.array([low for low, _ in runs], np.int64)
-            highs = np.array([high for _, high in runs], np.int64)
-            at = np.searchsorted(lows, numbers, "right") - 1
-            found |= (of_row == partition) & (at >= 0) & (numbers <= highs[at])
+        if by_place:
+            of_row = np.broadcast_to(np.asarray(partitions), len(numbers))
+            for partition in np.unique(of_row).tolist():
+                found |= (of_row == partition) & self.known(partition, numbers)
         return found
 
 

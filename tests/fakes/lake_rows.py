@@ -2,10 +2,12 @@
 
 import pyarrow as pa
 
+from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.commit_rules import Intent, PartitionIntent
 from kafka_ds.topic.files.parquet import write_rows
 from kafka_ds.topic.names import data_file
 from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA
+from kafka_ds.topic.table import TopicTable
 
 TOPIC_ID = bytes(range(1, 17))
 START_MS = 1_600_000_000_000
@@ -74,3 +76,23 @@ def commit(table, *parts, operation="COPY", topic_id=TOPIC_ID):
     """Commit parts of a topic's table as the tier does."""
     intent = Intent(operation=operation, topic_id=topic_id, partitions=parts)
     return table.commit(intent, begun_ms=table.begin_ms())
+
+
+def attempt_of(start):
+    """The attempt of `copies` that begins at an offset."""
+    return uuid_text((start + 1).to_bytes(16, "big"))
+
+
+def copies(table, *starts, topic_id=TOPIC_ID):
+    """Commit ten rows from each of these offsets on."""
+    for start in starts:
+        part = copy_of(table, 0, start, start + 9, attempt=attempt_of(start))
+        commit(table, part, topic_id=topic_id)
+
+
+def filled_table(store):
+    """The table of the topic orders with ten rows in each of versions 1 to 4."""
+    table = TopicTable(store, "orders")
+    table.open(TOPIC_ID)
+    copies(table, 0, 10, 20, 30)
+    return table

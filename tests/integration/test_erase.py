@@ -16,6 +16,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from broker.cli.main import program
 from broker.erasure import erase as erasure
+from broker.metadata.log import MetadataLog
+from kafka_ds.delta.store.local import LocalStore
 from tests.command_line import CommandLine, Done
 from tests.processes import BrokerProcess, cluster, running_broker, wait_until
 from tests.s3_server import S3Server, address_for
@@ -293,10 +295,24 @@ def test_directories_elsewhere_are_not_proven(
     assert kafka_ds.run(*WORDS, "--dry-run").status == 0
 
 
-def test_mistakes_are_one_line(kafka_ds: CommandLine) -> None:
+def test_a_compacted_topic_says_what_its_log_waits_for(kafka_ds: CommandLine) -> None:
+    tiered = ("--config", "remote.storage.enable=true", "--config", "cleanup.policy=compact")
+    kafka_ds.ok("topic", "create", "orders", *tiered)
+    produce(kafka_ds, 0, "ada", "ben")
+    done = kafka_ds.run(*WORDS)
+    assert (done.status, "write a tombstone for each key" in done.errors) == (1, True)
+    assert keys_of(kafka_ds) == ["ada", "ben"]
+
+
+def test_mistakes_are_one_line(kafka_ds: CommandLine, tmp_path: Path) -> None:
     assert kafka_ds.run(*WORDS, "--dry-run").complaint == "there is no topic orders"
     kafka_ds.ok("topic", "create", "orders", "--config", "remote.storage.enable=false")
     assert "topic orders is not tiered" in kafka_ds.run(*WORDS, "--dry-run").complaint
+    elsewhere = MetadataLog(LocalStore(str(tmp_path / "elsewhere")))
+    elsewhere.load()
+    elsewhere.found("of others")
+    done = kafka_ds.run(*WORDS, "--dry-run", "--lake", str(tmp_path / "elsewhere"))
+    assert "elsewhere is the lake of cluster of others, and the brokers are of " in done.complaint
     for words in (WORDS[:-2], (*WORDS, "--key-hex", "61"), (*WORDS[:-2], "--key-hex", "6")):
         done = kafka_ds.run(*words)
         assert (done.status, done.errors.count("\n")) == (2, 1)

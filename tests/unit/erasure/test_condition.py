@@ -23,6 +23,23 @@ def test_what_is_about_all_rows_is_refused(text):
         condition.RecordCondition(text).holds(np.array(0), batch_of(range(3)))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "timestamp < now()",
+        "timestamp::date < current_date",
+        "len(list_filter([1], lambda x: random() < x)) = 1",
+        "timestamp < current_localtimestamp()",
+        "age(timestamp) > INTERVAL 1 DAY",
+        "1 = 1) OR (random() < 0.5",
+    ],
+)
+def test_what_changes_from_search_to_search_is_refused(text):
+    """Rows that it held of at first would be taken for erased."""
+    with pytest.raises(condition.BadCondition, match="has another answer each time"):
+        condition.RecordCondition(text)
+
+
 def test_a_condition_holds_of_rows():
     holds = condition.RecordCondition("decode(key) = 'key-2' AND partition = 0").holds
     assert holds(np.array(0), batch_of(range(4))).tolist() == [False, False, True, False]

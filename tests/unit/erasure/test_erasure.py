@@ -1,14 +1,18 @@
 """Where an erasure searches, and that it leaves another topic of the name alone."""
 
-import json
+import shutil
+import threading
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, write_deltalake
 
 from broker.erasure import erase as module
+from broker.erasure import unfinished
 from broker.erasure.erase import Erasure
 from broker.erasure.unsettled import Unsettled
 from kafka_ds.client.admin import (
@@ -24,6 +28,7 @@ from kafka_ds.delta.store.store import TEMPORARY_SUFFIX
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.records.batch import Record, build_batch
 from kafka_ds.segments.checkpoint import encode_partition_metadata
+from kafka_ds.topic.batches.residue import ResidueHeader, UndecodedBatch, encode_residue
 from spark_conf.pipelines.progress import TableStep
 
 TOPIC_ID = bytes(range(1, 17))
@@ -128,7 +133,7 @@ def test_every_directory_is_searched_or_named(admin, lake, folder, tmp_path):
         admin.directory(str(other), is_offline=True),
     ]
     assert unsearched(admin, lake) == [
-        "/nowhere of broker 1 is not on this machine",
+        "/nowhere of broker 1 is not on this machine: run the command there, too",
         f"{other} of broker 1 is offline",
     ]
 
@@ -175,9 +180,9 @@ def test_time_is_up_before_all_was_searched(admin, lake):
 
 
 def test_what_is_not_proven_leaves_its_places(admin, lake):
-    known = {"settings": {}, "places": {"0": [[0, 0]]}, "owner": None}
-    left = {"topic_id": admin.topic.topic_id, **known}
-    lake.put_durable("_erasures/orders.json", json.dumps(left).encode())
+    before = unfinished.claim(lake, "orders", admin.topic.topic_id, takes_over=False)
+    before.places = {0: np.array([0])}
+    unfinished.release(lake, "orders", before, is_done=False)
     run = erasure(admin, lake)
     asked = []
 
@@ -190,8 +195,8 @@ def test_what_is_not_proven_leaves_its_places(admin, lake):
     with pytest.raises(KeyboardInterrupt):
         run.carry_out(60)
     assert not run.account.is_proven
-    left = json.loads(lake.read("_erasures/orders.json"))
-    assert (left["settings"], left["places"], left["owner"]) == ({}, {"0": [[0, 0]]}, None)
+    left = unfinished.read(lake, "orders", admin.topic.topic_id)
+    assert (left.settings, left.places[0].tolist(), left.owner) == ({}, [0], None)
     assert admin.configs == {"local.retention.ms": None}
 
 
@@ -259,3 +264,143 @@ def test_settings_that_cannot_be_put_back_are_named(admin, lake):
         said[-1]
         == "the settings of topic orders are still changed (local.retention.ms): run it again"
     )
+
+
+def test_a_deleted_topic_has_no_changed_settings(admin, lake):
+    said = []
+    run = erasure(admin, lake, said=said)
+
+    def delete():
+        if admin.configs:
+            admin.topic = replace(admin.topic, topic_id=uuid_text(bytes(16)[:-1] + b"x"))
+
+    admin.when_asked = delete
+    with pytest.raises(Unsettled, match="was deleted meanwhile"):
+        run.carry_out(60)
+    assert not any("still changed" in each for each in said)
+    assert not lake.list("_erasures")
+
+
+class Machines:
+    """Two brokers with a directory each, on a machine of its own; both see the lake."""
+
+    def __init__(self, admin, lake, tmp_path, monkeypatch):
+        self.admin, self.lake = admin, lake
+        self.folders = [str(tmp_path / "data"), str(tmp_path / "other")]
+        other = tmp_path / "other"
+        made(other)
+        log(other / "orders-0", b"ada")
+        admin.brokers.append(BrokerDescription(node_id=2, host="h", port=1, rack=None))
+        admin.directories.append(admin.directory(self.folders[1], broker=2))
+        self.here = None
+        monkeypatch.setattr(module, "_is_of", lambda path, *_: path == self.here)
+        monkeypatch.setattr(module, "IDLE_ROUNDS", 1)
+
+    def run(self, machine, key=b"ada", *, is_dry=False):
+        self.here = self.folders[machine]
+        run = erasure(self.admin, self.lake, key)
+        if is_dry:
+            run.look()
+        else:
+            run.carry_out(5)
+        return run.account
+
+    def empty(self, machine):
+        for each in Path(self.folders[machine]).glob("orders-0/*.log"):
+            each.write_bytes(b"")
+
+
+@pytest.fixture
+def machines(admin, lake, tmp_path, monkeypatch):
+    found = Machines(admin, lake, tmp_path, monkeypatch)
+    for machine in (0, 1):
+        found.empty(machine)
+    return found
+
+
+def test_runs_on_all_machines_prove_it_together(machines, lake):
+    assert machines.run(0).unsearched == [
+        f"{machines.folders[1]} of broker 2 is not on this machine: run the command there, too"
+    ]
+    (left,) = (each.path for each in lake.list("_erasures"))
+    assert b"ada" not in lake.read(left)
+    assert not machines.run(1, b"ben").is_proven, "that was for another key"
+    assert machines.run(1, is_dry=True).is_proven
+    assert machines.run(1).is_proven
+    assert machines.run(0, b"ben").is_proven
+    assert not lake.list("_erasures")
+
+
+def test_what_is_found_later_voids_what_was_searched_before(machines, tmp_path):
+    """It may have come from there to here, or from here to there."""
+    assert not machines.run(0).is_proven
+    path = tmp_path / "other" / "orders-0" / "00000000000000000000.log"
+    path.write_bytes(build_batch([Record(0, 1, b"ada", b"v")], codec=0))
+    machines.admin.when_asked = lambda: machines.empty(1) if machines.admin.configs else None
+    assert not machines.run(1).is_proven
+    assert machines.run(0).is_proven
+
+
+def test_a_search_counts_for_a_day(machines, monkeypatch):
+    assert not machines.run(0).is_proven
+    now = module.time.time
+    monkeypatch.setattr(unfinished.time, "time", lambda: now() + unfinished.SEARCHED_S + 60)
+    assert not machines.run(1).is_proven
+
+
+def test_a_delete_that_takes_too_long_is_let_be(admin, lake, folder, monkeypatch):
+    for each in (folder / "orders-0").glob("*.log"):
+        each.write_bytes(b"")
+    typed(lake, "ada")
+    released = threading.Event()
+    monkeypatch.setattr(module.acts, "delete_rows", lambda *_: released.wait(30))
+    monkeypatch.setattr(module, "check_spelling", lambda own, wanted, places: places)
+    run = erasure(admin, lake)
+    run.carry_out(0.5)
+    released.set()
+    assert run.account.unsearched == ["what was deleted at last: time is up (--timeout)"]
+    assert not run.account.is_proven
+
+
+def test_a_typed_table_without_a_log_is_searched(admin, lake):
+    path = lake.local_path("tables/orders/part.parquet")
+    typed(lake, "ada")
+    (written,) = (each.path for each in lake.list("tables/orders") if "part-" in each.path)
+    Path(lake.local_path(written)).rename(path)
+    shutil.rmtree(lake.local_path("tables/orders/_delta_log"))
+    assert "files of older versions" in {each.kind for each in erasure(admin, lake).look()}
+
+
+def test_a_damaged_tables_log_is_one_line(admin, lake):
+    lake.put_durable("tables/orders/_delta_log/00000000000000000000.json", b"{")
+    with pytest.raises(Unsettled, match="tables/orders"):
+        erasure(admin, lake).look()
+
+
+def test_residue_teaches_no_place(admin, lake):
+    """A copy that was never committed may be of a log that was truncated: another record has the offset now."""
+    typed(lake, "ben")
+    batch = build_batch([Record(0, 1, b"ada", b"v")], codec=0)
+    header = ResidueHeader(
+        topic_id=TOPIC_ID,
+        partition=0,
+        start_offset=0,
+        end_offset=0,
+        leader_epochs=(),
+        producer_snapshot=b"",
+    )
+    aborted = UndecodedBatch(kind="aborted", base_offset=0, last_offset=0, data=batch)
+    path = "topics/orders/_residue/partition=0/x.residue"
+    lake.put_durable(path, b"".join(encode_residue(header, [aborted])))
+    run = erasure(admin, lake)
+    assert {each.kind for each in run.look()} == {"local segments", "residue"}
+
+
+def test_statistics_that_only_begin_alike_are_not_of_the_key(admin, lake, folder):
+    for each in (folder / "orders-0").glob("*.log"):
+        each.write_bytes(b"")
+    prefix = "urn:uuid:00000000-0000-0000-0000-"
+    typed(lake, f"{prefix}ben")
+    assert erasure(admin, lake, f"{prefix}ada".encode()).look() == []
+    found = erasure(admin, lake, f"{prefix}ben".encode()).look()
+    assert {each.kind for each in found} == {"rows", "the table's log"}

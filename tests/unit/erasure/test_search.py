@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from numpy.typing import NDArray
 
+from broker.erasure import search
 from broker.erasure.search import (
     FORMER,
     LOGGED,
+    OLD,
     SEGMENTS,
+    TOPIC_TABLE,
     TYPED_TABLE,
     UNREADABLE,
     Search,
@@ -21,10 +28,13 @@ from broker.erasure.search import (
     times_named,
 )
 from broker.erasure.wanted import WantedRecords
+from broker.worker.cache.chunk_files import ChunkKey, encode_chunk, file_name
+from broker.worker.cache.chunks import BatchChunk
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.records.batch import Record, build_batch
 from kafka_ds.records.compression import Codec
 from kafka_ds.segments.checkpoint import encode_partition_metadata
+from kafka_ds.segments.names import REMOTE_CACHE, renamed_folder_name
 
 TOPIC_ID = bytes(range(16))
 
@@ -47,7 +57,7 @@ def test_logs_of_the_topic_and_of_former_ones_are_told_apart(tmp_path: Path) -> 
     log(tmp_path, f"orders-1.{'0' * 32}-delete", held)
     log(tmp_path, "orders-more-1", held)
     # Where a log was truncated, another record has the offset now.
-    wanted = WantedRecords(b"ada", {1: [(4, 4)]})
+    wanted = WantedRecords(b"ada", {1: [4]})
     found = Search(wanted).directory(str(tmp_path), "orders", TOPIC_ID)
     assert sorted((each.kind, each.records) for each in found) == [
         (SEGMENTS, 2),
@@ -57,11 +67,72 @@ def test_logs_of_the_topic_and_of_former_ones_are_told_apart(tmp_path: Path) -> 
     assert not any(each.is_of_topic for each in found), "a log teaches no places"
 
 
-@pytest.mark.parametrize("cut", [1, 30])
-def test_a_log_that_is_being_written_is_read_as_far_as_it_goes(tmp_path: Path, cut: int) -> None:
+@pytest.mark.parametrize("cut", [1, 30, 62])
+def test_what_follows_a_cut_batch_is_not_taken_for_nothing(tmp_path: Path, cut: int) -> None:
+    """It may be written at this moment: then the next search sees it."""
     log(tmp_path, "orders-0", batch(0, b"ada") + batch(1, b"ada")[:-cut])
     found = Search(WantedRecords(b"ada")).directory(str(tmp_path), "orders", TOPIC_ID)
+    assert [(each.kind, each.records) for each in found] == [(SEGMENTS, 1), (UNREADABLE, 0)]
+
+
+@pytest.mark.parametrize("length", [1 << 30, 5 << 20, 200, 20, 0, -5])
+def test_a_damaged_length_hides_no_batches(tmp_path: Path, length: int) -> None:
+    """Neither behind a batch that seems to reach beyond the end, nor behind more than is read at once."""
+    damaged = bytearray(batch(1, b"ben"))
+    damaged[8:12] = length.to_bytes(4, "big", signed=True)
+    before = batch(0, bytes(5 << 20))
+    log(tmp_path, "orders-0", before + bytes(damaged) + batch(2, b"ada"))
+    found = Search(WantedRecords(b"ada")).directory(str(tmp_path), "orders", TOPIC_ID)
+    assert UNREADABLE in [each.kind for each in found]
+
+
+def test_a_log_that_grows_while_it_is_searched_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = batch(0, b"ben") + batch(1, b"ada")
+    log(tmp_path, "orders-0", whole[:-9])
+
+    def written(_: float) -> None:
+        (tmp_path / "orders-0" / "00000000000000000000.log").write_bytes(whole)
+
+    monkeypatch.setattr(search.time, "sleep", written)
+    found = Search(WantedRecords(b"ada")).directory(str(tmp_path), "orders", TOPIC_ID)
     assert [(each.kind, each.records) for each in found] == [(SEGMENTS, 1)]
+
+
+@pytest.mark.parametrize("at", [12, 15])
+def test_a_damaged_file_of_the_cache_is_found(tmp_path: Path, at: int) -> None:
+    key = ChunkKey(topic_id=TOPIC_ID, partition=0, committed_only=True, layout="0" * 16)
+    data = batch(0, b"ada")
+    kept = bytearray(b"".join(encode_chunk(key, BatchChunk(0, (data,), (1,)))))
+    kept[at] ^= 0xFF
+    (tmp_path / REMOTE_CACHE).mkdir()
+    (tmp_path / REMOTE_CACHE / file_name(key, 0, 1)).write_bytes(kept)
+    (found,) = Search(WantedRecords(b"ben")).directory(str(tmp_path), "orders", TOPIC_ID)
+    assert found.kind == UNREADABLE
+
+
+@pytest.mark.parametrize("topic", ["t" * 214, "t-1" + "2" * 230])
+def test_a_deleted_log_whose_name_was_cut_is_searched(tmp_path: Path, topic: str) -> None:
+    """It may be cut after the dash, or look like another topic's."""
+    name = renamed_folder_name(topic, 10, bytes(16), "-delete")
+    log(tmp_path, name, batch(0, b"ada"))
+    found = Search(WantedRecords(b"ada")).directory(str(tmp_path), topic, TOPIC_ID)
+    assert [each.kind for each in found] == [FORMER]
+
+
+def test_a_stray_log_is_searched_by_its_partition(tmp_path: Path) -> None:
+    """Of which a condition may speak."""
+    log(tmp_path, f"orders-3.{'0' * 32}-stray", batch(0, b"ada"))
+    asked: list[int] = []
+
+    def holds(partition: NDArray[Any], rows: pa.RecordBatch) -> NDArray[Any]:
+        asked.append(int(partition))
+        return np.ones(rows.num_rows, np.bool_)
+
+    wanted = WantedRecords(None, holds=holds)
+    (found,) = Search(wanted).directory(str(tmp_path), "orders", TOPIC_ID)
+    assert (found.kind, asked, found.is_of_topic) == (FORMER, [3], False)
 
 
 def test_room_that_was_made_for_a_log_holds_nothing(tmp_path: Path) -> None:
@@ -100,6 +171,22 @@ def test_a_damaged_file_of_a_table_is_found(tmp_path: Path) -> None:
     search = Search(WantedRecords(b"ada"))
     (found,) = search.table(LocalStore(str(tmp_path)), "t", TYPED_TABLE)
     assert (found.kind, found.path) == (UNREADABLE, "t/extra.parquet")
+
+
+@pytest.mark.parametrize("folder", ["topics/orders", "tables/orders"])
+def test_files_of_a_table_without_a_log_are_searched(tmp_path: Path, folder: str) -> None:
+    """The first that write to it may be killed before there is one."""
+    prefix = "_" if folder.startswith("tables") else ""
+    rows = {"partition": [0], "offset": pa.array([1], pa.int64()), "key": [b"ada"]}
+    (tmp_path / folder).mkdir(parents=True)
+    pq.write_table(
+        pa.table({f"{prefix}{name}": column for name, column in rows.items()}),
+        tmp_path / folder / "part.parquet",
+    )
+    kind = TYPED_TABLE if prefix else TOPIC_TABLE
+    store = LocalStore(str(tmp_path))
+    (found,) = Search(WantedRecords(b"ada")).table(store, folder, kind, TOPIC_ID)
+    assert (found.kind, found.is_of_topic) == (OLD, False)
 
 
 def test_a_row_without_an_offset_cannot_be_deleted(tmp_path: Path) -> None:
@@ -165,7 +252,9 @@ def test_a_checksum_of_spark_names_a_key(tmp_path: Path) -> None:
     path = "t/_delta_log/00000000000000000007.crc"
     (tmp_path / path).parent.mkdir(parents=True)
     statistics = {"minValues": {"a": {"_key": "ada"}}, "maxValues": {"n": 3}}
-    (tmp_path / path).write_text(json.dumps({"allFiles": [{"stats": json.dumps(statistics)}]}))
+    (tmp_path / path).write_text(
+        json.dumps({"allFiles": [{"path": "x", "stats": json.dumps(statistics)}]})
+    )
     (tmp_path / "t/_delta_log/.00000000000000000007.crc.crc").write_bytes(b"of Hadoop")
     store = LocalStore(str(tmp_path))
     assert times_named(store, path, b"ada") == 1
@@ -180,5 +269,5 @@ def test_a_log_that_is_cut_while_it_is_searched_ends_there(tmp_path: Path) -> No
     with path.open("r+b") as file:
         slices = slices_of(file.fileno(), 0)
         first = next(slices)
-        file.truncate(len(first) + 20)
-        assert [first, *slices] == [whole[: len(first)], whole[len(first) :][:20]]
+        file.truncate(len(first))
+        assert [first, *slices] == [whole[: len(first)]]

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from broker.erasure import unfinished
@@ -42,13 +43,13 @@ def test_a_second_run_is_refused(store):
 
 def test_what_a_killed_run_has_left_is_taken_over(store):
     first = claim(store)
-    first.settings, first.places = {"a": None}, {0: [(1, 2)]}
+    first.settings, first.places = {"a": None}, {0: np.array([1, 2])}
     unfinished.write(store, "orders", first)
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         ended.wait()
     owned_by(store, process=ended.pid)
     second = claim(store)
-    assert (second.settings, second.places) == ({"a": None}, {0: [(1, 2)]})
+    assert (second.settings, second.places[0].tolist()) == ({"a": None}, [1, 2])
     for act in (unfinished.write, lambda *args: unfinished.release(*args, is_done=True)):
         with pytest.raises(Unsettled, match="has taken over"):
             act(store, "orders", first)
@@ -56,11 +57,11 @@ def test_what_a_killed_run_has_left_is_taken_over(store):
 
 def test_places_stay_until_all_is_proven(store):
     run = claim(store)
-    run.settings, run.places = {"a": "1"}, {0: [(1, 2)]}
+    run.settings, run.places = {"a": "1"}, {0: np.array([1, 2])}
     unfinished.write(store, "orders", run)
     unfinished.release(store, "orders", run, is_done=False)
     left = claim(store)
-    assert (left.settings, left.places) == ({}, {0: [(1, 2)]})
+    assert (left.settings, left.places[0].tolist()) == ({}, [1, 2])
     unfinished.release(store, "orders", left, is_done=True)
     assert unfinished.read(store, "orders", "a") == unfinished.Unfinished("a")
 

@@ -1,19 +1,18 @@
 """A topic's table: what of it may be erased by its offsets, and what a person has to settle first."""
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from broker.erasure.acts import removed_files
+from broker.erasure.acts import RemovedFiles
 from broker.erasure.search import OLD, ROWS, TOPIC_TABLE, TYPED_TABLE, UNREADABLE, Search
 from broker.erasure.unsettled import Unsettled, check_spelling, snapshot_of
 from broker.erasure.wanted import WantedRecords
 from kafka_ds.delta.store.local import LocalStore
-from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.recovery import add_back, give_up
-from kafka_ds.topic.table import TopicTable
-from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
+from tests.fakes.lake_rows import TOPIC_ID, filled_table
 from tests.unit.topic.foreign_commits import foreign_commit
 
 
@@ -24,13 +23,7 @@ def store(tmp_path):
 
 @pytest.fixture
 def table(store):
-    """Ten rows in each of versions 1 to 4."""
-    table = TopicTable(store, "orders")
-    table.open(TOPIC_ID)
-    for start in (0, 10, 20, 30):
-        attempt = uuid_text((start + 1).to_bytes(16, "big"))
-        commit(table, copy_of(table, 0, start, start + 9, attempt=attempt))
-    return table
+    return filled_table(store)
 
 
 def delta(table):
@@ -43,7 +36,11 @@ def found(table, key):
 
 
 def rows(table, key):
-    return [each.places for each in found(table, key) if each.kind == ROWS]
+    return [
+        {partition: offsets.tolist() for partition, offsets in each.places.items()}
+        for each in found(table, key)
+        if each.kind == ROWS
+    ]
 
 
 @pytest.mark.parametrize(
@@ -71,21 +68,26 @@ def test_a_key_that_is_neither_bytes_nor_text_is_not_passed_over(table):
 
 def test_a_place_whose_record_is_another_now_is_let_be(table):
     """An earlier run knew a record there, which was lost with its log."""
-    search = Search(WantedRecords(b"ada", {0: [(5, 5)]}))
+    search = Search(WantedRecords(b"ada", {0: [5]}))
     assert search.table(table.log.store, table.folder, TOPIC_TABLE, TOPIC_ID) == []
 
 
 def test_typed_rows_go_with_records_of_the_same_key(table):
     """A typed table may have decoded the key that is another in the topic."""
     snapshot = snapshot_of(table.log.store, table.folder, TOPIC_ID)
-    known = WantedRecords(b"key-5", {0: [(5, 5)]})
-    assert check_spelling(snapshot, known, {0: [5], 1: [3]}) == {0: [5], 1: []}
-    assert check_spelling(snapshot, known, {0: [99]}) == {0: []}, "it is not in the table yet"
+    wanted = WantedRecords(b"key-5", {0: [5]})
+
+    def may_go(snapshot, partition, *offsets):
+        places = {partition: np.array(offsets)}
+        return check_spelling(snapshot, wanted, places)[partition].tolist()
+
+    assert (may_go(snapshot, 0, 5), may_go(snapshot, 1, 3)) == ([5], [])
+    assert may_go(snapshot, 0, 99) == [], "it is not in the table yet"
     with pytest.raises(Unsettled, match="at offset 7 of partition 0: name the topic's own key"):
-        check_spelling(snapshot, known, {0: [5, 7]})
+        may_go(snapshot, 0, 5, 7)
     delta(table).delete('"offset" = 7')
     gone = snapshot_of(table.log.store, table.folder, TOPIC_ID)
-    assert check_spelling(gone, known, {0: [5, 7]}) == {0: [5, 7]}
+    assert may_go(gone, 0, 5, 7) == [5, 7]
 
 
 def test_while_a_restore_has_taken_offsets_out_nothing_is_done(table):
@@ -111,7 +113,7 @@ def test_offsets_that_were_given_up_may_go(table):
 
 
 def files_gone(table):
-    return removed_files(table.log.store, table.folder, TOPIC_ID)
+    return RemovedFiles(table.log.store, table.folder, TOPIC_ID).now()
 
 
 def test_a_file_that_came_back_is_not_an_older_versions(table):

@@ -1,6 +1,5 @@
 """Deletion vectors: decoded as the protocol has them, and honoured by all who read or rewrite a topic's files."""
 
-import json
 from base64 import b85decode
 from uuid import UUID
 
@@ -21,26 +20,16 @@ from kafka_ds.delta.deletion_vector import (
 )
 from kafka_ds.delta.maintenance import vacuum, write_checkpoint
 from kafka_ds.delta.store.local import LocalStore
-from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.commit_rules import FilesRemoved, Intent, PartitionIntent
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile, read_files
 from kafka_ds.topic.files.rewrite import rewrite_files
 from kafka_ds.topic.recovery import add_back
 from kafka_ds.topic.snapshot import TopicSnapshot
-from kafka_ds.topic.table import TopicTable
 from tests.fakes.deletion_vectors import bitmap, inline, stored
-from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
-from tests.unit.topic.foreign_commits import foreign_commit
+from tests.fakes.lake_rows import TOPIC_ID, attempt_of, commit, copy_of, filled_table
+from tests.unit.topic.foreign_commits import mark
 
 UUID_TEXT = "d2c639aa-8816-431a-aaf6-d3fe2512ff61"
-PROTOCOL = {
-    "protocol": {
-        "minReaderVersion": 3,
-        "minWriterVersion": 7,
-        "readerFeatures": ["deletionVectors"],
-        "writerFeatures": ["deletionVectors", "appendOnly", "invariants"],
-    }
-}
 
 
 @pytest.fixture
@@ -50,35 +39,7 @@ def store(tmp_path):
 
 @pytest.fixture
 def table(store):
-    """Ten rows in each of versions 1 to 4."""
-    table = TopicTable(store, "orders")
-    table.open(TOPIC_ID)
-    for start in range(0, 40, 10):
-        commit(table, copy_of(table, 0, start, start + 9, attempt=attempt_of(start)))
-    return table
-
-
-def attempt_of(start):
-    return uuid_text((start + 1).to_bytes(16, "big"))
-
-
-def mark(table, start, positions, *, vector=None):
-    """DELETE as Spark does it where vectors are on; gives the version."""
-    snapshot = table.read()
-    (entry,) = snapshot.find(0, start, start)
-    of_file = {"path": entry.action_path, "partitionValues": {"partition": "0"}, "size": entry.size}
-    add = {**of_file, "modificationTime": 1, "dataChange": True}
-    low, high = {"offset": start}, {"offset": start + 9}
-    stats = {"numRecords": 10, "minValues": low, "maxValues": high, "tightBounds": False}
-    add["stats"] = json.dumps(stats)
-    add["deletionVector"] = vector or inline(positions)
-    remove = {**of_file, "dataChange": True}
-    if entry.vector is not None:
-        remove["deletionVector"] = action_of(entry.vector)
-    first = [] if snapshot.protocol["minReaderVersion"] == 3 else [PROTOCOL]
-    return foreign_commit(
-        table.log.store, *first, {"remove": remove}, {"add": add}, operation="DELETE"
-    )
+    return filled_table(store)
 
 
 def offsets(snapshot):

@@ -11,7 +11,6 @@ from kafka_ds.delta.commit import PlainChange
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.maintenance import vacuum, write_checkpoint
 from kafka_ds.delta.store.local import LocalStore
-from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.commit_rules import PartitionIntent
 from kafka_ds.topic.files.parquet import FileReader, read_files
 from kafka_ds.topic.missing import missing_files_of
@@ -26,7 +25,15 @@ from kafka_ds.topic.recovery import AddedBack, add_back, give_up, missing_ranges
 from kafka_ds.topic.schemas import TOPIC_SCHEMA
 from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
-from tests.fakes.lake_rows import TOPIC_ID, batch_of, commit, copy_of
+from tests.fakes.lake_rows import (
+    TOPIC_ID,
+    attempt_of,
+    batch_of,
+    commit,
+    copies,
+    copy_of,
+    filled_table,
+)
 from tests.unit.topic.foreign_commits import foreign_commit
 
 OTHER_ID = bytes(range(2, 18))
@@ -39,21 +46,7 @@ def store(tmp_path):
 
 @pytest.fixture
 def table(store):
-    """Ten rows in each of versions 1 to 4."""
-    table = TopicTable(store, "orders")
-    table.open(TOPIC_ID)
-    copies(table, 0, 10, 20, 30)
-    return table
-
-
-def attempt_of(number):
-    return uuid_text(number.to_bytes(16, "big"))
-
-
-def copies(table, *starts, topic_id=TOPIC_ID):
-    for start in starts:
-        part = copy_of(table, 0, start, start + 9, attempt=attempt_of(start + 1))
-        commit(table, part, topic_id=topic_id)
+    return filled_table(store)
 
 
 def delta(table):
@@ -147,7 +140,7 @@ def test_a_file_beyond_the_tiered_end_was_never_in_the_table_whatever_it_is_call
     """Its offsets are yet to be given out: a copy that did not commit left it, say."""
     add = next(each["add"] for each in table.log.read_version(4) if "add" in each)
     stats = {"numRecords": 10, "minValues": {"offset": 50}, "maxValues": {"offset": 59}}
-    name = data_file(0, 50, attempt_of(51))
+    name = data_file(0, 50, attempt_of(50))
     foreign_commit(table.log.store, {"add": {**add, "path": name, "stats": json.dumps(stats)}})
     for each in readers(table):
         assert [path.rpartition("/")[2] for path in each.quarantined] == [name.rpartition("/")[2]]
@@ -157,7 +150,7 @@ def test_a_file_beyond_the_tiered_end_was_never_in_the_table_whatever_it_is_call
 def test_quarantine_by_an_earlier_release_is_withdrawn(table):
     delta(table).restore(2)
     delta(table).restore(4)
-    paths = [f"partition=0/{start:020d}-{attempt_of(start + 1)}.parquet" for start in (20, 30)]
+    paths = [f"partition=0/{start:020d}-{attempt_of(start)}.parquet" for start in (20, 30)]
     marks = [complaint_mark(6), *map(quarantine_mark, paths)]
     actions = [{"txn": {"appId": each, "version": 6}} for each in marks]
     table.log.commit(table.log.begin(PlainChange("QUARANTINE", actions=actions)), read_version=6)
@@ -178,7 +171,7 @@ def test_files_of_an_earlier_topic_of_the_same_name_are_not_this_ones(table):
     table.retire(TOPIC_ID)
     table.open(OTHER_ID)
     copies(table, 0, topic_id=OTHER_ID)
-    part = copy_of(table, 0, 10, 19, attempt=attempt_of(77), offsets=[19])
+    part = copy_of(table, 0, 10, 19, attempt=attempt_of(76), offsets=[19])
     commit(table, part, topic_id=OTHER_ID)
     delta(table).delete('"offset" = 19')
     before = table.read().version
@@ -369,7 +362,7 @@ def test_a_mark_that_is_settled_settles_no_other_of_the_same_file(table, is_newe
 
 def test_add_back_begins_anew_if_one_partition_gets_another_leader(table, monkeypatch):
     """Else it would say of that partition that nothing is missing, and bring nothing back."""
-    part = copy_of(table, 1, 0, 9, attempt=attempt_of(99))
+    part = copy_of(table, 1, 0, 9, attempt=attempt_of(98))
     commit(table, part)
     delta(table).restore(1)
     assert missing(table) == [(10, 39)] and missing(table, 1) == [(0, 9)]
