@@ -224,7 +224,7 @@ class Log:
     def append_as_follower(self, records: memoryview, *, leader_epoch: int, now_ms: int) -> int:
         """Append the leader's batches, none of a later epoch than `leader_epoch`; returns their bytes.
 
-        Raises: KafkaError: CORRUPT_MESSAGE for damage and for offsets that go back, KAFKA_STORAGE_ERROR for a disk
+        Raises KafkaError: CORRUPT_MESSAGE for damage and for offsets that go back, KAFKA_STORAGE_ERROR for a disk
         error. What came before stays appended.
         """
         appended = 0

@@ -200,7 +200,7 @@ async def end_of_lake(
     That is after the range that holds `offset`, the last one below the leader's local log (KIP-405); or after the
     lake's end for None (KIP-1023).
 
-    Raises: KafkaError: the lake does not answer.
+    Raises KafkaError: the lake does not answer.
     """
     if tier is None or not partition.log.config.remote_storage_enable:
         raise KafkaError(

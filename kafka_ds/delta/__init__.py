@@ -1,4 +1,4 @@
-"""Pure: Delta tables of any content: actions, the log and its next version, snapshots, checkpoints, upkeep, the store.
+"""Pure: Delta tables of any content: actions, the log and its next version, snapshots, checkpoints, maintenance, store.
 
-It knows nothing of Kafka. `log.py` is where to begin.
+It knows nothing of Kafka. Begin with `log.py`.
 """

@@ -1,7 +1,7 @@
 """Pure: the lines of a Delta commit, as values in and out.
 
 Reader version 1 and writer version 2, the protocol that every engine reads; an action is a dict with one key, as in the
-log. What is ours rides in the commitInfo under `kafkaDs`, where every engine passes it over.
+log. kafka-ds' own data is in the commitInfo under `kafkaDs`, which other engines ignore.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ MIN_READER_VERSION = 1
 MIN_WRITER_VERSION = 2
 ENGINE = f"kafka-ds/{VERSION}"
 OURS = "kafkaDs"
-# What kind of table of ours a table is, in its configuration.
+# The kind of a kafka-ds table, in its configuration.
 KIND_KEY = "kafkaDs.kind"
 DAY_MS = 86_400_000
-# With this property an engine's checkpoint forgets each number whose time is longer ago than that says, or that has
-# none: ours must outlive any retention. The last second of the year 9999.
+# With this property an engine's checkpoint drops each `txn` whose time is longer ago than that, or that has none: those
+# of kafka-ds must outlive any retention. The last second of the year 9999.
 TXN_RETENTION_KEY = "delta.setTransactionRetentionDuration"
 NEVER_EXPIRES_MS = 253_402_300_799_000
 LOG_RETENTION_MS_MIN = 7 * DAY_MS
@@ -50,7 +50,7 @@ def metadata_action(
     configuration: Mapping[str, str],
     created_ms: int,
 ) -> Action:
-    """What the table is: schema, partitioning, properties."""
+    """The table's schema, partitioning, properties."""
     return {
         "metaData": {
             "id": table_id,
@@ -73,7 +73,7 @@ def add_action(
     data_change: bool = True,
     tags: Mapping[str, str] | None = None,
 ) -> Action:
-    """A file comes in; `path` is already encoded."""
+    """A file is added; `path` is already encoded."""
     add: dict[str, Any] = {
         "path": path,
         "partitionValues": dict(partition_values),
@@ -97,7 +97,7 @@ def remove_action(
     rows: int = -1,
     vector: Mapping[str, Any] | None = None,
 ) -> Action:
-    """A file goes out of the table; `path` and `vector` (its deletion vector) as its add action spelled them.
+    """A file is removed from the table; `path` and `vector` (its deletion vector) as its add action spelled them.
 
     `rows`: how many are left of it, -1: not known.
     """
@@ -131,7 +131,7 @@ def commit_info_action(
     parameters: Mapping[str, str],
     ours: Mapping[str, Any],
 ) -> Action:
-    """Who made the commit of these actions, what it did, and what is ours alone to read.
+    """The commitInfo: the writer, the operation, and kafka-ds' own data.
 
     `read_version` is the one that it was decided on, -1 if there was none.
     """
@@ -157,7 +157,9 @@ def _is_of_file(action: Action) -> bool:
 
 
 def _metrics(actions: Sequence[Action]) -> dict[str, str]:
-    """What a commit did to files, under Delta's names: of a write, or of a DELETE or an OPTIMIZE if files go out."""
+    """What a commit did to files, under Delta's names: of a write, or of a DELETE or an OPTIMIZE if files are
+    removed.
+    """
     adds = [each["add"] for each in actions if "add" in each]
     removes = [each["remove"] for each in actions if "remove" in each]
     added_bytes, rows = sum(each["size"] for each in adds), _rows(adds)
@@ -178,7 +180,7 @@ def _metrics(actions: Sequence[Action]) -> dict[str, str]:
 
 
 def _rows(files: Sequence[Mapping[str, Any]]) -> int | None:
-    """How many rows files have, without those that a vector deletes; None where one of them does not say."""
+    """How many rows files have, without those that a vector deletes; None if one of them has no count."""
     counts = [json.loads(each.get("stats") or "{}").get("numRecords") for each in files]
     deleted = sum((each.get("deletionVector") or {}).get("cardinality", 0) for each in files)
     return None if None in counts else sum(counts) - deleted
@@ -191,9 +193,9 @@ def encode_actions(actions: Iterable[Action]) -> bytes:
 
 
 def decode_actions(body: bytes, name: str) -> list[Action]:
-    """The actions of a commit file; CorruptLog names the file where it holds anything else.
+    """The actions of a commit file; CorruptLog names the file if it holds anything else.
 
-    No engine commits nothing: an empty file lost what was in it, with the power, and nobody knows what that was.
+    No engine commits nothing: an empty file lost its content in a power failure, and nothing else has it.
     """
     actions = []
     try:
@@ -213,7 +215,7 @@ def decode_actions(body: bytes, name: str) -> list[Action]:
 
 
 def commit_info(actions: Iterable[Action]) -> Mapping[str, Any]:
-    """The commitInfo of a version; empty where its writer left none."""
+    """The commitInfo of a version; empty if its writer left none."""
     for action in actions:
         info = action.get("commitInfo")
         if isinstance(info, dict):
@@ -222,13 +224,13 @@ def commit_info(actions: Iterable[Action]) -> Mapping[str, Any]:
 
 
 def ours_of(actions: Iterable[Action]) -> Mapping[str, Any] | None:
-    """What a writer of ours said in a commit, None for the commits of other engines."""
+    """kafka-ds' own data in a commit, None for the commits of other engines."""
     ours = commit_info(actions).get(OURS)
     return ours if isinstance(ours, dict) else None
 
 
 def interval_ms(text: str) -> int | None:
-    """Milliseconds of a table property such as `interval 7 days`; None where it cannot be read."""
+    """Milliseconds of a table property such as `interval 7 days`; None if it cannot be read."""
     words = text.lower().removeprefix("interval ").split()
     units = {
         "week": 7 * DAY_MS,

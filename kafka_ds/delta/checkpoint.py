@@ -48,7 +48,7 @@ class FilesElsewhere(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointState:
-    """What a checkpoint says; the default is a table before version 0."""
+    """The content of a checkpoint; the default is a table before version 0."""
 
     version: int = -1
     protocol: Mapping[str, Any] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class CheckpointState:
     txns: Mapping[str, int] = field(default_factory=dict)
     files: FileColumns = field(default_factory=lambda: FileColumns.of_entries("", ()))
     removed: tuple[pa.ChunkedArray, ...] = ()
-    """The paths of files that went out, as the log spells them, as long as tombstones are kept."""
+    """The paths of removed files, as the log spells them, as long as tombstones are kept."""
 
 
 def read_checkpoint(
@@ -111,7 +111,7 @@ def _one(table: str, parts: Sequence[FileColumns | list[FileEntry]]) -> FileColu
 
 
 def is_torn(store: Store, table: str, version: int, paths: Sequence[str]) -> bool:
-    """Whether a checkpoint's files are there but hold no checkpoint. Raises the store's error if it is away."""
+    """Whether a checkpoint's files exist but hold no checkpoint. Raises the store's error if it is unavailable."""
     bodies = [store.read(path) for path in paths]
     try:
         _state_of(table, version, bodies)

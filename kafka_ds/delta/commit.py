@@ -1,8 +1,8 @@
-"""Pure: one commit on its way: what it says, which versions it tried, what came between.
+"""Pure: one commit on its way: its content, the versions it tried, and what came between.
 
 - A commit is known by its id alone: an answer may be lost, and a lost answer looks like a conflict.
-- Each version that another writer took is inspected before the next try; what it says may end the attempt.
-- For one version the bytes never change: while its fate is open, the same bytes are tried again.
+- Each version that another writer took is inspected before the next try; it may end the attempt.
+- For one version the bytes never change: while its outcome is unknown, the same bytes are tried again.
 - Files may be deleted only when every tried version is seen to be another writer's.
 """
 
@@ -21,17 +21,17 @@ from kafka_ds.delta.actions import (
     ours_of,
 )
 
-# An attempt whose files are older than this ends when somebody vacuumed meanwhile: the files may be
-# among those that went. (Orphans live for days: see `maintenance`.)
+# An attempt whose files are older than this ends when another writer vacuumed meanwhile: the files may be among those
+# that were deleted. (Orphans live for days: see `maintenance`.)
 FILES_AGE_MS_MAX = 3_600_000
-# How engines announce the age from which on files go; the first one that is there counts.
+# How engines announce the age from which on files are deleted; the first that is there counts.
 ANNOUNCED_AGES = ("specifiedRetentionMillis", "defaultRetentionMillis")
 
 
 def vacuumed_age_ms(actions: Sequence[Action]) -> int | None:
-    """If a version announces that files go which no version refers to, or says that they went: from which age on.
+    """If a version announces, or reports, the deletion of files that no version refers to: from which age on.
 
-    The retention that a VACUUM announces, at most `FILES_AGE_MS_MAX`, which also stands for what it does not say.
+    The retention that a VACUUM announces, at most `FILES_AGE_MS_MAX`, which is also the default.
     """
     info = commit_info(actions)
     if not str(info.get("operation", "")).startswith("VACUUM"):
@@ -65,7 +65,7 @@ class FilesMayBeGone(Conflict):
 
 
 class CommitError(Exception):
-    """A commit did not come to an end that is known to be good."""
+    """A commit did not reach an end that is known to be good."""
 
     def __init__(self, message: str, attempt: Attempt) -> None:
         super().__init__(message)
@@ -81,7 +81,7 @@ class FateUnknown(CommitError):
 
 
 class VersionsGone(CommitError):
-    """Versions in between were cleaned up: read the table anew and decide again."""
+    """Versions in between were cleaned up: read the table again and decide again."""
 
 
 class Contended(NotCommitted):
@@ -97,7 +97,7 @@ class Change(Protocol):
 
     @property
     def parameters(self) -> Mapping[str, str]:
-        """What the history says of the operation beside its name."""
+        """The operation's parameters in the history."""
 
     @property
     def has_files(self) -> bool:
@@ -164,7 +164,7 @@ class Attempt:
 
     @property
     def open_version(self) -> int | None:
-        """The version whose fate must be settled first, if there is one."""
+        """The version whose outcome must be settled first, if there is one."""
         return self._version if self.tried_versions.get(self._version) is Fate.OPEN else None
 
     @property
@@ -192,9 +192,9 @@ class Attempt:
         return self._body
 
     def trying(self, version: int, *, known_ms: int) -> bool:
-        """From now on `version` may hold this commit; True when it could before already.
+        """From now on `version` may hold this commit; True if it could before already.
 
-        Nobody had made the version by `known_ms`, as far as is known before the first try.
+        The version did not exist at `known_ms`, as far as is known before the first try.
         """
         before = self.tried_versions.get(version) is Fate.OPEN
         self.tried_versions[version] = Fate.OPEN

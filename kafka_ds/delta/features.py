@@ -1,10 +1,9 @@
-"""Pure: which table features ask for what is not written here, and the SQL with which each is undone.
+"""Pure: which table features demand what is not written here, and the SQL with which each is undone.
 
-A feature that is listed (or implied by a version) asks something of a writer only while it is active, by a property or
-by what the schema says of a column. Some ask as soon as they are listed; those that are not known here stop writers.
-Deletion vectors ask nothing more, as files are added whole and removed with the vectors they have;
-`checkpointProtection` allows a clean-up that makes no checkpoint and takes away none newer than what it cuts, as
-`clean_log` is.
+A feature that is listed (or implied by a version) demands something of a writer only while it is active, by a property
+or by a column's schema. Some demand it as soon as they are listed; unknown ones stop writers. Deletion vectors demand
+nothing more, as files are added whole and removed with the vectors they have; `checkpointProtection` allows a clean-up
+that makes no checkpoint and removes none newer than what it truncates, as `clean_log` is.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 READER_VERSION_WITH_FEATURES = 3
 WRITER_VERSION_WITH_FEATURES = 7
 
-# Those that are passed over where nothing below says that they are active.
+# Ignored unless something below shows that they are active.
 KNOWN_FEATURES = frozenset(
     {
         "allowColumnDefaults",
@@ -61,7 +60,7 @@ _ACTIVE = {
     "delta.checkpointPolicy": ("v2",),
 }
 _CONSTRAINT = "delta.constraints."
-# What the schema says of a column → what that is called.
+# A column's schema → its feature.
 _OF_COLUMNS = {
     "delta.invariants": "has an invariant",
     "delta.generationExpression": "is generated",
@@ -72,7 +71,7 @@ _DEFAULT = "CURRENT_DEFAULT"
 
 
 def unsupported(protocol: Mapping[str, Any], metadata: Mapping[str, Any]) -> str | None:
-    """The feature that asks for what is not done here as soon as it is listed; None if there is none."""
+    """The feature that demands what is not done here as soon as it is listed; None if there is none."""
     reader, writer = protocol.get("minReaderVersion", 1), protocol.get("minWriterVersion", 1)
     if reader > READER_VERSION_WITH_FEATURES or writer > WRITER_VERSION_WITH_FEATURES:
         return f"reader version {reader} and writer version {writer} are not known here"
@@ -90,9 +89,9 @@ def unsupported(protocol: Mapping[str, Any], metadata: Mapping[str, Any]) -> str
 
 
 def active(metadata: Mapping[str, Any], own_columns: Collection[str]) -> str | None:
-    """The active feature under which our rows or commits would be wrong; None if there is none.
+    """The active feature under which rows or commits of kafka-ds would be wrong; None if there is none.
 
-    Of `own_columns` each row has a value: a default of theirs is never used.
+    Each row has a value for `own_columns`: their defaults are never used.
     """
     configuration = metadata.get("configuration", {})
     for name, values in _ACTIVE.items():

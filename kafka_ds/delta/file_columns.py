@@ -1,4 +1,4 @@
-"""Pure: the files of a table as columns, as a checkpoint has them. An entry is made only when somebody asks for it.
+"""Pure: the files of a table as columns, as a checkpoint has them. Entries are made on demand.
 
 A table has tens of thousands of files, and a reader looks at a few. What is needed of all of them (offsets, times,
 sizes) stays in arrays; files that later commits add or remove are kept beside the arrays. A path is found by scanning

@@ -2,8 +2,8 @@
 
 A commit is `_delta_log/N.json` by put-if-absent: each version has one winner. An exception is not "not committed", and
 "exists" is not "lost": version N is read back, and the commit id in it decides; while it cannot be read, FateUnknown is
-raised, with which the same attempt is committed again. Put-if-absent is exclusive only while version N still exists, so
-what is known of the newest version is worth nothing after a quarter of the log's retention. One thread at a time.
+raised, and the same attempt is committed again. Put-if-absent is exclusive only while version N still exists, so the
+known newest version is worth nothing after a quarter of the log's retention. One thread at a time.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from kafka_ds.delta.store.store import NotWritten, Store
 # The pauses between tries of the same bytes at the same version: 1.5 s in all.
 RETRY_PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8)
 VERSIONS_TRIED_MAX = 1000
-# Whoever cuts a log leaves the versions of a minute at least.
+# A log that is cleaned up keeps at least the versions of a minute.
 SEEN_MS = 60_000
-# A clock that is set right bit by bit does not go on by so much between two looks at it.
+# A clock that is adjusted gradually moves by less between two looks at it.
 LEAP_MS = 1_000
 
 
 class ForeignTable(Exception):
-    """A folder of the lake holds something that is not a table of ours; the message names it."""
+    """A folder of the lake holds something that is not a table of kafka-ds; the message names it."""
 
 
 class LogClock(Protocol):
@@ -75,8 +75,8 @@ class SystemLogClock:
     """The machine's clocks.
 
     A virtual machine that was paused, or brought back from a snapshot, may find that no clock but the time of day has
-    gone on. So where that leaps ahead of the clock that counts sleep, the leap counts as sleep. (Until somebody has set
-    the time of day anew, nothing on the machine tells of the pause.)
+    advanced. So if that leaps ahead of the clock that counts sleep, the leap counts as sleep. (Until the time of day is
+    set again, nothing on the machine shows the pause.)
     """
 
     def __init__(self) -> None:
@@ -150,7 +150,7 @@ class DeltaLog:
 
     @property
     def known_version(self) -> int | None:
-        """The newest version that was met, without a request; None where none was looked for."""
+        """The newest version that was met, without a request; None if none was looked for."""
         return self._latest
 
     def latest_version(self) -> int:
@@ -168,7 +168,7 @@ class DeltaLog:
         return version
 
     def _relist_if_cut(self, version: int) -> int:
-        """The newest version if nothing follows this one: somebody may have cleaned up more than the table allows."""
+        """The newest version if none follows; the log may have been cleaned up further than the table allows."""
         now_ms = self.clock.boot_ms()
         if version < 0 or now_ms - self._seen_ms < SEEN_MS:
             return version
@@ -235,7 +235,7 @@ class DeltaLog:
         for entry in self.store.list(self.table):
             if not entry.path.rpartition("/")[2].startswith("."):
                 if self.exists():
-                    return False  # Somebody has made it since it was looked for.
+                    return False  # Another writer has created it meanwhile.
                 raise ForeignTable(f"{self.store.uri(self.table)} holds files but is no table")
 
         def refuse(version: int, actions: Sequence[Action]) -> None:
@@ -260,10 +260,10 @@ class DeltaLog:
         return Attempt(change, commit_id=secrets.token_hex(16), begun_ms=self.clock.boot_ms())
 
     def commit(self, attempt: Attempt, *, read_version: int) -> int:
-        """Commit what was decided on the table as of `read_version`; gives the version won.
+        """Commit what was decided on the table as of `read_version`; returns the version won.
 
-        Raises Conflict where a version in between ends the attempt, and a CommitError where the store
-        or the log let no end be reached. After FateUnknown, commit the same attempt again.
+        Raises Conflict if a version in between ends the attempt, and a CommitError if no end could be reached. After
+        FateUnknown, commit the same attempt again.
         """
         if attempt.won_version is not None:
             return attempt.won_version
@@ -313,7 +313,7 @@ class DeltaLog:
             return version
 
     def _won(self, attempt: Attempt, version: int) -> bool:
-        """Try one version until its fate is known; False if it is another writer's."""
+        """Try one version until its outcome is known; False if it is another writer's."""
         began_ms = self.clock.boot_ms()
         name = self.path(commit_file(version))
         body = attempt.body(version, self.clock.wall_ms())
@@ -348,7 +348,7 @@ class DeltaLog:
         raise FateUnknown(f"{name}: {failure}", attempt) from failure
 
     def _has_passed(self, attempt: Attempt, version: int) -> bool:
-        """Whether a version whose fate is open is gone: a store may refuse what would stand behind a hole."""
+        """Whether a version with an unknown outcome is gone: a store may refuse a version that follows a hole."""
         if not self.is_long_past(attempt.known_ms):
             return False
         with contextlib.suppress(OSError):
@@ -357,9 +357,9 @@ class DeltaLog:
         return False
 
     def _confirm_win(self, attempt: Attempt, version: int, was_open: bool) -> None:
-        """After a long pause a version may be won that was cleaned up long ago: see that it was not.
+        """After a long pause an old, cleaned up version may be won: check that it was not.
 
-        The pause may also have come before the answer: then the table has gone on with what was won.
+        The pause may also have come before the answer: then later commits follow the won version.
         """
         known_free = self._latest is not None and self._latest < version
         if known_free and not self._is_stale():
@@ -369,17 +369,17 @@ class DeltaLog:
             return
         self._latest = None
         if version in listing.commits and version not in listing.checkpoints:
-            # It came after the clean-up, which takes a version together with its checkpoint, and may end at one with
-            # both. Where it is gone by now, nobody can tell: nothing is deleted.
+            # It came after the clean-up, which removes a version together with its checkpoint, and may end at one with
+            # both. If it is gone by now, that cannot be known: nothing is deleted.
             self.store.delete(self.path(commit_file(version)))
             if not was_open:
                 attempt.lost(version)
         raise VersionsGone(f"{self.table}: version {version} is long past", attempt)
 
     def _confirm_found(self, attempt: Attempt, version: int) -> None:
-        """A version found to be ours counts, unless it may have come after its like was cleaned up.
+        """A version found to be this commit counts, unless it may have come after its predecessor was cleaned up.
 
-        It cannot when little time has gone by since the version was known to be free. Later it must stand among its
+        It cannot if little time has passed since the version was known to be free. Later it must stand among its
         neighbours. In doubt nothing is decided, nothing deleted.
         """
         if not self.is_long_past(attempt.known_ms):
@@ -390,7 +390,7 @@ class DeltaLog:
         raise VersionsGone(f"{self.table}: version {version} may be long past", attempt)
 
     def is_long_past(self, seen_ms: int) -> bool:
-        """Whether so much time has gone by since `seen_ms` that versions may have been cleaned up."""
+        """Whether so much time has passed since `seen_ms` that versions may have been cleaned up."""
         return self.clock.boot_ms() - seen_ms > self.log_retention_ms // 4
 
     def _is_stale(self) -> bool:
@@ -417,9 +417,9 @@ class DeltaLog:
 
 
 def _is_in_place(listing: LogListing, version: int) -> bool:
-    """Whether a version that is there cannot have come after its like was cleaned up.
+    """Whether an existing version cannot have come after its predecessor was cleaned up.
 
-    A clean-up takes all up to some version, which lies below a checkpoint and below what came since.
+    A clean-up removes all up to some version, which lies below a checkpoint and below what came since.
     """
     if all(each < version for each in listing.checkpoints):
         return True

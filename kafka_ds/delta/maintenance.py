@@ -1,9 +1,9 @@
-"""Shell: the upkeep of a table: checkpoints, the log's clean-up, the removal of orphans.
+"""Shell: the maintenance of a table: checkpoints, the log's clean-up, the removal of orphans.
 
 - Nothing is unlinked before its replacement was made durable, read again and compared, whoever wrote it.
 - The log is cleaned oldest first, only below a checkpoint that is itself older than the retention (see `log`).
-- A vacuum is announced by a commit before any file goes; who commits after it gives up files that are old (`commit`).
-- The store's own times say how old a file is: this machine's clock may be days ahead, so it makes nothing old.
+- A vacuum is announced by a commit before any file is deleted; later commits give up old files (`commit`).
+- The store's own times decide how old a file is: this machine's clock may be days ahead.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from kafka_ds.delta.snapshot import NoSuchVersion, TableSnapshot
 from kafka_ds.delta.store.store import TEMPORARY_SUFFIX, StoreEntry
 
 CHECKPOINT_INTERVAL = 100
-# Attempts give up files after an hour once a vacuum was announced: the horizon is far beyond that.
+# After an announced vacuum attempts give up files that are an hour old: the horizon is far beyond that.
 ORPHAN_AGE_MS_MIN = DAY_MS
 ORPHAN_AGE_MS = 7 * DAY_MS
-# A version that is in the log is one that can be read.
+# A version in the log counts only if it can be read.
 KEPT_PROPERTIES = ("delta.logRetentionDuration", "delta.deletedFileRetentionDuration")
 
 
 class BadCheckpoint(Exception):
-    """A checkpoint does not hold what its version holds; it was taken away again."""
+    """A checkpoint does not hold what its version holds; it was removed again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upkeep:
-    """What a round of maintenance did."""
+    """The result of a round of maintenance."""
 
     checkpoint_version: int | None
     log_files_deleted: int
@@ -64,7 +64,7 @@ def maintain(
     interval: int = CHECKPOINT_INTERVAL,
     keep_from: int | None = None,
 ) -> Upkeep:
-    """A checkpoint where one is due, and the clean-up of what it makes superfluous."""
+    """Write a checkpoint if one is due, and clean up what it makes superfluous."""
     latest = log.latest_version()
     due = latest - (log.last_checkpoint() or 0) >= interval
     version = _write_where_one_may_be_torn(log) if due else None
@@ -73,7 +73,7 @@ def maintain(
 
 
 def _write_where_one_may_be_torn(log: DeltaLog) -> int:
-    """Take away first what would keep a checkpoint from being written or proven: one that is torn or not true."""
+    """Remove first what would keep a checkpoint from being written or verified: a torn or wrong one."""
     for version in sorted(log.listing().checkpoints, reverse=True):
         if not is_disproved(log, version):
             break
@@ -87,9 +87,9 @@ def _write_where_one_may_be_torn(log: DeltaLog) -> int:
 
 
 def is_disproved(log: DeltaLog, version: int) -> bool:
-    """Whether the log before a checkpoint of any engine says otherwise than it does, as far as that is there.
+    """Whether the log before a checkpoint of any engine contradicts it, as far as that is there.
 
-    An engine may have left out numbers (`txn` actions), as it was told to forget them.
+    An engine may have left out `txn` actions, if it was set to drop them.
     """
     expected = TableSnapshot(log, reads_vectors=True, base_before=version)
     try:
@@ -107,7 +107,7 @@ def is_disproved(log: DeltaLog, version: int) -> bool:
 
 
 def write_checkpoint(log: DeltaLog) -> int:
-    """Write a checkpoint of the newest version, make it durable, and prove it; gives its version."""
+    """Write a checkpoint of the newest version, make it durable, and verify it; returns its version."""
     table = DeltaTable(log.store.uri(log.table), storage_options=log.store.delta_options)
     version = table.version()
     expected = TableSnapshot(log, reads_vectors=True)
@@ -125,9 +125,9 @@ def write_checkpoint(log: DeltaLog) -> int:
 
 
 def _drop_checksums(log: DeltaLog, paths: Iterable[str]) -> None:
-    """Of files written over: what Hadoop has put beside them in a folder is of what Spark had written there before.
+    """Remove checksums that Hadoop has put beside files that Spark wrote there before.
 
-    Spark would refuse `_last_checkpoint` by it, try again for seconds, and list the log.
+    Otherwise Spark would refuse `_last_checkpoint`, try again for seconds, and list the log.
     """
     for path in paths:
         folder, _, name = path.rpartition("/")
@@ -158,7 +158,7 @@ def _says(found: CheckpointState, expected: TableSnapshot) -> bool:
 
 
 def _drop_checkpoint(log: DeltaLog, version: int) -> None:
-    """Take a checkpoint away, and first what names it."""
+    """Remove a checkpoint, and first what names it."""
     if log.last_checkpoint() == version:
         log.store.delete(log.path(last_checkpoint_file()))
     for path in log.listing(start=version).checkpoints.get(version, ()):
@@ -172,9 +172,9 @@ def clean_log(
     retention_ms: int | None = None,
     keep_from: int | None = None,
 ) -> int:
-    """Delete the log's files that no state since the retention needs; gives their number.
+    """Delete the log's files that no state since the retention needs; returns their number.
 
-    `keep_from` is a version from which on every commit is needed by somebody.
+    `keep_from` is a version from which on every commit is needed.
     """
     folder = log.path(LOG_FOLDER)
     entries = log.store.list(folder)
@@ -243,11 +243,11 @@ def vacuum(
     kept: Callable[[TableSnapshot], Iterable[str]] = lambda snapshot: (),
     dry_run: bool = False,
 ) -> list[str]:
-    """Delete the files that no version since the horizon refers to; gives their paths.
+    """Delete the files that no version since the horizon refers to; returns their paths.
 
     A table that keeps its history, or the files it no longer needs, for longer than `older_than_ms` keeps them so long.
-    `lost` are files in folders that begin with an underscore, of which no version says that they may go; `kept` gives
-    those that stay though no version refers to them.
+    `lost` are files in folders that begin with an underscore, which no version mentions; `kept` returns those that stay
+    though no version refers to them.
     """
     if older_than_ms < ORPHAN_AGE_MS_MIN:
         raise ValueError(f"older_than_ms={older_than_ms}: orphans live a day at least")
@@ -277,7 +277,7 @@ def _modified_ms(log: DeltaLog, version: int) -> int:
 
 
 def _kept_ms(snapshot: TableSnapshot) -> list[int]:
-    """How long the table says that its older versions can be read."""
+    """How long the table keeps its older versions readable."""
     texts = (snapshot.configuration.get(name, "") for name in KEPT_PROPERTIES)
     return [interval_ms(text) or 0 for text in texts]
 
@@ -334,10 +334,10 @@ def _removed_since(log: DeltaLog, horizon_ms: int) -> set[str]:
 
 
 def drop_torn_checkpoints(log: DeltaLog) -> list[int]:
-    """Take away checkpoints that cannot be read, where the log goes on without them.
+    """Remove checkpoints that cannot be read, where the log goes on without them.
 
-    Others write checkpoints without fsync; after a loss of power one may be there and empty, and engines that
-    trust `_last_checkpoint` would not open the table.
+    Others write checkpoints without fsync; after a loss of power one may be there and empty, and engines that trust
+    `_last_checkpoint` would not open the table.
     """
     dropped = []
     listing = log.listing()

@@ -53,7 +53,7 @@ def encode_path(path: str) -> str:
 def resolve_path(table: str, action_path: str) -> str:
     """Where the file of an add or remove action lies: relative to the lake, or absolute."""
     if ":" not in action_path and "%" not in action_path and not action_path.startswith("/"):
-        return f"{table}/{action_path}"  # As ours are spelled: a table has thousands of them.
+        return f"{table}/{action_path}"  # As kafka-ds spells them: a table has thousands of them.
     path = unquote(action_path)
     parts = urlsplit(action_path)
     if parts.scheme == "file":

@@ -54,8 +54,9 @@ class TableSnapshot:
         self.files = FileMap()
         """By path, relative to the lake or absolute: engines encode the same path differently."""
         self.gone_before_ms = 0
-        """Files begun at that time or before it, and not committed yet, may be gone: vacuums were met, or passed over.
-        By a clock that counts sleep."""
+        """Files begun at that time or before it, and not committed yet, may be gone: vacuums were met, or missed. By a
+        clock that counts sleep.
+        """
         self._seen_ms = 0
         self._vectors: set[str] = set()
         """Files that have a deletion vector."""
@@ -67,7 +68,7 @@ class TableSnapshot:
 
     @property
     def kind(self) -> str | None:
-        """What kind of table of ours this is; None if it is not ours."""
+        """The kind of a kafka-ds table; None for others."""
         return self.configuration.get(KIND_KEY)
 
     def vectors(self) -> dict[str, DeletionVector]:
@@ -82,7 +83,7 @@ class TableSnapshot:
     def read(self, version: int | None = None) -> None:
         """Read the table anew as of `version`, or of the newest."""
         began_ms = self.log.clock.boot_ms()
-        # What came since the table was last looked at may have been cleaned up, announcements too.
+        # Versions since the last look may have been cleaned up, announcements too.
         self.gone_before_ms = began_ms - 1
         for _ in range(LOADS_MAX):
             listing = self._listing(version)
@@ -99,7 +100,7 @@ class TableSnapshot:
                 # Not before all is read: what a read that failed has left is as old as it was.
                 self._seen_ms = began_ms
                 return
-            # A clean-up went through meanwhile, or the version is not there.
+            # A clean-up ran meanwhile, or the version does not exist.
         raise NoSuchVersion(f"{self.log.store.uri(self.log.table)}: version {goal} is not there")
 
     def refresh(self) -> bool:
@@ -134,7 +135,7 @@ class TableSnapshot:
     def _checkpoint(self, listing: LogListing, version: int | None) -> CheckpointState:
         """The newest readable checkpoint that is not too new.
 
-        Raises CorruptLog where there is none, and OSError where the store does not give one that there is.
+        Raises CorruptLog if there is none, and OSError if the store does not return an existing one.
         """
         failure: Exception | None = None
         unread: dict[int, list[str]] = {}
@@ -174,20 +175,20 @@ class TableSnapshot:
         )
 
     def _complaint_of(self, state: CheckpointState) -> str | None:
-        """Why a checkpoint that can be read must not be used, so that an earlier one is; None where it may."""
+        """Why a readable checkpoint must not be used, so that an earlier one is; None if it may."""
         return None
 
     def _hides(self, state: CheckpointState) -> bool:
-        """Whether a checkpoint may hide what has to be seen: an earlier one is used where there is one.
+        """Whether a checkpoint may hide what has to be seen: an earlier one is used if there is one.
 
-        Whoever was told to forget numbers may have left some out.
+        Engines that were set to drop `txn` actions may have left some out.
         """
         return TXN_RETENTION_KEY in state.metadata["configuration"]
 
     def _raise_if_away(
         self, unread: Mapping[int, Sequence[str]], failure: Exception | None
     ) -> None:
-        """Tell a store that did not answer from a log that is damaged, which some give up for good."""
+        """Distinguish a store that did not answer from a log that is damaged, which some give up for good."""
         log = self.log
         if not all(is_torn(log.store, log.table, each, unread[each]) for each in unread):
             raise OSError(f"{log.table}: no checkpoint can be read now: {failure}") from failure
@@ -209,7 +210,7 @@ class TableSnapshot:
     def _apply(self, version: int, actions: Sequence[Action]) -> None:
         self.version = (
             -1
-        )  # Where this fails, half of the version is taken in: all is read anew then.
+        )  # If this fails, half of the version is applied: everything is read again then.
         try:
             removed, added = self._apply_actions(actions)
             self._applied(version, actions, removed, added)
@@ -217,7 +218,7 @@ class TableSnapshot:
                 gone_before_ms = self.log.clock.boot_ms() - age_ms
                 self.gone_before_ms = max(self.gone_before_ms, gone_before_ms)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            # JSON, but no action as the protocol has it.
+            # JSON, but no action of the protocol.
             raise CorruptLog(f"{self.log.table}, version {version}: {error!r}") from error
         self.version = version
 
@@ -258,4 +259,4 @@ class TableSnapshot:
         removed: Sequence[FileEntry],
         added: Mapping[str, FileEntry],
     ) -> None:
-        """A version was taken in; for those who keep more than the files."""
+        """A version was applied; for subclasses that keep more than the files."""

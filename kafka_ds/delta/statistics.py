@@ -1,7 +1,7 @@
-"""Pure: what an add action says of a file's rows.
+"""Pure: an add action's statistics of a file's rows.
 
-Statistics are a help, not a fact to rely on. Where they are absent or cannot be read, the entry is incomplete and the
-file's footer is asked; the file is never left out.
+Statistics are a help, not a fact to rely on. If they are absent or cannot be read, the entry is incomplete and the
+file's footer is read; the file is never left out.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Pure: what a commit on a topic's table is to do, and which part of it a version that came first makes impossible.
+"""Pure: what a commit on a topic's table is to do, and which parts of it an earlier version makes impossible.
 
 A commit adds or removes, never both; an optimised file is the exception, which brings no new row. Many partitions share
-a commit, and a conflict takes out its partition alone: a higher leader epoch, a range that is there or would leave a
-gap, a log start that is there, a file that is gone. Epochs and ends are `txn` actions, so that a leader that slept
-reads them too. Another topic id, or a change of the table that is not known to be harmless, ends the whole commit.
+a commit, and a conflict drops its partition alone: a higher leader epoch, a range that is there or would leave a gap, a
+log start that is there, a missing file. Epochs and ends are `txn` actions, so that a paused leader reads them too.
+Another topic id, or a change of the table that is not known to be harmless, ends the whole commit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.names import TOPIC_ID_KEY, AppIdKind, app_id, parse_app_id, undecodable_mark
 from kafka_ds.topic.schemas import TOPIC_PARTITION_COLUMNS, TOPIC_SCHEMA
 
-# Columns that every row of ours has a value for.
+# Columns for which every row of kafka-ds has a value.
 NEVER_NULL = frozenset({"partition", "offset", "leader_epoch", "timestamp_type", "batch"})
 
 
@@ -54,7 +54,7 @@ class LogStartMoved(Conflict):
 
 
 class FilesRemoved(Conflict):
-    """A file that was to be removed is not in the table any more."""
+    """A file that was to be removed is no longer in the table."""
 
 
 class TableChanged(Conflict):
@@ -72,19 +72,19 @@ class PartitionIntent:
     leader_epoch: int
     start_offset: int = -1
     end_offset: int = -1
-    """The range that is added, both inclusive; -1 where none is."""
+    """The range that is added, both inclusive; -1: none."""
     leader_log_start: int = 0
-    """Where the log begins by the leader that adds the range: the table may not have been told yet."""
+    """The log start of the leader that adds the range: the table may not have it yet."""
     undecodable_to: int = -1
     """The last offset of the range's batches that cannot be decoded; -1 where all can."""
     log_start_offset: int = -1
-    """Where the log begins from now on; -1 where it stays."""
+    """The new log start; -1 if it stays."""
     adds: tuple[Action, ...] = ()
     removes: tuple[Action, ...] = ()
     is_rewrite: bool = False
     """Whether what is added holds rows of what is removed, and no others."""
     segments: tuple[Mapping[str, Any], ...] = ()
-    """What the commit says of the segments that it adds, to find them after a crash."""
+    """The commitInfo's entry about the added segments, to find them after a crash."""
 
     def __post_init__(self) -> None:
         assert not (self.adds and self.removes) or self.is_rewrite, "adds only, or removes only"
@@ -101,7 +101,7 @@ class PartitionIntent:
 
     @property
     def is_fence(self) -> bool:
-        """Whether it says nothing but its epoch."""
+        """Whether it has only its epoch."""
         return not (self.has_range or self.adds or self.removes) and self.log_start_offset < 0
 
 
@@ -115,18 +115,18 @@ class Intent:
     actions: tuple[Action, ...] = ()
     """Actions that are no partition's, such as new metadata."""
     parameters: Mapping[str, str] = field(default_factory=dict)
-    """What the table's history says beside the operation."""
+    """Entries of the table's history besides the operation."""
 
     @property
     def is_fence(self) -> bool:
-        """Whether it has no row and no file: whatever columns there are, a leader that recovers must have its epoch."""
+        """Whether it has no row and no file: whatever columns there are, a recovering leader must write its epoch."""
         return not self.actions and all(part.is_fence for part in self.partitions)
 
 
 class TableView(Protocol):
-    """What is known of a table as of one version; of a partition of which nothing is known, None.
+    """What is known of a table as of one version; None for a partition of which nothing is known.
 
-    `TopicSnapshot`, which reads files, in the eyes of these rules, which read none.
+    `TopicSnapshot`, which reads files, as these rules see it.
     """
 
     @property
@@ -143,7 +143,7 @@ class TableView(Protocol):
         ...
 
     def log_start(self, partition: int) -> int | None:
-        """The log start offset as far as the table was told."""
+        """The log start offset, as far as the table has it."""
         ...
 
     def leader_epoch(self, partition: int) -> int | None:
@@ -156,7 +156,7 @@ class TableView(Protocol):
 
 
 class TopicChange:
-    """An intent on its way to a version; `out` says which partitions it lost, and why."""
+    """An intent on its way to a version; `out` has the partitions it lost, and why."""
 
     def __init__(self, intent: Intent, view: TableView) -> None:
         self.intent = intent
@@ -172,7 +172,7 @@ class TopicChange:
 
     @property
     def partitions(self) -> tuple[PartitionIntent, ...]:
-        """The partitions that the commit still is about."""
+        """The partitions that are still in the commit."""
         return tuple(self._left.values())
 
     @property
@@ -215,7 +215,7 @@ class TopicChange:
         return found
 
     def check(self, version: int, actions: Sequence[Action]) -> None:
-        """Take out what a version in between ends; raises when nothing is left."""
+        """Drop what a version in between ends; raises if nothing is left."""
         removed, before = set(), (self._protocol, self._metadata)
         for action in actions:
             if "protocol" in action or "metaData" in action:
@@ -336,9 +336,9 @@ def fields_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
 def objection(
     protocol: Mapping[str, Any], metadata: Mapping[str, Any], *, needs_columns: bool = True
 ) -> str | None:
-    """Why rows of topics (or without `needs_columns` a fence) may not be written under these; None where they may.
+    """Why rows of topics (or without `needs_columns` a fence) may not be written under these; None if they may.
 
-    Each text says how to undo what it names.
+    Each text has the SQL that undoes what it names.
     """
     return (
         unsupported(protocol, metadata)

@@ -1,9 +1,9 @@
 """Shell: merges small files of `__remote_log_metadata` and `__cluster_metadata`; rows and their order stay the same.
 
 A merged file holds the rows of its files, each event once, in the order of (version, sequence). Its commit changes no
-data, so readers that follow the events skip it. It names no broker, as a broker's own last commit says what that has
-begun, and holds no event, so it conflicts with no decision. If another merge has removed one of the files first, the
-attempt ends. Replaced files stay until VACUUM.
+data, so readers that follow the events skip it. It names no broker, because a broker looks for its own last commit, and
+holds no event, so it conflicts with no record. If another merge has removed one of the files first, the attempt ends.
+Replaced files stay until VACUUM.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 OPERATION = "OPTIMIZE"
 # Some hundred bytes each in memory: as many as are held at a time.
 EVENTS_MAX = 100_000
-# Of so many files a commit speaks at most.
+# The most files in one commit.
 FILES_MAX = 2_000
 COMPRESSION_LEVEL = 9
 ROWS_PER_GROUP = 1 << 16
@@ -66,9 +66,9 @@ class Merged:
 def merge_events(
     events: DeltaLog, *, files_min: int, at: Callable[[str], None] = lambda point: None
 ) -> list[Merged]:
-    """Merge what is to be merged of one of `SCHEMAS`' tables, so many small files at least; `at` is called each step.
+    """Merge files of one of `SCHEMAS`' tables, so many small files at least; `at` is called each step.
 
-    Raises CommitError where the store failed (what is not committed is tried anew the next time), OSError.
+    Raises CommitError if the store failed (the next merge tries again), OSError.
     """
     done: list[Merged] = []
     while True:

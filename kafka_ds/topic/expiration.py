@@ -1,9 +1,9 @@
 """Pure: where a tiered partition begins by its retention, and what lies wholly below that offset (KIP-405).
 
-A range goes if it ends below the log start, if its newest record is as old as retention.ms, or if the partition without
-it is as large as retention.bytes (what is in the log and the lake counts once). The first that stays keeps all after
-it; nothing at or above the high watermark goes; ranges of another history are not counted. Retention moves the log
-start alone; then what lies wholly below it is removed, and a file that straddles it stays.
+A range expires if it ends below the log start, if its newest record is as old as retention.ms, or if the partition
+without it is as large as retention.bytes (records in both log and lake count once). The first range that stays keeps
+all after it; nothing at or above the high watermark expires; ranges of another history are not counted. Retention moves
+the log start alone; then what lies wholly below it is removed, and a file on both sides of it stays.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ class HeldRange:
     start_offset: int
     end_offset: int
     size_bytes: int
-    """Of the log that it was copied from."""
+    """The bytes in the log that it was copied from."""
     newest_ms: int
     """The greatest timestamp of its records; where none has one, when it was copied."""
     is_ours: bool = True
@@ -31,14 +31,14 @@ class HeldRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """How much of a partition is to be kept, and what must not go in any case."""
+    """How much of a partition is kept, and what must not expire in any case."""
 
     now_ms: int
     retention_ms: int
     retention_bytes: int
     log_start_offset: int
     limit_offset: int
-    """Nothing at or above it goes: the high watermark, or the last stable offset where that is lower."""
+    """Nothing at or above it expires: the high watermark, or the last stable offset if that is lower."""
     local_bytes: int
     """Bytes of local log that are not in the lake."""
 
@@ -98,7 +98,7 @@ def decide(held: Sequence[HeldRange], retention: Retention) -> ExpirationDecisio
 
 
 def _due(each: HeldRange, retention: Retention, partition_bytes: int) -> ExpirationReason | None:
-    """Why this range, the oldest one left, may go."""
+    """Why this range, the oldest one left, expires."""
     horizon_ms = retention.now_ms - retention.retention_ms
     if retention.retention_ms != NO_LIMIT and horizon_ms >= 0 and each.newest_ms <= horizon_ms:
         return ExpirationReason.TIME
@@ -116,7 +116,7 @@ def is_of_this_history(
 
 
 def horizon(log_start_offset: int, files: Iterable[tuple[int, int]], tiered_end: int) -> int:
-    """The offset below which all files may go; `files` gives the [first, last] offset of each."""
+    """The offset below which all files may be removed; `files` gives the [first, last] offset of each."""
     straddling = [first for first, last in files if first < log_start_offset <= last]
     return min([log_start_offset, tiered_end + 1, *straddling])
 
@@ -131,7 +131,7 @@ class ResidueFile:
 
 
 def residue_to_drop(files: Iterable[ResidueFile], below: int) -> list[str]:
-    """The files that only concern lower offsets, without the last ones, which know epochs and producers.
+    """The files that only concern lower offsets, except the last ones with epochs and producers.
 
     Rebuilding a replica asks for the partition's state at an offset, perhaps the one before the first.
     """
@@ -150,7 +150,7 @@ class Outlook:
     copied_offset: int
 
     def is_due(self, retention: Retention, copied_offset: int) -> bool:
-        """Whether something may go that could not go at the last look."""
+        """Whether something may be removed that could not be at the last look."""
         before = self.retention
         changed = (retention.retention_ms, retention.retention_bytes) != (
             before.retention_ms,
@@ -165,7 +165,7 @@ class Outlook:
             # A copy was in flight when the log start moved: its rows may lie below.
             return True
         oldest_ms = self.decision.oldest_ms
-        # By time alone nothing goes before the oldest does, whatever is copied after it.
+        # By time alone nothing expires before the oldest does, whatever is copied after it.
         by_size = retention.retention_bytes != NO_LIMIT
         if copied_offset != self.copied_offset and (by_size or oldest_ms is None):
             return True

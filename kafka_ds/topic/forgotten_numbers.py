@@ -1,7 +1,7 @@
-"""Pure: whether a checkpoint of a topic's table lacks numbers (`txn` actions) that were committed with its rows.
+"""Pure: whether a checkpoint of a topic's table lacks `txn` actions that were committed with its rows.
 
-An engine that was told to forget `txn` actions leaves them out of its checkpoints. The tiered end is then never taken
-to be lower than the files of the table show.
+An engine that was set to drop `txn` actions leaves them out of its checkpoints. The tiered end is then never taken to
+be lower than the files of the table show.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from kafka_ds.topic.names import (
 def forgotten_number(
     topic_id: bytes | None, files: FileColumns, txns: Mapping[str, int]
 ) -> str | None:
-    """What shows that a topic's checkpoint of these files lacks numbers; None where nothing does.
+    """What shows that a topic's checkpoint of these files lacks `txn` actions; None if nothing does.
 
-    Every commit says its partition's leader epoch, so that is there with rows and with any other number.
+    Every commit has its partition's leader epoch, so that is there with rows and with any other number.
     """
     if topic_id is None:
         return None
@@ -61,7 +61,7 @@ def _text(there: str, forgotten: str) -> str:
 
 
 def _counts(file: FileEntry, end: int | None, txns: Mapping[str, int]) -> bool:
-    """Whether a file shows that a number is missing: others may have put rows in that are no records."""
+    """Whether a file shows that a `txn` action is missing: others may have added rows that are no records."""
     if quarantine_mark(file.action_path) in txns:
         return False
     return end is None or (file.max_offset > end and is_data_file(file.action_path))

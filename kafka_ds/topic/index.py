@@ -24,7 +24,7 @@ __all__ = [
     "overlapping_groups",
 ]  # fmt: skip
 
-# What no time exceeds: those without a date may be any number of 64 bits.
+# What no time exceeds: a time that is no date may be any number of 64 bits.
 _FOREVER = (1 << 63) - 1
 # So many files that came in order wait behind the arrays.
 TAIL_MAX = 512
@@ -125,7 +125,7 @@ class _PartitionFiles:
     def _renew(self, base: _Sorted) -> None:
         self._base = base
         self._changes: list[tuple[bool, FileEntry]] = []
-        """Whether a file came or went, in the order in which it was told."""
+        """A file was added or removed, in the order of the calls."""
         self._tail: list[FileEntry] = []
         self._tail_starts: list[int] = []
         self._tail_ends: list[int] = []
@@ -154,7 +154,7 @@ class _PartitionFiles:
         self._changes.append((False, entry))
 
     def fold(self) -> None:
-        """Take in what came and went; before each lookup."""
+        """Apply additions and removals; before each lookup."""
         if not self._changes:
             return
         base, gone = self._base, set[int]()
@@ -237,7 +237,7 @@ class FileIndex:
         return made
 
     def add(self, entry: FileEntry) -> None:
-        """A file came in; one without rows is of no use to a lookup."""
+        """A file was added; one without rows is of no use to a lookup."""
         assert entry.is_complete, f"offsets of {entry.path} are not known"
         if entry.rows > 0:
             found = self._partitions.get(entry.partition)
@@ -247,7 +247,7 @@ class FileIndex:
             found.add(entry)
 
     def remove(self, entry: FileEntry) -> None:
-        """A file went out."""
+        """A file was removed."""
         if entry.partition in self._partitions:
             self._partitions[entry.partition].remove(entry)
 
@@ -321,9 +321,9 @@ class ForeignCommit:
     operation: str
     erased_rows: int
     complaint: str | None
-    """Why this is not an erasure or a new layout of what was there; None where it is."""
+    """Why this is not an erasure or a rewrite of what was there; None if it is."""
     quarantined: tuple[FileEntry, ...] = ()
-    """What came at offsets where nothing went: no record of the topic is in it."""
+    """Rows at offsets where nothing was removed: they are no records of the topic."""
 
 
 def account(
@@ -334,10 +334,10 @@ def account(
     *,
     is_back: Callable[[FileEntry], bool] = lambda entry: False,
 ) -> ForeignCommit:
-    """Compare what went with what came: what came must lie inside, and hold no more rows.
+    """Compare the removed files with the added ones: these must lie inside, and hold no more rows.
 
-    Where it does not, `is_back` is asked which files the table had before (RESTORE): they hold what they held. Of the
-    others a file that meets the offsets of one that went may hold records of the topic, and stays.
+    Otherwise `is_back` is asked which files the table had before (RESTORE): they hold what they held. Of the others a
+    file that meets the offsets of a removed one may hold records of the topic, and stays.
     """
     erased = 0
     quarantined: list[FileEntry] = []
@@ -368,7 +368,7 @@ def account(
 def _objection(
     gone: Sequence[FileEntry], come: Sequence[FileEntry], spans: Sequence[tuple[int, int]]
 ) -> str | None:
-    """Why what came to a partition is not what went, or a part of it; None where it is."""
+    """Why a partition's added rows are not the removed ones, or a part of them; None if they are."""
     rows_gone, rows_come = sum(e.rows for e in gone), sum(e.rows for e in come)
     if rows_come > rows_gone:
         return f"{rows_come} rows came where {rows_gone} went"
@@ -378,10 +378,10 @@ def _objection(
 
 
 def _meets(entry: FileEntry, spans: Sequence[tuple[int, int]]) -> bool:
-    """Whether a file's offsets meet those of any that went."""
+    """Whether a file's offsets meet those of any removed file."""
     return any(start <= entry.max_offset and entry.min_offset <= end for start, end in spans)
 
 
 def _inside(entry: FileEntry, spans: Sequence[tuple[int, int]]) -> bool:
-    """Whether a file's offsets lie between the first and the last that went."""
+    """Whether a file's offsets lie between the first and the last removed one."""
     return bool(spans) and spans[0][0] <= entry.min_offset and entry.max_offset <= spans[-1][1]

@@ -10,7 +10,7 @@ from kafka_ds.topic.names import CLUSTER_MARK, CREDENTIALS
 def open_lake(uri: str, *, is_there: bool) -> Store:
     """The store behind `lake.uri`. Raises UnsupportedStore.
 
-    `is_there`: some broker has begun the lake, so an empty folder is a lake that is gone.
+    `is_there`: a broker has created the lake before, so an empty folder means that the lake is missing.
     """
     mark = CLUSTER_MARK if is_there else None
     return open_store(uri, mark=mark, later_mark=CLUSTER_MARK, private_folder=CREDENTIALS)

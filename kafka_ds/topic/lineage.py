@@ -1,7 +1,7 @@
 """Pure: which leader epoch owns which offsets of a log, and from where on two logs differ.
 
-A chain is what Kafka's leader-epoch checkpoint holds: (epoch, start offset), both rising. An offset belongs to the last
-epoch that starts at or before it. What lies before the first entry is below the log start. KIP-101, KIP-405.
+A chain is the content of Kafka's leader-epoch checkpoint: (epoch, start offset), both rising. An offset belongs to the
+last epoch that starts at or before it. What lies before the first entry is below the log start. KIP-101, KIP-405.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class Lineage:
 
     @classmethod
     def of(cls, entries: Iterable[tuple[int, int]]) -> Lineage:
-        """A chain out of entries as they come: of an epoch without offsets nothing is kept."""
+        """A chain out of entries as they come; an epoch without offsets is dropped."""
         lineage = cls()
         for epoch, start in entries:
             lineage = lineage.assign(epoch, start)
         return lineage
 
     def assign(self, epoch: int, start_offset: int) -> Lineage:
-        """A leader of `epoch` writes from `start_offset` on. Entries that it contradicts go."""
+        """A leader of `epoch` writes from `start_offset` on. Entries that it contradicts are dropped."""
         if self.entries and self.entries[-1][0] == epoch:
             return self
         kept = [each for each in self.entries if each[0] < epoch and each[1] < start_offset]

@@ -36,7 +36,7 @@ COLUMNS: dict[str, object] = {
     "payload": "string",
 }
 
-# An engine that writes a checkpoint would take all commits of before a week with it: the decisions since the last
+# An engine that writes a checkpoint would delete all commits older than a week with it: the records since the last
 # snapshot, of a cluster in which little happens. Only the worker knows which commits have to stay.
 EXPIRED_LOG_CLEANUP = "delta.enableExpiredLogCleanup"
 PROPERTIES = {

@@ -1,9 +1,9 @@
 """Pure: tiered ranges that a RESTORE removed from a topic's table.
 
-Nobody has erased these records, and their offsets are not used again. What is above the greatest offset that is left is
-missing; what went below it is as the older version had it, on purpose. A range is missing until its file comes back,
-another RESTORE brings files at its offsets (what is above these stays missing), a commit of ours brings its rows, or a
-person accepts the loss. A mark in the table says so for readers that begin with a checkpoint.
+These records were not erased, and their offsets are not used again. What is above the greatest remaining offset is
+missing; below it the table is as the older version had it, on purpose. A range is missing until its file comes back,
+another RESTORE brings files at its offsets (what is above these stays missing), a commit of kafka-ds adds its rows, or
+an operator accepts the loss. A mark in the table shows it to readers that begin with a checkpoint.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RESTORE = "RESTORE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingFile:
-    """What a file held that a RESTORE took out, and the version of that."""
+    """The rows of a file that a RESTORE removed, and the version of that."""
 
     range: MissingRange
     path: str
@@ -34,7 +34,9 @@ def removed_by_restore(
     removed: Iterable[FileEntry],
     ends: Mapping[int, int],
 ) -> Iterator[MissingFile]:
-    """What a RESTORE took of the removed files; `ends` are the greatest offsets that are left by partition."""
+    """The missing ranges of the files that a RESTORE removed; `ends` are the greatest remaining offsets by
+    partition.
+    """
     for each in removed:
         end = ends.get(each.partition, UNKNOWN)
         if each.rows and each.max_offset > end:
@@ -49,7 +51,7 @@ def removed_by_restore(
 
 
 def still_missing(file: MissingFile, added: Iterable[FileEntry]) -> MissingFile | None:
-    """What is missing of a file once a RESTORE brought others: what is above those that came at its offsets."""
+    """What stays missing of a file once a RESTORE brought others: what is above those that came at its offsets."""
     missing = file.range
     ends = [
         each.max_offset
@@ -79,7 +81,7 @@ def joined(ranges: Iterable[tuple[int, int]]) -> Sequence[tuple[int, int]]:
 
 
 def missing_files_of(table: str, txns: Mapping[str, int]) -> Iterator[str]:
-    """The files that a RESTORE took out, as the table's marks say: they may be wanted back, somebody decides."""
+    """The files that a RESTORE removed, by the table's marks, for an operator to restore or give up."""
     for each in (missing_range(text) for text, version in txns.items() if version >= 0):
         if each is not None:
             yield resolve_path(table, each.action_path)

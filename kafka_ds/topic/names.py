@@ -1,8 +1,8 @@
 """Pure: where things lie in the lake, and what they are called in a table's log.
 
 Names of files sort by start offset. Each ends with the id of its attempt, so that every try has files of its own and a
-copy can be repeated without asking who else is writing. Ids are spelled as Kafka spells them (22 characters). They may
-contain dashes, so names are parsed by length.
+copy can be repeated whoever else is writing. Ids are spelled as in Kafka (22 characters). They may contain dashes, so
+names are parsed by length.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ TOPIC_ID_KEY = "kafkaDs.topicId"
 REMOTE_LOG_METADATA = "__remote_log_metadata"
 CLUSTER_METADATA = "__cluster_metadata"
 OFFSETS = "__offsets"
-# Secrets of the cluster, an object each; no table, and no reader's.
+# Secrets of the cluster, an object each; not a table, and for brokers only.
 CREDENTIALS = "_credentials"
 # What is being erased from a topic, an object each while that lasts.
 ERASURES = "_erasures"
-# What `kafka-ds pipelines run` makes of topics, a table each, and what is appended for what did not fit.
+# The output of `kafka-ds pipelines run`, a table per topic, and the suffix of the errors tables.
 TYPED_TABLES = "tables"
 ERRORS = "__errors"
-# Begins with an underscore: VACUUM of every engine passes it over.
+# Begins with an underscore: VACUUM of every engine skips it.
 RESIDUE = "_residue"
 # A folder that is in the lake of each cluster from its beginning on: before a broker has a worker, or any topic.
 CLUSTER_MARK = f"{CLUSTER_METADATA}/{LOG_FOLDER}"
 ID_CHARACTERS = 22
 _OFFSET_DIGITS = 20
 
-# Says that a file is to be compressed anew (`optimize`).
+# Marks a file that is to be recompressed (`optimize`).
 _LIGHT = "light-"
 _DATA_FILE = re.compile(rf"(?:.*/)?\d{{20}}-({_LIGHT})?[A-Za-z0-9_-]{{{ID_CHARACTERS}}}\.parquet")
 _APP_ID = re.compile(rf"([A-Za-z0-9_-]{{{ID_CHARACTERS}}})-(\d+)(-start|-epoch)?")
@@ -64,7 +64,7 @@ def topic_id_of(configuration: Mapping[str, str]) -> bytes | None:
 
 
 def data_file(partition: int, start_offset: int, attempt: str, *, is_light: bool = False) -> str:
-    """A Parquet file, relative to its table; a light one was compressed in haste."""
+    """A Parquet file, relative to its table; a light one has a low compression level."""
     mark = _LIGHT if is_light else ""
     return f"partition={partition}/{start_offset:020d}-{mark}{attempt}.parquet"
 
@@ -76,12 +76,12 @@ DATA_FILE_PATTERN = (
 
 
 def is_data_file(path: str) -> bool:
-    """Whether a file is called as those that are written here: in offset order, in small row groups."""
+    """Whether a file is named like those written here: in offset order, in small row groups."""
     return _DATA_FILE.fullmatch(path) is not None
 
 
 def is_light_file(path: str) -> bool:
-    """Whether a file was written here, and compressed in haste."""
+    """Whether a file was written here with a low compression level."""
     match = _DATA_FILE.fullmatch(path)
     return match is not None and match[1] is not None
 
@@ -92,7 +92,7 @@ def residue_file(partition: int, start_offset: int, attempt: str) -> str:
 
 
 def start_of_residue(path: str) -> int | None:
-    """The offset with which a residue file begins, as its name says; None for a file of another name."""
+    """The offset with which a residue file begins, by its name; None for a file of another name."""
     digits = path.rpartition("/")[2][:_OFFSET_DIGITS]
     return int(digits) if digits.isdecimal() else None
 
@@ -106,14 +106,14 @@ class AppIdKind(Enum):
     TIERED_END = ""
     """The last offset that is in the table."""
     LOG_START = "-start"
-    """The log start offset: rows below it are gone, whether or not their files are."""
+    """The log start offset: rows below it are deleted, whether or not their files are."""
     LEADER_EPOCH = "-epoch"
     """The highest leader epoch that wrote: a leader of a lower one writes no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppId:
-    """The application id of a `txn` action of ours."""
+    """The application id of a `txn` action of kafka-ds."""
 
     topic_id: bytes
     partition: int
@@ -126,12 +126,12 @@ def app_id(topic_id: bytes, partition: int, kind: AppIdKind) -> str:
 
 
 def deleted_mark(topic_id: bytes) -> str:
-    """The application id whose presence says that the topic of this id was deleted."""
+    """The application id whose presence means that the topic of this id was deleted."""
     return f"{uuid_text(topic_id)}-deleted"
 
 
 def is_deleted_mark(text: str) -> bool:
-    """Whether an application id says that some topic was deleted."""
+    """Whether an application id means that some topic was deleted."""
     return _DELETED.fullmatch(text) is not None
 
 
@@ -146,7 +146,7 @@ def complaint_mark(version: int) -> str:
 
 
 def quarantine_mark(action_path: str) -> str:
-    """The application id that says that a file's rows are not a topic's records; a version of -1 takes it back."""
+    """The application id that marks a file's rows as not a topic's records; a version of -1 takes it back."""
     return QUARANTINE_PREFIX + action_path
 
 
@@ -167,7 +167,7 @@ class MissingRange:
 
 
 def missing_mark(missing: MissingRange) -> str:
-    """The application id whose version is that of the RESTORE which took a range out; -1 once it is settled."""
+    """The application id whose version is that of the RESTORE which removed a range; -1 once it is settled."""
     place = f"{uuid_text(missing.topic_id)}-{missing.partition}"
     return f"{_MISSING}{place}-{missing.start_offset}-{missing.end_offset}-{missing.action_path}"
 
@@ -191,7 +191,7 @@ def missing_range(text: str) -> MissingRange | None:
 
 
 def parse_app_id(text: str) -> AppId | None:
-    """The parts of an application id of ours, None for those of others."""
+    """The parts of an application id of kafka-ds, None for others."""
     match = _APP_ID.fullmatch(text)
     if match is None:
         return None

@@ -1,9 +1,9 @@
-"""Shell: `__offsets`: where partitions and groups are, as each broker published it last, as a Delta table.
+"""Shell: `__offsets`: the last checkpoint of partitions and groups of each broker, as a Delta table.
 
-A broker's rows are one file, in a Delta partition of its own, and publishing replaces all of them in one commit; the
-past is in older versions. Readers decide between two brokers by the leader epoch: `present`. It removes its broker's
-rows of a partition of `__consumer_offsets` only when it covers that again, or when a broker of a higher leader epoch
-has. If others changed the same rows meanwhile, it is made afresh.
+A broker's rows are one file, in a Delta partition of its own, and publishing replaces all of them in one commit; older
+versions have the past. Readers decide between two brokers by the leader epoch: `present`. A broker removes its own rows
+of a partition of `__consumer_offsets` only when it covers that again, or when a broker of a higher leader epoch has. If
+others changed the same rows meanwhile, the commit is made again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kafka_ds.topic.schemas import (
 OFFSETS_KIND = "offsets"
 OPERATION = "PUBLISH OFFSETS"
 PARTITION_KIND = "partition"
-# Whose partitions' leaders are the coordinators of groups.
+# The leaders of its partitions are the coordinators of groups.
 COORDINATING_TOPIC = "__consumer_offsets"
 TRIES_MAX = 5
 
@@ -54,13 +54,13 @@ class OffsetsTable:
         self._table = DeltaTable(self.log)
         self._snapshot = TableSnapshot(self.log)
         self._published: frozenset[int] | None = None
-        """The coordinators whose rows were published last from here."""
+        """The coordinators whose rows this process published last."""
 
     def replace(self, broker_id: int, rows: Sequence[Row]) -> int:
-        """Let these be the broker's rows; the version of the commit.
+        """Replace the broker's rows; returns the version of the commit.
 
         Of a partition of `__consumer_offsets` without a row among them (its log is being read, or another broker leads
-        it that has published nothing yet) its rows of before stay, until one of a higher leader epoch publishes it.
+        it that has published nothing yet) its former rows stay, until one of a higher leader epoch publishes it.
 
         Raises ForeignTable, CommitError, Conflict, OSError.
         """
@@ -71,7 +71,7 @@ class OffsetsTable:
             mine = self._files_of(broker_id)
             written = [*rows, *self._kept(broker_id, mine, _coordinators_in(rows))]
             change = self._change(broker_id, written, mine)
-            # Where the answer is lost nobody knows which of them the table has.
+            # If the answer is lost, the table may have either.
             self._published = None
             try:
                 version = self._table.commit(
@@ -85,7 +85,7 @@ class OffsetsTable:
 
     def _kept(self, broker_id: int, mine: Sequence[str], said: frozenset[int]) -> list[Row]:
         """What the broker published of other coordinators, as long as no other broker has published them since."""
-        # Mostly it is known that there are none. Another engine that rewrites the file does not change its rows.
+        # Usually it is known that there are none. Another engine that rewrites the file does not change its rows.
         if self._published is not None and self._published <= said:
             return []
         before = self._rows_of(mine, broker_id)
@@ -103,7 +103,7 @@ class OffsetsTable:
         return [row for row in before if _coordinator_of(row) in alone]
 
     def read(self) -> list[Row]:
-        """All rows of all brokers; none where there is no table."""
+        """All rows of all brokers; none if there is no table."""
         try:
             self._snapshot.refresh()
         except NoSuchTable:
@@ -184,10 +184,10 @@ class OffsetsTable:
 
 
 def present(rows: Iterable[Row]) -> list[Row]:
-    """Of what brokers say of the same thing, what the newest leader says.
+    """Of several brokers' rows about the same thing, those of the newest leader.
 
-    A coordinator is the leader of its partition of `__consumer_offsets`: who leads that by now is the only one to say
-    which groups there are. (A broker publishes its partitions and its groups together.)
+    A coordinator is the leader of its partition of `__consumer_offsets`: only its present leader knows which groups
+    there are. (A broker publishes its partitions and its groups together.)
     """
     listed = list(rows)
     newest: dict[tuple[str, int], Row] = {}
@@ -216,7 +216,7 @@ def _age(row: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _is_coordinating(row: Row) -> bool:
-    """Whether a row says where a partition of `__consumer_offsets` is."""
+    """Whether a row is about a partition of `__consumer_offsets`."""
     return row["kind"] == PARTITION_KIND and bool(row["topic"] == COORDINATING_TOPIC)
 
 

@@ -1,9 +1,8 @@
-"""Shell: what a RESTORE removed from a topic's table: counted, added back, or given up, as a person decides.
+"""Shell: ranges that a RESTORE removed from a topic's table: counted, added back, or given up, as an operator decides.
 
-Adding back is a commit of ours, of the files that went, or of the missing rows written anew; no offset comes twice. It
-is made on exactly the files that were looked at: if anybody else's commit or a leader comes between, all is looked at
-anew. Giving up is a commit without files: consumers pass over these offsets as over erased records. Neither touches
-where the table ends.
+Adding back is a commit of the removed files, or of the missing rows in new files; no offset comes twice. It changes
+exactly the files that were examined: after any other commit, or another leader's, all is examined again. Giving up is a
+commit without files: consumers skip these offsets like erased records. Neither changes where the table ends.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ TRIES_MAX = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddedBack:
-    """What was done about missing ranges."""
+    """The result for missing ranges."""
 
     rows: Mapping[int, int] = field(default_factory=dict)
     """How many are in the table again, by partition."""
@@ -51,7 +50,7 @@ def missing_ranges(lake_uri: str, topic: str) -> Mapping[int, Sequence[tuple[int
 
 
 def add_back(lake_uri: str, topic: str) -> AddedBack:
-    """Bring everything back that a RESTORE removed from a topic's table, as far as its files are there."""
+    """Add back everything that a RESTORE removed from a topic's table, as far as its files exist."""
     table = TopicTable(open_store(lake_uri), topic)
     for _ in range(TRIES_MAX):
         snapshot = table.read()
@@ -64,7 +63,7 @@ def add_back(lake_uri: str, topic: str) -> AddedBack:
 
 
 def give_up(lake_uri: str, topic: str) -> Mapping[int, Sequence[tuple[int, int]]]:
-    """Go on without what a RESTORE removed from a topic's table; gives the offsets that are gone for good."""
+    """Give up what a RESTORE removed from a topic's table; returns the offsets that are lost for good."""
     table = TopicTable(open_store(lake_uri), topic)
     for _ in range(TRIES_MAX):
         snapshot = table.read()
@@ -93,7 +92,7 @@ class _Work:
         self._reader = FileReader(table.log.store)
         self._begun_ms = table.begin_ms()
         self._written: list[str] = []
-        """New files, which go if the commit is not made."""
+        """New files, deleted if the commit is not made."""
         self._adds: dict[int, list[Action]] = {}
         self.rows: dict[int, int] = {}
         self.settled: list[MissingFile] = []
@@ -105,7 +104,7 @@ class _Work:
                     self._add(each.range.partition, file)
 
     def _files(self, missing: MissingFile) -> Sequence[WrittenFile] | None:
-        """The files that bring a missing range back, none if its rows are there; None if they are not to be had."""
+        """The files that bring a missing range back, none if its rows are there; None if they cannot be had."""
         store, span = self._table.log.store, missing.range
         size = store.size(missing.path)
         if not size:
@@ -151,12 +150,12 @@ class _Work:
         )
         if shared in (0, found.rows):
             return () if shared else (found,)
-        return None  # A part of it is there, or nobody knows: no offset comes twice.
+        return None  # A part of it is there, or that is unknown: no offset comes twice.
 
     def _vector(self, missing: MissingFile) -> DeletionVector | None:
-        """What was deleted of a file when it went, which stays deleted: its removal says it.
+        """The deletion vector that a file had when it was removed, which stays: its remove action has it.
 
-        Raises UnreadableFile where the log does not know any more, and there may have been one.
+        Raises UnreadableFile if the log no longer has that action, and there may have been one.
         """
         table = self._table.folder
         actions = self._table.log.read_version(missing.version)
@@ -176,7 +175,7 @@ class _Work:
         self.rows[partition] = self.rows.get(partition, 0) + file.rows
 
     def commit(self, operation: str) -> bool:
-        """Make it visible; False if the table changed meanwhile. Raises TableChanged where nothing may be written."""
+        """Make it visible; False if the table changed meanwhile. Raises TableChanged if nothing may be written."""
         snapshot = self._snapshot
         topic_id = snapshot.topic_id
         assert topic_id is not None, "what is missing is some topic's"
@@ -206,7 +205,7 @@ class _Work:
         return True
 
     def _marks(self) -> list[str]:
-        """What says that settled files are missing: of a file that came back in part there may be older marks."""
+        """The marks of settled files: a file that came back in part may have older marks."""
         table = self._table.folder
         paths = {each.path for each in self.settled}
         marks = [missing_mark(each.range) for each in self.settled]
@@ -218,7 +217,7 @@ class _Work:
 
 
 class _Undisturbed(TopicChange):
-    """A change that is made on the files that were looked at: no other than a leader of ours commits in between."""
+    """A change of exactly the files that were examined: it fails if any leader commits in between."""
 
     def check(self, version: int, actions: Sequence[Action]) -> None:
         ours = ours_of(actions)
@@ -228,5 +227,5 @@ class _Undisturbed(TopicChange):
             raise Conflict(f"version {version} removed files", version=version)
         super().check(version, actions)
         for conflict in self.out.values():
-            # The commit says of each partition that nothing is missing any more.
+            # The commit records for each partition that nothing is missing any more.
             raise conflict

@@ -2,7 +2,7 @@
 
 State changes by `replay` alone, in the order of (version, sequence), by TRANSITIONS. An event that none of them allows
 is dropped, since a replayed log may repeat anything but must not corrupt what is known. Each state may follow itself: a
-failover or a retry says it again. Only COPY_SEGMENT_FINISHED is readable.
+failover or a retry repeats it. Only COPY_SEGMENT_FINISHED is readable.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-# Of so many segments that were deleted last the ids are known: what is repeated is repeated soon.
+# How many ids of the last deleted segments are kept: a repeated event comes soon.
 DELETED_MAX = 1_000
 
 
@@ -40,7 +40,7 @@ TRANSITIONS: dict[RemoteLogSegmentState | None, frozenset[RemoteLogSegmentState]
 def is_valid_transition(
     source: RemoteLogSegmentState | None, target: RemoteLogSegmentState
 ) -> bool:
-    """Whether a segment in state `source` (None: not known yet) may come to be in `target`."""
+    """Whether a segment may change from state `source` (None: not known yet) to `target`."""
     return target in TRANSITIONS[source]
 
 
@@ -48,7 +48,7 @@ def is_valid_transition(
 class RemoteLogSegment:
     """One event in a tiered range's life: all of its metadata, in the state that the event set.
 
-    The copy policy makes it, the worker gives it the id of an attempt and what is known once its files are written.
+    The copy policy makes it, the worker adds the id of an attempt and what is known once its files are written.
     """
 
     topic: str
@@ -90,7 +90,7 @@ class RemoteLogSegment:
 
 @dataclass(slots=True)
 class _Epoch:
-    """What one leader epoch's offsets are covered by."""
+    """The segments that cover one leader epoch's offsets."""
 
     starts: list[int] = field(default_factory=list)
     ids: dict[int, bytes] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class RemoteLogMetadataCache:
             self.replay(event)
 
     def replay(self, event: RemoteLogSegment) -> bool:
-        """Take one event; False when no transition allows it, and nothing changed."""
+        """Replay one event; False if no transition allows it, and nothing changed."""
         known = self._by_id.get(event.segment_id)
         if event.segment_id in self._deleted:
             return event.state is _S.DELETE_SEGMENT_FINISHED

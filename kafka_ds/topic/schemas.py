@@ -108,13 +108,12 @@ REMOTE_LOG_METADATA_SCHEMA = pa.schema(
     ]
 )
 
-# One row is one event of the cluster's metadata log (`kind` = "event"), or one piece of a snapshot
-# of its state (`kind` = "snapshot"). `payload` is the event as JSON; the columns before it are
-# what people ask for, drawn out of it.
+# One row is one event of the cluster's metadata log (`kind` = "event"), or one piece of a snapshot of its state (`kind`
+# = "snapshot"). `payload` is the event as JSON; the columns before it are extracted from it for queries.
 CLUSTER_METADATA_SCHEMA = arrow_schema(COLUMNS)
 
-# Where everybody is, as each broker published it last: its partitions (`kind` = "partition"), and of the groups that it
-# coordinates the groups ("group") and their committed offsets ("offset"). A broker replaces all of its rows at once.
+# Each broker's last checkpoint: its partitions (`kind` = "partition"), and of the groups that it coordinates the groups
+# ("group") and their committed offsets ("offset"). A broker replaces all of its rows at once.
 OFFSETS_SCHEMA = pa.schema(
     [
         pa.field("broker_id", pa.int32()),
@@ -149,8 +148,8 @@ OFFSETS_FILE_SCHEMA = pa.schema(
     [field for field in OFFSETS_SCHEMA if field.name not in OFFSETS_PARTITION_COLUMNS]
 )
 
-# Put-if-absent is exclusive only while a version's file exists: a writer that slept past the log's
-# clean-up would win a version long past. So the log is kept for a week at least.
+# Put-if-absent is exclusive only while a version's file exists: a writer that was paused past the log's clean-up would
+# win an old version. So the log is kept for a week at least.
 LOG_RETENTION_MS = 7 * DAY_MS
 CHECKPOINT_INTERVAL = 100
 
@@ -166,7 +165,7 @@ def topic_table_properties(log_retention_ms: int = LOG_RETENTION_MS) -> dict[str
 
 
 def system_table_properties() -> dict[str, str]:
-    """What every table of ours is configured with; no property here raises the protocol version."""
+    """The configuration of every table of kafka-ds; no property here raises the protocol version."""
     return {
         "delta.enableDeletionVectors": "false",
         "delta.logRetentionDuration": f"interval {LOG_RETENTION_MS // DAY_MS} days",

@@ -1,9 +1,9 @@
-"""Shell: a topic's table as of one version, with an index of its files, and what others did to it.
+"""Shell: a topic's table as of one version, with an index of its files, and other engines' changes.
 
-- Rows that others put into the table are no records: files with such rows are in no reader's index. Once their commit
-  is behind a checkpoint, a mark in the table says so, for all versions; a mark of version -1 takes it back.
+- Rows that others add to the table are no records: files with such rows are in no reader's index. Once their commit is
+  behind a checkpoint, a mark in the table shows it, for all versions; a mark of version -1 takes it back.
 - A file that the table had before, and that comes back (RESTORE), holds the records that it held.
-- What a RESTORE took out is missing (`missing.py`), unlike what was erased.
+- What a RESTORE removed is missing (`missing.py`), unlike what was erased.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class TopicSnapshot(TableSnapshot):
         self.quarantined: set[str] = set()
         """Files by path whose rows are no records of the topic."""
         self._missing: dict[str, MissingFile] = {}
-        """What a RESTORE took out, by the path of its file."""
+        """Files that a RESTORE removed, by path."""
         self._gone: set[str] = set()
-        """Other engines' files that went out, as far as the log still says so."""
+        """Other engines' removed files, as far as the log still has them."""
         self._newest_txns: Mapping[str, int] = {}
-        """Those of the newest version, where an older one is read: their marks hold for it."""
+        """Those of the newest version, if an older one is read: their marks hold for it."""
 
     @classmethod
     def load(
@@ -93,7 +93,7 @@ class TopicSnapshot(TableSnapshot):
         return topic_id_of(self.configuration)
 
     def partitions(self) -> list[int]:
-        """The partitions that have rows or had them: where retention took all out, their numbers stay."""
+        """The partitions that have rows or had them: their `txn` actions stay if retention removed all."""
         found = set(self.index.partitions())
         names = [parse_app_id(each) for each in self.txns]
         found.update(
@@ -110,7 +110,7 @@ class TopicSnapshot(TableSnapshot):
         return self._number(partition, AppIdKind.TIERED_END)
 
     def log_start(self, partition: int) -> int | None:
-        """The log start offset as far as the table was told."""
+        """The log start offset, as far as the table has it."""
         return self._number(partition, AppIdKind.LOG_START)
 
     def undecodable_to(self, partition: int) -> int:
@@ -124,7 +124,7 @@ class TopicSnapshot(TableSnapshot):
         return self._number(partition, AppIdKind.LEADER_EPOCH)
 
     def missing(self, partition: int) -> Sequence[tuple[int, int]]:
-        """The tiered ranges, both ends inclusive, that a RESTORE removed from the table and nobody has brought back."""
+        """The tiered ranges, both ends inclusive, that a RESTORE removed from the table and that are still missing."""
         if not self._missing:
             return ()
         topic_id, start = self.topic_id, self.log_start(partition) or 0
@@ -136,7 +136,7 @@ class TopicSnapshot(TableSnapshot):
         )
 
     def missing_files(self) -> list[MissingFile]:
-        """The files that a RESTORE took out and nobody has brought back, by partition and offset."""
+        """The files that a RESTORE removed and that are still missing, by partition and offset."""
         return sorted(
             (each for each in self._missing.values() if each.range.topic_id == self.topic_id),
             key=lambda each: (each.range.partition, each.range.start_offset),
@@ -157,7 +157,7 @@ class TopicSnapshot(TableSnapshot):
     def _hides(self, state: CheckpointState) -> bool:
         if super()._hides(state):
             return True
-        # Spark makes a checkpoint of each RESTORE at once: what it took out would be taken for erased.
+        # Spark makes a checkpoint of each RESTORE at once: what it removed would be taken for erased.
         with contextlib.suppress(CorruptLog):
             info = commit_info(self.log.read_version(state.version) or ())
             return info.get("operation") == RESTORE and OURS not in info
@@ -286,7 +286,7 @@ class TopicSnapshot(TableSnapshot):
         return found
 
     def complaints(self) -> list[ForeignCommit]:
-        """Others' commits that are no erasure and no new layout, and that the table has no mark of."""
+        """Others' commits that are no erasure and no rewrite, and that the table has no mark of."""
         return [
             each
             for each in self.foreign_commits
@@ -294,10 +294,11 @@ class TopicSnapshot(TableSnapshot):
         ]
 
     def marks_due(self) -> dict[str, int]:
-        """What the table is to be told of others' commits, for readers that begin behind a checkpoint: txn → version.
+        """The marks that the table needs for others' commits, for readers that begin behind a checkpoint: txn →
+        version.
 
         A file that is quarantined though it is genuine, as earlier releases did with what a RESTORE brought back, is
-        released: only ours are certain to be.
+        released: only those of kafka-ds are certain to be.
         """
         due: dict[str, int] = {}
         for each in self.complaints():
@@ -317,7 +318,7 @@ class TopicSnapshot(TableSnapshot):
         return due
 
     def _apply_marks(self, txns: Iterable[tuple[str, int]]) -> set[str]:
-        """Files whose quarantine, or the end of it, is news."""
+        """Files whose quarantine, or its end, has no mark yet."""
         news: set[str] = set()
         for text, version in txns:
             if (missing := missing_range(text)) is not None:
@@ -366,7 +367,7 @@ class TopicSnapshot(TableSnapshot):
     def _assumed(
         self, entry: FileEntry, removed: Sequence[FileEntry], added: Mapping[str, FileEntry]
     ) -> FileEntry:
-        """A file that nobody can look into any more: as if it held what went for it and came in no other."""
+        """A file that can no longer be read: as if it held the removed rows and no others."""
         before = [
             each
             for each in removed
@@ -387,7 +388,7 @@ class TopicSnapshot(TableSnapshot):
         )
 
     def _completed(self, entries: Iterable[FileEntry]) -> list[FileEntry]:
-        """Ask the footers of those files that the log has no statistics for; as they are then."""
+        """Read the footers of files for which the log has no statistics; as they are then."""
         found = []
         for entry in entries:
             if not entry.is_complete:
@@ -397,7 +398,7 @@ class TopicSnapshot(TableSnapshot):
 
 
 def _of_others(state: CheckpointState, table: str) -> Iterator[str]:
-    """The tombstones of other engines' files; those of ours their names tell."""
+    """The tombstones of other engines' files; those of kafka-ds are known by their names."""
     for paths in state.removed:
         others = paths.filter(pc.invert(pc.match_substring_regex(paths, DATA_FILE_PATTERN)))
         yield from (resolve_path(table, path) for path in others.to_pylist())

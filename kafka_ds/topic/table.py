@@ -1,9 +1,9 @@
-"""Shell: a topic's table as its writer holds it: made, followed, committed to, given up.
+"""Shell: a topic's table as its writer holds it: created, followed, committed to, given up.
 
-A table is never begun anew: deleting a topic is a commit that removes all files, clears the topic id and leaves a mark,
-and a later topic of the name goes on in the same log under its own id. What is committed is held against the newest
-state that is known, then against each version that comes between (`commit_rules.py`). A folder that holds something
-else is refused, and never written to. One thread at a time.
+A table is never created twice: deleting a topic is a commit that removes all files, clears the topic id and leaves a
+mark, and a later topic of the name continues in the same log under its own id. A commit is checked against the newest
+known state, then against each version that comes between (`commit_rules.py`). A folder that holds something else is
+refused, and never written to. One thread at a time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ADOPT = "ADOPT TOPIC"
 RETIRE = "DELETE TOPIC"
 QUARANTINE = "QUARANTINE"
 TRIES_MAX = 20
-# What reading a log, or the footers of files, raises where they hold anything else than a topic's table does.
+# Errors of reading a log, or the footers of files, that hold anything else than a topic's table does.
 UNREADABLE = (
     CorruptLog,
     NoSuchVersion,
@@ -61,7 +61,7 @@ class CommittedCopy:
 
     version: int
     out: Mapping[int, Conflict]
-    """The partitions that it is not about any more, and why."""
+    """The partitions that were dropped from it, and why."""
     attempt: Attempt
 
 
@@ -77,7 +77,7 @@ class TopicTable:
         reader: FileReader | None = None,
         log_retention_ms: int = LOG_RETENTION_MS,
     ) -> None:
-        """`log_retention_ms` is what the table is given when it is made here."""
+        """`log_retention_ms` is set when the table is created here."""
         self.topic = topic
         self.folder = topic_table(topic)
         self.log = DeltaLog(store, self.folder, clock=clock)
@@ -87,10 +87,10 @@ class TopicTable:
         self.snapshot = TopicSnapshot(self.log, topic, reader)
 
     def open(self, topic_id: bytes) -> TopicSnapshot:
-        """Make the table, or take up one that its last topic left; the snapshot as of now.
+        """Create the table, or take over one that its last topic left; returns the snapshot as of now.
 
-        Raises ForeignTable where the folder holds something else, TopicIdChanged where the table belongs to
-        another incarnation of the topic, TableChanged where its rules are not known.
+        Raises ForeignTable if the folder holds something else, TopicIdChanged if the table belongs to another
+        incarnation of the topic, TableChanged if its rules are not known.
         """
         assert topic_id != NO_UUID, "a topic has an id"
         self.settle()
@@ -120,7 +120,7 @@ class TopicTable:
         return self.snapshot
 
     def read(self) -> TopicSnapshot:
-        """The newest state of a table that is there; NoSuchTable, or ForeignTable, where it is not."""
+        """The newest state of an existing table; raises NoSuchTable or ForeignTable."""
         try:
             self.snapshot.refresh()
         except UNREADABLE as error:
@@ -133,7 +133,7 @@ class TopicTable:
         return self.snapshot
 
     def _unopened(self) -> TableSnapshot:
-        """The newest state without a look into any file: they may be damaged, or the store silent. Raises as `read`."""
+        """The newest state without reading any file: they may be damaged, or the store silent. Raises as `read`."""
         found = TableSnapshot(self.log, reads_vectors=True)
         try:
             found.read()
@@ -154,14 +154,14 @@ class TopicTable:
         return self.log.clock.boot_ms()
 
     def settle(self) -> None:
-        """Find out what became of a commit whose answer was lost; raises FateUnknown while that is unknown."""
+        """Find out the outcome of a commit whose answer was lost; raises FateUnknown while that is unknown."""
         self._table.settle()
 
     def commit(self, intent: Intent, *, begun_ms: int) -> CommittedCopy:
         """Commit an intent, or those of its partitions that nothing in between has ended.
 
-        Raises Conflict where nothing is left of it, CommitError where no end could be reached; both
-        carry what decides whether its files may go.
+        Raises Conflict if nothing is left of it, CommitError if no end could be reached; both decide whether its files
+        may be deleted.
         """
         self.settle()
         self.read()
@@ -175,7 +175,7 @@ class TopicTable:
         return CommittedCopy(version=version, out=dict(change.out), attempt=attempt)
 
     def mark_complaints(self) -> int:
-        """Note in the table which of others' files hold no records; gives the number of notes.
+        """Write marks for others' files without records; returns their number.
 
         A reader that begins with a checkpoint does not see those commits.
         """
@@ -190,9 +190,9 @@ class TopicTable:
         return len(marks)
 
     def retire(self, topic_id: bytes) -> bool:
-        """Take all rows of a deleted topic out, and its id; False where that is done already.
+        """Remove all rows of a deleted topic, and its id; False if that was done before.
 
-        Raises TopicIdChanged where the table belongs to another incarnation meanwhile.
+        Raises TopicIdChanged if the table belongs to another incarnation meanwhile.
         """
         self.settle()
         for _ in range(TRIES_MAX):
@@ -249,11 +249,11 @@ class TopicTable:
 
 
 class ContendedTable(Exception):
-    """Others kept changing the table while it was to be given up."""
+    """Other writers kept changing the table while it was given up."""
 
 
 def _end_at_any(version: int, actions: Sequence[Action]) -> None:
-    """A change of what the table is: made on exactly the state that was read."""
+    """A change of the table itself: made on exactly the state that was read."""
     for action in actions:
         if not action.keys() <= {"commitInfo"}:
             raise TableChanged(f"version {version} came between", version=version)

@@ -162,7 +162,7 @@ class FollowerPartition:
     def append(self, data: FetchPartitionData, leader_epoch: int, now_ms: int) -> int:
         """Append a response's records, take its high watermark and log start; returns the bytes of records.
 
-        Raises: KafkaError: CORRUPT_MESSAGE, the records are damaged; KAFKA_STORAGE_ERROR, the disk refused them.
+        Raises KafkaError: CORRUPT_MESSAGE, the records are damaged; KAFKA_STORAGE_ERROR, the disk refused them.
         """
         follower, log = self.follower, self.log
         assert follower.fetch_offset == log.log_end_offset, "a follower reads at its log's end"

@@ -1,7 +1,7 @@
 """Shell: a lake behind any address that fsspec knows, to be read: `gs://`, `abfs://`, `hdfs://`, a user's own.
 
 Nothing is written, as few of these file systems let exactly one of several writers win. No listing is remembered: a
-table grows while it is read. What a file system raises of its own is an OSError here.
+table grows while it is read. A file system's own errors become OSError here.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Shell: the lake in a folder, exclusive by link(2), durable by fsync.
 
-A file gets its name when all of it is on the disk. After a folder's fsync that failed the name is put there anew before
-the next one is believed. A folder can go and come back while brokers run: nothing is made in its place, so the root is
-made at most once, and a commit only beside the one that it follows. Nor is it said that a file is not there if the
-whole lake may be gone (`mark`): a consumer would be told that its offsets are.
+A file gets its name when all of it is on the disk. After a failed fsync of a folder the name is written again before
+the next one is trusted. A folder can go and come back while brokers run: nothing is made in its place, so the root is
+made at most once, and a commit only beside the one that it follows. Nor is a file reported missing if the whole lake
+may be missing (`mark`): a consumer would get OFFSET_OUT_OF_RANGE.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import IO
 
 from kafka_ds.delta.store.store import TEMPORARY_SUFFIX, NotWritten, StoreEntry
 
-# Of so many folders it is known that they were made, and need not be looked for at each write.
+# How many existing folders are remembered, so that they need not be looked for at each write.
 KNOWN_FOLDERS_MAX = 4_096
 _GONE = "the folder of the lake is gone"
 # A commit of a Delta table behind its first one.
@@ -37,9 +37,9 @@ class LocalStore:
         later_mark: str | None = None,
         private_folder: str | None = None,
     ) -> None:
-        """`mark`: a folder that is in the lake already. None: the first write makes the root where there is none.
+        """`mark`: a folder that is in the lake already. None: the first write makes the root if there is none.
 
-        `later_mark`: the same, once anything was read from it. What lies in `private_folder` only its writer may read.
+        `later_mark`: the same, once anything was read from it. Only its writer may read what lies in `private_folder`.
         """
         self.root = os.path.abspath(root)
         self._later_mark = later_mark
@@ -192,7 +192,7 @@ class LocalStore:
 
     @contextlib.contextmanager
     def _in_lake(self) -> Iterator[None]:
-        """Where something is not there: whether that is the lake itself."""
+        """For a missing file: whether the lake itself is missing."""
         try:
             yield
         except FileNotFoundError:
@@ -200,7 +200,7 @@ class LocalStore:
             raise
 
     def _check_root(self) -> None:
-        """Raise OSError, and no FileNotFoundError, where the lake was there and is gone."""
+        """Raise OSError, and not FileNotFoundError, if the lake was there and is gone."""
         if self._mark is not None and not os.path.isdir(self._full(self._mark)):
             why = "nothing of the lake is in its folder" if os.path.isdir(self.root) else _GONE
             raise OSError(errno.ENODEV, why, self.root)
@@ -220,7 +220,7 @@ class LocalStore:
         return temporary
 
     def _make_folders(self, folder: str) -> None:
-        """Make what is missing of a folder's path, each step durable in the one above."""
+        """Make the missing folders of a path, each step durable in the one above."""
         if folder in self._known_folders:
             if os.path.isdir(folder):
                 return
@@ -246,7 +246,7 @@ class LocalStore:
 
 
 def _check_before(folder: str, version: int) -> None:
-    """Raise FileNotFoundError where a table's log does not hold that version: the next one would leave a hole."""
+    """Raise FileNotFoundError if a table's log lacks that version: the next one would leave a hole."""
     if not os.path.isdir(folder):
         raise FileNotFoundError(errno.ENOENT, "the folder of its table is gone")
     if os.path.exists(os.path.join(folder, f"{version:020d}.json")):
@@ -257,7 +257,7 @@ def _check_before(folder: str, version: int) -> None:
 
 
 def _open_private(path: str, flags: int) -> int:
-    """For files that nobody but the broker's own user shall read."""
+    """For files that only the broker's own user may read."""
     return os.open(path, flags, 0o600)
 
 

@@ -1,10 +1,10 @@
 """Shell: the lake in an object store of S3's kind.
 
-`put_if_absent` is a conditional PUT; where the answer was lost the library asks again and is told that the object
-exists: whose it is must be read. Any other error of a write leaves its fate unknown. What a store may always answer
-(503, a reset) is asked again: briefly for decisions and the lease, long for reads and data. A bucket that is not there
-is an error. Address and secrets come from AWS's own environment, never from an option. A file that is made in pieces is
-put as a whole.
+`put_if_absent` is a conditional PUT; if the answer was lost the library asks again and learns that the object exists:
+whose it is must be read. Any other error of a write leaves its outcome unknown. Errors that a store may always return
+(503, a reset) are retried: briefly for commits and the lease, long for reads and data. A missing bucket is an error.
+Address and secrets come from AWS's own environment, never from an option. A file that is made in pieces is put as a
+whole.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from kafka_ds.delta.store.s3_errors import (
 )
 from kafka_ds.delta.store.store import OBJECT_SCHEMES, StoreEntry, UnsupportedStore
 
-# A decision (a commit, a read of the log) shall not hang; a data file may take its time.
+# A commit, or a read of the log, must not hang; a data file may take its time.
 REQUEST_TIMEOUT = "10s"
 UPLOAD_TIMEOUT = "300s"
 UPLOADS_AT_ONCE = 4
@@ -55,9 +55,9 @@ class ObjectStore:
     """A bucket, or what lies below a prefix of it. Threads may share one."""
 
     def __init__(self, bucket: str, prefix: str = "") -> None:
-        """Nothing is asked yet; errors of bucket and credentials come with the first request.
+        """Nothing is requested yet; errors of bucket and credentials come with the first request.
 
-        Raises UnsupportedStore where `bucket` or AWS_ENDPOINT_URL is no address at all.
+        Raises UnsupportedStore if `bucket` or AWS_ENDPOINT_URL is not an address.
         """
         if not bucket:
             raise UnsupportedStore("lake.uri names no bucket: s3://<bucket>/<prefix>")
@@ -214,7 +214,7 @@ class ObjectStore:
             self._raise(path, error)
 
     def make_durable(self, path: str) -> None:
-        """What an object store has acknowledged is durable; that it is there is seen once more."""
+        """What an object store has acknowledged is durable; its existence is checked once more."""
         if self.size(path) is None:
             raise FileNotFoundError(self.uri(path))
 

@@ -1,8 +1,8 @@
 """Pure: what an object store's refusals mean for the operator.
 
-- A store answers with a code of S3's in a document, and without one to HEAD; a client that asks nobody has words of its
-  own. What is wrong is said first, with the variable or setting that is to be changed; the store's own words follow.
-- A bucket that is not there is not an object that is not there: the one is a mistake, the other an everyday answer.
+- A store answers with one of S3's codes in a document, and without one to HEAD; the client library has words of its
+  own. A message first says what is wrong, with the variable or setting to change; the store's own words follow.
+- A missing bucket is not a missing object: the one is a mistake, the other an everyday answer.
 - No secret is ever in a text: names of variables are, their values are not.
 """
 
@@ -40,7 +40,7 @@ _PERMISSIONS = {
     "AccessDenied",
     "RequestTimeTooSkewed",
 }
-# Where a client looks for a machine's role when nothing else tells it who it is.
+# Where a client looks for a machine's role when no other credentials are configured.
 _METADATA_SERVICE = "//169.254.169.254/"
 
 
@@ -63,7 +63,7 @@ def explained(text: str) -> str:
 
 
 def check_endpoint(address: str) -> str | None:
-    """Why this is no address of a store; None where it is one, or is empty."""
+    """Why this is not the address of a store; None if it is one, or is empty."""
     if not address:
         return None
     parts = urlsplit(address)

@@ -1,8 +1,8 @@
 """Shell: where the lake lies: a folder or, behind the same protocol, an object store.
 
 Paths are relative to the lake's root; an absolute one, as other engines write, is taken as it is, and nothing is
-written or deleted outside of the root. What returned is durable. An exception from a write is not "not written": only
-`NotWritten` promises that. `put_if_absent` is the only primitive that decides between writers; False means that an
+written or deleted outside of the root. What returned is durable. An exception from a write does not mean "not written":
+only `NotWritten` promises that. `put_if_absent` is the only primitive that decides between writers; False means that an
 object is there, durably, and whose it is must be read.
 """
 
@@ -23,7 +23,7 @@ class UnsupportedStore(Exception):
 
 
 class StoreNotExclusive(Exception):
-    """The store let two writers win the same name: nothing may be decided by it."""
+    """The store let two writers win the same name: it cannot be relied on for commits."""
 
 
 class NotWritten(OSError):
@@ -70,7 +70,7 @@ class Store(Protocol):
         """The size of the file `path`, or None when there is none."""
 
     def make_durable(self, path: str) -> None:
-        """Make durable a file that somebody else wrote here, with its place in the folder."""
+        """Make durable a file that another library wrote here, with its place in the folder."""
 
     def local_path(self, path: str) -> str | None:
         """Where a local process finds `path`, if the store is a folder."""
@@ -80,7 +80,7 @@ class Store(Protocol):
 
     @property
     def delta_options(self) -> dict[str, str]:
-        """What `deltalake` must be told beside the address (`storage_options`)."""
+        """The `storage_options` that `deltalake` needs beside the address."""
 
 
 def bucket_and_path(address: str) -> tuple[str, str]:

@@ -1,10 +1,9 @@
-"""Pure: the kernel's columns as Arrow arrays, and back; nothing here looks at a single row.
+"""Pure: the kernel's columns as Arrow arrays, and back; no single row is handled here.
 
 - Buffers are shared, not copied: an Arrow array lies in what the kernel wrote, cut to size.
-- The columns of a RecordBatch are those of `schemas.TOPIC_FILE_SCHEMA`, or the wanted ones of them in
-  the same order.
-- What comes back may have been written by another engine: types are cast to ours, sliced arrays and
-  absent columns are read as they are meant.
+- The columns of a RecordBatch are those of `schemas.TOPIC_FILE_SCHEMA`, or the requested ones of them in the same
+  order.
+- Arrays may come from another engine: types are cast to the table's, sliced arrays and absent columns are accepted.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from kafka_ds.topic.schemas import BATCH_TYPE, HEADERS_TYPE, TOPIC_FILE_SCHEMA
 
 __all__ = ["columns_of", "record_batch", "wanted_bits"]
 
-# The last millisecond of the year 9999: what Spark, Python and Parquet readers still call a date.
+# The last millisecond of the year 9999, the last date of Spark, Python and Parquet readers.
 TIMESTAMP_MS_MAX = 253_402_300_799_999
 
 _BATCH_FIELDS = {
@@ -100,7 +99,7 @@ class _Source:
         return _numbers(pa.int64(), np.where(no_date, milliseconds, 0), no_date)
 
     def _no_date(self) -> NDArray[np.bool_] | None:
-        """Which timestamps are no date of Arrow's, Parquet's and Spark's; None where all are."""
+        """Which timestamps are no date of Arrow's, Parquet's and Spark's; None if all are dates."""
         # As unsigned numbers the negative ones are large: one comparison for both ends.
         milliseconds = self._out.timestamp[: self._count].view(np.uint64)
         if self._count == 0 or milliseconds.max() <= TIMESTAMP_MS_MAX:

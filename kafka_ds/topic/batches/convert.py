@@ -47,17 +47,17 @@ __all__ = [
     "encode_batches",
 ]
 
-# What one batch may decompress to as a rule. Java's producer fills a batch by its compressed size: of records that are
-# all alike, 108 MB fit into a batch of 256 KiB (seen with zstd).
+# The usual decompressed size of one batch. Java's producer fills a batch by its compressed size: 108 MB of records that
+# are all alike fit into a batch of 256 KiB (seen with zstd).
 UNPACKED_BYTES_MAX = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded:
-    """What a range of a log holds: rows, sorted by offset, and what is left over.
+    """The content of a log's range: rows, sorted by offset, and residue.
 
-    `next_offset` is where the batch after the last sound one may begin: who decodes a range piece
-    by piece begins the next piece with it.
+    `next_offset` is where the batch after the last sound one may begin: to decode a range piece by piece, begin the
+    next piece with it.
     """
 
     table_batches: list[pa.RecordBatch]
@@ -101,11 +101,10 @@ def decode_hot(
     residue: list[UndecodedBatch] | None = None,
     limit_bytes: int | None = None,
 ) -> list[pa.RecordBatch]:
-    """The wanted columns of the records whose offsets lie in the range, both ends included.
+    """The requested columns of the records whose offsets lie in the range, both ends included.
 
-    The chunks may hold more, and end within a batch, as the answer to a Fetch may. What yields no
-    row is appended to `residue` where the caller wants to know. Without `limit_bytes` a large batch may decompress to
-    more than UNPACKED_BYTES_MAX.
+    The chunks may hold more, and end within a batch, as a Fetch response may. What yields no row is appended to
+    `residue` if that is given. Without `limit_bytes` a large batch may decompress to more than UNPACKED_BYTES_MAX.
     """
     unknown = columns - set(TOPIC_FILE_SCHEMA.names)
     if unknown:
@@ -121,7 +120,7 @@ def decode_hot(
 
 
 class _Run:
-    """One walk over the chunks of a range: batches are judged, gathered, decoded by the group."""
+    """One pass over the chunks of a range: batches are checked, gathered, and decoded in groups."""
 
     def __init__(
         self,
@@ -169,7 +168,7 @@ class _Run:
         self._gather(data, rows[verdicts == DATA])
         self._next_offset = next_offset
         if end < len(data) and (self._is_aligned or reason != decoder.AT_CUT_BATCH):
-            # The framing is lost: nobody can say where the next batch begins.
+            # The framing is lost: where the next batch begins cannot be known.
             self._add_residue("undecodable", next_offset, self._end_offset, data[end:])
 
     def _first_offset(self, row: NDArray[np.int64]) -> int:
@@ -229,7 +228,7 @@ class _Run:
             done, rows_done, bytes_done = end, int(row_ends[end - 1]), int(byte_ends[end - 1])
 
     def _gather_compressed(self, data: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
-        """As above, the payloads of a group joined: small ones come by the thousand."""
+        """As above, with the payloads of a group joined: small ones come by the thousand."""
         held: list[bytes] = []
         held_rows = held_bytes = 0
         kept: list[int] = []
@@ -254,7 +253,7 @@ class _Run:
         return self._rows + more_rows > ROWS_PER_CALL or self._bytes + more_bytes > BYTES_PER_CALL
 
     def _decompressed(self, data: NDArray[np.uint8], row: NDArray[np.int64]) -> bytes | None:
-        """The bytes of a batch's records, if there is room for the number of records that it claims."""
+        """The bytes of a batch's records, if there is room for the number of records in its header."""
         codec = int(row[decoder.ATTRIBUTES]) & CODEC_MASK
         packed = data.data[int(row[decoder.START]) : int(row[decoder.END])]
         limit_bytes = self._limit_bytes
@@ -308,7 +307,7 @@ class _Run:
     def _saw_timestamp(self, timestamp_ms: int) -> None:
         self._max_timestamp_ms = max(self._max_timestamp_ms, timestamp_ms)
 
-    # What is left over.
+    # The residue.
 
     def _leave(self, kind: ResidueKind, data: NDArray[np.uint8], row: NDArray[np.int64]) -> None:
         base = int(row[decoder.BASE_OFFSET])

@@ -1,10 +1,10 @@
-"""Shell: rows of a topic's table as record batches again, for a consumer that reads cold.
+"""Shell: rows of a topic's table as record batches again, for cold reads.
 
 Impure only in the compiled code of `kafka_ds.records.kernel`.
-- Every offset of the range is accounted for: spans of batches follow each other without a hole, and
-  the last one reaches the end, so that a consumer's position does, whatever was removed.
-- Producer fields are unset: the rows are committed, nobody checks sequences against the cold tier.
-- Batches are of about 1 MiB, unless the caller says otherwise, however large those were that the rows came in.
+- Every offset of the range is accounted for: spans of batches follow each other without a hole, and the last one
+  reaches the end, and with it a consumer's position, whatever was removed.
+- Producer fields are unset: the rows are committed, and sequences of cold records are never checked.
+- Batches are of about 1 MiB, unless the caller says otherwise, whatever size the produced ones had.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from kafka_ds.topic.batches.records import Rows, parts_of
 __all__ = ["KernelBatch", "encode_batches", "sealed"]
 
 BATCH_BYTES_MAX = 1 << 20
-SPAN_MAX = 1 << 31  # offsets of one batch: the last one's distance from the first is 31 bits wide
+SPAN_MAX = 1 << 31  # Offsets of one batch: the last one's distance from the first has 31 bits.
 
 
 class KernelBatch(NamedTuple):

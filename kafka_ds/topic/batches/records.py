@@ -1,8 +1,8 @@
-"""Shell: rows of a topic's files for callers that encode them again; without Arrow if a file is laid out as ours.
+"""Shell: rows of a topic's files for callers that encode them again; without Arrow if kafka-ds has laid out the file.
 
 Impure only in what it calls.
-- Pages are read here in the simple case: one file, the offsets of its rows rising, times that are dates, no headers,
-  one leader epoch. `parquet.read_files` reads everything else, and says what is wrong.
+- Pages are read here in the simple case: one file, rising offsets, times that are dates, no headers, one leader epoch.
+  `parquet.read_files` reads everything else, and reports errors.
 - The caller need not know which of the two it was.
 """
 
@@ -27,13 +27,13 @@ from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA
 __all__ = ["Rows", "between", "offsets_of", "parts_of", "read_records"]
 
 Rows: TypeAlias = "pa.RecordBatch | pa.Table | Columns"
-# What a record is made of: all but the framing of the batch that it came in.
+# The columns of a record, without the framing of its batch.
 RECORD_COLUMNS = tuple(name for name in TOPIC_FILE_SCHEMA.names if name != "batch")
-# Those that are read, with their physical types, and those that the footer tells.
+# Columns that are read, with their physical types, and those that the footer has.
 READ = {"offset": "INT64", "timestamp": "INT64", "key": "BYTE_ARRAY", "value": "BYTE_ARRAY"}
 EQUAL = ("leader_epoch", "timestamp_type")
 NULL = ("timestamp_ms", "headers", "headers_raw")
-# What lies between the columns that are read is read with them, as long as it is no more than they are, or little.
+# Bytes between the columns are read with them, if they are not more than the columns, or few.
 SPREAD_MAX = 2
 SPREAD_BYTES = 16 * 1024
 
@@ -51,7 +51,7 @@ def read_records(
         try:
             return _plain(reader, files[0].path, start_offset, end_offset, max_bytes)
         except Unusual:
-            pass  # What it is, Arrow finds out.
+            pass  # Arrow finds the error.
     return read_files(
         reader,
         files,

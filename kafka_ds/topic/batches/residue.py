@@ -1,9 +1,9 @@
-"""Pure: the residue of a tiered range: what never enters the table, as the bytes that it was.
+"""Pure: the residue of a tiered range: what never enters the table, as the original bytes.
 
-One file a range holds its aborted, control, empty and undecodable batches in offset order, its leader epochs and the
+A file per range holds its aborted, control, empty and undecodable batches in offset order, its leader epochs and the
 producer snapshot: a reader of all records, and a replica that rebuilds its state, need nothing else. `magic | u32
-header length | u32 CRC of the header | header (JSON) | batches`; the header says where each batch lies, how long it is,
-and its CRC. Nothing is believed before it is checked; a file that fails is named.
+header length | u32 CRC of the header | header (JSON) | batches`; the header has each batch's position, length and CRC.
+Nothing is used before it is checked; an error names the file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class CorruptResidue(Exception):
 class UndecodedBatch:
     """A batch that never enters the table, as its original bytes.
 
-    The offsets of an undecodable one are what its header says, as far as that lies in the range.
+    The offsets of an undecodable one are those of its header, as far as they lie in the range.
     """
 
     kind: ResidueKind
@@ -45,7 +45,7 @@ class UndecodedBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPlace:
-    """One batch of a residue file: what it is, and where its bytes lie."""
+    """One batch of a residue file: its kind, and where its bytes lie."""
 
     kind: str
     base_offset: int
@@ -57,7 +57,7 @@ class BatchPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResidueHeader:
-    """What a residue file says of its range."""
+    """The header of a residue file."""
 
     topic_id: bytes
     partition: int

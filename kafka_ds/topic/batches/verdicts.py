@@ -1,9 +1,8 @@
-"""Pure: what a batch of a log is, by its header and checksum alone: rows, or one kind of residue.
+"""Pure: what a batch of a log becomes, by its header and checksum alone: rows, or one kind of residue.
 
-- A base offset is not under the checksum, so order is checked: a batch must begin after the one
-  before it and, where the range is known to be whole batches, lie within the range. Otherwise an
-  offset could come to be twice in the table.
-- A count is believed as far as the batch can hold it, before anything is allocated for it.
+- A base offset is not under the checksum, so order is checked: a batch must begin after the one before it and, where
+  the range is known to be whole batches, lie within the range. Otherwise an offset could be in the table twice.
+- A count is trusted only as far as the batch can hold it, before memory is allocated for it.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def sound_batches(
 ) -> tuple[Mask, int]:
     """Which are batches of this log, by format, checksum and place in the order.
 
-    `next_offset` is where the first of them may begin; what it is after them is given back.
+    `next_offset` is where the first of them may begin; returns what it is after them.
     """
     base = rows[:, decoder.BASE_OFFSET]
     delta = rows[:, decoder.LAST_OFFSET_DELTA]

@@ -1,8 +1,8 @@
-"""Pure: what the footer of a topic's Parquet file says: where its row groups' offsets lie, and what need not be read.
+"""Pure: the footer of a topic's Parquet file: the offsets of its row groups, and columns that need not be read.
 
 - A footer may be another engine's: statistics may be absent, groups may overlap or be unsorted, columns may be missing.
-  Whatever the footer does not say is read.
-- If a group's statistics say that all values of a column are equal, or all null, the column is not read. In a topic
+  What the footer lacks is read.
+- If a group's statistics show that all values of a column are equal, or all null, the column is not read. In a topic
   without headers that is true of half of the columns that make up a record batch.
 """
 
@@ -45,7 +45,7 @@ class Footer:
     has_statistics: bool
     names: frozenset[str]
     ours: frozenset[str]
-    """Those of them that are typed as in a file of ours."""
+    """Those of them that are typed as in a file of kafka-ds."""
     places: Mapping[str, int]
     """Where a leaf's chunk is in each group, by its dotted path."""
 
@@ -90,7 +90,7 @@ _SEVERAL = -(1 << 63)
 
 
 def _only_value(chunk: pq.ColumnChunkMetaData) -> int | None:
-    """The value that all of a chunk's have, None where they are null; _SEVERAL where that is not said."""
+    """The value that all rows of a chunk have, None if they are null; _SEVERAL if that is not known."""
     statistics = chunk.statistics
     if statistics is None or not statistics.has_null_count:
         return _SEVERAL
@@ -112,7 +112,7 @@ def footer_of(metadata: pq.FileMetaData) -> Footer:
         if group.num_rows == 0:
             continue
         statistics = group.column(at).statistics if at is not None else None
-        # A file of another engine's may call something else an offset: what it is, its reader finds out.
+        # Another engine's file may have another column of that name: its reader finds out.
         if statistics is not None and not (
             statistics.has_min_max and isinstance(statistics.min, int)
         ):

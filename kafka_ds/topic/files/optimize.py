@@ -1,9 +1,9 @@
-"""Pure: which files of a topic's table are to be rewritten: small ones, badly laid out ones, those with expired rows.
+"""Pure: which files of a topic's table are rewritten: small ones, badly laid out ones, those with expired rows.
 
-Files are considered in offset order, in groups that do not interleave; what lies wholly below the log start is left to
+Files are considered in offset order, in groups that do not interleave; files wholly below the log start are left to
 retention. A badly laid out file is rewritten by itself, files that overlap are merged once each is sorted. Small files
 that follow one another are merged when there are enough of them, and none unless the others hold as much: so a row is
-rewritten a few times in its life. A file that was compressed in haste counts as small.
+rewritten a few times in its life. A lightly compressed file counts as small.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ SMALL_PART = 8
 
 
 class OptimizeReason(Enum):
-    """Why files are written anew."""
+    """Why files are rewritten."""
 
     SMALL = "small"
     UNSORTED = "unsorted"
     EXPIRED = "expired"
     LOST = "lost"
-    """The store does not have what a rewrite wrote: never the next task."""
+    """The store lacks the output of a rewrite: never the next task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizeRules:
-    """What a good layout is."""
+    """The targets of the layout."""
 
     file_bytes: int
     """Up to how many bytes (as they lie in the store) small files are merged."""
     files_min: int
     """This many small files are merged, whatever their size."""
     expired_ratio: float
-    """The part of a file's offsets that must lie below the log start before it is written anew for that."""
+    """The part of a file's offsets that must lie below the log start before it is rewritten for that."""
 
     def __post_init__(self) -> None:
         assert self.file_bytes > 0 and self.files_min >= 2 and 0 <= self.expired_ratio <= 1
@@ -64,9 +64,9 @@ def next_task(
     is_optimized: Callable[[FileEntry], bool],
     passed_over: Container[str] = (),
 ) -> OptimizeTask | None:
-    """What to write anew next of a partition's files, given by first offset; None where all is well.
+    """What to rewrite next of a partition's files, given by first offset; None if nothing is due.
 
-    `passed_over` are paths of files that are to be left as they lie.
+    `passed_over` are paths of files to leave alone.
     """
     run: list[FileEntry] = []
     for group in overlapping_groups(files):
@@ -128,9 +128,9 @@ def _of_group(
 def next_merge(
     files: Sequence[FileEntry], *, rows_max: int, files_min: int, files_max: int
 ) -> OptimizeTask | None:
-    """Which small files to make one of, at most so many at a time: of a table without partitions, in its own order.
+    """Which small files to merge into one, at most so many at a time: of a table without partitions, in its own order.
 
-    Small are those of few rows here: what a handful of rows takes in a store is most of it the file's own.
+    Small are those of few rows here: most of such a file in the store is overhead.
     """
     run: list[FileEntry] = []
     run_rows = 0
@@ -157,7 +157,7 @@ def _rows(entry: FileEntry) -> int:
 def _merge(
     run: Sequence[FileEntry], whole: int, files_min: int, weigh: Callable[[FileEntry], int] = _size
 ) -> OptimizeTask | None:
-    """Small files that follow one another, all or some of them, where merging them is worth it."""
+    """Small files that follow one another, all or some of them, if merging them is worth it."""
     if len(run) < 2:
         return None
     total = sum(map(weigh, run))

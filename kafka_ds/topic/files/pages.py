@@ -39,14 +39,14 @@ LEVELS_SIZE_BYTES = 4
 CODECS = {"ZSTD": "zstd", "SNAPPY": "snappy", "UNCOMPRESSED": None}
 # Offsets of 32 bits.
 BYTES_MAX = (1 << 31) - 1
-# Twice the rows of a group of ours. A damaged footer may tell of any number, and room would be made for them.
+# Twice the rows of a row group. A damaged footer may claim any number, and memory would be allocated for them.
 ROWS_MAX = 1 << 18
 
 _NO_BYTES = read_only(None, np.uint8)
 
 
 class Unusual(Exception):
-    """This is not laid out as ours; Arrow is to read it."""
+    """Another layout than kafka-ds'; Arrow is to read it."""
 
 
 class ColumnChunk(NamedTuple):
@@ -56,7 +56,7 @@ class ColumnChunk(NamedTuple):
     size_bytes: int
     rows: int
     codec: str | None
-    """What Arrow calls it."""
+    """Its name in Arrow."""
     has_levels: bool
 
     @property
@@ -235,7 +235,7 @@ def _size(fields: dict[int, Any], number: int) -> int:
 
 
 def _decompressed(codec: str, body: NDArray[np.uint8], size_bytes: int) -> NDArray[np.uint8]:
-    # A frame of zstd that is of another size is refused; snappy says its size first, and Arrow believes it.
+    # A frame of zstd that is of another size is refused; snappy has its size first, and Arrow trusts it.
     if codec == "snappy" and _uncompressed_size(body.data) != size_bytes:
         raise Unusual("a page of another size than its header says")
     try:

@@ -45,7 +45,7 @@ from kafka_ds.topic.schemas import BATCH_TYPE, TOPIC_FILE_SCHEMA
 
 ROW_GROUP_BYTES = 1 << 20
 ROW_GROUP_ROWS_MAX = 1 << 17
-# Of zstd, for what is written once and soon; what is kept is rewritten with a higher one (`optimize`).
+# Of zstd, for the first write; what is kept is rewritten with a higher level (`optimize`).
 COMPRESSION_LEVEL = 1
 FOOTERS_MAX = 256
 # Decoded deletion vectors: 8 bytes a deleted row.
@@ -74,7 +74,7 @@ _ENCODINGS = {
 }
 _PAYLOAD_COLUMNS = ("key", "value", "headers_raw")
 _NUMBERS = ("offset", "leader_epoch", "timestamp", "timestamp_type", "timestamp_ms", "batch")
-# What Arrow raises of damage; where names are no UTF-8 it is a ValueError.
+# Arrow's errors for damage; a name that is not UTF-8 is a ValueError.
 _UNREADABLE = (OSError, pa.ArrowException, ValueError)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # What INT96, as Spark may write times, is read as: nanoseconds of 64 bits hold the years 1678 to 2261 alone.
@@ -93,7 +93,7 @@ class UnreadableFile(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenFile:
-    """A Parquet file as it was written: what its add action says."""
+    """A written Parquet file: the content of its add action."""
 
     path: str
     """Relative to the lake."""
@@ -160,7 +160,7 @@ def write_rows(
 ) -> WrittenFile | None:
     """Write rows, given in offset order, to a new file; None (and no file) if there are no rows.
 
-    `schema` is the rows': ours, and what others may have added to it. `level` is zstd's, 1 to 22; None: snappy.
+    `schema` is the rows': the table's, with columns that others have added. `level` is zstd's, 1 to 22; None: snappy.
     """
     rows = iter(batches)
     first = next((each for each in rows if each.num_rows), None)
@@ -207,7 +207,7 @@ def encode_rows(
 def _row_groups(
     batches: Iterable[pa.RecordBatch], group_bytes: int, schema: pa.Schema
 ) -> Iterator[pa.Table]:
-    """Cut and join batches so that each group holds about `group_bytes`."""
+    """Split and join batches so that each group holds about `group_bytes`."""
     pending: list[pa.RecordBatch] = []
     pending_bytes = pending_rows = 0
     for batch in batches:
@@ -242,7 +242,7 @@ def _row_bytes(batch: pa.RecordBatch) -> np.ndarray:
 
 
 class _Facts:
-    """What the add action says of the rows written so far; asserts that their offsets rise."""
+    """The add action of the rows written so far; asserts that their offsets rise."""
 
     def __init__(self) -> None:
         self.rows = self.null_timestamps = 0
@@ -280,7 +280,7 @@ class _Facts:
 
 
 def facts_of(reader: FileReader, entry: FileEntry) -> WrittenFile:
-    """What the add action of a file says that is there already, by its rows."""
+    """The add action of an existing file, by its rows."""
     facts = _Facts()
     rows, _ = reader.read(
         entry.path,
@@ -324,7 +324,7 @@ class FileReader:
         return found
 
     def _footer_bytes(self, path: str) -> bytes:
-        # Its length is what the file says: Arrow tells how much of it was understood.
+        # Its length is in the file: Arrow reports how much of it was understood.
         end = (self._store.size(path) or 0) - FOOTER_END_BYTES
         length = int.from_bytes(self._store.read_range(path, end, FOOTER_END_BYTES)[:4], "little")
         return self._store.read_range(path, end - length, length)
@@ -388,7 +388,7 @@ class FileReader:
         return known
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
-        """Bytes of a file as they are, fewer only at its end. Raises UnreadableFile."""
+        """Bytes of a file, fewer only at its end. Raises UnreadableFile."""
         try:
             return self._store.read_range(path, start, length)
         except OSError as error:
@@ -463,7 +463,7 @@ def read_files(
 def conform(
     table: pa.Table, names: Sequence[str], known: Mapping[str, int | None] | None = None
 ) -> pa.Table:
-    """The columns as ours are typed; what the file lacks has the value that is known of it, or is null."""
+    """The columns with the table's types; a missing one has its known value, or is null."""
     columns: list[pa.Array | pa.ChunkedArray] = []
     known = known or {}
     for name in names:
@@ -485,7 +485,7 @@ def _between(table: pa.Table, start_offset: int, end_offset: int) -> pa.Table:
     if not bool((np.diff(offsets) > 0).all()):
         order = np.argsort(offsets, kind="stable")
         rising = offsets[order]
-        # An offset that occurs twice is a fault of who wrote it; a record batch cannot hold it.
+        # An offset that occurs twice is its writer's mistake; a record batch cannot hold it.
         order = order[np.concatenate(([True], np.diff(rising) > 0))]
         table, offsets = table.take(pa.array(order)), offsets[order]
     low = int(np.searchsorted(offsets, start_offset, side="left"))
@@ -496,7 +496,7 @@ def _between(table: pa.Table, start_offset: int, end_offset: int) -> pa.Table:
 def open_at(address: str, fsspec: str = "") -> pq.ParquetFile:
     """The Parquet file at an address that a plan names: a path, or one of an object store.
 
-    `fsspec`: as `open_for_reading` takes them. Raises FileNotFoundError where it is not there any more.
+    `fsspec`: as `open_for_reading` takes them. Raises FileNotFoundError if it is deleted.
     """
     if "://" not in address:
         return pq.ParquetFile(address, memory_map=True, coerce_int96_timestamp_unit=_INT96_UNIT)

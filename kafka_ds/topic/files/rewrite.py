@@ -33,12 +33,12 @@ from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA, TOPIC_SCHEMA
 # Twice as much is held for a moment, and much of it stays with the allocator afterwards.
 WINDOW_BYTES = 16 << 20
 BATCH_ROWS = 8192
-# A row group that a reader of a few rows has to unpack as a whole: above it a file is badly laid.
+# A row group that a reader of a few rows has to decompress as a whole: above it a file is badly laid out.
 GROUP_BYTES_MAX = 8 * ROW_GROUP_BYTES
 
 
 class UnfitFile(Exception):
-    """Files cannot be written anew as they are; the message says why."""
+    """These files cannot be rewritten; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +102,8 @@ def rewrite_files(
 ) -> RewrittenFiles:
     """Write the rows of files of one partition, from the log start on, to new files of that attempt.
 
-    `file_bytes` is about how much a new file holds in the store, None: one file holds all. `columns` are those of the
-    table, `level` is zstd's. Raises UnfitFile, UnreadableFile, OSError; what was written by then is in no commit.
+    `file_bytes` is the approximate size of a new file in the store, None: one file holds all. `columns` are those of
+    the table, `level` is zstd's. Raises UnfitFile, UnreadableFile, OSError; files written by then are in no commit.
     """
     (partition,) = {each.partition for each in files}
     schema = _schema(reader, files, columns)
@@ -128,7 +128,7 @@ def rewrite_files(
 
 
 def _schema(reader: FileReader, files: Sequence[FileEntry], columns: Iterable[str]) -> pa.Schema:
-    """Our columns, and those that others have added to the table and to any of the files."""
+    """The table's columns, and those that others have added to it and to any of the files."""
     known = {*TOPIC_SCHEMA.names}
     added = set(columns) - known
     found: dict[str, pa.Field] = {}
@@ -168,7 +168,7 @@ def _rows(
                 raise UnfitFile(f"an offset of [{low}, {high}] is there twice")
             table = table.take(pa.array(rising))
         table = table.combine_chunks()
-        # What it was made of goes before it is written, and itself before the next window is read.
+        # A group's parts are freed before it is written, and it is freed before the next window is read.
         parts.clear()
         yield from table.to_batches(max_chunksize=BATCH_ROWS)
         del table, offsets
@@ -211,7 +211,7 @@ def _without_views(kind: pa.DataType) -> pa.DataType:
 
 
 def _typed(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The columns as ours are typed, others' as the schema has them; what the file lacks is null."""
+    """The columns with the table's types, others' as the schema has them; a missing one is null."""
     ours = conform(table, TOPIC_FILE_SCHEMA.names)
     for field in schema:
         if field.name in TOPIC_FILE_SCHEMA.names:
