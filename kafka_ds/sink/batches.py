@@ -50,7 +50,7 @@ NO_IDENTITY: Final = Identity(producer_id=NO_PRODUCER_ID, epoch=NO_PRODUCER_EPOC
 
 @dataclass(slots=True, kw_only=True)
 class _Target:
-    """A topic, where its next row without a key goes, and what each partition's next record is numbered."""
+    """A topic, where its next row without a key goes, and the number of each partition's next record."""
 
     name: str
     partition_count: int
@@ -90,7 +90,7 @@ class BatchWriter:
         self._collected: list[pa.RecordBatch] = []
         self._collected_bytes = 0
         self.row_count = 0
-        # Which partition begins is no secret: tasks shall not all begin with the same.
+        # A random first partition, so that tasks do not all begin with the same.
         self._random = Random()  # noqa: S311
 
     def add(self, rows: pa.RecordBatch) -> None:
@@ -101,7 +101,7 @@ class BatchWriter:
             self._write()
 
     def flush(self) -> None:
-        """Until every row was taken."""
+        """Wait until every row was acknowledged."""
         self._write()
         self._producer.flush()
 
@@ -252,7 +252,7 @@ def loops() -> Loops:
 
 
 def _numbered(records: pa.RecordBatch) -> pa.RecordBatch:
-    """With the columns that the kernel wants beside: offsets from 0 on, no leader epoch, created then."""
+    """With the additional columns of the kernel: offsets from 0 on, no leader epoch, created then."""
     count = records.num_rows
     zeros = pa.array(np.zeros(count, np.int32))
     return pa.RecordBatch.from_arrays(

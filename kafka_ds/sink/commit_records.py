@@ -1,8 +1,8 @@
 """Pure: commits of batches as records of the decisions' topic: one for each batch, and one that it is finished.
 
-The topic is compacted, and the keys say what replaces what: the last commit of a prefix and its last finished batch
-have a key each, so that a late record of an old batch hides no new commit. Keys and JSON fields are read by every
-later version. For a reader a record of a later layout is an error, never a missing record.
+The topic is compacted, and the keys decide what replaces what: the last commit of a prefix and its last finished batch
+have a key each, so that a late record of an old batch hides no new commit. Keys and JSON fields are read by every later
+version. For a reader a record of a later layout is an error, never a missing record.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def is_attempt_of(prefix: str, transactional_id: str) -> bool:
 
 
 def commit_key(prefix: str) -> bytes:
-    """Under which the last decision lies."""
+    """The key of the last decision."""
     return prefix.encode()
 
 
 def finished_key(prefix: str) -> bytes:
-    """Under which the last finished batch lies."""
+    """The key of the last finished batch."""
     return b"finished\x00" + prefix.encode()
 
 
@@ -73,7 +73,7 @@ def commit_value(batch_commit: BatchCommit) -> bytes:
 
 
 def finished_value(batch_commit: BatchCommit) -> bytes:
-    """As JSON: which batch needs nothing any more."""
+    """As JSON: the batch that needs nothing any more."""
     document = {"layout": LAYOUT, "query": batch_commit.query, "batch": batch_commit.batch}
     return json.dumps(document, separators=(",", ":")).encode()
 
@@ -103,7 +103,7 @@ def last_commit(
         query=batch_commit["query"],
         batch=batch_commit["batch"],
         attempts=attempts,
-        # Earlier versions noted no runs.
+        # Earlier versions recorded no runs.
         run=batch_commit.get("run"),
         earlier=tuple(batch_commit.get("earlier", ())),
     )

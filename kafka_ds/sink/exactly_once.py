@@ -68,7 +68,7 @@ _TOPIC_SETTINGS: Final = {
     "min.cleanable.dirty.ratio": "0.1",
 }
 # Where brokers have a lake it is a table, too, so that a restore brings it back beside the topics that were written.
-# Segments are closed early: what is in none is not restored, and what is missing then is noticed (`CommitsLost`).
+# Segments roll early: records of an active one are not restored, and a later start notices that (`CommitsLost`).
 _IN_THE_LAKE: Final = {"remote.storage.enable": "true", "segment.ms": "60000"}
 _PARTITION: Final = 0
 _ENDED_OTHERWISE: Final = frozenset(
@@ -162,7 +162,7 @@ class ExactlyOnceCommitter:
     # -- decisions ------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Make the topic of decisions, where it is not there; OptionError for one that forgets decisions."""
+        """Create the topic of decisions, unless it exists; OptionError for one that forgets decisions."""
         name = self._place[0]
         if name in self._cluster.topics([name]):
             self._check_cleanup(name)
@@ -190,7 +190,7 @@ class ExactlyOnceCommitter:
         try:
             policy = self._cluster.topic_setting(name, "cleanup.policy")
         except KafkaError as refusal:
-            # Without DESCRIBE_CONFIGS it cannot be told.
+            # Without DESCRIBE_CONFIGS it cannot be known.
             LOGGER.warning("cleanup.policy of topic %s: %s", name, refusal.code.name)
             return
         if policy != "compact":
@@ -287,9 +287,9 @@ class ExactlyOnceCommitter:
         )
 
     def _is_committed(self, attempt: BatchAttempt, span: Span) -> bool | None:
-        """What the batches say that the log still has of an attempt; None if there are none.
+        """The batches of an attempt that the log still has; None if there are none.
 
-        Compaction takes single records, and may have taken the first and the last one.
+        Compaction removes single records, and may have removed the first and the last one.
         """
         owner = (attempt.producer_id, attempt.epoch)
         try:

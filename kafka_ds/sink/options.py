@@ -35,7 +35,7 @@ SINK_OPTIONS: Final = {
 _SPELLINGS: Final = {name.lower(): name for name in SINK_OPTIONS}
 # Spark hands these of a stream over with the others.
 _SPARKS: Final = frozenset({"checkpointlocation", "queryname"})
-# What says nothing where no transactions are.
+# Options without effect in a write without transactions.
 _OF_TRANSACTIONS: Final = (
     "transactionalIdPrefix",
     "decisionsTopic",
@@ -50,7 +50,7 @@ PREFIX_CHARACTERS_MAX: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """What a write asks for. ``prefix`` is None where nothing is written in transactions."""
+    """The options of a write. ``prefix`` is None without transactions."""
 
     producer: ProducerSettings
     topic: str | None = None

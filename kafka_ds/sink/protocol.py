@@ -1,9 +1,9 @@
 """Pure: how a micro-batch of a stream is written exactly once: the effects of its protocol, in their order.
 
-Each task attempt writes into a transaction of its own. The driver alone knows the batch's number: it takes the lock,
+Each task attempt writes into a transaction of its own. Only the driver knows the batch's number: it takes the lock,
 reads the last commit record, writes its own (the linearisation point), and only then commits the attempts. Between the
-fence of the lock and the record nobody else can have written one. A batch that has a record is always finished, by
-whichever driver; a replay aborts its own attempts. A step may fail or never come back, and the steps may be left there.
+fence of the lock and the record no other driver can have written one. A batch that has a record is always finished, by
+whichever driver; a replay aborts its own attempts. A step may fail or never return, and the steps may end there.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class BatchAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchCommit:
-    """Which attempts are this batch; ``run`` is which start of the query wrote last, after those of ``earlier``."""
+    """Which attempts make up this batch; ``run`` is the query's start that wrote last, after those of ``earlier``."""
 
     query: str
     batch: int
@@ -124,7 +124,7 @@ class TransactionAborted:
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """Write the records of these attempts again and note the batch as finished, in one transaction of the lock's."""
+    """Write the records of these attempts again and record the batch as finished, in one transaction of the lock's."""
 
     batch_commit: BatchCommit
     lost: tuple[BatchAttempt, ...]
@@ -132,7 +132,9 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Note that this decision is carried out. Refused when the lock was lost: a late note would replace a newer one."""
+    """Record that this decision is carried out. Refused when the lock was lost: a late record would replace a newer
+    one.
+    """
 
     batch_commit: BatchCommit
 
@@ -155,7 +157,7 @@ Effect = (
 )  # fmt: skip
 Steps = Generator[Effect, Any, None]
 NO_ATTEMPTS: Final[tuple[BatchAttempt, ...]] = ()
-# How many runs are known again. Copies that run side by side supersede each other at once.
+# How many runs are recognised. Copies that run side by side supersede each other at once.
 EARLIER_MAX: Final = 16
 
 
@@ -204,7 +206,7 @@ def commit(job: Job, attempts: Sequence[BatchAttempt]) -> Steps:
 def abort(attempts: Sequence[BatchAttempt], job: Job | None = None) -> Steps:
     """End a failed job (in a task or in `commit`): no transaction of it stays open, except those decided already.
 
-    Where the prefix is somebody else's by now, attempts that are open under it are theirs, and so is the lock.
+    If the prefix is another query's by now, attempts that are open under it are that query's, and so is the lock.
     """
     if job is not None:
         seen: LastCommit = yield ReadLastCommit()

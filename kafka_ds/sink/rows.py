@@ -1,4 +1,4 @@
-"""Pure: the rows of a DataFrame as records, topic by topic, and the checks of what they may hold.
+"""Pure: the rows of a DataFrame as records, topic by topic, and the checks of their values.
 
 An error names the column or option, and the row. Single rows are handled only to name one. If there is a `timestamp`
 column it is the record's; Spark's own sink ignores it.
@@ -102,7 +102,7 @@ def _records(
 
 
 def _check_headers(headers: pa.Array, refuse: Refuse) -> None:
-    """Kafka knows no header without a key."""
+    """A header without a key does not exist in Kafka."""
     if headers.null_count == len(headers):
         return
     pairs = headers.flatten()

@@ -2,8 +2,8 @@
 
 A writer is data (options and columns), made on the driver and sent to tasks; what it opens it closes in the same call.
 A batch query writes with idempotence: a task that is retried writes its rows again, as with Spark's Kafka sink. A
-stream writes in transactions (`protocol`), unless the user wants less: each task attempt has a transactional id of its
-own, and the driver ends its transaction.
+stream writes in transactions (`protocol`), unless the user chooses at_least_once: each task attempt has a transactional
+id of its own, and the driver ends its transaction.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchSink", "StreamSink", "TransactionalSink", "TaskCommitMessage"]
 
-# How Spark tells tasks which query they work for, and which run of it: the group of a stream's jobs has the run's id.
+# How tasks learn their query, and its run: the group of a stream's jobs has the run's id.
 _QUERY_ID: Final = "sql.streaming.queryId"
 _RUN_ID: Final = "spark.jobGroup.id"
 
 
 @dataclass(frozen=True)
 class TaskCommitMessage(WriterCommitMessage):
-    """What a task has written: how many rows, and (in a transaction) what it takes to end that."""
+    """The result of a task: how many rows, and (in a transaction) what is needed to end that."""
 
     row_count: int
     query: str | None = None
@@ -61,7 +61,7 @@ class _PickledWriter:
         self._columns = columns
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        # In a task: Spark holds back the rows until the writer has been acknowledged.
+        # In a task: Spark sends the rows only after the writer was acknowledged.
         acknowledge()
         self.__dict__.update(state)
 
@@ -85,11 +85,11 @@ class StreamSink(_PickledWriter, DataSourceStreamArrowWriter):
 class TransactionalSink(_PickledWriter, DataSourceStreamArrowWriter):
     """Appends micro-batches, each exactly once."""
 
-    # Whether the topic of decisions was found as it has to be.
+    # Whether the topic of decisions was checked.
     _is_prepared = False
 
     def recover(self) -> None:
-        """Finish what is decided. Spark makes a writer before a micro-batch's tasks begin, which is the time for it."""
+        """Finish decided batches. Spark makes a writer before a micro-batch's tasks begin, which is the time for it."""
         self._drive(protocol.recover())
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommitMessage:
@@ -102,7 +102,7 @@ class TransactionalSink(_PickledWriter, DataSourceStreamArrowWriter):
         filled = (rows for rows in iterator if rows.num_rows)
         first = next(filled, None)
         if first is None:
-            # Nobody's transactional id is used for nothing.
+            # No transactional id is used without a reason.
             return TaskCommitMessage(row_count=0, query=query, run=run)
         settings = self._options.producer
         with Cluster(settings.client, creates_topics=True) as cluster:
@@ -152,7 +152,7 @@ class TransactionalSink(_PickledWriter, DataSourceStreamArrowWriter):
         self._drive(protocol.commit(job, attempts))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """End what the tasks of a micro-batch that failed have begun."""
+        """End the transactions of a failed micro-batch's tasks."""
         wrote = _messages_of(messages)
         self._drive(protocol.abort(_attempts(wrote), _job(wrote, batchId)))
 
@@ -174,7 +174,7 @@ def _messages_of(messages: Iterable[WriterCommitMessage | None]) -> list[TaskCom
 
 
 def _job(wrote: Sequence[TaskCommitMessage], batch: int) -> Job | None:
-    """None where no task has said which query it works for."""
+    """None if no task has reported its query."""
     return next((Job(query=w.query, batch=batch, run=w.run) for w in wrote if w.query), None)
 
 

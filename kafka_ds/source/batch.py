@@ -1,7 +1,7 @@
 """Shell: the batch reader: plans in Spark's planning worker, reads on the executors.
 
-- Spark pickles the reader after the filters were pushed and before partitions are asked for: what planning finds out
-  travels in the partitions alone.
+- Spark pickles the reader after pushing the filters and before asking for partitions: the results of planning are in
+  the partitions alone.
 - Planning reads no row and imports no compiled loop.
 """
 
@@ -30,7 +30,7 @@ LOGGER = logging.getLogger("kafka_ds.source")
 
 
 def read_config(options: Options, schema: pa.Schema, predicate: Predicate) -> ReadConfig:
-    """What the tasks need of the options."""
+    """The options that tasks need."""
     return ReadConfig(
         client=options.client,
         schema=schema,
@@ -42,9 +42,9 @@ def read_config(options: Options, schema: pa.Schema, predicate: Predicate) -> Re
 
 
 class DescribedPartition(InputPartition):
-    """A partition that says what its plan reads: the optimizer's rule finds the text in its pickle.
+    """A partition with a description of its plan: the optimizer's rule finds the text in its pickle.
 
-    For `explain`, and how large that is, for joins.
+    For `explain`, and its size for joins.
     """
 
     def __init__(self, value: Any, plan: str, size_bytes: int | None) -> None:
@@ -54,13 +54,13 @@ class DescribedPartition(InputPartition):
 
 
 class Unplanned(InputPartition):
-    """What Spark's push-down gets for a plan: the rule after it has the query planned anew."""
+    """What Spark's push-down gets for a plan: afterwards the rule has the query planned again."""
 
     def __init__(self) -> None:
         super().__init__(None)
 
     def refuse(self) -> NoReturn:
-        """Raise what a user can do about it.
+        """Raise an error with what a user can do.
 
         Raises:
             RuntimeError: always.
@@ -75,7 +75,7 @@ class Unplanned(InputPartition):
 def _partitions(plan: Plan, slots: int | None, *, size_bytes: int | None) -> list[InputPartition]:
     packs = packed(plan, slots)
     found = [InputPartition(pack) for pack in packs]
-    # Where there is nothing to read Spark asks for one partition without a value, and it can say how little that is.
+    # Without anything to read Spark asks for one partition without a value, which can report that size.
     if found or size_bytes is not None:
         first = packs[0] if packs else None
         found[:1] = [DescribedPartition(first, plan.describe(len(packs)), size_bytes)]
@@ -83,7 +83,7 @@ def _partitions(plan: Plan, slots: int | None, *, size_bytes: int | None) -> lis
 
 
 def slots_for(options: Options, slots: int | None) -> int | None:
-    """Over how many slots small tasks may be shared out; None where the options say how a query is to be cut."""
+    """Over how many slots small tasks are spread; None if the options set the number of tasks."""
     is_cut = options.min_partitions is not None or options.max_records_per_partition is not None
     return None if is_cut else slots
 
@@ -104,7 +104,7 @@ class KafkaBatchReader(DataSourceReader):
             LOGGER.warning("option '%s' is ignored in a batch query", name)
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        # In a task: Spark holds back what it shall read until the reader has been acknowledged.
+        # In a task: Spark sends the task's input only after the reader was acknowledged.
         acknowledge()
         self.__dict__.update(state)
 
@@ -130,7 +130,7 @@ class KafkaBatchReader(DataSourceReader):
         """The rows of some tasks, as Arrow batches."""
         if isinstance(partition, Unplanned):
             partition.refuse()
-        # Spark asks for one partition without a value where there is nothing to read, and 4.1 for none.
+        # Spark asks for one partition without a value if there is nothing to read, and 4.1 for none.
         if partition is None or partition.value is None:
             return iter(())
         config = read_config(self._options, self._schema, self._predicate)
@@ -138,9 +138,10 @@ class KafkaBatchReader(DataSourceReader):
 
 
 class PushingKafkaBatchReader(KafkaBatchReader):
-    """The reader where each query has a plan of its own (`kafka_ds.source.session.optimizer`): it takes filters.
+    """The reader in sessions where each query has a plan of its own (`kafka_ds.source.session.optimizer`): it takes
+    filters.
 
-    It is a class apart because Spark asks whether the method is there. ``is_rules``: the rule made it, not Spark;
+    It is a class of its own because Spark checks for the method. ``is_rules``: the rule made it, not Spark;
     ``with_sizes``: it asks how large the rows are, for a join.
     """
 
@@ -159,13 +160,13 @@ class PushingKafkaBatchReader(KafkaBatchReader):
         self._has_filters = False
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take what can be applied exactly; hand back the rest."""
+        """Take the filters that can be applied exactly; return the rest."""
         self._has_filters = True
         self._predicate, refused = pushed(filters, self._predicate)
         return refused
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The tasks of the plan; one that cannot be read where the rule is still to ask."""
+        """The tasks of the plan; one that cannot be read if the rule is still to ask."""
         if self._has_filters and not self._is_rules:
             return [Unplanned()]
         return super().partitions()

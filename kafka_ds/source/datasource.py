@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PUSHDOWN_SETTING = "spark.sql.python.filterPushdown.enabled"
-# Options whose values Spark writes into no plan. Those with password, secret or token in them it knows by itself.
+# Options whose values Spark must not write into plans. It knows those with password, secret or token in their names.
 REDACTION_SETTING = "spark.sql.redaction.options.regex"
 REDACTED_OPTIONS = r"(?i)ssl\.keystore\.key$"
 
@@ -61,7 +61,7 @@ _TYPES: dict[str, DataType] = {
     "timestamp": TimestampType(),
     "array<struct<key:string,value:binary>>": HEADERS,
 }
-# Columns that hold nulls, whatever a user's schema says.
+# Columns that hold nulls, whatever a user's schema declares.
 _NULLABLE = ("key", "value", "timestamp", "headers")
 
 
@@ -147,7 +147,7 @@ class KafkaDataSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        # Spark tells it to the process that makes this object, and not to all others that use it.
+        # Spark passes it to the process that makes this object, but not to all others that use it.
         self._logs_are_kept = keeps_logs()
 
     @classmethod
@@ -168,7 +168,7 @@ class KafkaDataSource(DataSource):
         return KafkaBatchReader(self._parsed(stream=False), declared(schema), slots=self.slots)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """The reader of a stream; after a mistake in the options, one that says so as soon as it is used."""
+        """The reader of a stream; after a mistake in the options, one that raises it at its first use."""
         from kafka_ds.source.stream import KafkaStreamReader, RefusedStream, check_limits
 
         answer_at_once()
@@ -219,7 +219,7 @@ class KafkaDataSource(DataSource):
 
 
 class PushingKafkaDataSource(KafkaDataSource):
-    """The same source where Spark may push filters down to it: in sessions that keep each query's plan apart."""
+    """The same source for sessions in which Spark may push filters down: those that plan each query separately."""
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of a batch query, which takes filters."""
@@ -307,5 +307,5 @@ def _redact(spark: SparkSession, pattern: str) -> None:
 
 
 def of_session(source: type[KafkaDataSource], slots: int | None) -> type[KafkaDataSource]:
-    """The source with what it is to know of the session: a class of no module is pickled whole, with its attributes."""
+    """The source with properties of the session: a class without a module is pickled whole, with its attributes."""
     return type("KafkaDataSourceOfSession", (source,), {"slots": slots, "__doc__": source.__doc__})

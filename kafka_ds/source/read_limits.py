@@ -1,7 +1,7 @@
-"""Shell: Spark's limits for a micro-batch, and what stands for them in PySpark 4.1, which has none.
+"""Shell: Spark's limits for a micro-batch, and their substitutes in PySpark 4.1, which has none.
 
-4.1 tells a stream's source neither where a micro-batch begins nor how much it may be. What stands for the limits there
-is never made by Spark; the source takes every question for one about all there is.
+4.1 passes a stream's source neither the start of a micro-batch nor its limit. Spark never makes one of the substitutes;
+the source takes every question for one about all there is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Shell: `kafka_ds.scan_report()`: what the session's tasks touched, as a DataFrame.
+"""Shell: `kafka_ds.scan_report()`: what the session's tasks have read, as a DataFrame.
 
 Spark's Python API (4.2) gives a source no metrics. It does keep the log of its Python workers, for each session and
-readable by SQL; the report is made from it. We keep nothing ourselves.
+readable by SQL; the report is made from it. kafka-ds keeps nothing itself.
 """
 
 from __future__ import annotations

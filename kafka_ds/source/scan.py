@@ -85,7 +85,7 @@ def scan(
     if topic is not None:
         given["subscribe"] = topic
     parsed = parse_options(given, stream=False)
-    # What brokers know of times narrows what is fetched, which the source asks for itself.
+    # The brokers' times narrow the offsets to fetch; the source asks for them itself.
     where = replace(parsed.where, timestamp=None, leader_epoch=None)
     pinned = pin(parsed, where, with_tables=True)
     report_loss(lost(pinned.views, parsed.where), fail=parsed.fail_on_data_loss)
@@ -119,7 +119,7 @@ def _cold(
     views: Sequence[PartitionView],
     table: TableVersion,
 ) -> list[DataFrame]:
-    """What the pinned version of a topic's table brings."""
+    """The DataFrame of the pinned version of a topic's table."""
     kept = conditions(views, table, options.where)
     if kept is None:
         return []
@@ -143,8 +143,8 @@ def _cold(
     for condition in kept:
         rows = rows.where(condition)
 
-    # Apart from one another, so that filters on the timestamps of most reach the files' statistics, and Python is
-    # run for few: rows without a date, and rows of whose headers a key is not UTF-8.
+    # In separate parts, so that filters on most rows' timestamps reach the files' statistics, and Python runs for few:
+    # rows without a date, and rows with a header key that is not UTF-8.
     parts = [(rows, "timestamp")]
     if table.undated:
         parts = [

@@ -1,8 +1,8 @@
 """Pure: the columns that the source offers, and how a row of the lake or of a fetch becomes one of them.
 
 - Names, order and types of the first eight are those of Spark's Kafka source: a job changes one word.
-- A timestamp that fits no date (-1, garbage) is the moment that its milliseconds spell, as Spark has it, or null where
-  microseconds in 64 bits cannot hold it.
+- A timestamp that fits no date (-1, garbage) is the moment of its milliseconds, as in Spark, or null if microseconds in
+  64 bits cannot hold it.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def parse_headers(section: bytes) -> list[dict[str, Any]]:
 
 
 def _column_or_nulls(column: pa.Array | None, count: int, wanted: pa.DataType) -> pa.Array:
-    """A column as Spark wants it; an engine that wrote a file with fewer columns meant nulls."""
+    """A column as Spark wants it; if an engine left it out of a file, nulls."""
     import pyarrow as pa
 
     if column is None:

@@ -2,8 +2,8 @@
 
 `read` is stateless and the reader is pickled for the executors: connections live in an `OffsetReader`, which is left
 out of the pickle. An end is pinned when it is named (high watermark or last stable offset): as often as Spark replays
-the batch, it reads the same rows. What Spark asks with `ReadAllAvailable` overrides our limits. A batch without rows of
-the tables that is planned right after its end was named asks nothing again. Rows of a small one are prefetched.
+the batch, it reads the same rows. Spark's `ReadAllAvailable` overrides the options' limits. A batch without rows of the
+tables that is planned right after its end was named asks nothing again. Rows of a small one are prefetched.
 """
 
 from __future__ import annotations
@@ -92,18 +92,18 @@ class KafkaStreamReader(PrefetchesRows, DataSourceStreamReader, SupportsTriggerA
         self._topics: Mapping[str, Topic] = {}
         self._bounds: dict[TopicPartition, Bounds] = {}
         self._initial: dict[str, Any] | None = None
-        # Why the options do not say where the stream begins.
+        # Why the stream has no beginning: a mistake in the options.
         self._unclear: OptionError | None = None
         self._latest: StreamOffset | None = None
         self._target: StreamOffset | None = None
         self._available_now = False
         # Whether the tables were opened since, or right before, the brokers were looked at last.
         self._opened = False
-        # The end that was named last, by what was seen for it: to be planned next, as a rule.
+        # The last named end, with the state it was named by: usually planned next.
         self._named: dict[str, Any] | None = None
         # The last plan, and between which offsets it is.
         self._planned: tuple[dict[str, Any], dict[str, Any], list[InputPartition]] | None = None
-        # The end that option groupCommit told of last, and since when it may be told again after a refusal.
+        # The end that option groupCommit committed last, and from when on it retries after a refusal.
         self._committed: dict[str, Any] | None = None
         self._commits_again = 0.0
         self._of_group: Cluster | None = None
@@ -114,7 +114,7 @@ class KafkaStreamReader(PrefetchesRows, DataSourceStreamReader, SupportsTriggerA
         return {"options": self._options, "schema": self._schema}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        # In a task: Spark holds back what it shall read until the reader has been acknowledged.
+        # In a task: Spark sends the task's input only after the reader was acknowledged.
         acknowledge()
         self.__init__(state["options"], state["schema"])  # type: ignore[misc]
 
@@ -135,7 +135,7 @@ class KafkaStreamReader(PrefetchesRows, DataSourceStreamReader, SupportsTriggerA
         try:
             starts = self._reader.resolve(self._options.starting, self._bounds, starting=True)
         except OptionError as problem:
-            # A first micro-batch that is played again knows it by itself: partitions may have been added since.
+            # A replayed first micro-batch has its own beginning: partitions may have been added since.
             self._unclear, starts = problem, {}
         positions = {
             tp: Position(offset=starts[tp], epoch=ends.positions[tp].epoch) for tp in starts
@@ -159,7 +159,7 @@ class KafkaStreamReader(PrefetchesRows, DataSourceStreamReader, SupportsTriggerA
         if start is not None and not StreamOffset.parse(start).is_initial:
             self._commit_for_group(start)
         end = (
-            # A query that goes on from its checkpoint: Spark alone knows where that is.
+            # A query that continues from its checkpoint: only Spark knows where that is.
             self._look().document()
             if begin is None
             else self._end_of_next(begin, limit or ReadAllAvailable())
@@ -175,8 +175,7 @@ class KafkaStreamReader(PrefetchesRows, DataSourceStreamReader, SupportsTriggerA
             latest = self._target
         else:
             latest = self._look()
-        # Spark writes down what is named here. With an end that lacks topics the options would have to be mended, and
-        # the checkpoint, too.
+        # Spark stores this end. If it lacked topics the options would have to be corrected, and the checkpoint, too.
         self._refuse(missing_topics(begin, latest))
         self._latest = latest
         if isinstance(limit, ReadAllAvailable):
@@ -227,7 +226,7 @@ class KafkaStreamReader(PrefetchesRows, DataSourceStreamReader, SupportsTriggerA
             tp: p.offset for tp, p in latest.positions.items()
         }
         if not moved and not begin.is_initial:
-            return begin.document()  # Spark compares the text: whatever it bears it goes on to bear
+            return begin.document()  # Spark compares the text, so the beginning stays in it.
         return (latest if moved else replace(begin, is_initial=False)).after(begin).document()
 
     def _held_back(self, begin: StreamOffset, latest: StreamOffset, least: int) -> bool:
@@ -263,7 +262,7 @@ class KafkaStreamReader(PrefetchesRows, DataSourceStreamReader, SupportsTriggerA
         """The end of every partition subscribed to, pinned."""
         topics = self._topics = self._reader.topics()
         self._opened = False
-        # Without brokers the tables are all that knows an end.
+        # Without brokers only the tables have an end.
         if tables or self._options.tiers == "remote":
             self._open_tables()
         self._bounds = self._reader.bounds(topics, self._reader.partitions(topics))
@@ -281,7 +280,7 @@ class KafkaStreamReader(PrefetchesRows, DataSourceStreamReader, SupportsTriggerA
             self._opened = True
 
     def _earliest(self, start: StreamOffset, end: StreamOffset) -> dict[TopicPartition, int]:
-        """Where the partitions begin that ``start`` does not know."""
+        """Where the partitions begin that ``start`` lacks."""
         return {
             tp: self._bounds[tp].start
             for tp in end.positions
@@ -297,7 +296,7 @@ class KafkaStreamReader(PrefetchesRows, DataSourceStreamReader, SupportsTriggerA
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of one micro-batch.
 
-        Spark asks twice unless rows came along: our strategy (`unprojected`) looks at the partitions of a plan of which
+        Spark asks twice unless rows came along: the strategy (`unprojected`) looks at the partitions of a plan of which
         Spark then executes a copy. The second answer is the first one: with rows the plan would be another one, too.
         """
         self._prefetched = None
@@ -350,7 +349,7 @@ class KafkaStreamReader(PrefetchesRows, DataSourceStreamReader, SupportsTriggerA
             )
 
     def _meets_tables(self, begin: StreamOffset) -> bool:
-        """Whether tables hold rows behind the beginning: those are for leaders to confirm that are asked afterwards."""
+        """Whether tables hold rows behind the beginning: leaders that are asked afterwards have to confirm those."""
         self._open_tables()
         ends = self._reader.ends_of_tables()
         return any(
@@ -359,7 +358,7 @@ class KafkaStreamReader(PrefetchesRows, DataSourceStreamReader, SupportsTriggerA
         )
 
     def _strange(self, until: StreamOffset) -> dict[TopicPartition, str]:
-        """Partitions that are not there any more, or belong to another topic of the same name by now.
+        """Partitions that were deleted, or belong to another topic of the same name by now.
 
         A batch that was planned before a restart is read again as it was planned: rows of the later topic are not its
         own, and would come once more with the batch that goes over to that topic.
@@ -376,17 +375,17 @@ class KafkaStreamReader(PrefetchesRows, DataSourceStreamReader, SupportsTriggerA
     def _diverged(
         self, fences: Mapping[TopicPartition, Position], until: StreamOffset
     ) -> list[str]:
-        """Partitions whose log was cut below what the stream has read or pinned (an unclean election).
+        """Partitions whose log was truncated below what the stream has read or pinned (an unclean election).
 
-        What it has read is asked about of itself where its epoch is another than that of the end: one log that was
-        cut, and has grown beyond the old place since, names its end under the new epoch, which is whole.
+        The stream's position is checked separately if its epoch differs from the end's: a log that was truncated, and
+        has grown beyond the old position since, reports its end under the new epoch, which is whole.
         """
         ends = {tp: until.positions[tp] for tp in fences}
         starts = {tp: begun for tp, begun in fences.items() if begun.epoch != ends[tp].epoch}
         return [*self._cut_below(ends), *self._cut_below(starts)]
 
     def _cut_below(self, positions: Mapping[TopicPartition, Position]) -> list[str]:
-        """Which of these places lie beyond where their leader epochs end now."""
+        """Which of these positions lie beyond where their leader epochs end now."""
         asked = {
             tp: position.epoch
             for tp, position in positions.items()
@@ -410,13 +409,14 @@ class KafkaStreamReader(PrefetchesRows, DataSourceStreamReader, SupportsTriggerA
         return read_config(self._options, self._schema, self._options.where)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """A micro-batch that ended there is done; of the last one Spark says so when there is a next."""
+        """A micro-batch that ended there is done; for the last one Spark calls this when there is a next."""
         self._commit_for_group(end)
 
     def _commit_for_group(self, end: dict[str, Any]) -> None:
-        """Tell the group of option groupCommit, for lag tools; where the stream is, Spark's checkpoint alone says.
+        """Commit to the group of option groupCommit, for lag tools; the stream's position is only in Spark's
+        checkpoint.
 
-        No refusal stops the stream, nor holds it up for long: after one it is tried again some time later.
+        A refusal does not stop or delay the stream: it is retried some time later.
         """
         group, now = self._options.group_commit, time.monotonic()
         if group is None or end == self._committed or now < self._commits_again:

@@ -1,11 +1,10 @@
-"""Pure: how far a stream has come: its offsets, what a micro-batch may take, and what changed since the last one.
+"""Pure: a stream's offsets, the size of a micro-batch, and what changed since the last one.
 
-Beside each position an offset names topic id and leader epoch, so that a recreated topic or a log that was cut is
-noticed and not read on. Offsets are written into checkpoints, so a version comes first and fields are only ever added.
-A position is an offset, never a count of rows. For a source in Python Spark writes down where a micro-batch ends, but
-not where a stream began. The first end therefore carries its beginning: a first micro-batch that is replayed is the one
-that was planned, wherever `startingOffsets` would begin by then. A checkpoint of Spark's own Kafka source is
-understood, too: it has only offsets, without topic ids and epochs.
+Beside each position an offset has topic id and leader epoch, so that a recreated topic or a truncated log is noticed
+and not read on. Checkpoints hold offsets, so a version comes first and fields are only ever added. A position is an
+offset, never a count of rows. For a source in Python Spark stores the end of a micro-batch, but not the beginning of a
+stream: the first end therefore carries it, and a replayed first micro-batch is the planned one, whatever
+`startingOffsets` would be by then. A checkpoint of Spark's own Kafka source is read, too: it has only offsets.
 """
 
 from __future__ import annotations
@@ -195,7 +194,7 @@ def missing_topics(start: StreamOffset, end: StreamOffset) -> list[str]:
 def micro_batch_range(
     start: StreamOffset, end: StreamOffset, earliest: Mapping[TopicPartition, int]
 ) -> MicroBatchRange:
-    """The ranges between two offsets. ``earliest`` tells where partitions begin that are new."""
+    """The ranges between two offsets. ``earliest`` has where new partitions begin."""
     ranges: dict[TopicPartition, tuple[int, int]] = {}
     fences: dict[TopicPartition, Position] = {}
     problems = list(missing_topics(start, end))

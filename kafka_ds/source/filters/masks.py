@@ -1,4 +1,4 @@
-"""Pure: which rows of an Arrow column are asked for.
+"""Pure: which rows of an Arrow column match.
 
 Numpy on Arrow's own buffers. Arrow's compute functions would do, but taking a Python number or list makes pyarrow
 import pandas, which costs each of Spark's Python workers 0.2 s and 40 MiB.

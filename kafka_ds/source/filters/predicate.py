@@ -1,9 +1,9 @@
-"""Pure: which rows are asked for: one set of values per column, from an AND of simple conditions.
+"""Pure: which rows match: one set of values per column, from an AND of simple conditions.
 
-A condition is taken as a whole or not at all: `Predicate.narrowed` gives None for what it cannot express exactly, so
-that a caller can give precisely the rest back to Spark. OR never gets here. Times are microseconds since 1970 in UTC. A
+A condition is taken as a whole or not at all: `Predicate.narrowed` returns None for what it cannot express exactly, so
+that a caller can return precisely the rest to Spark. OR never gets here. Times are microseconds since 1970 in UTC. A
 comparison is never true of a null: once `timestamp` is constrained at all, rows without a timestamp are out. For keys
-only equality is understood: statistics know no order of keys.
+only equality is supported: statistics have no order of keys.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicate:
-    """An AND of conditions. None means that nothing is asked of the column."""
+    """An AND of conditions. None: the column is not constrained."""
 
     topics: frozenset[str] | None = None
     topics_excluded: frozenset[str] = frozenset()
@@ -97,13 +97,13 @@ class Predicate:
         return replace(self, keys=keys if self.keys is None else self.keys & keys)
 
     def selects_topic(self, topic: str) -> bool:
-        """Whether any row of the topic can be asked for."""
+        """Whether any row of the topic can match."""
         return (self.topics is None or topic in self.topics) and topic not in self.topics_excluded
 
     def selects_partition(self, topic: str, partition: int) -> bool:
-        """Whether any row of the topic partition can be asked for."""
+        """Whether any row of the topic partition can match."""
         return self.selects_topic(topic) and (self.partition is None or partition in self.partition)
 
     def offsets(self) -> Intervals:
-        """The offsets asked for, of any partition."""
+        """The offsets that match, of any partition."""
         return ALL if self.offset is None else self.offset

@@ -1,10 +1,10 @@
-"""Pure: Spark's pushed filters, read into a predicate.
+"""Pure: Spark's pushed filters, converted to a predicate.
 
-- Filters are told by their class's name: planning imports nothing of PySpark.
-- What is not taken is handed back as the same object, since Spark compares identities.
-- What is taken is applied to every row: Spark need not look again.
-- A time that Spark may have changed on its way here is handed back: it comes through Java's `Timestamp`, whose calendar
-  is another one before 1582-10-15 and whose local times differ before 1900. Ten days of October 1582 become others.
+- Filters are recognised by their class's name: planning imports nothing of PySpark.
+- Filters that are not taken are returned as the same objects, since Spark compares identities.
+- Filters that are taken are applied to every row: Spark need not look again.
+- A time that Spark may have changed on its way is returned: it comes through Java's `Timestamp`, whose calendar is
+  another one before 1582-10-15 and whose local times differ before 1900. Ten days of October 1582 become others.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _condition(given: Any) -> Condition | None:
 
 
 def _literal(column: str, value: Any) -> int | str | bytes | None:
-    """The value in the predicate's terms, or None where the column is not compared with such."""
+    """The value as the predicate has it, or None if the column is not compared with such."""
     if column == p.KEY:
         return bytes(value) if isinstance(value, bytes | bytearray) else None
     if column == p.TOPIC:

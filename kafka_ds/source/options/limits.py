@@ -15,7 +15,7 @@ from kafka_ds.errors import OptionError
 from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import MAX_I64
 
-# In options, as Spark's Kafka source writes them; the messages, which have the same, take a planner 25 ms to import.
+# As Spark's Kafka source writes them in options; the messages, which have the same, take a planner 25 ms to import.
 LATEST: Final = -1
 EARLIEST: Final = -2
 

@@ -109,7 +109,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsOf:
-    """Which version of a topic's table: its number, or the newest that there was at a time."""
+    """Which version of a topic's table: its number, or the newest one at a time."""
 
     option: str
     version: int | None = None
@@ -118,7 +118,7 @@ class AsOf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a query asks for."""
+    """The options of a query."""
 
     client: ClientSettings
     subscription: Subscription
@@ -145,7 +145,7 @@ class Options:
     pinned_to: StreamOffset | None = None
     columns: tuple[str, ...] | None = None
     where: Predicate = field(default_factory=Predicate)
-    # Options that were given but say nothing in this kind of query; a reader warns of them.
+    # Options that were given but have no effect in this kind of query; a reader warns of them.
     ignored: tuple[str, ...] = ()
 
 
@@ -285,7 +285,7 @@ def _subscription(options: Mapping[str, str]) -> Subscription:
             return Subscription(topics=topics)
         case "subscribePattern":
             if re.search(r"\[(?:\\.|[^\]\\])*(?:&&|\[)", text):
-                # An intersection, or a class in a class, in Java; Python would take other topics without a word.
+                # An intersection, or a class in a class, in Java; Python would silently match other topics.
                 raise OptionError(
                     f"option 'subscribePattern' is {text!r}: no && within [], and no ["
                 )

@@ -1,8 +1,7 @@
-"""Pure: the page of the options; a test keeps it true, each example an accepted one, and each default what holds
-without it.
+"""Pure: generates the page of the options; a test checks that it is current, its examples valid, its defaults true.
 
-What an option is called and does is said once, in `options.OPTIONS` and `sink.options.SINK_OPTIONS`. Usage:
-``python -m kafka_ds.source.options.options_doc > docs/reference/options.md``.
+An option's name and effect are stated once, in `options.OPTIONS` and `sink.options.SINK_OPTIONS`. Usage: ``python -m
+kafka_ds.source.options.options_doc > docs/reference/options.md``.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ EXAMPLES: Final = {
     "transactionalIdPrefix": "orders-copy",
     "decisionsTopic": "orders_decisions",
 }
-# What holds in a batch and in a stream where an option is not given; what is missing here then limits nothing.
+# The effect in a batch and in a stream if an option is not given; a missing one then limits nothing.
 DEFAULTS: Final = {
     "startingOffsets": ("earliest", "latest"),
     "endingOffsets": ("latest", ""),
@@ -100,7 +99,7 @@ def render() -> str:
 
 
 def _settings() -> str:
-    """What of a consumer's settings a read knows."""
+    """The consumer settings that a read supports."""
     known = [
         f"`{option_name(field.name)}`"
         for field in fields(ClientSettings)

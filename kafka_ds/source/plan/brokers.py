@@ -1,4 +1,4 @@
-"""Shell: the brokers as a plan asks them: connected when first needed, and asked again as the options say."""
+"""Shell: a plan's requests to brokers: connected when first needed, and retried as the options say."""
 
 from __future__ import annotations
 

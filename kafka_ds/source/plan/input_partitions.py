@@ -1,9 +1,9 @@
 """Pure: which tasks of a plan one Spark partition reads, one after the other.
 
 A task in a Python worker costs some tens of milliseconds, whatever it reads. So small tasks are put together by the
-rule of Spark's own file sources (``FilePartition.maxSplitBytes``), and shared out over the slots of the session: none
-is left without a task that had one before. Where a user says into how many tasks a query is to be cut, or the number of
-slots is not known, each task is a partition by itself, as in Spark's Kafka source. Tasks keep their order.
+rule of Spark's own file sources (``FilePartition.maxSplitBytes``), and spread over the slots of the session: no slot
+loses its only task. If the user sets the number of tasks, or the number of slots is not known, each task is a partition
+by itself, as in Spark's Kafka source. Tasks keep their order.
 """
 
 from __future__ import annotations
@@ -22,12 +22,8 @@ Pack: TypeAlias = tuple[Task, ...]
 def packed(plan: Plan, slots: int | None) -> list[Pack]:
     """The tasks of a plan, those together that one Spark partition reads.
 
-    Parameters
-    ----------
-    plan
-        Its tasks, with what each of them weighs in bytes.
-    slots
-        How many tasks Spark can run at once; None if nothing is to be put together.
+    ``plan`` has the tasks with their weights in bytes; ``slots`` is how many tasks Spark can run at once, None if
+    nothing is to be put together.
     """
     if slots is None or len(plan.tasks) <= slots:
         return [(task,) for task in plan.tasks]

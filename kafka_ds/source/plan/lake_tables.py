@@ -1,8 +1,8 @@
 """Shell: the topics' tables in the lake, as planning sees them.
 
 One version of a table serves all partitions of its topic in a plan. A table of an earlier topic of the same name
-(deleted, created again) counts as empty. A folder that holds no table of ours is an error that names it. Snapshots are
-kept and brought up to date, since a stream plans every second.
+(deleted, created again) counts as empty. A folder that holds no table of kafka-ds is an error that names it. Snapshots
+are kept and brought up to date, since a stream plans every second.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class LakeTables:
         return found
 
     def version(self, topic: str) -> TableVersion:
-        """The version that `views` gave last, which is not looked for again."""
+        """The version that `views` returned last, which is not looked for again."""
         from kafka_ds.topic.names import topic_table
 
         assert self._store is not None
@@ -191,10 +191,10 @@ class LakeTables:
         return known
 
     def _wanted_version(self, topic: str) -> int | None:
-        """The version that was asked for, None for the newest.
+        """The requested version, None for the newest.
 
         Raises:
-            OptionError: it is not there, or cannot be made out of the log any more.
+            OptionError: it does not exist, or cannot be built from the log any more.
         """
         if self._as_of is None:
             return None

@@ -42,7 +42,7 @@ class Bounds:
 def offsets_of_epochs(
     brokers: Brokers, views: Sequence[PartitionView], wanted: Intervals | None
 ) -> dict[TopicPartition, Intervals]:
-    """The offsets that were written under the epochs asked for, where the leader knows them."""
+    """The offsets that were written under the requested epochs, if the leader knows them."""
     if wanted is None:
         return {}
     epochs = {v.topic_partition: v.leader_epoch for v in views if v.leader_epoch >= 0}
@@ -69,7 +69,7 @@ def _ends_of(
 ) -> dict[TopicPartition, int]:
     """Where this epoch ends, 0 for those below the first and HIGHEST for the present one and later.
 
-    A leader under which nothing was written yet says of epochs above the last written one that it does not know.
+    A leader under which nothing was written yet does not know epochs above the last written one.
     """
     ends = {tp: HIGHEST if epoch >= current else 0 for tp, current in leader_epochs.items()}
     questions = {tp: epoch for tp, current in leader_epochs.items() if 0 <= epoch < current}
@@ -89,11 +89,11 @@ def ends_as_of(
     *,
     fsspec: str = "",
 ) -> dict[TopicPartition, int]:
-    """Where the records of the epochs asked for end, at most where the partitions do.
+    """Where the records of the requested epochs end, at most where the partitions do.
 
     Raises:
-        OptionError: other partitions than there are, an epoch that no leader has come to yet, or one of which neither
-            leader nor table knows the end.
+        OptionError: other partitions than there are, an epoch in the future, or one whose end neither leader nor table
+            knows.
     """
     wanted = dict(limit.epochs) if limit.epochs is not None else dict.fromkeys(bounds, limit.epoch)
     if set(wanted) != set(bounds):
@@ -126,9 +126,9 @@ def ends_as_of(
 def _refuse_future(
     limit: AtLeaderEpoch, wanted: Mapping[TopicPartition, int], newest: Mapping[TopicPartition, int]
 ) -> None:
-    """Rows would come and change with each query, although the user asked for a log that changes no more.
+    """Refuse future epochs: rows would change with each query, although the user asked for a fixed log.
 
-    One epoch for all partitions may be above those of some. Where the table alone is read, nobody knows the newest.
+    One epoch for all partitions may be above those of some. If only the table is read, the newest is not known.
     """
     future = {tp for tp, current in newest.items() if wanted[tp] > current}
     if not future or (limit.epochs is None and len(future) < len(wanted)):
@@ -144,7 +144,7 @@ def _end_in_table(lake: LakeView | None, epoch: int, end: int, fsspec: str) -> i
     if lake is None:
         return end + 1
     found = end + 1
-    # Files overlap where an engine wrote them again, so none tells of another.
+    # Files overlap if an engine rewrote them, so none has information about another.
     for file in lake.within(Intervals.of((0, HIGHEST))):
         if file.first_offset < found:
             later = _later(file, epoch, fsspec)
@@ -180,10 +180,10 @@ class Held:
 def held_to(
     brokers: Brokers, bounds: Mapping[TopicPartition, Bounds], pinned: StreamOffset
 ) -> Held:
-    """Hold what there is now against what was pinned: the same topic, the same records below each end.
+    """Compare the present state with the pinned one: the same topic, the same records below each end.
 
-    The bounds that come back bear the plan's leader epochs: no record of a later one is the plan's, and where a leader
-    does not know its history, tasks tell by their rows.
+    The returned bounds have the plan's leader epochs: no record of a later one is the plan's, and if a leader does not
+    know its history, tasks see it by their rows.
     """
     found: dict[TopicPartition, Bounds] = {}
     problems: dict[TopicPartition, Exception] = {}

@@ -1,9 +1,9 @@
 """Shell: asks brokers and lake what a plan needs to know, in one round trip for each kind of question.
 
 The tables are read first, one version of each, which the plan names; then the ends are pinned (high watermark, or last
-stable offset for read_committed), and the starts last. So rows that retention takes meanwhile are below a start that is
-known, and tiering that goes on meanwhile only means that some rows which are cold by now are read as hot ones. A
-mistake in the question is an error that names the option.
+stable offset for read_committed), and the starts last. So rows that retention removes meanwhile are below a known
+start, and tiering that goes on meanwhile only means that some rows which are cold by now are read as hot ones. A
+mistake in the options is an error that names the option.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Value = TypeVar("Value")
 
 
 class OffsetReader:
-    """One look at topics, offsets and tables; kept by a stream, made anew for each batch query."""
+    """The state of topics, offsets and tables; kept by a stream, read again for each batch query."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -65,7 +65,7 @@ class OffsetReader:
 
     @property
     def offline(self) -> bool:
-        """Whether the table alone is asked: then no broker need be up."""
+        """Whether only the table is read: then no broker need be up."""
         return self.options.tiers == "remote" and self.options.lake is not None
 
     # -- topics ---------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ class OffsetReader:
         missing = sorted((wanted or set()) - set(found))
         if missing:
             option = "assign" if subscription.assigned else "subscribe"
-            # Brokers may have them all the same: the address is a wrong one, or nothing of them is tiered.
+            # Brokers may have them all the same: the address is wrong, or none of them is tiered.
             lacking = f"have no tables in {self.options.lake}" if self.offline else "do not exist"
             self._missing(f"option '{option}' names topics that {lacking}: {missing}")
         return found
@@ -121,7 +121,7 @@ class OffsetReader:
     ) -> dict[TopicPartition, Bounds]:
         """Where each partition begins and (pinned) ends for the tiers that are read.
 
-        What was deleted since the topics were asked for is left out.
+        Topics deleted since they were looked up are left out.
         """
         if self.options.tiers == "remote":
             return self._bounds_of_tables(topics, partitions)
@@ -143,7 +143,7 @@ class OffsetReader:
                     self._check_ids(topics, {topic for topic, _ in left})
                     return found
                 except TopicGone:
-                    # Also with no retries at all: a topic that goes is no failure of the brokers.
+                    # Also with no retries at all: a deleted topic is no failure of the brokers.
                     still = left & self._still_there(topics)
                     if still == left:
                         raise
@@ -163,7 +163,7 @@ class OffsetReader:
         }
 
     def _check_ids(self, topics: Mapping[str, Topic], wanted: Collection[str]) -> None:
-        """Offsets are asked for by name: where the client had to look again, they may be another topic's.
+        """Offsets are asked for by name: if the client had to look again, they may be another topic's.
 
         Raises:
             TopicGone: they are.
@@ -184,7 +184,7 @@ class OffsetReader:
     def open_tables(self, topics: Mapping[str, Topic]) -> None:
         """Pin one version of each topic's table; to be called before the bounds are asked for."""
         self._lakes = {}
-        # What was aborted is not in the table: uncommitted reads go through the brokers.
+        # Aborted records are not in the table: uncommitted reads go through the brokers.
         committed = self.options.client.read_committed
         if self.options.tiers != "local" and committed and self.tables().present:
             as_of = self.options.as_of
@@ -239,7 +239,7 @@ class OffsetReader:
         places: dict[TopicPartition, int] = {}
         for tp, (start, end) in spans.items():
             cold_end = lakes[tp].end if tp in lakes else 0
-            # What is gone is read from nowhere, and without brokers there is no log.
+            # Lost offsets are read from nowhere, and without brokers there is no log.
             if self.options.tiers == "remote" or tp not in bounds:
                 continue
             place = max(start, cold_end, bounds[tp].start)
@@ -259,7 +259,7 @@ class OffsetReader:
             for tp in spans
         }
 
-    # -- what was asked for ---------------------------------------------------------------------
+    # -- limits ---------------------------------------------------------------------------------
 
     def resolve(
         self, limit: Limit, bounds: Mapping[TopicPartition, Bounds], *, starting: bool
@@ -289,7 +289,7 @@ class OffsetReader:
         given: Mapping[TopicPartition, int],
         bounds: Mapping[TopicPartition, Bounds],
     ) -> dict[TopicPartition, int]:
-        """What a limit says of each partition; of those that are lost it may say something, too."""
+        """A limit for each partition; lost partitions may have one, too."""
         if not self.options.fail_on_data_loss:
             topics = {name for name, _ in bounds}
             pinned = self.options.pinned_to is not None
@@ -354,7 +354,7 @@ class OffsetReader:
             lake = replace(lake, start=start) if start < lake.end else None
         start, end = span
         if self.options.tiers != "both":
-            # A tier that was chosen holds what it holds: what lies in the other is not lost.
+            # With one tier chosen, offsets of the other are not lost.
             start, end = max(start, bounds.start), min(end, bounds.end)
         return PartitionView(
             topic=tp[0],
@@ -431,12 +431,12 @@ class OffsetReader:
 
 
 def _differ(old: Topic, new: Topic) -> bool:
-    """Whether a topic was deleted and created again, as far as the brokers tell ids (KIP-516)."""
+    """Whether a topic was deleted and created again, by the brokers' topic ids (KIP-516)."""
     return not same_topic(old.topic_id, new.topic_id)
 
 
 def _epoch_of_end(answer: OffsetAnswer, known: int) -> int:
-    """The epoch under which an end was told: the metadata may be of before the leader that told it."""
+    """The leader epoch of a reported end: the metadata may be older than the leader that reported it."""
     return answer.leader_epoch if answer.leader_epoch >= 0 else known
 
 

@@ -1,7 +1,7 @@
 """Shell: what a batch reads, pinned to one moment: options in, one view per partition out.
 
-`offset_reader` fixes the order of the questions. If the brokers are away and the option `lake` says where the tables
-are, that is no error: what the tables hold is read, and a warning says up to which offsets. A host name that does not
+`offset_reader` fixes the order of the questions. If the brokers are unavailable and the option `lake` names the tables,
+that is no error: what the tables hold is read, and a warning reports up to which offsets. A host name that does not
 exist is an error all the same, since it is a mistake. Starts and ends by time, and offsets beyond the tables, need the
 brokers.
 """
@@ -40,11 +40,11 @@ class Pinned:
 def pin(
     options: Options, predicate: Predicate, *, with_tables: bool = False, with_sizes: bool = False
 ) -> Pinned:
-    """Look at topics, tables and offsets once; `with_tables`, for Spark to read them, too, and at sizes of records.
+    """Look up topics, tables and offsets once; `with_tables`, for Spark to read them, also the sizes of records.
 
     Raises:
-        OptionError: an option, topic or partition that is wrong.
-        ClientError: brokers that are away, where the tables cannot stand in for them.
+        OptionError: an option, topic or partition that is wrong. ClientError: brokers are unavailable, and the tables
+            cannot replace them.
     """
     try:
         return _pin(options, predicate, with_tables=with_tables, with_sizes=with_sizes)
@@ -52,7 +52,7 @@ def pin(
         if not _can_do_without(options):
             raise
         if isinstance(problem, NoSuchHost):
-            # With a wrong name fewer rows would come each time, and brokers that are up would never be asked.
+            # With a wrong name fewer rows would come each time, and running brokers would never be asked.
             hint = "is a name in it wrong? To read the lake alone, set option 'tiers' to remote (tiers=remote)"
             raise NoSuchHost(f"{problem}; {hint}") from problem
         away = problem
@@ -107,7 +107,7 @@ def _pin(
 def _held(
     reader: OffsetReader, bounds: dict[TopicPartition, Bounds]
 ) -> dict[TopicPartition, Bounds]:
-    """What a scan was pinned to, if that is so: other rows at the same offsets are not its own."""
+    """What a scan was pinned to, if it was: other rows at the same offsets are not its own."""
     options = reader.options
     if options.pinned_to is None:
         return bounds
@@ -122,7 +122,7 @@ def _held(
 def _refuse_beyond(
     limit: Limit, wanted: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, Bounds]
 ) -> None:
-    """Rows that were asked for by name would be missing, and nothing would say so."""
+    """Rows of named offsets would be silently missing."""
     beyond = {tp for tp, offset in wanted.items() if offset > bounds[tp].end}
     if beyond:
         raise OptionError(
@@ -131,7 +131,7 @@ def _refuse_beyond(
 
 
 def _can_do_without(options: Options) -> bool:
-    """Whether the tables alone can answer what is asked."""
+    """Whether the tables alone are enough."""
     limits = (options.starting, options.ending)
     return (
         options.lake is not None

@@ -1,6 +1,6 @@
 """Pure: which task reads which offsets from where: the plan of one scan.
 
-Planning asks nobody. All that is known comes in (`PartitionView`) and a plan comes out; the same view gives the same
+Planning asks nothing: all that is known comes in (`PartitionView`) and a plan comes out; the same view gives the same
 plan. The tier boundary is the tiered end of the pinned snapshot: below it the table is read, from it on the leader's
 log, so each wanted offset is read in exactly one place. Ranges are offsets, never counts of rows, because compaction,
 aborted transactions and erasure leave holes that are no loss. Offsets that are in neither place are lost, and reported
@@ -21,18 +21,18 @@ from kafka_ds.source.filters.predicate import Predicate
 if TYPE_CHECKING:
     from kafka_ds.delta.deletion_vector import DeletionVector
 
-# Bytes of Parquet a task reads, about: as many as Spark gives a task of its own file sources, halved since the rows
-# come out of the files several times as large.
+# Bytes of Parquet a task reads, about: as many as Spark gives a task of its own file sources, halved since the rows are
+# several times as large when decoded.
 TASK_LAKE_BYTES: Final = 64 * 1024 * 1024
 # How many times as large rows are out of their files, about.
 UNPACKED: Final = 4
-# What a record of the brokers' log is taken to be large, where nothing is known of it.
+# The assumed size of a record in the brokers' log if nothing is known of it.
 HOT_RECORD_BYTES: Final = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakeFile:
-    """A data file of the pinned snapshot, with what its statistics say (None where they say nothing)."""
+    """A data file of the pinned snapshot, with its statistics (None for missing ones)."""
 
     path: str
     size_bytes: int
@@ -41,7 +41,7 @@ class LakeFile:
     min_timestamp_us: int | None = None
     max_timestamp_us: int | None = None
     vector: DeletionVector | None = None
-    """What is deleted of it, by the address of its own file."""
+    """Its deletion vector, by the address of that one's file."""
 
     def may_hold_times(self, wanted: Intervals | None) -> bool:
         """Whether a row of the file can have one of these times."""
@@ -59,9 +59,9 @@ class LakeView:
     end: int
     files: tuple[LakeFile, ...] = ()
     find: Callable[[int, int], Iterable[LakeFile]] | None = None
-    """Gives the files that may hold offsets of [start, end): instead of `files`, which may be very many."""
+    """Returns the files that may hold offsets of [start, end): instead of `files`, which may be very many."""
     missing: Intervals = NONE
-    """Offsets whose records a RESTORE removed from the table: nobody has erased them, and nobody else is asked."""
+    """Offsets whose records a RESTORE removed from the table: they are not erased, and are in no other place."""
 
     def within(self, wanted: Intervals) -> list[LakeFile]:
         """The files that may hold wanted offsets, each once."""
@@ -76,8 +76,8 @@ class PartitionView:
     """All that is known of one topic partition: what is wanted, and who holds which offsets.
 
     ``start`` and ``end`` bound what is wanted. The brokers serve [log_start, log_end); a partition without brokers
-    (``tiers`` = remote) has an empty range there. ``floor`` is where hot rows can begin to match the times asked for,
-    and ``epochs`` where they can have a leader epoch that is asked for. ``reads_table``: what the topic's table holds
+    (``tiers`` = remote) has an empty range there. ``floor`` is where hot rows can begin to match the requested times,
+    and ``epochs`` where they can have a requested leader epoch. ``reads_table``: what the topic's table holds
     (``lake``) is read from there, which may be nothing yet.
     """
 
@@ -116,7 +116,7 @@ class ColdRange:
     version: int
     files: tuple[TableFileSlice, ...]
     epoch_max: int | None = None
-    """A row of a later leader epoch is none of the plan's: its log was cut since."""
+    """A row of a later leader epoch is none of the plan's: its log was truncated since."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,7 @@ class HotRange:
     end: int
     leader_epoch: int
     is_beside_table: bool = False
-    """Whether the plan reads the topic's table as well, which has what compaction takes from the log."""
+    """Whether the plan reads the topic's table as well, which has what compaction removes from the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,13 +179,13 @@ class Plan:
         )
 
     def size_bytes(self, hot_offset_bytes: float) -> int:
-        """About how large all rows are, out of their files, at so many bytes for each that the brokers hold."""
+        """About how large all rows are, decoded, given the size of a record in the brokers' log."""
         return UNPACKED * self.file_bytes + ceil(self.hot_offsets * hot_offset_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Share:
-    """One partition's offsets that tasks have to visit, told apart by where they lie."""
+    """One partition's offsets that tasks have to visit, separated by where they lie."""
 
     view: PartitionView
     cold: Intervals
@@ -219,8 +219,8 @@ def plan_scan(
 ) -> Plan:
     """Assign every wanted offset to exactly one task.
 
-    A partition is cut when its files are too many bytes for a task or when it has more offsets than
-    ``max_records_per_partition``; when there are fewer tasks than ``min_partitions`` then, these are cut again in
+    A partition is split when its files are too many bytes for a task or when it has more offsets than
+    ``max_records_per_partition``; if there are fewer tasks than ``min_partitions`` then, these are split again in
     proportion to their offsets. Without a lake the tasks are those of Spark's own Kafka source.
     """
     shares: list[_Share] = []
@@ -302,8 +302,8 @@ def bytes_within(file: LakeFile, wanted: Intervals) -> int:
 def _at_least(counts: Sequence[int], wanted: int) -> list[int]:
     """How many parts of each piece make about ``wanted`` of all, in proportion to their offsets.
 
-    Pieces too small to be cut are left out of the proportion, and halves are rounded up, both as Spark's own Kafka
-    source does it.
+    Pieces too small to be split are left out of the proportion, and halves are rounded up, both as in Spark's own Kafka
+    source.
     """
     total = sum(counts)
     whole = [_rounded(count, wanted, total) <= 1 for count in counts]

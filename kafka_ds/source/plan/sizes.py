@@ -1,9 +1,9 @@
-"""Pure: how many offsets fit into a limit of bytes: what offsets take where they are stored.
+"""Pure: how many offsets fit into a limit of bytes, by their stored sizes.
 
 Bytes are those of storage, as in Delta's `maxBytesPerTrigger`. In a file of the table an offset takes its share of the
-file's size; in a leader's log it takes what a look at the next batches told. The limit is soft: nothing is known
-exactly before it is read, and every partition that has records advances by at least one offset, however large its
-records are. Partitions share the limit as they share a limit of offsets.
+file's size; in a leader's log the size of the next batches is sampled. The limit is soft: nothing is known exactly
+before it is read, and every partition that has records advances by at least one offset, however large its records are.
+Partitions share the limit as they share a limit of offsets.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Stored:
     hole: tuple[int, int] = (0, 0)
 
     def size_bytes(self, start: int, end: int) -> int:
-        """What the offsets of [start, end) take, about."""
+        """The approximate size of the offsets [start, end)."""
         empty = max(0, min(end, self.hole[1]) - max(start, self.hole[0]))
         if self.lake is None or start >= self.lake.end:
             return ceil(max(0, end - start - empty) * self.hot_offset_bytes)
@@ -53,7 +53,7 @@ def limited_by_bytes(
 ) -> StreamOffset:
     """As far towards ``latest`` as about ``bytes_max`` go, in proportion to the offsets that each partition has.
 
-    Found by doubling and halving the number of offsets, so that of a long backlog those files alone are looked at that
+    Found by doubling and halving the number of offsets, so that of a long backlog only those files are examined that
     are about to be read.
     """
     spans = waiting(start, latest, earliest)

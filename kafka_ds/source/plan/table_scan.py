@@ -112,7 +112,7 @@ def as_offsets(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int
 def as_pinned(
     views: Sequence[PartitionView], ranges: Mapping[TopicPartition, tuple[int, int]]
 ) -> StreamOffset:
-    """What must still hold when these ranges are read: the topic, and who led when their ends were told."""
+    """What must still hold when these ranges are read: the topic, and the leader epoch of their ends."""
     return StreamOffset(
         topic_ids={view.topic: view.topic_id for view in views},
         positions={
@@ -160,7 +160,7 @@ def conditions(
     table: TableVersion,
     predicate: Predicate,
 ) -> list[str] | None:
-    """What has to hold of the rows of one topic's table, AND joined; None where none of them is wanted.
+    """The condition on the rows of one topic's table, AND joined; None if none of them is wanted.
 
     Those on times are `times`'.
     """
@@ -193,7 +193,7 @@ def conditions(
 
 
 def times(predicate: Predicate, column: str) -> list[str]:
-    """What has to hold of a row's time."""
+    """The condition on a row's time."""
     if predicate.timestamp is None:
         return []
     return [within(column, predicate.timestamp, "timestamp_micros({})")]
@@ -231,7 +231,7 @@ def _in(column: str, values: Iterable[int]) -> str:
 
 
 def text(value: str) -> str:
-    """A text as a literal of Spark's SQL, whatever its settings say of escapes."""
+    """A text as a literal of Spark's SQL, whatever its settings for escapes."""
     return f"decode(unhex('{value.encode().hex()}'), 'UTF-8')" if _is_odd(value) else f"'{value}'"
 
 

@@ -1,10 +1,10 @@
-"""Shell: what it means that rows of a plan are not where it said: lost, or elsewhere by now.
+"""Shell: why rows of a plan are not where it expected them: lost, or elsewhere by now.
 
-The brokers are asked. Of a file that was removed, rows of a deleted topic are lost, and those below a partition's log
-start; all others may be in other files, as after OPTIMIZE: to leave them out would hide them. A log that is a table's
-is compacted only where the table has it (docs/decisions/0019-tables-of-compacted-topics.md): so records that are
-neither in the version of the table that was planned with nor in the log were taken since, and a newer version has
-them. What leaders serve from the lake has gaps for other reasons: there nothing is compacted.
+The brokers are asked. Of a removed file, rows of a deleted topic are lost, and those below a partition's log start; all
+others may be in other files, as after OPTIMIZE: to leave them out would hide them. A tiered log is compacted only where
+the table has it (docs/decisions/0019-tables-of-compacted-topics.md): so records that are neither in the planned version
+of the table nor in the log were removed since, and a newer version has them. Gaps in what leaders serve from the lake
+have other reasons: nothing is compacted there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NONE_KNOWN: Final = LOWEST
 
 
 def lost_below(client: ClientSettings, tp: TopicPartition, topic_id: bytes) -> int:
-    """Below which offset a partition's rows are lost, as far as brokers tell."""
+    """Below which offset a partition's rows are lost, as far as brokers know."""
     try:
         with pooled_cluster(client) as cluster:
             known = cluster.topics([tp.topic]).get(tp.topic)

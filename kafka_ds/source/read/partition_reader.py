@@ -2,8 +2,7 @@
 
 - Everything needed is in the task and the configuration, both small and pickled.
 - A Spark partition is one thread: Spark runs as many as there are cores.
-- What the plan promised and is not there any more is an error that says so, never fewer rows, unless `failOnDataLoss`
-  is false.
+- Rows that the plan promised and that are gone are an error, never fewer rows, unless `failOnDataLoss` is false.
 """
 
 from __future__ import annotations
@@ -38,18 +37,18 @@ if TYPE_CHECKING:
     from kafka_ds.topic.batches.residue import UndecodedBatch
 
 LOGGER = logging.getLogger("kafka_ds.source")
-# Told at INFO whatever the root says: it is Spark's worker logging that takes it or not.
+# Logged at INFO whatever the root's level: Spark's worker logging decides whether to keep it.
 SCANS = logging.getLogger("kafka_ds.scan")
 SCANS.setLevel(logging.INFO)
 # Rows in one Arrow batch: small enough to be sent while the next is decoded, large enough to forget its cost.
 BATCH_ROWS = 32 * 1024
-# Row groups of which keys are looked at together: some 32 MiB of rows at most.
+# Row groups whose keys are filtered together: some 32 MiB of rows at most.
 KEY_GROUPS = 32
 # Bytes of rows in one batch of a file, about: a batch of the largest records is one record.
 BATCH_BYTES = 16 * 1024 * 1024
 # How many times as large the rows of one row group may be as those of another that is read with it.
 ALIKE = 4
-# Compressed batches that are unpacked at once: until it is known how large they become, and at most.
+# Compressed batches that are decompressed at once: until it is known how large they become, and at most.
 BATCHES_AT_ONCE = 16
 BATCHES_AT_ONCE_MAX = 1 << 16
 
@@ -68,7 +67,7 @@ class ReadConfig:
 
 
 def report_loss(lost: list[LostRange], *, fail: bool) -> None:
-    """Raise for ranges that are gone, or count and log them where the query takes that.
+    """Raise for lost ranges, or count and log them if the query allows that.
 
     Raises:
         DataLoss: with the ranges, when ``failOnDataLoss`` is true.
@@ -112,7 +111,7 @@ def read_task(task: Task, config: ReadConfig) -> Iterator[pa.RecordBatch]:
 
 
 def _log_touched(task: Task, touched: ScanMetrics) -> None:
-    """A line of the log, whose fields `kafka_ds.scan_report` finds again."""
+    """A line of the log, whose fields `kafka_ds.scan_report` parses."""
     counted = touched.document()
     text = ", ".join(f"{name}={number}" for name, number in counted.items())
     context = {"topic": task.topic, "partition": str(task.partition), **counted}
@@ -137,7 +136,9 @@ def _read_piece(
 def _of_the_plan(
     task: Task, epoch_max: int, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Rows that were copied to the table since the plan was made: a cut log brings others at the same offsets."""
+    """Rows that were copied to the table since the plan was made: a truncated log may bring others at the same
+    offsets.
+    """
     from kafka_ds.source.filters.masks import within
 
     for batch in batches:
@@ -166,7 +167,7 @@ def _filter_columns(predicate: Predicate) -> tuple[str, ...]:
 
 
 def _row_filter(predicate: Predicate) -> Callable[[pa.RecordBatch], pa.RecordBatch] | None:
-    """What remains to be asked of each row once the plan has cut offsets: its time, its epoch and its key."""
+    """The filters on each row that the plan's offsets leave: its time, its epoch and its key."""
     times, epochs, keys = predicate.timestamp, predicate.leader_epoch, predicate.keys
     if times is None and epochs is None and keys is None:
         return None
@@ -198,7 +199,7 @@ def _kept(rows: pa.RecordBatch, column: pa.Array, wanted: Intervals) -> pa.Recor
 def _read_hot(
     task: Task, piece: HotRange, config: ReadConfig, wanted: frozenset[str], touched: ScanMetrics
 ) -> Iterator[pa.RecordBatch]:
-    """Fetched and decoded; what the leader does not have any more is an error or left out, as configured."""
+    """Fetched and decoded; what the leader no longer has is an error or left out, as configured."""
     start, end = piece.start, piece.end
     with pooled_cluster(config.client) as cluster:
         while start < end:
@@ -277,7 +278,7 @@ def _fetch(
 
 
 def _next_at_once(before: int, count: int, size_bytes: int) -> int:
-    """How many batches to unpack next, where the last ``count`` made so many bytes of rows."""
+    """How many batches to decompress next, where the last ``count`` made so many bytes of rows."""
     fitting = count * BATCH_BYTES // max(1, size_bytes)
     return max(1, min(fitting, 4 * before, BATCHES_AT_ONCE_MAX))
 
@@ -319,7 +320,7 @@ def _read_cold(
 
 
 def _counts_as_lost(task: Task, offsets: Intervals, config: ReadConfig) -> bool:
-    """Whether the rows of a file that is gone are nowhere, and the query goes on without them; a warning says which."""
+    """Whether the rows of a removed file are lost, and the query goes on without them; a warning names it."""
     tp = task.topic_partition
     if config.fail_on_data_loss or lost_below(config.client, tp, task.topic_id) < offsets.end:
         return False
@@ -349,7 +350,7 @@ def _read_file(
     columns = {n for n in file.schema_arrow.names if n in wanted and n not in spared}
     numbers = groups.numbers
     if not columns:
-        # Nothing but columns that are the same in every row: where every row is wanted the footer has their number.
+        # Only columns that are the same in every row: if every row is wanted the footer has their number.
         yield _bare(sum(left.count(n) for n in numbers if n not in groups.cut))
         numbers = [n for n in numbers if n in groups.cut]
         if not numbers:
@@ -371,7 +372,7 @@ def _read_file(
 
 
 class Left:
-    """What a deletion vector leaves of a file."""
+    """The rows of a file that a deletion vector leaves."""
 
     def __init__(self, metadata: pq.FileMetaData, deleted: Positions | None) -> None:
         self._metadata, self._deleted = metadata, deleted
@@ -438,9 +439,9 @@ def with_keys(file: pq.ParquetFile, numbers: list[int], keys: frozenset[bytes]) 
 
 
 def _types_of_others(written: pa.Schema, names: list[str]) -> pa.Schema | None:
-    """The columns in types that can be filtered, where another engine's are none such; else None.
+    """The columns in types that can be filtered, if another engine's cannot; else None.
 
-    A file that delta-rs wrote says that its binary columns are views, for which Arrow lacks half of its functions.
+    A file that delta-rs wrote declares its binary columns as views, for which Arrow lacks half of its functions.
     """
     if not any("_view" in str(written.field(name).type) for name in names):
         return None

@@ -1,10 +1,10 @@
 """Shell: the rows of a small micro-batch, read where it is planned and handed to Spark with its plan.
 
 PySpark (4.0 to 4.2) takes prefetched rows into its block manager, but of its own simple readers only: it asks
-``isinstance(reader, _SimpleStreamReaderWrapper)``, and then calls ``getCache()``. Our reader says yes while it has rows
-(`PrefetchesRows.__class__`). A task that does not find the block reads the same rows itself, so no error is raised
-here. Only a plan of one partition, and only few rows that brokers hold: they pass through the driver's memory. They are
-not in `kafka_ds.scan_report`: where Spark keeps the log of workers, nothing is prefetched.
+``isinstance(reader, _SimpleStreamReaderWrapper)``, and then calls ``getCache()``. This reader claims to be one while it
+has rows (`PrefetchesRows.__class__`). A task that does not find the block reads the same rows itself, so no error is
+raised here. Only a plan of one partition, and only few rows that brokers hold: they pass through the driver's memory.
+They are not in `kafka_ds.scan_report`: if Spark keeps the log of workers, nothing is prefetched.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LOGGER = logging.getLogger("kafka_ds.source")
-# What is small: offsets of the plan, and bytes of Arrow's buffers.
+# The limits of a small plan: offsets, and bytes of Arrow's buffers.
 OFFSETS_MAX: Final = 1_000
 BYTES_MAX: Final = 1024 * 1024
 # How long anything is waited for here, each time, before the rows are left to the task.
 PATIENCE_MS: Final = 1_000
-# Where one attempt after the other has failed, micro-batches are left to their tasks: 0, 1, 3, 7 and more between two.
+# After consecutive failures, micro-batches are left to their tasks: 0, 1, 3, 7 and more between two attempts.
 DOUBLINGS_MAX: Final = 6
 
 
@@ -65,7 +65,7 @@ def prefetched_rows(pack: Pack, config: ReadConfig) -> list[pa.RecordBatch]:
 
 
 def _impatient(config: ReadConfig) -> ReadConfig:
-    """For clients that give up early: the process that plans has other questions to answer."""
+    """Copy the settings for clients that give up early: the planning process has other questions to answer."""
     client = config.client
     return replace(
         config,

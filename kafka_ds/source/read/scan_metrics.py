@@ -1,4 +1,4 @@
-"""Pure: what a task touched: files, row groups, bytes and fetches, counted as they are read.
+"""Pure: what a task has read: files, row groups, bytes and fetches.
 
 One plain addition per file, row group or answer, never per row. Spark's Python API has no place for a source's own
 metrics, so they go into a line of the log (`kafka_ds.scan_report`).
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     import pyarrow.parquet as pq
 
-# What is counted, in the order in which it is told.
+# The counters, in the order of the log line.
 COUNTERS: Final = (
     "files",
     "row_groups",
@@ -53,5 +53,5 @@ class ScanMetrics:
             self.parquet_bytes += sum(group.column(n).total_compressed_size for n in chosen)
 
     def document(self) -> dict[str, str]:
-        """Names and numbers, as text: Spark's view of logs knows nothing else."""
+        """Names and numbers, as text: Spark's view of logs has nothing else."""
         return {name: str(getattr(self, name)) for name in COUNTERS}

@@ -1,10 +1,10 @@
-"""Shell: a rule for Spark's optimizer: each query has a plan of its own, and reads the columns that it uses.
+"""Shell: a rule for Spark's optimizer: each query has a plan of its own, and reads only the columns that it uses.
 
-Spark 4.1 and 4.2 keep what a Python source planned on an object that all queries of one `load()` share, and tell it no
+Spark 4.1 and 4.2 keep a Python source's plan on an object that all queries of one `load()` share, and pass it no
 columns and no statistics. The rule gives every scan an object of its own, plans it from the scan's own filters with the
 columns above it, and asks for its size where there is a join. It is Java, compiled in the driver by Spark's own
-compiler (Janino) and handed over by `ExperimentalMethods.extraOptimizations`; executors run nothing of it. A Spark in
-which something that it needs is missing runs without it, and then no filter is ever taken.
+compiler (Janino) and handed over by `ExperimentalMethods.extraOptimizations`; executors run nothing of it. A Spark that
+lacks something it needs runs without it, and then no filter is ever taken.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 LOGGER = logging.getLogger("kafka_ds.source")
 CLASS_NAME: Final = "kafka_ds.OwnPlan"
 
-# Spark has a query with filters planned when it pushes them down, before the rule and for nothing: only the rule's call
-# plans (`is_marked`), and Spark's gets a partition that cannot be read (`batch.Unplanned`). Spark also copies a join's
-# side into a subquery, with which it filters the other side (dynamic partition pruning, runtime filters), after its
+# Spark plans a query with filters when it pushes them down, before the rule and for nothing: only the rule's call plans
+# (`is_marked`), and Spark's gets a partition that cannot be read (`batch.Unplanned`). Spark also copies a join's side
+# into a subquery, with which it filters the other side (dynamic partition pruning, runtime filters), after its
 # push-down: such a copy gets its scan's plan, so that both read the same rows.
 
 JAVA: Final = r"""
@@ -364,7 +364,7 @@ def install(spark: SparkSession) -> bool:
     jvm = getattr(spark, "_jvm", None)
     if session is None or jvm is None:
         return False
-    # What py4j raises depends on where it goes wrong; whatever it is, the source works without.
+    # What py4j raises depends on where it fails; in any case the source works without the rule.
     try:
         methods = session.experimental()
         rules = methods.extraOptimizations()

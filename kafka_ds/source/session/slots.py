@@ -1,4 +1,4 @@
-"""Shell: how many tasks a session can run at once, as far as its settings tell."""
+"""Shell: how many tasks a session can run at once, by its settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shell: a strategy for Spark's planner: our rows are copied once on their way out of Arrow, not twice.
+"""Shell: a strategy for Spark's planner: rows are copied once on their way out of Arrow, not twice.
 
 Spark puts a projection above each row-based scan, to have the rows in its own format. Those of a Python source have it
 already, so that projection copies each row again for nothing: a quarter of the JVM's work for a full scan. The strategy
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger("kafka_ds.source")
 CLASS_NAME: Final = "kafka_ds.Unprojected"
-# Of these it is known that a Python source's rows are Spark's own.
+# Versions in which a Python source's rows are known to be Spark's own.
 VERSIONS: Final = ("4.1.", "4.2.")
 
 JAVA: Final = r"""
@@ -128,7 +128,7 @@ def install(spark: SparkSession) -> bool:
     jvm = getattr(spark, "_jvm", None)
     if session is None or jvm is None or not spark.version.startswith(VERSIONS):
         return False
-    # What py4j raises depends on where it goes wrong; whatever it is, the source works without.
+    # What py4j raises depends on where it fails; in any case the source works without the strategy.
     try:
         methods = session.experimental()
         present = [
