@@ -217,6 +217,14 @@ SETS: dict[str, tuple[Artifact, ...]] = {
     "spark-avro": (
         Artifact(organisation="org.apache.spark", name="spark-avro_2.13", revision=SPARK_VERSION),
     ),
+    # Iceberg's readers, for a slow test; there are none for Spark 4.2 yet.
+    "iceberg": (
+        Artifact(
+            organisation="org.apache.iceberg",
+            name="iceberg-spark-runtime-4.1_2.13",
+            revision="1.12.0",
+        ),
+    ),
     # Trino as one archive of 821 MB, for a slow test that has a Java of its own.
     "trino": (
         Artifact(organisation="io.trino", name="trino-server", revision="476", extension="tar.gz"),

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 import duckdb
-import duckdb_extension_delta
 
 
-def connect() -> duckdb.DuckDBPyConnection:
-    """A connection with the Delta extension, loaded from its Python package: nothing is downloaded."""
-    folder = Path(duckdb_extension_delta.__file__).parent / "extensions"
-    (extension,) = folder.rglob("delta.duckdb_extension")
+def connect(*extensions: str) -> duckdb.DuckDBPyConnection:
+    """A connection with these extensions (delta without any), loaded from Python packages: nothing is downloaded."""
     connection = duckdb.connect(config={"autoinstall_known_extensions": "false"})
-    connection.execute(f"LOAD '{extension}'")
+    for name in extensions or ("delta",):
+        connection.execute(loading(name))
     connection.execute("SET TimeZone = 'UTC'")
     return connection
+
+
+def loading(name: str) -> str:
+    """The statement that loads an extension."""
+    package = Path(import_module(f"duckdb_extension_{name}").__file__ or "").parent
+    (extension,) = (package / "extensions").rglob(f"{name}.duckdb_extension")
+    return f"LOAD '{extension}'"

@@ -17,6 +17,7 @@ from broker.cli.config import config
 from broker.cli.demo import demo
 from broker.cli.erase import erase
 from broker.cli.group import group
+from broker.cli.iceberg import iceberg
 from broker.cli.options import Target, cluster_options, plain
 from broker.cli.pipelines import pipelines
 from broker.cli.produce import produce
@@ -123,6 +124,7 @@ for command in (
     tier,
     erase,
     pipelines,
+    iceberg,
     cluster,
     config,
     restore,

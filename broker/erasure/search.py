@@ -32,7 +32,7 @@ from kafka_ds.segments.checkpoint import CorruptCheckpoint, decode_partition_met
 from kafka_ds.topic.batches.convert import decode_hot
 from kafka_ds.topic.batches.residue import CorruptResidue, Residue, UndecodedBatch
 from kafka_ds.topic.files.parquet import conform
-from kafka_ds.topic.names import RESIDUE
+from kafka_ds.topic.names import ICEBERG, RESIDUE
 from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA
 
 ROWS: Final = "rows"
@@ -162,6 +162,9 @@ class Search:
                     state,
                     self._residue(store, folder, entry.path, entry.size, topic_id),
                 )
+            elif name.startswith(ICEBERG):
+                # It has places and numbers, and no texts.
+                continue
             elif file is not None or name.endswith((".parquet", TEMPORARY_SUFFIX)):
                 vector = None if file is None else file.vector
                 state = (*state, file is not None, None if vector is None else vector.id)

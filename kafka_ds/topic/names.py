@@ -31,6 +31,8 @@ TYPED_TABLES = "tables"
 ERRORS = "__errors"
 # Begins with an underscore: VACUUM of every engine skips it.
 RESIDUE = "_residue"
+# The same: Iceberg's metadata of the table; behind it the name of a catalog, where that has it.
+ICEBERG = "_iceberg"
 # A folder that is in the lake of each cluster from its beginning on: before a broker has a worker, or any topic.
 CLUSTER_MARK = f"{CLUSTER_METADATA}/{LOG_FOLDER}"
 ID_CHARACTERS = 22

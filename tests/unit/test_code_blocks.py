@@ -38,6 +38,7 @@ RUN = {
     "docs/how-to/erase.md": "tests/integration/test_pages.py",
     "docs/how-to/exactly-once.md": "tests/spark/test_pages.py",
     "docs/how-to/from-kafka.md": "tests/peer/test_command_line.py",
+    "docs/how-to/iceberg.md": "tests/lake/test_iceberg.py",
     "docs/how-to/install.md": "tests/image/test_image.py",
     "docs/how-to/repair-the-lake.md": "tests/integration/test_pages.py",
     "docs/how-to/restore.md": "tests/integration/test_pages.py",
@@ -65,6 +66,10 @@ NOT_RUN = {
     "docs/how-to/declarative-pipelines.md": {
         "pip install": "installs",
         "spark-pipelines": SUBMITTED,
+    },
+    "docs/how-to/iceberg.md": {
+        "PYICEBERG_CATALOG__LAKE__URI": "needs a catalog's server",
+        "kafka-ds iceberg sync orders": "the test calls the command",
     },
     "docs/how-to/install.md": {"systemctl": "needs systemd", "docker build": "slow: tests/image"},
     "docs/how-to/s3.md": {"gs://archive": "needs Google's store"},

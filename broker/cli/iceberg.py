@@ -1,0 +1,80 @@
+"""Shell: `kafka-ds iceberg`: the lake's tables as Iceberg tables."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from importlib.util import find_spec
+
+import click
+
+from broker.cli.options import Mistake, Target, cluster_options
+
+
+@click.group()
+def iceberg() -> None:
+    """Read the lake's Delta tables as Iceberg."""
+
+
+@iceberg.command("sync", short_help="Keep Iceberg tables of the Delta tables.")
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...")
+@click.option(
+    "--lake", metavar="DIR", help="lake.uri: a folder or s3://... Default: the cluster's."
+)
+@click.option("--once", is_flag=True, help="Take every table to its present version, and end.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="From the end of one round to the next.",
+)
+@click.option(
+    "--catalog",
+    default="",
+    metavar="NAME",
+    help="A catalog of PyIceberg's configuration. Default: the folder of each table.",
+)
+@cluster_options
+def sync(
+    target: Target,
+    topics: tuple[str, ...],
+    lake: str | None,
+    once: bool,
+    interval: float,
+    catalog: str,
+) -> None:
+    """Make Iceberg's metadata of the Delta tables that are there, and keep it in step.
+
+    No data is copied: an Iceberg table names the same Parquet files. It lies in the folder `_iceberg` of
+    its Delta table. Without topics it is all tables: those of topics, typed tables, tables of errors. No
+    broker is needed if --lake is given. Needs PyIceberg.
+
+    \b
+    Examples:
+      kafka-ds iceberg sync --once --lake data/lake
+      kafka-ds iceberg sync orders flights --lake s3://bucket/lake
+    """
+    if find_spec("pyiceberg") is None:
+        raise Mistake("Iceberg needs PyIceberg: install kafka-ds with its extra `iceberg`")
+    from kafka_ds.delta.store.uri import open_store
+    from kafka_ds.iceberg.mirrors import Mirrors
+
+    where = lake or target.resolved().lake
+    if where is None:
+        with target.admin() as admin:
+            where = target.lake_of(admin)
+    try:
+        mirrors = Mirrors(open_store(where), topics, catalog)
+    except ValueError as problem:
+        raise Mistake(f"--catalog {catalog}: {problem}") from None
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    while True:
+        moved, failed = mirrors.sync()
+        for folder, version in moved.items():
+            click.echo(f"{folder}: version {version}")
+        if once:
+            raise click.exceptions.Exit(1 if failed else 0)
+        time.sleep(interval)

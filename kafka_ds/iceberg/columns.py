@@ -1,0 +1,185 @@
+"""Pure: the columns of a Delta table as Iceberg has them, and what is known of their values in a file.
+
+Rules of this file: every column may be null. Field ids are PyIceberg's to give: files have none, so readers find
+columns by names. Of texts and bytes no least and greatest values are told: what is erased from a table must not stay.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Iterator, Mapping
+from itertools import count
+from typing import Any, Final
+
+from pyiceberg.conversions import to_bytes
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.name_mapping import MappedField, NameMapping
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    PrimitiveType,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+)
+
+_PRIMITIVES: Final[Mapping[str, PrimitiveType]] = {
+    "string": StringType(),
+    "binary": BinaryType(),
+    "boolean": BooleanType(),
+    "byte": IntegerType(),
+    "short": IntegerType(),
+    "integer": IntegerType(),
+    "long": LongType(),
+    "float": FloatType(),
+    "double": DoubleType(),
+    "date": DateType(),
+    "timestamp": TimestamptzType(),
+    "timestamp_ntz": TimestampType(),
+}
+_DECIMAL = re.compile(r"decimal\((\d+), *(\d+)\)")
+_BOUNDED = (IntegerType, LongType, DateType, TimestampType, TimestamptzType)
+# Engines cut times in their statistics to milliseconds.
+_MILLISECOND_US: Final = 1000
+PARTITION_FIELD_ID: Final = 1000
+# MetadataColumns of Iceberg's Java library.
+_RESERVED: Final = frozenset(
+    {"_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id"}
+    | {"_last_updated_sequence_number", "_change_type", "_change_ordinal", "_commit_snapshot_id"}
+)
+# Columns that a MERGE leaves in data files of tables with a change data feed.
+_OF_FEEDS: Final = ("_change_type", "__is_cdc")
+_NO_COLUMN_ID: Final = 2_000_000_000
+
+
+class UnsupportedType(Exception):
+    """A column has a type that Iceberg's format 2 lacks; the message names it."""
+
+
+def iceberg_names(delta_schema: Mapping[str, Any]) -> dict[str, str]:
+    """What columns are called here, by their names in the Delta table.
+
+    Iceberg's engines refuse columns that are called like those that they add by themselves.
+    """
+    names = [field["name"] for field in delta_schema["fields"]]
+    renamed = {name: f"{name}_" for name in names if name in _RESERVED}
+    return {name: renamed.get(name, name) for name in names if renamed.get(name) not in names}
+
+
+def iceberg_schema(delta_schema: Mapping[str, Any]) -> tuple[Schema, list[str]]:
+    """The schema of a Delta table (its `schemaString`), and why columns are not in it, a line each."""
+    ids, fields, left_out = count(1), [], []
+    names = iceberg_names(delta_schema)
+    for field in delta_schema["fields"]:
+        name = field["name"]
+        try:
+            if name in names:
+                fields.append(_field({**field, "name": names[name]}, ids))
+            else:
+                left_out.append(
+                    f"column {name} is left out: Iceberg has one of its own, {name}_ too"
+                )
+        except UnsupportedType as problem:
+            left_out.append(f"column {name} is left out: Iceberg 2 has no type {problem}")
+    return Schema(*fields), left_out
+
+
+def _field(field: Mapping[str, Any], ids: Iterator[int]) -> NestedField:
+    return NestedField(next(ids), field["name"], _type(field["type"], ids), required=False)
+
+
+def _type(delta_type: Any, ids: Iterator[int]) -> IcebergType:
+    if isinstance(delta_type, str):
+        if (match := _DECIMAL.fullmatch(delta_type)) is not None:
+            return DecimalType(int(match[1]), int(match[2]))
+        if delta_type not in _PRIMITIVES:
+            raise UnsupportedType(delta_type)
+        return _PRIMITIVES[delta_type]
+    match delta_type["type"]:
+        case "struct":
+            return StructType(*(_field(each, ids) for each in delta_type["fields"]))
+        case "array":
+            element = _type(delta_type["elementType"], ids)
+            return ListType(next(ids), element, element_required=False)
+        case "map":
+            key, value = _type(delta_type["keyType"], ids), _type(delta_type["valueType"], ids)
+            return MapType(next(ids), key, next(ids), value, value_required=False)
+        case other:
+            raise UnsupportedType(other)
+
+
+def name_mapping(schema: Schema, delta_schema: Mapping[str, Any]) -> NameMapping:
+    """By what names files have the columns.
+
+    PyIceberg refuses a file with a column that has no id here, so those that are left out have one of no column.
+    """
+    ids = count(_NO_COLUMN_ID)
+    columns = {each.names[0]: each for each in schema.name_mapping.root}
+    names = iceberg_names(delta_schema)
+    mapped = [_mapped([name], next(ids)) for name in _OF_FEEDS]
+    for name in (field["name"] for field in delta_schema["fields"]):
+        column = columns.get(names.get(name, ""))
+        if column is not None:
+            mapped.append(_mapped([name], column.field_id, column.fields))
+        else:
+            parts = [_mapped([part], next(ids)) for part in ("metadata", "value")]
+            mapped.append(_mapped([name], next(ids), parts))
+    return NameMapping(mapped)
+
+
+def _mapped(names: list[str], id_: int | None, fields: list[MappedField] | None = None) -> Any:
+    return MappedField.model_validate({"field-id": id_, "names": names, "fields": fields})
+
+
+def partition_spec(schema: Schema, columns: list[str]) -> PartitionSpec:
+    """Partitioned by the values of columns, as Delta's tables are."""
+    return PartitionSpec(
+        *(
+            PartitionField(
+                schema.find_field(name).field_id, PARTITION_FIELD_ID + at, IdentityTransform(), name
+            )
+            for at, name in enumerate(columns)
+        )
+    )
+
+
+def bounds(
+    schema: Schema, names: Mapping[str, str], values: Mapping[str, Any] | None, *, is_upper: bool
+) -> dict[int, bytes]:
+    """The least or greatest values of a file's columns, by field id, as manifests spell them.
+
+    `names` are `iceberg_names`.
+    """
+    found: dict[int, bytes] = {}
+    known = {name: (values or {}).get(delta_name) for delta_name, name in names.items()}
+    for field in schema.fields:
+        value = known.get(field.name)
+        if value is None or not isinstance(field.field_type, _BOUNDED):
+            continue
+        number = _number(value)
+        if isinstance(value, dt.datetime) and is_upper:
+            number += _MILLISECOND_US
+        found[field.field_id] = to_bytes(field.field_type, number)
+    return found
+
+
+def _number(value: Any) -> int:
+    """A moment as microseconds, a day as days since 1970."""
+    if isinstance(value, dt.datetime):
+        epoch = dt.datetime(1970, 1, 1, tzinfo=None if value.tzinfo is None else dt.UTC)
+        return (value - epoch) // dt.timedelta(microseconds=1)
+    return (value - dt.date(1970, 1, 1)).days if isinstance(value, dt.date) else int(value)

@@ -1,0 +1,164 @@
+"""Shell: keeps Iceberg's metadata of a Delta table in step with it: what is a file of one is a file of the other.
+
+Rules of this file: what to do is the difference of two states, so a death at any point, a RESTORE and a second writer
+need nothing of their own: the next sync does what is left. It never goes back to an earlier version of the same table.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from functools import partial
+from typing import Final
+
+from deltalake import DeltaTable
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, ValidationError
+from pyiceberg.manifest import ManifestContent
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.table import Table
+from pyiceberg.table.update import SetPropertiesUpdate
+from pyiceberg.types import NestedField
+
+from kafka_ds.delta.log import DeltaLog
+from kafka_ds.delta.store.store import Store
+from kafka_ds.iceberg.columns import name_mapping, partition_spec
+from kafka_ds.iceberg.delta_files import CannotMirror, DeltaFiles
+from kafka_ds.iceberg.snapshots import NextSnapshot
+from kafka_ds.iceberg.store_io import HINT, FolderCatalog, StoreIO, location_of
+from kafka_ds.topic.names import ICEBERG
+
+log = logging.getLogger("kafka_ds.iceberg")
+
+# As UniForm calls it.
+VERSION: Final = "delta-version"
+TABLE_ID: Final = "delta-table-id"
+NAME_MAPPING: Final = "schema.name-mapping.default"
+# Data files are Delta's: no engine may delete them as Iceberg's.
+PROPERTIES: Final = {"gc.enabled": "false"}
+TRIES: Final = 5
+# In how many snapshots the metadata that nothing names any more are looked for, and how old they have to be.
+CLEAN_EVERY: Final = 100
+UNNAMED_MS_MIN: Final = 3_600_000
+
+
+class Mirror:
+    """The Iceberg table of one Delta table."""
+
+    def __init__(self, store: Store, folder: str, catalog: Catalog | None = None) -> None:
+        """`folder`: of the Delta table, in the lake. Without a catalog the Iceberg table is a folder in it."""
+        self._store = store
+        self._folder = folder
+        self._place = f"{folder}/{ICEBERG}" + ("" if catalog is None else f"_{catalog.name}")
+        self.catalog = catalog or FolderCatalog(store, self._place)
+        # `topics.orders`: the folder above is the namespace.
+        self._identifier = tuple(folder.split("/"))
+        self._log = DeltaLog(store, folder)
+        self._synced = -1
+
+    def sync(self) -> int | None:
+        """Take the Iceberg table to the newest version of the Delta table: that version, or None if it was there.
+
+        Raises CannotMirror; CommitFailedException where other writers were faster each time; and what the store and
+        the catalog raise, after which the next sync does what is left.
+        """
+        if self._log.latest_version() in (-1, self._synced):
+            return None
+        uri = self._store.uri(self._folder)
+        delta = DeltaTable(uri, storage_options=self._store.delta_options)
+        files = DeltaFiles(self._store, self._folder, delta, self._place)
+        for left in range(TRIES - 1, -1, -1):
+            try:
+                is_new = self._sync(files)
+                break
+            except CommitFailedException:
+                if left == 0:
+                    raise
+        self._synced = files.version
+        return files.version if is_new else None
+
+    def _sync(self, files: DeltaFiles) -> bool:
+        table = self._opened(files)
+        told = table.properties
+        is_same = told.get(TABLE_ID) == files.table_id
+        is_behind = not is_same or int(told.get(VERSION, -1)) < files.version
+        if is_behind:
+            _evolve(table, files.schema)
+            self._commit(table, files, {TABLE_ID: files.table_id, VERSION: str(files.version)})
+        if isinstance(self.catalog, FolderCatalog):
+            self.catalog.say_newest(table)
+        return is_behind
+
+    def _opened(self, files: DeltaFiles) -> Table:
+        try:
+            table = self.catalog.load_table(self._identifier)
+        except NoSuchTableError:
+            for line in files.left_out:
+                log.warning("%s: %s", self._folder, line)
+            self.catalog.create_namespace_if_not_exists(self._identifier[:-1])
+            table = self.catalog.create_table(
+                self._identifier,
+                files.schema,
+                location_of(self._store, self._place),
+                partition_spec(files.schema, files.partition_columns),
+                properties=dict(PROPERTIES),
+            )
+        if table.location() != location_of(self._store, self._place):
+            raise CannotMirror(f"the catalog has another table of this name, at {table.location()}")
+        # The lake's own access: durable, and with what brokers know of its store.
+        table.io = StoreIO(self._store)
+        return table
+
+    def _commit(self, table: Table, files: DeltaFiles, told: dict[str, str]) -> None:
+        schema, spec = table.schema(), table.spec()
+        made = partial(files.made, schema=schema, spec_id=spec.spec_id)
+        updates, requirements = NextSnapshot(table).updates(files.locations, made, told)
+        mapping = name_mapping(schema, files.delta_schema).model_dump_json()
+        properties = {**PROPERTIES, **told, NAME_MAPPING: mapping}
+        updates.append(SetPropertiesUpdate(updates=properties))
+        answer = self.catalog.commit_table(table, tuple(requirements), tuple(updates))
+        table.metadata, table.metadata_location = answer.metadata, answer.metadata_location
+        newest = table.metadata.current_snapshot()
+        if newest is not None and (newest.sequence_number or 0) % CLEAN_EVERY == 0:
+            self._clean(table)
+
+    def _clean(self, table: Table) -> None:
+        """Delete metadata and position deletes that no snapshot names any more."""
+        named = {table.metadata_location, *(e.metadata_file for e in table.metadata.metadata_log)}
+        for snapshot in table.metadata.snapshots:
+            named.add(snapshot.manifest_list)
+            manifests = snapshot.manifests(table.io)
+            new = [each for each in manifests if each.manifest_path not in named]
+            named |= {each.manifest_path for each in new}
+            for manifest in new:
+                if manifest.content == ManifestContent.DELETES:
+                    entries = manifest.fetch_manifest_entry(table.io)
+                    named |= {each.data_file.file_path for each in entries}
+        files = self._store.list(self._place)
+        newest_ms = max((each.modified_ms for each in files), default=0)
+        for each in files:
+            is_old = newest_ms - each.modified_ms > UNNAMED_MS_MIN
+            is_named = location_of(self._store, each.path) in named
+            if is_old and not is_named and not each.path.endswith(HINT):
+                self._store.delete(each.path)
+
+
+def _evolve(table: Table, wanted: Schema) -> None:
+    """Give the table the columns that the Delta table has now."""
+    try:
+        with table.update_schema() as update:
+            update.union_by_name(wanted)
+    except (ValidationError, ValueError):
+        # Another type than files have in between: as names lead to columns, it may be a new one of the name.
+        fresh = {f.name: f for f in assign_fresh_schema_ids(wanted).fields}
+        others = [f.name for f in table.schema().fields if _shape(f) != _shape(fresh.get(f.name))]
+        with table.update_schema(allow_incompatible_changes=True) as update:
+            for name in others:
+                update.delete_column((name,))
+        with table.update_schema() as update:
+            update.union_by_name(wanted)
+
+
+def _shape(field: NestedField | None) -> str:
+    """A column's type without field ids."""
+    return "" if field is None else re.sub(r"\d+: ", "", str(field.field_type))

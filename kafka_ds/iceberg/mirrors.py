@@ -1,0 +1,56 @@
+"""Shell: the Iceberg tables of a lake: of each topic's own table, its typed table and its errors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+from pyiceberg.catalog import Catalog, load_catalog
+
+from kafka_ds.delta.store.store import Store
+from kafka_ds.iceberg.mirror import Mirror
+from kafka_ds.topic.names import ERRORS, TOPICS, TYPED_TABLES
+
+log = logging.getLogger("kafka_ds.iceberg")
+
+
+class Mirrors:
+    """All of them, or those of some topics."""
+
+    def __init__(self, store: Store, topics: Collection[str] = (), catalog: str = "") -> None:
+        """`catalog`: one of PyIceberg's configuration. Raises ValueError where that has none of the name."""
+        self._store = store
+        self._topics = set(topics)
+        self._catalog: Catalog | None = load_catalog(catalog) if catalog else None
+        self._mirrors: dict[str, Mirror] = {}
+
+    def sync(self) -> tuple[dict[str, int], dict[str, str]]:
+        """Take each to the newest version of its Delta table; those that moved, and why others did not."""
+        moved: dict[str, int] = {}
+        failed: dict[str, str] = {}
+        for folder in self._folders():
+            try:
+                version = self._mirror(folder).sync()
+            except Exception as problem:
+                # A catalog's and a store's, of any class: other tables go on.
+                failed[folder] = " ".join(str(problem).split()) or repr(problem)
+                log.error("%s: not synced to Iceberg: %s", folder, failed[folder])
+                log.debug("%s", folder, exc_info=problem)
+                continue
+            if version is not None:
+                moved[folder] = version
+                log.info("%s: Iceberg has version %d", folder, version)
+        return moved, failed
+
+    def _mirror(self, folder: str) -> Mirror:
+        if folder not in self._mirrors:
+            self._mirrors[folder] = Mirror(self._store, folder, self._catalog)
+        return self._mirrors[folder]
+
+    def _folders(self) -> list[str]:
+        return [
+            f"{kind}/{name}"
+            for kind in (TOPICS, TYPED_TABLES)
+            for name in sorted(self._store.folders(kind))
+            if not self._topics or name.removesuffix(ERRORS) in self._topics or name in self._topics
+        ]

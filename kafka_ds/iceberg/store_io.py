@@ -1,0 +1,175 @@
+"""Shell: PyIceberg's file access over a lake's store, and a catalog that is the folder of a table's metadata.
+
+Rules of this file: `v<N>.metadata.json` is made by put-if-absent, so one of two writers wins. `version-hint.text` is
+for readers alone: the newest version is the greatest that is listed.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any, Final
+
+from pyiceberg.catalog.noop import NoopCatalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.io import FileIO, InputFile, OutputFile
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.serializers import FromByteStream
+from pyiceberg.table import CommitTableResponse, Table
+from pyiceberg.table.metadata import TableMetadata, new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.table.update import TableRequirement, TableUpdate, update_table_metadata
+
+from kafka_ds.delta.store.store import Store
+
+METADATA: Final = "metadata"
+HINT: Final = f"{METADATA}/version-hint.text"
+_VERSION = re.compile(r"v(\d+)\.metadata\.json")
+
+
+def location_of(store: Store, path: str) -> str:
+    """The address of a file of the lake by which all engines find it."""
+    uri = store.uri(path)
+    return uri if "://" in uri else f"file://{uri}"
+
+
+class StoreIO(FileIO):
+    """Files of the lake by their addresses."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self._store = store
+        self._root = location_of(store, "").rstrip("/") + "/"
+
+    def new_input(self, location: str) -> InputFile:
+        return _StoredFile(self._store, location, location.removeprefix(self._root))
+
+    def new_output(self, location: str) -> OutputFile:
+        return _StoredFile(self._store, location, location.removeprefix(self._root))
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        found = location if isinstance(location, str) else location.location
+        self._store.delete(found.removeprefix(self._root))
+
+
+class _StoredFile(InputFile, OutputFile):
+    """A small file, read and written whole."""
+
+    def __init__(self, store: Store, location: str, path: str) -> None:
+        super().__init__(location)
+        self._store = store
+        self._path = path
+
+    def __len__(self) -> int:
+        return self._store.size(self._path) or 0
+
+    def exists(self) -> bool:
+        return self._store.size(self._path) is not None
+
+    def open(self, seekable: bool = True) -> Any:
+        return io.BytesIO(self._store.read(self._path))
+
+    def to_input_file(self) -> InputFile:
+        return self
+
+    def create(self, overwrite: bool = False) -> Any:
+        return _Written(self._store, self._path)
+
+
+class _Written(io.BytesIO):
+    """What becomes a file, durably, when it is closed."""
+
+    def __init__(self, store: Store, path: str) -> None:
+        super().__init__()
+        self._store = store
+        self._path = path
+
+    def close(self) -> None:
+        if not self.closed:
+            self._store.put_durable(self._path, self.getvalue())
+        super().close()
+
+
+class FolderCatalog(NoopCatalog):
+    """The one table whose metadata is in a folder: what DuckDB, Spark and PyIceberg open by its path."""
+
+    def __init__(self, store: Store, folder: str) -> None:
+        super().__init__("folder")
+        self._store = store
+        self._folder = folder
+
+    def load_table(self, identifier: Any) -> Table:
+        """The table in its newest version. Raises NoSuchTableError."""
+        version = self._newest()
+        if version == 0:
+            raise NoSuchTableError(self._folder)
+        body = self._store.read(self._path(version))
+        return self._table(version, FromByteStream.table_metadata(io.BytesIO(body)))
+
+    def create_namespace_if_not_exists(self, namespace: Any, properties: Any = None) -> None:
+        """There is none."""
+
+    def create_table(
+        self,
+        identifier: Any,
+        schema: Schema,
+        location: str | None = None,
+        partition_spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC,
+        sort_order: Any = UNSORTED_SORT_ORDER,
+        properties: Any = None,
+    ) -> Table:
+        """Make the table. Raises CommitFailedException where another writer was faster."""
+        metadata = new_table_metadata(
+            schema, partition_spec, sort_order, str(location), dict(properties or {})
+        )
+        self._write(1, metadata)
+        return self._table(1, metadata)
+
+    def commit_table(
+        self,
+        table: Table,
+        requirements: tuple[TableRequirement, ...],
+        updates: tuple[TableUpdate, ...],
+    ) -> CommitTableResponse:
+        """Make the next version. Raises CommitFailedException where another writer was faster."""
+        for each in requirements:
+            each.validate(table.metadata)
+        metadata = update_table_metadata(
+            table.metadata, updates, metadata_location=table.metadata_location
+        )
+        version = self._version_of(table.metadata_location) + 1
+        self._write(version, metadata)
+        return CommitTableResponse(
+            metadata=metadata, **{"metadata-location": self._location(version)}
+        )
+
+    def say_newest(self, table: Table) -> None:
+        """Have the hint name this version: its writer may have died before it did."""
+        version = str(self._version_of(table.metadata_location)).encode()
+        hint = f"{self._folder}/{HINT}"
+        if self._store.size(hint) is None or self._store.read(hint) != version:
+            self._store.put_durable(hint, version)
+
+    def _write(self, version: int, metadata: TableMetadata) -> None:
+        body = metadata.model_dump_json(exclude_none=True).encode()
+        if not self._store.put_if_absent(self._path(version), body):
+            raise CommitFailedException(f"{self._path(version)} is another writer's")
+
+    def _newest(self) -> int:
+        entries = self._store.list(f"{self._folder}/{METADATA}")
+        return max((self._version_of(each.path) for each in entries), default=0)
+
+    @staticmethod
+    def _version_of(path: str) -> int:
+        match = _VERSION.fullmatch(path.rpartition("/")[2])
+        return int(match[1]) if match else 0
+
+    def _path(self, version: int) -> str:
+        return f"{self._folder}/{METADATA}/v{version}.metadata.json"
+
+    def _location(self, version: int) -> str:
+        return location_of(self._store, self._path(version))
+
+    def _table(self, version: int, metadata: TableMetadata) -> Table:
+        return Table((self._folder,), metadata, self._location(version), StoreIO(self._store), self)

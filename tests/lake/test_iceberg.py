@@ -1,0 +1,428 @@
+"""Tables written here are read as Iceberg tables, with the same rows, whatever happens to the Delta table."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from deltalake import DeltaTable, write_deltalake
+from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.utils.config import Config
+
+from broker.cli.main import program
+from broker.erasure.search import TOPIC_TABLE, Search
+from broker.erasure.wanted import WantedRecords
+from kafka_ds.delta.actions import DAY_MS
+from kafka_ds.delta.maintenance import vacuum
+from kafka_ds.delta.names import commit_file
+from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.iceberg import mirror, snapshots
+from kafka_ds.iceberg.mirror import VERSION, Mirror
+from kafka_ds.iceberg.mirrors import Mirrors
+from kafka_ds.iceberg.store_io import HINT
+from kafka_ds.topic.names import ICEBERG
+from kafka_ds.topic.table import TopicTable
+from tests.duck import loading
+from tests.fakes.deletion_vectors import inline
+from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
+from tests.lake.iceberg_readers import by_duckdb, by_pyiceberg, opened, without_null_lists
+from tests.lake.odd_rows import ROWS, comparable, copy_rows
+from tests.model_runs import examples
+from tests.pages import all_blocks
+
+MAPPING = "delta.columnMapping"
+EXPECTED = comparable([{"partition": part, **row} for part in (0, 7) for row in ROWS])
+
+
+@pytest.fixture
+def lake(tmp_path):
+    return LocalStore(str(tmp_path))
+
+
+@pytest.fixture
+def table(lake):
+    return topic_of(lake)
+
+
+def topic_of(store):
+    table = TopicTable(store, "orders")
+    table.open(TOPIC_ID)
+    return table
+
+
+def fill(table, count=3, start=0):
+    for number in range(start, start + count):
+        commit(table, copy_of(table, 0, number * 10, number * 10 + 9))
+
+
+def uri(table):
+    return table.log.store.uri(table.folder)
+
+
+def places(rows):
+    return sorted((row["partition"], row["offset"]) for row in rows)
+
+
+def in_step(table):
+    """Whether both readers see the rows that the Delta table has."""
+    delta = DeltaTable(uri(table)).to_pyarrow_table(columns=["partition", "offset"])
+    expected = places(delta.to_pylist())
+    assert places(by_pyiceberg(uri(table))) == expected
+    assert places(by_duckdb(uri(table))) == expected
+    return expected
+
+
+def test_engines_read_the_same_rows(store):
+    table = topic_of(store)
+    copy_rows(table, 0, ROWS[:5], attempt="first")
+    mirror = Mirror(store, table.folder)
+    assert mirror.sync() == 1
+    copy_rows(table, 0, ROWS[5:])
+    copy_rows(table, 7, ROWS)
+    assert mirror.sync() == 3
+    assert mirror.sync() is None
+    assert Mirror(store, table.folder).sync() is None
+    assert comparable(by_pyiceberg(uri(table))) == without_null_lists(EXPECTED)
+    one = by_pyiceberg(uri(table), row_filter="partition = 7 and offset = 20")
+    assert [row["key"] for row in one] == [b"\xf0\x28\x8c\x28"]
+    if store.local_path("") is not None:
+        assert comparable(by_duckdb(uri(table))) == EXPECTED
+        one = by_duckdb(uri(table), '"partition" = 7 AND "offset" = 20')
+        assert [row["key"] for row in one] == [b"\xf0\x28\x8c\x28"]
+
+
+def test_each_sync_is_a_snapshot_of_what_came_and_went(lake, table):
+    fill(table)
+    mirror = Mirror(lake, table.folder)
+    mirror.sync()
+    delta = DeltaTable(uri(table))
+    delta.optimize.compact()
+    mirror.sync()
+    delta.delete("offset < 5")
+    commit(table, copy_of(table, 0, 30, 39))
+    mirror.sync()
+    assert len(in_step(table)) == 35
+    told = [dict(each.summary.additional_properties) for each in opened(uri(table)).snapshots()]
+    assert [
+        tuple(each.get(f"{verb}-data-files") for verb in ("added", "deleted", "total"))
+        for each in told
+    ] == [("3", None, "3"), ("1", "3", "1"), ("2", "1", "2")]
+    assert [each[VERSION] for each in told] == ["3", "4", "6"]
+    assert opened(uri(table)).properties[VERSION] == "6"
+    assert opened(uri(table)).properties["gc.enabled"] == "false"
+
+
+def test_files_without_statistics_are_counted_and_filters_on_time_find_their_rows(tmp_path, lake):
+    """Engines cut times in statistics: the greatest is a millisecond later than they say at most."""
+    folder = tmp_path / "tables" / "plain"
+    moment = 1_600_000_000_123_999
+    rows = pa.table(
+        {"n": [1, 2], "ts": pa.array([moment - 2000, moment], pa.timestamp("us", "UTC"))}
+    )
+    write_deltalake(folder, rows)
+    write_deltalake(folder, rows, mode="append")
+    log = folder / "_delta_log" / f"{1:020d}.json"
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    for line in lines:
+        line.get("add", {}).pop("stats", None)
+    log.write_text("\n".join(map(json.dumps, lines)))
+    Mirror(lake, "tables/plain").sync()
+    assert opened(str(folder)).current_snapshot().summary["total-records"] == "4"
+    at = "2020-09-13T12:26:40.123999+00:00"
+    assert len(by_pyiceberg(str(folder), row_filter=f"ts >= '{at}'")) == 2
+    assert len(by_duckdb(str(folder), f"ts >= '{at}'")) == 2
+
+
+def mark(table, positions):
+    """Commit what another engine would that deletes these rows of the newest file, and no others of it."""
+    (add,) = [
+        each["add"] for each in table.log.read_version(table.log.latest_version()) if "add" in each
+    ]
+    gone = {"path": add["path"], "dataChange": True, "deletionTimestamp": 1}
+    if (before := add.pop("deletionVector", None)) is not None:
+        gone["deletionVector"] = before
+    if positions:
+        add["deletionVector"] = inline(positions)
+    protocol = {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": ["deletionVectors"],
+        "writerFeatures": ["deletionVectors", "appendOnly", "invariants"],
+    }
+    actions = [{"protocol": protocol}, {"remove": gone}, {"add": add}]
+    body = "\n".join(map(json.dumps, actions)).encode()
+    name = commit_file(table.log.latest_version() + 1)
+    assert table.log.store.put_if_absent(table.log.path(name), body)
+
+
+def test_deletion_vectors_are_position_deletes(lake, table):
+    fill(table, 2)
+    mirror = Mirror(lake, table.folder)
+    mirror.sync()
+    for positions in ([0, 3], [0, 3, 9], []):
+        mark(table, positions)
+        assert mirror.sync() == table.log.latest_version()
+        expected = [(0, n) for n in range(20) if n - 10 not in positions]
+        assert places(by_pyiceberg(uri(table))) == expected
+        assert places(by_duckdb(uri(table))) == expected
+
+
+def test_whatever_happens_to_the_table_the_rows_are_the_same(tmp_path, lake):
+    for seed in range(examples(2)):
+        random = Random(seed)
+        folder = tmp_path / "tables" / f"t{seed}"
+        mirror = Mirror(lake, f"tables/t{seed}")
+        count = 0
+        for _ in range(12):
+            act = random.choice(["append", "append", "widen", "compact", "delete", "restore"])
+            delta = DeltaTable(folder) if count else None
+            if act in ("append", "widen") or delta is None:
+                rows = {"n": list(range(count, count + 5)), "text": ["a", None, "b.c", "", "ä"]}
+                if act == "widen":
+                    rows[f"c{count}"] = [{"x": 1, "y": [1.5]}] * 5
+                schema = {"schema_mode": "merge"} if act == "widen" else {}
+                mode = "append" if count else "error"
+                try:
+                    write_deltalake(folder, pa.table(rows), mode=mode, **schema)
+                except Exception:  # Columns that a table has already have to be there.
+                    write_deltalake(folder, pa.table(rows), mode=mode, schema_mode="merge")
+                count += 5
+            elif act == "compact":
+                delta.optimize.compact()
+            elif act == "delete":
+                delta.delete(f"n % 7 = {random.randrange(7)}")
+            else:
+                delta.restore(random.randrange(delta.version() + 1))
+            if random.random() < 0.6:
+                mirror.sync()
+                expected = DeltaTable(folder).to_pyarrow_table().sort_by("n").to_pylist()
+                for found in (by_pyiceberg(str(folder)), by_duckdb(str(folder))):
+                    rows = sorted(found, key=lambda row: row["n"])
+                    assert [
+                        {n: v for n, v in row.items() if v not in (None, [])} for row in rows
+                    ] == [{n: v for n, v in row.items() if v not in (None, [])} for row in expected]
+
+
+def test_a_column_of_another_type_takes_the_place_of_the_former(tmp_path, lake):
+    folder = tmp_path / "tables" / "plain"
+    mirror = Mirror(lake, "tables/plain")
+    write_deltalake(folder, pa.table({"n": [1], "of": ["x"]}))
+    mirror.sync()
+    write_deltalake(
+        folder, pa.table({"n": [1.5], "s": [{"x": 1}]}), mode="overwrite", schema_mode="overwrite"
+    )
+    mirror.sync()
+    assert by_pyiceberg(str(folder)) == by_duckdb(str(folder)) == [{"n": 1.5, "s": {"x": 1}}]
+
+
+def test_of_two_writers_at_once_one_begins_anew(lake, table, monkeypatch):
+    fill(table)
+    late, early = Mirror(lake, table.folder), Mirror(lake, table.folder)
+    commits = late.catalog.commit_table
+
+    def beaten(*arguments):
+        monkeypatch.undo()
+        fill(table, 1, 3)
+        assert early.sync() == 4
+        return commits(*arguments)
+
+    monkeypatch.setattr(late.catalog, "commit_table", beaten)
+    # The other one was there with a later version: this one's is not put over it.
+    assert late.sync() is None
+    assert opened(uri(table)).properties[VERSION] == "4"
+    in_step(table)
+
+    fill(table, 2, 4)
+    barrier = threading.Barrier(4)
+
+    def race():
+        mirror = Mirror(lake, table.folder)
+        barrier.wait()
+        mirror.sync()
+
+    threads = [threading.Thread(target=race) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert opened(uri(table)).properties[VERSION] == "6"
+    assert len(opened(uri(table)).snapshots()) == 2
+    in_step(table)
+
+
+class Dies(Exception):
+    """A process does, in a test."""
+
+
+@pytest.mark.parametrize("before", ["avro", "v1.metadata.json", "v2.metadata.json", HINT])
+def test_what_a_death_left_undone_the_next_sync_does(lake, table, monkeypatch, before):
+    fill(table)
+
+    def dying(write):
+        def put(path, data):
+            if path.endswith(before):
+                raise Dies
+            return write(path, data)
+
+        return put
+
+    with monkeypatch.context() as patch:
+        for name in ("put_if_absent", "put_durable"):
+            patch.setattr(lake, name, dying(getattr(lake, name)))
+        with pytest.raises(Dies):
+            Mirror(lake, table.folder).sync()
+    Mirror(lake, table.folder).sync()
+    assert len(in_step(table)) == 30
+
+
+def test_vacuum_leaves_it_alone(lake, table):
+    fill(table)
+    mirror = Mirror(lake, table.folder)
+    mirror.sync()
+    delta = DeltaTable(uri(table))
+    delta.optimize.compact()
+    mirror.sync()
+    before = {each.path for each in lake.list(f"{table.folder}/{ICEBERG}")}
+    gone = delta.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    assert len(gone) == 3
+    vacuum(table.log, now_ms=table.log.clock.wall_ms() + 400 * DAY_MS, older_than_ms=DAY_MS)
+    assert {each.path for each in lake.list(f"{table.folder}/{ICEBERG}")} == before
+    assert len(in_step(table)) == 30
+
+
+def test_old_snapshots_go_and_so_does_what_only_they_name(lake, table, monkeypatch):
+    monkeypatch.setattr(snapshots, "SNAPSHOTS_KEPT", 3)
+    monkeypatch.setattr(snapshots, "MANIFESTS_MAX", 4)
+    monkeypatch.setattr(mirror, "CLEAN_EVERY", 1)
+    monkeypatch.setattr(mirror, "UNNAMED_MS_MIN", -1)
+    made = Mirror(lake, table.folder)
+    for number in range(12):
+        fill(table, 1, number)
+        made.sync()
+    found = opened(uri(table))
+    assert len(found.snapshots()) == 3
+    assert len(found.current_snapshot().manifests(found.io)) <= 5
+    lists = {each.manifest_list for each in found.snapshots()}
+    there = lake.list(f"{table.folder}/{ICEBERG}/metadata")
+    assert sum("/snap-" in each.path for each in there) == len(lists)
+    assert len(in_step(table)) == 120
+
+
+def test_what_iceberg_cannot_say_is_told_in_a_line(tmp_path, lake, caplog):
+    mapped = tmp_path / "tables" / "mapped"
+    write_deltalake(mapped, pa.table({"n": [1]}), configuration={"delta.minReaderVersion": "2"})
+    log = mapped / "_delta_log" / f"{0:020d}.json"
+    text = log.read_text().replace(
+        '"configuration":{', f'"configuration":{{"{MAPPING}.mode":"name",'
+    )
+    physical = f'{{\\"{MAPPING}.id\\":1,\\"{MAPPING}.physicalName\\":\\"n\\"}}'
+    log.write_text(text.replace('\\"metadata\\":{}', f'\\"metadata\\":{physical}'))
+    plain = tmp_path / "tables" / "plain"
+    write_deltalake(plain, pa.table({"n": [1], "v": ["{}"]}))
+    log = plain / "_delta_log" / f"{0:020d}.json"
+    log.write_text(
+        log.read_text().replace(
+            '"name\\":\\"v\\",\\"type\\":\\"string', '"name\\":\\"v\\",\\"type\\":\\"void'
+        )
+    )
+    mirrors = Mirrors(lake)
+    with caplog.at_level(logging.WARNING):
+        moved, failed = mirrors.sync()
+    assert moved == {"tables/plain": 0}
+    assert failed == {
+        "tables/mapped": "delta.columnMapping.mode=name: its files have other columns' names"
+    }
+
+
+def test_a_catalog_of_pyicebergs_configuration(tmp_path, lake, table, monkeypatch):
+    for name, text in (
+        ("URI", f"sqlite:///{tmp_path}/catalog.db"),
+        ("WAREHOUSE", f"file://{tmp_path}/warehouse"),
+    ):
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__OURS__{name}", text)
+    # It is read when PyIceberg is imported.
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
+    fill(table)
+    mirrors = Mirrors(lake, ["orders"], "ours")
+    assert mirrors.sync() == ({"topics/orders": 3}, {})
+    fill(table, 1, 3)
+    DeltaTable(uri(table)).optimize.compact()
+    assert mirrors.sync() == ({"topics/orders": 5}, {})
+    catalog = load_catalog("ours")
+    rows = catalog.load_table("topics.orders").scan().to_arrow().to_pylist()
+    assert places(rows) == [(0, n) for n in range(40)]
+    # Somebody else's table of that name is left as it is.
+    write_deltalake(tmp_path / "tables" / "taken", pa.table({"n": [1]}))
+    catalog.create_namespace_if_not_exists("tables")
+    theirs = catalog.create_table("tables.taken", pa.schema([("x", pa.int64())]))
+    moved, failed = Mirrors(lake, ["taken"], "ours").sync()
+    assert (moved, failed) == (
+        {},
+        {"tables/taken": f"the catalog has another table of this name, at {theirs.location()}"},
+    )
+    with pytest.raises(ValueError, match="NOWHERE__URI"):
+        Mirrors(lake, [], "nowhere")
+
+
+def test_a_table_that_others_change_all_the_time_is_an_error(lake, table, monkeypatch):
+    fill(table)
+    made = Mirror(lake, table.folder)
+
+    def beaten(*_):
+        raise CommitFailedException("faster")
+
+    monkeypatch.setattr(made.catalog, "commit_table", beaten)
+    with pytest.raises(CommitFailedException):
+        made.sync()
+
+
+def test_the_command_says_what_it_did(lake, table, tmp_path):
+    fill(table)
+    bare = tmp_path / "tables" / "orders__errors"
+    write_deltalake(bare, pa.table({"n": [1]}))
+    mapped = bare / "_delta_log" / f"{0:020d}.json"
+    words = ["iceberg", "sync", "--once", "--lake", str(tmp_path)]
+    done = CliRunner().invoke(program, [*words, "orders"])
+    assert (done.exit_code, done.stdout) == (
+        0,
+        "topics/orders: version 3\ntables/orders__errors: version 0\n",
+    )
+    assert CliRunner().invoke(program, words).stdout == ""
+    mapped.write_text("no log")
+    # It was read before: another process has to find it.
+    done = CliRunner().invoke(program, words)
+    assert (done.exit_code, done.stdout) == (1, "")
+    done = CliRunner().invoke(program, [*words, "--catalog", "nowhere"])
+    assert "--catalog nowhere: URI missing" in done.stderr
+
+
+def test_a_search_for_erased_records_passes_over_it(lake, table):
+    fill(table, 2)
+    mark(table, [0])
+    Mirror(lake, table.folder).sync()
+    assert any("/deletes/" in each.path for each in lake.list(f"{table.folder}/{ICEBERG}"))
+    found = Search(WantedRecords(b"key-7")).table(lake, table.folder, TOPIC_TABLE, TOPIC_ID)
+    assert [each.kind for each in found] == ["rows"]
+
+
+def test_the_page_of_it_queries_such_tables(lake, table, tmp_path, capsys):
+    """Spark's line is run by tests/spark/test_iceberg.py."""
+    fill(table)
+    Mirror(lake, table.folder).sync()
+    page = [each for each in all_blocks() if each.page == "docs/how-to/iceberg.md"]
+    by_duck, by_ice, _ = (each.code for each in page if each.language == "python")
+    found: dict[str, Any] = {}
+    for code in (by_duck, by_ice):
+        code = code.replace("/srv/data/lake", str(tmp_path)).replace("data/lake", str(tmp_path))
+        here = "; ".join(map(loading, ("avro", "iceberg")))
+        code = code.replace("INSTALL iceberg; LOAD iceberg", here)
+        exec(code.replace("offset >= 1000", "offset >= 10"), found)
+    assert "30 rows" in capsys.readouterr().out
+    assert found["rows"].num_rows == 20
