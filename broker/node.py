@@ -558,6 +558,6 @@ class Node(KafkaBroker):
             await self.tier.stop()
         await self.member.stop()
         # What still has to ask the lake must ask it at the next start: that was no clean stop.
-        unasked = self.replica_manager.has_lost
+        unasked = self.replica_manager.has_lost_records
         self.log_manager.close(NO_BROKER_EPOCH if unasked else self.member.broker_epoch)
         self._executor.shutdown(wait=False, cancel_futures=True)

@@ -238,6 +238,6 @@ def _replica_samples(node: KafkaBroker, partitions: Sequence[LeaderPartition]) -
     fetches, produces = 0, 0
     for partition in partitions:
         fetches += partition.watcher_count
-        produces += partition.delayed_produce_count
+        produces += partition.pending_acknowledgement_count
     yield WAITING, ("Fetch",), fetches
     yield WAITING, ("Produce",), produces

@@ -51,7 +51,7 @@ def moves_of(node: KafkaBroker) -> LogMoves:
             known_home(image, config.node_id, topic, partition) == directory
         ),
         report=node.member.directories.look_at,
-        changed=node.metadata_driver.changed,
+        wait_for_change=node.metadata_driver.wait_for_change,
     )
     return LogMoves(node.log_manager, around)
 

@@ -157,7 +157,7 @@ class Restoration:
                 lambda leader: leader != node.config.node_id
             ):
                 return
-            await node.metadata_driver.changed(RETRY_SECONDS)
+            await node.metadata_driver.wait_for_change(RETRY_SECONDS)
 
     async def _lead(self, leaderless: Sequence[tuple[str, int]]) -> None:
         node = self._node

@@ -46,7 +46,7 @@ class Duties:
         driver, clock = self._driver, self._clock
         while True:
             while not driver.is_active:
-                await driver.changed(IDLE_SECONDS)
+                await driver.wait_for_change(IDLE_SECONDS)
             awake_ms = clock.monotonic_ms()
             balance_due_ms = awake_ms + (self._balance_interval_ms or 0)
             while driver.is_active:

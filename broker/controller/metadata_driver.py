@@ -257,7 +257,7 @@ class MetadataDriver:
             await start()
             self._publish = publisher
 
-    async def changed(self, timeout_seconds: float) -> None:
+    async def wait_for_change(self, timeout_seconds: float) -> None:
         """Wait for the next change of the metadata or of this broker's role, up to a limit."""
         waiting = asyncio.get_running_loop().create_future()
         self._waiting[waiting] = None

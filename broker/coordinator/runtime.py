@@ -2,7 +2,7 @@
 
 - A key (a group, a transactional id) is coordinated by the leader of its partition; others answer NOT_COORDINATOR. The
   topic's number of partitions decides where a key is, not the setting, and never changes once the topic exists.
-- An event runs from the machine's decision to its consequences without yielding: decide, append, replay, say so.
+- An event runs from the shard's decision to its consequences without yielding: decide, append, replay, say so.
 - No reply goes out, and no effect is performed, before everything that was appended up to its event is committed.
 - A context that has lost its leadership never comes back; the next leadership has a new one.
 """
@@ -503,7 +503,7 @@ class CoordinatorContext(Generic[S]):
 
     def _complete(self, effects: tuple[Any, ...], replies: Sequence[Reply]) -> None:
         for effect in effects:
-            assert self._perform_effect is not None, "a machine without effects"
+            assert self._perform_effect is not None, "a shard without effects"
             try:
                 self._perform_effect(self, effect)
             except Exception:  # Committed, so the client may ask again; requests that wait behind it must be answered.

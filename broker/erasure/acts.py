@@ -24,7 +24,7 @@ from kafka_ds.delta.names import resolve_path
 from kafka_ds.delta.store.store import Store
 from kafka_ds.records.batch import build_batch, read_header, read_records
 from kafka_ds.records.compression import Codec, CorruptRecord
-from kafka_ds.topic.batches.residue import CorruptResidue, Residue, UndecodedBatch, encode_residue
+from kafka_ds.topic.batches.residue import CorruptResidue, Residue, ResidueBatch, encode_residue
 
 # Of one DELETE: an engine's plan takes long for many conditions. Offsets of a list cost less than a range.
 TERMS_MAX: Final = 5_000
@@ -142,8 +142,8 @@ def rewrite_residue(store: Store, path: str, places: Places) -> bool:
     offsets = set(places.get(residue.header.partition, np.empty(0)).tolist())
     after = {place: _without(data, offsets) for place, data in before.items()}
     batches = [
-        UndecodedBatch(
-            kind=place.kind,  # type: ignore[arg-type]
+        ResidueBatch(
+            kind=place.kind,
             base_offset=place.base_offset,
             last_offset=place.last_offset,
             data=data,

@@ -30,7 +30,7 @@ from kafka_ds.delta.store.store import TEMPORARY_SUFFIX, Store, StoreEntry
 from kafka_ds.segments import names
 from kafka_ds.segments.checkpoint import CorruptCheckpoint, decode_partition_metadata
 from kafka_ds.topic.batches.convert import decode_hot
-from kafka_ds.topic.batches.residue import CorruptResidue, Residue, UndecodedBatch
+from kafka_ds.topic.batches.residue import CorruptResidue, Residue, ResidueBatch
 from kafka_ds.topic.files.parquet import conform
 from kafka_ds.topic.names import ICEBERG, RESIDUE
 from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA
@@ -298,7 +298,7 @@ class Search:
         cut = ""
         try:
             for chunk in chunks:
-                left: list[UndecodedBatch] = []
+                left: list[ResidueBatch] = []
                 rows = decode_hot(
                     [chunk],
                     columns=self._wanted.columns,

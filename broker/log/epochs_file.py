@@ -38,7 +38,7 @@ class EpochsFile:
         """The file is in this folder now."""
         self._path = f"{directory}/{names.LEADER_EPOCH_CHECKPOINT}"
 
-    def changed(self) -> None:
+    def mark_dirty(self) -> None:
         """The epochs in memory differ from the file."""
         self._changes += 1
 

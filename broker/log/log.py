@@ -283,7 +283,7 @@ class Log:
 
     def _epochs_changed(self) -> None:
         self._is_changed = True
-        self.epochs_file.changed()
+        self.epochs_file.mark_dirty()
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -579,7 +579,7 @@ class Log:
         self.leader_epochs.clear()
         for epoch, start_offset in log.leader_epochs.entries:
             self.assign_leader_epoch(epoch, start_offset)
-        self.epochs_file.changed()
+        self.epochs_file.mark_dirty()
         self.epochs_file.write_now()  # Not all of them are in batches of the copy.
 
     def exchange_files(self, copy: Log) -> None:

@@ -114,7 +114,7 @@ class Candidacy:
             until_ms = await (self.hold() if self._driver.is_active else self._stand())
             self._awake_ms = self._clock.monotonic_ms()
             seconds = max(0.001, (until_ms - self._awake_ms) / 1_000)
-            await self._driver.changed(min(seconds, STEP_SECONDS_MAX))
+            await self._driver.wait_for_change(min(seconds, STEP_SECONDS_MAX))
 
     async def release(self) -> None:
         """Release the lease: this broker makes no more decisions. Called after its last one."""

@@ -109,7 +109,7 @@ class ControllerChannel:
         try:
             while self._controller() == before and not answering.done():
                 changing = asyncio.get_running_loop().create_task(
-                    self._driver.changed(LOOK_SECONDS)
+                    self._driver.wait_for_change(LOOK_SECONDS)
                 )
                 await asyncio.wait((answering, changing), return_when=asyncio.FIRST_COMPLETED)
                 changing.cancel()
@@ -127,7 +127,7 @@ class ControllerChannel:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         while (left := deadline - loop.time()) > 0 and self._controller() == before:
-            await self._driver.changed(left)
+            await self._driver.wait_for_change(left)
 
     def close(self) -> None:
         """Forget the connections."""

@@ -76,7 +76,7 @@ class DirectoryAssignments:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SETTLE_SECONDS_MAX
         while self._suspects and (left := deadline - loop.time()) > 0:
-            await self._driver.changed(min(left, RETRY_SECONDS))
+            await self._driver.wait_for_change(min(left, RETRY_SECONDS))
 
     def applied(self, events: Sequence[Event]) -> None:
         """These have taken effect: look at what they changed."""

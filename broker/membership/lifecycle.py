@@ -149,13 +149,15 @@ class Lifecycle:
                 self.identity.node_id,
                 error.name,
             )
-            await self._driver.changed(min(pause_seconds, max(0.001, deadline - loop.time())))
+            await self._driver.wait_for_change(
+                min(pause_seconds, max(0.001, deadline - loop.time()))
+            )
 
     async def _seen(self, deadline: float) -> None:
         """Wait until the registration has come back in the metadata."""
         loop = asyncio.get_running_loop()
         while self.registration is None and (left := deadline - loop.time()) > 0:
-            await self._driver.changed(left)
+            await self._driver.wait_for_change(left)
 
     def _registration_request(self) -> BrokerRegistrationRequest:
         identity = self.identity
@@ -190,7 +192,7 @@ class Lifecycle:
     async def unfenced(self) -> None:
         """Wait until this broker is unfenced."""
         while self.is_fenced:
-            await self._driver.changed(self._config.broker_session_timeout_ms / 1_000)
+            await self._driver.wait_for_change(self._config.broker_session_timeout_ms / 1_000)
 
     # -- heartbeats -----------------------------------------------------------------------------
 
@@ -255,7 +257,7 @@ class Lifecycle:
                 return
             if answer.should_shut_down:
                 return
-            await self._driver.changed(SOON_SECONDS)
+            await self._driver.wait_for_change(SOON_SECONDS)
         _LOGGER.warning(
             "stopping: the controller did not complete the controlled shutdown within %g s",
             SHUTDOWN_SECONDS_MAX,

@@ -72,7 +72,7 @@ class MetadataFetcher:
             if self._driver.is_active:
                 if self._has_lost_store():
                     await self._fetch_from_others()
-                await self._driver.changed(IDLE_SECONDS)
+                await self._driver.wait_for_change(IDLE_SECONDS)
                 continue
             why = await self._poll()
             if why is None:

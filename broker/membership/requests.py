@@ -99,7 +99,7 @@ class ControllerRequests:
             not made <= self._driver.image.topics_by_id.keys()
             and (left := deadline - loop.time()) > 0
         ):
-            await self._driver.changed(left)
+            await self._driver.wait_for_change(left)
 
     async def allocate_producer_ids(self) -> range:
         """A block of producer ids for this broker."""

@@ -223,7 +223,7 @@ def _must_fence(partition: LeaderPartition) -> bool:
 
     A partition's only replica, if it still has its disk, holds everything that was ever copied.
     """
-    return partition.leader.has_lost or len(partition.leader.replicas) > 1
+    return partition.leader.has_lost_records or len(partition.leader.replicas) > 1
 
 
 def _parts(log: Log, end: int, ended: RemoteLogAuxState) -> bool:

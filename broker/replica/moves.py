@@ -49,7 +49,8 @@ class MovesAround:
     """What moves need from the broker.
 
     `is_assigned(topic, partition, directory_id)`: whether the metadata place the replica there; `report` has the
-    controller informed where it is; `changed` waits for the next change of the metadata, so many seconds at most.
+    controller informed where it is; `wait_for_change` waits for the next change of the metadata, so many seconds at
+    most.
     """
 
     clock: Clock
@@ -58,7 +59,7 @@ class MovesAround:
     backoff_ms: int
     is_assigned: Callable[[str, int, bytes], bool]
     report: Callable[[str, int], None]
-    changed: Callable[[float], Awaitable[None]]
+    wait_for_change: Callable[[float], Awaitable[None]]
 
 
 class LogMoves:
@@ -223,7 +224,7 @@ class LogMoves:
         future.is_announced = True
         self._around.report(topic, partition)
         while not self._around.is_assigned(topic, partition, future.home.directory_id):
-            await self._around.changed(ASK_AGAIN_SECONDS)
+            await self._around.wait_for_change(ASK_AGAIN_SECONDS)
             if not self._goes_on(future):
                 return
         async with self._turns:

@@ -71,7 +71,7 @@ class ReplicaManager:
         self._lag_due_ms = 0
         self._replicas = Replicas()
         # At the end: whether a log that had lost something was not compared with the lake yet.
-        self.has_lost = False
+        self.has_lost_records = False
         self.fetchers = new_fetchers(
             replace(
                 context,
@@ -246,8 +246,8 @@ class ReplicaManager:
         """Answer all waiting requests and accept no more; the log manager closes the logs."""
         if self.applier.is_stopped:
             return
-        self.has_lost = any(partition.leader.has_lost for partition in self) or any(
-            followed.has_lost and self._is_in_sync(followed) for followed in self.followed()
+        self.has_lost_records = any(partition.leader.has_lost_records for partition in self) or any(
+            followed.has_lost_records and self._is_in_sync(followed) for followed in self.followed()
         )
         self.applier.stop()
         self.fetchers.stop()

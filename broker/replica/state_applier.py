@@ -200,7 +200,7 @@ class ReplicaStateApplier:
             return
         leader = partition.leader
         epoch, was_recovering = leader.leader_epoch, leader.is_recovering
-        partition.changed(registration)
+        partition.registration_changed(registration)
         if leader.is_recovering:
             self._recovery.soon()
         elif leader.leader_epoch != epoch or was_recovering:
@@ -209,9 +209,13 @@ class ReplicaStateApplier:
     def _begin(self, event: PartitionChanged, followed: FollowerPartition | None) -> None:
         """Start leading a partition that was followed until now, or whose log is on the disk."""
         if followed is not None:
-            log, watermark, has_lost = followed.log, followed.high_watermark, followed.has_lost
+            log, watermark, has_lost_records = (
+                followed.log,
+                followed.high_watermark,
+                followed.has_lost_records,
+            )
         else:
-            log, watermark, has_lost = self._open(event)
+            log, watermark, has_lost_records = self._open(event)
         leader = LeaderState(
             event.registration,
             node_id=self._node_id,
@@ -220,7 +224,7 @@ class ReplicaStateApplier:
             min_insync_replicas=log.config.min_insync_replicas,
             brokers=self._image.brokers,
             lag_ms_max=self._leading.lag_ms_max,
-            has_lost=has_lost,
+            has_lost_records=has_lost_records,
         )
         partition = LeaderPartition(
             log,
@@ -248,9 +252,9 @@ class ReplicaStateApplier:
         log = self._logs.create(*key, event.topic_id, config, is_new=is_new)
         checkpoint = self._replicas.checkpointed.get(key, 0)
         watermark = min(max(checkpoint, log.log_start_offset), log.log_end_offset)
-        return log, watermark, self._has_lost(log, existed, checkpoint, event.registration)
+        return log, watermark, self._has_lost_records(log, existed, checkpoint, event.registration)
 
-    def _has_lost(
+    def _has_lost_records(
         self, log: Log, existed: bool, checkpoint: int, registration: PartitionRegistration
     ) -> bool:
         """Whether a log that may be in the lake holds less than it is known to have held."""
@@ -338,12 +342,17 @@ class ReplicaStateApplier:
         if partition is not None:
             if registration.partition_epoch < partition.leader.partition_epoch:
                 return
-            watermark, has_lost = partition.high_watermark, partition.leader.has_lost
+            watermark, has_lost_records = (
+                partition.high_watermark,
+                partition.leader.has_lost_records,
+            )
             self.end(partition)
-            followed = self._begin_following(partition.log, watermark, has_lost=has_lost)
+            followed = self._begin_following(
+                partition.log, watermark, has_lost_records=has_lost_records
+            )
         elif followed is None:
-            log, watermark, has_lost = self._open(event)
-            followed = self._begin_following(log, watermark, has_lost=has_lost)
+            log, watermark, has_lost_records = self._open(event)
+            followed = self._begin_following(log, watermark, has_lost_records=has_lost_records)
         follower = followed.follower
         if registration.partition_epoch <= follower.partition_epoch:
             return
@@ -356,9 +365,11 @@ class ReplicaStateApplier:
             followed.follow(registration.leader, registration.leader_epoch)
             changes.add[followed.key] = followed
 
-    def _begin_following(self, log: Log, watermark: int, *, has_lost: bool) -> FollowerPartition:
+    def _begin_following(
+        self, log: Log, watermark: int, *, has_lost_records: bool
+    ) -> FollowerPartition:
         followed = FollowerPartition(
-            log, FollowerState(high_watermark=watermark), has_lost=has_lost
+            log, FollowerState(high_watermark=watermark), has_lost_records=has_lost_records
         )
         self._replicas.followed[followed.key] = followed
         return followed

@@ -22,7 +22,7 @@ from kafka_ds.records.arrays import read_only
 from kafka_ds.segments.checkpoint import CorruptCheckpoint, decode_partition_metadata
 from kafka_ds.segments.names import PARTITION_METADATA
 from kafka_ds.topic.batches.convert import UNPACKED_BYTES_MAX, decode_batches
-from kafka_ds.topic.batches.residue import UndecodedBatch
+from kafka_ds.topic.batches.residue import ResidueBatch
 
 CHUNK_BYTES = 1024 * 1024
 
@@ -33,7 +33,7 @@ class RangeSource:
     def __init__(self, source: LogSegmentData) -> None:
         self._source = source
         self._segment = source.segment
-        self.residue: list[UndecodedBatch] = []
+        self.residue: list[ResidueBatch] = []
         self.row_count = 0
         self.max_timestamp_ms = -1
         self._may_end_early = False

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.filters.pushdown import pushed
 from kafka_ds.source.options.options import Options
-from kafka_ds.source.plan.input_partitions import packed
+from kafka_ds.source.plan.input_partitions import task_groups
 from kafka_ds.source.plan.pinned import pin
 from kafka_ds.source.plan.scan_plan import Plan, plan_scan
 from kafka_ds.source.read.partition_reader import ReadConfig, read_tasks, report_loss
@@ -73,12 +73,12 @@ class Unplanned(InputPartition):
 
 
 def _partitions(plan: Plan, slots: int | None, *, size_bytes: int | None) -> list[InputPartition]:
-    packs = packed(plan, slots)
-    found = [InputPartition(pack) for pack in packs]
+    groups = task_groups(plan, slots)
+    found = [InputPartition(group) for group in groups]
     # Without anything to read Spark asks for one partition without a value, which can report that size.
     if found or size_bytes is not None:
-        first = packs[0] if packs else None
-        found[:1] = [DescribedPartition(first, plan.describe(len(packs)), size_bytes)]
+        first = groups[0] if groups else None
+        found[:1] = [DescribedPartition(first, plan.describe(len(groups)), size_bytes)]
     return found
 
 

@@ -22,7 +22,7 @@ from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import same_topic
 from kafka_ds.source.batch import read_config, slots_for
 from kafka_ds.source.options.options import Options
-from kafka_ds.source.plan.input_partitions import Pack, packed
+from kafka_ds.source.plan.input_partitions import ScanTaskGroup, task_groups
 from kafka_ds.source.plan.leader_epochs import Bounds
 from kafka_ds.source.plan.offset_reader import OffsetReader
 from kafka_ds.source.plan.scan_plan import LostRange, plan_scan
@@ -302,14 +302,14 @@ class KafkaStreamReader(PrefetchesRows, DataSourceStreamReader, SupportsTriggerA
         self._prefetched = None
         if self._planned is not None and self._planned[:2] == (start, end):
             return self._planned[2]
-        packs = self._packs(start, end)
+        groups = self._task_groups(start, end)
         if self.prefetches:
-            self._prefetch(packs, self._config())
-        found = [InputPartition(pack) for pack in packs]
+            self._prefetch(groups, self._config())
+        found = [InputPartition(group) for group in groups]
         self._planned = (start, end, found)
         return found
 
-    def _packs(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Pack]:
+    def _task_groups(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[ScanTaskGroup]:
         until = StreamOffset.parse(end)
         begin = self._known(until.beginning(StreamOffset.parse(start)))
         if begin.positions == until.positions and begin.topic_ids == until.topic_ids:
@@ -340,7 +340,7 @@ class KafkaStreamReader(PrefetchesRows, DataSourceStreamReader, SupportsTriggerA
             max_records_per_partition=options.max_records_per_partition,
         )
         report_loss([*left_out, *plan.lost], fail=options.fail_on_data_loss)
-        return packed(plan, self.slots)
+        return task_groups(plan, self.slots)
 
     def _refuse(self, problems: Sequence[str]) -> None:
         if problems and self._options.fail_on_data_loss:

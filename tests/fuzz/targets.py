@@ -42,7 +42,7 @@ from kafka_ds.records.compression import CorruptRecord
 from kafka_ds.records.crc import crc32c
 from kafka_ds.records.legacy import Upconverter
 from kafka_ds.topic.batches.convert import decode_hot
-from kafka_ds.topic.batches.residue import UndecodedBatch
+from kafka_ds.topic.batches.residue import ResidueBatch
 from kafka_ds.topic.files.pages import ColumnChunk, PagePart, Unusual, binaries, numbers
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile
 from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA
@@ -95,7 +95,7 @@ def converted(data: bytes) -> None:
             end = position + header.batch_length + LOG_OVERHEAD_BYTES
             checksum = crc32c(memoryview(data)[position + ATTRIBUTES_POSITION : end])
             CRC_FIELD.pack_into(whole, position + CRC_POSITION, checksum)
-    residue: list[UndecodedBatch] = []
+    residue: list[ResidueBatch] = []
     columns = frozenset(TOPIC_FILE_SCHEMA.names)
     rows = decode_hot(
         [bytes(whole)], columns=columns, start_offset=0, end_offset=10**9, residue=residue

@@ -49,7 +49,7 @@ def acknowledged_before_it_is_committed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         LeaderPartition,
         "is_acknowledged",
-        lambda self, last_offset, acks: last_offset < self.leader.durable_end_offset,
+        lambda self, last_offset, acks: last_offset < self.leader.effective_end_offset,
     )
 
 
@@ -178,7 +178,7 @@ def consumers_read_to_the_log_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         LeaderPartition,
         "high_watermark",
-        property(lambda self: self.leader.durable_end_offset),
+        property(lambda self: self.leader.effective_end_offset),
     )
 
 

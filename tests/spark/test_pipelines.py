@@ -400,7 +400,8 @@ def test_a_field_may_be_called_like_a_type(spark: SparkSession) -> None:
     texts = ['{"DECIMAL(1,2)":1.5}', '{"DECIMAL(3,4)":1.25}', '{"n":{"m":1.5}}', '{"n":{"m":2.25}}']
     records = spark.createDataFrame(
         [(b"", text.encode(), 0, at, None, None) for at, text in enumerate(texts)],
-        "key binary, value binary, partition int, offset bigint, timestamp timestamp, headers array<struct<key:string,value:binary>>",
+        "key binary, value binary, partition int, offset bigint, timestamp timestamp, "
+        "headers array<struct<key:string,value:binary>>",
     )
     decoded = decode_json(parse_json(with_metadata(records, "none")), ObjectOf(()))
     found = decoded.rows.select("_offset", "n.m", RESCUED).orderBy("_offset").collect()

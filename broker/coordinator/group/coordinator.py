@@ -83,7 +83,7 @@ class GroupCoordinator:
 
     def apply(self, events: Sequence[Event]) -> None:
         """Start loading partitions that are led here now; delete the offsets of deleted topics."""
-        self._topology.changed(events)
+        self._topology.apply(events)
         if any(
             isinstance(event, PartitionChanged) and event.topic == GROUP_METADATA_TOPIC_NAME
             for event in events
@@ -123,7 +123,7 @@ class GroupCoordinator:
     # -- monitoring --------------------------------------------------------------------------------
 
     def shards(self) -> Iterator[GroupCoordinatorShard]:
-        """The machines of all partitions whose log has been read."""
+        """The shards of all partitions whose log has been read."""
         for context in self.runtime.begun():
             if context.is_active:
                 yield context.shard

@@ -96,7 +96,7 @@ class PublishedMetadataImage:
         self.version = 0
         self.names_version = 0
 
-    def changed(self, events: Sequence[Event]) -> None:
+    def apply(self, events: Sequence[Event]) -> None:
         """These events have been taken into the image."""
         if any(isinstance(event, TopicCreated | TopicDeleted) for event in events):
             self.names_version += 1

@@ -164,7 +164,7 @@ class TransactionCoordinatorShard:
             last_epoch = NO_EPOCH if expected is None else expected.producer_epoch
             again = KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
             return self._fence(known, now_ms, again, last_epoch=last_epoch)
-        begun = _next_producer(known, expected, spare_producer_id).changed(
+        begun = _next_producer(known, expected, spare_producer_id).transition_to(
             TransactionState.EMPTY,
             timeout_ms=timeout_ms,
             updated_ms=now_ms,
@@ -188,7 +188,7 @@ class TransactionCoordinatorShard:
         `client_version`: of the first protocol its producer is fenced; of the second it may abort, too.
         """
         assert known.producer_epoch < EPOCH_MAX, "a producer id is changed before its last epoch"
-        fenced = known.changed(
+        fenced = known.transition_to(
             TransactionState.PREPARE_EPOCH_FENCE,
             producer_epoch=known.producer_epoch + 1,
             last_producer_epoch=last_epoch,
@@ -216,7 +216,7 @@ class TransactionCoordinatorShard:
             started_ms = known.started_ms
         else:
             started_ms = now_ms
-        ongoing = known.changed(
+        ongoing = known.transition_to(
             TransactionState.ONGOING,
             partitions=known.partitions | added,
             started_ms=started_ms,
@@ -311,7 +311,7 @@ class TransactionCoordinatorShard:
         complete = (
             TransactionState.COMPLETE_COMMIT if known.is_commit else TransactionState.COMPLETE_ABORT
         )
-        done = known.changed(complete, partitions=frozenset(), updated_ms=now_ms)
+        done = known.transition_to(complete, partitions=frozenset(), updated_ms=now_ms)
         if known.next_producer_id != NO_PRODUCER_ID:
             done = done.changed_producer(known.next_producer_id, 0)
         return _stored(done, None)
@@ -377,7 +377,7 @@ class TransactionCoordinatorShard:
                 continue
             age_ms = now_ms - known.updated_ms
             if known.state.may_expire and age_ms >= self._settings.transactional_id_expiration_ms:
-                dead = known.changed(TransactionState.DEAD)
+                dead = known.transition_to(TransactionState.DEAD)
                 yield CoordinatorResult(records=(TransactionRecord(dead.transactional_id, None),))
 
 
@@ -450,7 +450,7 @@ def _decided(
 ) -> CoordinatorResult:
     state = TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT
     started_ms = known.started_ms if known.partitions else now_ms
-    decided = known.changed(state, updated_ms=now_ms, started_ms=started_ms, **changes)
+    decided = known.transition_to(state, updated_ms=now_ms, started_ms=started_ms, **changes)
     return CoordinatorResult(
         records=(TransactionRecord(decided.transactional_id, decided),),
         response=response,

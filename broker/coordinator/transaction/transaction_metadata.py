@@ -131,7 +131,7 @@ class TransactionMetadata:
     next_producer_id: int = NO_PRODUCER_ID
     client_version: int = TRANSACTION_VERSION_0
 
-    def changed(self, state: TransactionState, **changes: Any) -> TransactionMetadata:
+    def transition_to(self, state: TransactionState, **changes: Any) -> TransactionMetadata:
         """The transaction in its next state."""
         assert self.state in VALID_PREVIOUS[state], f"{self.state.shown} → {state.shown}"
         return replace(self, state=state, **changes)

@@ -49,7 +49,7 @@ async def read_metadata(
         if entries or left <= 0:
             found = [MetadataEntry(version=e.version, events=e.encoded) for e in entries]
             return _answer(driver, ErrorCode.NONE, found)
-        await driver.changed(left)
+        await driver.wait_for_change(left)
     return _answer(driver, ErrorCode.NOT_CONTROLLER)
 
 

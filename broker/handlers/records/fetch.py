@@ -774,7 +774,7 @@ class DelayedFetch:
     __slots__ = (
         "_advanced",
         "_available",
-        "_has_lost",
+        "_lost_partition",
         "_is_waking",
         "_loop",
         "_processor",
@@ -789,7 +789,7 @@ class DelayedFetch:
         self._loop = loop
         self._processor = processor
         self._is_waking = False
-        self._has_lost = False
+        self._lost_partition = False
         self._advanced: set[Replica] = set()
         self._watched: dict[Replica, None] = {}
         self._available = processor.available_bytes()
@@ -832,7 +832,7 @@ class DelayedFetch:
 
     def lost(self, partition: Replica) -> None:
         """The partition is no longer served (cases A to D)."""
-        self._has_lost = True
+        self._lost_partition = True
         if not self._is_waking:
             self._wake()
 
@@ -848,11 +848,11 @@ class DelayedFetch:
     def _complete(self) -> None:
         if self.future.done():
             return
-        if self._has_lost and self._idle is not None:
+        if self._lost_partition and self._idle is not None:
             self._idle.clear()
         self._unpark()
         try:
-            if self._has_lost:
+            if self._lost_partition:
                 self._processor.find()
             else:
                 self._processor.find_again(self._advanced)

@@ -28,7 +28,7 @@ class FollowerPartition:
         "_wanted",
         "_watchers",
         "follower",
-        "has_lost",
+        "has_lost_records",
         "partition",
         "is_unflushed",
         "log",
@@ -37,14 +37,16 @@ class FollowerPartition:
         "trouble",
     )
 
-    def __init__(self, log: Log, follower: FollowerState, *, has_lost: bool = False) -> None:
-        """`has_lost`: the log holds less than it is known to have held, and has not been filled up since."""
+    def __init__(
+        self, log: Log, follower: FollowerState, *, has_lost_records: bool = False
+    ) -> None:
+        """`has_lost_records`: the log holds less than it is known to have held, and has not been filled up since."""
         self.topic = log.topic
         self.partition = log.partition
         self.topic_id = log.topic_id
         self.log = log
         self.follower = follower
-        self.has_lost = has_lost
+        self.has_lost_records = has_lost_records
         # The last logged reason for a retry, and its level.
         self.trouble: tuple[int, str] | None = None
         self._cuts = self._cuts_written = 0
@@ -186,7 +188,7 @@ class FollowerPartition:
         )
         log.update_high_watermark(follower.high_watermark)
         if follower.is_in_sync:
-            self.has_lost = False
+            self.has_lost_records = False
         if log.log_start_offset < data.log_start_offset <= follower.high_watermark:
             log.advance_log_start_offset(data.log_start_offset)
         if moved:

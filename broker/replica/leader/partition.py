@@ -65,7 +65,7 @@ class LeaderPartition:
     """A partition of this broker."""
 
     __slots__ = (
-        "_delayed_produces",
+        "_pending_acknowledgements",
         "_clock",
         "_deletions",
         "_flush_again",
@@ -114,7 +114,7 @@ class LeaderPartition:
         self._idle: dict[FollowerSession, None] = {}
         # How often anything has happened that a lookup may show.
         self.changes = 0
-        self._delayed_produces: dict[DelayedProduce, None] = {}
+        self._pending_acknowledgements: dict[PendingAcknowledgement, None] = {}
         self._deletions: dict[asyncio.Future[int], int] = {}
         self._unflushed_since: int | None = None
         self._flush_again: asyncio.TimerHandle | None = None
@@ -216,7 +216,7 @@ class LeaderPartition:
         durable = log.recovery_point
         if durable > self._unflushed_since:
             self._unflushed_since = None if durable >= log.log_end_offset else durable
-            end_offset = max(durable, self.leader.durable_end_offset)
+            end_offset = max(durable, self.leader.effective_end_offset)
             self._changing()
             self._perform(self.leader.appended(end_offset, self._clock.monotonic_ms()))
             self._settle_all()
@@ -228,32 +228,34 @@ class LeaderPartition:
         self._flush_again = None
         if self._is_lost or self._unflushed_since is not None:
             return
-        if self.leader.durable_end_offset < self.log.log_end_offset:
-            self._unflushed_since = self.leader.durable_end_offset
+        if self.leader.effective_end_offset < self.log.log_end_offset:
+            self._unflushed_since = self.leader.effective_end_offset
             self.log.flush(then=self._flushed)
 
     def is_acknowledged(self, last_offset: int, acks: int) -> bool:
         """Whether an append up to this offset may be answered now."""
         leader = self.leader
-        return last_offset < (leader.high_watermark if acks == -1 else leader.durable_end_offset)
+        return last_offset < (leader.high_watermark if acks == -1 else leader.effective_end_offset)
 
     def acknowledgement(self, last_offset: int, acks: int) -> asyncio.Future[None]:
         """Done once an append up to this offset may be answered, or failed with a KafkaError."""
-        waiting = DelayedProduce(last_offset, acks, asyncio.get_running_loop().create_future())
+        waiting = PendingAcknowledgement(
+            last_offset, acks, asyncio.get_running_loop().create_future()
+        )
         if self._is_lost:
             waiting.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
         # It may have been reached before.
         elif not self._settle(waiting):
-            self._delayed_produces[waiting] = None
+            self._pending_acknowledgements[waiting] = None
         waiting.future.add_done_callback(lambda _: self._forget(waiting))
         return waiting.future
 
-    def _forget(self, waiting: DelayedProduce) -> None:
+    def _forget(self, waiting: PendingAcknowledgement) -> None:
         if not waiting.future.cancelled():
             waiting.future.exception()  # The produce request may have been cancelled.
-        self._delayed_produces.pop(waiting, None)
+        self._pending_acknowledgements.pop(waiting, None)
 
-    def _settle(self, waiting: DelayedProduce) -> bool:
+    def _settle(self, waiting: PendingAcknowledgement) -> bool:
         """Answer a producer's append, if its outcome is known."""
         if not self.is_acknowledged(waiting.last_offset, waiting.acks):
             return False
@@ -268,9 +270,9 @@ class LeaderPartition:
         return True
 
     def _settle_all(self) -> None:
-        for waiting in tuple(self._delayed_produces):
+        for waiting in tuple(self._pending_acknowledgements):
             if self._settle(waiting):
-                del self._delayed_produces[waiting]
+                del self._pending_acknowledgements[waiting]
 
     # -- events -------------------------------------------------------------------------------
 
@@ -285,10 +287,10 @@ class LeaderPartition:
         """The high watermark is never below the lake's end: segments up to there may have been deleted."""
         self._perform(self.leader.lake_reaches(next_offset))
 
-    def changed(self, registration: PartitionRegistration) -> None:
+    def registration_changed(self, registration: PartitionRegistration) -> None:
         """The metadata describe the partition; with a new leader epoch `elected` must follow."""
         self._changing()
-        self._perform(self.leader.changed(registration, self._clock.monotonic_ms()))
+        self._perform(self.leader.registration_changed(registration, self._clock.monotonic_ms()))
 
     def configured(self, min_insync_replicas: int) -> None:
         """The topic's min.insync.replicas is now this."""
@@ -332,7 +334,7 @@ class LeaderPartition:
                     self.log.update_high_watermark(offset)
                     if self.watchers:
                         self._wake(self.watchers)
-                    if self._delayed_produces:
+                    if self._pending_acknowledgements:
                         self._settle_all()
                 case ProposeIsr():
                     self._propose_isr(effect)
@@ -490,9 +492,9 @@ class LeaderPartition:
         return len({*self.watchers, *chain.from_iterable(each.parked for each in self._idle)})
 
     @property
-    def delayed_produce_count(self) -> int:
+    def pending_acknowledgement_count(self) -> int:
         """How many appends wait to count."""
-        return len(self._delayed_produces)
+        return len(self._pending_acknowledgements)
 
     @property
     def is_lost(self) -> bool:
@@ -500,7 +502,7 @@ class LeaderPartition:
         return self._is_lost
 
     def _fail(self, code: ErrorCode, message: str | None) -> None:
-        failed, self._delayed_produces = self._delayed_produces, {}
+        failed, self._pending_acknowledgements = self._pending_acknowledgements, {}
         for waiting in failed:
             waiting.fail(KafkaError(code, message))
         for done in tuple(self._deletions):
@@ -508,8 +510,8 @@ class LeaderPartition:
                 done.set_exception(KafkaError(code, message))
 
 
-class DelayedProduce:
-    """A produce request that waits for its last offset: to be committed, or with acks=1 to count on the leader."""
+class PendingAcknowledgement:
+    """An append that waits for its last offset: to be committed, or with acks=1 to count on the leader."""
 
     __slots__ = ("acks", "future", "last_offset")
 

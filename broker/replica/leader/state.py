@@ -49,12 +49,12 @@ class LeaderState:
         "_adding",
         "_brokers",
         "_followers",
-        "_has_lost",
+        "_has_lost_records",
         "_recovering",
         "_idle",
         "_state",
         "_was_unclean",
-        "durable_end_offset",
+        "effective_end_offset",
         "epoch_start_offset",
         "high_watermark",
         "lag_ms_max",
@@ -75,16 +75,17 @@ class LeaderState:
         min_insync_replicas: int,
         lag_ms_max: int,
         brokers: Mapping[int, BrokerRegistration] = NO_BROKERS,
-        has_lost: bool = False,
+        has_lost_records: bool = False,
     ) -> None:
         """`brokers` is read whenever a replica may join the ISR; `lag_ms_max` is replica.lag.time.max.ms.
 
-        `durable_end_offset` is the end that counts: the log's, or with flush.messages what the disk has.
+        `effective_end_offset` is the end that counts: the log end offset, or with flush.messages that of what is
+        flushed.
         """
         assert registration.leader == node_id, "only the leader has this view"
         assert 0 <= high_watermark <= log_end_offset
         self.node_id = node_id
-        self.durable_end_offset = log_end_offset
+        self.effective_end_offset = log_end_offset
         self.epoch_start_offset = log_end_offset
         self.high_watermark = high_watermark
         self.min_insync_replicas = min_insync_replicas
@@ -93,7 +94,7 @@ class LeaderState:
         self._followers: dict[int, ReplicaState] = {}
         self._idle: dict[int, LastFetch] = {}
         self._state: PartitionState = CommittedIsr(frozenset())
-        self._has_lost = has_lost
+        self._has_lost_records = has_lost_records
         self._apply(registration)
 
     def _apply(self, registration: PartitionRegistration) -> None:
@@ -102,7 +103,7 @@ class LeaderState:
         self._assign(registration)
         self._state = CommittedIsr(frozenset(registration.isr))
         self._was_unclean = registration.leader_recovery_state == RECOVERING
-        self._recovering = self._was_unclean or self._has_lost
+        self._recovering = self._was_unclean or self._has_lost_records
 
     def _assign(self, registration: PartitionRegistration) -> None:
         self.replicas = registration.replicas
@@ -118,7 +119,7 @@ class LeaderState:
 
     def elected(self, log_end_offset: int, now_ms: int) -> Effects:
         """This leader begins its epoch at the end of its log. Without other replicas all of it is committed at once."""
-        assert log_end_offset >= self.durable_end_offset
+        assert log_end_offset >= self.effective_end_offset
         self.epoch_start_offset = log_end_offset
         self._followers = {
             replica: ReplicaState.at_election(in_isr=replica in self.isr, now_ms=now_ms)
@@ -128,7 +129,7 @@ class LeaderState:
 
     def lake_reaches(self, next_offset: int) -> Effects:
         """The lake has all records below it: they were committed once, whatever the followers have reported so far."""
-        committed = min(next_offset, self.durable_end_offset)
+        committed = min(next_offset, self.effective_end_offset)
         if committed <= self.high_watermark or self._recovering:
             return NOTHING
         self.high_watermark = committed
@@ -137,16 +138,16 @@ class LeaderState:
     def restarted(self, log_end_offset: int) -> None:
         """Recovery has shown that the lake extends beyond the log or diverges: the log now begins at its end."""
         assert self._recovering, "only a recovering leader moves its end"
-        self.durable_end_offset = self.high_watermark = log_end_offset
+        self.effective_end_offset = self.high_watermark = log_end_offset
 
     def found_what_was_lost(self) -> bool:
         """The lake's end of a log that had lost something is known now; whether this ends the recovery."""
-        if not self._has_lost:
+        if not self._has_lost_records:
             return False
-        self._has_lost, self._recovering = False, self._was_unclean
+        self._has_lost_records, self._recovering = False, self._was_unclean
         return not self._recovering
 
-    def changed(self, registration: PartitionRegistration, now_ms: int) -> Effects:
+    def registration_changed(self, registration: PartitionRegistration, now_ms: int) -> Effects:
         """The metadata describe the partition, which this broker still leads; the partition epoch decides which is
         newer.
 
@@ -178,10 +179,10 @@ class LeaderState:
 
     # -- its log and its followers ------------------------------------------------------------
 
-    def appended(self, durable_end_offset: int, now_ms: int) -> Effects:
+    def appended(self, effective_end_offset: int, now_ms: int) -> Effects:
         """The log counts up to this end: all of it, or with flush.messages what the disk has."""
-        assert durable_end_offset >= self.durable_end_offset, "a leader's log only grows"
-        self.durable_end_offset = durable_end_offset
+        assert effective_end_offset >= self.effective_end_offset, "a leader's log only grows"
+        self.effective_end_offset = effective_end_offset
         return self._advance(now_ms)
 
     def fetched(
@@ -294,7 +295,7 @@ class LeaderState:
             replica
             for replica, follower in self._followers.items()
             if replica in self.isr
-            and not follower.is_caught_up(self.durable_end_offset, now_ms, self.lag_ms_max)
+            and not follower.is_caught_up(self.effective_end_offset, now_ms, self.lag_ms_max)
         )
         if not late:
             return NOTHING
@@ -360,7 +361,7 @@ class LeaderState:
     # -- what is committed --------------------------------------------------------------------
 
     def _advance(self, now_ms: int) -> Effects:
-        committed = self.durable_end_offset
+        committed = self.effective_end_offset
         if committed <= self.high_watermark or self._recovering or self.is_under_min_isr:
             return NOTHING
         if self._followers:
@@ -370,14 +371,14 @@ class LeaderState:
         self.high_watermark = committed
         return (AdvanceHighWatermark(committed),)
 
-    def _least_end(self, durable_end_offset: int, now_ms: int) -> int:
+    def _least_end(self, effective_end_offset: int, now_ms: int) -> int:
         """The least end of those that must have a record before it counts."""
-        maximal, least = self._state.maximal_isr, durable_end_offset
+        maximal, least = self._state.maximal_isr, effective_end_offset
         for replica, follower in self._followers.items():
             if follower.log_end_offset >= least:
                 continue
             if replica in maximal or (
-                follower.is_caught_up(durable_end_offset, now_ms, self.lag_ms_max)
+                follower.is_caught_up(effective_end_offset, now_ms, self.lag_ms_max)
                 and may_join(self._brokers, replica, follower.broker_epoch)
             ):
                 least = follower.log_end_offset
@@ -429,9 +430,9 @@ class LeaderState:
         return self._recovering
 
     @property
-    def has_lost(self) -> bool:
+    def has_lost_records(self) -> bool:
         """Whether the log holds less than it did, and the lake was not asked yet."""
-        return self._has_lost
+        return self._has_lost_records
 
     @property
     def is_high_watermark_behind(self) -> bool:

@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from broker.worker.cache.chunks import BatchChunk
-from broker.worker.delta.residue import ResidueBatch
 from kafka_ds.ipc.shared_memory import WorkerMemory
 from kafka_ds.records.batch import read_header
 from kafka_ds.records.crc import Buffer
+from kafka_ds.topic.batches.residue import ResidueBatch
 
 if TYPE_CHECKING:
     from kafka_ds.records.kernel import Scratch
@@ -125,8 +125,8 @@ class _Encoder:
         self.next_offsets += [read_header(each).next_offset for each in made]
         self._next = last + 1
 
-    def put(self, chunk: ResidueBatch) -> None:
+    def put(self, batch: ResidueBatch) -> None:
         """A batch as it is."""
-        self.batches.append(chunk.data)
-        self._next = max(self._next, chunk.last_offset + 1)
+        self.batches.append(batch.data)
+        self._next = max(self._next, batch.last_offset + 1)
         self.next_offsets.append(self._next)

@@ -28,7 +28,7 @@ from broker.worker.cache.chunks import BatchChunk, ChunkCache
 from broker.worker.cache.disk_cache import DiskCache
 from broker.worker.cache.readers import Readers
 from broker.worker.delta.chunk_builder import ChunkBuilder
-from broker.worker.delta.residue import ResidueBatch, ResidueFiles
+from broker.worker.delta.residue import ResidueFiles
 from broker.worker.delta.tables import TopicTables, tiered_end
 from broker.worker.delta.times import TimesReader
 from broker.worker.errors import OffsetOutOfRange, StorageError
@@ -36,6 +36,7 @@ from broker.worker.rpc import TierSettings
 from kafka_ds.delta.store.store import Store
 from kafka_ds.ipc.shared_memory import WorkerMemory
 from kafka_ds.records.crc import Buffer
+from kafka_ds.topic.batches.residue import ResidueBatch
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile
 from kafka_ds.topic.index import FileEntry
 from kafka_ds.topic.snapshot import TopicSnapshot

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from broker.worker.errors import StorageError
 from kafka_ds.delta.store.store import Store
 from kafka_ds.records.batch import CorruptRecord, crc_is_valid, read_header
-from kafka_ds.topic.batches.residue import CorruptResidue, Residue, ResidueHeader
+from kafka_ds.topic.batches.residue import CorruptResidue, Residue, ResidueBatch, ResidueHeader
 from kafka_ds.topic.lineage import Lineage
 from kafka_ds.topic.names import RESIDUE, start_of_residue, topic_table
 
@@ -28,15 +28,6 @@ OPEN_FILES_MAX = 256
 OPEN_BATCHES_MAX = 100_000
 # Attempts that lost leave files beside those that won: so many are searched for one that covers the offset.
 WALK_BACK_MAX = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class ResidueBatch:
-    """One batch of the residue, as a client gets it."""
-
-    base_offset: int
-    last_offset: int
-    data: bytes
 
 
 @dataclass(slots=True)
@@ -84,7 +75,7 @@ class ResidueFiles:
                 missing = _first_uncovered(covering, first, last_offset)
                 try:
                     name = f"{topic}-{partition}"
-                    found = _chunks(name, covering, start_offset, last_offset, undecodable_only)
+                    found = _batches(name, covering, start_offset, last_offset, undecodable_only)
                     if missing is None:
                         break
                 except (FileNotFoundError, CorruptResidue):
@@ -271,7 +262,7 @@ def _first_uncovered(covering: Iterable[Residue], start: int, end: int) -> int |
     return start if start <= end else None
 
 
-def _chunks(
+def _batches(
     name: str,
     covering: Iterable[Residue],
     start_offset: int,
@@ -293,7 +284,12 @@ def _chunks(
                     name, place.base_offset, place.last_offset,
                 )  # fmt: skip
                 continue
-            found[place.base_offset] = ResidueBatch(place.base_offset, place.last_offset, data)
+            found[place.base_offset] = ResidueBatch(
+                kind=place.kind,
+                base_offset=place.base_offset,
+                last_offset=place.last_offset,
+                data=data,
+            )
     return found
 
 

@@ -23,7 +23,7 @@ from broker.worker.segment_source import RangeSource
 from kafka_ds.delta.store.store import Store
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.protocol.types import uuid_text
-from kafka_ds.topic.batches.residue import ResidueHeader, UndecodedBatch, encode_residue
+from kafka_ds.topic.batches.residue import ResidueBatch, ResidueHeader, encode_residue
 from kafka_ds.topic.files.parquet import WrittenFile, encode_rows
 from kafka_ds.topic.files.rewrite import Peekable
 from kafka_ds.topic.names import data_file, residue_file
@@ -41,7 +41,7 @@ class _Found:
 
     row_count: int = 0
     max_timestamp_ms: int = -1
-    residue: list[UndecodedBatch] = field(default_factory=list)
+    residue: list[ResidueBatch] = field(default_factory=list)
 
 
 def write_ranges(

@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
-from kafka_ds.source.plan.scan_plan import TASK_LAKE_BYTES, Plan, Task
+from kafka_ds.source.plan.scan_plan import TASK_LAKE_BYTES, Plan, ScanTask
 
 # What a task counts as besides what it reads (spark.sql.files.openCostInBytes).
 OPEN_BYTES: Final = 4 * 1024 * 1024
 
-Pack: TypeAlias = tuple[Task, ...]
+ScanTaskGroup: TypeAlias = tuple[ScanTask, ...]
 
 
-def packed(plan: Plan, slots: int | None) -> list[Pack]:
+def task_groups(plan: Plan, slots: int | None) -> list[ScanTaskGroup]:
     """The tasks of a plan, those together that one Spark partition reads.
 
     ``plan`` has the tasks with their weights in bytes; ``slots`` is how many tasks Spark can run at once, None if
@@ -31,11 +31,11 @@ def packed(plan: Plan, slots: int | None) -> list[Pack]:
     return list(_runs(plan.tasks, weights, slots))
 
 
-def _runs(tasks: Sequence[Task], weights: Sequence[int], slots: int) -> Iterator[Pack]:
+def _runs(tasks: Sequence[ScanTask], weights: Sequence[int], slots: int) -> Iterator[ScanTaskGroup]:
     """Tasks that follow one another: as many runs of about equal weight as there are slots, or more."""
     whole = sum(weights)
     shares = max(slots, -(-whole // TASK_LAKE_BYTES))
-    run: list[Task] = []
+    run: list[ScanTask] = []
     heavy = before = share = made = 0
     for left, task, weight in zip(range(len(tasks), 0, -1), tasks, weights, strict=True):
         # The share in which the task's middle lies.

@@ -131,7 +131,7 @@ class HotRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class ScanTask:
     """Pieces of one topic partition in the order of offsets; a Spark partition reads some (`input_partitions`)."""
 
     topic: str
@@ -161,7 +161,7 @@ class LostRange:
 class Plan:
     """The tasks of a scan, and the wanted offsets that are lost."""
 
-    tasks: tuple[Task, ...]
+    tasks: tuple[ScanTask, ...]
     lost: tuple[LostRange, ...]
     weights: tuple[int, ...] = ()
     """About how many bytes each of the tasks reads."""
@@ -320,7 +320,7 @@ def _rounded(count: int, parts: int, total: int) -> int:
     return floor(count / total * parts + 0.5)
 
 
-def _task(share: _Share, offsets: Intervals) -> Task:
+def _task(share: _Share, offsets: Intervals) -> ScanTask:
     pieces: list[ColdRange | HotRange] = []
     cold = offsets.intersect(share.cold)
     if cold:
@@ -342,7 +342,7 @@ def _task(share: _Share, offsets: Intervals) -> Task:
     ]
     # A hot range may lie below the table's (tiering that began late): a task reads in the order of offsets.
     pieces.sort(key=_first_offset)
-    return Task(
+    return ScanTask(
         topic=share.view.topic,
         partition=share.view.partition,
         topic_id=share.view.topic_id,

@@ -21,7 +21,7 @@ from kafka_ds.errors import CorruptBatch, DataLoss, OffsetsGone, PlanDiverged, P
 from kafka_ds.source.filters.intervals import HIGHEST, Intervals
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.filters.pushdown import microseconds
-from kafka_ds.source.plan.scan_plan import ColdRange, HotRange, LostRange, TableFileSlice, Task
+from kafka_ds.source.plan.scan_plan import ColdRange, HotRange, LostRange, ScanTask, TableFileSlice
 from kafka_ds.source.read.missing import lost_below, refuse_compacted
 from kafka_ds.source.read.scan_metrics import ScanMetrics
 from kafka_ds.source.schema import Projection, lake_columns, timestamps
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kafka_ds.delta.deletion_vector import Positions
-    from kafka_ds.topic.batches.residue import UndecodedBatch
+    from kafka_ds.topic.batches.residue import ResidueBatch
 
 LOGGER = logging.getLogger("kafka_ds.source")
 # Logged at INFO whatever the root's level: Spark's worker logging decides whether to keep it.
@@ -85,7 +85,7 @@ def report_loss(lost: list[LostRange], *, fail: bool) -> None:
     LOGGER.warning("kafka_ds: %s", text)
 
 
-def read_tasks(tasks: Iterable[Task], config: ReadConfig) -> Iterator[pa.RecordBatch]:
+def read_tasks(tasks: Iterable[ScanTask], config: ReadConfig) -> Iterator[pa.RecordBatch]:
     """The rows of tasks one after the other, in the columns that Spark declared."""
     answer_at_once()
     end_quietly()
@@ -93,7 +93,7 @@ def read_tasks(tasks: Iterable[Task], config: ReadConfig) -> Iterator[pa.RecordB
         yield from read_task(task, config)
 
 
-def read_task(task: Task, config: ReadConfig) -> Iterator[pa.RecordBatch]:
+def read_task(task: ScanTask, config: ReadConfig) -> Iterator[pa.RecordBatch]:
     """The rows of a task, in the columns that Spark declared."""
     project = Projection(config.schema, task.topic, task.partition)
     keep = _row_filter(config.predicate)
@@ -110,7 +110,7 @@ def read_task(task: Task, config: ReadConfig) -> Iterator[pa.RecordBatch]:
     settle()
 
 
-def _log_touched(task: Task, touched: ScanMetrics) -> None:
+def _log_touched(task: ScanTask, touched: ScanMetrics) -> None:
     """A line of the log, whose fields `kafka_ds.scan_report` parses."""
     counted = touched.document()
     text = ", ".join(f"{name}={number}" for name, number in counted.items())
@@ -119,7 +119,7 @@ def _log_touched(task: Task, touched: ScanMetrics) -> None:
 
 
 def _read_piece(
-    task: Task,
+    task: ScanTask,
     piece: ColdRange | HotRange,
     config: ReadConfig,
     wanted: frozenset[str],
@@ -134,7 +134,7 @@ def _read_piece(
 
 
 def _of_the_plan(
-    task: Task, epoch_max: int, batches: Iterator[pa.RecordBatch]
+    task: ScanTask, epoch_max: int, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Rows that were copied to the table since the plan was made: a truncated log may bring others at the same
     offsets.
@@ -197,7 +197,11 @@ def _kept(rows: pa.RecordBatch, column: pa.Array, wanted: Intervals) -> pa.Recor
 
 
 def _read_hot(
-    task: Task, piece: HotRange, config: ReadConfig, wanted: frozenset[str], touched: ScanMetrics
+    task: ScanTask,
+    piece: HotRange,
+    config: ReadConfig,
+    wanted: frozenset[str],
+    touched: ScanMetrics,
 ) -> Iterator[pa.RecordBatch]:
     """Fetched and decoded; what the leader no longer has is an error or left out, as configured."""
     start, end = piece.start, piece.end
@@ -259,7 +263,7 @@ def _fetch(
         done = 0
         while done < len(fetched.starts):
             ends = (*fetched.starts[done + at_once : done + at_once + 1], len(fetched.records))
-            residue: list[UndecodedBatch] = []
+            residue: list[ResidueBatch] = []
             found = decode_hot(
                 [fetched.records[fetched.starts[done] : ends[0]]],
                 columns=wanted or frozenset(("offset",)),
@@ -283,7 +287,7 @@ def _next_at_once(before: int, count: int, size_bytes: int) -> int:
     return max(1, min(fitting, 4 * before, BATCHES_AT_ONCE_MAX))
 
 
-def _refuse_broken(span: Range, residue: Iterable[UndecodedBatch]) -> None:
+def _refuse_broken(span: Range, residue: Iterable[ResidueBatch]) -> None:
     for batch in residue:
         if batch.kind == "undecodable":
             raise CorruptBatch(
@@ -296,7 +300,11 @@ def _refuse_broken(span: Range, residue: Iterable[UndecodedBatch]) -> None:
 
 
 def _read_cold(
-    task: Task, piece: ColdRange, config: ReadConfig, wanted: frozenset[str], touched: ScanMetrics
+    task: ScanTask,
+    piece: ColdRange,
+    config: ReadConfig,
+    wanted: frozenset[str],
+    touched: ScanMetrics,
 ) -> Iterator[pa.RecordBatch]:
     from kafka_ds.topic.files.parquet import deleted_at, open_at
 
@@ -319,7 +327,7 @@ def _read_cold(
             yield from _read_file(file, file_slice, wanted, config.predicate, touched, left)
 
 
-def _counts_as_lost(task: Task, offsets: Intervals, config: ReadConfig) -> bool:
+def _counts_as_lost(task: ScanTask, offsets: Intervals, config: ReadConfig) -> bool:
     """Whether the rows of a removed file are lost, and the query goes on without them; a warning names it."""
     tp = task.topic_partition
     if config.fail_on_data_loss or lost_below(config.client, tp, task.topic_id) < offsets.end:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 
-from kafka_ds.source.plan.input_partitions import Pack
+from kafka_ds.source.plan.input_partitions import ScanTaskGroup
 from kafka_ds.source.plan.scan_plan import HotRange
 from kafka_ds.source.read.partition_reader import ReadConfig, read_tasks
 
@@ -37,16 +37,16 @@ class TooManyBytes(Exception):
     """The rows of few offsets are large."""
 
 
-def hot_offsets(pack: Pack) -> int | None:
+def hot_offsets(group: ScanTaskGroup) -> int | None:
     """How many offsets tasks read from the leaders; None if they read files, too."""
-    pieces = [piece for task in pack for piece in task.ranges]
+    pieces = [piece for task in group for piece in task.ranges]
     hot = [piece for piece in pieces if isinstance(piece, HotRange)]
     if len(hot) < len(pieces):
         return None
     return sum(piece.end - piece.start for piece in hot)
 
 
-def prefetched_rows(pack: Pack, config: ReadConfig) -> list[pa.RecordBatch]:
+def prefetched_rows(group: ScanTaskGroup, config: ReadConfig) -> list[pa.RecordBatch]:
     """All rows of small tasks.
 
     Raises:
@@ -56,7 +56,7 @@ def prefetched_rows(pack: Pack, config: ReadConfig) -> list[pa.RecordBatch]:
     config = _impatient(config)
     found: list[pa.RecordBatch] = []
     size_bytes = 0
-    for batch in read_tasks(pack, config):
+    for batch in read_tasks(group, config):
         size_bytes += batch.nbytes
         if size_bytes > BYTES_MAX:
             raise TooManyBytes
@@ -100,22 +100,22 @@ class PrefetchesRows:
         rows, self.prefetched = self.prefetched, None
         return iter(rows or ())
 
-    def _prefetch(self, packs: Sequence[Pack], config: ReadConfig) -> None:
+    def _prefetch(self, groups: Sequence[ScanTaskGroup], config: ReadConfig) -> None:
         """Have the rows of this plan ready for ``getCache``, if they are few."""
-        offsets = hot_offsets(packs[0]) if len(packs) == 1 else None
+        offsets = hot_offsets(groups[0]) if len(groups) == 1 else None
         if offsets is None or offsets > self._offsets_max:
             return
         if self._left:
             self._left -= 1
             return
         try:
-            self.prefetched = prefetched_rows(packs[0], config)
+            self.prefetched = prefetched_rows(groups[0], config)
             self._failures = 0
         except TooManyBytes:
             # The next micro-batches are likely to have such rows, too: they would be read twice.
             self._offsets_max = offsets // 2
         except Exception as problem:  # noqa: BLE001
-            LOGGER.info("the task reads %s itself: %s", packs[0][0].topic, problem)
+            LOGGER.info("the task reads %s itself: %s", groups[0][0].topic, problem)
             # A quota, or records in remote storage, may make all of them slow: each would wait here, too.
             self._left = 2**self._failures - 1
             self._failures = min(self._failures + 1, DOUBLINGS_MAX)

@@ -26,7 +26,7 @@ from kafka_ds.records.crc import Buffer
 from kafka_ds.records.kernel import BYTES_PER_CALL, ROWS_PER_CALL
 from kafka_ds.topic.batches.arrow import record_batch, wanted_bits
 from kafka_ds.topic.batches.rebuild import encode_batches
-from kafka_ds.topic.batches.residue import UndecodedBatch
+from kafka_ds.topic.batches.residue import ResidueBatch
 from kafka_ds.topic.batches.verdicts import (
     DATA,
     KINDS,
@@ -61,7 +61,7 @@ class Decoded:
     """
 
     table_batches: list[pa.RecordBatch]
-    residue: list[UndecodedBatch]
+    residue: list[ResidueBatch]
     max_timestamp_ms: int
     record_count: int
     next_offset: int
@@ -98,7 +98,7 @@ def decode_hot(
     end_offset: int,
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
     aborted: Iterable[AbortedRange] = (),
-    residue: list[UndecodedBatch] | None = None,
+    residue: list[ResidueBatch] | None = None,
     limit_bytes: int | None = None,
 ) -> list[pa.RecordBatch]:
     """The requested columns of the records whose offsets lie in the range, both ends included.
@@ -147,7 +147,7 @@ class _Run:
         self._rows = 0
         self._bytes = 0
         self._tables: list[pa.RecordBatch] = []
-        self._residue: list[UndecodedBatch] = []
+        self._residue: list[ResidueBatch] = []
         self._max_timestamp_ms = NO_TIMESTAMP
 
     def add(self, chunk: Buffer) -> None:
@@ -327,7 +327,7 @@ class _Run:
         self, kind: ResidueKind, base_offset: int, last_offset: int, data: NDArray[np.uint8]
     ) -> None:
         self._residue.append(
-            UndecodedBatch(
+            ResidueBatch(
                 kind=kind,
                 base_offset=min(base_offset, last_offset),
                 last_offset=last_offset,

@@ -31,7 +31,7 @@ class CorruptResidue(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UndecodedBatch:
+class ResidueBatch:
     """A batch that never enters the table, as its original bytes.
 
     The offsets of an undecodable one are those of its header, as far as they lie in the range.
@@ -47,7 +47,7 @@ class UndecodedBatch:
 class BatchPlace:
     """One batch of a residue file: its kind, and where its bytes lie."""
 
-    kind: str
+    kind: ResidueKind
     base_offset: int
     last_offset: int
     position: int
@@ -79,7 +79,7 @@ class ResidueHeader:
         ]
 
 
-def encode_residue(header: ResidueHeader, batches: Iterable[UndecodedBatch]) -> list[bytes]:
+def encode_residue(header: ResidueHeader, batches: Iterable[ResidueBatch]) -> list[bytes]:
     """The pieces of a residue file, the batches' uncopied; places in `header` are not used."""
     ordered = sorted(batches, key=lambda each: each.base_offset)
     fields: dict[str, Any] = {

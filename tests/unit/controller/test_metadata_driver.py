@@ -58,7 +58,7 @@ async def test_others_hear_of_a_commit_before_it_has_taken_effect_here(memory_pa
         await done.wait()
 
     await broker.publish_to(apply)
-    hearing = asyncio.create_task(broker.driver.changed(60))
+    hearing = asyncio.create_task(broker.driver.wait_for_change(60))
     await asyncio.sleep(0)
     creating = asyncio.create_task(broker.create("t"))
     async with asyncio.timeout(120):

@@ -28,7 +28,7 @@ from kafka_ds.delta.store.store import TEMPORARY_SUFFIX
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.records.batch import Record, build_batch
 from kafka_ds.segments.checkpoint import encode_partition_metadata
-from kafka_ds.topic.batches.residue import ResidueHeader, UndecodedBatch, encode_residue
+from kafka_ds.topic.batches.residue import ResidueBatch, ResidueHeader, encode_residue
 from spark_conf.pipelines.progress import TableStep
 
 TOPIC_ID = bytes(range(1, 17))
@@ -389,7 +389,7 @@ def test_residue_teaches_no_place(admin, lake):
         leader_epochs=(),
         producer_snapshot=b"",
     )
-    aborted = UndecodedBatch(kind="aborted", base_offset=0, last_offset=0, data=batch)
+    aborted = ResidueBatch(kind="aborted", base_offset=0, last_offset=0, data=batch)
     path = "topics/orders/_residue/partition=0/x.residue"
     lake.put_durable(path, b"".join(encode_residue(header, [aborted])))
     run = erasure(admin, lake)

@@ -179,7 +179,7 @@ class Side:
         self.image.version += 1
         partition = self.led[key]
         epoch = partition.leader.leader_epoch
-        partition.changed(registration)
+        partition.registration_changed(registration)
         if partition.leader.leader_epoch != epoch:
             log = partition.log
             log.assign_leader_epoch(partition.leader.leader_epoch, log.log_end_offset)

@@ -40,7 +40,7 @@ class Around:
             cast(Any, self), cast(Any, self), listener="L", handle_locally=cast(Any, None)
         )
 
-    async def changed(self, timeout_seconds: float) -> None:
+    async def wait_for_change(self, timeout_seconds: float) -> None:
         await asyncio.wait([asyncio.ensure_future(self._news.wait())], timeout=timeout_seconds)
 
     async def send(self, broker_id: int, *_: object, **__: object) -> Any:

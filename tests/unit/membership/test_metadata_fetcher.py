@@ -64,7 +64,7 @@ async def test_who_has_no_controller_and_a_store_that_hangs_finds_the_next_one_b
     try:
         async with asyncio.timeout(60):
             while lost.image.controller_id != 2:
-                await lost.driver.changed(1)
+                await lost.driver.wait_for_change(1)
     finally:
         is_back.set()
         running.cancel()
@@ -96,7 +96,7 @@ async def test_who_hears_the_controller_follows_it_though_its_own_store_hangs(
     try:
         async with asyncio.timeout(60):
             while "a" not in late.image.topics:
-                await late.driver.changed(1)
+                await late.driver.wait_for_change(1)
         with pytest.raises(OSError, match="another broker has become the controller"):
             await hanging
         assert not late.driver.is_active and old.driver.is_active

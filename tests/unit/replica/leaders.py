@@ -80,7 +80,7 @@ def fetch(
         replica,
         fetch_offset=offset,
         log_start_offset=log_start_offset,
-        leader_log_end_offset=partition.durable_end_offset,
+        leader_log_end_offset=partition.effective_end_offset,
         now_ms=now_ms,
         broker_epoch=100 + replica if broker_epoch is None else broker_epoch,
     )

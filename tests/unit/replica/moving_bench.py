@@ -64,7 +64,7 @@ class MovingBench:
             backoff_ms=1,
             is_assigned=lambda _topic, _partition, directory: self.told == directory,
             report=lambda _topic, _partition: None,
-            changed=self._changed,
+            wait_for_change=self._changed,
         )
 
     async def _changed(self, _seconds: float) -> None:

@@ -162,7 +162,7 @@ def test_one_that_is_always_a_little_behind_stays() -> None:
     """Each fetch reaches the log end as it was at the previous fetch."""
     partition = elected(replace(THREE, replicas=(1, 2), isr=(1, 2)))
     for round_ in range(20):
-        end = partition.durable_end_offset
+        end = partition.effective_end_offset
         partition.appended(end + 5, T0)
         fetch(partition, 2, end, now_ms=T0 + round_ * 400)
         assert partition.tick(T0 + round_ * 400) == ()
@@ -172,7 +172,7 @@ def test_one_that_falls_back_ever_more_goes() -> None:
     partition = elected(replace(THREE, replicas=(1, 2), isr=(1, 2)))
     gone = 0
     for round_ in range(1, 8):
-        partition.appended(partition.durable_end_offset + 50, T0)
+        partition.appended(partition.effective_end_offset + 50, T0)
         fetch(partition, 2, END + round_, now_ms=T0 + round_ * 400)
         gone += len(partition.tick(T0 + round_ * 400))
     assert gone == 1
@@ -207,7 +207,7 @@ def test_success_is_committed_with_its_epoch() -> None:
     assert partition.partition_epoch == 10
     # What the metadata say of the same change is no news, but for what an answer does not tell.
     same = changed(THREE, replicas=(1, 2, 3, 4))
-    assert partition.changed(same, T0) == ()
+    assert partition.registration_changed(same, T0) == ()
     assert partition.replicas == (1, 2, 3, 4)
 
 
@@ -216,7 +216,7 @@ def test_metadata_of_the_same_epoch_do_not_take_back_what_is_asked_for_next() ->
     done = T0 + LAG_MS + 1
     partition.alter_partition_answered(proposal, answer_to(proposal), done)
     again = proposal_of(fetch(partition, 3, END, now_ms=done))
-    partition.changed(changed(TWO_IN_SYNC), done)
+    partition.registration_changed(changed(TWO_IN_SYNC), done)
     assert partition.state == PendingExpand(frozenset({1, 2}), frozenset({1, 2, 3}), again)
 
 
@@ -241,7 +241,7 @@ def test_an_outdated_proposal_waits_for_metadata(begin: object, code: ErrorCode)
     # It may have been carried out: until then the maximal ISR stays what it is.
     assert partition.state is state
     assert fetch(partition, 3, END) == () or partition.state is state
-    partition.changed(changed(THREE, isr=(1, 3)), T0)
+    partition.registration_changed(changed(THREE, isr=(1, 3)), T0)
     assert partition.state == CommittedIsr(frozenset({1, 3}))
 
 
@@ -276,7 +276,9 @@ def test_a_passing_trouble_is_asked_again_soon(code: ErrorCode) -> None:
 
 def test_metadata_that_come_first_win() -> None:
     partition, proposal = expanding()
-    assert partition.changed(changed(TWO_IN_SYNC, isr=(1, 2, 3)), T0) == (NoteIsr(expanded=True),)
+    assert partition.registration_changed(changed(TWO_IN_SYNC, isr=(1, 2, 3)), T0) == (
+        NoteIsr(expanded=True),
+    )
     assert partition.state == CommittedIsr(frozenset({1, 2, 3}))
     for answer in (
         answer_to(proposal),
@@ -288,7 +290,7 @@ def test_metadata_that_come_first_win() -> None:
 
 def test_an_answer_to_an_earlier_proposal_says_nothing() -> None:
     partition, first = expanding()
-    partition.changed(changed(TWO_IN_SYNC), T0)
+    partition.registration_changed(changed(TWO_IN_SYNC), T0)
     second = proposal_of(fetch(partition, 3, END))
     assert first != second
     state = partition.state
@@ -327,5 +329,5 @@ def test_newer_metadata_end_whatever_is_under_way(
     begin: object, newer: PartitionRegistration
 ) -> None:
     partition, _ = begin()  # type: ignore[operator]
-    partition.changed(replace(newer, partition_epoch=30), T0)
+    partition.registration_changed(replace(newer, partition_epoch=30), T0)
     assert partition.state == CommittedIsr(frozenset(newer.isr))

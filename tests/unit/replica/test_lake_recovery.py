@@ -148,7 +148,7 @@ async def test_nobody_leads_where_the_lake_cannot_say_whose_records_it_has(
     for _ in range(LAKE_END + 5):
         produce(bench.led(), acks=1)
     await bench.commit(changed(registered(OTHER, 1)))
-    bench.followed().has_lost = True
+    bench.followed().has_lost_records = True
     await bench.commit(changed(registered(ME, 2)))
     for _ in range(10):
         await asyncio.sleep(0.001)
@@ -177,7 +177,7 @@ async def test_what_is_above_the_lakes_end_is_not_believed_when_the_log_goes_on_
     bench.led().log.flush(wait=True)
     bench.logs.write_recovery_points()
     await bench.commit(changed(registered(OTHER, 1)))
-    bench.followed().has_lost = True
+    bench.followed().has_lost_records = True
     await bench.commit(changed(registered(ME, 2)))
     async with asyncio.timeout(120):
         while bench.led().leader.is_recovering:
@@ -203,7 +203,7 @@ async def test_a_log_that_could_not_go_on_behind_the_lake_tries_again_and_knows_
     for _ in range(5):
         produce(bench.led(), acks=1)
     await bench.commit(changed(registered(OTHER, 1)))
-    bench.followed().has_lost = True
+    bench.followed().has_lost_records = True
     opened, refused = bench.disk.open, []
 
     def refuse(path: str, *, create: bool = False) -> MemoryFile:

@@ -209,7 +209,7 @@ class ReplicationModel(RuleBasedStateMachine):
         newest = self.metadata[-1] if all_at_once else self.metadata[0]
         del self.metadata[: len(self.metadata) if all_at_once else 1]
         leader_epoch = self.leader.leader_epoch
-        self.perform(self.leader.changed(newest, self.now_ms))
+        self.perform(self.leader.registration_changed(newest, self.now_ms))
         if self.leader.leader_epoch != leader_epoch:
             self.perform(self.leader.elected(self.log_end, self.now_ms))
 
@@ -224,7 +224,7 @@ class ReplicationModel(RuleBasedStateMachine):
 
     @invariant()
     def the_high_watermark_is_that_of_the_effects(self) -> None:
-        assert self.leader.high_watermark == self.high_watermark <= self.leader.durable_end_offset
+        assert self.leader.high_watermark == self.high_watermark <= self.leader.effective_end_offset
 
     @invariant()
     def one_proposal_at_a_time(self) -> None:

@@ -106,7 +106,7 @@ def test_a_smaller_isr_may_commit_more() -> None:
     fetch(partition, 2, 10)
     fetch(partition, 3, 6)
     late = T0 + LAG_MS + 1
-    effects = partition.changed(changed(THREE, isr=(1, 2)), late)
+    effects = partition.registration_changed(changed(THREE, isr=(1, 2)), late)
     assert effects == (AdvanceHighWatermark(10),)
 
 
@@ -115,7 +115,7 @@ def test_nothing_is_committed_while_too_few_are_in_sync() -> None:
     assert partition.is_under_min_isr
     assert partition.appended(20, T0) == ()
     assert AdvanceHighWatermark(20) not in fetch(partition, 2, 20)
-    effects = partition.changed(changed(THREE, isr=(1, 2)), T0)
+    effects = partition.registration_changed(changed(THREE, isr=(1, 2)), T0)
     assert AdvanceHighWatermark(20) in effects
 
 
@@ -136,7 +136,7 @@ def test_acks_all_needs_enough_in_sync_replicas() -> None:
 def test_an_acknowledgement_needs_them_still() -> None:
     partition = elected(THREE, min_isr=2)
     partition.check_acknowledgement()
-    partition.changed(changed(THREE, isr=(1,)), T0)
+    partition.registration_changed(changed(THREE, isr=(1,)), T0)
     with pytest.raises(KafkaError) as refused:
         partition.check_acknowledgement()
     assert refused.value.code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
@@ -155,16 +155,16 @@ def test_what_is_shown_of_the_isr() -> None:
     partition = elected(THREE, min_isr=2)
     assert (partition.is_at_min_isr, partition.is_under_min_isr) == (False, False)
     assert not partition.is_under_replicated
-    partition.changed(changed(THREE, isr=(1, 2)), T0)
+    partition.registration_changed(changed(THREE, isr=(1, 2)), T0)
     assert (partition.is_at_min_isr, partition.is_under_replicated) == (True, True)
     adding = replace(THREE, isr=(1, 2), adding_replicas=(3,), partition_epoch=20)
-    partition.changed(adding, T0)
+    partition.registration_changed(adding, T0)
     assert not partition.is_under_replicated
 
 
 def test_an_older_change_is_no_news() -> None:
     partition = leader(THREE)
-    assert partition.changed(replace(THREE, isr=(1,), partition_epoch=8), T0) == ()
+    assert partition.registration_changed(replace(THREE, isr=(1,), partition_epoch=8), T0) == ()
     assert partition.isr == {1, 2, 3}
 
 
@@ -173,7 +173,7 @@ def test_a_new_epoch_forgets_what_followers_said() -> None:
     fetch(partition, 2, 10)
     fetch(partition, 3, 10)
     partition.appended(15, T0)
-    partition.changed(changed(THREE, leader_epoch=5), T0)
+    partition.registration_changed(changed(THREE, leader_epoch=5), T0)
     partition.elected(15, T0)
     assert partition.leader_epoch == 5
     assert fetch(partition, 2, 15) == ()
@@ -185,7 +185,7 @@ def test_nothing_is_committed_on_the_word_of_an_earlier_epoch() -> None:
     fetch(partition, 2, 10)
     fetch(partition, 3, 6)
     late = T0 + LAG_MS + 1
-    assert partition.changed(changed(THREE, isr=(1, 2), leader_epoch=5), late) == ()
+    assert partition.registration_changed(changed(THREE, isr=(1, 2), leader_epoch=5), late) == ()
     assert partition.high_watermark == 6
 
 
@@ -280,9 +280,11 @@ def test_a_recovered_leader_goes_on_behind_the_lake() -> None:
     recovering = replace(ALONE, leader_recovery_state=RECOVERING)
     partition = leader(recovering)
     partition.restarted(30)
-    effects = partition.changed(changed(recovering, leader_recovery_state=RECOVERED), T0)
+    effects = partition.registration_changed(
+        changed(recovering, leader_recovery_state=RECOVERED), T0
+    )
     assert effects == ()
-    assert (partition.high_watermark, partition.durable_end_offset) == (30, 30)
+    assert (partition.high_watermark, partition.effective_end_offset) == (30, 30)
     partition.check_append(-1)
     assert partition.appended(31, T0) == (AdvanceHighWatermark(31),)
 

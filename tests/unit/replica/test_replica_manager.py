@@ -298,7 +298,7 @@ async def test_a_log_that_lost_something_asks_the_lake_when_it_leads_but_not_onc
     bench.config = log_settings(remote_storage_enable=True)
     # Added to a partition that others have led before: its log is less than theirs.
     await bench.create(registered(OTHER, 5), registered(OTHER, 5))
-    assert bench.followed(0).has_lost
+    assert bench.followed(0).has_lost_records
     said = {(each.levelname, each.getMessage()) for each in caplog.records}
     assert (
         "INFO",
@@ -307,12 +307,12 @@ async def test_a_log_that_lost_something_asks_the_lake_when_it_leads_but_not_onc
     ) in said
     assert not any(level == "ERROR" for level, _ in said), "a new disk is no error"
     give(bench.followed(0), 3, watermark=3)
-    assert not bench.followed(0).has_lost
+    assert not bench.followed(0).has_lost_records
     await bench.commit(changed(registered(ME, 6), 0), changed(registered(ME, 6), 1))
     assert not bench.led(0).leader.is_recovering
     assert bench.led(1).leader.is_recovering
     bench.manager.stop()
-    assert bench.manager.has_lost
+    assert bench.manager.has_lost_records
 
 
 @pytest.mark.parametrize(
@@ -405,8 +405,8 @@ async def test_a_topic_that_is_made_anew_has_lost_nothing_of_the_one_before() ->
         changed(registered(ME), 0, topic_id=NEW_ID),
         changed(registered(OTHER), 1, topic_id=NEW_ID),
     )
-    assert not bench.led(0).leader.has_lost
-    assert not bench.followed(1).has_lost
+    assert not bench.led(0).leader.has_lost_records
+    assert not bench.followed(1).has_lost_records
 
 
 @in_loop

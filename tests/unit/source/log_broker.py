@@ -21,7 +21,7 @@ from kafka_ds.protocol.messages.offsets import (
     OffsetForLeaderEpochEndOffset,
 )
 from kafka_ds.source.options.options import parse_options
-from kafka_ds.source.plan.scan_plan import Task
+from kafka_ds.source.plan.scan_plan import ScanTask
 from kafka_ds.source.stream import KafkaStreamReader
 from tests.requests import build
 from tests.unit.source.source_broker import TOPIC_ID, ScriptedBroker
@@ -70,7 +70,7 @@ class LogBroker:
             "startingOffsets": "earliest", **more,
         }  # fmt: skip
 
-    def planned(self, start: dict[str, Any], end: dict[str, Any], **more: str) -> list[Task]:
+    def planned(self, start: dict[str, Any], end: dict[str, Any], **more: str) -> list[ScanTask]:
         """The tasks of a batch, as a reader lays them that has just been started."""
         reader = KafkaStreamReader(parse_options(self.options(**more), stream=True), pa.schema([]))
         try:

@@ -36,7 +36,7 @@ from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.options.options import parse_options
 from kafka_ds.source.plan.leader_epochs import Bounds
 from kafka_ds.source.plan.offset_reader import OffsetReader
-from kafka_ds.source.plan.scan_plan import HotRange, LakeView, Task, plan_scan
+from kafka_ds.source.plan.scan_plan import HotRange, LakeView, ScanTask, plan_scan
 from kafka_ds.source.read import partition_reader as reading
 from kafka_ds.source.read.partition_reader import ReadConfig, read_task
 from kafka_ds.topic.batches import convert
@@ -90,7 +90,7 @@ def _task_rows(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a task that reads [0, end)."""
     piece = HotRange(start=0, end=end, leader_epoch=0, is_beside_table=is_beside_table)
-    task = Task(topic="t", partition=0, topic_id=TOPIC_ID, ranges=(piece,))
+    task = ScanTask(topic="t", partition=0, topic_id=TOPIC_ID, ranges=(piece,))
     return read_task(task, ReadConfig(client=_settings(port), schema=SCHEMA, **more))
 
 
@@ -287,7 +287,7 @@ def test_no_fetch_waits_for_more_than_it_asks_for() -> None:
     with scripted(script) as broker:
         settings = _settings(broker.port, **{"kafka.fetch.min.bytes": "1000000"})
         piece = HotRange(start=0, end=12, leader_epoch=0)
-        task = Task(topic="t", partition=0, topic_id=TOPIC_ID, ranges=(piece,))
+        task = ScanTask(topic="t", partition=0, topic_id=TOPIC_ID, ranges=(piece,))
         rows = read_task(task, ReadConfig(client=settings, schema=SCHEMA))
         assert sum(each.num_rows for each in rows) == 12
     assert asked[0] == (12 * 16_384, 12 * 16_384)

@@ -17,7 +17,7 @@ from kafka_ds.source.batch import KafkaBatchReader, PushingKafkaBatchReader
 from kafka_ds.source.datasource import KafkaDataSource, PushingKafkaDataSource, of_session
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.options.options import parse_options
-from kafka_ds.source.plan.input_partitions import OPEN_BYTES, packed
+from kafka_ds.source.plan.input_partitions import OPEN_BYTES, task_groups
 from kafka_ds.source.plan.scan_plan import (
     HOT_RECORD_BYTES,
     TASK_LAKE_BYTES,
@@ -26,7 +26,7 @@ from kafka_ds.source.plan.scan_plan import (
     LakeView,
     PartitionView,
     Plan,
-    Task,
+    ScanTask,
     plan_scan,
 )
 from kafka_ds.source.session.slots import slots_of
@@ -40,15 +40,15 @@ SMALL, LARGE = 1000, TASK_LAKE_BYTES
 def plan(*weights: int) -> Plan:
     piece = HotRange(start=0, end=1, leader_epoch=0)
     tasks = (
-        Task(topic="t", partition=n, topic_id=TOPIC_ID, ranges=(piece,))
+        ScanTask(topic="t", partition=n, topic_id=TOPIC_ID, ranges=(piece,))
         for n in range(len(weights))
     )
     return Plan(tasks=tuple(tasks), lost=(), weights=weights)
 
 
 def sizes(weights: list[int], slots: int | None) -> list[int]:
-    """How many tasks each pack has."""
-    return [len(pack) for pack in packed(plan(*weights), slots)]
+    """How many tasks each group has."""
+    return [len(group) for group in task_groups(plan(*weights), slots)]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def sizes(weights: list[int], slots: int | None) -> list[int]:
         ([SMALL] * 5, 2, [2, 3]),
         ([SMALL] * 4, 3, [1, 2, 1]),
         ([SMALL] * 8, 8, [1] * 8),
-        # Of the smallest a pack has no more than sixteen.
+        # Of the smallest a group has no more than sixteen.
         ([0] * 100, 2, [14, 15, 14, 14, 14, 15, 14]),
         ([LARGE] * 4, 2, [1, 1, 1, 1]),
         ([LARGE * 3 // 4] * 8, 2, [1] * 8),
@@ -84,14 +84,14 @@ def test_packs_hold_each_task_once_in_order_and_leave_no_slot_idle(
     weights: list[int], slots: int | None
 ) -> None:
     laid = plan(*weights)
-    packs = packed(laid, slots)
-    assert [task for pack in packs for task in pack] == list(laid.tasks)
+    groups = task_groups(laid, slots)
+    assert [task for group in groups for task in group] == list(laid.tasks)
     if slots is not None:
-        assert len(packs) >= min(slots, len(weights))
+        assert len(groups) >= min(slots, len(weights))
     by_task = dict(zip(laid.tasks, weights, strict=True))
-    for pack in packs:
-        heavy = sum(OPEN_BYTES + by_task[task] for task in pack)
-        assert len(pack) == 1 or heavy <= TASK_LAKE_BYTES
+    for group in groups:
+        heavy = sum(OPEN_BYTES + by_task[task] for task in group)
+        assert len(group) == 1 or heavy <= TASK_LAKE_BYTES
 
 
 def test_a_plan_knows_what_its_tasks_weigh() -> None:

@@ -19,8 +19,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 from kafka_ds.client.settings import ClientSettings
 from kafka_ds.errors import BrokerTimeout, CorruptBatch
 from kafka_ds.source.datasource import KafkaDataSource
-from kafka_ds.source.plan.input_partitions import Pack
-from kafka_ds.source.plan.scan_plan import ColdRange, HotRange, Task
+from kafka_ds.source.plan.input_partitions import ScanTaskGroup
+from kafka_ds.source.plan.scan_plan import ColdRange, HotRange, ScanTask
 from kafka_ds.source.read import prefetch as along
 from kafka_ds.source.read.partition_reader import ReadConfig
 from kafka_ds.source.read.prefetch import BYTES_MAX, OFFSETS_MAX, PrefetchesRows
@@ -32,19 +32,19 @@ SCHEMA = pa.schema([pa.field("offset", pa.int64())])
 BATCH = pa.record_batch([pa.array([3, 4, 5], pa.int64())], schema=SCHEMA)
 CONFIG = ReadConfig(client=ClientSettings(bootstrap_servers=(("nobody", 1),)), schema=SCHEMA)
 HOT = HotRange(start=3, end=6, leader_epoch=0)
-TASK = Task(topic="t", partition=0, topic_id=TOPIC_ID, ranges=(HOT,))
+TASK = ScanTask(topic="t", partition=0, topic_id=TOPIC_ID, ranges=(HOT,))
 
 
 class Reader(PrefetchesRows, DataSourceStreamReader):
     """Plans what it is given."""
 
-    def __init__(self, *packs: Pack) -> None:
-        self.packs = packs
+    def __init__(self, *groups: ScanTaskGroup) -> None:
+        self.groups = groups
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         self._prefetched = None
-        self._prefetch(self.packs, CONFIG)
-        return [InputPartition(pack) for pack in self.packs]
+        self._prefetch(self.groups, CONFIG)
+        return [InputPartition(group) for group in self.groups]
 
     def read(self, partition: InputPartition) -> Any:
         raise AssertionError("a task's, in another process")
@@ -74,7 +74,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[pa.RecordBatch | Exception]:
     """What reading a task gives."""
     given: list[pa.RecordBatch | Exception] = [BATCH]
 
-    def read_tasks(pack: Pack, config: ReadConfig) -> Any:
+    def read_tasks(group: ScanTaskGroup, config: ReadConfig) -> Any:
         client = config.client
         assert config.poll_timeout_ms == along.PATIENCE_MS
         assert client.default_api_timeout_ms == along.PATIENCE_MS
@@ -113,7 +113,7 @@ OTHER = replace(TASK, partition=1)
 
 
 @pytest.mark.parametrize(
-    "packs",
+    "groups",
     [
         (),
         ((TASK,), (OTHER,)),
@@ -124,8 +124,8 @@ OTHER = replace(TASK, partition=1)
     ],
     ids=["none", "two", "files", "files of another", "many offsets", "many offsets together"],
 )
-def test_the_rest_is_left_to_the_tasks(reads: list[Any], packs: tuple[Pack, ...]) -> None:
-    assert planned(Reader(*packs)) == (len(packs), runner.PREFETCHED_RECORDS_NOT_FOUND, [])
+def test_the_rest_is_left_to_the_tasks(reads: list[Any], groups: tuple[ScanTaskGroup, ...]) -> None:
+    assert planned(Reader(*groups)) == (len(groups), runner.PREFETCHED_RECORDS_NOT_FOUND, [])
 
 
 def test_what_cannot_be_read_now_is_left_to_the_task(reads: list[Any]) -> None:
@@ -143,7 +143,7 @@ def test_what_fails_again_and_again_is_tried_less_and_less(
     tried: list[int] = []
     over: list[int] = []
 
-    def read_tasks(pack: Pack, config: ReadConfig) -> Any:
+    def read_tasks(group: ScanTaskGroup, config: ReadConfig) -> Any:
         tried.append(len(over))
         if len(over) < 31:
             raise BrokerTimeout("no record came")
@@ -165,7 +165,7 @@ def test_many_bytes_are_not_read_twice_again_and_again(reads: list[Any]) -> None
     reads.pop()
     # Three offsets were too many; one may be few enough.
     assert planned(reader)[1] == runner.PREFETCHED_RECORDS_NOT_FOUND
-    reader.packs = ((replace(TASK, ranges=(replace(HOT, end=4),)),),)
+    reader.groups = ((replace(TASK, ranges=(replace(HOT, end=4),)),),)
     assert planned(reader)[1] == runner.NON_EMPTY_PYARROW_RECORD_BATCHES
 
 

@@ -18,7 +18,7 @@ from kafka_ds.protocol.types import uuid_text
 from kafka_ds.source import stream
 from kafka_ds.source.filters.where import parse_where
 from kafka_ds.source.options.options import parse_options
-from kafka_ds.source.plan.input_partitions import Pack
+from kafka_ds.source.plan.input_partitions import ScanTaskGroup
 from kafka_ds.source.plan.offset_reader import OffsetReader
 from kafka_ds.source.plan.scan_plan import HotRange
 from kafka_ds.source.read import prefetch as along
@@ -170,7 +170,7 @@ def test_a_plan_that_is_asked_for_again_is_the_same(
     """What Spark executes is a copy of what our strategy saw: rows that come only now would be in another form."""
     tries: list[int] = []
 
-    def prefetched_rows(pack: Pack, config: ReadConfig) -> list[pa.RecordBatch]:
+    def prefetched_rows(group: ScanTaskGroup, config: ReadConfig) -> list[pa.RecordBatch]:
         tries.append(len(tries))
         if len(tries) == 1:
             raise BrokerTimeout("the broker has a pause")

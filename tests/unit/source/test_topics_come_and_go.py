@@ -39,7 +39,7 @@ from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.options.options import parse_options
 from kafka_ds.source.plan.offset_reader import OffsetReader
 from kafka_ds.source.plan.pinned import pin
-from kafka_ds.source.plan.scan_plan import HotRange, Task
+from kafka_ds.source.plan.scan_plan import HotRange, ScanTask
 from kafka_ds.source.stream import KafkaStreamReader
 from tests.model_runs import examples
 from tests.requests import build
@@ -198,7 +198,7 @@ class Stream:
         end = reader.latestOffset(start, limit)
         return None if end == self._committed else dict(json.loads(json.dumps(end)))
 
-    def tasks(self, end: dict[str, Any]) -> list[Task]:
+    def tasks(self, end: dict[str, Any]) -> list[ScanTask]:
         start = self._committed or self._reader.initialOffset()
         return [task for each in self._reader.partitions(start, end) for task in each.value]
 
@@ -218,7 +218,7 @@ class Stream:
         self.planned += planned
 
 
-def offsets(task: Task) -> Iterator[Planned]:
+def offsets(task: ScanTask) -> Iterator[Planned]:
     for piece in task.ranges:
         assert isinstance(piece, HotRange)
         for offset in range(piece.start, piece.end):

@@ -276,7 +276,7 @@ def test_records_that_break_a_rule(payload: bytes, codec: Codec) -> None:
     decoded = decode(simple(0, 5) + hostile + simple(6, 3), end=8)
     assert offsets_of(decoded) == [0, 1, 2, 3, 4, 6, 7, 8]
     (residue,) = decoded.residue
-    assert residue == convert.UndecodedBatch(
+    assert residue == convert.ResidueBatch(
         kind="undecodable", base_offset=5, last_offset=5, data=hostile
     )
 
@@ -286,7 +286,7 @@ def test_a_batch_of_records_that_are_all_alike() -> None:
     value = bytes(1 << 20)
     batch = build_batch([Record(i, T0, None, value) for i in range(70)], codec=Codec.ZSTD)
     assert len(batch) < 1 << 20
-    residue: list[convert.UndecodedBatch] = []
+    residue: list[convert.ResidueBatch] = []
     (rows,) = decode_hot(
         [batch],
         columns=frozenset({"offset"}),
@@ -451,7 +451,7 @@ def test_hot_ends_within_a_batch_and_tells_of_broken_ones() -> None:
         coordinator_epoch=1,
     )
     chunk = simple(0, 5) + broken + marker + simple(8, 2) + simple(10, 5)[:-1]
-    residue: list[convert.UndecodedBatch] = []
+    residue: list[convert.ResidueBatch] = []
     tables = decode_hot(
         [chunk], columns=frozenset({"offset"}), start_offset=2, end_offset=99, residue=residue
     )

@@ -65,10 +65,10 @@ def test_a_state_follows_only_what_it_may(
     before: TransactionState, after: TransactionState
 ) -> None:
     if before in VALID_PREVIOUS[after]:
-        assert in_state(before).changed(after).state is after
+        assert in_state(before).transition_to(after).state is after
     else:
         with pytest.raises(AssertionError):
-            in_state(before).changed(after)
+            in_state(before).transition_to(after)
 
 
 @pytest.mark.parametrize("state", [s for s in S if s.number < 6])
