@@ -389,10 +389,9 @@ class Erasure:
         }
         if not changes:
             return False
-        known = self._unfinished.settings or {}
-        for name in changes.keys() - known.keys():
-            known[name] = now[name].value if now[name].source == _OWN else None
-        self._unfinished.settings = known
+        # Also what a person has changed since: that is to be put back then.
+        former = {n: now[n].value if now[n].source == _OWN else None for n in changes}
+        self._unfinished.settings = {**(self._unfinished.settings or {}), **former}
         unfinished.write(self._store, self._topic.name, self._unfinished)
         self._admin.alter_topic_configs(self._topic.name, changes)
         self._say(f"{self._topic.name}: waiting until its records have left the brokers' logs")
@@ -405,7 +404,11 @@ class Erasure:
             try:
                 # A deleted topic's settings are gone with it.
                 if is_there := self._is_there():
-                    self._admin.alter_topic_configs(self._topic.name, former)
+                    now = self._admin.describe_topic_configs(self._topic.name)
+                    ours = {each.name for each in now if each.value == HURRIED.get(each.name)}
+                    back = {name: value for name, value in former.items() if name in ours}
+                    if back:
+                        self._admin.alter_topic_configs(self._topic.name, back)
             except BaseException:
                 self._say(
                     f"the settings of topic {self._topic.name} are still changed ({', '.join(former)}): run it again"

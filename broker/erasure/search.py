@@ -51,7 +51,8 @@ _CACHE_HEAD: Final = 16
 # Batches are unpacked as a whole, and may then be many times as large.
 _SLICE_BYTES: Final = 4 << 20
 _BATCH_ROWS: Final = 8192
-_LAST_OFFSET: Final = 2**62
+# Also what damaged batches may say.
+_ALL_OFFSETS: Final = (-(2**63), 2**63 - 1)
 _PARTITION: Final = re.compile(r"(?:^|/)partition=(\d+)/")
 # Spark's and delta-rs's statistics hold the beginnings of texts.
 _STATISTIC_CHARACTERS: Final = 32
@@ -302,8 +303,8 @@ class Search:
                 rows = decode_hot(
                     [chunk],
                     columns=self._wanted.columns,
-                    start_offset=0,
-                    end_offset=_LAST_OFFSET,
+                    start_offset=_ALL_OFFSETS[0],
+                    end_offset=_ALL_OFFSETS[1],
                     isolation="read_uncommitted",
                     residue=left,
                 )

@@ -89,7 +89,7 @@ def test_a_key_leaves_three_partitions(broker: BrokerProcess, kafka_ds: CommandL
 
     done = kafka_ds.run(*WORDS, "--dry-run")
     assert (done.status, keys_of(kafka_ds).count("ada")) == (1, 7)
-    assert done.errors == "nothing was changed: repeat it without --dry-run\n"
+    assert done.errors.endswith("nothing was changed: repeat it without --dry-run\n")
     assert holding(broker.folder)
 
     done = kafka_ds.run(*WORDS, "--json")
@@ -131,7 +131,7 @@ def test_rows_that_another_engine_inserted_erase_nobody_elses(
     inserted = inserted.set_column(at, "key", pa.array([b"ada"], inserted.schema.field(at).type))
     write_deltalake(table, inserted, mode="append")
     done = kafka_ds.run(*WORDS)
-    assert (done.status, "another engine inserted rows" in done.complaint) == (1, True)
+    assert (done.status, "another engine inserted rows" in done.errors) == (1, True)
     DeltaTable(table).delete("key = decode('616461', 'hex')")
     assert rows() == 2
     assert keys_of(kafka_ds) == ["ben", "cho"]

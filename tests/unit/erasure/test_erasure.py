@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from broker.erasure import erase as module
 from broker.erasure import unfinished
@@ -69,10 +70,13 @@ class Admin:
         return {self.topic.name: self.topic}
 
     def describe_topic_configs(self, name):
-        return [SimpleNamespace(name="local.retention.ms", value="-2", source=5)]
+        value = self.configs.get("local.retention.ms")
+        source, value = (5, "-2") if value is None else (1, value)
+        return [SimpleNamespace(name="local.retention.ms", value=value, source=source)]
 
     def alter_topic_configs(self, name, changes):
         self.configs.update(changes)
+        self.configs = {name: value for name, value in self.configs.items() if value is not None}
 
 
 @pytest.fixture
@@ -197,7 +201,7 @@ def test_what_is_not_proven_leaves_its_places(admin, lake):
     assert not run.account.is_proven
     left = unfinished.read(lake, "orders", admin.topic.topic_id)
     assert (left.settings, left.places[0].tolist(), left.owner) == ({}, [0], None)
-    assert admin.configs == {"local.retention.ms": None}
+    assert admin.configs == {}
 
 
 def test_a_topic_whose_name_ends_like_errors_has_no_typed_tables(admin, lake):
@@ -404,3 +408,96 @@ def test_statistics_that_only_begin_alike_are_not_of_the_key(admin, lake, folder
     assert erasure(admin, lake, f"{prefix}ada".encode()).look() == []
     found = erasure(admin, lake, f"{prefix}ben".encode()).look()
     assert {each.kind for each in found} == {"rows", "the table's log"}
+
+
+def test_settings_that_a_person_changed_meanwhile_are_kept(admin, lake):
+    """They are what is put back."""
+    run = erasure(admin, lake)
+    asked = []
+
+    def change():
+        if admin.configs:
+            asked.append(1)
+        if len(asked) == 2:
+            admin.configs = {"local.retention.ms": "7000"}
+
+    admin.when_asked = change
+    run.carry_out(0.5)
+    assert len(asked) > 3
+    assert admin.configs == {"local.retention.ms": "7000"}
+
+
+@pytest.mark.parametrize("last", ["1", "7000"])
+def test_settings_that_a_person_put_back_after_a_kill_stay(admin, lake, last):
+    left = unfinished.claim(lake, "orders", admin.topic.topic_id, takes_over=False)
+    left.settings = {"local.retention.ms": "9000"}
+    unfinished.write(lake, "orders", left)
+    admin.configs = {"local.retention.ms": last}
+    erasure(admin, lake, b"nobody").carry_out(5)
+    assert admin.configs == {"local.retention.ms": "9000" if last == "1" else "7000"}
+
+
+class Killed(BaseException):
+    """Nothing is done after it."""
+
+
+class Mortal:
+    """Ends a run at the change of that number, before or after it is made; nothing else can be done then."""
+
+    def __init__(self, monkeypatch, *, at, is_done):
+        self.left, self.is_done, self.is_dead = at, is_done, False
+        for owner, name in (
+            (LocalStore, "put_if_absent"),
+            (LocalStore, "put_durable"),
+            (LocalStore, "delete"),
+            (Admin, "alter_topic_configs"),
+            (module.acts, "delete_rows"),
+        ):
+            monkeypatch.setattr(owner, name, self.mortal(getattr(owner, name)))
+
+    def mortal(self, change):
+        def changed(*args, **named):
+            if self.is_dead:
+                raise Killed
+            self.left -= 1
+            self.is_dead = self.left < 0
+            found = change(*args, **named) if self.is_done or not self.is_dead else None
+            if self.is_dead:
+                raise Killed
+            return found
+
+        return changed
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+def test_a_run_that_was_killed_at_any_change_is_finished(tmp_path, admin, lake, folder, is_done):
+    """A log gives its records away as soon as it is told to."""
+
+    def give_away():
+        if admin.configs:
+            for each in (folder / "orders-0").glob("*.log"):
+                each.write_bytes(b"")
+
+    admin.when_asked = give_away
+    log_before = next((folder / "orders-0").glob("*.log")).read_bytes()
+    for at in range(100):
+        shutil.rmtree(lake.local_path(""), ignore_errors=True)
+        Path(lake.local_path("")).mkdir()
+        typed(lake, b"ada", b"ben")
+        (folder / "orders-0" / "00000000000000000000.log").write_bytes(log_before)
+        with pytest.MonkeyPatch.context() as patches:
+            patches.setattr(module, "SETTLES_S", 0.0)
+            patches.setattr(module, "check_spelling", lambda own, wanted, places: places)
+            with suppress(Killed), pytest.MonkeyPatch.context() as mortal:
+                life = Mortal(mortal, at=at, is_done=is_done)
+                erasure(admin, lake, said=[]).carry_out(60)
+            run = erasure(admin, lake, said=[])
+            run.carry_out(60)
+        assert run.account.is_proven, run.account
+        assert admin.configs == {}, at
+        assert not lake.list("_erasures")
+        keys = DeltaTable(lake.uri("tables/orders")).to_pyarrow_table()["_key"].to_pylist()
+        assert keys == [b"ben"]
+        if not life.is_dead:
+            break
+    assert at > 8

@@ -271,3 +271,13 @@ def test_a_log_that_is_cut_while_it_is_searched_ends_there(tmp_path: Path) -> No
         first = next(slices)
         file.truncate(len(first))
         assert [first, *slices] == [whole[: len(first)]]
+
+
+@pytest.mark.parametrize(("at", "byte"), [(0, 0x80), (0, 0x7F), (0, 0xFF), (23, 0xFF)])
+def test_a_damaged_offset_hides_no_batch(tmp_path: Path, at: int, byte: int) -> None:
+    """No checksum covers the first; the last may lie before it."""
+    damaged = bytearray(batch(1, b"ada"))
+    damaged[at] = byte
+    log(tmp_path, "orders-0", batch(0, b"ben") + bytes(damaged) + batch(2, b"ben"))
+    found = Search(WantedRecords(b"ada")).directory(str(tmp_path), "orders", TOPIC_ID)
+    assert found
