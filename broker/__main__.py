@@ -39,7 +39,7 @@ GC_THRESHOLDS = (20_000, 20, 50)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a broker until it is told to stop, restores its disks, or takes over Kafka's; the exit status."""
+    """Runs a broker until it is stopped, restores its disks, or adopts Kafka's; returns the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == [ADOPT]:
         return _parsed_adopt(given[1:])
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(properties: str | None, overrides: Sequence[str]) -> int:
-    """Run a broker until it is told to stop; the exit status."""
+    """Run a broker until it is stopped; returns the exit status."""
     return _exit_status_of(lambda: _run_loop(_serve(_loaded(_known_file(properties), overrides))))
 
 
@@ -84,7 +84,7 @@ def adopt_directories(
     metadata_log_dir: str | None = None,
     dry_run: bool = False,
 ) -> int:
-    """Take over data directories of Apache Kafka, and say what was found; the exit status."""
+    """Adopt data directories of Apache Kafka, and report what was found; returns the exit status."""
 
     def work() -> None:
         config = _loaded(properties, overrides)
@@ -105,7 +105,7 @@ def adopt_directories(
 
 
 def _exit_status_of(work: Callable[[], object]) -> int:
-    """Do it; a mistake of the user is told, one line each. The exit status."""
+    """Do it; a mistake of the user is printed, one line each. Returns the exit status."""
     log_lines.set_up(log_lines.TEXT)
     try:
         work()
@@ -113,7 +113,7 @@ def _exit_status_of(work: Callable[[], object]) -> int:
         for line in str(error).splitlines():
             sys.stderr.write(f"kafka-ds: {line}\n")
         return 1
-    except KeyboardInterrupt:  # before the signal handlers are there
+    except KeyboardInterrupt:  # Before the signal handlers are set.
         return 1
     return 0
 
@@ -204,7 +204,7 @@ def loop_factory() -> Callable[[], Any] | None:
 
 
 async def _serve(config: BrokerConfig) -> None:
-    # Here, not above: a wrong setting is told without waiting for the imports.
+    # Here, not above: a wrong setting is reported without waiting for the imports.
     from broker.banner import banner
     from broker.loop_stalls import LoopStalls
     from broker.node import Node
@@ -258,7 +258,7 @@ async def _restore(
     say: Callable[[str], object],
     report: Callable[[int, int], object] | None,
 ) -> None:
-    """Bring the disks of a broker that does not run back from the lake, and say what came back."""
+    """Restore the disks of a stopped broker from the lake, and report what was restored."""
     from broker.node import Node
     from broker.restore import check, restore
     from kafka_ds.delta.store.uri import open_store
@@ -271,7 +271,7 @@ async def _restore(
 
 
 async def _started(node: Node, stopping: asyncio.Event) -> bool:
-    """Start a node, which may have to wait for its cluster; False where it was told to stop meanwhile."""
+    """Start a node, which may have to wait for its cluster; False if it was stopped meanwhile."""
     starting = asyncio.ensure_future(node.start())
     stop = asyncio.ensure_future(stopping.wait())
     await asyncio.wait((starting, stop), return_when=asyncio.FIRST_COMPLETED)
@@ -286,7 +286,7 @@ async def _started(node: Node, stopping: asyncio.Event) -> bool:
 
 
 async def _ended(node: Node, stopping: asyncio.Event) -> BaseException | None:
-    """Wait until the node is told to stop, or cannot go on; why it cannot."""
+    """Wait until the node is stopped, or fails; returns why it failed."""
     assert node.failed is not None
     stop = asyncio.ensure_future(stopping.wait())
     await asyncio.wait((stop, node.failed), return_when=asyncio.FIRST_COMPLETED)

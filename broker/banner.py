@@ -1,4 +1,4 @@
-"""Pure: what a broker says of itself when it starts: who it is, where it listens, where it keeps what, what differs.
+"""Pure: the lines of a starting broker: version, ids, listeners, folders, settings that differ from defaults.
 
 Paths are absolute, since those of the settings may be relative to a folder that the log does not name. No line has a
 secret; the settings are those that were given and are not what they would be without.

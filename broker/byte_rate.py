@@ -19,7 +19,7 @@ class ByteRate:
     def __init__(
         self, rate: Callable[[], int], *, samples_max: int = 11, sample_ms: int = 1000
     ) -> None:
-        """`rate` tells the bytes a second that are allowed at the moment."""
+        """`rate` gives the bytes a second that are allowed at the moment."""
         self._rate = rate
         self._samples_max = samples_max
         self._sample_ms = sample_ms

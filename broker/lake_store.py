@@ -14,7 +14,7 @@ from kafka_ds.delta.store.uri import probe
 from kafka_ds.process.settings import ConfigError
 from kafka_ds.topic.lake import open_lake
 
-# A file by which `probe` tries the store, in what is said of it.
+# The file by which `probe` tries the store, left out of error texts.
 _PROBED = re.compile(r"_probe-[0-9a-f]+(?=: )")
 
 

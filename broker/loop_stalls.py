@@ -21,7 +21,7 @@ from broker.metrics.names import Sample, meter
 _LOGGER = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 0.5
-# What is later is said.
+# Longer stalls are logged.
 STALL_MS_MIN = 1_000
 SCHEDSTAT = "/proc/thread-self/schedstat"
 
@@ -55,7 +55,7 @@ class Stall(NamedTuple):
 
 
 def thread_times() -> ThreadTimes | None:
-    """What the kernel says of this thread; None where it says nothing."""
+    """The kernel's figures for this thread; None if there are none."""
     try:
         with open(SCHEDSTAT, encoding="ascii") as file:
             running_ns, waiting_ns = map(int, file.read().split()[:2])

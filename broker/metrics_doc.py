@@ -39,7 +39,7 @@ def render() -> str:
 
 
 def _entry(metric: Metric) -> str:
-    """What it says, and below that what is short: a table of these is wider than a page."""
+    """Its help text, with units and labels below: a table of these is wider than a page."""
     kind = "histogram" if metric.kind is MetricKind.SUMMARY else metric.kind.value
     labels = ", ".join(f"`{label}`" for label in metric.labels)
     facts = (

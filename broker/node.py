@@ -1,4 +1,4 @@
-"""Shell: one broker, put together: which part knows which other, and in what order they start and stop.
+"""Shell: one broker, put together: its parts, and in what order they start and stop.
 
 Wiring only; nothing is decided here.
 - Start: first the ports are bound (so that a port in use is an error before anything is changed), then the cluster's
@@ -259,7 +259,7 @@ class Node(KafkaBroker):
         return metadata_log
 
     def _warn_of_empty_disks(self) -> None:
-        """Groups begin anew on them, and the lake is told so soon: the last moment to think of a restore.
+        """Groups begin empty, and the lake gets that soon: the last moment for a restore.
 
         But not before it is known that no other process has this number, and its disks.
         """
@@ -307,7 +307,7 @@ class Node(KafkaBroker):
         return manager
 
     def _check_lake(self) -> None:
-        """Refuses to take an empty lake for the cluster of logs that are there: they would be strays, and go."""
+        """Refuses an empty lake for the cluster of existing logs: they would be strays, and be deleted."""
         if self.metadata.cluster_id is None and any(True for _ in self.log_manager.logs()):
             raise ConfigError(
                 f"lake.uri={self.config.lake_uri} holds no cluster, but "
@@ -420,7 +420,7 @@ class Node(KafkaBroker):
 
     def _new_controller(self, image: MetadataImage) -> Controller:
         config = self.config
-        # What was changed since is in the image, which also knows when it is taken back.
+        # Later changes are in the image, which also has their removal.
         of_file = (config.started or config).topic
         return Controller(
             image,
@@ -480,7 +480,7 @@ class Node(KafkaBroker):
         return (host if first.host else own_host(), port)
 
     def _identity(self) -> BrokerIdentity:
-        """What this process says of itself when it registers."""
+        """The registration of this process."""
         return BrokerIdentity(
             node_id=self.config.node_id,
             cluster_id=self.log_manager.cluster_id,
@@ -508,7 +508,7 @@ class Node(KafkaBroker):
                     tick()
                 except OSError as error:
                     log.error("disk I/O error: %s", error)
-                except Exception:  # the root of a task: nobody else would hear of it
+                except Exception:  # The root of a task: an error would go unnoticed.
                     log.exception("unexpected error in periodic work")
 
     def _tick_logs(self) -> None:
@@ -518,11 +518,11 @@ class Node(KafkaBroker):
                 self.tier.segment_rolled(each)
 
     def _directory_failed(self, partitions: Sequence[TopicPartition]) -> None:
-        if hasattr(self, "replica_manager"):  # Else nobody serves them yet.
+        if hasattr(self, "replica_manager"):  # Otherwise no broker serves them yet.
             self.replica_manager.directory_failed(partitions)
 
     def _tick_coordinators(self) -> None:
-        """A log that could be opened only now is read, though the metadata say nothing new."""
+        """A log that could be opened only now is loaded, though the metadata have not changed."""
         self.groups.start()
         self.transactions.start()
 

@@ -1,4 +1,4 @@
-"""Pure: who speaks on a connection."""
+"""Pure: the principal of a connection."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ USER = "User"
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A user as its listener has made sure of it; who need not say who it is is `User:ANONYMOUS`, as in Kafka.
+    """An authenticated user; without authentication it is `User:ANONYMOUS`, as in Kafka.
 
     Its text, `<type>:<name>`, is how ACLs and `super.users` name it.
     """

@@ -52,14 +52,18 @@ class Dispatching(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """Where a request came from: its header, the peer, the listener's name, who asks, and the node that serves it."""
+    """Where a request came from: its header, the peer, the listener's name, the principal, and the node that serves
+    it.
+    """
 
     header: RequestHeader
     client_host: str
     listener: str
     node: KafkaBroker
     principal: Principal = ANONYMOUS
-    authentication: Authenticating | None = None  # where it is still under way, or may begin anew
+    authentication: Authenticating | None = (
+        None  # While it is still in progress, or may start over.
+    )
     dispatcher: Dispatching | None = None  # for what lies in an envelope
 
 
@@ -96,7 +100,7 @@ class Registry:
         self._served: dict[int, Served] = {}
 
     def add(self, served: Served) -> None:
-        """Adds an API. Two handlers for one key are a defect of ours (AssertionError)."""
+        """Adds an API. Two handlers for one key are a bug (AssertionError)."""
         known = self._served.get(served.api_key)
         assert known is None or known.handler is served.handler, f"{served.name} has two handlers"
         self._served[served.api_key] = served

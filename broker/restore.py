@@ -105,7 +105,7 @@ class Restoration:
         self._logged_ms = node.clock.monotonic_ms()
 
     async def run(self) -> None:
-        """Elect, recover, bring groups back, and say what has come of it."""
+        """Elect, recover, restore groups, and report the result."""
         node = self._node
         rows = await self._noted()
         await self._elect()
@@ -141,9 +141,9 @@ class Restoration:
     # -- leaders ------------------------------------------------------------------------------------
 
     async def _elect(self) -> None:
-        """Lead what belongs here and nobody leads, until there is nothing of that kind.
+        """Lead the assigned partitions without a leader, until there are none.
 
-        Who led when the cluster ended counts as the leader until its session ends: so long that is waited for.
+        The last leader counts as the leader until its session ends: so long that is waited for.
         """
         node = self._node
         patience_ms = (
@@ -210,7 +210,7 @@ class Restoration:
         return restored
 
     async def _ends(self, rows: Iterable[Row]) -> dict[tuple[str, int], int]:
-        """The ends of the partitions for which something was committed, as far as they are there."""
+        """The ends of the partitions with committed offsets, as far as they exist."""
         node = self._node
         ends: dict[tuple[str, int], int] = {}
         asked: list[tuple[str, bytes, int]] = []
@@ -251,7 +251,7 @@ class Restoration:
         return []
 
     async def _flush(self) -> None:
-        """What was appended is on the disk when this process says that it is back."""
+        """Appended records are on the disk when this process reports them."""
         loop = asyncio.get_running_loop()
         for partition in self._node.replica_manager:
             done: asyncio.Future[BaseException | None] = loop.create_future()
@@ -260,7 +260,7 @@ class Restoration:
             if error is not None:
                 raise error
 
-    # -- what is said -------------------------------------------------------------------------------
+    # -- the report ---------------------------------------------------------------------------------
 
     def _report_partitions(self, rows: Sequence[Row]) -> None:
         published = {
@@ -345,7 +345,7 @@ def record_batches(records: Sequence[CoordinatorRecord], now_ms: int) -> Iterato
 
 
 def _append(partition: LeaderPartition, batch: bytes, now_ms: int) -> None:
-    # acks=1: with all brokers gone there is nobody who could be in sync, whatever min.insync.replicas says.
+    # acks=1: with all brokers gone no other replica could be in sync, whatever min.insync.replicas is.
     partition.append(
         memoryview(bytearray(batch)), acks=1, now_ms=now_ms, origin=AppendOrigin.COORDINATOR
     )

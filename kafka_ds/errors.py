@@ -33,7 +33,7 @@ class BrokerUnreachable(ClientError):
 
 
 class NoSuchHost(BrokerUnreachable):
-    """A broker's name that no name server knows, nor did before in this process."""
+    """A broker's name that no name server has, nor did before in this process."""
 
 
 class NobodyListens(BrokerUnreachable):
@@ -41,15 +41,15 @@ class NobodyListens(BrokerUnreachable):
 
 
 class AuthenticationRefused(ClientError):
-    """The broker does not accept who we say we are, or we do not accept its certificate; not retried."""
+    """The broker refuses the client's credentials, or the client the broker's certificate; not retried."""
 
 
 class BrokerTimeout(ClientError):
-    """An answer did not come in time; the message names the option that says how long is waited."""
+    """An answer did not come in time; the message names the option with the timeout."""
 
 
 class UnsupportedByBroker(ClientError):
-    """A broker that does not speak any version of a request that we speak."""
+    """A broker without a common version of a request."""
 
 
 class TopicGone(ClientError):
@@ -64,7 +64,7 @@ class TopicGone(ClientError):
 
 
 class PlanDiverged(ClientError):
-    """The log below the end of a pinned range was replaced (an unclean election): it must be planned anew."""
+    """The log below the end of a pinned range was replaced (an unclean election): it must be planned again."""
 
 
 class OffsetsGone(ClientError):
@@ -89,7 +89,7 @@ class DataLoss(KafkaDsError):
 
 
 class PlanGone(KafkaDsError):
-    """Rows of a pinned plan are elsewhere by now (a file was removed, a log compacted): plan the query anew."""
+    """Rows of a pinned plan are elsewhere by now (a file was removed, a log compacted): plan the query again."""
 
 
 class CorruptBatch(KafkaDsError):
@@ -97,7 +97,7 @@ class CorruptBatch(KafkaDsError):
 
 
 class BadOffset(KafkaDsError, ValueError):
-    """A stream offset that is not of this source; the message says what is wrong with it."""
+    """A stream offset that is not of this source; the message describes what is wrong with it."""
 
 
 # -- writes -------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ class RowError(KafkaDsError, ValueError):
 
 
 class PrefixConflict(KafkaDsError):
-    """Somebody else writes under this transactional id prefix."""
+    """Another query writes under this transactional id prefix."""
 
 
 class PrefixInUse(PrefixConflict):

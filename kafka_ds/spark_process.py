@@ -81,7 +81,7 @@ def _set(descriptor: int, option: int) -> bool:
         # It is not connected, or no TCP.
         return False
     finally:
-        # It belongs to somebody else.
+        # It belongs to another library.
         found.detach()
     return True
 
@@ -131,7 +131,7 @@ _FILE: Final = ("pyspark", "daemon.py")
 
 
 def end_quietly() -> None:
-    """Have this process say nothing when Spark hangs up before it has all rows."""
+    """Suppress this process's errors when Spark hangs up before it has all rows."""
     traceback.print_exc = _print_unless_left
 
 
@@ -168,5 +168,5 @@ def end_with_driver() -> None:
 def _watch(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(LOOK_EVERY_S)
-    # There is nobody to tell, and nothing to write down: positions are in Spark's checkpoint.
+    # No caller is left, and nothing has to be stored: positions are in Spark's checkpoint.
     os._exit(1)

@@ -128,7 +128,7 @@ def _delta(spark: str) -> tuple[Artifact, ...]:
 
 SETS: dict[str, tuple[Artifact, ...]] = {
     "delta": _delta(".".join(SPARK_VERSION.split(".")[:2])),
-    # Of the same Delta for the earlier Spark that is supported; `fetch` knows which of the two is meant.
+    # Of the same Delta for the earlier supported Spark; `fetch` chooses one of the two.
     "delta-4.1": _delta("4.1"),
     # The message definitions that tests/wire compares our declarations with.
     "kafka-clients": (

@@ -1,4 +1,5 @@
-"""Shell: how Spark's own readers (Delta, Parquet) find tables on S3: Hadoop's S3A, told what everybody else is told.
+"""Shell: how Spark's own readers (Delta, Parquet) find tables on S3: Hadoop's S3A with the settings of AWS's
+environment.
 
 What AWS's own environment says (`AWS_ENDPOINT_URL`, `AWS_REGION`) becomes S3A's settings, secrets do not: S3A reads
 them itself. `s3://` is the same as `s3a://`. A store that is not Amazon's is asked with the bucket in the path.

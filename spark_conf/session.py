@@ -1,4 +1,4 @@
-"""Shell: a Spark session that reads and writes Delta and knows the format "kafka_ds".
+"""Shell: a Spark session that reads and writes Delta and has the format "kafka_ds".
 
 Settings are in spark-defaults.conf next to it, so that spark-submit and spark-sql can use the same file; the caller's
 settings win. Delta's jars come from the cache of `spark_conf.jars`, so that starting a session needs no network; so do

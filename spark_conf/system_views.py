@@ -38,7 +38,7 @@ TABLES = {
     "remote_log_metadata": REMOTE_LOG_METADATA,
     "offsets": OFFSETS,
 }
-# log.retention.hours of Kafka and of ours: what holds for topics that do not say, unless the caller knows better.
+# The default log.retention.hours of Kafka and kafka-ds, for topics without their own, unless the caller sets another.
 RETENTION_MS = 7 * 24 * 3_600_000
 
 
@@ -52,7 +52,7 @@ class Engine:
     create: str
     explode: str
     load: tuple[str, ...] = ()
-    """What a command line must say first."""
+    """What a command line must set first."""
     before: tuple[str, ...] = ()
 
     def table_at(self, path: str) -> str:

@@ -62,7 +62,7 @@ def adopt(
     metadata_log_dir: str | None = None,
     dry_run: bool = False,
 ) -> None:
-    """Take over `log.dirs`, and say what was found. Raises ConfigError where that cannot be."""
+    """Adopt `log.dirs`, and report what was found. Raises ConfigError if that is impossible."""
     with ExitStack() as stack:
         directories = [_locked(disk, path, stack) for path in config.log_dirs]
         try:

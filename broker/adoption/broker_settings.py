@@ -40,7 +40,7 @@ Changes = dict[str, dict[str, str]]
 def adopted_changes(
     config: BrokerConfig, kafkas: Mapping[str, Mapping[str, str]], broker_ids: Collection[int]
 ) -> tuple[Changes, list[str]]:
-    """What is taken over of Kafka's changes, by resource name, and what is said of each.
+    """The adopted changes of Kafka, by resource name, and a line about each.
 
     Raises ConfigError for one that decides when records are deleted, and can be had neither so nor by the file.
     """

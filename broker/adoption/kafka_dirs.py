@@ -37,11 +37,11 @@ from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 METADATA_FOLDER = names.folder_name(names.METADATA_TOPIC, 0)
 # In 2.8, whose records have frames of version 0: no later Kafka reads it either.
 EARLY_METADATA_FOLDER = names.folder_name("@metadata", 0)
-# The suffixes of files whose segment is there, or is when the log is opened.
+# The suffixes of files whose segment exists, or will when the log is opened.
 STANDING = ("", names.SWAP)
-# ZooKeeper alone knew which ids had been given away, in blocks of a thousand to each broker. Logs tell of those that
-# wrote and are in a snapshot: not of one that has not written yet, nor of one that is forgotten or came after the last
-# snapshot. An id that is given to two producers has one's records taken for the other's repetitions.
+# Only ZooKeeper knew which ids had been given out, in blocks of a thousand to each broker. Logs have those that
+# wrote and are in a snapshot: not one that has not written yet, is forgotten or came after the last snapshot.
+# If an id were given to two producers, the records of one would be taken for the other's repetitions.
 UNSEEN_PRODUCER_IDS = 1_000_000
 CHECKPOINT = ".checkpoint"
 _SNAPSHOT = re.compile(r"([0-9]{20})-[0-9]{10}\.checkpoint\Z")
@@ -89,7 +89,7 @@ def look(
         adopted_into=tuple(lake_of(disk, each.path) for each in directories),
         have_ids=any(any(each.directory_id) for each in directories),
         broker_epoch=epochs[0] if len(set(epochs)) == 1 else NO_BROKER_EPOCH,
-        # Where there is a metadata log it knows better: more were given away than were used.
+        # A metadata log knows it better: more were given out than were used.
         next_producer_id=_next_producer_id(disk, logs.values()) if cluster is None else 0,
     )
 
@@ -122,7 +122,7 @@ def _logs(disk: Disk, directory: LogDirectory) -> Iterator[FoundLog]:
                 read_or_none(disk, f"{path}/{names.LEADER_EPOCH_CHECKPOINT}") or b""
             )
         except CorruptCheckpoint:
-            epochs = []  # It is made anew from the batches.
+            epochs = []  # It is rebuilt from the batches.
         yield FoundLog(
             topic=folder.topic,
             partition=folder.partition,
@@ -236,7 +236,7 @@ def _are_same(disk: Disk, one: str, other: str) -> bool:
 
 
 def _read_metadata(disk: Disk, folder: str) -> KafkaCluster:
-    """What Kafka's metadata log says."""
+    """The content of Kafka's metadata log."""
     listed = disk.list_names(folder)
     snapshots = [match for name in listed if (match := _SNAPSHOT.match(name))]
     bases = sorted(

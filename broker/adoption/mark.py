@@ -25,7 +25,7 @@ def mark_adopted(disk: Disk, log_dirs: Sequence[str], lake_uri: str) -> None:
 
 
 def lake_of(disk: Disk, path: str) -> str | None:
-    """Into which lake a directory was taken over, by what it says. Raises OSError."""
+    """Into which lake a directory was adopted, by its mark. Raises OSError."""
     mark = read_or_none(disk, f"{path}/{names.ADOPTED}")
     return None if mark is None else mark.decode(errors="replace")
 
@@ -42,7 +42,7 @@ def check_adopted(disk: Disk, image: MetadataImage, config: BrokerConfig) -> Non
             )
             adopted_into = lake_of(disk, path)
         except OSError:
-            continue  # Opening the logs will say what is wrong.
+            continue  # Opening the logs will report errors.
         if has_logs and adopted_into != lake_uri:
             raise ConfigError(
                 f"log.dirs: {path} has logs of an Apache Kafka that have not been taken over into lake.uri={lake_uri}: "

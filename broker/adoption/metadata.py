@@ -34,7 +34,7 @@ from kafka_ds.protocol.messages.persisted_metadata import (
     UnregisterBrokerRecord,
 )
 
-# Types of records that say what a user has set and that are not taken over. All others are of the quorum's own.
+# Types of records with users' settings that are not adopted. All others are the quorum's own.
 LEFT_BEHIND = {10: "delegation tokens", 11: "SCRAM credentials"}
 Quota = tuple[QuotaEntity, str]
 
@@ -50,7 +50,7 @@ class KafkaTopic:
 
 
 class KafkaCluster:
-    """What the records that were taken say."""
+    """The content of the adopted records."""
 
     def __init__(self) -> None:
         self.topics: dict[bytes, KafkaTopic] = {}
@@ -139,7 +139,7 @@ class KafkaCluster:
 
     def _set(self, record: ConfigRecord) -> None:
         if record.resource_type == TOPIC_RESOURCE:
-            # A snapshot may tell settings before their topics.
+            # A snapshot may have settings before their topics.
             configs = self._configs.setdefault(record.resource_name, {})
         elif record.resource_type == BROKER_RESOURCE:
             configs = self.broker_configs.setdefault(record.resource_name, {})

@@ -74,7 +74,7 @@ class FoundDirectory:
     """None in directories of before 2.4, as ZooKeeper alone knew it."""
     logs: Mapping[Key, FoundLog]
     cluster: KafkaCluster | None
-    """What the metadata log says; None where there is none."""
+    """The content of the metadata log; None if there is none."""
     is_zookeepers: bool
     adopted_into: Sequence[str | None]
     """Into which lake each directory was taken over before, if it was."""
@@ -88,7 +88,7 @@ class FoundDirectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdoptionPlan:
-    """What is to be decided, which of the logs belong to it, the ids of topics, and what the operator is told."""
+    """The events to decide, the logs that belong to it, the ids of topics, and lines for the operator."""
 
     cluster_id: str
     events: Sequence[Event]
@@ -380,7 +380,7 @@ def adoptable(
 
 
 def _given(topic: KafkaTopic, given: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """What the operator says of a topic; what is for all others is not for Kafka's own."""
+    """The operator's settings of a topic; those for all topics are not for Kafka's own."""
     general = {} if topic.name in INTERNAL_TOPICS else given.get(ALL_OTHERS, {})
     return {**general, **given.get(topic.name, {})}
 
@@ -439,7 +439,7 @@ def _events(found: FoundDirectory, drafted: _Drafted, logs: Sequence[FoundLog]) 
     next_producer_id = max(known, found.next_producer_id)
     if next_producer_id:
         yield ProducerIdBlock(broker_id=-1, first_producer_id=next_producer_id, size=0)
-    # Those that stopped cleanly say with which epoch, and have lost nothing if it is this one.
+    # Brokers that stopped cleanly have recorded their epoch, and have lost nothing if it is this one.
     epochs = dict(cluster.brokers) if cluster else {}
     if found.broker_epoch != NO_BROKER_EPOCH:
         epochs.setdefault(found.node_id, found.broker_epoch)

@@ -76,7 +76,7 @@ class CleanerSettings:
 
     @property
     def keys_max(self) -> int:
-        """How many keys one thread may know at a time."""
+        """How many keys one thread may hold at a time."""
         return max(int(self.slots * self.log_cleaner_io_buffer_load_factor), 1)
 
     @property

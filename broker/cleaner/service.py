@@ -30,7 +30,7 @@ from kafka_ds.ipc.request import ErrorAnswer, Operation
 from kafka_ds.process.seams import Disk
 from kafka_ds.records.batch import CorruptRecord
 
-# Who waits for its allowance looks as often whether that has changed.
+# How often a thread that waits for its allowance checks it again.
 LIMIT_LOOK_SECONDS = 1.0
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class JobAborted(Exception):
-    """The broker does not want it any more."""
+    """The broker has cancelled it."""
 
 
 class CleaningService:

@@ -38,7 +38,7 @@ class CleanedTransactions:
         return False
 
     def marker(self, producer_id: int, last_offset: int, *, aborted: bool | None) -> bool:
-        """A control batch is met; whether nothing is left of what it ended. None: it says nothing that we know."""
+        """Process a control batch; whether nothing is left of what it ended. None: an unknown type."""
         self._begin_up_to(last_offset)
         if aborted is None:
             return False

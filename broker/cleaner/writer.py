@@ -120,7 +120,7 @@ class CleanedSegment:
 def _write(file: DiskFile, data: ReadableBuffer, position: int) -> int:
     view = memoryview(data)
     written = 0
-    while written < len(view):  # A short write is a full disk: the next one says so.
+    while written < len(view):  # A short write is a full disk: the next write raises.
         more = file.write(view[written:], position + written)
         if more <= 0:
             raise OSError(f"{file.path}: {len(view) - written} bytes could not be written")

@@ -1,4 +1,4 @@
-"""Shell: a lake as DuckDB sees it: each topic is a table of its name, and the system views are there.
+"""Shell: a lake as DuckDB sees it: each topic is a table of its name, beside the system views.
 
 Tables are opened by deltalake and given to DuckDB as datasets of Arrow, so no extension is downloaded; DuckDB hands its
 projection and filters down, and files that no row can come from are not opened. A statement opens the tables that it
@@ -157,7 +157,7 @@ class LakeQueries:
         self._connection.close()
 
     def has_view(self, name: str) -> bool:
-        """Whether the tables of a view are there: they begin with their first commits."""
+        """Whether the tables of a view exist: they begin with their first commits."""
         from spark_conf.system_views import DUCKDB, statements
 
         return name in dict(statements(DUCKDB, self._lake.uri))

@@ -30,7 +30,7 @@ ENVIRONMENT_SERVER = "KAFKA_DS_BOOTSTRAP_SERVER"
 ENVIRONMENT_PROFILE = "KAFKA_DS_PROFILE"
 ENVIRONMENT_PROFILES = "KAFKA_DS_PROFILES"
 DEFAULT_SERVER = "127.0.0.1:9092"
-# Until somebody answers: a broker that just starts is waited for, a wrong address is told soon.
+# Until a broker answers: a starting broker is waited for, a wrong address is reported soon.
 CONTACT_SECONDS = 5.0
 # What all attempts at one contact may take, whoever does not answer them.
 CONTACT_ATTEMPT_MS = 12_000
@@ -41,7 +41,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Mistake(click.ClickException):
-    """What the user asked for cannot be done; one line says why."""
+    """The command cannot do what was asked; one line has the reason."""
 
     def format_message(self) -> str:
         return self.message.replace("\n", " ")
@@ -66,7 +66,7 @@ class Target:
         )
 
     def resolved(self) -> Target:
-        """With what the profile and the environment say. Raises Mistake."""
+        """With the values of the profile and the environment. Raises Mistake."""
         found = self
         profile = self.profile or os.environ.get(ENVIRONMENT_PROFILE)
         if profile:
@@ -129,14 +129,14 @@ class Target:
 
     @contextmanager
     def admin(self) -> Iterator[Admin]:
-        """The same for who asks and changes."""
+        """The same for commands that read and change."""
         from kafka_ds.client.admin import Admin
 
         with self.cluster() as cluster:
             yield Admin(cluster)
 
     def lake_of(self, admin: Admin) -> str:
-        """The address of the cluster's lake: what was given, else what a broker says. Raises Mistake."""
+        """The address of the cluster's lake: as given, else the brokers' setting. Raises Mistake."""
         known = self.resolved().lake
         if known:
             return known
@@ -257,7 +257,7 @@ _CLUSTER_OPTIONS = (
 )
 
 
-# The options' names: the page of all commands tells of them once.
+# The names of options that the page of all commands describes once.
 SHARED = ("bootstrap_server", "command_config", "profile")
 
 

@@ -47,7 +47,9 @@ class TailPosition:
 
 
 def parse_position(text: str, *, now_s: float | None = None) -> TailPosition:
-    """`beginning`, `end`, an offset, `-N` (the last N), a time (ISO 8601, local unless it says), or `-15m`. Mistake."""
+    """`beginning`, `end`, an offset, `-N` (the last N), a time (ISO 8601, local unless it has a zone), or `-15m`.
+    Mistake.
+    """
     word = text.strip().lower()
     if word in ("beginning", "earliest", "start"):
         return TailPosition(kind="beginning")
@@ -118,7 +120,7 @@ class TopicTail:
         self.positions = dict(positions)
 
     def records(self, *, follows: bool) -> Iterator[tuple[TopicPartition, Record]]:
-        """Those that are there, and (if it follows) those that come; positions are behind what was given."""
+        """Existing records, and (if it follows) new ones; positions are behind the returned records."""
         ends = self._ends()
         while True:
             ready = [place for place in self._partitions if self.positions[place] < ends[place]]

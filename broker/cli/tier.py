@@ -83,7 +83,7 @@ def _lake_rows(
             if not queries.has_view("remote_segments"):
                 return {}, {}
             ranges = {(row["topic_id"], row["partition"]): row for row in queries.rows(_RANGES)}
-            # Its tables are there a minute later.
+            # Its tables exist a minute later.
             has_debt = queries.has_view("retention_debt")
             debt = queries.rows(_DUE) if has_debt else []
             return ranges, {row["topic_id"]: row["ranges"] for row in debt}
@@ -189,7 +189,7 @@ def optimize(target: Target, topics: tuple[str, ...], as_json: bool) -> None:
 @json_option
 @cluster_options
 def expire(target: Target, topics: tuple[str, ...], as_json: bool) -> None:
-    """Remove from tables now what the retention of their topics says.
+    """Apply topics' retention to their tables now.
 
     Brokers do the same by themselves (remote.log.manager.task.interval.ms). Each row of the result is a partition.
     What is in the way of one is its error; the others are done, and the exit status is 1.

@@ -30,7 +30,7 @@ from kafka_ds.records.batch import CorruptRecord
 
 log = logging.getLogger(__name__)
 
-# A child that nobody asks anything ends after so long.
+# A child without requests ends after so long.
 IDLE_MS = 60_000
 
 
@@ -137,7 +137,7 @@ class LogCleaner:
         while index < self._settings.log_cleaner_threads:
             try:
                 has_cleaned = await self.clean_dirtiest(index)
-            except Exception:  # the root of a task: nobody else would hear of it
+            except Exception:  # The root of a task: an error would go unnoticed.
                 log.exception("log cleaner stopped unexpectedly")
                 self.metrics.dead_threads += 1
                 return
@@ -223,7 +223,7 @@ class LogCleaner:
     def _send(self, request: Request[None]) -> None:
         """Ask something whose answer changes nothing."""
         if self._worker is not None and self._worker.pid is None:
-            return  # Nobody knows of the job any more.
+            return  # The job is forgotten.
         task = asyncio.get_running_loop().create_task(self._sent(request))
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
@@ -293,7 +293,7 @@ class LogCleaner:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether it may go well the next time: the disk was full, say, or the child died between two requests."""
+    """Whether the next try may succeed: the disk was full, say, or the child died between two requests."""
     if isinstance(error, KafkaError):
         return error.code is ErrorCode.KAFKA_STORAGE_ERROR
     if isinstance(error, WorkerFailed):

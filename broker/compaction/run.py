@@ -67,7 +67,7 @@ class Run:
         in_thread: InThread,
         abort: Callable[[Request[None]], None],
     ) -> None:
-        """`abort` sends a request whose answer nobody waits for."""
+        """`abort` sends a request without waiting for its answer."""
         self._number = number
         self._log = log
         self._plan = plan

@@ -1,4 +1,4 @@
-"""Pure: the settings of a broker that say who may do what, and over which time it is measured how much.
+"""Pure: a broker's settings of authorization and quotas.
 
 Declarations only, a part of `broker.config.broker` that has a file of its own for its length.
 """
@@ -44,7 +44,7 @@ class AccessConfig(TierSettings):
 
     @property
     def super_principals(self) -> tuple[Principal, ...]:
-        """Who may do all; ConfigError where a text names nobody."""
+        """The super users; ConfigError for a text that is not a principal."""
         texts = [text.strip() for text in self.super_users.split(";")]
         try:
             return tuple(principal_of(text) for text in texts if text)

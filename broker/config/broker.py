@@ -42,15 +42,12 @@ RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig(CleanerSettings, ListenerConfig):
-    """The settings of one broker; `topic` holds what its topics have where they say nothing of their own.
+    """The settings of one broker; `topic` holds the defaults of its topics.
 
-    `origins` tells of each setting that was given where it was given, for DescribeConfigs and error texts.
-    `listener_values` are the settings of single listeners, by their full names (`broker.config.listeners`).
-    `changes` are those made while it runs, by resource name (`broker.config.dynamic`), `started` is what it was
-    before them.
+    `origins` has the place where each given setting was given, for DescribeConfigs and error texts.
     """
 
-    # -- who it is ----------------------------------------------------------------------------------
+    # -- identity ----------------------------------------------------------------------------------
     broker_rack: str | None = string(None, "The rack of this broker, as told to clients.")
     process_roles: tuple[str, ...] = strings(
         ("broker", "controller"),
@@ -447,7 +444,7 @@ class BrokerConfig(CleanerSettings, ListenerConfig):
 
     @property
     def advertised_endpoints(self) -> tuple[ListenerEndpoint, ...]:
-        """What clients are told; without a host or port where only the running broker knows."""
+        """The advertised listeners; without a host or port if only the running broker knows it."""
         if self.advertised_listeners is None:
             return self.endpoints
         return parse_endpoints("advertised.listeners", self.advertised_listeners)
@@ -463,7 +460,7 @@ class BrokerConfig(CleanerSettings, ListenerConfig):
 
     @property
     def console_listener(self) -> str:
-        """The name of the listener by which the web console knows its readers."""
+        """The name of the listener whose authentication the web console uses."""
         return (self.console_listener_name or self.endpoints[0].name).upper()
 
     @property

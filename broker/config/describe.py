@@ -120,7 +120,7 @@ def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> list[D
         inherited = setting.text(getattr(config.topic, attribute_of(name)))
         is_kept = REMOTE_STORAGE_KEPT in overrides
         if name == "remote.storage.enable" and "compact" in policy and not is_kept:
-            inherited = "false"  # Compacted topics are tables only if they say so.
+            inherited = "false"  # Compacted topics are tables only if they set it.
         synonyms: tuple[Synonym, ...] = ()
         if setting.synonyms:
             synonyms = _broker_synonyms(config, setting, setting.synonyms[0][0], inherited)

@@ -65,7 +65,7 @@ def protocols_of(endpoints: Sequence[ListenerEndpoint], protocol_map: str) -> Ma
 
 
 def overrides_of(text: str) -> dict[str, int]:
-    """The limits of max.connections.per.ip.overrides by host or address; ConfigError says what is wrong."""
+    """The limits of max.connections.per.ip.overrides by host or address. Raises ConfigError."""
     found: dict[str, int] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
         host, colon, count = item.rpartition(":")

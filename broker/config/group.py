@@ -14,7 +14,7 @@ from functools import cache
 from broker.config.broker import BrokerConfig
 from kafka_ds.process.settings import ConfigError, Setting, Value, attribute_of, settings_of
 
-# Of the broker's settings, under these names after `group.`; what they say there holds here, too.
+# Of the broker's settings, under these names after `group.`; their values hold here, too.
 _NAMES = ("consumer.heartbeat.interval.ms", "consumer.session.timeout.ms")
 
 
@@ -29,7 +29,7 @@ def group_settings() -> Mapping[str, Setting]:
 
 
 def inherited(config: BrokerConfig, setting: Setting) -> Value:
-    """What a group has that says nothing of its own."""
+    """The defaults of a group."""
     value: Value = getattr(config, attribute_of(setting.synonyms[0][0]))
     return value
 

@@ -1,4 +1,4 @@
-"""Pure: the settings of a broker that say how its listeners are secured: TLS, SASL, limits of connections.
+"""Pure: a broker's settings of its listeners' security: TLS, SASL, limits of connections.
 
 - The declarations are a part of `broker.config.broker`, in a file of their own for their length.
 - A setting of one listener alone is called `listener.name.<listener>.<setting>`, with the listener's name in lower
@@ -202,7 +202,7 @@ def names_of(listener: str, base: str, mechanism: str | None = None) -> list[str
 
 
 def check_listener_value(name: str, value: Value) -> None:
-    """What the declaration of a setting cannot say; ConfigError names it."""
+    """Rules beyond the declaration of a setting; ConfigError names it."""
     if name.endswith("ssl.principal.mapping.rules"):
         try:
             parse_rules(str(value))

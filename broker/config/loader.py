@@ -106,7 +106,7 @@ def from_given(given: Mapping[str, tuple[str, str]]) -> BrokerConfig:
 
 
 def _forget(config: BrokerConfig, wrong: Iterable[str]) -> None:
-    """Delete what these settings should have given, so that nothing is said that comes of a default in their place."""
+    """Delete the values of these settings, so that no error is reported about a default in their place."""
     for name in wrong:
         if listener_key(name) is not None:
             _delete(config, "listener_values")
@@ -205,7 +205,7 @@ def _topic_defaults(values: Mapping[str, Value]) -> LogConfig:
 
 
 def _contradictions(config: BrokerConfig, *, is_whole: bool) -> Iterator[ConfigError]:
-    """What no single setting can say about itself; of each subject the first, and none that needs a wrong setting."""
+    """Rules between settings; of each subject the first, and none that needs a wrong setting."""
     subjects: tuple[Callable[[BrokerConfig], None], ...] = (
         _check_places,
         _check_reach,
@@ -383,7 +383,7 @@ def _check_groups(config: BrokerConfig) -> None:
 
 
 def _check_topic(topic: LogConfig) -> None:
-    """Rules that no pair of bounds can say (KIP-390), and those between settings (KIP-405)."""
+    """Rules that no pair of bounds can express (KIP-390), and those between settings (KIP-405)."""
     if topic.compression_gzip_level == 0:
         raise ConfigError("compression.gzip.level=0 is neither -1 nor one of 1 to 9")
     for name, replicas in (
@@ -453,7 +453,7 @@ def topic_config(config: BrokerConfig, overrides: Mapping[str, str]) -> LogConfi
     topic = replace(config.topic, **parsed)
     is_said = "remote_storage_enable" in parsed or REMOTE_STORAGE_KEPT in overrides
     if topic.is_compacted and not is_said:
-        # Such a table holds every record for good, and compaction waits for it: whoever wants that says so.
+        # Such a table holds every record for ever, and compaction waits for it: so it must be set explicitly.
         topic = replace(topic, remote_storage_enable=False)
     if topic.remote_storage_enable and not config.remote_log_storage_system_enable:
         raise ConfigError(
@@ -463,7 +463,7 @@ def topic_config(config: BrokerConfig, overrides: Mapping[str, str]) -> LogConfi
     return topic
 
 
-# Sets of settings that topics have of their own; beyond, all begin anew.
+# Cached sets of topics' own settings; beyond, the cache is cleared.
 LOG_CONFIGS_MAX = 1_000
 
 
@@ -487,7 +487,7 @@ class LogConfigs:
         return made
 
     def committed(self, config: BrokerConfig, topic_overrides: Mapping[str, str]) -> LogConfig:
-        """The same of what stands in the metadata: what only a later release knows has no effect here, as in Kafka.
+        """The same for the metadata's settings: those of a later release have no effect here, as in Kafka.
 
         While brokers are upgraded one after the other, or go back, the settings are those of whoever allowed them.
         """

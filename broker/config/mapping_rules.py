@@ -55,7 +55,7 @@ class Rule:
 
 
 def parse_rules(text: str) -> tuple[Rule, ...]:
-    """The rules of a setting's text; ValueError says what is wrong with it."""
+    """The rules of a setting's text; ValueError describes what is wrong."""
     rules: list[Rule] = []
     position = 0
     while position < len(text):

@@ -16,7 +16,7 @@ _HEX_DIGITS = 4
 
 
 class PropertiesError(Exception):
-    """A line that is no property; its text says what is wrong, `line` where."""
+    """A line that is not a property; its text describes what is wrong, `line` is its number."""
 
     def __init__(self, reason: str, line: int) -> None:
         super().__init__(reason)

@@ -1,4 +1,4 @@
-"""Shell: who looks at the console: the principal that its listener would make of the same client.
+"""Shell: the console's logins: the principal that its listener would give the same client.
 
 With SASL one logs in by name and password or by a token, which the listener's own mechanisms check; nothing of them is
 kept. What the browser then shows is a random cookie that scripts do not see and other sites do not send. It holds until
@@ -42,22 +42,22 @@ _TOKEN_BYTES = 32
 
 
 class LoginNeeded(Exception):
-    """Nobody knows who asks."""
+    """The reader is unknown."""
 
 
 class LoginFailed(Exception):
-    """The name or the password is wrong, the token is not good, or the certificate is nobody's."""
+    """A wrong name or password, an invalid token, or a certificate without a user."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Login:
-    """That somebody has shown who they are, and by what."""
+    """A successful login, and its mechanism."""
 
     user: str
     mechanism: str
     known: object = field(repr=False)
     ends_ms: int | None
-    """None: for good."""
+    """None: no limit."""
 
     def holds(self, security: ListenerSecurity) -> bool:
         """Whether the user is still known by the same."""
@@ -94,13 +94,13 @@ class Logins:
         self._tries: set[asyncio.Task[_Login | None]] = set()
 
     def stop(self) -> None:
-        """Let nobody in any more."""
+        """Accept no more logins."""
         self._thread.stop()
         for each in self._tries:
             each.cancel()
 
     def principal_of(self, request: HttpRequest, security: ListenerSecurity | None) -> Principal:
-        """Who asks. Raises LoginNeeded, LoginFailed."""
+        """The principal of a request. Raises LoginNeeded, LoginFailed."""
         if security is None:
             return ANONYMOUS
         if not security.uses_sasl:
@@ -189,14 +189,14 @@ class Logins:
 
 
 def _checked(security: ListenerSecurity, shown: JaasEntry, now_ms: int) -> _Login | None:
-    """By the first mechanism that knows this password or token."""
+    """By the first mechanism that accepts this password or token."""
     offered = security.offered
     for mechanism, each in offered.items():
         if (mechanism == OAUTHBEARER) != ("token" in shown.options):
             continue
         machine = SaslServer(offered)
         client = client_mechanism(mechanism, shown, nonce=secrets.token_hex(_NONCE_BYTES))
-        # Nothing is known of a token's user: who has one keeps it until its end.
+        # A token's user cannot be looked up: the login lasts until the token's end.
         known = each.known(shown.options.get("username", ""))
         try:
             machine.handshake(mechanism, 1)

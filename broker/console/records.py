@@ -34,7 +34,7 @@ HEADER_BYTES_MAX = 256
 SHOWN_BYTES_MAX = 1 << 20
 UNPACKED_BYTES_MAX = 16 << 20
 RECORD_BYTES_MIN = 64
-"""What a record counts for at least: walking over a small one takes its time, too."""
+"""The least size that a record counts for: reading a small one takes time, too."""
 
 _LEFT_OUT = "left_out"
 
@@ -105,7 +105,7 @@ class RecordsPage:
         return rows
 
     def _rows(self, batch: Batch) -> Iterator[Row]:
-        """Those of one batch; the last one may say what is left out behind it."""
+        """Those of one batch; the last one may report what is left out behind it."""
         position, header = batch
         offset = self._offset
         if header.is_control or any(
@@ -142,11 +142,11 @@ class RecordsPage:
 
 
 class _Spent(Exception):
-    """A page has unpacked as much as it may."""
+    """A page has decompressed as much as it may."""
 
 
 class _Budget:
-    """What a page may still unpack."""
+    """What a page may still decompress."""
 
     def __init__(self) -> None:
         self.left = UNPACKED_BYTES_MAX
@@ -208,7 +208,7 @@ class _Cursor:
         return bytes(kept)
 
     def field(self, kept_max: int) -> Field:
-        """A length and so many bytes, cut."""
+        """A length and so many bytes, truncated."""
         length = self.varint(32)
         return None if length == -1 else field_of(self.read(length, kept_max), length)
 
@@ -250,7 +250,7 @@ def _shown_bytes(row: Row) -> int:
 def field_of(shown: bytes, size: int) -> Field:
     """The first bytes of a field of this size in words, and whether they are hexadecimal."""
     try:
-        # What is cut off in the middle of a character is text, too.
+        # A text truncated within a character is text, too.
         text = shown.decode("utf-8", "strict" if size == len(shown) else "ignore")
         is_hex = size != len(shown) and len(text.encode()) < len(shown) - 3
     except UnicodeDecodeError:

@@ -78,7 +78,7 @@ class Console:
         self._files: dict[str, HttpResponse] = {}
 
     def bind(self, network: Network, port: int) -> None:
-        """Takes the port; nobody is served before `serve`."""
+        """Binds the port; clients are served from `serve` on."""
         self._server.bind(network, self._host, port, f"console.port={port}")
         folder = Path(__file__).parent
         for path, (name, content_type) in _FILES.items():
@@ -104,7 +104,7 @@ class Console:
             log.info("the console is at %s://%s:%d/", scheme, *self.address)
 
     async def stop(self) -> None:
-        """Accepts nobody any more."""
+        """Accepts no more connections."""
         await self._server.stop()
         self._logins.stop()
         self._views.stop()
@@ -202,7 +202,7 @@ async def _json(content: Any, status: str = "200 OK", *, cookie: str | None = No
 
 
 async def _encoded(content: Any) -> str:
-    """A few rows at a time: the encoder gives way to nobody, in a thread neither, and a topic may be a long list."""
+    """A few rows at a time: the encoder never yields, in a thread neither, and topics may be many."""
     if isinstance(content, dict):
         fields = [f"{_dumps(name)}:{await _encoded(value)}" for name, value in content.items()]
         return "{" + ",".join(fields) + "}"

@@ -1,4 +1,4 @@
-"""Shell: threads of the console's own, one for each kind of work, so that nobody who looks takes those of the broker.
+"""Shell: the console's own threads, one for each kind of work, so that readers do not take the broker's.
 
 A browser that hangs up takes back what has not begun; what has begun keeps its thread to its end.
 """

@@ -134,7 +134,7 @@ class Views:
                     "endpoints": [
                         f"{e.listener}://{e.host}:{e.port}"
                         for e in each.endpoints
-                        # Metadata and DescribeCluster tell no other.
+                        # Metadata and DescribeCluster have no other.
                         if e.listener == context.listener or is_operator
                     ],
                     "is_controller": each.broker_id == image.controller_id,
@@ -258,7 +258,7 @@ class Views:
         return topic
 
     def _replica_row(self, context: RequestContext, topic: str, number: int) -> Row:
-        """What a replica on this broker knows; nothing where there is none."""
+        """What a replica on this broker knows; nothing without one."""
         replica = self._node.replica_manager.replica(topic, number)
         if replica is None:
             return {}
@@ -283,7 +283,7 @@ class Views:
         log, tier = replica.log, self._node.tier
         if not log.config.remote_storage_enable:
             return log.log_start_offset, None
-        # What is copied; followers know only what was looked at since, up to a minute later.
+        # What is copied; followers know only what was checked since, up to a minute later.
         end = tier.tiered_end(log.topic_id, log.partition) if tier is not None else None
         return log.log_start_offset, log.highest_offset_in_remote_storage if end is None else end
 

@@ -68,7 +68,7 @@ def predicates(kind: TableKind, places: Places) -> Iterator[str]:
 
 
 def purge(store: Store, folder: str, kind: TableKind, paths: Set[str]) -> bool:
-    """OPTIMIZE the partitions of a table that have these files, which are written anew without deleted rows.
+    """OPTIMIZE the partitions of a table that have these files, which are rewritten without deleted rows.
 
     Files are merged with others; where there is none to merge with, all of a partition are sorted. Whether any was
     written.
@@ -128,7 +128,7 @@ class RemovedFiles:
 
 
 def rewrite_residue(store: Store, path: str, places: Places) -> bool:
-    """Write a residue file anew without the records at these places, which are its own; whether any was taken out."""
+    """Rewrite a residue file without the records at these places, which are its own; whether any was removed."""
     size = store.size(path)
     if size is None:
         return False
@@ -138,7 +138,7 @@ def rewrite_residue(store: Store, path: str, places: Places) -> bool:
         )
         before = {each: residue.batch(each) for each in residue.header.batches}
     except (CorruptResidue, FileNotFoundError):
-        return False  # The next search says so.
+        return False  # The next search reports it.
     offsets = set(places.get(residue.header.partition, np.empty(0)).tolist())
     after = {place: _without(data, offsets) for place, data in before.items()}
     batches = [

@@ -1,4 +1,4 @@
-"""Shell: an SQL condition on the columns of a topic's table, which DuckDB tells of rows from any file.
+"""Shell: an SQL condition on the columns of a topic's table, which DuckDB evaluates on rows of any file.
 
 A condition that is null does not hold. Nothing is downloaded, and no file is read by the condition.
 """

@@ -64,7 +64,7 @@ HURRIED: Final = {
 POLL_S: Final = 1.0
 # Rounds in which nothing happens and nothing is waited for.
 IDLE_ROUNDS: Final = 3
-# What was written that recently may be somebody's who is still at it.
+# A file that was written so recently may be in use by a writer.
 YOUNG_MS: Final = 5 * 60 * 1000
 # A broker may still write what it has read from the table before rows were deleted.
 SETTLES_S: Final = 2.0
@@ -83,7 +83,7 @@ class Account:
     """The most that was in a place at once, by place and kind."""
     left: list[Finding] = field(default_factory=list)
     unsearched: list[str] = field(default_factory=list)
-    """Where nobody could look, and why."""
+    """Places that could not be searched, and why."""
     files: int = 0
 
     @property
@@ -107,7 +107,7 @@ class Erasure:
         say: Say,
         advance: Callable[[int], object] = lambda files: None,
     ) -> None:
-        """`advance` is told of files that were searched."""
+        """`advance` is called with the number of searched files."""
         self._cluster = cluster
         self._admin = Admin(cluster)
         self._store = store
@@ -225,7 +225,7 @@ class Erasure:
         ]
 
     def _check_topic(self) -> None:
-        """Raises Unsettled where there is no such topic any more."""
+        """Raises Unsettled if the topic no longer exists."""
         if not self._is_there():
             name = self._topic.name
             raise Unsettled(f"topic {name} was deleted meanwhile: nothing more is done")
@@ -329,7 +329,7 @@ class Erasure:
         return acted
 
     def _goes_on(self, folder: str, found: Sequence[Finding], problem: str) -> bool:
-        """Whether a commit that failed is worth waiting: mostly somebody else's was first. Else it is for Spark."""
+        """Whether a failed commit is worth waiting: usually another writer was first. Else it is for Spark."""
         time.sleep(POLL_S)
         if _UNSUPPORTED not in problem:
             return True
@@ -452,7 +452,7 @@ def _stays(finding: Finding) -> bool:
 
 
 def _is_young(finding: Finding) -> bool:
-    """Whether somebody may be writing a file, or be about to commit it."""
+    """Whether another writer may be writing a file, or be about to commit it."""
     return finding.kind in (OLD, UNREADABLE) and finding.modified_ms > time.time() * 1000 - YOUNG_MS
 
 

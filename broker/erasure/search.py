@@ -48,7 +48,7 @@ UNREADABLE: Final = "cannot be read"
 
 # Magic, checksum and length of the header, before a cached chunk's header and batches.
 _CACHE_HEAD: Final = 16
-# Batches are unpacked as a whole, and may then be many times as large.
+# Batches are decompressed as a whole, and may then be many times as large.
 _SLICE_BYTES: Final = 4 << 20
 _BATCH_ROWS: Final = 8192
 # Also what damaged batches may say.
@@ -74,7 +74,7 @@ class Finding:
     places: Places = field(default_factory=dict)
     note: str = ""
     is_of_topic: bool = False
-    """Whether these places are the topic's for certain: not a former topic's, nor what a typed table says."""
+    """Whether these places are the topic's for certain: not a former topic's, nor known only from a typed table."""
     modified_ms: int = 0
     """When the file was written, of tables' files."""
 
@@ -100,11 +100,11 @@ class TimeIsUp(Exception):
 
 
 class CutBatch(Exception):
-    """Bytes that are no whole batch, so that nobody knows what follows."""
+    """Bytes that are no whole batch, so that what follows cannot be read."""
 
 
 class Search:
-    """Searches what it is told to, and remembers what need not be searched again."""
+    """Searches places, and remembers those that need not be searched again."""
 
     def __init__(self, wanted: WantedRecords) -> None:
         self._wanted = wanted
@@ -115,7 +115,7 @@ class Search:
         self.deadline = float("inf")
         """By `time.monotonic()`: no other file is begun after it."""
         self.advance: Callable[[int], object] = lambda files: None
-        """Is told of each file that was read."""
+        """Called with each file that was read."""
 
     def places_changed(self) -> None:
         """More places are wanted, by which typed tables are searched."""
@@ -350,7 +350,7 @@ def _files(folder: str) -> list[Path]:
 
 
 def slices_of(file: int, start: int) -> Iterator[bytes]:
-    """Whole batches, many at a time. The file may grow or be cut meanwhile.
+    """Whole batches, many at a time. The file may grow or be truncated meanwhile.
 
     Raises CutBatch at the end where there is more: a damaged length would hide all that follows.
     """

@@ -96,9 +96,9 @@ def write(store: Store, topic: str, unfinished: Unfinished) -> None:
 
 
 def release(store: Store, topic: str, unfinished: Unfinished, *, is_done: bool) -> None:
-    """The run ends, and nothing of the topic's settings is changed any more. Raises Unsettled as `write` does.
+    """The run ends, and none of the topic's settings is changed any more. Raises Unsettled as `write` does.
 
-    Places are kept unless all is done: another run finds rows by them that nothing else tells of.
+    Places are kept unless all is done: another run finds rows by them that nothing else names.
     """
     write(store, topic, unfinished)
     places = {} if is_done else unfinished.places

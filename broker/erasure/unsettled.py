@@ -32,7 +32,7 @@ _HOW = "settle that first (docs/how-to/repair-the-lake.md)"
 
 
 class Unsettled(KafkaDsError):
-    """Nothing may be erased now; the message says why."""
+    """Nothing may be erased now; the message has the reason."""
 
 
 def snapshot_of(store: Store, folder: str, topic_id: bytes | None) -> TableSnapshot:
@@ -75,7 +75,7 @@ def check_places(snapshot: TableSnapshot, places: Places) -> None:
     for partition, offsets in places.items():
         end = snapshot.tiered_end(partition)
         times = np.zeros(len(offsets), np.int64)
-        # Also rows behind a deletion vector: of two of the same offset nobody knows which was the record.
+        # Also rows behind a deletion vector: of two of the same offset it is unknown which was the record.
         for there in _offsets_beside(snapshot, partition, offsets):
             at = np.searchsorted(offsets, there).clip(max=len(offsets) - 1)
             np.add.at(times, at[offsets[at] == there], 1)

@@ -49,7 +49,7 @@ class Summary(NamedTuple):
 
 # Metric, values of its labels (an empty one leaves the label out), value.
 Sample: TypeAlias = tuple[Metric, tuple[str, ...], "float | Summary"]
-# Asked at each reading. It is read in parts, between which the broker goes on: it walks over copies.
+# Read each time. Reading is done in parts, between which the broker goes on: it iterates over copies.
 Source: TypeAlias = Callable[[], Iterable[Sample]]
 
 _DECLARED: dict[str, Metric] = {}

@@ -1,4 +1,4 @@
-"""Shell: what a broker knows of who may do what, put together: ACLs, quotas, credentials, as the metadata have them.
+"""Shell: a broker's security, put together: ACLs, quotas, credentials, as the metadata have them.
 
 Wiring only. Without `authorizer.class.name` there is no authorizer, and everybody may do all.
 """
@@ -43,7 +43,7 @@ class Security:
         new_uuid: Callable[[], bytes],
         address_rates: AddressRates,
     ) -> None:
-        """`address_rates` are those of who lets connections in."""
+        """`address_rates` are those of the acceptors."""
         self._image = image
         self._address_rates = address_rates
         self.authorizer = _authorizer(config)
@@ -64,7 +64,7 @@ class Security:
         )
 
     async def start(self) -> None:
-        """Take what the metadata say now."""
+        """Apply the present metadata."""
         self._apply_acls()
         self._apply_quotas()
         await self.credentials.start()

@@ -1,4 +1,4 @@
-"""Shell: the authenticator of a connection with SASL: nothing passes before its client has said who it is.
+"""Shell: the authenticator of a connection with SASL: nothing passes before its client has authenticated.
 
 As in Apache Kafka only ApiVersions, SaslHandshake and SaslAuthenticate are answered before that; a session that is over
 closes the connection unless its client authenticates again (KIP-368). A failed client is answered after
@@ -153,7 +153,7 @@ class Authentication:
         return waiting
 
     def _end_if_authenticated(self) -> None:
-        """Lets the client in, if it has just shown who it is."""
+        """Admits the client, if it has just authenticated."""
         machine = self.machine
         if machine.phase is not SaslState.DONE:
             return

@@ -172,7 +172,7 @@ class Connections:
     # -- coming and going ---------------------------------------------------------------------------
 
     def admit(self, connection: Connection) -> str | None:
-        """Takes a connection in, or says why not."""
+        """Accepts a connection, or returns why not."""
         refusal = self.limits.refusal(connection.host, connection.listener)
         if refusal is not None:
             self.metrics.connections_refused += 1
@@ -262,7 +262,7 @@ class Connections:
             self.record_unsent(connection, size_bytes)
 
     def _tick(self) -> None:
-        """Counts on, closes who was silent for the idle time, lets go of memory that nobody used."""
+        """Periodic work: closes connections after the idle time, frees unused memory."""
         idle_ms = self._config.connections_max_idle_ms
         seconds = (
             max(idle_ms / 1000 / TICKS_PER_IDLE_TIME, TICK_SECONDS_MIN) if idle_ms >= 0 else 60.0
@@ -406,7 +406,7 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = f"{self.host}:{name[1]}"
 
     def _know(self, security: ListenerSecurity | None) -> str | None:
-        """Takes the holder of the certificate for the user, where none comes by SASL; why that is nobody."""
+        """Takes the certificate's holder as the user, without SASL; returns why that fails."""
         if security is None or security.uses_sasl:
             return None
         principal = security.principal_of(self._transport.get_extra_info("peercert"))
@@ -452,7 +452,7 @@ class Connection(asyncio.BufferedProtocol):
             self._serve()
         elif self._assembler.needs_room:
             self._regulate()
-        # What was in front of it counts first: where that was the end, nobody looks at what follows.
+        # What came before it counts first: if that closed the connection, the rest is ignored.
         if error is not None and not self._is_closed and not self._reached_end:
             if self.authenticator is not None:
                 self.authenticator.on_malformed()
@@ -460,7 +460,7 @@ class Connection(asyncio.BufferedProtocol):
             self._close_if_done()
 
     def eof_received(self) -> bool:
-        """Keeps the way out open while there is something left to say."""
+        """Keeps the sending side open while there is something left to send."""
         self._reached_end = True
         if not self._assembler.is_between_frames:
             log.debug("%s disconnected in the middle of a request", self.peer)
@@ -480,7 +480,7 @@ class Connection(asyncio.BufferedProtocol):
     def authenticated(
         self, principal: Principal, handle: Callable[..., Answer | Waiting] | None
     ) -> None:
-        """The client has said who it is; with `handle` there is nothing more to ask of it."""
+        """The client has authenticated; with `handle` nothing more is asked of it."""
         self.principal = principal
         self._assembler.size_max = self._all.request_bytes_max
         self._assembler.is_exempt = False
@@ -670,7 +670,7 @@ class Connection(asyncio.BufferedProtocol):
     def _unmute(self) -> None:
         loop = asyncio.get_running_loop()
         if loop.time() < self._muted_until_s and not self._is_closed:
-            # An answer behind the first had told it a longer time. (A timer may come a little early.)
+            # An earlier answer had a longer time. (A timer may come a little early.)
             loop.call_at(self._muted_until_s, self._unmute)
             return
         self._is_muted = False

@@ -57,11 +57,11 @@ class ConnectionLimits:
 
     @property
     def is_full(self) -> bool:
-        """Whether somebody of another listener has to go for one that comes by the protected one."""
+        """Whether a connection of another listener is closed for one on the protected listener."""
         return self.total >= self.settings.connections_max
 
     def opened(self, host: str, listener: str) -> None:
-        """One more is there."""
+        """Count one more."""
         self.total += 1
         self._of_host[host] += 1
         self._of_listener[listener] += 1

@@ -39,7 +39,7 @@ Answer: TypeAlias = list[Any] | None
 
 
 class Throttled(list[Any]):
-    """An answer after which its connection is muted for a while (KIP-219); without parts if nobody awaits it."""
+    """An answer after which its connection is muted for a while (KIP-219); without parts if the client awaits none."""
 
     __slots__ = ("throttle_ms",)
 
@@ -61,7 +61,7 @@ class Waiting(NamedTuple):
 
 
 class Unanswerable(Exception):
-    """A failure of a request whose answer nobody awaits: the connection is closed."""
+    """A failure of a request without an answer: the connection is closed."""
 
 
 class Dispatcher:
@@ -208,7 +208,7 @@ def _failure(
     request: Any,
     error: BaseException,
 ) -> list[Any]:
-    """The encoded response that says what went wrong, or Unanswerable."""
+    """The encoded response with the error, or Unanswerable."""
     if isinstance(error, KafkaError):
         code, message = error.code, error.message
     else:

@@ -102,11 +102,11 @@ class HttpServer:
                 ssl=context,
                 ssl_handshake_timeout=REQUEST_SECONDS_MAX,
             )
-        except OSError as error:  # browsers hang up on certificates that they do not know
+        except OSError as error:  # Browsers hang up on unknown certificates.
             log.debug("TLS handshake with a browser failed: %s", error)
 
     async def stop(self) -> None:
-        """Accepts nobody any more."""
+        """Accepts no more connections."""
         if self._listener is not None:
             await self._listener.close()
         for task in self._shaking_hands:
@@ -184,7 +184,7 @@ class _Exchange(asyncio.Protocol):
     async def _answer(self, request: HttpRequest) -> None:
         try:
             response = await self._server.answer(request)
-        except Exception:  # a mistake of ours must not leave who asks waiting
+        except Exception:  # A bug must not leave the client waiting.
             log.exception("unexpected error while serving %s", request.path)
             response = HttpResponse(status="500 Internal Server Error")
         self._reply(response, with_body=request.method != "HEAD")

@@ -25,7 +25,7 @@ RESOLVE_SECONDS_MAX = 5.0
 
 
 async def limits_in_force(config: BrokerConfig) -> LimitSettings:
-    """The limits that are in force, with those of hosts that have names; ConfigError says what is wrong."""
+    """The current limits, with those of named hosts. Raises ConfigError."""
     found = limit_settings(config)
     overrides = overrides_of(config.max_connections_per_ip_overrides)
     named = {host: count for host, count in overrides.items() if _address(host) is None}
@@ -78,7 +78,7 @@ def _address(host: str) -> str | None:
 
 
 async def _addresses_of(host: str) -> set[str]:
-    """Of a host by its name; none where nobody knows it, which must not keep a broker from its work."""
+    """The addresses of a host name; none if it cannot be resolved, which must not stop the broker."""
     lookup = asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     try:
         found = await asyncio.wait_for(lookup, RESOLVE_SECONDS_MAX)

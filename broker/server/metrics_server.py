@@ -40,7 +40,7 @@ class MetricsServer:
             log.info("metrics are at http://%s:%d/metrics", *self.address)
 
     async def stop(self) -> None:
-        """Accepts nobody any more."""
+        """Accepts no more connections."""
         await self._server.stop()
 
     async def _answer(self, request: HttpRequest) -> HttpResponse:

@@ -60,7 +60,7 @@ class Server:
         self._listeners: list[tuple[ListenerEndpoint, BoundListener]] = []
 
     def bind(self, network: Network) -> None:
-        """Takes the ports, before anybody can be served: a port in use is found out first."""
+        """Binds the ports, before clients are served: a port in use is found first."""
         for endpoint in self._config.endpoints:
             listener = bind(network, endpoint.host, endpoint.port, _setting(endpoint))
             self._listeners.append((endpoint, listener))
@@ -119,7 +119,7 @@ def own_host() -> str:
 
 
 def bind(network: Network, host: str, port: int, setting: str) -> BoundListener:
-    """Takes a port, which `setting` asks for; ConfigError says what is in the way."""
+    """Binds a port, for `setting`. Raises ConfigError."""
     try:
         return network.bind(host or _ANY_HOST, port)
     except OSError as error:

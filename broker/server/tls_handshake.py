@@ -46,7 +46,7 @@ class TlsHandshake:
         try:
             name = accepted.getpeername()
         except OSError:
-            accepted.close()  # It was gone before anybody looked.
+            accepted.close()  # Closed before the handshake began.
             return
         self._connection = new_connection()
         self._connection.set_peer(self, name)
@@ -123,7 +123,7 @@ class TlsHandshake:
 
 
 def _reason(error: BaseException) -> str:
-    """What OpenSSL says, without the place in its sources; it has odd words for a client without TLS."""
+    """OpenSSL's reason, without the place in its sources; it has odd words for a client without TLS."""
     if isinstance(error, ssl.SSLError) and error.reason:
         said = error.reason.lower().replace("_", " ")
         return f"the client does not speak it ({said})" if error.reason in _NO_TLS else said

@@ -1,4 +1,4 @@
-"""Shell: a listener's TLS whose clients are told why their handshake fails, by TLS's own alert.
+"""Shell: a listener's TLS that sends clients the reason of a failed handshake, by TLS's own alert.
 
 asyncio and uvloop drop a connection whose handshake has failed together with the alert that OpenSSL has made for it, so
 that the client learns nothing and asks again. Here such a handshake looks as if it waited for more: the event loop

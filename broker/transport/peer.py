@@ -29,7 +29,7 @@ UNANSWERED_MAX = 100
 
 
 class PeerUnreachable(ConnectionError):
-    """The other broker cannot be reached, has gone, is late, or does not speak our protocol."""
+    """The other broker cannot be reached, has gone, is late, or does not speak the protocol."""
 
 
 class PeerLate(PeerUnreachable):
@@ -134,7 +134,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         return self._why_closed is None
 
     def version_of(self, request: type) -> int:
-        """The highest version of a request that both sides speak.
+        """The highest version of a request that both sides support.
 
         APIs between brokers need not be advertised, as ApiVersions is for clients: for these it is our highest.
 
@@ -179,7 +179,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._go_on()
         return await future
 
-    # -- who we are -----------------------------------------------------------------------------
+    # -- login ----------------------------------------------------------------------------------
 
     async def _shake_hands(self) -> None:
         self._handshake = self._loop.create_future()
@@ -244,7 +244,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.fail("closed by us")
 
     def fail(self, why: str) -> None:
-        """Ends the connection, once, with the reason that all who wait are told."""
+        """Ends the connection, once, with the reason for all waiting callers."""
         if self._why_closed is not None:
             return
         self._why_closed = why

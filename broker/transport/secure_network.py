@@ -39,7 +39,7 @@ class SecureNetwork:
     def __init__(
         self, network: Network, config: BrokerConfig, current: Callable[[], BrokerConfig]
     ) -> None:
-        """ConfigError: nobody can log in so. Keys are those of `current`, whenever a connection is made.
+        """ConfigError: this login cannot work. Keys are those of `current`, whenever a connection is made.
 
         That they can be read is for the listener to find out, which has the same (`ListenerSecurity`).
         """
@@ -49,7 +49,7 @@ class SecureNetwork:
         self._config = current
         self._mechanism = str(config.sasl_mechanism_inter_broker_protocol)
         self._entry: JaasEntry | None = None
-        # Where it was said already: it is tried again several times a second.
+        # Logged once: it is tried again several times a second.
         self._refused_at: set[tuple[str, int]] = set()
         if self._protocol.startswith("SASL"):
             self._entry = self._login(config)
@@ -60,11 +60,11 @@ class SecureNetwork:
     async def connect(
         self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> tuple[asyncio.Transport, Any]:
-        """As the seam's, encrypted; who calls says how long it may take."""
+        """As the seam's, encrypted; the caller sets the timeout."""
         if not self._protocol.endswith("SSL"):
             return await self._network.connect(protocol_factory, host, port)
         loop = asyncio.get_running_loop()
-        # Read anew each time, in a thread: such connections are few, and keys change.
+        # Read each time, in a thread: such connections are few, and keys change.
         try:
             context = await loop.run_in_executor(None, self._context)
         except ConfigError as error:
@@ -89,7 +89,7 @@ class SecureNetwork:
 
     @property
     def has_login(self) -> bool:
-        """Whether brokers say who they are by SASL."""
+        """Whether brokers authenticate by SASL."""
         return self._entry is not None
 
     def _login(self, config: BrokerConfig) -> JaasEntry:
@@ -105,7 +105,7 @@ class SecureNetwork:
         return names_of(self._listener, JAAS, self._mechanism)[0]
 
     async def exchange(self) -> tuple[str, ClientMechanism]:
-        """The mechanism, and what this broker says by it, for one login.
+        """The mechanism, and this broker's messages for one login.
 
         Raises:
             ConnectionError: the file of its token cannot be read.
@@ -124,7 +124,7 @@ class SecureNetwork:
         )
 
     def refused(self, host: str, port: int, refusal: SaslRefused) -> str:
-        """What it means that a broker does not let this one in; a human being has to mend it, so it is logged once."""
+        """Log a refused login of this broker, once: an operator has to fix it."""
         why = f"it does not let this broker in by {self._setting}: {refusal}"
         if refusal.cause != "credentials":
             why = f"it does not offer {self._mechanism}"

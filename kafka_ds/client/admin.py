@@ -85,7 +85,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerDescription:
-    """A broker, and whether it is fenced (None where the cluster does not say)."""
+    """A broker, and whether it is fenced (None if the cluster does not report that)."""
 
     node_id: int
     host: str
@@ -96,7 +96,7 @@ class BrokerDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterDescription:
-    """The brokers, and which of them is the controller (-1: nobody)."""
+    """The brokers, and the controller's id (-1: none)."""
 
     cluster_id: str
     controller_id: int
@@ -105,7 +105,7 @@ class ClusterDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionDescription:
-    """Who leads a partition (-1: nobody), who has it, and who is in sync."""
+    """A partition's leader (-1: none), replicas and ISR."""
 
     partition: int
     leader: int
@@ -213,7 +213,7 @@ class Admin:
     # -- the cluster ----------------------------------------------------------------------------
 
     def describe_cluster(self) -> ClusterDescription:
-        """The brokers, fenced ones included where the cluster tells of them (KIP-1073)."""
+        """The brokers, fenced ones included if the cluster reports them (KIP-1073)."""
 
         def attempt() -> ClusterDescription:
             request = DescribeClusterRequest(
@@ -286,7 +286,7 @@ class Admin:
         configs: Mapping[str, str] | None = None,
         validate_only: bool = False,
     ) -> None:
-        """Create it, or only say whether that could be done."""
+        """Create it, or only check whether that is possible."""
         topic = CreatableTopic(
             name=name,
             num_partitions=partitions,
@@ -331,7 +331,7 @@ class Admin:
                 request = DeleteTopicsRequest(topic_names=[name], timeout_ms=self._timeout_ms)
             answer = connection.call(request, DeleteTopicsResponse)
             for result in answer.responses:
-                # Retriable for a reader; who deletes it is told at once.
+                # Retriable for a reader; a deleting client gets it at once.
                 if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise TopicGone(f"there is no topic {name}")
                 _check(result.error_code, result.error_message or f"topic {name}")
@@ -350,7 +350,7 @@ class Admin:
     def topic_settings(
         self, topics: Collection[str], names: Collection[str]
     ) -> dict[str, dict[str, str | None]]:
-        """The values of these settings by topic, of topics that are there and whose settings the user may see.
+        """The values of these settings by topic, of existing topics whose settings the user may see.
 
         A setting that brokers lack is missing.
         """
@@ -375,7 +375,7 @@ class Admin:
         return self._cluster.persist("settings of topics", attempt) if wanted else {}
 
     def describe_broker_configs(self, node_id: int) -> list[ConfigEntry]:
-        """All settings of a broker, as that broker tells them."""
+        """All settings of a broker, from that broker."""
 
         def attempt() -> list[ConfigEntry]:
             connection = self._cluster.connection(self._cluster.addresses()[node_id])

@@ -73,7 +73,7 @@ _ABSENT: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leader:
-    """Who leads a partition (-1: nobody), and since which epoch."""
+    """A partition's leader (-1: none), and its epoch."""
 
     node_id: int
     epoch: int
@@ -91,7 +91,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetAnswer:
-    """What a leader says to a question about offsets; ``offset`` is -1 where no record is young enough."""
+    """A leader's answer about offsets; ``offset`` is -1 if no record is young enough."""
 
     offset: int
     leader_epoch: int
@@ -191,7 +191,7 @@ class Cluster:
     def leader_address(
         self, partition: TopicPartition, *, refresh: bool = False
     ) -> tuple[str, int]:
-        """Where the partition's leader listens, for who has connections of its own.
+        """The address of the partition's leader, for callers with connections of their own.
 
         Raises:
             TopicGone: there is no such topic or partition.
@@ -271,7 +271,7 @@ class Cluster:
         questions: Mapping[TopicPartition, int],
         isolation_level: int,
     ) -> dict[TopicPartition, OffsetAnswer]:
-        # A cluster that knows no tiers has nothing that is not local.
+        # A cluster without tiered storage has nothing that is not local.
         tiers = connection.version_of(ListOffsetsRequest) >= EARLIEST_LOCAL_VERSION
 
         def timestamp(partition: TopicPartition) -> int:

@@ -22,9 +22,9 @@ KEPT_MAX: Final = 4
 IDLE_MAX_S: Final = 60.0
 
 _LOCK = threading.Lock()
-# Clients that nobody has, and when they were given back: the longest ago first.
+# Unused clients, and when they were given back: the longest ago first.
 _KEPT: dict[ClientSettings, tuple[Cluster, float]] = {}
-# A child would speak on its parent's connections.
+# A child would use its parent's connections.
 os.register_at_fork(after_in_child=_KEPT.clear)
 
 
@@ -35,14 +35,14 @@ def pooled_cluster(settings: ClientSettings) -> Iterator[Cluster]:
     try:
         yield cluster
     except BaseException:
-        # What was under way, or what it knows, may be what went wrong.
+        # Its state may be the cause of the error.
         cluster.close()
         raise
     _release(settings, cluster)
 
 
 def close_pool() -> None:
-    """End the connections of all clients that nobody has."""
+    """End the connections of all unused clients."""
     with _LOCK:
         idle = [cluster for cluster, _ in _KEPT.values()]
         _KEPT.clear()

@@ -33,7 +33,7 @@ from kafka_ds.security.tls import TlsError, client_context
 from kafka_ds.security.tls_settings import TlsSettings
 from kafka_ds.security.token_file import TokenUnreadable, read_token
 
-# A connection that was just made is not idle, whatever the option says.
+# A new connection is not idle, whatever the option is.
 IDLE_MS_MIN = 1_000
 # X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH, which Python's ssl does not name.
 _OF_ANOTHER_HOST = (62, 64)
@@ -118,7 +118,7 @@ class Connection:
             raise self._ended(problem) from None
 
     def _authenticate(self) -> None:
-        """Say who we are, in as many steps as the mechanism has."""
+        """Authenticate, in as many steps as the mechanism has."""
         security = self._settings.security
         assert security.jaas is not None
         entry = login(security.mechanism, security.jaas)
@@ -138,7 +138,7 @@ class Connection:
     # -- requests and answers -------------------------------------------------------------------
 
     def version_of(self, request: type, ceiling: int = ANY_VERSION) -> int:
-        """The highest version of a request that both sides speak, at most ``ceiling``.
+        """The highest version of a request that both sides support, at most ``ceiling``.
 
         Raises:
             UnsupportedByBroker: there is none.
@@ -241,7 +241,7 @@ class Connection:
         raise self._ended(problem) from None
 
     def _refuse(self, error: Exception) -> NoReturn:
-        """End the connection for what the session says of it."""
+        """End the connection with the session's error."""
         self.close()
         if isinstance(error, MalformedFrame):
             raise BrokerUnreachable(f"broker {self.address}: {error}") from None
@@ -286,7 +286,7 @@ class Connection:
 
 
 def remember(place: str) -> None:
-    """Remember a host that has an address, or a place where somebody listens. Of too many, others are forgotten."""
+    """Remember a host that has an address, or a place with a listener. Of too many, others are forgotten."""
     if place not in KNOWN and len(KNOWN) >= KNOWN_MAX:
         KNOWN.clear()
     KNOWN.add(place)
@@ -298,7 +298,7 @@ def is_known(place: str) -> bool:
 
 
 def _is_no_host(host: str, problem: OSError | UnicodeError) -> bool:
-    """Whether the name is a mistake, by how it failed: no name server knows it, and none did before."""
+    """Whether the name is a mistake, by how it failed: no name server has it, and none did before."""
     if isinstance(problem, UnicodeError):
         # An empty label, or one of more than 63 characters: it cannot be asked for (RFC 1035, section 2.3.4).
         return True

@@ -169,7 +169,7 @@ class _RangeReader:
         """A new leader's log must hold what the plan's leader held, up to the end of the range."""
         key = self._wanted.topic_partition
         end = self._cluster.epoch_ends({key: self._wanted.leader_epoch})[key]
-        # An epoch unknown to the leader lies below its log's start: the Fetch will tell what is left.
+        # An epoch unknown to the leader lies below its log's start: the Fetch will show what is left.
         if end.epoch != UNKNOWN_EPOCH and end.end_offset < self._wanted.end:
             raise PlanDiverged(
                 f"{self._wanted} was planned under leader epoch {self._wanted.leader_epoch}, whose "

@@ -141,7 +141,7 @@ class Producer:
         return self._transactional_id is not None
 
     def batch_bytes_max(self, topic: str) -> int | None:
-        """How many bytes a batch for this topic may have, as far as refusals tell; None if none was refused."""
+        """How many bytes a batch for this topic may have, as far as refusals show; None if none was refused."""
         return self._bytes_max.get(topic)
 
     def send(self, batch: Outgoing) -> None:
@@ -256,7 +256,7 @@ class Producer:
         in_transaction = self._transactional_id is not None
         ceiling = PRODUCE_IN_TRANSACTIONS_VERSION_MAX if in_transaction else PRODUCE_VERSION_MAX
         if self.settings.acks == 0:
-            # Nobody answers, so nobody says where it went, or that it did.
+            # No broker answers, so where it went, or whether it did, is unknown.
             link.connection.send(request, ceiling, answered=False)
             for batch in batches:
                 self._complete(batch, NO_OFFSET)

@@ -19,10 +19,10 @@ from kafka_ds.records.compression import Codec
 __all__ = ["ALL", "ProducerSettings", "parse_producer_settings"]
 
 ALL: Final = -1
-# What a broker knows of a producer are its last five batches (KIP-98): more under way could not be told apart.
+# A broker remembers a producer's last five batches (KIP-98): more in flight could not be told apart.
 IDEMPOTENT_IN_FLIGHT_MAX: Final = 5
 
-# Rows wait for nobody: a task hands over all that it has, so a batch is as full as the rows make it.
+# Rows are not waited for: a task hands over all that it has, so a batch is as full as the rows make it.
 _WITHOUT_EFFECT: Final = re.compile(
     r"linger\.ms|buffer\.memory|metadata\.max\.idle\.ms|partitioner\.(adaptive\.partitioning\.enable"
     r"|availability\.timeout\.ms)"
@@ -39,7 +39,7 @@ _LEVELS: Final = {Codec.GZIP: (1, 9), Codec.LZ4: (1, 17), Codec.ZSTD: (-131_072,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSettings:
-    """What a producer needs to know."""
+    """The settings of a producer."""
 
     client: ClientSettings
     acks: int = ALL
@@ -128,7 +128,7 @@ def _one_of(name: str, text: str, values: Mapping[str, object]) -> object:
 
 
 def _level(settings: ProducerSettings, named: Mapping[str, str]) -> int | None:
-    """The level of the codec in use (KIP-390); those of others are checked and say nothing."""
+    """The level of the codec in use (KIP-390); those of others are checked and have no effect."""
     found: int | None = None
     for name, value in named.items():
         codec = next((c for c in _LEVELS if name == f"compression.{c.name.lower()}.level"), None)

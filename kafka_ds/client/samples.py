@@ -74,7 +74,7 @@ class Samples:
             answered = _look_at_existing(cluster, left)
             for tp, seen in answered.items():
                 self._learn(tp, places[tp], seen)
-            # Behind markers one looks at once; whom nothing was heard of is given time.
+            # Behind markers it asks again at once; a leader that returned nothing is given time.
             beyond = {tp: seen.start for tp, seen in answered.items() if _goes_on(seen)}
             silent = {tp: n for tp, n in left.items() if tp not in {*answered, *self._bytes}}
             left = {**silent, **beyond}
@@ -107,7 +107,7 @@ def _goes_on(seen: _Seen) -> bool:
 def _look_at_existing(
     cluster: Cluster, places: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, _Seen]:
-    """What these partitions told, as far as they exist: one that is gone keeps no other from being looked at."""
+    """The sizes in these partitions, as far as they exist: a deleted one does not stop the others."""
     found: dict[TopicPartition, _Seen] = {}
     try:
         cluster.persist("Fetch", lambda: _look_at(cluster, places, found))
@@ -179,7 +179,7 @@ def _seen(answer: FetchPartitionData, place: int) -> _Seen | None:
 
 
 def _headers(records: memoryview | bytes) -> list[BatchHeader]:
-    """Those of whole batches, and that of the last one if it was cut off behind its header."""
+    """Those of whole batches, and that of the last one if it was truncated behind its header."""
     headers: list[BatchHeader] = []
     position = 0
     try:

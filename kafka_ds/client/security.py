@@ -41,7 +41,7 @@ class ClientSecurity:
 
     @property
     def uses_sasl(self) -> bool:
-        """Whether the client says who it is by SASL."""
+        """Whether the client authenticates by SASL."""
         return self.protocol.startswith("SASL")
 
 

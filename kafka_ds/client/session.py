@@ -42,7 +42,7 @@ Steps: TypeAlias = Generator[tuple[Any, int], Any, None]
 
 
 class SaslRefused(Exception):
-    """The broker does not take what was said of us; ``cause`` tells which part of it."""
+    """The broker refuses the login; ``cause`` names the reason."""
 
     def __init__(self, cause: Literal["protocol", "mechanism", "credentials"], why: str) -> None:
         super().__init__(why)
@@ -102,17 +102,17 @@ class Session:
         return self._steps is None
 
     def negotiate(self, now: float, timeout_ms: int) -> None:
-        """Begin to learn what the broker speaks."""
+        """Ask for the broker's versions."""
         self._begin(self._negotiation(), now, timeout_ms)
 
     def authenticate(
         self, mechanism: str, exchange: ClientMechanism, now: float, timeout_ms: int
     ) -> None:
-        """Begin to say who we are, for the first time or anew; each step has so much time."""
+        """Authenticate, for the first time or again; each step has so much time."""
         self._begin(self._authentication(mechanism, exchange), now, timeout_ms)
 
     def must_renew(self, now: float) -> bool:
-        """Whether it is time to authenticate anew."""
+        """Whether it is time to re-authenticate."""
         return self.renew_at is not None and now >= self.renew_at
 
     def _begin(self, steps: Steps, now: float, timeout_ms: int) -> None:
@@ -133,7 +133,7 @@ class Session:
         self._send(request, version, self._step_timeout_ms, self._now, is_step=True)
 
     def _negotiation(self) -> Steps:
-        """A broker that is older than our question says so in version 0 (KIP-511)."""
+        """A broker that is older than the request answers so in version 0 (KIP-511)."""
         question = ApiVersionsRequest(
             client_software_name=CLIENT_SOFTWARE, client_software_version=VERSION
         )
@@ -174,7 +174,7 @@ class Session:
     # -- requests -------------------------------------------------------------------------------
 
     def version_of(self, request: type, ceiling: int = ANY_VERSION) -> int:
-        """The highest version of a request that both sides speak, at most ``ceiling``.
+        """The highest version of a request that both sides support, at most ``ceiling``.
 
         Raises:
             UnsupportedByBroker: there is none.
@@ -258,7 +258,7 @@ class Session:
         return self._assembler.get_buffer()
 
     def received(self, count: int, now: float) -> list[Answer]:
-        """The answers that are complete now that ``count`` more bytes are there; an `error` comes after them."""
+        """The answers that are complete with ``count`` more bytes; an `error` comes after them."""
         self._now = now
         answers: list[Answer] = []
         for frame in self._assembler.received(count):

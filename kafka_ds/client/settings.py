@@ -40,7 +40,7 @@ REFUSED: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """What the client needs to know, by Kafka's names and with Kafka's defaults unless a comment says why not."""
+    """The settings of the client, by Kafka's names and with Kafka's defaults unless a comment says why not."""
 
     bootstrap_servers: tuple[tuple[str, int], ...]
     client_id: str = "kafka-ds"

@@ -41,7 +41,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who produces: an id and the epoch that fences those before."""
+    """The producer: an id and the epoch that fences those before."""
 
     producer_id: int
     epoch: int
@@ -102,7 +102,7 @@ class Transactions:
                 for topic in answer.results_by_topic_v3_and_below
                 for result in topic.results_by_partition
             ]
-            # What was refused because of others says less than the refusal that was the reason.
+            # Partitions refused because of others say less than the refusal that was the reason.
             codes.sort(key=lambda code: code == ErrorCode.OPERATION_NOT_ATTEMPTED)
             for code in codes:
                 _check(code, "AddPartitionsToTxn", transactional_id)

@@ -61,7 +61,7 @@ class WorkerDied(WorkerLost):
 
 
 class WorkerFailed(Exception):
-    """The worker answered with an error; `kind` says which, for those who act on it."""
+    """The worker answered with an error; `kind` is its kind, for callers that act on it."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -220,7 +220,7 @@ class ChildWorker:
         number, body, sizes, leased = head
         buffers = cut(payload, sizes)
         if leased is not None:
-            # Also where nobody waits any more: that ends the lease.
+            # Also if nothing waits any more: that ends the lease.
             assert memory is not None, "a lease of no memory"
             buffers = [*memory.view(*leased)]
         future = self._waiting.get(number)

@@ -14,7 +14,7 @@ from typing import Any
 
 from kafka_ds.ipc.request import Buffer
 
-# By it a broker tells its workers its version: files may be replaced under it.
+# The broker passes its version to its workers: files may be replaced under it.
 VERSION_VARIABLE = "KAFKA_DS_BROKER_VERSION"
 
 

@@ -38,7 +38,7 @@ class _Mapping(NamedTuple):
 
 
 class _Mallinfo2(ctypes.Structure):
-    """What glibc (2.33 and later) tells of all its arenas."""
+    """Glibc's (2.33 and later) figures for all its arenas."""
 
     _fields_: ClassVar = [
         (name, ctypes.c_size_t)
@@ -90,7 +90,7 @@ class Trimmer:
 
 
 def freed_bytes() -> int:
-    """Bytes that the C library holds unused; 0 if it does not tell."""
+    """Bytes that the C library holds unused; 0 if it does not report that."""
     with contextlib.suppress(AttributeError, OSError):
         mallinfo = ctypes.CDLL(None).mallinfo2
         mallinfo.restype = _Mallinfo2

@@ -30,7 +30,7 @@ Operation = Callable[[Any], object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorAnswer:
-    """A request was not carried out; `kind` says why, for those who act on it."""
+    """A request was not carried out; `kind` is the reason, for callers that act on it."""
 
     kind: str
     message: str

@@ -1,4 +1,4 @@
-"""Shell: memory shared by the broker and its worker: batches of cold reads are there, and are sent from there.
+"""Shell: memory shared by the broker and its worker: batches of cold reads are made there, and sent from there.
 
 - The broker creates it, one for each worker process, and never writes; the worker writes, and decides what is reused.
 - Batches stay unchanged until neither the worker's caches nor the broker refer to them. An answer whose batches are
@@ -104,7 +104,7 @@ class WorkerMemory:
         return tuple(placed), start
 
     def lease(self, views: Sequence[Buffer]) -> int:
-        """Keep these until the broker is done with them; the number that it will say."""
+        """Keep these until the broker is done with them; returns the number by which it releases them."""
         number = next(self._last_lease)
         with self._lock:
             self._leases[number] = views
@@ -140,7 +140,7 @@ def _nameless(size_bytes: int) -> int:
         with tempfile.TemporaryFile() as file:
             fd = os.dup(file.fileno())
     try:
-        # Pages are there when they are touched.
+        # Pages exist once they are touched.
         os.ftruncate(fd, size_bytes)
     except OSError:
         os.close(fd)

@@ -29,11 +29,11 @@ log = logging.getLogger(__name__)
 
 # A request, and the number that its answer bears.
 Asked = tuple[int, object]
-# The kind of an error that nobody expected.
+# The kind of an unexpected error.
 INTERNAL = "internal"
 READ_NICENESS = 2
 COPY_NICENESS = 10
-# Nobody waits for files to be merged; where cores are busy copies go first.
+# Merging files can wait; on busy cores copies go first.
 UPKEEP_NICENESS = 15
 
 
@@ -47,7 +47,7 @@ class Operations:
     afterwards: Callable[[], None]
     """What is tidied up when nothing is asked."""
     kinds: Mapping[type[Exception], str] = field(default_factory=dict)
-    """What an error is called in an answer; others are ours, INTERNAL, and in the log."""
+    """The kind of an error in an answer; unexpected ones are INTERNAL, and in the log."""
     freed: Callable[[Sequence[int]], None] = lambda leases: None
     """Told the leases of shared memory that the broker is done with."""
 
@@ -112,7 +112,7 @@ class Worker:
 
     def _thread(self, source: "queue.SimpleQueue[Asked | None]", niceness: int) -> None:
         def work() -> None:
-            # On Linux priorities and policies are the threads' own. Batch: it never preempts who wakes up.
+            # On Linux priorities and policies are the threads' own. Batch: it never preempts a waking thread.
             with contextlib.suppress(OSError, AttributeError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
                 if niceness >= COPY_NICENESS:
@@ -160,7 +160,7 @@ class Worker:
         body, buffers = encode(answer)
         if leased is not None:
             buffers = []
-        # Without a broker there is nobody to tell: the receiving thread ends the process.
+        # Without a broker the answer is dropped: the receiving thread ends the process.
         with contextlib.suppress(OSError):
             self._channel.send((number, body, [len(each) for each in buffers], leased), buffers)
 

@@ -69,7 +69,7 @@ class CrashPoints:
         self._victim = victim
 
     def at(self, point: str) -> None:
-        """The process is at this point; somebody dies here if the point is armed."""
+        """The process is at this point; it dies here if the point is armed."""
         if point not in self._left:
             return
         # Several threads may come here: one of them at least finds nothing left.

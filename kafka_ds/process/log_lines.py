@@ -32,7 +32,7 @@ LEVELS = {
     "DEBUG": logging.DEBUG,
     "TRACE": logging.DEBUG // 2,
 }
-# Statements that are watched at once; beyond, all begin anew.
+# Statements that are watched at once; beyond, all start over.
 STATEMENTS_MAX = 1_000
 
 # What ends a line, or is an order to a terminal.
@@ -63,7 +63,7 @@ def set_up_child(process: str) -> None:
 
 
 def set_level(logger: str, level: str | None) -> None:
-    """Let a logger tell that much, here and in processes that are started from now on; None: as much as its parent."""
+    """Set a logger's level, here and in processes that are started from now on; None: its parent's."""
     logging.getLogger(None if logger == ROOT else logger).setLevel(
         logging.NOTSET if level is None else LEVELS[level]
     )
@@ -87,7 +87,7 @@ def levels() -> dict[str, str]:
 
 
 def set_up(how: str, *, process: str = "", node: str = "", stream: TextIO | None = None) -> None:
-    """Has all loggers write to standard error; `process` tells those of a broker apart, `node` brokers."""
+    """Has all loggers write to standard error; `process` distinguishes those of a broker, `node` brokers."""
     formatter: logging.Formatter
     if how == JSON:
         formatter = JsonLines(process, node)
@@ -106,7 +106,7 @@ def set_up(how: str, *, process: str = "", node: str = "", stream: TextIO | None
 
 
 def message_of(record: logging.LogRecord) -> str:
-    """What the record says, cut."""
+    """The record's text, truncated."""
     message = record.getMessage()
     more = len(message) - MESSAGE_CHARS_MAX
     return message if more <= 0 else f"{message[:MESSAGE_CHARS_MAX]}… {more} characters more"
@@ -171,10 +171,10 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
     def emit(self, record: logging.LogRecord) -> None:
         """Writes the line, unless there were too many of its kind."""
         if record.levelno <= logging.DEBUG:
-            super().emit(record)  # somebody has asked for all of them
+            super().emit(record)  # All of them were requested.
             return
         self._end_windows(record.created)
-        # The statement is known by its place, as its text may hold what it speaks of.
+        # The statement is identified by its place, as its text may hold variable parts.
         key = (record.pathname, record.lineno, record.levelno)
         window = self.windows.get(key)
         if window is None:
@@ -194,7 +194,7 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
         super().close()
 
     def _end_windows(self, now_s: float) -> None:
-        # A clock that was set back must not silence a statement until it is there again.
+        # A clock that was set back must not silence a statement until then.
         ended = [
             key
             for key, window in self.windows.items()

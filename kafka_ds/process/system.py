@@ -99,7 +99,7 @@ class SystemFile:
         except OSError as error:
             if error.errno not in _NOWAIT_UNSUPPORTED:
                 raise
-            # A matter of this file's file system: others may well know the flag.
+            # A limit of this file's file system: others may well support the flag.
             self._can_read_now = False
             return self._read_whole(size, position)
         return data if got == size else None
@@ -295,7 +295,7 @@ class ThreadBackground:
         self, work: Callable[[], object], done: Callable[[BaseException | None], None]
     ) -> None:
         def finished(future: Future[object]) -> None:
-            # At the end of the process nobody is left to be told.
+            # At the end of the process nothing is left to notify.
             if not future.cancelled() and not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(done, future.exception())
 

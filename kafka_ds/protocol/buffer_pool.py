@@ -35,7 +35,7 @@ class BufferPool:
         return bytearray(rounded)
 
     def release(self, buffer: bytearray) -> None:
-        """Takes a buffer back; who still looks into it may go on, it is then given to nobody."""
+        """Takes a buffer back; if it is still in use, it is not given out again."""
         size = len(buffer)
         if (
             size < POOLED_BYTES_MIN

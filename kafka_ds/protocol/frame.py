@@ -30,7 +30,7 @@ _LENGTH_CORRELATION_AND_TAGS = struct.Struct(">iix")
 
 
 class RequestHeader(NamedTuple):
-    """Who asks what: `client_id` is null in some clients."""
+    """The API and the client; `client_id` is null in some clients."""
 
     api_key: int
     api_version: int

@@ -1,4 +1,4 @@
-"""Pure: a stream of bytes, received as it comes, cut into frames.
+"""Pure: a stream of bytes, received as it comes, split into frames.
 
 Bytes are copied once at most: what arrives is received into a scratch buffer, which is empty again before the next
 connection receives; a frame of which only a part is there gets a buffer of its own, for the rest. A length is only a
@@ -92,7 +92,7 @@ class FrameAssembler:
         return self._scratch
 
     def received(self, count: int) -> list[memoryview]:
-        """The requests that are complete now that `count` more bytes are there.
+        """The requests that are complete with `count` more bytes.
 
         Where something that is no request follows them, `error` is set and nothing more may be received.
         """

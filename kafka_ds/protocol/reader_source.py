@@ -30,7 +30,7 @@ def read_long_string_length(buffer: Any, position: int) -> tuple[int, int]:
 
 
 def skip_tags(buffer: Any, position: int, end: int) -> int:
-    """The position after the tagged fields of a struct that knows none."""
+    """The position after the tagged fields of a struct that has none of its own."""
     count, position = read_unsigned_varint(buffer, position)
     for _ in range(count):
         _, position = read_unsigned_varint(buffer, position)
@@ -117,7 +117,7 @@ class ReaderSource:
         return name
 
     def null(self, field: PlannedField, target: str) -> None:
-        """What follows where a length says null."""
+        """What follows a null length."""
         with self.page.block("else:"):
             if field.nullable:
                 self.page.line(f"{target} = None")
@@ -181,7 +181,7 @@ class ReaderSource:
             page.line(f"{many}.append({name})")
 
     def nested(self, kind: StructPlan, field: PlannedField, target: str) -> None:
-        """A struct in place; where null is allowed one byte says if it is there (KIP-893): null is -1, tagged 0."""
+        """A struct in place; a nullable one has a byte for its presence (KIP-893): null is -1, tagged 0."""
         page = self.page
         if not field.nullable:
             name = self.struct(kind)

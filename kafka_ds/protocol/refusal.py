@@ -114,7 +114,7 @@ def _items(source: Any, paths: Iterable[str]) -> Iterator[Any]:
 
 
 def _name_of(struct: StructPlan) -> str:
-    """The field that says of what an element is: the first that is no error."""
+    """The field that identifies an element: the first that is no error."""
     return next(f.name for f in struct.fields if not _is_error(f) and f.name != "error_message")
 
 

@@ -99,7 +99,7 @@ class Field(NamedTuple):
 
 
 class _Spec(NamedTuple):
-    """What `v()` was told, before the field's name and annotation are known."""
+    """The arguments of `v()`, before the field's name and annotation are known."""
 
     versions: Versions
     nullable: Versions

@@ -1,4 +1,4 @@
-"""Pure: messages outside of requests: they stand behind two bytes that say which version, or what, follows.
+"""Pure: messages outside of requests: they follow two bytes with their version, or their type.
 
 So Kafka writes records of coordinators, the consumer protocol and principals of forwarded requests.
 """

@@ -160,7 +160,7 @@ class WriterSource:
                 self.flush()
 
     def nested(self, kind: StructPlan, nullable: bool, value: str, null: int) -> None:
-        """A struct in place; `null` is the byte that says that it is not there."""
+        """A struct in place; `null` is the byte for its absence."""
         page, name = self.page, self.page.name("x")
         if not nullable:
             page.line(f"{name} = {value}")
@@ -183,7 +183,7 @@ class WriterSource:
             self.page.scope[name_of_default] = default_struct(field.kind)
             return f"{value} is not None and {value} != {name_of_default}"
         if isinstance(field.kind, StructPlan):
-            # Left out it would be a struct of defaults to Kafka: null is said.
+            # If left out it would be a struct of defaults to Kafka: null is written.
             return "True"
         if field.default is None:
             return f"{value} is not None"
@@ -208,7 +208,7 @@ class WriterSource:
                 with page.block(f"if {self.is_set(field, 'x')}:"):
                     page.line("field = bytearray()")
                     if isinstance(field.kind, StructPlan):
-                        # A tagged one is there as 1 and not there as 0, both as unsigned varints (Kafka).
+                        # A tagged one is 1 if present and 0 if absent, both as unsigned varints (Kafka).
                         self.nested(field.kind, field.nullable, f"x.{field.name}", 0)
                     else:
                         self.value(field.kind, field.nullable, f"x.{field.name}", plan.flexible)

@@ -90,14 +90,14 @@ class UnsupportedMagic(CorruptRecord):
 
 
 class TimestampType(IntEnum):
-    """Who set the timestamps of a batch."""
+    """Whether producer or broker set the timestamps of a batch."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
 
 
 class ControlType(IntEnum):
-    """What a control record says (the second field of its key); others exist in KRaft only."""
+    """The type of a control record (the second field of its key); others exist in KRaft only."""
 
     ABORT = 0
     COMMIT = 1
@@ -244,7 +244,7 @@ def seal(header: BatchHeader, payload: Buffer) -> bytes:
 
 
 def seal_writable(header: BatchHeader, payload: Buffer) -> bytearray:
-    """The same for who writes into it, without a copy more."""
+    """The same for a caller that writes into it, without another copy."""
     size = HEADER_BYTES - LOG_OVERHEAD_BYTES + len(payload)
     batch = bytearray(HEADER.pack(*header._replace(batch_length=size, crc=0))) + payload
     CRC_FIELD.pack_into(batch, CRC_POSITION, crc32c(memoryview(batch)[ATTRIBUTES_POSITION:]))
@@ -351,7 +351,7 @@ def end_transaction_marker(
 
 
 def control_type(record: Record) -> int:
-    """What a control record says: a ControlType, or a number that later versions may define."""
+    """The type of a control record: a ControlType, or a number that later versions may define."""
     if record.key is None or len(record.key) < _CONTROL_KEY.size:
         raise CorruptRecord("a control record without its key")
     control: int = _CONTROL_KEY.unpack_from(record.key)[1]

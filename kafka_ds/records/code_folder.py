@@ -30,7 +30,7 @@ def cache_folder() -> Iterator[str | None]:
 
 
 def private_folders() -> Iterator[str]:
-    """The folders that are there (now), and that nobody else may write to or replace; the best one first."""
+    """The folders that exist (now), and that no other user may write to or replace; the best one first."""
     return filter(_is_private, _candidates())
 
 
@@ -50,7 +50,7 @@ def _candidates() -> Iterator[str]:
 
 
 def _is_private(folder: str) -> bool:
-    """Whether the folder is there (now), and nobody else may write to it or replace it."""
+    """Whether the folder exists (now), and no other user may write to it or replace it."""
     try:
         os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
         os.makedirs(folder, mode=0o700, exist_ok=True)

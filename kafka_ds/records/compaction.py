@@ -51,7 +51,7 @@ __all__ = ["enter_keys", "index_entries", "move_keys", "thin_out"]
 
 CONTROL_FLAG = 0x20
 DELETE_HORIZON_FLAG = 0x40
-# Bits that say how records are written and by whom: all that a batch made anew takes over.
+# Bits about the records' format and writer: all that a rewritten batch takes over.
 KEPT_FLAGS = 0x3F
 KIND_FLAGS = 0x38
 CRC_FROM = 21
@@ -69,7 +69,7 @@ DISCARD, RETAIN_EMPTY, EMPTY_TRANSACTION = 1, 2, 4
 # What `thin_out` goes by: offsets above the first are not judged; now; from when marks made now may go.
 UP_TO_OFFSET, NOW_MS, HORIZON_MS = range(3)
 
-# The columns of a row that says what became of a batch.
+# The columns of a row with the outcome of a batch.
 OUT_START, OUT_END, FATE, KEPT, KEPT_MAX_TIMESTAMP = range(5)
 RESULT_FIELDS = 5
 GONE, AS_IT_WAS, MADE_ANEW, EMPTY = range(4)
@@ -82,7 +82,7 @@ COUNTS = 3
 REST_START, REST_END, RECORD_TIMESTAMP = range(3)
 PLACE_FIELDS = 3
 
-# The most by which a record grows when its time is written anew.
+# The most by which a record grows when its time is rewritten.
 RECORD_GROWTH_BYTES_MAX = 9 + 4
 
 # What `index_entries` carries from call to call.
@@ -193,7 +193,7 @@ def enter_keys(
 
 
 def move_keys(old: NDArray[np.uint64], new: NDArray[np.uint64]) -> None:
-    """Enter all that a table knows into an empty one with more room."""
+    """Enter all keys of a table into an empty one with more room."""
     for index in range(len(old)):
         if old[index, 2] != U(0):
             slot = _slot_of(new, old[index, 0], old[index, 1])

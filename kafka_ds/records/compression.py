@@ -31,7 +31,7 @@ DECOMPRESSED_BYTES_DEFAULT = 64 << 20
 DECOMPRESSED_RATIO_DEFAULT = 64
 DECOMPRESSED_BYTES_MAX = 1 << 30
 
-# The levels that Kafka's settings have where nobody sets them.
+# The default levels of Kafka's settings.
 GZIP_LEVEL_DEFAULT = -1
 LZ4_LEVEL_DEFAULT = 9
 ZSTD_LEVEL_DEFAULT = 3
@@ -63,7 +63,7 @@ class CorruptRecord(Exception):
 
 
 def decompressed_bytes_max(compressed_bytes: int) -> int:
-    """The limit for a batch whose records take so many bytes, where the caller knows no better."""
+    """The limit for a batch whose records take so many bytes, if the caller sets none."""
     by_size = compressed_bytes * DECOMPRESSED_RATIO_DEFAULT
     return min(max(DECOMPRESSED_BYTES_DEFAULT, by_size), DECOMPRESSED_BYTES_MAX)
 
@@ -430,7 +430,7 @@ def zstd_steps(data: memoryview) -> Iterator[ZstdFrame | None]:
 
 
 def _zstd_frame_header(data: memoryview, position: int) -> tuple[int | None, int]:
-    """The claimed size of the frame whose descriptor is there, and where its blocks begin."""
+    """The claimed size of the frame whose descriptor was read, and where its blocks begin."""
     descriptor = data[position]
     single_segment = bool(descriptor & 0x20)
     size_bytes = (int(single_segment), 2, 4, 8)[descriptor >> 6]

@@ -30,7 +30,7 @@ BASE_TIMESTAMP, MAX_TIMESTAMP, PRODUCER_ID, PRODUCER_EPOCH, BASE_SEQUENCE, RECOR
 )
 BATCH_FIELDS = 16
 
-# What `scan` stopped at: the end, a cut batch, a length or size that no batch has, a full output.
+# Why `scan` stopped: the end, a truncated batch, an impossible length or size, a full output.
 AT_END, AT_CUT_BATCH, AT_GARBAGE, OUTPUT_FULL = range(4)
 
 # The counters that a run of `decode` calls shares.

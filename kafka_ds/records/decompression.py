@@ -1,4 +1,4 @@
-"""Pure: what a batch's records decompress to, in pieces, for those who look at them once and keep none.
+"""Pure: what a batch's records decompress to, in pieces, for callers that read them once and keep none.
 
 - No more than a piece is in memory, however large the batch; the limit bounds a thread's time (`unpacked_bytes_max`).
   A block of raw snappy cannot be divided; its format lets it hold 22 times its size.
@@ -16,7 +16,7 @@ from kafka_ds.records.compression import DECOMPRESSED_BYTES_MAX, Codec, CorruptR
 
 __all__ = ["PIECE_BYTES", "pieces", "unpacked_bytes_max"]
 
-# It stays in the processor's cache from the codec to who looks at it.
+# It stays in the processor's cache from the codec to the reader.
 PIECE_BYTES = 256 << 10
 # A MiB of zstd may hold 32 GiB, with which a thread is busy for seconds. Of Java's producer 436 times its size was seen
 # in a batch, and a record of zeros may be as large as its setting max.request.size allows.
@@ -43,7 +43,7 @@ def pieces(
 
 
 def unpacked_bytes_max(packed_bytes: int) -> int:
-    """What so many bytes may unpack to before it is taken for an attack."""
+    """The most that so many bytes may decompress to before it is taken for an attack."""
     return max(UNPACKED_BYTES_MAX, packed_bytes * UNPACKED_RATIO_MAX)
 
 

@@ -48,7 +48,7 @@ _idle_buffers: list[decoder.Buffers] = []
 SCAN_ROWS = 1 << 16
 
 
-# numba's own annotations know neither.
+# Numba's own annotations lack both.
 _config: Any = numba.config
 _typeof: Any = numba.typeof
 
@@ -259,14 +259,14 @@ class Scratch:
         self.used = 0
 
     def room(self, size_bytes: int) -> NDArray[np.uint8]:
-        """So many bytes that nobody uses."""
+        """So many unused bytes."""
         if len(self._data) - self.used < size_bytes:
             # What was written before stays where it is, so views of it stay valid.
             self._data, self.used = np.empty(size_bytes, np.uint8), 0
         return self._data[self.used : self.used + size_bytes]
 
     def clear(self, kept_bytes: int) -> None:
-        """Begin anew; more than so many bytes are not kept."""
+        """Start over; more than so many bytes are not kept."""
         self.used = 0
         if len(self._data) > kept_bytes:
             self._data = np.empty(0, np.uint8)

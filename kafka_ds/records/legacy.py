@@ -37,7 +37,7 @@ __all__ = ["HEAD_BYTES", "Message", "Upconverter", "is_message", "read_message",
 
 MAGICS = (0, 1)
 CODECS = (Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
-# What is compressed may be compressed again; nobody is known to have done so more than once.
+# Compressed messages may be compressed again; no producer is known to have done so more than once.
 NESTING_MAX = 4
 # How much of plain messages goes into one batch, and how far apart their offsets may be.
 GROUP_BYTES_MAX = 64 << 10
@@ -68,7 +68,7 @@ class Message(NamedTuple):
 
     @property
     def has_append_time(self) -> bool:
-        """Whether the broker set the timestamp; of magic 0 the bit says nothing."""
+        """Whether the broker set the timestamp; the bit is undefined for magic 0."""
         return bool(self.magic and self.attributes & LOG_APPEND_TIME_FLAG)
 
 
@@ -184,7 +184,7 @@ class _Unwrapping:
 
 
 def _whole_messages(data: memoryview) -> Iterator[Message]:
-    """The messages of a set; what is cut at its end is not there, as Kafka has it."""
+    """The messages of a set; a partial one at its end is dropped, as in Kafka."""
     position = 0
     while len(data) - position >= LOG_OVERHEAD_BYTES:
         if entry_bytes(data, position) > len(data) - position:

@@ -47,7 +47,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 def load() -> bool:
-    """Look for the code that was made for this version, and have records walked by it; whether they are."""
+    """Load the code for this version, and have records validated by it; whether they are."""
     if not validation.is_fast() and _is_possible():
         for folder in private_folders():
             with contextlib.suppress(OSError, ValueError):
@@ -57,13 +57,13 @@ def load() -> bool:
 
 
 def build_beside() -> threading.Thread | None:
-    """Have the code made by another process, unless it is there, and load it then; the thread that waits for it."""
+    """Have another process make the code, unless it exists, and load it then; returns the thread that waits for it."""
     if load() or not _is_possible():
         return None
 
     def work() -> None:
         command = (sys.executable, "-m", "kafka_ds.records.machine_code")
-        # Python imports from its working folder first, and the broker's own may be anybody's.
+        # Python imports from its working folder first, and the broker's may be writable by others.
         root = Path(__file__).resolve().parents[2]
         try:
             subprocess.run(
@@ -82,7 +82,7 @@ def build_beside() -> threading.Thread | None:
 
 
 def build() -> bool:
-    """Make the code (some seconds), unless it is there; whether it is there now.
+    """Make the code (some seconds), unless it exists; whether it does now.
 
     It may end this process, if this processor does something else than LLVM thinks.
     """
@@ -208,7 +208,7 @@ def prove(walker: validation.Walker) -> None:
 
 
 def _cases(whole: bytes) -> Iterator[tuple[bytes, int, tuple[validation.Demands, int]]]:
-    """Records, where they are cut, and what is demanded of them."""
+    """Records, their pieces, and what is demanded of them."""
     anything = (validation.ANYTHING, 0)
     demanding = (validation.Demands(True, _PROVED_TIME_MS, _PROVED_TIME_MS + 3), 2)
     for cut in range(len(whole) + 1):
@@ -238,7 +238,7 @@ def _demands() -> Iterator[tuple[validation.Demands, int]]:
 
 
 def _steps(walker: validation.Walker, state: Any, sent: bytes, cut: int) -> list[list[int]]:
-    """What a walk says and knows after each of two pieces."""
+    """The result and state of a validation after each of two pieces."""
     steps: list[list[int]] = []
     for piece, is_last in ((sent[:cut], False), (sent[cut:], True)):
         data = (sent[steps[0][1 + validation_loop.STOPPED] : cut] if steps else b"") + piece
@@ -287,7 +287,7 @@ def _numbas() -> str:
     import numba
     from numba import extending
 
-    known: Any = numba  # Its own annotations do not know all of it.
+    known: Any = numba  # Its own annotations lack some.
     options: dict[str, Any] = {"_nrt": False, "forceinline": True}
 
     for part in (

@@ -1,4 +1,4 @@
-"""Pure: what the control batch that ends a transaction says (KIP-98)."""
+"""Pure: the control batch that ends a transaction (KIP-98)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MARKER_VALUE = struct.Struct(">hi")
 
 
 class Marker(NamedTuple):
-    """What a control batch says about its producer's transaction."""
+    """The content of a control batch about its producer's transaction."""
 
     aborted: bool
     coordinator_epoch: int

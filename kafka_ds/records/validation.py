@@ -68,7 +68,9 @@ class Refusal(NamedTuple):
 
 
 class Walked(NamedTuple):
-    """What a walk found: the records' greatest time (-1: none has one), how many are refused, and for their time."""
+    """The result of a validation: the records' greatest time (-1: none has one), how many are refused, and for
+    their time.
+    """
 
     newest_ms: int
     refused: int
@@ -81,7 +83,7 @@ class Walker(Protocol):
     """`kafka_ds.records.validation_loop`, in whatever way it runs."""
 
     def begin(self, count: int, base_time: int, demands: Demands, room: int) -> Any:
-        """A state for so many records, whose times are added to this one; so many refused ones are noted."""
+        """A state for so many records, whose times are relative to this one; so many refused ones are listed."""
 
     def walk(self, data: memoryview | bytes, state: Any, *, is_last: bool) -> int:
         """Walk on through these bytes."""
@@ -91,11 +93,11 @@ class AsWritten:
     """The loop as plain Python: what other ways are compared with."""
 
     def begin(self, count: int, base_time: int, demands: Demands, room: int) -> list[int]:
-        """As `Walker` says."""
+        """As in `Walker`."""
         return validation_loop.begun(count, base_time, *demands, room)
 
     def walk(self, data: memoryview | bytes, state: list[int], *, is_last: bool) -> int:
-        """As `Walker` says."""
+        """As in `Walker`."""
         return validation_loop.walk(data, 0, len(data), is_last, state)
 
 
@@ -110,7 +112,7 @@ def use(walker: Walker | None) -> None:
 
 
 def is_fast() -> bool:
-    """Whether records are walked by machine code."""
+    """Whether records are validated by machine code."""
     return _walker is not None
 
 

@@ -26,7 +26,7 @@ STATE_NUMBERS = 16
 # Fields, in their order in a record. Its attributes, one byte of which no bit is in use, are read with its time.
 LENGTH, TIME, DELTA, KEY, VALUE, HEADERS, HEADER_KEY, HEADER_VALUE = range(8)
 
-# How a walk ends: with all that there is, or with what is wrong.
+# The results: all valid, or what is wrong.
 FINE, CUT, LEFT_OVER, BAD_LENGTH, BAD_DELTA, BAD_FIELD = range(6)
 
 # More than any field but those that are passed over: the attributes and ten bytes of a time.
@@ -41,7 +41,7 @@ _NO_TIME = -1
 def begun(
     count: int, base_time: int, needs_keys: int, earliest: int, latest: int, room: int
 ) -> list[int]:
-    """The state of a walk that begins: so many records, whose times are added to this one, and what is allowed."""
+    """The initial state: so many records, whose times are relative to this one, and the limits."""
     given = (count, base_time, _NO_TIME, needs_keys, earliest, latest, room)
     return [*(0,) * COUNT, *given, *(0,) * (2 * room)]
 
@@ -99,7 +99,7 @@ def misfit(phase: int, number: int, room: int, index: int) -> int:
 
 
 def judge(index: int, time: int, key_bytes: int, state: Any) -> None:
-    """Count a record that its topic refuses; note it, if there is room."""
+    """Count a record that its topic refuses; list it, if there is room."""
     lacks_key = key_bytes < 0 and state[NEEDS_KEYS] != 0
     is_misdated = time != _NO_TIME and (time < state[EARLIEST] or time > state[LATEST])
     if lacks_key or is_misdated:
@@ -108,7 +108,7 @@ def judge(index: int, time: int, key_bytes: int, state: Any) -> None:
             state[place] = ~index if lacks_key else index
             state[place + 1] = time
         state[REFUSED] += 1
-        if not lacks_key:  # Of two reasons Kafka tells the key's.
+        if not lacks_key:  # Of two reasons Kafka reports the key's.
             state[MISDATED] += 1
 
 

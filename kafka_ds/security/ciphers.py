@@ -1,4 +1,4 @@
-"""Pure: names of cipher suites, as Java writes them in `ssl.cipher.suites`, and as OpenSSL knows them."""
+"""Pure: names of cipher suites, as Java writes them in `ssl.cipher.suites`, and in OpenSSL."""
 
 from __future__ import annotations
 

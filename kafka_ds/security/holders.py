@@ -22,7 +22,7 @@ def holder_of(settings: TlsSettings) -> Holder:
 
 def holder_in(pem: bytes) -> Holder:
     """The holder of this certificate. Raises TlsError if the bytes are not a certificate."""
-    # Here: who never changes keys does not pay for the library.
+    # Here, so that only those who change keys load the library.
     from cryptography import x509
 
     try:

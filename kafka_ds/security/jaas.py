@@ -24,7 +24,7 @@ _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v
 
 
 class JaasError(ValueError):
-    """A text that is no login configuration; the message says what is expected, and nothing of the text."""
+    """A text that is not a login configuration; the message has what is expected, and nothing of the text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Pure: the client's side of SASL: what it says first, and what to each answer of the broker.
+"""Pure: the client's side of SASL: its first message, and its replies to the broker.
 
 A mechanism is made for one exchange, out of `sasl.mechanism` and `sasl.jaas.config` as Kafka's clients have them. No
 error repeats a password or a token.
@@ -25,7 +25,7 @@ _END = b"\x01"
 
 
 class Refused(Exception):
-    """What the broker says is no acceptance."""
+    """The broker's message is no acceptance."""
 
 
 class ClientMechanism(Protocol):
@@ -38,7 +38,7 @@ class ClientMechanism(Protocol):
         ...
 
     def respond(self, message: bytes) -> bytes:
-        """The client's answer to a message of the broker's; empty where it has nothing to say.
+        """The client's reply to a message of the broker; empty if there is none.
 
         Raises Refused, and ScramError where the broker does not know the password.
         """

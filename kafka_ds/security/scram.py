@@ -1,4 +1,4 @@
-"""Pure: what both sides of SCRAM compute and say (RFC 5802, RFC 7677), and the client's side.
+"""Pure: the computations and messages of SCRAM (RFC 5802, RFC 7677), and the client's side.
 
 - As in Apache Kafka names and passwords are taken as they are, in UTF-8, without SASLprep; names escape `,` and `=`.
 - Nonces are passed in, not drawn here. Errors contain nothing that a proof is computed from.
@@ -109,7 +109,7 @@ class ScramClient:
         return f"n,,{self._bare}".encode()
 
     def respond(self, message: bytes) -> bytes:
-        """What the client says to this; nothing at the end.
+        """The client's next message; nothing at the end.
 
         Raises:
             ScramError: the server is not one that knows the password.

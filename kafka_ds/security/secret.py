@@ -6,7 +6,7 @@ HIDDEN = "[hidden]"
 
 
 class Secret:
-    """Shows itself as `[hidden]` wherever it is printed: in a log line, an exception, a `repr`. `reveal` tells it."""
+    """Shows itself as `[hidden]` wherever it is printed: in a log line, an exception, a `repr`. `reveal` returns it."""
 
     __slots__ = ("_text",)
 

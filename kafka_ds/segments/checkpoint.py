@@ -18,7 +18,7 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 
 class CorruptCheckpoint(Exception):
-    """A file of ours or Kafka's that does not hold what its name promises."""
+    """A file of kafka-ds or Kafka that does not hold what its name promises."""
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
@@ -97,7 +97,7 @@ def encode_meta_properties(
 
 
 def decode_meta_properties(data: bytes) -> dict[str, str]:
-    """All entries, as texts; which of them must be there is for the caller to say."""
+    """All entries, as texts; the caller checks which of them must be there."""
     properties = {}
     for line in data.decode("latin-1").splitlines():
         key, separator, value = line.strip().partition("=")

@@ -85,13 +85,13 @@ def folder_name(topic: str, partition: int) -> str:
 
 
 def renamed_folder_name(topic: str, partition: int, unique: bytes, suffix: str) -> str:
-    """The folder name of a deleted or stray partition; a long topic name is cut, as in Kafka."""
+    """The folder name of a deleted or stray partition; a long topic name is truncated, as in Kafka."""
     ending = f".{unique.hex()}{suffix}"
     return folder_name(topic, partition)[: FOLDER_NAME_MAX - len(ending)] + ending
 
 
 def parse_folder_name(name: str) -> PartitionFolder | None:
-    """The parts of a partition folder's name; None for any other. With a cut topic name the partition is -1."""
+    """The parts of a partition folder's name; None for any other. With a truncated topic name the partition is -1."""
     suffix = ""
     for ending in (DELETE_FOLDER, FUTURE_FOLDER, STRAY_FOLDER):
         if name.endswith(ending) and "." in name:

@@ -24,7 +24,7 @@ from kafka_ds.segments.index import AbortedTxn
 
 BATCHES_REMEMBERED = 5
 NO_OFFSET = -1
-HEARD_OF = -1  # since somebody looked last
+HEARD_OF = -1  # Since the last look.
 
 SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEAD = struct.Struct(">hIi")
@@ -33,7 +33,7 @@ _CHECKED_FROM = 6  # after the version and the checksum
 
 
 class AppendOrigin(IntEnum):
-    """Who appends; this decides what is checked and who assigns the offsets."""
+    """The kind of append: decides what is checked and who assigns the offsets."""
 
     REPLICATION = 0
     """A follower: offsets and epochs are the leader's, nothing is refused but damage."""
@@ -288,7 +288,7 @@ class Producers:
             if header.producer_id < 0 or header.producer_id in left:
                 continue
             producer = self._producers.get(header.producer_id)
-            # What a marker has told, of epochs and times, is in no batch.
+            # A marker's epochs and times are in no batch.
             if producer is None or producer.coordinator_epoch >= 0:
                 return None
             kept = [batch for batch in producer.batches if batch.last_offset < offset]

@@ -38,7 +38,7 @@ class AvroReader:
     def read(
         self, framed: DataFrame, names: Sequence[tuple[SchemaName, Place]], column: str
     ) -> tuple[DataFrame, list[DecodedSchema], dict[SchemaName, str]]:
-        """As `SchemaReader` says."""
+        """As in `SchemaReader`."""
         marked = framed.withColumn(PAYLOAD, f.concat(PAYLOAD, f.lit(_MARK)))
         schemas: list[DecodedSchema] = []
         problems: dict[SchemaName, str] = {}

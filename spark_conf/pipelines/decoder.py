@@ -189,7 +189,7 @@ def _kind_of(kind: t.DataType) -> Kind:
         return ArrayOf(_kind_of(kind.elementType))
     if isinstance(kind, t.StructType):
         return ObjectOf(tuple((each.name, _kind_of(each.dataType)) for each in kind))
-    # A column of another type, which somebody else has added, takes nothing.
+    # A column of another type, which another engine has added, takes nothing.
     return _SCALARS.get(kind.simpleString(), MIXED)
 
 
@@ -237,7 +237,7 @@ def _kinds_declared(parsed: DataFrame, registry: SchemaRegistry) -> Seen:
         try:
             kinds = kinds_of_fields(schema.text, schema.references)
         except ValueError:
-            continue  # It says nothing: the values do.
+            continue  # The schema leaves it open: the values decide.
         for name, kind in kinds.items():
             declared.setdefault(name, {}).setdefault(kind, tuple(place_of_first))
     return declared

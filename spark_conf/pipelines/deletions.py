@@ -73,7 +73,7 @@ class Deletions:
         if partitions:
             table.delete_rows(self._absent(table, partitions), topic_id, version)
         elif version - since >= VERSIONS_MAX:
-            # So that who starts later need not read them, or find them cleaned up and compare all.
+            # So that a later start need not read them, or find them cleaned up and compare all.
             table.delete_rows(table.places().limit(0), topic_id, version)
         self._seen, self._looked = version, now
 
@@ -84,7 +84,7 @@ class Deletions:
             self._snapshot.refresh()
 
     def _erased_in(self, since: int) -> set[int]:
-        """The partitions out of which another engine took rows after that version; all where the log does not say."""
+        """The partitions from which another engine removed rows after that version; all if the log does not show it."""
         found: set[int] = set()
         for version in range(self._snapshot.version, since, -1):
             actions = self._log.read_version(version)
@@ -119,7 +119,7 @@ class Deletions:
 
 
 def _removed_paths(actions: Iterable[Action]) -> list[str]:
-    """The files that another engine's commit took out for good."""
+    """The files that another engine's commit removed for good."""
     actions = list(actions)
     if ours_of(actions) is not None or commit_info(actions).get("operation") == RESTORE:
         return []

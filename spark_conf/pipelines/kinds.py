@@ -53,7 +53,7 @@ def parse_kind(text: str) -> Kind:
 
 
 def texts_of_fields(text: str) -> dict[str, str]:
-    """What the text of an object says of each field."""
+    """The types of the fields in an object's text."""
     found: dict[str, str] = {}
     at = len(_OBJECT)
     while text[at] != ">":
@@ -69,7 +69,7 @@ def is_object(text: str) -> bool:
 
 
 def is_foreign(kind: Kind) -> bool:
-    """Whether there is something of a type in it that no value of ours has."""
+    """Whether it has something of a type that no known value has."""
     if isinstance(kind, ArrayOf):
         return is_foreign(kind.element)
     if isinstance(kind, ObjectOf):

@@ -48,7 +48,7 @@ def run(
             return []
         failed = pipelines.run_once(lambda: bool(ended))
     if ended:
-        # Not all was done: as a shell says of a program that a signal has ended.
+        # Not all was done: a shell's status for a program that a signal has ended.
         raise SystemExit(128 + ended[0])
     return failed
 

@@ -331,7 +331,7 @@ class Pipelines:
             .option("startingOffsets", _of_topic(pipeline.topic, step.start, moved))
             .option("endingOffsets", _of_topic(pipeline.topic, step.end, moved))
             .option("includeHeaders", "true")
-            # Retention may have been faster than this reader: a warning says what it has not seen.
+            # Retention may have been faster than this reader: a warning names what it has not seen.
             .option("failOnDataLoss", "false")
             .load()
         )

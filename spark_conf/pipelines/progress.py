@@ -1,4 +1,4 @@
-"""Shell: how far a typed table is, as its own commits say; so no checkpoint is needed, and none can be lost.
+"""Shell: how far a typed table is, by its own commits; so no checkpoint is needed, and none can be lost.
 
 A commit of a pipeline carries a `TableStep` as its user metadata: the offsets that it has taken, per partition. Its
 number is the version of a `txn` action, too, so of two drivers that take the same step Delta refuses the second.
@@ -46,7 +46,7 @@ class TableStep:
 
     @classmethod
     def parse(cls, text: str | None) -> TableStep | None:
-        """The step of a commit; None where somebody else committed."""
+        """The step of a commit; None for another writer's."""
         try:
             document = json.loads(text or "")[_KEY]
             offsets = {int(p): (int(a), int(b)) for p, (a, b) in document["offsets"].items()}
@@ -62,7 +62,7 @@ class TableStep:
 
 
 def last_step(log: DeltaLog, version: int | None = None) -> TableStep | None:
-    """The newest step of a table, or of those up to a version; None where its log has none (any more)."""
+    """The newest step of a table, or of those up to a version; None if its log has none (any more)."""
     if version is None:
         version = log.listing(start=log.last_checkpoint() or 0).latest
     while version >= 0 and (actions := log.read_version(version)) is not None:

@@ -55,7 +55,7 @@ class ProtobufReader:
     def read(
         self, framed: DataFrame, names: Sequence[tuple[SchemaName, Place]], column: str
     ) -> tuple[DataFrame, list[DecodedSchema], dict[SchemaName, str]]:
-        """As `SchemaReader` says."""
+        """As in `SchemaReader`."""
         messages: dict[SchemaName, _Message] = {}
         kinds: dict[SchemaName, t.StructType] = {}
         problems: dict[SchemaName, str] = {}

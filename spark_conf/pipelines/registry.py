@@ -75,7 +75,7 @@ class SchemaRegistry:
             subject = quote(each["subject"], safe="")
             referred = self._get(f"subjects/{subject}/versions/{each['version']}")
             if referred is None:
-                continue  # Whoever reads the schema says what it misses.
+                continue  # The reader of the schema reports what it lacks.
             known[each["name"]] = referred["schema"]
             self._refer(referred, known)
 

@@ -45,7 +45,7 @@ class SchemaName:
 
     @property
     def asked(self) -> int | str:
-        """What the registry knows it by."""
+        """Its name in the registry."""
         if self.number is not None:
             return self.number
         assert self.guid is not None
@@ -60,7 +60,7 @@ class SchemaName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedSchema:
-    """What the records are that name a schema; `value` is null for others, and for those that are not as it says."""
+    """The records that name a schema; `value` is null for others, and for malformed ones."""
 
     name: SchemaName
     first: Place

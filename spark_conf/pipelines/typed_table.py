@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LOGGER = logging.getLogger("kafka_ds.pipelines")
 # So many steps make small files enough to be merged.
 STEPS_PER_OPTIMIZE: Final = 100
-# The `txn` that says up to which version of the topic's table what was erased there has left.
+# The `txn` with the version of the topic's table up to which erased rows were removed here.
 DELETIONS: Final = "kafkaDs-deletions"
 APPEND: Final = "append"
 CURRENT: Final = "current"
@@ -69,7 +69,7 @@ class TypedTable:
         return last_step(self._errors_log) if self._errors_log.exists() else None
 
     def _step_of_rows(self) -> TableStep | None:
-        """What the rows themselves say, where the log has been cleaned of every step."""
+        """The rows' own end, if the log has been cleaned of every step."""
         from deltalake import DeltaTable
 
         number = DeltaTable(self.path).transaction_version(APP_ID)
@@ -155,7 +155,7 @@ class TypedTable:
         return joined.withColumn(RESCUED, f.lit(None).cast("string")).select(*_OF_ERRORS)
 
     def _create(self, rows: DataFrame, mode: str, cluster_columns: Sequence[str]) -> None:
-        """Properties and clustering are said when a table is made."""
+        """Properties and clustering are set when a table is created."""
         from delta.tables import DeltaTable
 
         if self._log.exists():
@@ -203,7 +203,7 @@ class TypedTable:
     # -- what leaves ----------------------------------------------------------------------------
 
     def deletions_version(self, topic_id: str) -> int:
-        """Up to which version of the topic's table erased rows have left; -1 where nothing tells."""
+        """Up to which version of the topic's table erased rows were removed; -1 if unknown."""
         from deltalake import DeltaTable
 
         table = DeltaTable(self._log.store.uri(self._log.table))

@@ -83,7 +83,7 @@ class Credentials:
                 self._read.pop((event.user, event.mechanism), None)
                 self._users.forget(event.user, event.mechanism)
             elif isinstance(event, ScramCredentialChanged):
-                # The user's former credentials let no client in any more.
+                # The user's former credentials no longer authenticate a client.
                 self._users.forget(event.user, event.mechanism)
                 self._read_on()
             elif isinstance(event, ControllerChange) and event.controller_id == self._node_id:
@@ -153,7 +153,7 @@ class Credentials:
         return names
 
     async def delete(self, names: Sequence[str]) -> None:
-        """Take away what no commit names any more; what stays, the next controller finds."""
+        """Delete objects that no commit names any more; the next controller finds the rest."""
 
         def delete() -> None:
             for name in names:
@@ -172,7 +172,7 @@ class Credentials:
         )
 
     async def _sweep(self, controller_epoch: int) -> None:
-        """Take away what earlier controllers left: written and never named, or not named any more."""
+        """Delete what earlier controllers left: objects that were never named, or are not named any more."""
         try:
             entries = await self._in_thread(partial(self._store.list, CREDENTIALS))
         except OSError as error:

@@ -8,4 +8,4 @@ class AuthenticationFailed(Exception):
 
 
 class InvalidCredentials(AuthenticationFailed):
-    """No such user, or a wrong password. The client is not told which; the text is for the broker's own log."""
+    """No such user, or a wrong password. The client does not learn which; the text is for the broker's own log."""

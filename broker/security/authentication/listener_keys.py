@@ -33,7 +33,7 @@ class ListenerKeys:
         self._watching: asyncio.Task[None] | None = None
 
     async def open(self, config: BrokerConfig) -> None:
-        """Read what the listeners need; ConfigError says what is wrong.
+        """Read what the listeners need. Raises ConfigError.
 
         What was changed by command comes before what the file names, which may be gone since.
         """
@@ -72,7 +72,7 @@ class ListenerKeys:
             self._watching.cancel()
 
     async def configure(self, config: BrokerConfig) -> None:
-        """Settings have changed: read all anew."""
+        """Settings have changed: read everything again."""
         for security in self._secured.values():
             await self._in_thread(security.name, partial(security.read, config))
 

@@ -60,7 +60,7 @@ class ListenerSecurity:
     """One listener that is not PLAINTEXT."""
 
     def __init__(self, name: str, config: BrokerConfig, credentials: Credentials) -> None:
-        """Reads everything; ConfigError says what is wrong."""
+        """Reads everything. Raises ConfigError."""
         self.name = name
         self.protocol = config.protocols[name]
         self.uses_tls = self.protocol.endswith("SSL")
@@ -145,7 +145,7 @@ class ListenerSecurity:
             self.uses_sasl
             and f"listener.name.{self.name.lower()}.ssl.client.auth" not in config.listener_values
         ):
-            # As in Kafka: SASL tells who a client is; a certificate only where this listener itself asks for it.
+            # As in Kafka: SASL authenticates the client; a certificate is requested only if this listener demands one.
             client_auth = NONE
         offered: dict[str, Offered] = {}
         if self.uses_sasl:

@@ -19,7 +19,7 @@ _END = b"\x01"
 
 
 class ServerMechanism(Protocol):
-    """One exchange. When it `is_done`, `user` has authenticated, until `expires_ms` (None: for good)."""
+    """One exchange. When it `is_done`, `user` has authenticated, until `expires_ms` (None: no limit)."""
 
     is_done: bool
     user: str

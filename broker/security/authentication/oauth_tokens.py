@@ -51,7 +51,7 @@ class TokenVerifier:
     """The keys of one file, as they are now, and what is asked of tokens."""
 
     def __init__(self, settings: OauthSettings) -> None:
-        """Reads the keys; ConfigError says what is wrong with the file."""
+        """Reads the keys; ConfigError describes what is wrong with the file."""
         self._settings = settings
         self._keys = _read_keys(settings)
 

@@ -41,7 +41,7 @@ class Offered:
 
 
 class SaslServer:
-    """One connection's authentication. Errors are KafkaError, after which the `phase` tells whether it is over."""
+    """One connection's authentication. Errors are KafkaError, after which the `phase` shows whether it is over."""
 
     def __init__(self, offered: Mapping[str, Offered]) -> None:
         self._offered = offered
@@ -51,7 +51,7 @@ class SaslServer:
         self.phase = SaslState.HANDSHAKE
         self.expects_raw_tokens = False
         self.user = ""
-        self.is_again = False  # whether the client authenticates anew
+        self.is_again = False  # Whether the client re-authenticates.
 
     @property
     def mechanisms(self) -> list[str]:
@@ -60,7 +60,7 @@ class SaslServer:
 
     @property
     def has_session(self) -> bool:
-        """Whether it has to authenticate anew some time."""
+        """Whether it has to re-authenticate some time."""
         return self.ends_ms is not None
 
     def is_expired(self, now_ms: int) -> bool:
@@ -98,7 +98,7 @@ class SaslServer:
         self.phase = SaslState.AUTHENTICATE
 
     def authenticate(self, token: bytes, now_ms: int) -> tuple[bytes, int]:
-        """The mechanism's answer, and for how many milliseconds the session lasts (0: for good, or not begun).
+        """The mechanism's answer, and for how many milliseconds the session lasts (0: no limit, or not begun).
 
         Raises:
             KafkaError: ILLEGAL_SASL_STATE, SASL_AUTHENTICATION_FAILED.

@@ -67,7 +67,7 @@ def decode_credential(data: bytes) -> ScramCredential:
 
 
 class ScramUsers:
-    """The credentials of all users that this broker knows of."""
+    """The credentials of all users."""
 
     def __init__(self) -> None:
         self._credentials: dict[tuple[str, str], ScramCredential] = {}

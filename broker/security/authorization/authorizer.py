@@ -1,4 +1,4 @@
-"""Pure: who may do what, by ACLs: Kafka's StandardAuthorizer (KIP-801).
+"""Pure: the authorizer: Kafka's StandardAuthorizer, by ACLs (KIP-801).
 
 Super users may do all. For others an ACL that denies wins over all that allow, and without one that allows nothing is
 allowed; where no ACL concerns the resource, `allow.everyone.if.no.acl.found` decides. READ, WRITE, DELETE and ALTER
@@ -35,7 +35,7 @@ _IMPLY = {
     ),
     AclOperation.DESCRIBE_CONFIGS: (AclOperation.ALTER_CONFIGS,),
 }
-# A name that nobody would give: what may be done to it may be done to any.
+# A name that no resource has: what may be done to it may be done to any.
 _ANY_NAME = "hardcode"
 
 _Key = tuple[Principal, str, int, int, str]
@@ -185,7 +185,7 @@ OPERATIONS = {
 
 
 def operations_bits(operations: Iterable[int]) -> int:
-    """Operations as the answers of Metadata and its like tell them: a bit each, by their number (KIP-430)."""
+    """Operations as bits by their numbers, for the answers of Metadata and others (KIP-430)."""
     return sum(1 << operation for operation in operations)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def authorizer_of(context: RequestContext) -> Authorizer | None:
-    """Who decides, if anybody does."""
+    """The authorizer, if there is one."""
     security = getattr(context.node, "security", None)
     return security.authorizer if security is not None else None
 
@@ -29,7 +29,7 @@ def may(
     *,
     log_if_denied: bool = True,
 ) -> bool:
-    """Whether the asking client may do this; `log_if_denied` False: a refusal is none that the log has to tell of."""
+    """Whether the client may do this; `log_if_denied` False: a refusal is not logged."""
     decides = authorizer_of(context)
     return decides is None or decides.allows(
         context.principal,

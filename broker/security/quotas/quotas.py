@@ -162,7 +162,7 @@ class Quotas:
 
 @dataclass(slots=True)
 class Sensor:
-    """What is known of those who share one quota."""
+    """The state of a quota and the clients that share it."""
 
     rate: WindowedRate
     bucket: TokenBucket | None = None
@@ -193,7 +193,7 @@ class ClientQuotas:
         return self.quotas.is_limiting
 
     def sensors(self) -> Iterator[tuple[str, Shared, Sensor]]:
-        """All that are known, for the metrics: the quota's name, who shares it, what was measured."""
+        """All quotas in use, for the metrics: name, sharing clients, measured rates."""
         for (name, shared), sensor in tuple(self._sensors.items()):
             yield name, shared, sensor
 
@@ -280,7 +280,7 @@ class ClientQuotas:
         return bucket
 
     def throttled(self, name: str, user: str, client_id: str, throttle_ms: int) -> None:
-        """A client was told to wait so long, for this quota."""
+        """A client got this throttle time, for this quota."""
         limit = self.quotas.of(name, user, client_id)
         if limit is not None:
             self._sensor(name, limit.shared).throttled_ms = throttle_ms

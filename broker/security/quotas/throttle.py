@@ -37,13 +37,13 @@ _LENGTH_BYTES = 4
 
 
 class Unanswered(NamedTuple):
-    """In the place of an answer that nobody awaits: for how long its client is not heard."""
+    """In place of an answer that the client does not await: how long its connection is muted."""
 
     throttle_ms: int
 
 
 class ThrottledRefusal(KafkaError):
-    """A refusal of the whole request, after which its client is not heard for a while."""
+    """A refusal of the whole request, after which its connection is muted for a while."""
 
     def __init__(self, error: KafkaError, throttle_ms: int) -> None:
         super().__init__(error.code, error.message)

@@ -1,4 +1,4 @@
-"""Pure: every message that this project speaks, by name and by API key.
+"""Pure: every message of this project, by name and by API key.
 
 A message is declared in the module of its subject and listed here once; what is not listed here has no codec, and its
 API key is unknown to the broker.

@@ -1,4 +1,4 @@
-"""Pure: the messages by which a client says who it is (KIP-43, KIP-152, KIP-368).
+"""Pure: the messages by which a client authenticates (KIP-43, KIP-152, KIP-368).
 
 What the tokens mean is the mechanism's matter. A handshake of version 0 is followed by bare tokens in place of
 requests.

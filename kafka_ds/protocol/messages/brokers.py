@@ -170,7 +170,7 @@ class BrokerHeartbeatResponse:
 
 @message(key=64, versions="0", flexible="0+")
 class UnregisterBrokerRequest:
-    """Forget a broker that is gone for good."""
+    """Unregister a broker."""
 
     broker_id: i32
 
@@ -258,12 +258,12 @@ class AssignReplicasToDirsResponse:
     directories: list[AssignReplicasResponseDirectory]
 
 
-# -- ours -----------------------------------------------------------------------------------------
+# -- kafka-ds' own -------------------------------------------------------------------------------
 
 
 @message(key=20_000, versions="0", flexible="0+")
 class ControllerLivenessRequest:
-    """Does this controller answer you? (The pre-vote of who thinks that it is gone.)"""
+    """Does this controller answer you? (The pre-vote of a broker that no longer hears it.)"""
 
     asking_id: i32
     controller_id: i32

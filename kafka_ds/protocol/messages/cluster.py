@@ -1,4 +1,4 @@
-"""Pure: the messages by which a client finds its way: what the broker serves, who leads what.
+"""Pure: the messages by which a client finds the cluster's brokers, leaders and APIs.
 
 An ApiVersions response is the first thing that a client of any age reads, so its header is never flexible (KIP-511),
 and a version that is not served is answered in the form of version 0.
@@ -72,7 +72,7 @@ class MetadataRequestTopic:
 
 @message(key=3, versions="0-13", flexible="9+")
 class MetadataRequest:
-    """Who leads the partitions of these topics? Null topics means all."""
+    """The leaders of these topics' partitions; null topics mean all."""
 
     topics: list[MetadataRequestTopic] | None = v(nullable="1+")
     allow_auto_topic_creation: boolean = v("4+", default=True)
@@ -124,7 +124,7 @@ class MetadataResponse:
 
 @message(key=60, versions="0-2", flexible="0+")
 class DescribeClusterRequest:
-    """Who is in this cluster, and who is its controller?"""
+    """The cluster's brokers and its controller."""
 
     include_cluster_authorized_operations: boolean
     endpoint_type: i8 = v("1+", default=1)

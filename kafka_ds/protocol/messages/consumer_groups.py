@@ -67,7 +67,7 @@ class ConsumerGroupHeartbeatResponse:
 
 @message(key=69, versions="0-1", flexible="0+")
 class ConsumerGroupDescribeRequest:
-    """What state are these groups of the consumer protocol in, and who is in them?"""
+    """The states and members of these groups of the consumer protocol."""
 
     group_ids: list[string]
     include_authorized_operations: boolean = v(default=False)

@@ -73,5 +73,5 @@ def encode_assignment(assignment: ConsumerProtocolAssignment, version: int) -> b
 
 def _decode(cls: type, data: Buffer) -> Any:
     version = min(version_of(data), message_info(cls).versions.last)
-    # What later versions have added stands behind what we know.
+    # Fields of later versions follow the known ones.
     return decode(cls, data, version, NUMBER_BYTES, spare_bytes_max=len(data))

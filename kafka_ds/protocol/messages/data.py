@@ -22,7 +22,7 @@ from kafka_ds.protocol.types import (
 
 # Of Produce and of Fetch (KIP-516).
 FIRST_VERSION_WITH_TOPIC_IDS = 13
-# The replica id of who is no replica, here and where offsets are asked for.
+# The replica id of a consumer, here and in ListOffsets.
 CONSUMER = -1
 
 

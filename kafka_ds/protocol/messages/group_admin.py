@@ -18,7 +18,7 @@ from kafka_ds.protocol.types import (
 
 @message(key=15, versions="0-6", flexible="5+")
 class DescribeGroupsRequest:
-    """What state are these groups in, and who is in them?"""
+    """The states and members of these groups."""
 
     groups: list[string]
     include_authorized_operations: boolean = v("3+", default=False)

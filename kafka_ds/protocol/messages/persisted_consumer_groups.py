@@ -72,7 +72,7 @@ class ClassicMemberMetadata:
 
 @message(key=None, versions="0", flexible="0+")
 class ConsumerGroupMemberMetadataValue:
-    """Who a member is and what it subscribes to; with its classic protocols if it speaks that protocol."""
+    """A member's identity and subscription; with its classic protocols if it speaks that protocol."""
 
     instance_id: string | None = v(nullable="0+")
     rack_id: string | None = v(nullable="0+")

@@ -64,7 +64,7 @@ class RegisterBrokerRecord:
 
 @message(key=1, versions="0", flexible="0+")
 class UnregisterBrokerRecord:
-    """A broker is gone for good."""
+    """A broker was unregistered."""
 
     broker_id: i32
     broker_epoch: i64
@@ -158,7 +158,7 @@ class ProducerIdsRecord:
 
 @message(key=18, versions="0", flexible="0+")
 class AccessControlEntryRecord:
-    """Somebody may, or may not, do something."""
+    """An ACL was created."""
 
     id: uuid
     resource_type: i8

@@ -67,7 +67,7 @@ class DescribeQuorumRequestTopicData:
 
 @message(key=55, versions="0-2", flexible="0+")
 class DescribeQuorumRequest:
-    """Who votes on the metadata, and how far is everyone?"""
+    """The voters of the metadata quorum, and how far each replica is."""
 
     topics: list[DescribeQuorumRequestTopicData]
 

@@ -1,4 +1,4 @@
-"""Pure: the messages that read and change who may do what, and how much of it: ACLs, quotas, SCRAM users.
+"""Pure: the messages that read and change ACLs, quotas and SCRAM users.
 
 What a SCRAM password was salted to is in one request alone, and in no answer.
 """

@@ -41,7 +41,7 @@ class CreatableTopic:
 
 @message(key=19, versions="2-7", flexible="5+")
 class CreateTopicsRequest:
-    """Create these topics, or only say whether it could be done."""
+    """Create these topics, or only check whether that is possible."""
 
     topics: list[CreatableTopic]
     timeout_ms: i32 = v(default=60000)

@@ -22,7 +22,7 @@ class DescribeProducersTopicRequest:
 
 @message(key=61, versions="0", flexible="0+")
 class DescribeProducersRequest:
-    """Who has been producing to these partitions?"""
+    """The producers of these partitions."""
 
     topics: list[DescribeProducersTopicRequest]
 
