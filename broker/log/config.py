@@ -109,8 +109,8 @@ class LogConfig:
     )
     lake_table_envelope: str = string(
         "none",
-        "What values of lake.table.value.format=json are wrapped in. Of Debezium's envelope the row after the change "
-        "is taken, and a deletion is a record without a value.",
+        "What values of lake.table.value.format=json, avro or protobuf are wrapped in. Of Debezium's envelope the row "
+        "after the change is taken, and a deletion is a record without a value.",
         choices=("none", "debezium"),
         ours=True,
     )

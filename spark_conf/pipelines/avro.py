@@ -15,6 +15,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from pyspark.sql.avro.functions import from_avro
 
+from spark_conf.pipelines.avro_schema import with_references
 from spark_conf.pipelines.registry import SchemaRegistry
 from spark_conf.pipelines.schema_evolution import Place
 from spark_conf.pipelines.schema_names import PAYLOAD, DecodedSchema, SchemaName, asked_of
@@ -47,15 +48,13 @@ class AvroReader:
             if isinstance(schema, str):
                 problems[name] = schema
                 continue
-            if schema.references:
-                problems[name] = f"schema {name} refers to others, which is not supported"
-                continue
-            value = from_avro(PAYLOAD, _MARKED % schema.text, {"mode": "PERMISSIVE"})
             try:
+                text = with_references(schema.text, schema.references)
+                value = from_avro(PAYLOAD, _MARKED % text, {"mode": "PERMISSIVE"})
                 kind = marked.select(value.alias("each")).schema["each"].dataType
-            except (PySparkException, Py4JError) as problem:
-                text = str(problem).partition("\n")[0]
-                problems[name] = f"schema {name} cannot be read: {text}"
+            except (ValueError, LookupError, PySparkException, Py4JError) as problem:
+                why = str(problem).partition("\n")[0]
+                problems[name] = f"schema {name} cannot be read: {why}"
                 continue
             assert isinstance(kind, t.StructType)
             own = f"_{column}_{place}"

@@ -61,7 +61,7 @@ REGISTERED: Final = ("avro", "protobuf")
 NO_ENVELOPE: Final = "none"
 DEBEZIUM: Final = "debezium"
 # Debezium's `op` of changes that leave a row: create, update, read (of a snapshot).
-_WITH_ROWS: Final = ("c", "u", "r")
+WITH_ROWS: Final = ("c", "u", "r")
 _PARSED: Final = "_parsed"
 _SCALARS: Final = {"bigint": BIGINT, "double": DOUBLE, "boolean": BOOLEAN, "string": STRING}
 
@@ -128,7 +128,7 @@ def parse_json(rows: DataFrame, envelope: str = NO_ENVELOPE) -> DataFrame:
         operation = f.try_variant_get(change, "$.op", "string")
         is_deletion = f.coalesce(operation == "d", f.lit(False))
         value = f.when(~is_deletion, f.try_variant_get(change, "$.after", "variant"))
-        is_row = operation.isin(*_WITH_ROWS) & f.schema_of_variant(value).startswith("OBJECT")
+        is_row = operation.isin(*WITH_ROWS) & f.schema_of_variant(value).startswith("OBJECT")
         is_change = is_deletion | f.coalesce(is_row, f.lit(False))
         problem = problem.when(~is_change, f.lit(NOT_A_CHANGE))
         is_tombstone |= problem.isNull() & is_deletion

@@ -283,7 +283,7 @@ class Pipelines:
                 return decoder.decode_json(rows, table.columns(), self._registry)
             case "avro" | "protobuf":
                 reader = self._reader(pipeline.value_format)
-                return registered.decode_values(rows, table.schema(), reader)
+                return registered.decode_values(rows, table.schema(), reader, pipeline.envelope)
             case _:
                 return decoder.decode_string(rows)
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from spark_conf.pipelines.decoder import (
+    DEBEZIUM,
     KEY,
     METADATA,
     NO_COLUMN,
+    NO_ENVELOPE,
+    NOT_A_CHANGE,
     REASON,
     RESCUED,
     TOMBSTONE,
     VALUE,
+    WITH_ROWS,
     DecodedRows,
     joined_reasons,
 )
@@ -48,9 +54,17 @@ def _text(schema: DecodedSchema) -> SparkColumn:
     return f.to_json(schema.value) if is_nested(schema.type) else schema.value.cast("string")
 
 
-def decode_values(rows: DataFrame, columns: t.StructType, reader: SchemaReader) -> DecodedRows:
+def decode_values(
+    rows: DataFrame, columns: t.StructType, reader: SchemaReader, envelope: str = NO_ENVELOPE
+) -> DecodedRows:
     """The rows with a column for each field of their schemas; `columns` are those that the table has."""
     read, schemas, problem = _read(rows, reader, VALUE)
+    is_tombstone = f.col(TOMBSTONE)
+    if envelope == DEBEZIUM:
+        schemas, is_change, is_deletion = _of_changes(schemas)
+        is_none = f.col(VALUE).isNotNull() & ~is_change
+        problem = f.coalesce(problem, f.when(is_none, f.lit(NOT_A_CHANGE)))
+        is_tombstone |= problem.isNull() & is_deletion
     work = SchemaColumns(now={each.name: each.dataType for each in columns if each.name not in OWN})
     for each in schemas:
         work.place(each)
@@ -62,9 +76,32 @@ def decode_values(rows: DataFrame, columns: t.StructType, reader: SchemaReader) 
         *(each.alias(name) for name, each in work.columns()),
         f.when(problem.isNotNull(), f.base64(VALUE)).otherwise(left).alias(RESCUED),
         joined_reasons(REASON, problem, f.when(is_left, f.lit(NO_COLUMN))),
-        TOMBSTONE,
+        is_tombstone.alias(TOMBSTONE),
     )
     return DecodedRows(rows=decoded, clashes=tuple(work.clashes))
+
+
+def _of_changes(
+    schemas: list[DecodedSchema],
+) -> tuple[list[DecodedSchema], SparkColumn, SparkColumn]:
+    """Of schemas of Debezium's envelope the row after the change; whether there is a change, and a deletion."""
+    of_rows: list[DecodedSchema] = []
+    is_row = is_deletion = f.lit(False)
+    for each in schemas:
+        fields = {} if not isinstance(each.type, t.StructType) else dict(_fields(each.type))
+        after = fields.get("after")
+        if fields.get("op") != t.StringType() or not isinstance(after, t.StructType):
+            continue
+        operation, row = each.value["op"], each.value["after"]
+        is_its_row = f.coalesce(operation.isin(*WITH_ROWS) & row.isNotNull(), f.lit(False))
+        is_row |= is_its_row
+        is_deletion |= f.coalesce(operation == "d", f.lit(False))
+        of_rows.append(replace(each, type=after, value=f.when(is_its_row, row)))
+    return of_rows, is_row | is_deletion, is_deletion
+
+
+def _fields(kind: t.StructType) -> Iterator[tuple[str, t.DataType]]:
+    return ((each.name, each.dataType) for each in kind)
 
 
 def _read(

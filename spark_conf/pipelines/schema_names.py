@@ -94,7 +94,9 @@ def asked_of(registry: SchemaRegistry, name: SchemaName, kind: str) -> Registere
 def framed(rows: DataFrame, column: str, *, has_messages: bool = False) -> DataFrame:
     """The rows with the name of the schema of their key or value, if they have one, and the bytes behind it."""
     header = f"__{column}_schema_id"
-    of_header = f.element_at(f.filter("_headers", lambda each: each["key"] == header), f.lit(-1))
+    of_header = f.try_element_at(
+        f.filter("_headers", lambda each: each["key"] == header), f.lit(-1)
+    )
     has_id, has_guid = _begins(of_header["value"], "00"), _begins(of_header["value"], "01")
     size = f.length(of_header["value"])
     is_whole = (has_id & (size == _ID_BYTES)) | (has_guid & (size == _GUID_BYTES))

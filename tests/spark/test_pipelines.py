@@ -401,7 +401,7 @@ def test_a_field_may_be_called_like_a_type(spark: SparkSession) -> None:
     records = spark.createDataFrame(
         [(b"", text.encode(), 0, at, None, None) for at, text in enumerate(texts)],
         "key binary, value binary, partition int, offset bigint, timestamp timestamp, "
-        "headers array<struct<key:string,value:binary>>",
+        "headers array<struct<key: string, value: binary>>",
     )
     decoded = decode_json(parse_json(with_metadata(records, "none")), ObjectOf(()))
     found = decoded.rows.select("_offset", "n.m", RESCUED).orderBy("_offset").collect()

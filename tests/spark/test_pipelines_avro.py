@@ -51,6 +51,14 @@ def test_columns_follow_the_schemas_and_what_cannot_be_decoded_is_told(
     )  # fmt: skip
     other = sender.other('{"$schema":"http://json-schema.org/draft-07/schema#"}', "JSON")
     unknown = 999_999
+    # One schema refers to another, by its name alone, as it is in the same namespace.
+    named = (
+        '{"type":"record","name":"Named","namespace":"shop","fields":[{"name":"id","type":"int"}]}'
+    )
+    fields = '[{"name":"a","type":"Named"},{"name":"b","type":"shop.Named"}]'
+    whole = f'{{"type":"record","name":"Pair","namespace":"shop","fields":{fields}}}'
+    pair = sender.other(whole, "AVRO", sender.referred("shop.Named", named, "AVRO"))
+    guid = bytes(range(16))
     sender.send(
         (b"a", one),
         (b"b", two),
@@ -62,6 +70,8 @@ def test_columns_follow_the_schemas_and_what_cannot_be_decoded_is_told(
         (b"h", struct.pack(">bI", 0, other) + b"{}"),
     )
     sender.send((b"i", one[5:]), headers=[("__value_schema_id", one[:5])])
+    sender.send((b"i2", struct.pack(">bI", 0, pair) + b"\x02\x04"))
+    sender.send((b"i3", one[5:]), headers=[("__value_schema_id", b"\x01" + guid)])
     keep(registered, topic)
 
     found = values_of(topic)
@@ -75,11 +85,12 @@ def test_columns_follow_the_schemas_and_what_cannot_be_decoded_is_told(
         "tags": ["x"],
     }
     assert found[2:8] == [{}] * 6
+    assert found[9:] == [{"a": {"id": 1}, "b": {"id": 2}}, {}]
     ids = [id_of(one), id_of(two)]
     assert [row.get("_schema_id") for row in rows(topic)] == [
-        *ids, None, ids[0], ids[0], None, unknown, other, ids[0],
+        *ids, None, ids[0], ids[0], None, unknown, other, ids[0], pair, None,
     ]  # fmt: skip
-    assert [row[KEY] for row in rows(topic)] == list("abcdefghi")
+    assert [row[KEY] for row in rows(topic)] == [*"abcdefghi", "i2", "i3"]
     assert rows(topic)[1][RESCUED] == '{"_offset":3}'
     wrong = f"the value is not as schema {ids[0]} says"
     assert errors_of(topic) == [
@@ -90,13 +101,14 @@ def test_columns_follow_the_schemas_and_what_cannot_be_decoded_is_told(
         (5, "the value has no schema id: it is not framed as a registry's serializers do"),
         (6, f"the registry has no schema {unknown}"),
         (7, f"schema {other} is not Avro but JSON"),
+        (10, "the registry has no schema 00010203-0405-0607-0809-0a0b0c0d0e0f"),
     ]
     # The next batch has one of the schemas alone; columns stay. After the format was mended the text is taken.
     endless = sender.framed(record(next=["null", "Order"]), {"next": None})
     sender.send((b"j", two), (b"k", endless))
     keep(registered, topic)
-    assert values_of(topic)[9]["price__string"] == "dear"
-    assert errors_of(topic)[-1][0] == 10
+    assert values_of(topic)[11]["price__string"] == "dear"
+    assert errors_of(topic)[-1][0] == 12
     assert errors_of(topic)[-1][1].startswith(f"schema {id_of(endless)} cannot be read: ")
     alter(topic, "lake.table.value.format", "string")
     assert registered.replay(topic.name) == 3, "nope, JSON, and the endless one"
@@ -135,3 +147,33 @@ def test_current_state_by_avro_keys_and_a_registry_that_is_away(
     )
     keep(registered, topic)
     assert state_of(spark, topic) == {'{"id":0}': {"n": 3}, '{"id":2}': {"n": 5, "m": "x"}}
+
+
+@pytest.mark.timeout(300)
+def test_a_table_of_current_state_follows_debeziums_changes_in_avro(
+    spark: SparkSession, registered: Pipelines, topic: Topic, registry: str
+) -> None:
+    settings = {**AVRO, "lake.table.mode": "current", "lake.table.envelope": "debezium"}
+    topic.create(partitions=1, **settings)
+    sender = Sender(topic, registry)
+    row = {"type": "record", "name": "Value", "fields": [{"name": "n", "type": "int"}]}
+    wider = {**row, "fields": [*row["fields"], {"name": "m", "type": ["null", "string"]}]}
+
+    def change(op: str, before: Any, after: Any, of_row: dict[str, Any] = row) -> bytes:
+        schema = record(before=["null", of_row], after=["null", "Value"], op="string")
+        return sender.framed(schema, {"before": before, "after": after, "op": op})
+
+    sender.send(
+        (b"a", change("r", None, {"n": 1})),
+        (b"b", change("c", None, {"n": 2})),
+        (b"a", change("u", {"n": 1}, {"n": 3, "m": "x"}, wider)),
+        (b"b", change("d", {"n": 2}, None)),
+        (b"b", None),
+        (b"c", change("c", None, {"n": 4})),
+        (b"d", change("t", None, None)),
+        (b"e", sender.framed(record(n="int"), {"n": 5})),
+    )
+    keep(registered, topic)
+    none = "the value is no change of a row in Debezium's envelope"
+    assert errors_of(topic) == [(6, none), (7, none)]
+    assert state_of(spark, topic) == {"a": {"n": 3, "m": "x"}, "c": {"n": 4}, "d": {}, "e": {}}

@@ -47,13 +47,15 @@ def test_a_schema_of_the_registry_says_the_types_of_json(
         (None, framed(first)[:-1]),
     )
     sender.send((None, b'{"price": 3}'), headers=[("__value_schema_id", framed(first)[:5])])
+    sender.send((None, b'{"price": 4}'), headers=[("other", b"x")])
     keep(registered, topic)
     assert values_of(topic) == [
-        {"price": 1.0}, {"price__string": "dear", "more": True}, {"price": 2.0}, {"price": 0.5}, {}, {"price": 3.0},
+        {"price": 1.0}, {"price__string": "dear", "more": True}, {"price": 2.0}, {"price": 0.5}, {},
+        {"price": 3.0}, {"price": 4.0},
     ]  # fmt: skip
-    ids = [first, second, None, 999_999, first, first]
+    ids = [first, second, None, 999_999, first, first, None]
     assert [row.get("_schema_id") for row in rows(topic)] == ids
-    assert [row.get(KEY) for row in rows(topic)] == ['{"id":1}', '{"id":2}', *[None] * 4]
+    assert [row.get(KEY) for row in rows(topic)] == ['{"id":1}', '{"id":2}', *[None] * 5]
     assert errors_of(topic) == [
         (1, "price is string here: it is in column price__string"),
         (4, "the value is not JSON"),
