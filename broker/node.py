@@ -32,12 +32,11 @@ from broker.coordinator.group.offset_publisher import PUBLISH_SECONDS, OffsetPub
 from broker.coordinator.transaction.coordinator import TransactionCoordinator
 from broker.kafka_broker import KafkaBroker
 from broker.lake_store import open_exclusive, reason, store_of
-from broker.log.config import LogConfig
+from broker.log.config import LogConfig, LogManagerSettings
 from broker.log.directories.directories import are_empty, disown, unowned
 from broker.log.directories.log_manager import (
     FailureHandling,
     LogManager,
-    LogManagerSettings,
     LogsInCluster,
 )
 from broker.log.directories.metrics import log_samples
@@ -275,13 +274,9 @@ class Node(KafkaBroker):
     async def _open_logs(self) -> LogManager:
         config, loop = self.config, asyncio.get_running_loop()
         manager = LogManager(
-            LogManagerSettings(
-                log_dirs=config.log_dirs,
-                node_id=config.node_id,
-                flush_offset_checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
-                retention_check_interval_ms=config.log_retention_check_interval_ms,
-                recovery_threads=config.num_recovery_threads_per_data_dir,
-            ),
+            config.log_dirs,
+            part(LogManagerSettings, config),
+            node_id=config.node_id,
             disk=self.disk,
             clock=self.clock,
             background=ThreadBackground(loop, self._executor),

@@ -1,8 +1,8 @@
 """Pure: the settings that a broker has of its own, declared: name, type, default, bounds, meaning.
 
-Declarations only, with those of `broker.worker.rpc`, `broker.config.access` and `broker.config.listeners`;
-`broker.config.loader` reads them from a file and a command line. Where Apache Kafka has the setting, the name, type and
-bounds are its own; defaults that differ are marked `ours`.
+Declarations only, with those of `broker.worker.rpc`, `broker.log.config`, `broker.config.access` and
+`broker.config.listeners`; `broker.config.loader` reads them from a file and a command line. Where Apache Kafka has the
+setting, the name, type and bounds are its own; defaults that differ are marked `ours`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from broker.config.listeners import (
     ListenerConfig,
     names_of,
 )
-from broker.log.config import DAY_MS, LogConfig
+from broker.log.config import DAY_MS, LogConfig, LogManagerSettings
 from kafka_ds.process.settings import (
     MAX_LONG,
     Setting,
@@ -41,7 +41,7 @@ RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig(CleanerSettings, ListenerConfig):
+class BrokerConfig(LogManagerSettings, CleanerSettings, ListenerConfig):
     """The settings of one broker; `topic` holds the defaults of its topics.
 
     `origins` has the place where each given setting was given, for DescribeConfigs and error texts.
@@ -187,20 +187,8 @@ class BrokerConfig(CleanerSettings, ListenerConfig):
 
     # -- log ----------------------------------------------------------------------------------------
     log_dir: str | None = string(None, "The log directory, if log.dirs is not set.")
-    log_flush_offset_checkpoint_interval_ms: int = i32(
-        60_000, "How often the recovery points are written to disk.", low=0
-    )
     log_flush_start_offset_checkpoint_interval_ms: int = i32(
         60_000, "How often the log start offsets are written to disk.", low=0, honours=("60000",)
-    )
-    log_retention_check_interval_ms: int = i64(
-        300_000, "How often logs are checked for segments to delete.", low=1
-    )
-    num_recovery_threads_per_data_dir: int = i32(
-        2,
-        "How many logs of each directory are opened at a time when the broker starts.",
-        low=1,
-        fixed="logs are opened once, before the broker is in the cluster",
     )
     producer_id_expiration_ms: int = i32(
         DAY_MS,

@@ -345,3 +345,22 @@ class LogConfig:
         """The local size limit; the log's own if it is not tiered (KIP-405, KIP-950)."""
         own = self.local_retention_bytes if self.moves_to_lake else -2
         return self.retention_bytes if own == -2 else own
+
+
+# Without slots: a broker's configuration inherits it beside another class that has some.
+@dataclass(frozen=True, kw_only=True)
+class LogManagerSettings:
+    """The settings of a broker's log directories, which `broker.config.broker` inherits."""
+
+    log_flush_offset_checkpoint_interval_ms: int = i32(
+        60_000, "How often the recovery points are written to disk.", low=0
+    )
+    log_retention_check_interval_ms: int = i64(
+        300_000, "How often logs are checked for segments to delete.", low=1
+    )
+    num_recovery_threads_per_data_dir: int = i32(
+        2,
+        "How many logs of each directory are opened at a time when the broker starts.",
+        low=1,
+        fixed="logs are opened once, before the broker is in the cluster",
+    )

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from broker.log.config import DAY_MS, LogConfig
+from broker.log.config import DAY_MS, LogConfig, LogManagerSettings
 from broker.log.directories.log_manager import (
     FailureHandling,
     LogManager,
-    LogManagerSettings,
     LogsInCluster,
 )
 from kafka_ds.process.seams import Background, Clock, Disk
@@ -34,13 +33,9 @@ def log_manager(
     config = config or log_settings()
     handling = {name: more.pop(name) for name in HANDLING if name in more}
     return LogManager(
-        LogManagerSettings(
-            log_dirs=log_dirs,
-            node_id=node_id,
-            flush_offset_checkpoint_interval_ms=60_000,
-            retention_check_interval_ms=300_000,
-            recovery_threads=recovery_threads,
-        ),
+        log_dirs,
+        LogManagerSettings(num_recovery_threads_per_data_dir=recovery_threads),
+        node_id=node_id,
         disk=disk,
         clock=clock,
         background=background,

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from broker.log.config import LogConfig
+from broker.log.config import LogConfig, LogManagerSettings
 from broker.log.directories.comparison import agreed_end, is_newer
 from broker.log.directories.damaged import DamagedLogs
 from broker.log.directories.deletion import DeletedLogs
@@ -105,17 +105,6 @@ class FutureLog:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogManagerSettings:
-    """The broker's settings of its log directories."""
-
-    log_dirs: Sequence[str]
-    node_id: int
-    flush_offset_checkpoint_interval_ms: int
-    retention_check_interval_ms: int
-    recovery_threads: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LogsInCluster:
     """What the cluster's metadata say of logs.
 
@@ -149,8 +138,10 @@ class LogManager:
 
     def __init__(
         self,
+        log_dirs: Sequence[str],
         settings: LogManagerSettings,
         *,
+        node_id: int,
         disk: Disk,
         clock: Clock,
         background: Background,
@@ -159,11 +150,11 @@ class LogManager:
     ) -> None:
         failures = failures or FailureHandling()
         self._disk, self._clock, self._background = disk, clock, background
-        self._node_id, self._cluster_id = settings.node_id, cluster.cluster_id
+        self._node_id, self._cluster_id = node_id, cluster.cluster_id
         self._config_for = cluster.config_for
         self._producer_id_expiration_ms = cluster.producer_id_expiration_ms
         self._directories = LogDirectories(
-            disk, settings.log_dirs, background, soon=failures.soon, failed=self.fail
+            disk, log_dirs, background, soon=failures.soon, failed=self.fail
         )
         self._loader = LogLoader(
             disk,
@@ -171,7 +162,7 @@ class LogManager:
             background,
             config_of=cluster.config_for,
             report=self._storage_failed,
-            threads_per_directory=settings.recovery_threads,
+            threads_per_directory=settings.num_recovery_threads_per_data_dir,
         )
         self._topic_id_for, self._home_for = cluster.topic_id_for, cluster.home_for
         # Partitions whose log is, or may be, in a directory that has failed.
@@ -190,8 +181,8 @@ class LogManager:
         # Where logs are to be created that do not exist yet, by the path of a directory.
         self.preferred: dict[TopicPartition, str] = {}
         now_ms = clock.now_ms()
-        self._checkpoints_due = Interval(settings.flush_offset_checkpoint_interval_ms, now_ms)
-        self._retention_due = Interval(settings.retention_check_interval_ms, now_ms)
+        self._checkpoints_due = Interval(settings.log_flush_offset_checkpoint_interval_ms, now_ms)
+        self._retention_due = Interval(settings.log_retention_check_interval_ms, now_ms)
         self._expiration_due = Interval(PRODUCER_EXPIRATION_CHECK_MS, now_ms)
         self.recovery_losses: dict[
             TopicPartition, tuple[int, int]

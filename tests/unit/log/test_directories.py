@@ -225,7 +225,7 @@ def test_of_two_logs_of_a_name_the_topics_own_stays() -> None:
     bench.append("t", 1)
     bench.stop()
     bench.disk.broken = set()
-    with pytest.raises(LogDirectoryError, match="t-1 is in /a and in /b"):
+    with pytest.raises(LogDirectoryError, match="t-1: /a, /b"):
         bench.start()
     bench.start(topic_id_for=lambda _: OTHER_ID)
     assert bench.log(1).log_end_offset == 1
