@@ -8,6 +8,7 @@ which the topic's settings change for a while. Nothing is proven where something
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import threading
 import time
@@ -66,7 +67,8 @@ POLL_S: Final = 1.0
 IDLE_ROUNDS: Final = 3
 # A file that was written so recently may be in use by a writer.
 YOUNG_MS: Final = 5 * 60 * 1000
-# A broker may still write what it has read from the table before rows were deleted.
+# Searches find nothing for as long: a broker may still write what it has read from the table before rows were deleted,
+# and move a log to where it was looked for already.
 SETTLES_S: Final = 2.0
 _TIME_IS_UP: Final = "time is up (--timeout)"
 _UNSUPPORTED: Final = "Unsupported table features"
@@ -125,7 +127,6 @@ class Erasure:
         self._digest = hashlib.sha256(self._topic_id + asked).hexdigest()
         self._searched_here: list[str] = []
         self._removed: dict[str, acts.RemovedFiles] = {}
-        self._settled_at = 0.0
         self._for_spark: set[str] = set()
         """Tables that deltalake does not write to."""
         self._ends: dict[TopicPartition, int] = {}
@@ -256,18 +257,19 @@ class Erasure:
         try:
             self._ends = self._offsets(LATEST)
             idle = 0
+            clean_since = math.inf
             while True:
                 found = self.look()
                 waits = self._waits(found)
                 self._note_searched(is_clean=not waits and all(map(_stays, found)))
-                is_settled = time.monotonic() >= self._settled_at
-                if not found and not waits and is_settled:
-                    is_done = self.account.is_proven
-                    return
-                if time.monotonic() >= deadline:
+                now = time.monotonic()
+                is_clean = not found and not waits
+                clean_since = min(clean_since, now) if is_clean else math.inf
+                is_done = now >= clean_since + SETTLES_S and self.account.is_proven
+                if now >= min(deadline, clean_since + SETTLES_S):
                     return
                 acted = self._act(found, waits=waits)
-                waits = waits or not is_settled or any(map(_is_young, found))
+                waits = waits or is_clean or any(map(_is_young, found))
                 idle = 0 if acted or waits else idle + 1
                 if idle >= IDLE_ROUNDS:
                     return
@@ -361,7 +363,6 @@ class Erasure:
             rows = check_spelling(own, self._wanted, rows)
         if any(map(len, rows.values())):
             count = acts.delete_rows(self._store, folder, kind, rows)
-            self._settled_at = time.monotonic() + SETTLES_S
             self._say(f"{folder}: {count} rows deleted")
             return acted or count > 0
         if hidden and acts.purge(self._store, folder, kind, hidden):
@@ -433,8 +434,9 @@ def _in_time(act: Callable[[], bool], deadline: float) -> bool:
             failed.append(problem)
 
     thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(max(0.0, deadline - time.monotonic()))
+    if (left := deadline - time.monotonic()) > 0:
+        thread.start()
+        thread.join(left)
     if failed:
         raise failed[0]
     if not given:

@@ -521,6 +521,8 @@ def _is_said(commit: Mapping[str, Any], key: bytes) -> bool:
     if "Spark" not in str(commit.get("engineInfo")):
         return False
     words = [f"0x{key.hex()}", key.hex(), *filter(None, spelled)]
+    if "key" not in said.lower():
+        words = [each for each in words if not each.isdigit()]  # An offset, mostly.
     return any(re.search(rf"(?<!\w){re.escape(each)}(?!\w)", said, re.IGNORECASE) for each in words)
 
 

@@ -104,6 +104,7 @@ def admin(folder, monkeypatch):
     admin = Admin(str(folder))
     monkeypatch.setattr(module, "Admin", lambda cluster: admin)
     monkeypatch.setattr(module, "POLL_S", 0.01)
+    monkeypatch.setattr(module, "SETTLES_S", 0.01)
     return admin
 
 
@@ -486,7 +487,6 @@ def test_a_run_that_was_killed_at_any_change_is_finished(tmp_path, admin, lake, 
         typed(lake, b"ada", b"ben")
         (folder / "orders-0" / "00000000000000000000.log").write_bytes(log_before)
         with pytest.MonkeyPatch.context() as patches:
-            patches.setattr(module, "SETTLES_S", 0.0)
             patches.setattr(module, "check_spelling", lambda own, wanted, places: places)
             with suppress(Killed), pytest.MonkeyPatch.context() as mortal:
                 life = Mortal(mortal, at=at, is_done=is_done)
@@ -501,3 +501,24 @@ def test_a_run_that_was_killed_at_any_change_is_finished(tmp_path, admin, lake, 
         if not life.is_dead:
             break
     assert at > 8
+
+
+def test_a_log_that_moves_to_where_it_was_looked_for_is_found(admin, lake, folder, tmp_path):
+    """As when a replica is moved to another directory of its broker."""
+    other = tmp_path / "other"
+    made(other)
+    admin.directories.insert(0, admin.directory(str(other)))
+    known = module.Search.directory
+    looked = []
+
+    def directory(search, path, *more):
+        looked.append(path)
+        if len(looked) == 2:
+            (folder / "orders-0").rename(other / "orders-0")
+        return known(search, path, *more)
+
+    run = erasure(admin, lake)
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(module.Search, "directory", directory)
+        run.carry_out(0.5)
+    assert [each.place for each in run.account.left] == [str(other)]

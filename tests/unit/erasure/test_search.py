@@ -248,6 +248,19 @@ def test_a_predicate_names_a_key_with_quotes(tmp_path: Path, key: str, predicate
     assert times_named(LocalStore(str(tmp_path)), path, key.encode()) == 1
 
 
+@pytest.mark.parametrize(
+    ("key", "predicate", "count"),
+    [(b"a", "(offset = 61)", 0), (b"61", "(offset = 61)", 0), (b"61", "(_key = 61)", 1)],
+)
+def test_a_number_in_a_predicate_is_seldom_a_key(
+    tmp_path: Path, key: bytes, predicate: str, count: int
+) -> None:
+    path = "00000000000000000007.json"
+    told = {"operationParameters": {"predicate": predicate}, "engineInfo": "Apache-Spark/4.2.0"}
+    (tmp_path / path).write_text(json.dumps({"commitInfo": told}) + "\n")
+    assert times_named(LocalStore(str(tmp_path)), path, key) == count
+
+
 def test_a_checksum_of_spark_names_a_key(tmp_path: Path) -> None:
     path = "t/_delta_log/00000000000000000007.crc"
     (tmp_path / path).parent.mkdir(parents=True)
