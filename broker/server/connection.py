@@ -141,7 +141,7 @@ class Connections:
         # Selector transports join what they are given (Python 3.11), or never ask for a pause, however much it is
         # (3.12.0 to 3.12.8, 3.13.0 and 3.13.1; CVE-2024-12254).
         self.gathers_writes = type(asyncio.get_running_loop()).__module__.startswith("uvloop")
-        self._tick()
+        self.on_tick()
 
     @property
     def is_stopping(self) -> bool:
@@ -261,13 +261,13 @@ class Connections:
                 connection.last_tick = self.tick
             self.record_unsent(connection, size_bytes)
 
-    def _tick(self) -> None:
+    def on_tick(self) -> None:
         """Periodic work: closes connections after the idle time, frees unused memory."""
         idle_ms = self._config.connections_max_idle_ms
         seconds = (
             max(idle_ms / 1000 / TICKS_PER_IDLE_TIME, TICK_SECONDS_MIN) if idle_ms >= 0 else 60.0
         )
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._tick)
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.on_tick)
         self.tick += 1
         if self.metrics.bytes_in == self._bytes_at_last_tick:
             self.pool.clear()

@@ -152,7 +152,7 @@ class Producer:
         lane.waiting.append(batch)
         self.waiting_bytes += len(batch.data)
         while self.waiting_bytes > WAITING_BYTES_MAX:
-            self._step()
+            self.step()
 
     def flush(self) -> None:
         """Until every batch was taken.
@@ -161,7 +161,7 @@ class Producer:
             NotDelivered: one was not, and no retry would mend that, or ``delivery.timeout.ms`` is over.
             KafkaError: this producer is fenced, or its transaction has ended.
         """
-        while self._step():
+        while self.step():
             pass
 
     def push(self) -> None:
@@ -176,7 +176,7 @@ class Producer:
 
     # -- sending --------------------------------------------------------------------------------
 
-    def _step(self) -> bool:
+    def step(self) -> bool:
         """Send what can be sent, then take one answer; False where nothing is left to do."""
         self._dispatch()
         links = [link for link in self._links.values() if link.requests]

@@ -120,9 +120,9 @@ class Worker:
             while True:
                 asked = source.get()
                 if asked is None:
-                    self._look_after()
+                    self.look_after()
                 else:
-                    self._serve(*asked)
+                    self.answer(*asked)
                 if source in self._writes and source.empty() and self._maintenance.empty():
                     self._maintenance.put(None)
                 with self._trimming:
@@ -130,14 +130,15 @@ class Worker:
 
         threading.Thread(target=work, daemon=True).start()
 
-    def _look_after(self) -> None:
+    def look_after(self) -> None:
         """Upkeep. No request waits for it, so after a failure it is tried again with the next write."""
         try:
             self._afterwards()
         except Exception:
             log.exception("maintenance failed")
 
-    def _serve(self, number: int, request: object) -> None:
+    def answer(self, number: int, request: object) -> None:
+        """Carry out a request, in the caller's thread, and send its answer; a failure is an answer too."""
         name = type(request).__name__
         try:
             answer = self._operations[type(request)](request)

@@ -80,7 +80,7 @@ def _loops() -> _Loops:
         return _Loops(
             scan=compiled(folder, decoder.scan, (data, 0, no_rows)),
             decode=compiled(
-                folder, decoder.decode, (data, fixed_rows, 0, _buffers(0, 0), np.empty(0, "u1"))
+                folder, decoder.decode, (data, fixed_rows, 0, new_buffers(0, 0), np.empty(0, "u1"))
             ),
             encode=compiled(
                 folder, encoder.encode, (columns, 0, 0, np.empty(0, np.uint8), no_rows)
@@ -108,7 +108,7 @@ def compiled(folder: str | None, function: Callable[..., Any], example: tuple[An
 # -- arrays -------------------------------------------------------------------------------------
 
 
-def _buffers(row_count: int, payload_bytes: int) -> decoder.Buffers:
+def new_buffers(row_count: int, payload_bytes: int) -> decoder.Buffers:
     """Output for so many records in so many bytes.
 
     Each buffer is as large as the worst case asks; what is not written is never touched, and so
@@ -210,11 +210,11 @@ def decode(
     assert payload_bytes < 1 << 31, "offsets of 32 bits"
     is_usual = row_count <= ROWS_PER_CALL and payload_bytes <= BYTES_PER_CALL
     if is_usual:
-        usual = _idle_buffers.pop() if _idle_buffers else _buffers(ROWS_PER_CALL, BYTES_PER_CALL)
+        usual = _idle_buffers.pop() if _idle_buffers else new_buffers(ROWS_PER_CALL, BYTES_PER_CALL)
         usual.counters[:] = 0
         out = usual._replace(value_data=np.empty(payload_bytes, np.uint8))
     else:
-        out = _buffers(row_count, payload_bytes)
+        out = new_buffers(row_count, payload_bytes)
     decoded = np.zeros(sum(len(rows) for _, rows in sources), np.uint8)
     done = 0
     for data, rows in sources:

@@ -14,11 +14,11 @@ import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from kafka_ds.client.cluster import Cluster
+from kafka_ds.client.producer import Producer
 from kafka_ds.client.settings import ClientSettings
 from kafka_ds.client.transactions import Transactions
 from kafka_ds.sink import exactly_once as deciding
 from kafka_ds.sink import writer
-from kafka_ds.sink.batches import BatchWriter
 from kafka_ds.sink.columns import check_columns
 from kafka_ds.sink.options import parse_sink_options
 from kafka_ds.sink.writer import TaskCommitMessage, TransactionalSink
@@ -80,10 +80,9 @@ class Killed(BaseException):
     """Raised where a process would have died. A BaseException, so that no code of ours catches it."""
 
 
-def half_flushed(this: BatchWriter) -> None:
+def half_flushed(this: Producer) -> None:
     """An executor is killed after rows were acknowledged, with its transaction open."""
-    this._write()
-    this._producer._step()
+    this.step()
     raise Killed
 
 
@@ -126,7 +125,7 @@ class Spark:
             while self.random.random() < 0.3:
                 with contextlib.suppress(Killed), self.monkeypatch.context() as patch:
                     if self.random.random() < 0.5:
-                        patch.setattr(BatchWriter, "flush", half_flushed)
+                        patch.setattr(Producer, "flush", half_flushed)
                     self.task(Context(partition=n, attempt=attempt, run=run), rows[n::tasks])
                 attempt += 1
             wrote.append(self.task(Context(partition=n, attempt=attempt, run=run), rows[n::tasks]))

@@ -185,9 +185,9 @@ class WorkerProcess:
         return future
 
     def _serve(self, lane: Lane, number: int, body: bytes) -> None:
-        self._worker._serve(number, decode(body))
+        self._worker.answer(number, decode(body))
         if lane in (self._writes, self._publishing) and not self._maintenance.is_busy:
-            self._maintenance.put(self._worker._look_after)
+            self._maintenance.put(self._worker.look_after)
 
     def send(self, head: tuple[int, bytes, list[int], None], payload: Sequence[Any] = ()) -> None:
         """Send an answer, as the real worker does over its channel."""

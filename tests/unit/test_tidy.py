@@ -246,7 +246,7 @@ def test_a_constructor_takes_eight_things_at_most() -> None:
     assert not offenders(long, SOURCES)
 
 
-PRIVATE_ACCESSES_MAX = 11
+PRIVATE_ACCESSES_MAX = 2
 
 
 def test_tests_look_at_what_is_public() -> None:

@@ -72,7 +72,7 @@ class LeaderPartition:
         "_log_end_watchers",
         "_is_lost",
         "alter_partition",
-        "_idle",
+        "idle_sessions",
         "_tier",
         "_unflushed_since",
         "watchers",
@@ -111,7 +111,7 @@ class LeaderPartition:
         self.watchers: dict[Watcher[LeaderPartition], None] = {}
         # The watchers that read up to the log's end.
         self._log_end_watchers: dict[Watcher[LeaderPartition], None] = {}
-        self._idle: dict[FollowerSession, None] = {}
+        self.idle_sessions: dict[FollowerSession, None] = {}
         # How often anything has happened that a lookup may show.
         self.changes = 0
         self._pending_acknowledgements: dict[PendingAcknowledgement, None] = {}
@@ -301,7 +301,7 @@ class LeaderPartition:
         self, replica_id: int, *, fetch_offset: int, log_start_offset: int, broker_epoch: int
     ) -> None:
         """A follower fetches from this offset, which is within the log; raises as `LeaderState.fetched` does."""
-        for session in tuple(self._idle):
+        for session in tuple(self.idle_sessions):
             if (
                 session.replica_id == replica_id
             ):  # The follower has opened another session, or has none.
@@ -432,20 +432,20 @@ class LeaderPartition:
         """Notify this session of nothing until something happens; a follower's only if the leader's `may_be_idle`
         allows.
         """
-        self._idle[session] = None
+        self.idle_sessions[session] = None
         if session.replica_id >= 0:
             self.leader.follower_idle(session.replica_id, session.last_fetch)
 
     def remove_idle(self, session: FollowerSession) -> None:
         """Look this partition up for the session again."""
-        del self._idle[session]
+        del self.idle_sessions[session]
         self._activated(session)
 
     def _changing(self) -> None:
         """Something is about to happen that a lookup may show."""
         self.changes += 1
-        if self._idle:
-            idle, self._idle = self._idle, {}
+        if self.idle_sessions:
+            idle, self.idle_sessions = self.idle_sessions, {}
             for session in idle:
                 self._activated(session)
 
@@ -489,7 +489,9 @@ class LeaderPartition:
     def watcher_count(self) -> int:
         """How many fetches wait for more."""
         # A fetch that watched before another one of its session made the partition idle counts once.
-        return len({*self.watchers, *chain.from_iterable(each.parked for each in self._idle)})
+        return len(
+            {*self.watchers, *chain.from_iterable(each.parked for each in self.idle_sessions)}
+        )
 
     @property
     def pending_acknowledgement_count(self) -> int:

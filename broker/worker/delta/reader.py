@@ -275,7 +275,7 @@ class ColdReader:
         while True:
             place, offset = self._ahead.get()
             try:
-                self._read_ahead(place, offset)
+                self.read_ahead(place, offset)
             except (OSError, StorageError, OffsetOutOfRange, UnreadableFile, pa.ArrowException):
                 pass  # A later read there will fail with it; nothing has asked yet.
             except Exception:
@@ -284,7 +284,7 @@ class ColdReader:
                     "%s-%d: read-ahead from offset %d failed", place.topic, place.partition, offset
                 )
 
-    def _read_ahead(self, place: _Place, offset: int) -> None:
+    def read_ahead(self, place: _Place, offset: int) -> None:
         """Prepare the next few chunks, so that a reader need not pause between two of them."""
         prepared = 0
         while prepared < (share := self._share_bytes()):

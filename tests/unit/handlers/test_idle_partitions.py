@@ -218,7 +218,7 @@ class Side:
     @property
     def forgotten(self) -> int:
         """How many partitions are idle in sessions that are not there any more."""
-        noted = sum(len(partition._idle) for partition in self.led.values())
+        noted = sum(len(partition.idle_sessions) for partition in self.led.values())
         return noted - self.idle(is_follower=True) - self.idle(is_follower=False)
 
     def idle(self, *, is_follower: bool) -> int:

@@ -116,7 +116,7 @@ def test_interpreted_and_compiled_agree() -> None:
         rows, _, _ = kernel.scan(data)
         compiled, decoded = kernel.decode([(data, rows)])
         again = np.empty_like(rows)
-        written = kernel._buffers(max(0, int(rows[0, decoder.RECORD_COUNT])), len(batch) - 61)
+        written = kernel.new_buffers(max(0, int(rows[0, decoder.RECORD_COUNT])), len(batch) - 61)
         marks = np.zeros(1, np.uint8)
         with np.errstate(over="ignore"):
             assert decoder.scan(data, 0, again) == (1, len(batch), decoder.AT_END)

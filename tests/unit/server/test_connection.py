@@ -492,11 +492,11 @@ def test_who_reads_a_large_answer_slowly_is_not_silent() -> None:
         feed(connection, b"".join(metadata(i) for i in range(5)))
         for _ in range(20):
             transport.unsent -= 1_000
-            connections._tick()
+            connections.on_tick()
             assert connections.unsent_bytes == transport.unsent > limits.UNSENT_BYTES_MAX
         assert not transport.closing
         for _ in range(20):
-            connections._tick()
+            connections.on_tick()
         assert transport.closing
 
     run(test())

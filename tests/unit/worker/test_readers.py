@@ -46,7 +46,7 @@ def test_no_chunk_goes_before_it_is_read(consumers: int, monkeypatch: pytest.Mon
     monkeypatch.setattr(cold, "_files", lambda *_: files)
     monkeypatch.setattr(cold, "_following", lambda *_: None)
     monkeypatch.setattr(cold, "_build", build)
-    monkeypatch.setattr(cold, "_prepare_ahead", cold._read_ahead)
+    monkeypatch.setattr(cold, "_prepare_ahead", cold.read_ahead)
     at = dict.fromkeys((f"topic {each}" for each in range(consumers)), 0)
     for turn in range(30):
         if turn == 5:
