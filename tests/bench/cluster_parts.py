@@ -130,12 +130,12 @@ async def _measure(folder: Path, run: int) -> tuple[list[float], list[float], fl
 def controller(folder: Path, report: Report, runs: int) -> None:
     """Decisions on a local folder: latency, rate, and the death of a broker that leads 1,000 partitions."""
     p50, p99, bare_p99, rates, deaths, commits = [], [], [], [], [], []
-    foreign = 0.0
+    background = 0.0
     for run in range(runs):
         target = folder / str(run)
         with machine.watching([]) as use:
             alone, bare, rate, death_ms, count = asyncio.run(_measure(target, run))
-        foreign = max(foreign, use.foreign_cores)
+        background = max(background, use.background_load)
         p50.append(alone[len(alone) // 2])
         p99.append(alone[len(alone) * 99 // 100])
         bare_p99.append(bare[len(bare) * 99 // 100])
@@ -143,7 +143,7 @@ def controller(folder: Path, report: Report, runs: int) -> None:
         deaths.append(death_ms)
         commits.append(float(count))
         shutil.rmtree(target)
-    what = partial(Figure, foreign_cores=foreign)
+    what = partial(Figure, background_load=background)
     report.add(what(name="a decision, p50", unit="ms", ours=p50))
     report.add(what(name="a decision, p99", unit="ms", ours=p99, at_most=COMMIT_MS_MAX))
     report.add(what(name="two fsyncs and a link by themselves, p99", unit="ms", ours=bare_p99))

@@ -29,7 +29,7 @@ def codecs(folder: Path, report: Report, runs: int) -> None:
         for batch_bytes in BATCH_BYTES:
             for codec in Codec:
                 costs: dict[str, list[float]] = {side.name: [] for side in sides}
-                foreign: list[float] = []
+                background: list[float] = []
                 name = f"produce-{codec.name.lower()}-{batch_bytes}"
                 for side in sides:
                     create_topic(side, name)
@@ -47,7 +47,7 @@ def codecs(folder: Path, report: Report, runs: int) -> None:
                                 codec=codec.name.lower(),
                             )
                         if run:
-                            foreign.append(use.foreign_cores)
+                            background.append(use.background_load)
                             costs[side.name].append(use.cpu_s / (done["records"] * SIZE / 1e9))
                 ours, theirs = (side.name for side in sides)
                 report.add(
@@ -57,7 +57,7 @@ def codecs(folder: Path, report: Report, runs: int) -> None:
                         ours=costs[ours],
                         theirs=costs[theirs],
                         at_most=1.0,
-                        foreign_cores=statistics.median(foreign),
+                        background_load=statistics.median(background),
                     )
                 )
     finally:

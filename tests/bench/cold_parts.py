@@ -43,7 +43,7 @@ class Measured:
         self.client: list[float] = []
         self.reach_p50_ms: list[float] = []
         self.reach_p99_ms: list[float] = []
-        self.foreign: list[float] = []
+        self.background: list[float] = []
 
 
 def cold(folder: Path, report: Report, runs: int) -> None:
@@ -62,7 +62,7 @@ def cold(folder: Path, report: Report, runs: int) -> None:
         other = _measure(theirs, folder / "apache" / "data", runs)
     finally:
         theirs.stop()
-    foreign = statistics.median(mine.foreign + other.foreign)
+    background = statistics.median(mine.background + other.background)
     for size in RECORDS:
         for name, us, them in (
             (f"consumer reading cold, {size} B", mine.first_time, other.first_time),
@@ -75,7 +75,7 @@ def cold(folder: Path, report: Report, runs: int) -> None:
                     ours=us[size],
                     theirs=them[size],
                     at_least=1.0,
-                    foreign_cores=foreign,
+                    background_load=background,
                 )
             )
         report.add(
@@ -84,7 +84,7 @@ def cold(folder: Path, report: Report, runs: int) -> None:
                 unit="MB/s",
                 ours=mine.first_time[size],
                 at_least=200,
-                foreign_cores=foreign,
+                background_load=background,
             )
         )
         report.add(
@@ -93,7 +93,7 @@ def cold(folder: Path, report: Report, runs: int) -> None:
                 unit="s/GB",
                 ours=mine.cpu_s_a_gb[size],
                 theirs=other.cpu_s_a_gb[size],
-                foreign_cores=foreign,
+                background_load=background,
             )
         )
     report.add(
@@ -102,7 +102,7 @@ def cold(folder: Path, report: Report, runs: int) -> None:
             unit="MB/s",
             ours=mine.client,
             theirs=other.client,
-            foreign_cores=foreign,
+            background_load=background,
         )
     )
     report.add(
@@ -152,7 +152,7 @@ def _measure(side: Side, log: Path, runs: int) -> Measured:
         found.client.append(read["mb_s"])
         found.reach_p50_ms.append(reach["p50_ms"])
         found.reach_p99_ms.append(reach["p99_ms"])
-        found.foreign.append(use.foreign_cores)
+        found.background.append(use.background_load)
     return found
 
 

@@ -142,16 +142,16 @@ def failover(folder: Path, report: Report, runs: int) -> None:
     """A leader of a third of the partitions is killed, or told to end, under a steady trickle of records."""
     killed: list[Loss] = []
     stopped: list[Loss] = []
-    foreign = 0.0
+    background = 0.0
     for run in range(runs):
         for how, found in (("kill", killed), ("stop", stopped)):
             # At another moment between two heartbeats each time.
             settle_s = SETTLE_S + HEARTBEAT_S * run / runs
             with machine.watching([]) as use:
                 found.append(_failover(folder / f"{how}-{run}", how, settle_s))
-            foreign = max(foreign, use.foreign_cores)
+            background = max(background, use.background_load)
     what = f"{BROKERS} brokers, {PARTITIONS} partitions"
-    measured = partial(Figure, foreign_cores=foreign)
+    measured = partial(Figure, background_load=background)
     dies = f"{what}: a leader dies"
     known = [each.leaders_known for each in killed]
     report.add(measured(name=f"{dies}, leaders are known", unit="s", ours=known))

@@ -65,12 +65,12 @@ class Use:
 
     wall_s: float = 0.0
     cpu_s: float = 0.0
-    foreign_cores: float = 0.0
+    background_load: float = 0.0
 
 
 @contextmanager
 def watching(pids: list[int]) -> Iterator[Use]:
-    """CPU of ``pids`` during the block. What neither they nor this process and its children used is foreign."""
+    """CPU of ``pids`` during the block. What neither they nor this process and its children used is background."""
     use = Use()
     everybody = sorted({*pids, *children(os.getpid())})
     busy, mine, watched, began = (
@@ -82,7 +82,7 @@ def watching(pids: list[int]) -> Iterator[Use]:
     yield use
     use.wall_s = time.monotonic() - began
     use.cpu_s = cpu_seconds(pids) - watched
-    use.foreign_cores = max(0.0, _busy() - busy - (cpu_seconds(everybody) - mine)) / use.wall_s
+    use.background_load = max(0.0, _busy() - busy - (cpu_seconds(everybody) - mine)) / use.wall_s
 
 
 def rest(pids: list[int], *, window_s: float, timeout_s: float) -> None:

@@ -31,7 +31,7 @@ def throughput_of(
     for what in kinds:
         rates: dict[str, list[float]] = {side.name: [] for side in sides}
         costs: dict[str, list[float]] = {side.name: [] for side in sides}
-        foreign: list[float] = []
+        background: list[float] = []
         # One run that does not count: the JVM compiles, our kernels and caches warm up.
         for run in range(runs + 1):
             for side in sides:
@@ -44,9 +44,9 @@ def throughput_of(
                 if run:
                     rates[side.name].append(result["records_s"] * size / 1e6)
                     costs[side.name].append(use.cpu_s / (count * size / 1e9))
-                    foreign.append(use.foreign_cores)
+                    background.append(use.background_load)
         ours, theirs = (side.name for side in sides)
-        cores = statistics.median(foreign)
+        cores = statistics.median(background)
         report.add(
             Figure(
                 name=f"{label}{what} {size} B",
@@ -54,7 +54,7 @@ def throughput_of(
                 ours=rates[ours],
                 theirs=rates[theirs],
                 at_least=1.0,
-                foreign_cores=cores,
+                background_load=cores,
             )
         )
         report.add(
@@ -64,6 +64,6 @@ def throughput_of(
                 ours=costs[ours],
                 theirs=costs[theirs],
                 at_most=0.5,
-                foreign_cores=cores,
+                background_load=cores,
             )
         )

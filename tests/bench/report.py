@@ -21,7 +21,7 @@ class Figure:
     theirs: list[float] | None = None
     at_least: float | None = None
     at_most: float | None = None
-    foreign_cores: float = 0.0
+    background_load: float = 0.0
 
     @property
     def ratio(self) -> float:
@@ -31,7 +31,7 @@ class Figure:
         return statistics.median(a / b for a, b in zip(self.ours, self.theirs, strict=True) if b)
 
     @property
-    def reached(self) -> bool | None:
+    def is_met(self) -> bool | None:
         if self.at_least is not None:
             return self.ratio >= self.at_least
         return None if self.at_most is None else self.ratio <= self.at_most
@@ -46,14 +46,14 @@ class Report:
         print(line_of(figure), flush=True)
 
     def save(self, path: Path) -> None:
-        rows = [{**asdict(f), "ratio": f.ratio, "reached": f.reached} for f in self.figures]
+        rows = [{**asdict(f), "ratio": f.ratio, "met": f.is_met} for f in self.figures]
         path.write_text(json.dumps(rows, indent=1))
 
     def summary(self) -> str:
-        judged = [f for f in self.figures if f.reached is not None]
-        short = [f.name for f in judged if not f.reached]
-        text = f"{len(judged) - len(short)} of {len(judged)} figures reach what they should"
-        return text + (f"; short: {', '.join(short)}" if short else "")
+        judged = [f for f in self.figures if f.is_met is not None]
+        missed = [f.name for f in judged if not f.is_met]
+        text = f"{len(judged) - len(missed)} of {len(judged)} targets met"
+        return text + (f"; missed: {', '.join(missed)}" if missed else "")
 
 
 def line_of(figure: Figure) -> str:
@@ -63,14 +63,14 @@ def line_of(figure: Figure) -> str:
         bound = f">= {figure.at_least:g}"
     elif figure.at_most is not None:
         bound = f"<= {figure.at_most:g}"
-    verdict = {True: "reached", False: "SHORT", None: ""}[figure.reached]
+    verdict = {True: "met", False: "MISSED", None: ""}[figure.is_met]
     theirs = f"{statistics.median(figure.theirs):>12,.2f}" if figure.theirs else " " * 12
     ratio = f"{figure.ratio:>7.2f} x" if figure.theirs else " " * 9
     return (
         f"{figure.name:<46} {ours:>12,.2f} {theirs} {figure.unit:<7} {ratio} {bound:>9} {verdict:<8}"
-        f" {figure.foreign_cores:.2f} foreign cores"
+        f" {figure.background_load:.2f} background load"
     )
 
 
 def heading() -> str:
-    return f"{'figure':<46} {'ours':>12} {'theirs':>12} {'unit':<7} {'ratio':>9} {'wanted':>9}"
+    return f"{'figure':<46} {'ours':>12} {'theirs':>12} {'unit':<7} {'ratio':>9} {'target':>9}"

@@ -75,7 +75,7 @@ def scale(folder: Path, report: Report, runs: int) -> None:
     settings = {"connections.max.idle.ms": 3_600_000}
     side = OurSide(folder, settings)
     starts, memory, idle = [], [], []
-    foreign = 0.0
+    background = 0.0
     try:
         side.launch(clean=True)
         create_topic(side.bootstrap, "small", partitions=1)
@@ -94,11 +94,11 @@ def scale(folder: Path, report: Report, runs: int) -> None:
                     time.sleep(IDLE_S)
                 idle.append(100 * use.cpu_s / use.wall_s)
                 memory.append(machine.resident_mib(side.pids()))
-                foreign = max(foreign, use.foreign_cores)
+                background = max(background, use.background_load)
     finally:
         side.stop()
         shutil.rmtree(folder, ignore_errors=True)
-    what = partial(Figure, foreign_cores=foreign)
+    what = partial(Figure, background_load=background)
     many = f"{PARTITIONS} partitions"
     report.add(what(name=f"{many}: start to a record", unit="s", ours=starts, at_most=START_S_MAX))
     rest = f"{many}, {CONNECTIONS} connections, {GROUPS} groups"

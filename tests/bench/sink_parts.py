@@ -71,7 +71,7 @@ def _compare(
     theirs: ApacheKafka,
 ) -> None:
     rates: dict[str, list[float]] = {ours.name: [], theirs.name: []}
-    foreign: list[float] = []
+    background: list[float] = []
     count = frame.count()
     for run in range(runs + 1):
         for side in (ours, theirs):
@@ -85,7 +85,7 @@ def _compare(
             # The first run warms up.
             if run:
                 rates[side.name].append(count / took)
-                foreign.append(use.foreign_cores)
+                background.append(use.background_load)
     frame.unpersist()
     report.add(
         Figure(
@@ -94,7 +94,7 @@ def _compare(
             ours=rates[ours.name],
             theirs=rates[theirs.name],
             at_least=1.0,
-            foreign_cores=statistics.median(foreign),
+            background_load=statistics.median(background),
         )
     )
 

@@ -77,7 +77,7 @@ class Bench:
     def compare(
         self,
         name: str,
-        wanted: float,
+        target: float,
         query: spark_queries.Query,
         *,
         topic: str,
@@ -87,7 +87,7 @@ class Bench:
         """How often a second the query is answered; both answers must be the same."""
         sides: list[tuple[Side, str]] = [(self.ours, topic), (self.theirs, theirs or topic)]
         times: dict[str, list[float]] = {side.name: [] for side, _ in sides}
-        foreign: list[float] = []
+        background: list[float] = []
         late = {(side, read): self.last_percent(side, read) for side, read in sides}
         for run in range(self.runs + 1):
             answers = []
@@ -99,18 +99,18 @@ class Bench:
                     wall = time.perf_counter() - began
                 if run:
                     times[side.name].append(wall)
-                    foreign.append(use.foreign_cores)
+                    background.append(use.background_load)
             if answers[0] != answers[1]:
                 raise RuntimeError(f"{name}: the sides answered differently: {answers}")
-        self.add(name, times[self.ours.name], times[self.theirs.name], wanted, foreign)
+        self.add(name, times[self.ours.name], times[self.theirs.name], target, background)
 
     def add(
         self,
         name: str,
         ours: list[float],
         theirs: list[float],
-        wanted: float | None,
-        foreign: list[float],
+        target: float | None,
+        background: list[float],
     ) -> None:
         """Seconds of both as a figure in which more is better."""
         figure = Figure(
@@ -118,8 +118,8 @@ class Bench:
             unit="1/s",
             ours=[1 / t for t in ours],
             theirs=[1 / t for t in theirs],
-            at_least=wanted,
-            foreign_cores=statistics.median(foreign) if foreign else 0.0,
+            at_least=target,
+            background_load=statistics.median(background) if background else 0.0,
         )
         self.report.add(figure)
 

@@ -95,7 +95,7 @@ def _start(store: LocalStore) -> None:
 
 
 def tables(folder: Path, report: Report, runs: int) -> None:
-    """Ratios of many to few; wanted: at most 2."""
+    """Ratios of many to few; target: at most 2."""
     stores = {count: _fill(folder / str(count), count) for count in (FEW, MANY)}
     opened = {count: TopicTable(store, "orders") for count, store in stores.items()}
     parts: dict[str, Callable[[int], float]] = {
@@ -110,14 +110,14 @@ def tables(folder: Path, report: Report, runs: int) -> None:
             few.append(measure(FEW) * 1000)
             many.append(measure(MANY) * 1000)
         # The first does not count: the files may not be in memory.
-        wanted = None if "alone" in name else 2.0
+        target = None if "alone" in name else 2.0
         report.add(
             Figure(
                 name=f"{name}, {MANY} files / {FEW}",
                 unit="ms",
                 ours=many[1:],
                 theirs=few[1:],
-                at_most=wanted,
+                at_most=target,
             )
         )
     shutil.rmtree(folder, ignore_errors=True)

@@ -41,7 +41,7 @@ class _Copied:
     cpu_s_gb: float
     lake_bytes: float
     """Of a byte of log, before files are merged."""
-    foreign_cores: float
+    background_load: float
 
 
 def conversion(report: Report, runs: int) -> None:
@@ -112,8 +112,8 @@ def keeping_up(folder: Path, report: Report, runs: int) -> None:
 
 
 def _add(report: Report, name: str, rates: list[float], found: list[_Copied]) -> None:
-    foreign = statistics.median(each.foreign_cores for each in found)
-    report.add(Figure(name=name, unit="MB/s", ours=rates, at_least=100, foreign_cores=foreign))
+    background = statistics.median(each.background_load for each in found)
+    report.add(Figure(name=name, unit="MB/s", ours=rates, at_least=100, background_load=background))
 
 
 def _copied_of(side: OurSide, topic: str, what: str, **options: object) -> _Copied:
@@ -129,7 +129,7 @@ def _copied_of(side: OurSide, topic: str, what: str, **options: object) -> _Copi
         tiered=(last + 1) * SIZE / took_s / 1e6,
         cpu_s_gb=use.cpu_s / (count * SIZE / 1e9),
         lake_bytes=sum(each.stat().st_size for each in files) / ((last + 1) * SIZE),
-        foreign_cores=use.foreign_cores,
+        background_load=use.background_load,
     )
 
 
