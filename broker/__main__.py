@@ -69,7 +69,7 @@ def restore_disks(
 ) -> int:
     """Bring the disks of a broker that does not run back from the lake; the exit status.
 
-    `report` is told now and then how many partitions of how many are back.
+    `report` is called now and then with the numbers of restored and of all partitions.
     """
     more = [*overrides, *RESTORE_OVERRIDES]
     return _exit_status_of(lambda: _run_loop(_restore(_loaded(properties, more), say, report)))

@@ -1,6 +1,6 @@
 """Pure: what a broker shows of its partitions, logs, cluster and tier, under Kafka's names.
 
-It reads state and changes none; each walk is over a copy, as a reading is done in parts. Names are declared by
+It reads state and changes none; each loop is over a copy, as a reading is done in parts. Names are declared by
 `broker.metrics.names`; coordinators and the tier declare theirs beside what they count.
 """
 

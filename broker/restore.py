@@ -1,6 +1,6 @@
 """Shell: `python -m broker restore`: empty disks get back what the lake holds, before clients are served again.
 
-It is a broker that serves nobody: it joins its cluster with empty disks, its logs continue at the lake's end as after
+It is a broker without clients: it joins its cluster with empty disks, its logs continue at the lake's end as after
 any lost disk (`broker.replica.lake_recovery`), and then it stops cleanly. The operator says that records outside the
 lake are gone: a partition of this broker without a leader is led here, whoever was in sync. Groups come back from
 `__offsets`, never beyond the end of what came back. Disks that are not empty, and a lake without a cluster, are

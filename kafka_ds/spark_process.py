@@ -122,7 +122,7 @@ settle: Final = Settling()
 #
 # `show`, `take`, `isEmpty` and LIMIT stop in the midst of rows: Spark closes its connection, and what is still in the
 # worker's buffer has nowhere to go. PySpark's daemon then prints a traceback on the terminal, though nothing is wrong.
-# So this one traceback is left out, told by where it was raised; the worker ends as before.
+# So this one traceback is left out, recognised by where it was raised; the worker ends as before.
 
 _print: Final = traceback.print_exc
 # Which function flushes what is left, in which file.

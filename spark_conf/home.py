@@ -1,7 +1,7 @@
 """Shell: Spark's folder as the JVM of a session shall see it: without the archive of its Python modules.
 
 Spark puts `python/lib/pyspark.zip` in front of the path of each Python process that it starts. What Python imports from
-an archive it compiles each time anew: 0.8 s of CPU a process, of 1.1 s in all. Without the archive the same modules
+an archive it compiles each time: 0.8 s of CPU a process, of 1.1 s in all. Without the archive the same modules
 come from the installed package, compiled. This is for sessions whose tasks run on this machine, by this interpreter;
 executors elsewhere have a Spark of their own. The folder holds links, and lies beside the jars.
 """

@@ -1,6 +1,6 @@
 """Shell: `python -m broker adopt`: a data directory of Apache Kafka becomes one of this broker's, where it lies.
 
-Nothing that Kafka wrote is changed but `log-start-offset-checkpoint`, where a tiered log of ours has its beginning;
+Nothing that Kafka wrote is changed but `log-start-offset-checkpoint`, where a tiered log of kafka-ds has its beginning;
 logs of before 2.8 get a `partition.metadata`, and a file says that the directory was taken over
 (`broker.adoption.mark`). Old messages are converted at the first start. The directories are locked: a Kafka that still
 runs is found out. All that is decided is one commit, the first of the lake.

@@ -1,6 +1,6 @@
 """Shell: what brokers were given while they ran (`kafka-configs --entity-type brokers`), and what becomes of it.
 
-- What a running broker of ours lets one change is taken over as that, for all brokers or for the one it was set for.
+- What a running kafka-ds broker lets one change is adopted as that, for all brokers or for the one it was set for.
 - What decides when records are deleted is taken over, or says so in the file already, or nothing is taken over at all:
   with another default records would be gone after the first start.
 - A broker's own min.insync.replicas is not: with eligible leader replicas the cluster's holds for all (KIP-966).

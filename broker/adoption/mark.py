@@ -2,7 +2,7 @@
 
 `adopt` leaves a file in each directory, which says into which lake it was taken. At the first start after that, a
 broker whose logs lie in a directory without this file, or of another lake, is refused: only `adopt` looks where logs
-begin, and whether the lake reaches up to there. After the first start nobody asks any more.
+begin, and whether the lake reaches up to there. After the first start this is not checked again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Shell: the batches of a rolled segment, some hundred kilobytes at a time, as the compiled loops take them.
 
-It returns only whole batches of magic 2, with unpacked payloads and plausible counts; anything else raises
+It returns only whole batches of magic 2, with decompressed payloads and plausible counts; anything else raises
 CorruptRecord with its place.
 """
 

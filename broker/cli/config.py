@@ -30,7 +30,7 @@ def check(properties: str, overrides: tuple[str, ...], with_defaults: bool, as_j
     """Check a configuration without starting a broker: all mistakes at once, or the values and where they come from.
 
     A mistake is a line on standard error with the setting and the line of the file; the exit status is 1 then. Of
-    settings that contradict each other one contradiction per subject is told. What depends on the machine (ports,
+    settings that contradict each other one contradiction per subject is reported. What depends on the machine (ports,
     folders, the lake) is seen only when the broker starts.
 
     \b

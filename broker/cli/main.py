@@ -87,7 +87,7 @@ def _complain(text: str, status: int) -> int:
 
 
 def _close_output() -> None:
-    """Whoever read the output has gone: nothing more is written to it, not even at the end of this process."""
+    """The output's reader has gone: nothing more is written to it, not even at the end of this process."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

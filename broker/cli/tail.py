@@ -2,7 +2,7 @@
 
 Partitions are read in turn, so many offsets of each at a time; records of one partition are in their order. A reader
 follows the topic's end by asking where it is a few times a second, and reads up to there: only committed records unless
-told otherwise. Offsets that retention took while it read are said and passed over.
+told otherwise. Offsets that retention took while it read are reported and skipped.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ With SASL one logs in by name and password or by a token, which the listener's o
 kept. What the browser then shows is a random cookie that scripts do not see and other sites do not send. It holds until
 SESSION_MS, connections.max.reauth.ms, the token's end, the broker's end, a logout, or until the password is another
 one. A wrong password or token is logged, counted, and answered after connection.failed.authentication.delay.ms; until
-then nobody else from that address may try one, whoever hangs up.
+then no other from that address is tried, whoever hangs up.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class Logins:
         return self._cookie("", security) + "; Max-Age=0"
 
     def _forget(self, now_ms: int) -> None:
-        """Sessions that are over; of too many the oldest of whoever has most."""
+        """Sessions that are over; of too many the oldest of the user with the most."""
         for token, session in list(self._sessions.items()):
             if session.ends_ms <= now_ms:
                 del self._sessions[token]

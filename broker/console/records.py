@@ -1,9 +1,9 @@
 """Shell: records as the console shows them: a limited number of rows, each cut to limits, saying what it leaves out.
 
-Batches are unpacked a piece at a time and no further than what is shown, as a small one may hold a great deal: a page
-unpacks UNPACKED_BYTES_MAX and shows SHOWN_BYTES_MAX. What a batch holds beyond that is a row that says so. Bytes become
-text where they are UTF-8, else hexadecimal; the page shows either as text and never as markup. Control batches and
-records of aborted transactions are left out, as for a consumer with read_committed.
+Batches are decompressed a piece at a time and no further than what is shown, as a small one may hold a great deal: a
+page decompresses UNPACKED_BYTES_MAX and shows SHOWN_BYTES_MAX. What a batch holds beyond that is a row that says so.
+Bytes become text where they are UTF-8, else hexadecimal; the page shows either as text and never as markup. Control
+batches and records of aborted transactions are left out, as for a consumer with read_committed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Shell: what the console shows, as values for JSON.
 
-It asks this broker's own handlers in the name of whoever looks, or reads the state that they read, and changes nothing.
-What is read has the ACLs of the API that tells the same: cluster and sizes DESCRIBE on the cluster, topics DESCRIBE,
+It asks this broker's own handlers for the logged-in principal, or reads the state that they read, and changes nothing.
+What is read has the ACLs of the API with the same content: cluster and sizes DESCRIBE on the cluster, topics DESCRIBE,
 records READ. Offsets, sizes and lag are those of replicas on this broker, groups those that it coordinates: what others
-know is null here, not zero. Long walks let clients through.
+know is null here, not zero. Long loops yield to clients.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ Publisher = Callable[[Sequence[Event]], Awaitable[None]]
 
 
 def _ignore(*_: object) -> None:
-    """Nobody is to be notified."""
+    """No callback."""
 
 
 class MetadataDriver:

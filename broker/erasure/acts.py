@@ -1,8 +1,8 @@
 """Shell: what takes records out of files: one act for each kind of finding. Each may be repeated.
 
-Rows are deleted by their places, because a commit tells its predicate to all who read the log. A file goes only if the
-log says that it was taken out of its table: what is not committed yet is somebody's work. A residue file keeps its
-name, since the log of segments names it, and stays whole but for the records.
+Rows are deleted by their places, because a commit has its predicate, for all readers of the log. A file goes only if
+the log says that it was taken out of its table: an uncommitted file is a writer's work. A residue file keeps its name,
+since the log of segments names it, and stays whole but for the records.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Files are decoded, for what is compressed cannot be found by its bytes. It makes no difference whether a version names a
 file. A file that was searched is not read again while its size and time stay; what goes away meanwhile holds nothing.
-What cannot be read is a finding, since nobody can say what is in it.
+What cannot be read is a finding, since its content is unknown.
 """
 
 from __future__ import annotations

@@ -237,7 +237,7 @@ class ExpirationLoop:
         if decision.expired and not await self._move(led, decision):
             return None
         if not decision.expired and decision.log_start_offset > led.log.log_start_offset:
-            # The table has moved without an answer: the worker died, or whoever asked has gone.
+            # The table has moved without an answer: the worker died, or its caller has gone.
             led.lake_log_start = max(led.lake_log_start or 0, decision.log_start_offset)
             self._agree(led)
         if decision.expired or survey.below or survey.has_files_below:

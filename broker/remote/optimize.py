@@ -1,6 +1,6 @@
 """Shell: the leader's side of OPTIMIZE: asks for it now and then, and logs what was done.
 
-Nobody waits for it, so partitions are optimised one after the other, and only where this broker has copied or removed
+Nothing waits for it, so partitions are optimised one after the other, and only where this broker has copied or removed
 something since: an idle worker may end. Consumers no longer see rows below the log start, so a partition whose log
 start has moved comes within seconds, before others (`boundary.py`). Files of other engines are examined seldom, while a
 worker runs anyway. Work for a partition that has another leader by now stops before its commit; the table, fenced by

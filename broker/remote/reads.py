@@ -85,7 +85,7 @@ class RemoteReads:
     def _end(self, task: asyncio.Task[object]) -> None:
         self._asked.discard(task)
         if not task.cancelled():
-            task.exception()  # Heard, also where nobody waits for it any more.
+            task.exception()  # Its error is retrieved, even if nothing waits for it any more.
 
 
 @contextlib.contextmanager

@@ -484,7 +484,7 @@ class RemoteLogManager:
         self._materialising = False
 
     def _agree_on_start(self, led: TieredPartition) -> None:
-        """Move the log's start to the larger of lake's and log's, and tell the lake."""
+        """Move the log's start to the larger of lake's and log's, and set it in the lake."""
         log_, known = led.log, led.lake_log_start
         if known is None or known == log_.log_start_offset:
             return

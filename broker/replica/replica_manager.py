@@ -99,7 +99,7 @@ class ReplicaManager:
         return self._replicas.find(topic, partition)
 
     def get(self, topic: str, partition: int) -> LeaderPartition:
-        """The partition, or the error that tells a client where to look."""
+        """The partition, or the error by which a client finds it."""
         found = self._replicas.find(topic, partition)
         if found is None:
             raise KafkaError(self.why_absent(topic, partition))

@@ -1,7 +1,7 @@
 """Shell: one client's connection: requests in, answers out, in the same order.
 
 Requests run one after the other, as Kafka promises its clients; the next may begin before the last is answered only if
-both handlers are `pipelined`. A waiting answer is told when a request has come behind it, and may be sent early
+both handlers are `pipelined`. A waiting answer is notified when a request has come behind it, and may be sent early
 (`hurry`). With UNANSWERED_REQUESTS_MAX of them, or UNANSWERED_BYTES_MAX bytes, or a peer that does not read, nothing
 more is read. Answers are written once a turn of the event loop, which serves REQUESTS_PER_TURN_MAX requests of a
 connection. Whatever is wrong with the bytes closes this connection, with one line in the log, and nothing else.

@@ -3,7 +3,7 @@
 - Limits are of the whole broker, of a listener, of an address. Where the whole broker is full, brokers are still
   accepted by their own listener, if clients have another one: `is_full` says that one of theirs has to go.
 - Connections beyond max.connection.creation.rate are not refused but wait their turn; a second's worth comes at once.
-  Nobody waits for longer than WAIT_SECONDS_MAX, however many came before. For the whole broker's rate brokers do not
+  No connection waits longer than WAIT_SECONDS_MAX, however many came before. For the whole broker's rate brokers do not
   wait, where they have a listener of their own; what they take counts in that of their listener alone.
 """
 

@@ -2,7 +2,7 @@
 
 - Whatever a handler raises ends here. KafkaError becomes the API's refusal; anything else is our fault: it is logged
   with its traceback and answered with UNKNOWN_SERVER_ERROR. Where no answer is awaited, the connection is closed.
-- Bytes that are not a request of ours raise MalformedFrame, which closes the connection; so does an unknown API, and
+- Bytes that are not a known request raise MalformedFrame, which closes the connection; so does an unknown API, and
   a version that is not served, with the exceptions of `unsupported_version`.
 - An answer is encoded where it arises, in the same callback; only a handler that waits costs a task.
 """

@@ -1,7 +1,7 @@
 """Shell: a request of this broker to itself: the same handler that serves others, without a socket.
 
 What comes back is what a peer would have read: a handler's KafkaError is in the response, where the API has a place for
-it. Asked for somebody else it is refused what that principal may not do, as on a connection.
+it. On behalf of another principal it is refused what that principal may not do, as on a connection.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 asyncio and uvloop drop a connection whose handshake has failed together with the alert that OpenSSL has made for it, so
 that the client learns nothing and asks again. Here such a handshake looks as if it waited for more: the event loop
-sends the alert, and the side that began the handshake is told and closes. What comes after that is read and forgotten:
+sends the alert, and the side that began the handshake gets it and closes. What comes after that is read and dropped:
 a connection that ends with bytes unread is reset, and a reset may overtake the alert.
 """
 

@@ -69,7 +69,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         `receive_buffer_bytes` is the socket's (replica.socket.receive.buffer.bytes), -1 the system's own.
 
         Raises:
-            PeerUnreachable: nobody answers there in time (`PeerLate`), or not in Kafka's protocol.
+            PeerUnreachable: no broker answers there in time (`PeerLate`), or not in Kafka's protocol.
         """
         login = network if isinstance(network, SecureNetwork) and network.has_login else None
         connection = cls(f"{host}:{port}", client_id, login)
@@ -240,7 +240,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.fail(f"did not answer {late.request.__name__} within {late.timeout_ms} ms")
 
     def close(self) -> None:
-        """Ends the connection, and whoever waits for an answer; harmless when ended."""
+        """Ends the connection, and all waits for an answer; harmless when ended."""
         self.fail("closed by us")
 
     def fail(self, why: str) -> None:

@@ -3,7 +3,7 @@
 It stands in the place of the Network seam: `connect` gives a connection whose TLS handshake is done, and `exchange`
 what a `PeerConnection` says of this broker by SASL. A broker shows the key of its inter-broker listener and trusts whom
 that listener trusts; it logs in by sasl.mechanism.inter.broker.protocol, with the name and password (or token) of its
-JAAS entry there, as in Kafka. Keys and tokens are read anew each time. No refusal repeats what was sent.
+JAAS entry there, as in Kafka. Keys and tokens are read each time. No refusal repeats what was sent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Shell: removes what lost attempts left in the store: once a day, in a thread that nobody waits for.
+"""Shell: removes what lost attempts left in the store: once a day, in a background thread.
 
 A table is due when it gets a checkpoint. The table's own log, a week of it or as much as the table keeps, shows which
 data files are orphans. Residue files are in no log. Several may begin at one offset, because each try of a range begins

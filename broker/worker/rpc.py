@@ -25,7 +25,7 @@ _DAY_MS = 24 * 60 * 60 * 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierSettings:
-    """The settings of one broker's tier, which `broker.config.broker` inherits: `lake.` is ours, `remote.` Kafka's."""
+    """The settings of one broker's tier, which `broker.config.broker` inherits; those of `remote.` are Kafka's."""
 
     node_id: int = i32(1, "The id of this broker, unique in its cluster.", low=0, ours=True)
     log_dirs: tuple[str, ...] = strings(

@@ -156,7 +156,7 @@ class Service:
         }
 
     def maintaining(self) -> Mapping[type, Operation]:
-        """Slow operations on the tables, for which nobody waits."""
+        """Slow operations on the tables, in the background."""
         return {Optimize: self._optimize}
 
     def _optimize(self, request: Optimize) -> Optimized:
@@ -257,7 +257,7 @@ class Service:
         return self._complaints_reported - before
 
     def afterwards(self) -> None:
-        """Maintain the tables after a write, in the maintenance thread: nobody waits for it."""
+        """Maintain the tables after a write, in the maintenance thread: no request waits for it."""
         while self._touched:
             topic, _ = self._touched.popitem()
             self._maintain_topic(topic)

@@ -233,7 +233,7 @@ class Cluster:
         """How many partitions a topic has; waits for a topic that is being created.
 
         Raises:
-            BrokerTimeout: it is not there, and nobody creates it.
+            BrokerTimeout: it does not exist, and no broker creates it.
         """
 
         def attempt() -> int:

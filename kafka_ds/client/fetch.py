@@ -80,8 +80,9 @@ class CompletedFetch:
     the lake and out of a log, so a batch may hold some of them again.
 
     ``aborted`` are (producer id, first offset, last offset) of transactions whose batches do not count; ``starts`` are
-    where batches begin, if some are compressed: such records may be hundreds of times as large when they are unpacked.
-    From ``gap`` on, if that is not None, an offset at least has no record: compaction took it, or the lake had no row.
+    where batches begin, if some are compressed: such records may be hundreds of times as large when they are
+    decompressed. From ``gap`` on, if that is not None, an offset at least has no record: compaction took it, or the
+    lake had no row.
     """
 
     records: memoryview
@@ -256,9 +257,9 @@ class _RangeReader:
             self._lost_leader()
 
     def _check_epochs(self, headers: Sequence[BatchHeader]) -> None:
-        """No record below the end of the range can be of a later epoch than that under which the end was told.
+        """No record below the end of the range can be of a later epoch than that of the reported end.
 
-        This also tells of leaders that do not know their history, as one that lost its disk.
+        This also finds leaders that do not know their history, as one that lost its disk.
         """
         pinned = self._wanted.leader_epoch
         for header in headers:

@@ -1,9 +1,9 @@
 """Shell: estimates how many bytes an offset takes in the leaders' logs, from the batches at one place of each.
 
-Nothing tells the size of records before they are read. So each partition's leader is asked for little, and returns one
-batch in any case (KIP-74); headers tell the sizes, even that of a truncated batch. Markers, and batches that compaction
-has emptied, belong to the hole before the records. Results are kept: a place that told something is not asked again. Of
-a partition that tells nothing the others' size is used, or else offsets count as large, never as nothing.
+The size of records is unknown before they are read. So each partition's leader is asked for little, and returns one
+batch in any case (KIP-74); headers have the sizes, even that of a truncated batch. Markers, and batches that compaction
+has emptied, belong to the hole before the records. Results are kept: a place with a result is not asked again. Of
+a partition without a result the others' size is used, or else offsets count as large, never as nothing.
 """
 
 from __future__ import annotations

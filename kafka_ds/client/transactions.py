@@ -56,7 +56,7 @@ class Transactions:
     def begin(self, transactional_id: str | None, timeout_ms: int) -> Identity:
         """A producer's id; whoever used this transactional id before is fenced, and its open transaction aborted.
 
-        Without a transactional id: of an idempotent producer, whom nobody fences.
+        Without a transactional id: of an idempotent producer, which is never fenced.
         """
 
         def attempt(connection: Connection) -> Identity:

@@ -93,7 +93,7 @@ class Change(Protocol):
 
     @property
     def operation(self) -> str:
-        """Delta's word for the table's history, or one of ours where it has none."""
+        """Delta's word for the table's history, or a kafka-ds word if Delta has none."""
 
     @property
     def parameters(self) -> Mapping[str, str]:

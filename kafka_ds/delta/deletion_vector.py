@@ -55,7 +55,7 @@ class DeletionVector:
 
     @property
     def id(self) -> str:
-        """What tells it from the other vectors of its file, as the protocol has it."""
+        """What distinguishes it from the other vectors of its file, as the protocol has it."""
         name = f"{self.storage}{self.spelled}"
         return name if self.offset is None else f"{name}@{self.offset}"
 

@@ -61,7 +61,7 @@ class FileEntry:
 
 
 class FileEntries(Sequence[FileEntry]):
-    """Files in some order, whose entries are made when somebody asks for one."""
+    """Files in some order, whose entries are made on demand."""
 
     @abstractmethod
     def entry(self, at: int) -> FileEntry:

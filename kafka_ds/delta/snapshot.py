@@ -81,7 +81,7 @@ class TableSnapshot:
         return entry is not None and entry.vector_id == vector_id
 
     def read(self, version: int | None = None) -> None:
-        """Read the table anew as of `version`, or of the newest."""
+        """Read the table again as of `version`, or of the newest."""
         began_ms = self.log.clock.boot_ms()
         # Versions since the last look may have been cleaned up, announcements too.
         self.gone_before_ms = began_ms - 1
@@ -118,7 +118,7 @@ class TableSnapshot:
 
     def _refuse_vectors(self) -> None:
         if self._vectors and not self._reads_vectors:
-            self.version = -1  # All is read anew the next time.
+            self.version = -1  # Everything is read again the next time.
             raise UnsupportedFile(
                 f"{min(self._vectors)} has a deletion vector, which are read of topics' tables alone: "
                 f"REORG TABLE delta.`{self.log.store.uri(self.log.table)}` APPLY (PURGE) takes them out"

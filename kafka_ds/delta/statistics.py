@@ -69,7 +69,7 @@ def _statistics(text: str | None) -> tuple[int, int, int, int | None, int | None
 
 
 def milliseconds(text: str | None) -> int | None:
-    """A time as statistics spell it, rounded down: engines cut to milliseconds; ours are whole."""
+    """A time as statistics spell it, rounded down: engines truncate to milliseconds; those of kafka-ds are whole."""
     if not text:
         return None
     try:

@@ -1,10 +1,10 @@
 """Shell: gives back memory that only start-up needed, and memory that finished work left behind.
 
 Code that ran once (LLVM links three loops and is never called again: 70 MiB) stays resident until the kernel runs
-short. Pages of a file that nobody wrote to can be dropped at any time: if they are needed again, they are read from the
+short. Clean pages of a file can be dropped at any time: if they are needed again, they are read from the
 page cache. Only mappings that are read-only and hold no private page are touched. If the kernel gives no information
 (no /proc), nothing is done. The C library keeps memory that was freed below something in use: some 50 MiB after files
-were merged. Once a minute it is told to return that if it is much, because each page that is needed again costs time.
+were merged. Once a minute it has to return that if it is much, because each page that is needed again costs time.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Pure: the memory that frames are read into.
 
-A buffer is used again only when nobody looks into it any more. The buffer itself knows: a bytearray with a view cannot
+A buffer is used again only when nothing refers to it any more. The buffer itself knows: a bytearray with a view cannot
 change its size. So who gets a frame may keep a slice of it for as long as it likes. Reuse is for large frames: a new
 bytearray of 1 MiB costs 100 µs for zeros and page faults, a used one is in the processor's cache.
 """

@@ -405,7 +405,7 @@ def zstd_frames(data: memoryview) -> Iterator[ZstdFrame]:
 def zstd_steps(data: memoryview) -> Iterator[ZstdFrame | None]:
     """The same, with a None for each BLOCKS_A_STEP, and for each frame that is skipped.
 
-    The library neither says where a frame ends nor minds a cut one; the block headers tell.
+    The library neither reports where a frame ends nor refuses a truncated one; the block headers show it.
     """
     position, frames = 0, 0
     while position < len(data) or not frames:

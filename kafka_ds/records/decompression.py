@@ -2,7 +2,7 @@
 
 - No more than a piece is in memory, however large the batch; the limit bounds a thread's time (`unpacked_bytes_max`).
   A block of raw snappy cannot be divided; its format lets it hold 22 times its size.
-- Pieces may be empty, so whoever counts pieces knows what a batch costs.
+- Pieces may be empty, so the number of pieces shows what a batch costs.
 - What is wrong with the bytes is CorruptRecord, as in `kafka_ds.records.compression`, also behind the last record.
 """
 

@@ -2,7 +2,7 @@
 
 - The checksum takes eight bytes a step through eight tables (slicing-by-8), 1 GB/s without a special instruction.
   `kafka_ds.records.crc` is for whole buffers; calling it for each small batch would cost more than the sum.
-- A key is known by its keyed hash of 128 bits. With a secret of the process nobody can make two keys meet, and by
+- A key is known by its keyed hash of 128 bits. With a secret of the process no client can make two keys collide, and by
   chance two of 2^32 do with a probability of 2^-65: Kafka's own compaction rests on MD5, as long and without a secret.
 - Numbers of 64 bits wrap around, which is what the algorithms mean.
 """

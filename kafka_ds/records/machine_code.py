@@ -3,7 +3,7 @@
 - In plain Python the loop takes 26 s of CPU a GB of 100-byte records instead of 0.2.
 - What numba makes of the loop is four KiB that call nothing and point nowhere. Another process makes it, compares it
   with the loop in Python and keeps it, for the plainest processor of its kind; the file's name says what it is made of.
-- A file is executed only if nobody else may write to it or its folder, and its checksum is right.
+- A file is executed only if no other user may write to it or its folder, and its checksum is right.
 - Linux on x86-64 and arm64 have such code; elsewhere, and until it is made, the loop runs in Python.
 """
 

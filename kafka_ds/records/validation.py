@@ -127,8 +127,9 @@ def walk_over(
 ) -> Walked:
     """Walk over the records of a batch, whose bytes follow its header; all of them fit it.
 
-    Refused ones are reported one by one up to `named_max`. What compressed ones unpack to is added to `kept`, if given.
-    Raises CorruptRecord where records do not fit or are too many, UnpacksToMore where they take more than `bytes_max`.
+    Refused ones are reported one by one up to `named_max`. What compressed ones decompress to is added to `kept`, if
+    given. Raises CorruptRecord where records do not fit or are too many, UnpacksToMore where they take more than
+    `bytes_max`.
     """
     walker: Walker = _walker or _AS_WRITTEN
     state = walker.begin(header.record_count, header.base_timestamp, demands, named_max)

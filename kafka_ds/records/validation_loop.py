@@ -14,7 +14,7 @@ from typing import Any
 # What is in the state. Of a record that goes on in the next piece: the field that comes next, how many bytes of the
 # last one are to be passed over first, how many bytes and headers are left of it, its time.
 PHASE, TO_SKIP, RECORD_LEFT, HEADERS_LEFT, TIME_SEEN = range(5)
-# Which record comes next, where in its piece a walk stopped, how many records are refused, and how many of those for
+# The next record, where in its piece the validation stopped, how many records are refused, and how many of those for
 # their time.
 INDEX, STOPPED, REFUSED, MISDATED = range(5, 9)
 # How many the header claims, the time that theirs are added to, the greatest one; whether they need keys, the least

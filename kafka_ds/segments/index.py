@@ -187,7 +187,7 @@ def _without_zeros(data: bytes, entry_bytes: int) -> bytearray:
     used = len(data.rstrip(b"\0"))
     used += -used % entry_bytes
     # An entry may end with zero bytes of its own, but none is all zeros: position 0 is not indexed.
-    # Only a first record of 1970 is timed so, in an index that nobody preallocates for one entry.
+    # Only a first record of 1970 is timed so, in an index that is never preallocated for one entry.
     if len(data) == entry_bytes:
         used = entry_bytes
     if used > len(data):

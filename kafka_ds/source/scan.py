@@ -63,7 +63,7 @@ def scan(
     -------
     DataFrame
         The source's columns, or the typed table's. It is of the moment of this call, unlike the source's, which looks
-        anew for each query.
+        again for each query.
 
     Raises
     ------

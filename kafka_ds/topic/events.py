@@ -109,7 +109,7 @@ class RemoteLogEvents:
                     path = resolve_path(self.log.table, add["path"])
                     found.extend(_events_of(read_events(self._store, path)))
             reached = version
-        # Not before all is read: where a read fails, what was found so far is given to nobody.
+        # Not before all is read: where a read fails, what was found so far is not returned.
         self._followed = reached
         self._seen_ms = began_ms
         if not found and self.log.latest_version() > self._followed:

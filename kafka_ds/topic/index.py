@@ -166,7 +166,7 @@ class _PartitionFiles:
                 gone.add(at)
         kept = np.ones(len(base), np.bool_)
         kept[list(gone)] = False
-        # Those that came later are counted anew, behind the columns.
+        # Those that came later are counted again, behind the columns.
         inside = len(base.columns)
         places = base.places[kept]
         is_later = places >= inside

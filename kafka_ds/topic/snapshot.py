@@ -242,7 +242,7 @@ class TopicSnapshot(TableSnapshot):
         return self._is_of_this_topic(entry) and self.shared_offsets(entry) == 0
 
     def _is_of_this_topic(self, entry: FileEntry) -> bool:
-        """Whether no earlier topic of the same name wrote a file: the commit tells that added it."""
+        """Whether no earlier topic of the same name wrote a file: the commit that added it shows that."""
         if not any(is_deleted_mark(each) for each in self.txns):
             return True
         for version in reversed(self.log.listing().commits):

@@ -1,8 +1,8 @@
 """Shell: what has left a topic leaves its typed table and its errors: what retention took, and what was erased.
 
-Of retention the log start in the topic's own table tells, of erased rows (DELETE, MERGE, …) a commit of another engine
+Retention shows in the log start of the topic's own table, erased rows (DELETE, MERGE, …) a commit of another engine
 that took rows out. Then the rows of its partitions are compared, up to the end of the topic's table: what is behind is
-in no file yet. What a RESTORE took out is not erased: somebody may bring it back, and the typed table keeps it.
+in no file yet. What a RESTORE took out is not erased: it may be brought back, and the typed table keeps it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Shell: keeps the typed tables of all topics that want one (`lake.table.value.format`), step by step.
 
 A step reads committed records from where the table is to an end that was asked for before, and is one commit of the
-table. A topic whose step fails is told of and tried again; the others go on.
+table. A topic whose step fails is logged and tried again; the others go on.
 """
 
 from __future__ import annotations

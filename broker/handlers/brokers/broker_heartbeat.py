@@ -4,7 +4,7 @@
   leaders), the change is durable before the answer; otherwise the answer does not wait for the store.
 - STALE_BROKER_EPOCH: not the broker's last registration.
 
-Versions: 1 failed log directories (KIP-858). 2 adds cordoned ones (KIP-1066), which no broker of ours has, and which
+Versions: 1 failed log directories (KIP-858). 2 adds cordoned ones (KIP-1066), which no kafka-ds broker has, and which
 are ignored.
 """
 

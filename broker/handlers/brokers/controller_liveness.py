@@ -1,4 +1,4 @@
-"""Shell: ControllerLiveness 0: how long ago the controller answered this broker; a pre-vote (ours, not Kafka's).
+"""Shell: ControllerLiveness 0: how long ago the controller answered this broker; a pre-vote (kafka-ds only).
 
 - Every broker answers from its own knowledge: how long ago the named controller answered it; 0 if it is that
   controller itself, -1 if that controller never answered or is not the controller.

@@ -1,4 +1,4 @@
-"""Shell: ReadMetadata 0: the commits of the metadata log for the other brokers, by long poll (ours, not Kafka's).
+"""Shell: ReadMetadata 0: the commits of the metadata log for the other brokers, by long poll (kafka-ds only).
 
 - Answered by the active controller with durable commits, in their order and without a gap; it waits up to
   max_wait_ms for the next one. NOT_CONTROLLER elsewhere, with the controller that this broker knows.

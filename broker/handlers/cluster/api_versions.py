@@ -6,7 +6,7 @@
 - Versions that are not served never come here: the dispatcher answers them in the form of version 0 with error 35
   (KIP-511).
 - Client software names and versions (v3+) must look like names, else INVALID_REQUEST, as in Kafka.
-- A client that expects another cluster or another node at this address (v5+) is told REBOOTSTRAP_REQUIRED: its
+- A client that expects another cluster or another node at this address (v5+) gets REBOOTSTRAP_REQUIRED: its
   connection was routed to the wrong broker. To name only one of the two is INVALID_REQUEST.
 
 Versions: 3 adds the client's name and version and features (KIP-511, KIP-584); 4 lets a feature begin at 0; 5

@@ -1,4 +1,4 @@
-"""Shell: JudgeSettings 0: whether this broker could work with settings that are to be changed (ours, not Kafka's).
+"""Shell: JudgeSettings 0: whether this broker could work with settings that are to be changed (kafka-ds only).
 
 - Every broker answers by its own file, keys and topics: INVALID_CONFIG with the reason if it could not. Nothing
   changes.

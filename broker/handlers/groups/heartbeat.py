@@ -1,6 +1,6 @@
 """Shell: Heartbeat 0-4: keeps a group member's session alive.
 
-- REBALANCE_IN_PROGRESS tells the member to join again.
+- REBALANCE_IN_PROGRESS: the member has to join again.
 - Refused: INVALID_GROUP_ID, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION.
 - While the coordinator still reads its log the answer has no error, as in Kafka: all sessions begin again when the log
   is read, and an error would only make the member look for another coordinator.

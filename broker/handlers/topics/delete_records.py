@@ -59,7 +59,7 @@ async def delete_records(
     await _write_down(node, moved)
     waiting = [each for each in moved if each.result.error_code == ErrorCode.REQUEST_TIMED_OUT]
     if waiting:
-        # Whoever does not come to its end in time is in its answer still what it was: REQUEST_TIMED_OUT.
+        # The initial answer stays if the wait does not end in time: REQUEST_TIMED_OUT.
         tasks = [asyncio.ensure_future(_when_replicated(each)) for each in waiting]
         _, late = await asyncio.wait(tasks, timeout=max(request.timeout_ms, 0) / 1000)
         for task in late:

@@ -1,4 +1,4 @@
-"""Shell: MaintainTable 0: what the leader does to a partition's table now and then, at once (ours, not Kafka's).
+"""Shell: MaintainTable 0: what the leader does to a partition's table now and then, at once (kafka-ds only).
 
 - OPTIMIZE: small files are merged and rows below the log start leave their files, as `lake.maintenance.interval.ms` has
   it done. EXPIRE: the log start moves as the topic's retention says, and what lies below it is removed from the table,

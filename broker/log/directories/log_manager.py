@@ -320,7 +320,7 @@ class LogManager:
             newer.directory,
         )
         if agreed_end(newer, older) < older.log_end_offset:
-            # The newer one went on from a copy that was not complete: somebody may want the rest.
+            # The newer one went on from a copy that was not complete: an operator may want the rest.
             self._set_aside(older, gone)
         else:
             self._discard(gone, older)

@@ -110,7 +110,7 @@ class IdlePartitions:
     - It is active again before anything happens to it (`LeaderPartition._changing`), when a request comes after its
       log's start has moved, when a request names or forgets it, when its response was not delivered, and when the
       session is closed.
-    - All are active again when a lookup may find something else for any of them: the `basis` (who asks, how, and the
+    - All are active again when a lookup may find something else for any of them: the `basis` (client, request and the
       metadata's version) differs.
     - A fetch that waits does not watch idle partitions. One that becomes active joins the fetch, as if it had been
       looked up when the fetch came.
@@ -481,7 +481,7 @@ class FetchSessionCache:
         return session
 
     def discard(self, request: FetchRequest, response: FetchResponse) -> int:
-        """A response does not reach its reader; returns the number of the session that it is told has ended.
+        """A response does not reach its reader; returns the number of the session to report as ended.
 
         The response's content is news again the next time; a session that it opened has no reader, and is closed.
         """

@@ -1,7 +1,7 @@
 """Shell: how one listener is secured: its TLS context, the mechanisms that it offers, the users of certificates.
 
-- All is read anew as a whole, by `read`, which takes files and so goes to a thread; what cannot be read leaves what was
-  there. Connections that are there keep what they were made with.
+- Everything is read again as a whole, by `read`, which takes files and so goes to a thread; what cannot be read leaves
+  what was there. Connections that are there keep what they were made with.
 - A new certificate is held against the one that is in use, wherever its file is by then.
 - Mistakes are ConfigError, which names the setting as it is called for this listener.
 """

@@ -5,7 +5,7 @@ The rules are Apache Kafka's:
   handshake of version 0, as they are. Whatever fails is the end of the connection: the caller answers, late
   (connection.failed.authentication.delay.ms), and closes.
 - A session has an end where connections.max.reauth.ms is set or the credential has one. Until then, and as the only
-  thing after it, the client may authenticate anew: as the same user by the same mechanism.
+  thing after it, the client may re-authenticate: as the same user by the same mechanism.
 """
 
 from __future__ import annotations

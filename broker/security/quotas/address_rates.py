@@ -4,7 +4,7 @@
 - The rate is taken as those of clients are (`broker.security.quotas.quotas`). A client that connects too fast is
   rejected: it is kept waiting, for no longer than a sample, and then disconnected. This does not count as a
   connection, so that a client that keeps trying gets in.
-- Addresses that nobody has come from for longest are forgotten, where there are more than ADDRESSES_MAX.
+- Of more than ADDRESSES_MAX addresses, those unused for longest are forgotten.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A client has the first of Kafka's eight kinds of quota that is set; all who have the same one share it. A rate is taken
 over quota.window.num samples; who is above it waits until it is the quota, a share of the broker's time no longer than
 one sample. Changes of topics are taken from a bucket that fills at the quota's rate (KIP-599), at once when they are
-asked for; in the end what was granted counts. Names are told apart by NAME_LENGTH_MAX characters, and at most
+asked for; in the end what was granted counts. Names are distinguished by NAME_LENGTH_MAX characters, and at most
 SENSORS_MAX clients are remembered: both are the clients' own words.
 """
 
@@ -237,7 +237,7 @@ class ClientQuotas:
     def reserve_mutations(self, user: str, client_id: str, count: int, now_ms: int) -> float:
         """A client wants to change this many partitions: what is taken for it until that is decided.
 
-        Nobody has granted these yet, so it is no more than it takes to spend all.
+        These are not granted yet, so it is no more than it takes to spend all.
         """
         found = self._filled(user, client_id, now_ms)
         if found is None:

@@ -90,7 +90,7 @@ class StoreCheck:
         self._threads = threads
 
     def forget(self, topic: str) -> None:
-        """Read the topic's table anew at the next look."""
+        """Read the topic's table again at the next look."""
         self._tables.get(topic).forget()
 
     def look(

@@ -312,7 +312,7 @@ class ColdReader:
             return self._readers.share_bytes(time.monotonic())
 
     def _following(self, place: _Place, offset: int, size_bytes: int) -> int | None:
-        """The first offset after the chunk that begins at an offset, if its file's footer tells."""
+        """The first offset after the chunk that begins at an offset, if its file's footer has it."""
         found = self._files(place, offset)
         if len(found.files) == 1:
             with suppress(FileNotFoundError, UnreadableFile):  # Reads of it report this.

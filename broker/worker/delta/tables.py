@@ -59,7 +59,7 @@ class SharedTable:
             yield snapshot
 
     def forget(self) -> None:
-        """Read everything anew at the next look: versions that were read have been replaced."""
+        """Read everything again at the next look: versions that were read have been replaced."""
         with self.lock:
             self.table.snapshot.version = -1
 

@@ -3,7 +3,7 @@
 - The table is looked at every `lake.maintenance.interval.ms`, and when a worker starts if it is old enough to have a
   checkpoint: a worker that copies once an hour lives for one copy only.
 - It uses a log object of its own, since others follow the table meanwhile.
-- A failed merge is tried again at the next look; nobody waits for it.
+- A failed merge is tried again at the next look; nothing waits for it.
 """
 
 from broker.worker.rpc import TierSettings

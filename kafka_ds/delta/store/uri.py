@@ -23,7 +23,7 @@ from kafka_ds.delta.store.store import (
 
 PROBE_WRITERS = 8
 PROBE_ROUNDS = 3
-# Rounds more, for those that told nothing as answers were lost; and how long a store that gives none is asked.
+# More rounds, for those without a result because answers were lost; and how long a silent store is asked.
 PROBE_ROUNDS_MORE = 7
 PROBE_PATIENCE_SECONDS = 15.0
 
@@ -82,7 +82,7 @@ def probe(
     """Race writers for the same names; raises StoreNotExclusive unless each has exactly one winner.
 
     One store was seen that passes such a test one writer after the other and fails it in a race. A round in which an
-    answer was lost tells nothing, unless two have won: another one is raced, a few times; then raises OSError.
+    answer was lost has no result, unless two have won: another one is raced, a few times; then raises OSError.
     """
     deadline = time.monotonic() + patience_seconds
     for left in range(rounds + PROBE_ROUNDS_MORE - 1, -1, -1):
@@ -122,7 +122,7 @@ def _judged(store: Store, path: str, results: Mapping[bytes, bool | OSError]) ->
             if winners == {found}:
                 return None
             if not winners and found in results:
-                # Its own writer was told that somebody else had won: it asked twice.
+                # Its own writer got a conflict: it asked twice.
                 return OSError(f"{store.uri(path)}: the winner's answer was lost")
     if error is not None and len(winners) <= 1:
         return error
@@ -133,7 +133,7 @@ def _judged(store: Store, path: str, results: Mapping[bytes, bool | OSError]) ->
 
 
 def _answers(store: Store, path: str, writers: int) -> dict[bytes, bool | OSError]:
-    """What each of the writers is told that write their names at once."""
+    """The answers of writers that write the same name at once."""
     barrier = threading.Barrier(writers)
     results: dict[bytes, bool | OSError] = {}
 

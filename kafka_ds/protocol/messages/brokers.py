@@ -1,8 +1,8 @@
 """Pure: the messages between brokers: a broker and its controller, forwarding, following the metadata.
 
-Kafka's own are laid out as Kafka has them. Some are ours, because in Kafka a quorum of controllers does what the lake
-does here, or because Kafka has no tables: their keys begin at `OWN_KEYS_FROM`, and they are never advertised to
-clients.
+Kafka's own are laid out as Kafka has them. Some are kafka-ds only, because in Kafka a quorum of controllers does what
+the lake does here, or because Kafka has no tables: their keys begin at `OWN_KEYS_FROM`, and they are never advertised
+to clients.
 """
 
 from kafka_ds.protocol.types import (
@@ -194,7 +194,7 @@ class AllocateProducerIdsRequest:
 
 @message(key=67, versions="0", flexible="0+")
 class AllocateProducerIdsResponse:
-    """A block of ids that nobody else has."""
+    """A block of ids for one broker."""
 
     throttle_time_ms: i32 = v(default=0)
     error_code: i16 = v(default=0)

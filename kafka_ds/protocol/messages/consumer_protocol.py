@@ -1,7 +1,7 @@
-"""Pure: what consumers tell each other in the classic protocol: subscriptions and assignments as bytes.
+"""Pure: what consumers exchange in the classic protocol: subscriptions and assignments as bytes.
 
 - A coordinator understands them only where it has to: when members of both protocols are in one group (KIP-848).
-- Bytes begin with the version of what follows. A later version than ours begins like the last that we know (Kafka).
+- Bytes begin with the version of what follows. A later version begins like the last known one (Kafka).
 """
 
 from typing import Any

@@ -2,9 +2,9 @@
 
 - A key begins with the type of its record, a value with the version of its schema, two bytes each. A record without
   a value is a tombstone: what its key names is gone.
-- A type that is not declared here is none of ours (share groups have many): `decode_key` gives None, and
+- A type that is not declared here is unknown (share groups have many): `decode_key` gives None, and
   the record is left alone, so that a log written by Apache Kafka keeps what we do not understand.
-- A value of a newer version than ours is refused: half of it would be a guess.
+- A value of a newer version is refused: half of it would be a guess.
 """
 
 from typing import Any, NamedTuple, TypeAlias

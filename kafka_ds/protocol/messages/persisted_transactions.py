@@ -2,8 +2,8 @@
 
 - A key begins with the type of its record, a value with the version of its schema, two bytes each. A record without
   a value is a tombstone: its transactional id is forgotten.
-- There is one type, 0. Another one is none of ours: `decode_key` gives None, and the record is left alone.
-- A value of a newer version than ours is refused: half of it would be a guess.
+- There is one type, 0. Another one is unknown: `decode_key` gives None, and the record is left alone.
+- A value of a newer version is refused: half of it would be a guess.
 """
 
 from kafka_ds.protocol.codec import Buffer, decode

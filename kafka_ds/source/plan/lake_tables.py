@@ -184,7 +184,7 @@ class LakeTables:
             self._snapshots.pop(topic, None)
             raise OptionError(f"option 'lake' ({self._uri}): {problem}") from None
         except KeyError:
-            # A file without the column that every table of ours has.
+            # A file without the column that every table of kafka-ds has.
             raise self._foreign(topic) from None
         if known.kind is None:
             raise self._foreign(topic)

@@ -5,7 +5,7 @@ Impure only in the compiled code of `kafka_ds.records.kernel`.
   it is, as residue of the kind "undecodable": tiering goes on, and nothing is lost.
 - Every batch is accounted for: it becomes rows, all of them, or one piece of residue.
 - Rows go through the kernel about 100,000 at a time: what it writes stays in the cache, and no
-  column comes near the 2 GiB that Arrow's offsets can tell.
+  column comes near the 2 GiB of Arrow's offsets.
 """
 
 from __future__ import annotations

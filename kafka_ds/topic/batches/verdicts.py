@@ -110,7 +110,7 @@ def _checksums(data: NDArray[np.uint8], rows: Rows) -> Rows:
 
 
 def _may_hold_records(rows: Rows) -> Mask:
-    """Whether the number of records is one that the batch can hold, as far as its header tells."""
+    """Whether the number of records is one that the batch can hold, as far as its header shows."""
     counts = rows[:, decoder.RECORD_COUNT]
     deltas = rows[:, decoder.LAST_OFFSET_DELTA]
     codecs = rows[:, decoder.ATTRIBUTES] & CODEC_MASK
