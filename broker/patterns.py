@@ -23,6 +23,6 @@ def matcher(pattern: str) -> Callable[[str], bool]:
     except re2.error as error:
         why = error.args[0] if error.args else ""
         why = why.decode(errors="replace") if isinstance(why, bytes) else why
-        message = f"{pattern!r} is no regular expression: {why}"
+        message = f"{pattern!r} is not a regular expression: {why}"
         raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, message) from None
     return lambda text: compiled.fullmatch(text) is not None

@@ -31,7 +31,9 @@ def principal_of(text: str) -> Principal:
     """The principal that a text names; ValueError where it is not `<type>:<name>`."""
     kind, separator, name = text.partition(":")
     if not kind or not separator:
-        raise ValueError(f"{text!r} is no principal: <type>:<name> is expected, as in User:alice")
+        raise ValueError(
+            f"{text!r} is not a principal: <type>:<name> is expected, as in User:alice"
+        )
     return Principal(kind, name)
 
 

@@ -114,7 +114,7 @@ def _key(text: str | None, digits: str | None) -> bytes | None:
     try:
         return bytes.fromhex(digits)
     except ValueError:
-        raise click.UsageError(f"--key-hex {digits}: these are no hexadecimal digits") from None
+        raise click.UsageError(f"--key-hex {digits}: these are not hexadecimal digits") from None
 
 
 def _condition(text: str) -> RecordCondition:

@@ -145,7 +145,7 @@ class Target:
         entries = admin.describe_broker_configs(live[0]) if live else []
         lake_uri = next((each.value for each in entries if each.name == "lake.uri"), None)
         if not lake_uri:
-            raise Mistake("these brokers have no lake (lake.uri): this is no kafka-ds cluster")
+            raise Mistake("these brokers have no lake (lake.uri): this is not a kafka-ds cluster")
         return lake_uri
 
 

@@ -67,7 +67,7 @@ def parse_position(text: str, *, now_s: float | None = None) -> TailPosition:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
         raise Mistake(
-            f"{text!r} is no position: beginning, end, an offset, -N (the last N), 2026-11-20T12:00 or -15m"
+            f"{text!r} is not a position: beginning, end, an offset, -N (the last N), 2026-11-20T12:00 or -15m"
         ) from None
     return TailPosition(kind="time", number=int(moment.timestamp() * 1_000))
 

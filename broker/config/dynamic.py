@@ -89,7 +89,7 @@ def _parse(key: str, text: str) -> Any:
             why = f": {setting.fixed}" if setting is not None and setting.fixed else ""
             raise ConfigError(f"{key} cannot be changed while the broker runs{why}")
         if unserved_setting(key) is not None:
-            raise ConfigError(f"{key} is not honoured by this broker")
+            raise ConfigError(f"{key} is not supported by this broker")
         raise no_setting(key)
     if key in broker_settings():
         value = broker_settings()[key].parse(text)

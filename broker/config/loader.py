@@ -164,7 +164,7 @@ def _parse_unserved(name: str, text: str) -> Value:
 
 def no_setting(name: str) -> ConfigError:
     """The error for a name that neither this broker nor Kafka has, with what may have been meant."""
-    return ConfigError(f"{name} is no setting of this broker{_suggestion(name)}")
+    return ConfigError(f"{name} is not a setting of this broker{_suggestion(name)}")
 
 
 def _suggestion(name: str) -> str:
@@ -448,7 +448,9 @@ def topic_config(config: BrokerConfig, overrides: Mapping[str, str]) -> LogConfi
             continue
         setting = topic_settings().get(name)
         if setting is None:
-            raise ConfigError(f"{name} is no setting of a topic{_nearest(name, topic_settings())}")
+            raise ConfigError(
+                f"{name} is not a setting of a topic{_nearest(name, topic_settings())}"
+            )
         parsed[attribute_of(name)] = setting.parse(text)
     topic = replace(config.topic, **parsed)
     is_said = "remote_storage_enable" in parsed or REMOTE_STORAGE_KEPT in overrides

@@ -176,7 +176,7 @@ class _Cursor:
         self._at = 0
         found = next((piece for piece in self._source if piece), None)
         if found is None:
-            raise CorruptRecord("it is cut short")
+            raise CorruptRecord("it is truncated")
         self._piece = found
 
     def varint(self, bits: int) -> int:

@@ -520,7 +520,7 @@ def _may_see_sizes(context: RequestContext) -> bool:
 def _number(query: Query, name: str, default: int) -> int:
     text = query.get(name, str(default))
     if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= NUMBER_MAX):
-        raise NotShown(f"{name}={text[:50]} is no number from 0 on", "400 Bad Request")
+        raise NotShown(f"{name}={text[:50]} is not a number from 0 on", "400 Bad Request")
     return int(text)
 
 

@@ -234,7 +234,7 @@ def _altered(before: Overrides, wanted: ResourceAlteration, rules: ConfigRules) 
     check_keys(wanted.alterations)
     if any(each.name == REMOTE_STORAGE_KEPT for each in wanted.alterations):
         raise KafkaError(
-            ErrorCode.INVALID_CONFIG, f"{REMOTE_STORAGE_KEPT} is no setting of a topic"
+            ErrorCode.INVALID_CONFIG, f"{REMOTE_STORAGE_KEPT} is not a setting of a topic"
         )
     after: dict[str, str] = {} if wanted.replaces else dict(before)
     for each in wanted.alterations:

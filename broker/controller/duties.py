@@ -52,7 +52,10 @@ class Duties:
             while driver.is_active:
                 now_ms = clock.monotonic_ms()
                 if now_ms - awake_ms > self._pause_ms:
-                    _LOGGER.warning("did not run for %d ms: sessions begin anew", now_ms - awake_ms)
+                    _LOGGER.warning(
+                        "the controller did not run for %d ms: restarting all broker sessions",
+                        now_ms - awake_ms,
+                    )
                     driver.controller.begin_sessions(now_ms)
                 awake_ms = now_ms
                 is_done = await self._expire(now_ms)

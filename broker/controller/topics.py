@@ -135,7 +135,7 @@ class TopicCreation:
                 message = f"Null value not supported for topic configs: {name}"
                 raise KafkaError(ErrorCode.INVALID_CONFIG, message)
             if name == REMOTE_STORAGE_KEPT:
-                raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} is no setting of a topic")
+                raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} is not a setting of a topic")
         self._check_configs({name: value for name, value in topic.configs if value is not None})
         return assignment
 

@@ -278,7 +278,7 @@ class Search:
                         head = opened.read(_CACHE_HEAD)
                         start = _CACHE_HEAD + int.from_bytes(head[-4:], "big")
                         if len(head) < _CACHE_HEAD or start > status.st_size:
-                            raise OSError("it is no file of the cache")
+                            raise OSError("it is not a file of the cache")
                     return self._of_batches(finding, partition, slices_of(opened.fileno(), start))
             except FileNotFoundError:
                 raise
@@ -372,7 +372,7 @@ def slices_of(file: int, start: int) -> Iterator[bytes]:
         else:
             if at > start:
                 yield os.pread(file, at - start, start)
-            raise CutBatch(f"what is at byte {at} is no whole batch")
+            raise CutBatch(f"what is at byte {at} is not a whole batch")
     if at > start:
         yield os.pread(file, at - start, start)
 

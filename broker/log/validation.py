@@ -165,7 +165,7 @@ def check_own_batch(
     """The header of a batch that a leader or this broker made; raises CORRUPT_MESSAGE."""
     left = len(records) - position
     if left < HEADER_BYTES:
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "a batch header is cut short")
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "a batch header is truncated")
     header = BatchHeader._make(HEADER.unpack_from(records, position))
     if (
         header.magic != MAGIC

@@ -203,7 +203,7 @@ def decode_actions(body: bytes, name: str) -> list[Action]:
             if line.strip():
                 action = json.loads(line)
                 if not isinstance(action, dict):
-                    raise ValueError("a line is no object")
+                    raise ValueError("a line is not an object")
                 actions.append(action)
     except ValueError as error:
         raise CorruptLog(f"{name}: {error}") from error

@@ -236,7 +236,7 @@ class DeltaLog:
             if not entry.path.rpartition("/")[2].startswith("."):
                 if self.exists():
                     return False  # Another writer has created it meanwhile.
-                raise ForeignTable(f"{self.store.uri(self.table)} holds files but is no table")
+                raise ForeignTable(f"{self.store.uri(self.table)} holds files but is not a table")
 
         def refuse(version: int, actions: Sequence[Action]) -> None:
             raise Conflict(f"{self.table} is there", version=version)

@@ -92,7 +92,7 @@ class Setting:
             accepted = " or ".join(filter(None, self.honours))
             way_out = f"leave it out, or set it to {accepted}" if accepted else "leave it out"
             shown = "(hidden)" if self.sensitive else text
-            raise ConfigError(f"{self.name}={shown} is not honoured by this broker: {way_out}")
+            raise ConfigError(f"{self.name}={shown} is not supported by this broker: {way_out}")
         return value
 
     def text(self, value: Value) -> str | None:

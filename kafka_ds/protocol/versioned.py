@@ -22,8 +22,8 @@ def encode_numbered(body: Any, version: int, number: int | None = None) -> bytes
 
 
 def read_number(data: Buffer, what: str) -> int:
-    """The number in front; the message begins `NUMBER_BYTES` behind. MalformedFrame names ``what`` is cut short."""
+    """The number in front; the message begins `NUMBER_BYTES` behind. MalformedFrame names ``what`` is truncated."""
     if len(data) < NUMBER_BYTES:
-        raise MalformedFrame(f"{what} is cut short")
+        raise MalformedFrame(f"{what} is truncated")
     number: int = _NUMBER.unpack_from(data)[0]
     return number

@@ -173,7 +173,7 @@ class Record(NamedTuple):
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """The header of the batch that begins there; the buffer must hold all of its 61 bytes."""
     if len(buffer) - position < HEADER_BYTES:
-        raise CorruptRecord("a batch header is cut short")
+        raise CorruptRecord("a batch header is truncated")
     header = BatchHeader._make(HEADER.unpack_from(buffer, position))
     if header.magic != MAGIC:
         raise UnsupportedMagic(header.magic)
@@ -403,7 +403,7 @@ def read_records(
     known = read_header(buffer, position) if header is None else header
     end = position + known.size_in_bytes
     if end > len(buffer):
-        raise CorruptRecord("a batch is cut short")
+        raise CorruptRecord("a batch is truncated")
     payload: Buffer = memoryview(buffer)[position + HEADER_BYTES : end]
     if known.codec != Codec.NONE and known.record_count:
         payload = decompress(known.codec, payload, limit_bytes=limit_bytes)
@@ -462,7 +462,7 @@ class _Reader:
         number = 0
         for shift in range(0, bits, 7):
             if self.position >= len(self._buffer):
-                raise CorruptRecord("a varint is cut short")
+                raise CorruptRecord("a varint is truncated")
             byte = self._buffer[self.position]
             self.position += 1
             number |= (byte & 0x7F) << shift
@@ -488,5 +488,5 @@ class _Reader:
 
     def skip(self, count: int) -> None:
         if count > len(self._buffer) - self.position:
-            raise CorruptRecord("a record is cut short")
+            raise CorruptRecord("a record is truncated")
         self.position += count

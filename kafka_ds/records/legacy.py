@@ -90,13 +90,13 @@ def is_message(data: Buffer, position: int = 0) -> bool:
 def read_message(data: memoryview, position: int) -> tuple[Message, int]:
     """The message that begins there, and where it ends; raises CorruptRecord."""
     if len(data) - position < HEAD_BYTES:
-        raise CorruptRecord("a message is cut short")
+        raise CorruptRecord("a message is truncated")
     offset, size, checksum, magic, attributes = _HEAD.unpack_from(data, position)
     if magic not in MAGICS or size < _SIZE_MIN[magic] or offset < 0:
         raise CorruptRecord(f"no message of format 0 or 1: magic {magic}, {size} bytes")
     end = position + LOG_OVERHEAD_BYTES + size
     if end > len(data):
-        raise CorruptRecord("a message is cut short")
+        raise CorruptRecord("a message is truncated")
     if zlib.crc32(data[position + _CHECKED_FROM : end]) != checksum:
         raise CorruptRecord("a message does not match its checksum")
     timestamp, at = NO_TIMESTAMP, position + HEAD_BYTES

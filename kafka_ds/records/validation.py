@@ -36,7 +36,7 @@ LONG_MIN, LONG_MAX = -(1 << 63), (1 << 63) - 1
 PIECE_COST_BYTES = 4 << 10
 
 _WRONG = {
-    validation_loop.CUT: "cut short",
+    validation_loop.CUT: "truncated",
     validation_loop.LEFT_OVER: "followed by more bytes",
     validation_loop.BAD_LENGTH: "not as long as it says",
     validation_loop.BAD_DELTA: "not at the offset that is due",
@@ -161,7 +161,7 @@ def _walk_pieces(
         if bytes_max is not None and size > bytes_max:
             raise UnpacksToMore
         if size > size_max:
-            raise CorruptRecord(f"{len(payload)} bytes unpack to more than {size_max}")
+            raise CorruptRecord(f"{len(payload)} bytes decompress to more than {size_max}")
         if kept is not None:
             kept += piece
         data = left + piece if left else piece

@@ -119,10 +119,10 @@ class ScramClient:
         text = text_of(message)
         match = _SERVER_FIRST.fullmatch(text)
         if match is None:
-            raise ScramError("the server's first message is no SCRAM message")
+            raise ScramError("the server's first message is not a SCRAM message")
         nonce, iterations = match["nonce"], int(match["iterations"])
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
-            raise ScramError("the server's nonce does not continue ours")
+            raise ScramError("the server's nonce does not continue the client's")
         if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
             raise ScramError(f"the server asks for {iterations} iterations")
         mechanism = self._mechanism

@@ -206,7 +206,7 @@ def _kind_of(prefix: str, kind: str, location: str) -> str:
             return PKCS12
         if start != _MAGIC_OF_JKS:
             raise TlsError(
-                f"{prefix}.location={location} is no key store of Java's; {prefix}.type is PEM if it is of PEM"
+                f"{prefix}.location={location} is not a Java key store; {prefix}.type is PEM if it is of PEM"
             )
     if wanted not in (PEM, PKCS12):
         raise TlsError(
@@ -237,7 +237,9 @@ def _key_of_pkcs12(location: str, password: Secret | None, where: str) -> bytes:
             _read(location, "ssl.keystore.location"), _password_bytes(password)
         )
     except ValueError:
-        raise TlsError(f"{where} is no PKCS12, or ssl.keystore.password is not the one") from None
+        raise TlsError(
+            f"{where} is not a PKCS12 file, or ssl.keystore.password is not the one"
+        ) from None
     if key is None or certificate is None:
         raise TlsError(f"{where} holds no private key with a certificate")
     pem = serialization.Encoding.PEM
@@ -257,7 +259,9 @@ def _trust_of_pkcs12(location: str, password: Secret | None, where: str) -> str:
             _read(location, "ssl.truststore.location"), _password_bytes(password)
         )
     except ValueError:
-        raise TlsError(f"{where} is no PKCS12, or ssl.truststore.password is not the one") from None
+        raise TlsError(
+            f"{where} is not a PKCS12 file, or ssl.truststore.password is not the one"
+        ) from None
     certificates = [each.certificate for each in found.additional_certs]
     if not certificates:
         raise TlsError(f"{where} holds no certificates that are trusted")

@@ -124,7 +124,7 @@ def _lines(data: bytes) -> list[str]:
     if not lines:
         return []
     if not text.endswith("\n"):
-        raise ValueError("cut short")  # Half a number is a number too.
+        raise ValueError("truncated")  # Half a number is a number too.
     if len(lines) < 2 or int(lines[0]) != VERSION:
         raise ValueError(f"version {lines[0]!r}")
     entries = [line for line in lines[2:] if line]
@@ -137,4 +137,4 @@ def _text(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise CorruptCheckpoint("a checkpoint is no text") from error
+        raise CorruptCheckpoint("a checkpoint is not a text") from error

@@ -191,5 +191,5 @@ def _without_zeros(data: bytes, entry_bytes: int) -> bytearray:
     if len(data) == entry_bytes:
         used = entry_bytes
     if used > len(data):
-        raise CorruptIndex(f"{len(data)} bytes are no whole entries")
+        raise CorruptIndex(f"{len(data)} bytes are not whole entries")
     return bytearray(data[:used])

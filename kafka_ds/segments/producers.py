@@ -385,7 +385,7 @@ class Producers:
         `written_ms`: when it was written. None: all producers count as active.
         """
         if len(data) < _SNAPSHOT_HEAD.size:
-            raise CorruptSnapshot("cut short")
+            raise CorruptSnapshot("truncated")
         version, checksum, count = _SNAPSHOT_HEAD.unpack_from(data)
         if version != SNAPSHOT_VERSION:
             raise CorruptSnapshot(f"version {version}")

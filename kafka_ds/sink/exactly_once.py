@@ -281,7 +281,7 @@ class ExactlyOnceCommitter:
                 )
             return not is_committed
         raise BatchCommitUnfinished(
-            f"whether transactional id {attempt.transactional_id} has been committed cannot be told: its records "
+            f"whether transactional id {attempt.transactional_id} has been committed is unknown: its records "
             f"are gone ({_described(attempt.spans)}), by retention or compaction. A new 'transactionalIdPrefix' goes "
             "on, and writes the micro-batch again"
         )

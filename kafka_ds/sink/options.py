@@ -97,7 +97,7 @@ def _refuse_unknown(options: Mapping[str, str], *, stream: bool) -> None:
         if name not in known and not name.startswith("kafka."):
             close = difflib.get_close_matches(name, _SPELLINGS, 1)
             hint = f"; did you mean '{_SPELLINGS[close[0]]}'?" if close else ""
-            raise OptionError(f"option '{name}' is no option of a write{hint}")
+            raise OptionError(f"option '{name}' is not an option of a write{hint}")
 
 
 def _in_transactions(options: Mapping[str, str], *, stream: bool) -> bool:

@@ -32,7 +32,7 @@ class _Writer:
         if isinstance(schema, list):
             return [self.whole(each, namespace) for each in schema]
         if not isinstance(schema, dict):
-            raise ValueError(f"{schema!r} is no schema of Avro's")
+            raise ValueError(f"{schema!r} is not an Avro schema")
         kind = schema.get("type")
         if kind in _NAMED:
             name, namespace = _full_name(schema, namespace)

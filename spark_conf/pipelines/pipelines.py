@@ -217,7 +217,7 @@ class Pipelines:
         if done is not None and done.mode not in ("", pipeline.mode):
             raise OptionError(
                 f"{MODE}={pipeline.mode}, but the table was made as {done.mode}: set it back, or remove "
-                f"{table.path} and {table.errors_path} to have it made anew"
+                f"{table.path} and {table.errors_path} to have it created again"
             )
         step = next_step(
             done,

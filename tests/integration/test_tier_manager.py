@@ -195,7 +195,7 @@ def test_a_restarted_broker_knows_what_is_tiered(start: object) -> None:
 
 def some_files(folder: Path) -> str:
     (folder / "notes.txt").write_text("somebody's")
-    return "foreign holds files but is no table"
+    return "foreign holds files but is not a table"
 
 
 def another_table(folder: Path) -> str:

@@ -75,7 +75,7 @@ def test_topics_records_and_groups_of_apache_kafka(kafka: ApacheKafka, tmp_path:
         ("sql", "SELECT 1"),
     ):
         told = kafka_ds.run(*words).complaint
-        assert told == "these brokers have no lake (lake.uri): this is no kafka-ds cluster"
+        assert told == "these brokers have no lake (lake.uri): this is not a kafka-ds cluster"
     kafka_ds.ok("topic", "delete", "orders")
     assert kafka_ds.run("topic", "describe", "orders").complaint == "there is no topic orders"
 

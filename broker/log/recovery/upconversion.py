@@ -87,7 +87,7 @@ def convert(
         size = file.size()
         consumed = _pour(file, size, upconverter, parts)
         if consumed < size and is_vouched_for:
-            why = upconverter.damage or "cut short"
+            why = upconverter.damage or "truncated"
             raise DamagedLogError(
                 f"{path}: damaged at byte {consumed} of {size} ({why}), so its messages of format 0 or 1 stay. To do "
                 f"without what is behind the damage, keep a copy, and take {names.RECOVERY_POINT_CHECKPOINT} and "
@@ -130,7 +130,7 @@ def _dropped(
         end_offset=max([offset, *behind]),
         size_bytes=size - consumed + sum(map(disk.size, paths)),
     )
-    reason = upconverter.damage or "cut short"
+    reason = upconverter.damage or "truncated"
     log_truncation(path, consumed, reason, dropped, segments_behind=len(behind))
     return dropped
 

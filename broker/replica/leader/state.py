@@ -260,7 +260,9 @@ class LeaderState:
     def _follower(self, replica_id: int, broker_epoch: int) -> ReplicaState:
         follower = self._followers.get(replica_id)
         if follower is None:
-            raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"{replica_id} is no replica here")
+            raise KafkaError(
+                ErrorCode.UNKNOWN_LEADER_EPOCH, f"{replica_id} is not a replica of this partition"
+            )
         registered = self._brokers.get(replica_id)
         if registered is not None and NO_BROKER_EPOCH < broker_epoch < registered.broker_epoch:
             newer = registered.broker_epoch

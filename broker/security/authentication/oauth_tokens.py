@@ -103,7 +103,7 @@ def _read_keys(settings: OauthSettings) -> Mapping[str | None, jwt.PyJWK]:
     except OSError as error:
         raise ConfigError(f"{where}: {(error.strerror or 'cannot be read').lower()}") from None
     except (ValueError, KeyError, TypeError, AttributeError, jwt.PyJWTError):
-        raise ConfigError(f"{where}: is no JSON Web Key Set") from None
+        raise ConfigError(f"{where}: is not a JSON Web Key Set") from None
     if not keys:
         raise ConfigError(f"{where}: holds no key of an asymmetric algorithm")
     return keys

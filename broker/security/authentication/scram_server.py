@@ -68,7 +68,7 @@ class ScramServer:
         match = _CLIENT_FIRST.fullmatch(text)
         if match is None:
             raise ScramError(
-                "the client's first message is no SCRAM message without channel binding"
+                "the client's first message is not a SCRAM message without channel binding"
             )
         user = unescaped(match["user"])
         if match["acting"] and unescaped(match["acting"]) != user:
@@ -90,7 +90,7 @@ class ScramServer:
     def _final(self, text: str) -> bytes:
         match = _CLIENT_FINAL.fullmatch(text)
         if match is None:
-            raise ScramError("the client's last message is no SCRAM message")
+            raise ScramError("the client's last message is not a SCRAM message")
         if base64_of(match["binding"]) != self._gs2 or match["nonce"] != self._nonce:
             raise ScramError("the client's last message does not go with its first one")
         credential, mechanism = self._credential, self._mechanism

@@ -224,7 +224,7 @@ def decode_record(data: Buffer) -> MetadataRecord | int:
         key, position = read_unsigned_varint(data, position)
         version, position = read_unsigned_varint(data, position)
     except IndexError:
-        raise MalformedFrame("a metadata record is cut short") from None
+        raise MalformedFrame("a metadata record is truncated") from None
     if frame != FRAME_VERSION:
         raise MalformedFrame(f"metadata records with frames of version {frame} are not known")
     declared = RECORDS.get(key)

@@ -223,4 +223,4 @@ class LakeTables:
 
         assert self._store is not None
         where = self._store.uri(topic_table(topic))
-        return OptionError(f"option 'lake' ({self._uri}): {where} is no table of kafka-ds")
+        return OptionError(f"option 'lake' ({self._uri}): {where} is not a table of kafka-ds")

@@ -207,7 +207,7 @@ def held_to(
         if 0 <= end.end_offset < pinned.positions[tp].offset:
             problems[tp] = PlanDiverged(
                 f"{tp[0]}-{tp[1]} was planned up to {pinned.positions[tp].offset} under leader epoch "
-                f"{later[tp]}, whose records now end at {end.end_offset}: make the plan anew"
+                f"{later[tp]}, whose records now end at {end.end_offset}: plan the query again"
             )
             found.pop(tp)
     return Held(bounds=found, problems=problems)

@@ -147,7 +147,7 @@ def _of_the_plan(
         if within(column, later.complement()) is not None:
             raise PlanDiverged(
                 f"{task.topic}-{task.partition} was planned under leader epoch {epoch_max}, and holds records of "
-                "a later one by now: make the plan anew"
+                "a later one by now: plan the query again"
             )
         yield batch
 

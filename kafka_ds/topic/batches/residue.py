@@ -111,7 +111,7 @@ class Residue:
         self._name = name
         prefix = read(0, _PREFIX.size)
         if len(prefix) < _PREFIX.size:
-            raise CorruptResidue(f"{name}: {len(prefix)} bytes are no residue file")
+            raise CorruptResidue(f"{name}: {len(prefix)} bytes are not a residue file")
         magic, length, crc = _PREFIX.unpack(prefix)
         if magic != MAGIC:
             raise CorruptResidue(f"{name}: not a residue file")

@@ -165,7 +165,7 @@ def binaries(parts: Sequence[PagePart]) -> BinaryColumn:
 
 def _row_count(parts: Sequence[PagePart]) -> int:
     if not all(0 <= chunk.rows <= ROWS_MAX for chunk, _ in parts):
-        raise Unusual("more rows than a group of ours has")
+        raise Unusual("more rows than a row group has")
     return sum(chunk.rows for chunk, _ in parts)
 
 
@@ -191,7 +191,7 @@ def _values(page: _Page, first: int, ends: NDArray[np.int32]) -> NDArray[np.uint
         raise Unusual("more than offsets of 32 bits can tell")
     valid = page.valid if page.nulls else np.empty(0, np.uint8)
     if compiled.byte_offsets(lengths, valid, room, first, ends) != room:
-        raise Unusual("values of other lengths than those that are told")
+        raise Unusual("values of other lengths than the declared ones")
     return page.data[at:]
 
 

@@ -144,7 +144,8 @@ def test_a_metadata_log_says_which_topics_there_are(tmp_path: Path) -> None:
     said = "\n".join(lines)
     assert "gone-0: left alone" in said
     assert (
-        "orders: no.such.thing=x is not taken over: no.such.thing is no setting of a topic" in said
+        "orders: no.such.thing=x is not taken over: no.such.thing is not a setting of a topic"
+        in said
     )
     assert "log.retention.ms of all brokers is taken over" in said
     assert image.broker_configs == {"": {"log.retention.ms": "9"}}

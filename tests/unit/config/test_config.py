@@ -35,7 +35,7 @@ def message(*overrides: str) -> str:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("num.io.threads", "num.io.threads is not honoured by this broker"),
+        ("num.io.threads", "num.io.threads is not supported by this broker"),
         ("node.id", "node.id cannot be changed while the broker runs"),
         (
             "remote.log.reader.threads",
@@ -44,11 +44,11 @@ def message(*overrides: str) -> str:
         ),
         (
             "max.conections",
-            "max.conections is no setting of this broker: did you mean max.connections or max.connections.per.ip?",
+            "max.conections is not a setting of this broker: did you mean max.connections or max.connections.per.ip?",
         ),
         (
             "retention.ms",
-            "retention.ms is no setting of this broker: for all topics it is called log.retention.ms",
+            "retention.ms is not a setting of this broker: for all topics it is called log.retention.ms",
         ),
     ],
 )
@@ -98,15 +98,18 @@ def test_overrides_win_over_the_file_and_the_last_line_over_the_first(tmp_path: 
         ),
         ("log.segment.bytes=1048575", "log.segment.bytes=1048575 is below the least value"),
         ("log.message.timestamp.type=Now", "is none of: CreateTime, LogAppendTime"),
-        ("lgo.dirs=a", "lgo.dirs is no setting of this broker: did you mean log.dirs or log.dir?"),
+        (
+            "lgo.dirs=a",
+            "lgo.dirs is not a setting of this broker: did you mean log.dirs or log.dir?",
+        ),
         (
             "no.such.thing.at.all=1",
-            "no.such.thing.at.all is no setting of this broker (--override)",
+            "no.such.thing.at.all is not a setting of this broker (--override)",
         ),
         ("segment.bytes=2097152", "for all topics it is called log.segment.bytes"),
         (
             "num.io.threads=9",
-            "num.io.threads=9 is not honoured by this broker: leave it out, or set it to 8 (--ov",
+            "num.io.threads=9 is not supported by this broker: leave it out, or set it to 8 (--ov",
         ),
         ("authorizer.class.name=mine.Own", "leave it out, or set it to org.apache.kafka.metadata"),
         (
@@ -271,7 +274,11 @@ def test_a_topic_may_differ_from_its_broker() -> None:
     ("name", "text", "words"),
     [
         ("segment.bytes", "1048575", "segment.bytes=1048575 is below the least value allowed"),
-        ("segment.byte", "1", "segment.byte is no setting of a topic: did you mean segment.bytes"),
+        (
+            "segment.byte",
+            "1",
+            "segment.byte is not a setting of a topic: did you mean segment.bytes",
+        ),
         ("cleanup.policy", "shred", "cleanup.policy=shred is none of: compact, delete"),
         ("compression.type", "br", "compression.type=br is none of: uncompressed, zstd"),
         ("compression.gzip.level", "0", "compression.gzip.level=0 is neither -1 nor one of 1 to 9"),
@@ -279,7 +286,7 @@ def test_a_topic_may_differ_from_its_broker() -> None:
         ("compression.zstd.level", "23", "compression.zstd.level=23 is above the greatest value"),
         ("retention.ms", "-2", "retention.ms=-2 is below the least value allowed, -1"),
         ("max.message.bytes", "x", "max.message.bytes=x is not a whole number"),
-        ("node.id", "1", "node.id is no setting of a topic"),
+        ("node.id", "1", "node.id is not a setting of a topic"),
         ("local.retention.bytes", "-1000", "is below the least value allowed, -2"),
     ],
 )

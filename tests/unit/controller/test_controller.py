@@ -25,7 +25,7 @@ from tests.unit.controller.controller_desk import Desk
 
 def check_configs(configs: Mapping[str, str]) -> None:
     if "bad" in configs:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, "bad is no setting of a topic")
+        raise KafkaError(ErrorCode.INVALID_CONFIG, "bad is not a setting of a topic")
 
 
 class Topics(Desk):

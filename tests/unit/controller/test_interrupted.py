@@ -1,4 +1,4 @@
-"""Work on the metadata that is cut short: askers that go away, errors that nobody foresaw."""
+"""Work on the metadata that is truncated: askers that go away, errors that nobody foresaw."""
 
 import asyncio
 import threading

@@ -57,7 +57,7 @@ def test_losing_the_race_to_create_is_no_error(store, clock):
 
 def test_a_folder_with_other_files_is_not_taken(store, clock):
     store.put_durable("table/photo.jpg", b"x")
-    with pytest.raises(ForeignTable, match="memory:/table holds files but is no table"):
+    with pytest.raises(ForeignTable, match="memory:/table holds files but is not a table"):
         new_log(store, clock)
 
 

@@ -102,5 +102,5 @@ def test_what_takes_long_is_not_looked_at_in_the_event_loop(tmp_path: Path, code
 @pytest.mark.usefixtures("code")
 def test_the_refusal_says_what_is_wrong(tmp_path: Path) -> None:
     log = open_log(tmp_path, log_settings())
-    with pytest.raises(KafkaError, match="record 2 of 3 is cut short"):
+    with pytest.raises(KafkaError, match="record 2 of 3 is truncated"):
         append(log, unfitting.unfitting(Codec.NONE)["one less"])

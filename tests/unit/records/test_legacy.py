@@ -50,7 +50,7 @@ def converted(data: bytes, *, chunk_bytes: int = 1 << 20, next_offset: int = 0) 
         if upconverter.damage is not None:
             raise CorruptRecord(upconverter.damage)
         if not taken and wanted >= len(data) - position:
-            raise CorruptRecord("cut short")
+            raise CorruptRecord("truncated")
         wanted = chunk_bytes if taken else 2 * wanted
     return b"".join([*batches, *upconverter.finish()])
 
@@ -195,8 +195,8 @@ LZ4_OF_MAGIC_0 = message(
     ("data", "why"),
     {
         "a flipped bit": (PLAIN[:-1] + bytes([PLAIN[-1] ^ 1]), "checksum"),
-        "cut": (PLAIN[:-1], "cut short"),
-        "only a head": (PLAIN[:17], "cut short"),
+        "cut": (PLAIN[:-1], "truncated"),
+        "only a head": (PLAIN[:17], "truncated"),
         "magic 3": (PLAIN[:16] + b"\x03" + PLAIN[17:], "magic 3"),
         "no room for fields": (PLAIN[:8] + struct.pack(">i", 13) + PLAIN[12:], "13 bytes"),
         "a key beyond the end": (

@@ -124,7 +124,7 @@ async def test_records_that_do_not_fit_are_refused_wherever_they_are_looked_at(
             answer = await broker.produce("t", seal(header, good[HEADER_BYTES:]))
             assert (answer.error_code, answer.base_offset) == (ErrorCode.INVALID_RECORD, -1)
             assert answer.error_message is not None
-            assert "record 2 of 3 is cut short" in answer.error_message
+            assert "record 2 of 3 is truncated" in answer.error_message
         counters = broker.node.replica_manager.get("t", 0).counters
         assert (counters.produce_requests, counters.produce_failures) == (2, 2)
         assert (await broker.fetch("t", 0)).high_watermark == 0

@@ -252,7 +252,7 @@ def answers(written: bytes | bytearray) -> list[tuple[int, bytes]]:
     position = 0
     while position < len(written):
         (size, correlation_id) = struct.unpack_from(">ii", written, position)
-        assert position + 4 + size <= len(written), "an answer is cut short"
+        assert position + 4 + size <= len(written), "an answer is truncated"
         found.append((correlation_id, bytes(written[position + 8 : position + 4 + size])))
         position += 4 + size
     return found

@@ -113,7 +113,9 @@ def test_transactions_are_found_again_by_the_checkpoint_or_a_prefix() -> None:
 
 
 def test_an_unknown_option_is_named_with_the_one_that_was_meant() -> None:
-    with pytest.raises(OptionError, match="'tpoic' is no option of a write; did you mean 'topic'"):
+    with pytest.raises(
+        OptionError, match="'tpoic' is not an option of a write; did you mean 'topic'"
+    ):
         options(tpoic="x")
     with pytest.raises(OptionError, match="option 'topic' is empty"):
         options(checkpointLocation="/a", topic=" ")
@@ -160,7 +162,7 @@ def test_what_says_nothing_in_a_write_is_refused() -> None:
         with pytest.raises(OptionError, match=r"save\(path\).*name the topic"):
             options(stream, path="/a", checkpointLocation="/a")
     for name in ("checkpointLocation", "queryName"):
-        with pytest.raises(OptionError, match=f"'{name.lower()}' is no option of a write"):
+        with pytest.raises(OptionError, match=f"'{name.lower()}' is not an option of a write"):
             options(False, **{name: "/a"})
     assert options(checkpointLocation="/a", queryName="q").prefix
 
