@@ -25,7 +25,7 @@ class AccessConfig(TierSettings):
     )
     super_users: str = string(
         "",
-        "Users who may do everything, whatever ACLs say: `User:admin;User:other`. The brokers' own users must be "
+        "Users who may do everything, regardless of ACLs: `User:admin;User:other`. The brokers' own users must be "
         "among them.",
     )
     allow_everyone_if_no_acl_found: bool = boolean(

@@ -48,7 +48,7 @@ class BrokerConfig(LogManagerSettings, CleanerSettings, ListenerConfig):
     """
 
     # -- identity ----------------------------------------------------------------------------------
-    broker_rack: str | None = string(None, "The rack of this broker, as told to clients.")
+    broker_rack: str | None = string(None, "The rack of this broker, as clients see it.")
     process_roles: tuple[str, ...] = strings(
         ("broker", "controller"),
         "The roles of this process: always both.",
@@ -65,7 +65,7 @@ class BrokerConfig(LogManagerSettings, CleanerSettings, ListenerConfig):
     )
     advertised_listeners: str | None = string(
         None,
-        "The addresses that clients are told to connect to, by listener name; without it, those of listeners.",
+        "The addresses that clients connect to, by listener name; without it, those of listeners.",
     )
     listener_security_protocol_map: str = string(
         "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
@@ -106,7 +106,7 @@ class BrokerConfig(LogManagerSettings, CleanerSettings, ListenerConfig):
     )
     log_level: str = string(
         "INFO",
-        "How much the broker's own log tells: ERROR, WARN, INFO, or DEBUG with a line for each request. Of lines of a "
+        "The level of the broker's own log: ERROR, WARN, INFO, or DEBUG with a line for each request. Of lines of a "
         "kind at most 50 in 10 s are written, but all of DEBUG. While the broker runs, `kafka-configs --entity-type "
         "broker-loggers` changes it, for single loggers, too.",
         choices=("ERROR", "WARN", "INFO", "DEBUG"),

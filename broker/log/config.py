@@ -205,7 +205,7 @@ class LogConfig:
     min_insync_replicas: int = i32(
         1,
         "How many replicas must be in sync for a write with acks=all to be accepted. With eligible leader replicas the "
-        "brokers' is the cluster's: the first controller's file says it once, later `kafka-configs --entity-default`.",
+        "cluster has one value: the first controller's file sets it, later `kafka-configs --entity-default`.",
         low=1,
         synonyms=_of("min.insync.replicas"),
     )

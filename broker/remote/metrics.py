@@ -117,7 +117,7 @@ LAG_SEGMENTS = gauge(
 )
 COPIES_PAUSED = gauge(
     f"{_TOPICS}RemoteCopyPausedPartitions",
-    "Partitions of which nothing is copied to the lake until somebody undoes what the broker's log names.",
+    "Partitions of which nothing is copied to the lake until an operator undoes what the broker's log names.",
     "topic",
     ours=True,
 )

@@ -143,7 +143,7 @@ class TierSettings:
     lake_maintenance_compression_level: int = i32(
         9,
         "The zstd level of files that are merged or rewritten. It may be higher than lake.compression.level, because "
-        "nobody waits for them.",
+        "no request waits for them.",
         low=1,
         high=22,
         ours=True,

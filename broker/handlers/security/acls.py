@@ -1,4 +1,4 @@
-"""Shell: CreateAcls 1-3, DescribeAcls 1-3, DeleteAcls 1-3: who may do what.
+"""Shell: CreateAcls 1-3, DescribeAcls 1-3, DeleteAcls 1-3: access control lists.
 
 - Without authorizer.class.name: SECURITY_DISABLED, as in Kafka: ACLs without effect would deceive.
 - Create: each ACL has its own result. INVALID_REQUEST with a text for unknown numbers of a resource type, pattern type,
