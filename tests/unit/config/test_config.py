@@ -124,7 +124,7 @@ def test_overrides_win_over_the_file_and_the_last_line_over_the_first(tmp_path: 
         ("zookeeper.connect=z:2181", "is not supported: remove it, there is no ZooKeeper (--o"),
         ("log.cleanup.policy=shred", "log.cleanup.policy=shred is none of: compact, delete"),
         ("log.cleaner.threads=0", "log.cleaner.threads=0 is below the least value allowed"),
-        ("sasl.jaas.config=secret", "sasl.jaas.config=(hidden) is not honoured"),
+        ("sasl.jaas.config=secret", "sasl.jaas.config=(hidden) is not supported"),
         ("log.dirs=", "log.dirs= does not name a directory"),
         ("log.dirs=a,b,a", "log.dirs=a,b,a names a directory twice"),
         ("lake.uri=", "lake.uri is empty"),

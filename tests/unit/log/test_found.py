@@ -25,7 +25,7 @@ def found_twice(second: bytes | None) -> Bench:
 
 def test_a_log_in_two_directories_is_an_error() -> None:
     bench = found_twice(None)
-    with pytest.raises(LogDirectoryError, match="t-0 is in /a and in /b"):
+    with pytest.raises(LogDirectoryError, match="Duplicate log directories found for t-0: /a, /b"):
         bench.start()
 
 

@@ -201,7 +201,7 @@ def test_a_batch_that_would_keep_a_thread_busy_for_long_is_refused(
     batch = seal(unfitting.header(Codec.ZSTD, 1), compress(Codec.ZSTD, inside))
     assert newest(batch) == unfitting.NOW_MS
     monkeypatch.setattr(decompression, "UNPACKED_BYTES_MAX", 8 << 20)
-    with pytest.raises(CorruptRecord, match="unpack to more than"):
+    with pytest.raises(CorruptRecord, match="decompress to more than"):
         newest(batch)
 
 
@@ -297,5 +297,5 @@ def test_what_is_kept_or_read_in_python_has_a_lower_limit(
     if not is_kept:
         monkeypatch.setattr(validation, "_walker", None)
     payload, kept = memoryview(batch)[HEADER_BYTES:], bytearray() if is_kept else None
-    with pytest.raises(CorruptRecord, match="unpack to more than"):
+    with pytest.raises(CorruptRecord, match="decompress to more than"):
         validation.walk_over(payload, read_header(batch), kept=kept)

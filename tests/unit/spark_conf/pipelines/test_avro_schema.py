@@ -50,5 +50,5 @@ def test_what_nobody_defines_stays() -> None:
     assert json.loads(with_references('["null","gone.Name"]', {"a.Kind": KIND}))[1] == "gone.Name"
     recursive = '{"type":"record","name":"T","fields":[{"name":"next","type":["null","T"]}]}'
     assert json.loads(with_references(recursive, {"x": KIND}))["fields"][0]["type"] == ["null", "T"]
-    with pytest.raises(ValueError, match="7 is no schema"):
+    with pytest.raises(ValueError, match="7 is not an Avro schema"):
         with_references("7", {"x": KIND})
