@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import click
 
+from broker.cli.catalog import catalog
 from broker.cli.cluster import cluster
 from broker.cli.config import config
 from broker.cli.demo import demo
@@ -125,6 +126,7 @@ for command in (
     erase,
     pipelines,
     iceberg,
+    catalog,
     cluster,
     config,
     restore,

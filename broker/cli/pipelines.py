@@ -59,6 +59,13 @@ def pipelines() -> None:
     metavar="SECONDS",
     help="From the beginning of one round to that of the next.",
 )
+@click.option("--iceberg", is_flag=True, help="Keep all tables as Iceberg tables, too.")
+@click.option(
+    "--catalog",
+    metavar="ADDRESS",
+    default="",
+    help="Keep topics' tables registered there, as `kafka-ds catalog sync` does.",
+)
 @_registry_option
 @_master_option
 @cluster_options
@@ -67,6 +74,8 @@ def run(
     lake: str | None,
     once: bool,
     interval: float,
+    iceberg: bool,
+    catalog: str,
     schema_registry: str,
     master: str,
 ) -> None:
@@ -84,6 +93,7 @@ def run(
     """
     main, where = _prepared(target, lake)
     options = target.client_options()
+    beside = main.beside_at(where, options, iceberg=iceberg, catalog=catalog)
     if main.run(
         options,
         where,
@@ -91,6 +101,7 @@ def run(
         interval_s=interval,
         master=master,
         registry_url=schema_registry,
+        beside=beside,
     ):
         raise click.exceptions.Exit(1)
 

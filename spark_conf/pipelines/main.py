@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from spark_conf import jars, s3a
+from spark_conf.pipelines.beside import Beside, beside_at
 from spark_conf.session import session
 
 if TYPE_CHECKING:
@@ -35,8 +36,9 @@ def run(
     interval_s: float,
     master: str,
     registry_url: str = "",
+    beside: Beside | None = None,
 ) -> list[str]:
-    """Keep the tables; with `once` the topics are returned of which that failed."""
+    """Keep the tables; with `once` the topics are returned of which that failed, and what failed `beside` them."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("kafka_ds.pipelines").setLevel(logging.INFO)
     ended: list[int] = []
@@ -44,9 +46,12 @@ def run(
         signal.signal(each, lambda number, _: ended.append(number))
     with _pipelines(options, lake, master, registry_url) as pipelines:
         if not once:
-            pipelines.run(interval_s, lambda: bool(ended))
+            with (beside or Beside({})).running():
+                pipelines.run(interval_s, lambda: bool(ended))
             return []
         failed = pipelines.run_once(lambda: bool(ended))
+    if beside is not None and not ended:
+        failed += beside.run_once()
     if ended:
         # Not all was done: a shell's status for a program that a signal has ended.
         raise SystemExit(128 + ended[0])
@@ -120,6 +125,8 @@ def main() -> int:
     parser.add_argument(
         "--option", action="append", default=[], metavar="kafka.NAME=VALUE", help="of the client"
     )
+    parser.add_argument("--iceberg", action="store_true", help="all tables as Iceberg tables, too")
+    parser.add_argument("--catalog", default="", metavar="ADDRESS", help="register tables there")
     parser.add_argument(
         "--schema-registry", default="", metavar="URL", help="for avro and protobuf"
     )
@@ -133,6 +140,7 @@ def main() -> int:
         interval_s=asked.interval,
         master=MASTER,
         registry_url=asked.schema_registry,
+        beside=beside_at(asked.lake, options, iceberg=asked.iceberg, catalog=asked.catalog),
     )
     return 1 if failed else 0
 

@@ -6,17 +6,23 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from kafka_ds.catalogs.hive import HiveMetastore
+from kafka_ds.catalogs.tables import catalog_name
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.iceberg.mirrors import Mirrors
 from kafka_ds.topic.names import ICEBERG
 from spark_conf import jars
 from spark_conf.pipelines.pipelines import Pipelines
+from tests.command_line import CommandLine
+from tests.hive_server import running_metastore
 from tests.lake.iceberg_readers import by_duckdb, by_pyiceberg
 from tests.processes import BrokerProcess
 from tests.spark.topics import Topic
@@ -121,6 +127,7 @@ def test_a_variant_is_left_out(spark: SparkSession, topic: Topic) -> None:
 
 DRIVER = """
 import sys
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 settings = {"spark.jars": sys.argv[1], "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1"}
@@ -168,3 +175,29 @@ def test_sparks_iceberg_reads_them(spark: SparkSession, pipelines: Pipelines, to
     # Iceberg has a column _partition of its own.
     expected = [[row.replace('"_partition"', '"_partition_"') for row in rows] for rows in expected]
     assert told_by_iceberg == [[word for row in rows for word in row.split()] for rows in expected]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_one_command_keeps_typed_tables_iceberg_and_a_metastore(
+    topic: Topic, tmp_path: Path
+) -> None:
+    """And takes the registrations away when the topic is deleted, though nothing of it was ever tiered."""
+    topic.create(partitions=1, **JSON_TOPIC)
+    send(topic, b'{"n":1}', b'{"n":2}')
+    kafka_ds = CommandLine(topic.broker.bootstrap, tmp_path)
+    name = catalog_name(topic.name)
+    with running_metastore(tmp_path / "metastore") as address:
+        words = ["pipelines", "run", "--once", "--lake", str(topic.broker.lake), "--iceberg"]
+        done = kafka_ds.run(*words, "--catalog", address)
+        assert done.status in (0, 1), done.errors
+        metastore = HiveMetastore(address)
+        assert name in metastore.tables("kafka_tables")
+        path = str(topic.broker.lake / "tables" / topic.name)
+        assert sorted(row["n"] for row in by_duckdb(path)) == [1, 2]
+        topic.delete()
+        words = ["catalog", "sync", address, "--once", "--lake", str(topic.broker.lake)]
+        done = kafka_ds.run(*words)
+        assert f"kafka_tables.{name}: drop" in done.output.splitlines(), done.errors
+        assert name not in metastore.tables("kafka_tables")
+    assert DeltaTable(path).to_pyarrow_table().num_rows == 2

@@ -84,6 +84,7 @@ NOT_RUN = {
 # Pages of which nothing is run: how many a page has, and why.
 PARSED_ONLY = {
     "CONTRIBUTING.md": (2, "sets up a checkout, tests it, and writes its pages"),
+    "docs/how-to/catalogs.md": (2, "needs a catalog's server"),
     "docs/how-to/three-brokers.md": (1, "needs three machines and a bucket"),
     "docs/internals/benchmarks.md": (1, "takes long"),
     "docs/internals/simulation.md": (1, "takes long"),

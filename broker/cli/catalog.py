@@ -1,0 +1,77 @@
+"""Shell: `kafka-ds catalog`: the tables of topics in a Hive metastore or in Unity Catalog."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from typing import Final
+
+import click
+
+from broker.cli.options import Mistake, Target, cluster_options
+
+_log: Final = logging.getLogger("kafka_ds.catalogs")
+
+
+@click.group()
+def catalog() -> None:
+    """Keep topics' tables registered in a catalog."""
+
+
+@catalog.command("sync", short_help="Register topics' tables, and forget those of gone topics.")
+@click.argument("address")
+@click.option(
+    "--lake", metavar="DIR", help="lake.uri, as readers address it. Default: the cluster's."
+)
+@click.option(
+    "--prefix", default="kafka", show_default=True, metavar="NAME", help="Of the schemas' names."
+)
+@click.option("--once", is_flag=True, help="Bring the catalog in step, and end.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="From the end of one round to the next.",
+)
+@cluster_options
+def sync(
+    target: Target, address: str, lake: str | None, prefix: str, once: bool, interval: float
+) -> None:
+    """Register topics' tables in the catalog at ADDRESS, and keep it in step with topics and columns.
+
+    thrift://host:9083 is a Hive metastore; unity+http://host:8080/catalog a catalog of Unity Catalog, whose token
+    is in $KAFKA_DS_UNITY_TOKEN. Topics' own tables are in the schema kafka_topics, typed tables in
+    kafka_tables. When a topic is deleted its registrations go; files stay. Tables of others are left as they are.
+
+    \b
+    Examples:
+      kafka-ds catalog sync thrift://metastore:9083
+      kafka-ds catalog sync unity+https://unity.example.com/main --once --lake s3://bucket/lake
+    """
+    from kafka_ds.catalogs.registrar import registrar_at
+    from kafka_ds.errors import KafkaDsError, OptionError
+
+    where = lake or target.resolved().lake
+    if where is None:
+        with target.admin() as admin:
+            where = target.lake_of(admin)
+    try:
+        registrar = registrar_at(address, where, target.client_options(), prefix=prefix)
+    except OptionError as problem:
+        raise Mistake(str(problem)) from None
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    while True:
+        try:
+            done, failed = registrar.sync()
+            for name, act in done.items():
+                click.echo(f"{name}: {act}")
+            if once:
+                raise click.exceptions.Exit(1 if failed else 0)
+        except KafkaDsError as problem:
+            if once:
+                raise
+            _log.error("%s", problem)
+        time.sleep(interval)

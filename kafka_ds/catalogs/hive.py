@@ -1,0 +1,133 @@
+"""Shell: tables in a Hive metastore, by its Thrift protocol, as Spark registers tables of Delta's.
+
+Engines take a table's columns from its Delta log; those in the metastore are for people and tools that look there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+from hive_metastore import ThriftHiveMetastore
+from hive_metastore.ttypes import (
+    AlreadyExistsException,
+    Database,
+    FieldSchema,
+    NoSuchObjectException,
+    SerDeInfo,
+    StorageDescriptor,
+    Table,
+)
+from thrift.protocol import TBinaryProtocol
+from thrift.Thrift import TException
+from thrift.transport import TSocket, TTransport
+
+from kafka_ds.catalogs.tables import PROVIDER, CatalogError, LakeTable
+
+Result = TypeVar("Result")
+TIMEOUT_MS: Final = 20_000
+PORT: Final = 9083
+# A metastore's limit.
+TYPE_CHARACTERS_MAX: Final = 4_000
+# Types that the metastore knows by other names, or not at all.
+_HIVE_TYPES: Final = {"timestamp_ntz": "timestamp", "variant": "string", "void": "string"}
+
+
+class HiveMetastore:
+    """A metastore at `thrift://host:port`."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        parts = urlsplit(address)
+        socket = TSocket.TSocket(parts.hostname or "", parts.port or PORT)
+        socket.setTimeout(TIMEOUT_MS)
+        self._transport = TTransport.TBufferedTransport(socket)
+        self._client = ThriftHiveMetastore.Client(TBinaryProtocol.TBinaryProtocol(self._transport))
+
+    def tables(self, schema: str) -> dict[str, Mapping[str, str]]:
+        """The tables of a database, which is made where there is none, with their parameters."""
+
+        def asked() -> dict[str, Mapping[str, str]]:
+            try:
+                self._client.get_database(schema)
+            except NoSuchObjectException:
+                made = Database(name=schema, description="Topics of kafka-ds", parameters={})
+                self._make(made)
+            names = self._client.get_all_tables(schema)
+            found = self._client.get_table_objects_by_name(schema, names) if names else []
+            return {each.tableName: each.parameters or {} for each in found}
+
+        return self._call(asked)
+
+    def create(self, schema: str, table: LakeTable) -> None:
+        """Register an external table."""
+        self._call(lambda: self._client.create_table(_described(schema, table)))
+
+    def replace(self, schema: str, table: LakeTable) -> None:
+        """Alter it: what others granted on it stays."""
+        self._call(lambda: self._client.alter_table(schema, table.name, _described(schema, table)))
+
+    def drop(self, schema: str, name: str) -> None:
+        """Forget a table; its files stay."""
+        self._call(lambda: self._client.drop_table(schema, name, False))
+
+    def close(self) -> None:
+        """End the connection."""
+        self._transport.close()
+
+    def _make(self, database: Database) -> None:
+        try:
+            self._client.create_database(database)
+        except AlreadyExistsException:
+            return
+
+    def _call(self, ask: Callable[[], Result]) -> Result:
+        try:
+            if not self._transport.isOpen():
+                self._transport.open()
+            return ask()
+        except (TException, OSError) as problem:
+            # Whatever it was, the connection may be out of step.
+            self.close()
+            text = str(getattr(problem, "message", "") or problem)
+            raise CatalogError(f"metastore {self._address}: {text}") from problem
+
+
+def _described(schema: str, table: LakeTable) -> Table:
+    """As Spark's catalog writes it."""
+    columns = [FieldSchema(each.name, _hive_type(each.type_text), None) for each in table.columns]
+    stored = StorageDescriptor(
+        cols=columns,
+        location=table.location,
+        inputFormat="org.apache.hadoop.mapred.SequenceFileInputFormat",
+        outputFormat="org.apache.hadoop.hive.ql.io.HiveSequenceFileOutputFormat",
+        compressed=False,
+        numBuckets=-1,
+        serdeInfo=SerDeInfo(
+            serializationLib="org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe",
+            parameters={"serialization.format": "1", "path": table.location},
+        ),
+        bucketCols=[],
+        sortCols=[],
+        parameters={},
+    )
+    told: dict[str, Any] = {"EXTERNAL": "TRUE", "spark.sql.sources.provider": PROVIDER}
+    return Table(
+        tableName=table.name,
+        dbName=schema,
+        owner="kafka-ds",
+        createTime=0,
+        lastAccessTime=0,
+        retention=0,
+        sd=stored,
+        partitionKeys=[],
+        parameters={**told, "comment": table.comment, **table.properties},
+        tableType="EXTERNAL_TABLE",
+    )
+
+
+def _hive_type(text: str) -> str:
+    text = _HIVE_TYPES.get(text, text)
+    is_known = len(text) <= TYPE_CHARACTERS_MAX and not any(n in text for n in ("`", *_HIVE_TYPES))
+    return text if is_known else "string"

@@ -1,0 +1,201 @@
+"""Shell: keeps the tables of a lake's topics registered in a catalog.
+
+Rules of this file: a topic that the brokers do not name any more leaves the catalog, unless its table says that it is
+not deleted: a client that may not see a topic forgets nothing. One table that is refused stops no other.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Collection, Mapping
+from importlib.util import find_spec
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from kafka_ds.catalogs.tables import (
+    Catalog,
+    CatalogColumn,
+    CatalogError,
+    CatalogStep,
+    LakeTable,
+    catalog_name,
+    steps,
+)
+from kafka_ds.client.admin import Admin
+from kafka_ds.client.cluster import Cluster
+from kafka_ds.client.settings import parse_settings
+from kafka_ds.delta.log import DeltaLog
+from kafka_ds.delta.store.store import Store
+from kafka_ds.delta.store.uri import open_store
+from kafka_ds.errors import OptionError
+from kafka_ds.topic.names import ERRORS, TOPICS, TYPED_TABLES, topic_id_of
+
+log = logging.getLogger("kafka_ds.catalogs")
+
+PREFIX: Final = "kafka"
+_COMMENTS: Final = {
+    TOPICS: "Topic {}: its records, keys and values as bytes",
+    TYPED_TABLES: "Topic {}: a column for each field",
+    ERRORS: "Topic {}: what did not fit its typed table",
+}
+
+
+class _Known:
+    """A table of the lake in a version."""
+
+    def __init__(self, version: int, columns: tuple[CatalogColumn, ...], is_deleted: bool) -> None:
+        self.version = version
+        self.columns = columns
+        self.is_deleted = is_deleted
+
+
+class Registrar:
+    """All tables of a lake in one catalog: schemas `<prefix>_topics` and `<prefix>_tables`."""
+
+    def __init__(
+        self,
+        store: Store,
+        lake: str,
+        catalog: Catalog,
+        topics: Callable[[], Collection[str]],
+        *,
+        prefix: str = PREFIX,
+    ) -> None:
+        """`lake`: its address for all who read the catalog; `topics` asks the brokers for those that there are."""
+        self._store = store
+        self._lake = lake.rstrip("/") if "://" in lake else f"file://{os.path.abspath(lake)}"
+        self._catalog = catalog
+        self._topics = topics
+        self._prefix = prefix
+        self._logs: dict[str, DeltaLog] = {}
+        self._known: dict[str, _Known] = {}
+
+    def sync(self) -> tuple[dict[str, str], dict[str, str]]:
+        """What was done with tables, and why others are not as they should be.
+
+        Raises CatalogError where the catalog does not answer, and KafkaDsError where no broker does.
+        """
+        done: dict[str, str] = {}
+        failed: dict[str, str] = {}
+        topics = set(self._topics())
+        for kind in (TOPICS, TYPED_TABLES):
+            schema = f"{self._prefix}_{kind}"
+            wanted = self._wanted(kind, topics, failed)
+            for step in steps(wanted, self._catalog.tables(schema), self._lake):
+                name = f"{schema}.{step.name}"
+                try:
+                    self._take(schema, step)
+                    done[name] = step.act
+                    log.info("%s: %s", name, step.act)
+                except CatalogError as problem:
+                    failed[name] = str(problem)
+        for name, why in failed.items():
+            log.error("%s: %s", name, why)
+        return done, failed
+
+    def close(self) -> None:
+        """End the connection to the catalog."""
+        self._catalog.close()
+
+    def _take(self, schema: str, step: CatalogStep) -> None:
+        if step.table is None:
+            self._catalog.drop(schema, step.name)
+        elif step.act == "create":
+            self._catalog.create(schema, step.table)
+        elif step.act == "replace":
+            self._catalog.replace(schema, step.table)
+        else:
+            raise CatalogError("somebody else's table has this name: it is left as it is")
+
+    def _wanted(
+        self, kind: str, topics: Collection[str], failed: dict[str, str]
+    ) -> list[LakeTable]:
+        found: dict[str, LakeTable] = {}
+        for folder in sorted(self._store.folders(kind)):
+            is_errors = kind == TYPED_TABLES and folder.endswith(ERRORS)
+            topic = folder.removesuffix(ERRORS) if is_errors else folder
+            try:
+                table = self._table(f"{kind}/{folder}")
+                raw = table if kind == TOPICS else self._table(f"{TOPICS}/{topic}")
+            except (DeltaError, OSError) as problem:
+                failed[f"{kind}/{folder}"] = " ".join(str(problem).split())
+                continue
+            is_gone = topic not in topics and (raw is None or raw.is_deleted)
+            if table is None or is_gone or (kind == TOPICS and table.is_deleted):
+                continue
+            name = catalog_name(folder)
+            if name in found:
+                failed[f"{kind}/{folder}"] = f"{found[name].location} has the name {name} already"
+                continue
+            found[name] = LakeTable(
+                name=name,
+                lake=self._lake,
+                location=f"{self._lake}/{kind}/{folder}",
+                comment=_COMMENTS[ERRORS if is_errors else kind].format(topic),
+                columns=table.columns,
+            )
+        return list(found.values())
+
+    def _table(self, folder: str) -> _Known | None:
+        """The table in a folder, which is read again where it has a new version; None where there is none."""
+        log = self._logs.setdefault(folder, DeltaLog(self._store, folder))
+        version = log.latest_version()
+        if version < 0:
+            return None
+        known = self._known.get(folder)
+        if known is None or known.version != version:
+            uri = self._store.uri(folder)
+            known = _read(DeltaTable(uri, storage_options=self._store.delta_options))
+            self._known[folder] = known
+        return known
+
+
+def _read(delta: DeltaTable) -> _Known:
+    metadata = delta.metadata()
+    by = {name: at for at, name in enumerate(metadata.partition_columns)}
+    fields: list[dict[str, Any]] = json.loads(delta.schema().to_json())["fields"]
+    columns = tuple(
+        CatalogColumn(name=each["name"], field=each, partition_index=by.get(each["name"]))
+        for each in fields
+    )
+    return _Known(delta.version(), columns, topic_id_of(metadata.configuration) is None)
+
+
+def registrar_at(
+    address: str, lake: str, options: Mapping[str, str], *, prefix: str = PREFIX
+) -> Registrar:
+    """A registrar for the catalog at an address; `options` are a client's (`kafka.…`). Raises OptionError."""
+    settings = parse_settings(options)
+
+    def topics() -> Collection[str]:
+        with Cluster(settings) as cluster:
+            described = Admin(cluster).describe_topics()
+        return {name for name, topic in described.items() if not topic.is_internal}
+
+    return Registrar(open_store(lake), lake, catalog_at(address), topics, prefix=prefix)
+
+
+def catalog_at(address: str) -> Catalog:
+    """The catalog at `thrift://host:port` or `unity+http://host:port/catalog`. Raises OptionError."""
+    scheme = urlsplit(address).scheme
+    try:
+        if scheme == "thrift":
+            if find_spec("thrift") is None or find_spec("hive_metastore") is None:
+                raise OptionError("a Hive metastore needs kafka-ds with its extra `hive`")
+            from kafka_ds.catalogs.hive import HiveMetastore
+
+            return HiveMetastore(address)
+        if scheme in ("unity+http", "unity+https"):
+            from kafka_ds.catalogs.unity import UnityCatalog
+
+            return UnityCatalog(address)
+    except (CatalogError, ValueError) as problem:
+        raise OptionError(f"catalog {address}: {problem}") from None
+    raise OptionError(
+        f"catalog {address}: it begins with thrift:// (Hive metastore), unity+http:// or unity+https://"
+    )
