@@ -55,7 +55,7 @@ def sync(
     \b
     Examples:
       kafka-ds iceberg sync --once --lake data/lake
-      kafka-ds iceberg sync orders flights --lake s3://bucket/lake
+      kafka-ds iceberg sync orders --once --lake s3://bucket/lake
     """
     if find_spec("pyiceberg") is None:
         raise Mistake("Iceberg needs PyIceberg: install kafka-ds with its extra `iceberg`")

@@ -1,4 +1,4 @@
-"""Shell: a lake as DuckDB sees it: each topic is a table of its name, beside the system views.
+"""Shell: a lake as DuckDB sees it: topics by their names, typed tables as `typed.<topic>`, and the system views.
 
 Tables are opened by deltalake and given to DuckDB as datasets of Arrow, so no extension is downloaded; DuckDB hands its
 projection and filters down, and files that no row can come from are not opened. A statement opens the tables that it
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from kafka_ds.delta.snapshot import TableSnapshot
     from kafka_ds.delta.store.store import Store
 
-_UNKNOWN_TABLE: Final = re.compile(r"Catalog Error: Table with name (.+?) does not exist!")
+_UNKNOWN_TABLE: Final = re.compile(
+    r'Catalog Error: Table with name "?(.+?)"? does not exist(?:!| because)'
+)
 _ADDRESS: Final = re.compile(r"'([a-z][a-z0-9+.-]*)://")
 # What makes a statement one about all tables.
 _LISTING: Final = ("show", "information_schema", "duckdb_tables", "duckdb_views", "sqlite_master")
@@ -53,6 +55,12 @@ class Lake:
         from kafka_ds.topic.names import TOPICS
 
         return sorted(self._store.folders(TOPICS))
+
+    def typed_tables(self) -> list[str]:
+        """The typed tables by topic, and their tables of errors (`<topic>__errors`)."""
+        from kafka_ds.topic.names import TYPED_TABLES
+
+        return sorted(self._store.folders(TYPED_TABLES))
 
     def topic(self, name: str) -> DeltaTable:
         """A topic's table. Raises Mistake where there is none."""
@@ -92,7 +100,7 @@ class Lake:
     def dataset(self, path: str) -> Any:
         """A table's rows by its folder, in its newest version. Raises Mistake."""
         if self._fsspec is None:
-            return self.table(path).to_pyarrow_dataset()
+            return _rows(self.table(path))
         import pyarrow as pa
         from pyarrow.dataset import dataset, partitioning
 
@@ -120,6 +128,17 @@ class Lake:
         except (NoSuchTable, UnsupportedFile, OSError) as problem:
             raise Mistake(f"{path}: {problem}") from None
         return snapshot
+
+
+def _rows(table: DeltaTable) -> Any:
+    """A dataset; of a table with deletion vectors, which Arrow's datasets do not know, all rows in memory."""
+    if "deletionVectors" not in (table.protocol().reader_features or ()):
+        return table.to_pyarrow_dataset()
+    import pyarrow as pa
+    from deltalake import QueryBuilder
+
+    reader = QueryBuilder().register("rows", table).execute("SELECT * FROM rows")
+    return pa.table(reader.read_all())
 
 
 def _schema_of(snapshot: TableSnapshot) -> Schema:
@@ -208,8 +227,12 @@ class LakeQueries:
             if is_listing or topic.lower() in text:
                 rows = self._register(topic, topic_table(topic))
                 named = re.search(rf"(?<![\w.-]){re.escape(topic.lower())}(?![\w.-])", text)
-                if named and not getattr(rows, "files", None):
+                if named and not (getattr(rows, "files", None) or getattr(rows, "num_rows", 0)):
                     self.empty.append(topic)
+        if is_listing or "typed" in text:
+            for table in self._lake.typed_tables():
+                if is_listing or table.lower() in text:
+                    self._register_typed(table)
 
     def _open_file_systems(self, text: str) -> None:
         """Let DuckDB reach the addresses that a statement names, as in COPY … TO 'gs://…': by fsspec."""
@@ -262,6 +285,17 @@ class LakeQueries:
         except (DeltaError, OSError) as problem:
             raise Mistake(f"{name}: {problem}") from None
         return rows
+
+    def _register_typed(self, name: str) -> None:
+        """A typed table as `typed.<topic>`."""
+        from kafka_ds.topic.names import TYPED_TABLES
+
+        self._register(f"typed {name}", f"{TYPED_TABLES}/{name}")
+        quoted = name.replace('"', '""')
+        self._connection.execute("CREATE SCHEMA IF NOT EXISTS typed")
+        self._connection.execute(
+            f'CREATE OR REPLACE VIEW typed."{quoted}" AS FROM "typed {quoted}"'
+        )
 
     def _mistaken(self, problem: Exception) -> Mistake:
         message = str(problem).partition("\n\nLINE ")[0]

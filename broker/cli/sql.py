@@ -65,6 +65,8 @@ def sql(
 ) -> None:
     """Query topics by SQL: each is a table of its name. No broker is needed if --lake is given.
 
+    A typed table is typed.TOPIC, and its errors are typed.TOPIC__errors; a name with points stands in double quotes.
+
     DuckDB reads the lake, so records that are not there yet are missing. --spark reads the exact topic instead, lake
     and brokers at one moment; it needs Java. Without a STATEMENT it is a prompt.
 
@@ -72,6 +74,7 @@ def sql(
     Examples:
       kafka-ds sql --lake data/lake "SELECT count(*) FROM orders"
       kafka-ds sql --lake data/lake "SELECT decode(value)->>'total' FROM orders WHERE partition = 0 LIMIT 3"
+      kafka-ds sql --lake data/lake "SELECT customer, sum(total) AS total FROM typed.orders GROUP BY customer"
       kafka-ds sql --lake data/lake "SELECT group_id, topic, lag FROM group_lag" --json
       kafka-ds sql --lake s3://bucket/lake
       kafka-ds sql --lake gs://bucket/lake --fsspec token=anon "SELECT count(*) FROM orders"

@@ -10,8 +10,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from broker.cli.lake import Lake, LakeQueries
 from tests.command_line import CommandLine, Done
@@ -96,6 +97,10 @@ def test_the_cluster_says_where_its_lake_is(kafka_ds: CommandLine) -> None:
 @pytest.mark.parametrize(
     ("statement", "told"),
     [
+        (
+            "SELECT * FROM typed.orders",
+            "no topic or view is called typed.orders: SHOW TABLES lists",
+        ),
         ("SELECT * FROM nowhere", "no topic or view is called nowhere: SHOW TABLES lists them"),
         ("SELEC 1", "syntax error"),
         ("SELECT nothing FROM orders", '"nothing" not found'),
@@ -105,6 +110,21 @@ def test_a_mistake_in_a_statement_is_one_line(
     broker: BrokerProcess, alone: CommandLine, statement: str, told: str
 ) -> None:
     assert told in alone.run("sql", "--lake", str(broker.lake), statement).complaint
+
+
+def test_typed_tables_are_tables_too(
+    broker: BrokerProcess, alone: CommandLine, tmp_path: Path
+) -> None:
+    lake = shutil.copytree(broker.lake, tmp_path / "lake")
+    write_deltalake(lake / "tables" / "pay-ments", pa.table({"total": [2, 3]}))
+    for written in (
+        'SELECT sum(total) AS t FROM typed."pay-ments"',
+        'SELECT sum(total)::INT - count(*) + 1 AS t FROM TYPED."PAY-MENTS", (FROM "pay-ments" LIMIT 1)',
+    ):
+        done = alone.ok("sql", "--lake", str(lake), "--json", written)
+        assert json.loads(done) == [{"t": 5 if "count" not in written else 4}]
+    tables = alone.ok("sql", "--lake", str(lake), "--csv", "SHOW ALL TABLES")
+    assert "memory,typed,pay-ments" in tables
 
 
 def test_a_query_of_a_table_without_rows_says_why(

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import pyarrow as pa
+from deltalake import write_deltalake
 
 from broker.cli import page
 from tests.command_line import CommandLine
@@ -50,7 +54,7 @@ def test_the_examples_do_what_they_say(tmp_path: Path) -> None:
         for line in lines():
             if line == "kafka-ds demo" or any(each in line for each in ELSEWHERE):
                 continue  # The demo: test_command_line_demo.py, with fewer records.
-            prepare(line, broker, kafka_ds)
+            prepare(line, broker, kafka_ds, data / "lake")
             if line.startswith("kafka-ds broker"):
                 elsewhere = tmp_path / f"elsewhere-{len(line)}"
                 elsewhere.mkdir()
@@ -69,14 +73,19 @@ def test_the_examples_do_what_they_say(tmp_path: Path) -> None:
                 assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
 
 
-def prepare(line: str, broker: BrokerProcess, kafka_ds: CommandLine) -> None:
+def prepare(line: str, broker: BrokerProcess, kafka_ds: CommandLine, lake: Path) -> None:
     """What a reader has done who types this."""
     if "topic create orders" in line and kafka_ds.json("topic", "list"):
         kafka_ds.ok("topic", "delete", "orders")
     elif line == "kafka-ds group list":
         kafka_ds.ok("consume", "orders", "--group", "billing", "--no-follow")
+    elif "typed.orders" in line:
+        typed = pa.table({"customer": ["ada"], "total": [2]})
+        write_deltalake(lake / "tables" / "orders", typed)
     elif "sql --lake data/lake" in line:
         wait_until("the lake", lambda: kafka_ds.json("tier", "status")[0]["lag"] == 0)
+    elif "kafka-ds erase" in line:
+        shutil.rmtree(lake / "tables", ignore_errors=True)  # No pipeline has made it.
     elif "kafka-ds restore" in line:
         broker.stop()
 

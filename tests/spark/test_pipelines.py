@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 import kafka_ds
+from broker.cli.lake import Lake, LakeQueries
 from kafka_ds.errors import OptionError
 from spark_conf.pipelines.decoder import (
     METADATA,
@@ -380,6 +382,14 @@ def test_a_table_of_current_state_follows_the_changes_that_debezium_sends(
         '{"id":3}': {"id": 3, "total": 4.5},
         '{"id":4}': {"id": 4, "total": 6.0},
         **dict.fromkeys(('{"id":5}', "6", "7"), {}),
+    }
+    # DuckDB reads a table with deletion vectors, too.
+    with closing(LakeQueries(Lake(str(topic.broker.lake)))) as queries:
+        found = queries.rows(f'SELECT _key, total FROM typed."{topic.name}" WHERE id IS NOT NULL')
+    assert {row["_key"]: row["total"] for row in found} == {
+        '{"id":2}': 3.0,
+        '{"id":3}': 4.5,
+        '{"id":4}': 6.0,
     }
     not_a_change = "the value is no change of a row in Debezium's envelope"
     told = [(offset, not_a_change) for offset in (8, 9, 10)]

@@ -8,6 +8,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from json import loads
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,7 @@ def test_the_page_of_typed_tables_does_what_it_says(
         for b in blocks_of(ROOT / page)
         if b.language == "sh"
     ]
-    (json,), (once, endless), _, (avro, with_registry), (changes_of,), (text, replay) = scripts
+    (json,), (once, endless), _, (by_sql,), (avro, with_registry), (text, replay) = scripts
     totals, changes, reasons = (
         block.code.replace("data/lake", str(own.lake))
         for block in blocks_of(ROOT / page)
@@ -121,6 +122,10 @@ def test_the_page_of_typed_tables_does_what_it_says(
     until(orders, 5)
     types(endless)
     assert set(spark.sql(totals).collect()) == {(None, None), ("ada", 7), ("ben", 4)}
+    capsys.readouterr()
+    types(f"{by_sql} --json".replace("data/lake", str(own.lake)))
+    printed = {(row["customer"], row["total"]) for row in loads(capsys.readouterr().out)}
+    assert printed == {(None, None), ("ada", 7), ("ben", 4)}
     (newest,) = (b.code for b in blocks_of(ROOT / page) if b.language == "python")
     seen: dict[str, Any] = {"spark": spark}
     exec(newest.replace("127.0.0.1:9092", own.bootstrap), seen)
@@ -158,5 +163,3 @@ def test_the_page_of_typed_tables_does_what_it_says(
     types(text)
     types(replay)
     assert capsys.readouterr().out.endswith("1 records of orders fit now\n")
-    Topic(own, "shop.public.orders").create(partitions=1)
-    types(changes_of)
