@@ -13,10 +13,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import broker.handlers  # noqa: F401 - registers what is served
 from broker.adoption.mark import check_adopted
@@ -68,7 +68,6 @@ from broker.server.server import Server, own_host
 from broker.transport.secure_network import between_brokers
 from broker.worker.rpc import TierSettings
 from kafka_ds.delta.log import DeltaLog, LogClock
-from kafka_ds.ipc.request import SendToWorker
 from kafka_ds.process.seams import Clock, Disk, Network
 from kafka_ds.process.settings import ConfigError, part
 from kafka_ds.process.system import ThreadBackground, halt, new_uuid
@@ -201,18 +200,19 @@ class Node(KafkaBroker):
         self.transactions.start()
         self.cleaner.start()
         if self.tier is not None:
-            self.tier.note_offsets(self._note_offsets)
+            self.offset_publisher = OffsetPublisher(
+                self.tier.worker.send,
+                self.replica_manager,
+                self.groups.runtime.begun,
+                self.config.lake_offsets_interval_ms,
+            )
+            self.tier.spawn(self.offset_publisher.run())
         self._ticking = asyncio.get_running_loop().create_task(self._tick(), name="tick")
         await self.member.live(self.log_manager.directory_id_of, self.log_manager.is_damaged)
         self.moves.resume()
         if self._serves_clients:
             await self.server.serve()
             await self.console.serve()
-
-    def _note_offsets(self, send: SendToWorker, interval_ms: int) -> Coroutine[Any, Any, None]:
-        led, begun = (lambda: self.replica_manager), self.groups.runtime.begun
-        self.offset_publisher = OffsetPublisher(send, led, begun, interval_ms)
-        return self.offset_publisher.run()
 
     async def _start_publishing(self) -> None:
         # ConfigError where a later process has this number: in that one's epoch nothing is fetched from here.

@@ -48,7 +48,7 @@ class LocalDeletion:
         worker: ChildWorker,
         crash_points: CrashPoints,
         led: Mapping[Key, TieredPartition],
-        copy_again: Callable[[TieredPartition], None],
+        copy_again: Callable[[Key], None],
     ) -> None:
         """`led` is read and never changed; `copy_again` is called if the lake has lost its end."""
         self._clock = clock
@@ -189,7 +189,7 @@ class LocalDeletion:
                 extra=where,
             )
             led.lost(min(answer.tiered_end, state.copied_offset))
-            self._copy_again(led)
+            self._copy_again(led.key)
             return
         gaps = [(each.start_offset, each.end_offset) for each in answer.missing]
         if gaps and gaps != state.missing:

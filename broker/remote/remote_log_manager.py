@@ -127,7 +127,7 @@ class RemoteLogManager:
             self.worker,
             crash_points,
             self.copies.led,
-            lambda led: self.copies.look_at(led.key),
+            self.copies.look_at,
         )
         self._materialising = False
         self._metadata_version = -1
@@ -138,9 +138,9 @@ class RemoteLogManager:
         self._copying = asyncio.get_running_loop().create_task(
             self.copies.run(), name="tier copies"
         )
-        self._spawn(self._expiration.run())
-        self._spawn(self._layout.run())
-        self._spawn(self._local.run())
+        self.spawn(self._expiration.run())
+        self.spawn(self._layout.run())
+        self.spawn(self._local.run())
 
     async def stop(self) -> None:
         """Let the copy in flight end if it ends soon, stop the worker, fail waiting requests."""
@@ -264,18 +264,14 @@ class RemoteLogManager:
         if self._stopped:
             return
         request = DeleteTopic(topic=topic, topic_id=topic_id)
-        self._spawn(self._until_done(lambda: request, f"deletion of the rows of {topic}"))
+        self.spawn(self._until_done(lambda: request, f"deletion of the rows of {topic}"))
 
     def cluster_events(self, version: int) -> None:
         """`__cluster_metadata` is at `version`: its events become rows within about a second."""
         self._metadata_version = max(self._metadata_version, version)
         if not self._materialising and not self._stopped:
             self._materialising = True
-            self._spawn(self._materialise())
-
-    def note_offsets(self, notes: Notes) -> None:
-        """From time to time, write the partitions' and groups' offsets that `notes` gives to the lake."""
-        self._spawn(notes(self.worker.send, self._settings.lake_offsets_interval_ms))
+            self.spawn(self._materialise())
 
     # -- what the broker asks ---------------------------------------------------------------
 
@@ -457,7 +453,8 @@ class RemoteLogManager:
 
     # -- inside -----------------------------------------------------------------------------
 
-    def _spawn(self, work: Coroutine[Any, Any, object]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, object]) -> None:
+        """Run this until it ends or the tier stops."""
         task = asyncio.get_running_loop().create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
@@ -495,7 +492,7 @@ class RemoteLogManager:
                 log_.advance_log_start_offset(known)
         elif not led.moves_log_start:
             led.moves_log_start = True
-            self._spawn(self._move_log_start(led))
+            self.spawn(self._move_log_start(led))
 
     async def _move_log_start(self, led: TieredPartition) -> None:
         backoff = self._settings.backoff()

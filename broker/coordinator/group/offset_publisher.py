@@ -35,7 +35,6 @@ _SIGNIFICANT = 9
 PUBLISH_SECONDS = 30.0
 
 
-LedPartitions: TypeAlias = Callable[[], Iterable[LeaderPartition]]
 Coordinators: TypeAlias = Callable[[], Iterable[CoordinatorContext[GroupCoordinatorShard]]]
 
 
@@ -45,11 +44,11 @@ class OffsetPublisher:
     def __init__(
         self,
         send: SendToWorker,
-        led: LedPartitions,
+        led: Iterable[LeaderPartition],
         coordinators: Coordinators,
         interval_ms: int,
     ) -> None:
-        """`send` has the worker carry out a request; `led` and `coordinators` are those of the moment."""
+        """`send` has the worker carry out a request; `led` is gone through anew each time."""
         self._send = send
         self._led = led
         self._coordinators = coordinators
@@ -117,7 +116,7 @@ class OffsetPublisher:
 
     async def _partitions(self) -> list[list[Any]]:
         found: list[list[Any]] = []
-        for number, partition in enumerate(tuple(self._led())):
+        for number, partition in enumerate(tuple(self._led)):
             if not partition.leader.is_recovering and not partition.is_lost:
                 found.append(partition_row(partition))
             if number % PARTITIONS_AT_ONCE == PARTITIONS_AT_ONCE - 1:

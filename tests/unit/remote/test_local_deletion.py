@@ -9,7 +9,10 @@ import pytest
 
 from broker.remote.copy_policy import CopyState
 from broker.remote.local_deletion import LocalDeletion
-from broker.remote.partitions import Key, TieredPartition
+from broker.remote.partitions import (
+    Key,
+    TieredPartition,
+)
 from broker.replica.fetcher.tiered_ends import TieredEnds
 from broker.worker.rpc import Check, Missing, Repair, StoreState
 from kafka_ds.ipc.child import WorkerFailed, WorkerLost
@@ -80,7 +83,7 @@ class Desk:
 
     def __init__(self, *logs: Any) -> None:
         self.clock, self.store = ManualClock(), Store()
-        self.again: list[TieredPartition] = []
+        self.again: list[Key] = []
         self.led: dict[Key, TieredPartition] = {}
         for log in logs:
             led = TieredPartition(log=log, leader_epoch=0, last_stable_offset=lambda: 100)
@@ -217,7 +220,7 @@ def test_a_commit_that_was_taken_away_is_copied_again(is_lost: bool, end: int) -
     desk.store.is_lost, desk.store.tiered_end = is_lost, end
     desk.after(60)
     assert (log.highest_offset_in_remote_storage, desk.state.copied_offset) == (9, end)
-    assert [each.key for each in desk.again] == [(TOPIC_ID, 0)]
+    assert desk.again == [(TOPIC_ID, 0)]
     desk.store.is_lost, desk.store.tiered_end = False, 19
     if end < 19:
         desk.copied(19, (9, "id"))

@@ -210,9 +210,7 @@ async def test_a_broker_notes_what_has_moved_and_nothing_else(tmp_path: Path) ->
         async def send(request: Any) -> Any:
             asked.append(decode(encode(request)[0]))
 
-        publisher = OffsetPublisher(
-            send, lambda: node.replica_manager, node.groups.runtime.begun, 1
-        )
+        publisher = OffsetPublisher(send, node.replica_manager, node.groups.runtime.begun, 1)
         await publisher.publish()
         assert asked == [], "there is nothing to note"
         await broker.create("orders")
@@ -260,9 +258,7 @@ async def test_a_stop_does_not_wait_for_a_store_that_is_away(
             if len(asked) == 1:
                 await asyncio.Event().wait()
 
-        publisher = OffsetPublisher(
-            send, lambda: node.replica_manager, node.groups.runtime.begun, 1
-        )
+        publisher = OffsetPublisher(send, node.replica_manager, node.groups.runtime.begun, 1)
         assert not await publisher.publish_last(0.05)
         assert "Failed to publish" in caplog.text
         # Of coordinators without a group nothing is said by a broker that has never written.
@@ -270,7 +266,7 @@ async def test_a_stop_does_not_wait_for_a_store_that_is_away(
         await broker.ask(_commit("billing", 7), 8)
         assert await publisher.publish_last(60)
         assert len(asked[1].shards) == 1
-        never = OffsetPublisher(send, lambda: node.replica_manager, node.groups.runtime.begun, -1)
+        never = OffsetPublisher(send, node.replica_manager, node.groups.runtime.begun, -1)
         assert await never.publish_last(60)
         assert len(asked) == 2
 
@@ -286,9 +282,7 @@ async def test_a_broker_that_was_begun_by_mistake_leaves_the_groups_in_the_lake(
         async def send(request: Any) -> Any:
             shards.extend(request.shards)
 
-        publisher = OffsetPublisher(
-            send, lambda: node.replica_manager, node.groups.runtime.begun, 60_000
-        )
+        publisher = OffsetPublisher(send, node.replica_manager, node.groups.runtime.begun, 60_000)
         await broker.create("orders")
         await node.groups.runtime.ensure()
         node.groups.start()
