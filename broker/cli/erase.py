@@ -90,8 +90,7 @@ def erase(
             erasure.carry_out(timeout, takes_over=resume)
     account = erasure.account
     _print(account, as_json=as_json)
-    for each in account.unsearched:
-        note(f"kafka-ds: not searched: {each}")
+    _note(account)
     if dry_run and account.left:
         note("nothing was changed: repeat it without --dry-run")
     is_undone = dry_run and erasure.has_begun
@@ -210,6 +209,16 @@ def _print(account: Account, *, as_json: bool) -> None:
         )
         return
     print_rows(rows, ("place", "what", "found", "left"), as_json=False)
+
+
+def _note(account: Account) -> None:
+    for each in account.unsearched:
+        note(f"kafka-ds: not searched: {each}")
+    if account.rows_of_gone:
+        note(
+            f"{account.rows_of_gone} rows of typed tables are of records that have left the topic: "
+            "a key that is spelled otherwise there is not found"
+        )
 
 
 def _complaint(account: Account, *, is_compacted: bool) -> str:

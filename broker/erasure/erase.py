@@ -40,7 +40,7 @@ from broker.erasure.unsettled import Unsettled, check_spelling, check_topic_of, 
 from broker.erasure.wanted import WantedRecords, joined
 from kafka_ds.client.admin import Admin, LogDirectoryDescription, TopicDescription
 from kafka_ds.delta.log import DeltaLog
-from kafka_ds.protocol.messages.offsets import EARLIEST_LOCAL, LATEST
+from kafka_ds.protocol.messages.offsets import EARLIEST, EARLIEST_LOCAL, LATEST
 from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import uuid_from_text
 from kafka_ds.segments.checkpoint import decode_meta_properties
@@ -87,6 +87,8 @@ class Account:
     unsearched: list[str] = field(default_factory=list)
     """Places that could not be searched, and why."""
     files: int = 0
+    rows_of_gone: int = 0
+    """Rows of typed tables whose records have left the topic: no place of them is known."""
 
     @property
     def is_proven(self) -> bool:
@@ -123,6 +125,7 @@ class Erasure:
         )
         self._search = Search(self._wanted)
         self._search.advance = advance
+        self._has_condition = condition is not None
         asked = b"where:" + condition.text.encode() if condition else b"key:" + (key or b"")
         self._digest = hashlib.sha256(self._topic_id + asked).hexdigest()
         self._searched_here: list[str] = []
@@ -161,6 +164,11 @@ class Erasure:
             unsearched.append(f"the rest of the files: {_TIME_IS_UP}")
             self._searched_here = []
         account = self.account
+        account.rows_of_gone = sum(self._search.of_gone.values())
+        if account.rows_of_gone and self._has_condition:
+            unsearched.append(
+                f"{account.rows_of_gone} rows of typed tables, whose records have left the topic"
+            )
         account.left, account.unsearched = found, unsearched
         account.files = len(self._search.files)
         sums: dict[tuple[str, str], int] = {}
@@ -190,6 +198,9 @@ class Erasure:
     def _local(self, found: list[Finding], unsearched: list[str]) -> None:
         """What is in brokers' directories on this machine, and which of the brokers' are not."""
         self._check_topic()
+        if not self._search.starts:
+            starts = self._offsets(EARLIEST)
+            self._search.starts = {place.partition: offset for place, offset in starts.items()}
         cluster = self._admin.describe_cluster()
         directories = self._admin.log_directories()
         known = self._unfinished.searched.get(self._digest, {})

@@ -114,6 +114,11 @@ class Search:
         """All that were searched."""
         self.deadline = float("inf")
         """By `time.monotonic()`: no other file is begun after it."""
+        self.starts: Mapping[int, int] = {}
+        """Where the topic's partitions begin."""
+        self._below: dict[str, int] = {}
+        self.of_gone: dict[str, int] = {}
+        """Of typed tables the rows before these starts: nothing else tells of their records."""
         self.advance: Callable[[int], object] = lambda files: None
         """Called with each file that was read."""
 
@@ -172,6 +177,7 @@ class Search:
                 state = (*state, self._generation if kind is TYPED_TABLE else 0)
                 look = self._parquet(store, folder, entry, kind, file)
                 found += self._once(entry.path, state, look)
+        self.of_gone[folder] = sum(self._below.get(path, 0) for path in snapshot.files)
         clean = snapshot.files.keys() - {each.path for each in found}
         for entry in logs if self._wanted.key else ():
             state = (entry.size, entry.modified_ms)
@@ -194,6 +200,8 @@ class Search:
             try:
                 deleted = None if file is None else _deleted(store, file)
                 live, hidden = rows_in(store, path, kind, self._wanted, deleted)
+                if kind is TYPED_TABLE and file is not None and any(self.starts.values()):
+                    self._below[path] = _rows_below(store, path, self.starts, deleted)
             except FileNotFoundError:
                 raise
             except _UNREADABLE as problem:
@@ -446,6 +454,23 @@ def rows_in(
                     into.append((partitions[mask], numbers))
             first += batch.num_rows
     return _places(live), _places(hidden)
+
+
+def _rows_below(
+    store: Store, path: str, starts: Mapping[int, int], deleted: Positions | None
+) -> int:
+    """How many rows of a typed table's file are of offsets before these."""
+    local = store.local_path(path)
+    source = pa.BufferReader(store.read(path)) if local is None else pa.memory_map(local)
+    with source:
+        rows = pq.read_table(source, columns=[TYPED_TABLE.partition, TYPED_TABLE.offset])
+    partitions, offsets = (column.fill_null(-1).to_numpy() for column in rows.columns)
+    is_below = np.zeros(len(offsets), np.bool_)
+    for partition, start in starts.items():
+        is_below |= (partitions == partition) & (offsets < start)
+    if deleted is not None:
+        is_below &= kept(deleted, 0, len(offsets))
+    return int(is_below.sum())
 
 
 def _places(rows: Sequence[_Rows]) -> Places:

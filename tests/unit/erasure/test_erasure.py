@@ -113,12 +113,14 @@ def lake(tmp_path):
     return LocalStore(str(tmp_path / "lake"))
 
 
-def erasure(admin, lake, key=b"ada", said=None):
+def erasure(admin, lake, key=b"ada", said=None, condition=None):
     cluster = SimpleNamespace(
         offsets=lambda places, read_committed: {each: SimpleNamespace(offset=1) for each in places}
     )
     say = print if said is None else said.append
-    return Erasure(cluster, lake, admin.topic, key=key, is_compacted=False, say=say)
+    return Erasure(
+        cluster, lake, admin.topic, key=key, condition=condition, is_compacted=False, say=say
+    )
 
 
 def unsearched(admin, lake):
@@ -522,3 +524,14 @@ def test_a_log_that_moves_to_where_it_was_looked_for_is_found(admin, lake, folde
         patches.setattr(module.Search, "directory", directory)
         run.carry_out(0.5)
     assert [each.place for each in run.account.left] == [str(other)]
+
+
+def test_a_condition_is_not_asked_of_typed_rows_whose_records_are_gone(admin, lake, monkeypatch):
+    monkeypatch.setattr(module.Search, "directory", lambda *_: [])
+    run = erasure(admin, lake, None, condition=SimpleNamespace(text="true", holds=None))
+    run.look()
+    assert run.account.is_proven
+    monkeypatch.setattr(module.Search, "table", lambda search, *_: search.of_gone.update(a=2) or [])
+    typed(lake, "ben")
+    run.look()
+    assert run.account.unsearched == ["2 rows of typed tables, whose records have left the topic"]

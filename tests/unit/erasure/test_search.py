@@ -294,3 +294,23 @@ def test_a_damaged_offset_hides_no_batch(tmp_path: Path, at: int, byte: int) -> 
     log(tmp_path, "orders-0", batch(0, b"ben") + bytes(damaged) + batch(2, b"ben"))
     found = Search(WantedRecords(b"ada")).directory(str(tmp_path), "orders", TOPIC_ID)
     assert found
+
+
+def test_typed_rows_of_records_that_have_left_the_topic_are_counted(tmp_path: Path) -> None:
+    """No place of them is known, so only their keys tell of them."""
+    store = LocalStore(str(tmp_path))
+    rows = pa.table(
+        {
+            "_partition": pa.array([0, 0, 1], pa.int32()),
+            "_offset": pa.array([14, 15, 3], pa.int64()),
+            "_key": ["ben"] * 3,
+        }
+    )
+    write_deltalake(str(tmp_path / "tables" / "orders"), rows)
+    found = Search(WantedRecords(b"ada"))
+    found.starts = {0: 15, 1: 0}
+    found.table(store, "tables/orders", TYPED_TABLE)
+    assert found.of_gone == {"tables/orders": 1}
+    write_deltalake(str(tmp_path / "tables" / "orders"), rows.slice(1), mode="overwrite")
+    found.table(store, "tables/orders", TYPED_TABLE)
+    assert found.of_gone == {"tables/orders": 0}
