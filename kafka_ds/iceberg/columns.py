@@ -1,7 +1,7 @@
 """Pure: the columns of a Delta table as Iceberg has them, and what is known of their values in a file.
 
-Rules of this file: every column may be null. Field ids are PyIceberg's to give: files have none, so readers find
-columns by names. Of texts and bytes no least and greatest values are told: what is erased from a table must not stay.
+Every column may be null. Field ids are PyIceberg's to give: files have none, so readers find columns by names. Of texts
+and bytes no least and greatest values are told: what is erased from a table must not stay.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Shell: the files that an Iceberg table has to name so that it has the rows of one version of a Delta table.
 
-Rules of this file: a deletion vector is told as a file of position deletes of its own, called by the data file and the
-vector: so a vector that changes is another file, and what was written once is found again.
+A deletion vector is told as a file of position deletes of its own, called by the data file and the vector: so a vector
+that changes is another file, and what was written once is found again.
 """
 
 from __future__ import annotations

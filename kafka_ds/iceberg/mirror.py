@@ -1,7 +1,7 @@
 """Shell: keeps Iceberg's metadata of a Delta table in step with it: what is a file of one is a file of the other.
 
-Rules of this file: what to do is the difference of two states, so a death at any point, a RESTORE and a second writer
-need nothing of their own: the next sync does what is left. It never goes back to an earlier version of the same table.
+What to do is the difference of two states, so a death at any point, a RESTORE and a second writer need nothing of their
+own: the next sync does what is left. It never goes back to an earlier version of the same table.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Shell: one Iceberg snapshot that takes a table from the files that it has to those that it should have.
 
-Rules of this file: manifests that nothing leaves stay as they are; those that files leave are written anew, and all of
-them where they have become many. Data files and position deletes are in manifests of their own.
+Manifests that nothing leaves stay as they are; those that files leave are written anew, and all of them where they have
+become many. Data files and position deletes are in manifests of their own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Shell: PyIceberg's file access over a lake's store, and a catalog that is the folder of a table's metadata.
 
-Rules of this file: `v<N>.metadata.json` is made by put-if-absent, so one of two writers wins. `version-hint.text` is
-for readers alone: the newest version is the greatest that is listed.
+`v<N>.metadata.json` is made by put-if-absent, so one of two writers wins. `version-hint.text` is for readers alone: the
+newest version is the greatest that is listed.
 """
 
 from __future__ import annotations
