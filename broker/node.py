@@ -23,7 +23,7 @@ from broker.adoption.mark import check_adopted
 from broker.cleaner.rpc import CleanerSettings
 from broker.compaction.log_cleaner import LogCleaner
 from broker.config.dynamic import with_committed
-from broker.config.loader import BrokerConfig, LogConfigs
+from broker.config.loader import BrokerConfig, LogConfigs, check_new_topic
 from broker.console.server import Console
 from broker.controller.controller import Controller, Defaults
 from broker.controller.metadata_driver import MetadataDriver
@@ -461,7 +461,7 @@ class Node(KafkaBroker):
 
     def _check_configs(self, overrides: Mapping[str, str]) -> None:
         try:
-            self._log_configs.of(self.config, overrides)
+            check_new_topic(self._log_configs.of(self.config, overrides))
         except ConfigError as error:
             raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
 

@@ -107,6 +107,10 @@ class RowError(KafkaDsError, ValueError):
     """A row that cannot be a record; the message names it, and the column or option."""
 
 
+class LoadUnfinished(KafkaDsError):
+    """A bulk load has done its part, and whether the cluster has done its own is not known; the message says more."""
+
+
 class PrefixConflict(KafkaDsError):
     """Another query writes under this transactional id prefix."""
 

@@ -34,6 +34,7 @@ from kafka_ds.process.settings import (
     broker_synonyms,
     settings_of,
 )
+from kafka_ds.protocol.types import uuid_from_text
 
 log = logging.getLogger(__name__)
 
@@ -463,6 +464,21 @@ def topic_config(config: BrokerConfig, overrides: Mapping[str, str]) -> LogConfi
         )
     _check_topic(topic)
     return topic
+
+
+def check_new_topic(topic: LogConfig) -> None:
+    """What a topic's settings must not be when it is created. Raises ConfigError."""
+    if not topic.lake_load:
+        return
+    try:
+        uuid_from_text(topic.lake_load)
+    except ValueError:
+        raise ConfigError(f"lake.load={topic.lake_load} is no id of a load") from None
+    if not topic.copies_to_lake:
+        raise ConfigError(
+            f"lake.load={topic.lake_load}: what is loaded is a Delta table, with remote.storage.enable=true and "
+            "remote.log.copy.disable=false"
+        )
 
 
 # Cached sets of topics' own settings; beyond, the cache is cleared.

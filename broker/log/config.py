@@ -101,6 +101,12 @@ class LogConfig:
         low=0,
         synonyms=_of("log.index.interval.bytes"),
     )
+    lake_load: str = string(
+        "",
+        "The bulk load that the topic begins with: the id under which Spark has written its files to the lake. It is "
+        "given when the topic is created, and stays.",
+        ours=True,
+    )
     lake_table_cluster_columns: tuple[str, ...] = strings(
         (),
         "The columns by which the typed table's files are clustered, at most four. It holds for a table that is made "

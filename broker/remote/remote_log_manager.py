@@ -380,20 +380,23 @@ class RemoteLogManager:
         return [_end_of(state) for state in states]
 
     async def fence(
-        self, partitions: Sequence[tuple[str, bytes, int, int]]
+        self, partitions: Sequence[tuple[str, bytes, int, int, str]]
     ) -> list[int | KafkaError]:
         """As `tiered_ends`; afterwards no leader of an epoch below the fourth value can commit anything.
+
+        And the bulk load that the fifth one names, if any, is committed.
 
         For a leader whose log may hold less than others have copied or are about to copy.
         """
         places = [
             StoragePlace(topic=topic, topic_id=id_, partition=partition, leader_epoch=epoch)
-            for topic, id_, partition, epoch in partitions
+            for topic, id_, partition, epoch, _ in partitions
         ]
+        loads = {id_: load for _, id_, _, _, load in partitions if load}
         # It may wait for a copy; reads must not wait with it.
         try:
             with kafka_errors():
-                states = await self.worker.send(FenceTopic(places=places))
+                states = await self.worker.send(FenceTopic(places=places, loads=loads))
         except KafkaError:
             self._metrics.fetch_failed(None)
             raise

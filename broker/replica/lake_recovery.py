@@ -126,7 +126,10 @@ class LakeRecovery:
         try:
             if are_fenced:
                 epochs = [p.leader.leader_epoch for p in partitions]
-                ends = await tier.fence([(*w, e) for w, e in zip(where, epochs, strict=True)])
+                loads = [p.log.config.lake_load for p in partitions]
+                ends = await tier.fence(
+                    [(*w, e, load) for w, e, load in zip(where, epochs, loads, strict=True)]
+                )
             else:
                 ends = await tier.tiered_ends(where)
         except KafkaError as error:
@@ -172,12 +175,7 @@ class LakeRecovery:
                 return False
             if not _parts(log, end, ended):
                 return True
-        _LOGGER.warning(
-            "%s: local log ends at %d but the lake holds offsets up to %d%s; discarding the local log and "
-            "continuing at %d",
-            log.name, log.log_end_offset, end,
-            "" if end >= log.log_end_offset else " with records of another epoch", end + 1,
-        )  # fmt: skip
+        _say_where(log, end)
         recovery_point, start = log.recovery_point, log.log_start_offset
         try:
             log.truncate_fully_and_start_at(end + 1, ended)
@@ -212,6 +210,19 @@ async def end_of_lake(
         offset = await tier.known_tiered_end(*where)
     next_offset, ended = await tier.ending(*where, offset)
     return next_offset, replace(ended, has_markers_to_come=True)
+
+
+def _say_where(log: Log, end: int) -> None:
+    """Log where a log goes on, and what is given up for it."""
+    if log.config.lake_load and not log.log_end_offset:
+        _LOGGER.info("%s begins at offset %d, behind what was loaded", log.name, end + 1)
+        return
+    _LOGGER.warning(
+        "%s: local log ends at %d but the lake holds offsets up to %d%s; discarding the local log and "
+        "continuing at %d",
+        log.name, log.log_end_offset, end,
+        "" if end >= log.log_end_offset else " with records of another epoch", end + 1,
+    )  # fmt: skip
 
 
 def _home_of(log: Log) -> str:

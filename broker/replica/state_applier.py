@@ -258,12 +258,14 @@ class ReplicaStateApplier:
         self, log: Log, existed: bool, checkpoint: int, registration: PartitionRegistration
     ) -> bool:
         """Whether a log that may be in the lake holds less than it is known to have held."""
+        has_lake = self._tier is not None and log.config.has_table
+        if log.config.lake_load and log.log_end_offset == 0 and has_lake:
+            return True  # What it begins with may be in the lake, committed or not.
         known_end = max(checkpoint, log.known_end_offset)
         is_shorter = log.log_end_offset < known_end
         begins_anew = not existed and registration.leader_epoch > 0
         if not (is_shorter or begins_anew):
             return False
-        has_lake = self._tier is not None and log.config.has_table
         rescue = self._rescue(registration, has_lake)
         if is_shorter:
             _LOGGER.error(

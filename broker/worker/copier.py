@@ -17,7 +17,7 @@ from functools import partial
 
 from broker.worker.delta.segments import CopyCommit, WrittenFiles
 from broker.worker.delta.storage import RemoteStorageManager
-from broker.worker.errors import STORE_ERRORS, CommitLost, FileMissing, apart
+from broker.worker.errors import STORE_ERRORS, CommitLost, FileMissing, StorageError, apart
 from broker.worker.metadata.remote_log import RemoteLogMetadataManager
 from broker.worker.rpc import (
     CONFLICT,
@@ -31,6 +31,7 @@ from broker.worker.rpc import (
     TieredState,
 )
 from kafka_ds.process.crash_points import CrashPoints
+from kafka_ds.topic.files.parquet import WrittenFile
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegmentState
 
 log = logging.getLogger(__name__)
@@ -53,6 +54,8 @@ class _Partition:
     asked: list[LogSegmentData] = field(default_factory=list)
     sources: Sequence[LogSegmentData] = ()
     """Those of them for which an attempt was begun."""
+    loaded: Sequence[WrittenFile] = ()
+    """Files that are there already: those of a bulk load."""
     written: WrittenFiles | None = None
     tiered_end: int = UNKNOWN_END
     outcome: str = FAILED
@@ -195,6 +198,30 @@ class Copier:
         """Copy what can be copied; each partition has its own outcome."""
         began = time.monotonic()
         of_topics = _by_topic(request.sources)
+        self._run(of_topics)
+        milliseconds = round((time.monotonic() - began) * 1000)
+        return CopyAnswer(
+            partitions=[each.answer() for mine in of_topics for each in mine],
+            milliseconds=milliseconds,
+        )
+
+    def load(
+        self, loaded: Mapping[int, tuple[Sequence[LogSegmentData], Sequence[WrittenFile]]]
+    ) -> None:
+        """Commit the files of a bulk load (by partition), those that are not in the table yet.
+
+        Raises StorageError where one of the partitions is not in the table afterwards.
+        """
+        (mine,) = _by_topic([source for sources, _ in loaded.values() for source in sources])
+        for each in mine:
+            each.loaded = loaded[each.partition][1]
+        self._run([mine])
+        failed = [each.message for each in mine if each.outcome != FINISHED]
+        if failed:
+            raise StorageError("; ".join(failed))
+
+    def _run(self, of_topics: Sequence[Sequence[_Partition]]) -> None:
+        """All steps, for partitions by topic."""
         partitions = [each for mine in of_topics for each in mine]
         try:
             failed = self.recover()
@@ -214,10 +241,6 @@ class Copier:
             for each in partitions:
                 if each.outcome != CONFLICT:
                     each.fail(str(error))
-        milliseconds = round((time.monotonic() - began) * 1000)
-        return CopyAnswer(
-            partitions=[each.answer() for each in partitions], milliseconds=milliseconds
-        )
 
     @contextmanager
     def _side_by_side(self) -> Iterator[Callable[..., Iterable[None]]]:
@@ -290,7 +313,7 @@ class Copier:
         if not each.sources or self._is_given_up(each):
             return
         with apart(each.fail):
-            each.written = self._storage.write(each.sources)
+            each.written = self._storage.write(each.sources, each.loaded)
 
     def _note(self, each: _Partition, committed: CopyCommit) -> None:
         dropped = committed.dropped.get(each.partition)

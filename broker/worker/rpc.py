@@ -6,7 +6,7 @@ Nothing here needs more than the broker's process has.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
@@ -387,6 +387,8 @@ class FenceTopic(Request["list[TieredState | Unavailable]"]):
     """The same; afterwards no leader of an epoch below the given one can commit anything."""
 
     places: Sequence[StoragePlace]
+    loads: Mapping[bytes, str] = field(default_factory=dict)
+    """The bulk loads, by topic id, that are committed before that."""
 
 
 # -- what the store has -----------------------------------------------------------------------------

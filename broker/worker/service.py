@@ -16,6 +16,7 @@ from broker.worker.copier import Copier
 from broker.worker.delta.check import Look
 from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.errors import STORE_ERRORS, CommitLost, apart
+from broker.worker.loader import Loader
 from broker.worker.maintenance import TableMaintenance
 from broker.worker.metadata.materialise import Materialiser
 from broker.worker.metadata.offset_rows import rows_of
@@ -119,6 +120,7 @@ class Service:
             new_id=new_uuid,
             threads=STORE_THREADS,
         )
+        self._loader = Loader(self._store, self._storage, self._copier)
         self._sweeper = Sweeper(self._storage, self._metadata, self._copier, crash_points)
         self._node_id = settings.node_id
         self._offsets = OffsetsTable(self._store, clock=self._clock)
@@ -334,6 +336,8 @@ class Service:
         for (topic, topic_id), epochs in wanted.items():
             failures: list[Unavailable] = []
             with self._writing(topic), apart(_as_unavailable(failures)):
+                if topic_id in request.loads:
+                    self._loader.load(topic, topic_id, epochs, request.loads[topic_id])
                 self._storage.fence(topic, topic_id, epochs)
             if failures:
                 failed[topic, topic_id] = failures[0]

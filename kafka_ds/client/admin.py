@@ -138,6 +138,14 @@ class TopicDescription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TopicPreview:
+    """What a new topic has; -1 partitions and no settings where the cluster does not say, or the user may not know."""
+
+    partition_count: int
+    settings: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEntry:
     """A setting; `source` by Kafka's numbers (1: the topic's own, 4: the broker's file, 5: the default)."""
 
@@ -285,7 +293,7 @@ class Admin:
         replication_factor: int = BY_BROKER,
         configs: Mapping[str, str] | None = None,
         validate_only: bool = False,
-    ) -> None:
+    ) -> TopicPreview:
         """Create it, or only check whether that is possible."""
         topic = CreatableTopic(
             name=name,
@@ -295,15 +303,20 @@ class Admin:
             configs=[CreatableTopicConfig(name=n, value=v) for n, v in (configs or {}).items()],
         )
 
-        def attempt() -> None:
+        def attempt() -> TopicPreview:
             request = CreateTopicsRequest(
                 topics=[topic], timeout_ms=self._timeout_ms, validate_only=validate_only
             )
             answer = self._cluster.any_broker().call(request, CreateTopicsResponse)
             for result in answer.topics:
                 _check(result.error_code, result.error_message or f"topic {name}")
+            (result,) = answer.topics
+            return TopicPreview(
+                partition_count=result.num_partitions,
+                settings={each.name: each.value for each in result.configs or ()},
+            )
 
-        self._cluster.persist(f"creation of topic {name}", attempt)
+        return self._cluster.persist(f"creation of topic {name}", attempt)
 
     def create_partitions(self, name: str, count: int) -> None:
         """Have the topic have so many partitions."""

@@ -14,7 +14,7 @@ import secrets
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -228,12 +228,16 @@ class DeltaLog:
         partition_columns: Sequence[str],
         configuration: Mapping[str, str],
         operation: str = "CREATE TABLE",
+        passes: Callable[[str], bool] = lambda path: False,
     ) -> bool:
-        """Make version 0; False if there is a table already."""
+        """Make version 0; False if there is a table already.
+
+        Raises ForeignTable where the folder holds files, others than those that `passes` says may be there before.
+        """
         if self.exists():
             return False
         for entry in self.store.list(self.table):
-            if not entry.path.rpartition("/")[2].startswith("."):
+            if not (entry.path.rpartition("/")[2].startswith(".") or passes(entry.path)):
                 if self.exists():
                     return False  # Another writer has created it meanwhile.
                 raise ForeignTable(f"{self.store.uri(self.table)} holds files but is not a table")

@@ -8,11 +8,11 @@ record larger than `max.request.size` is an error that names its row, as in the 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from random import Random
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -42,20 +42,27 @@ from kafka_ds.sink.rows import TopicRows, rows_by_topic
 from kafka_ds.topic.batches.arrow import columns_of
 from kafka_ds.topic.batches.rebuild import KernelBatch, sealed
 
-__all__ = ["NO_IDENTITY", "BatchWriter"]
+__all__ = ["NO_IDENTITY", "BatchWriter", "TopicTarget", "by_partition"]
 
 CHUNK_BYTES: Final = 8 * 1024 * 1024
 NO_IDENTITY: Final = Identity(producer_id=NO_PRODUCER_ID, epoch=NO_PRODUCER_EPOCH)
 
 
 @dataclass(slots=True, kw_only=True)
-class _Target:
+class TopicTarget:
     """A topic, where its next row without a key goes, and the number of each partition's next record."""
 
     name: str
     partition_count: int
     sticky: NDArray[np.int64]
     sequences: dict[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, topic: str, partition_count: int) -> Self:
+        """Which partition begins is no secret: tasks shall not all begin with the same."""
+        sticky = np.zeros(STICKY_FIELDS, np.int64)
+        sticky[STICKY] = Random().randrange(partition_count)  # noqa: S311
+        return cls(name=topic, partition_count=partition_count, sticky=sticky)
 
 
 class BatchWriter:
@@ -86,12 +93,10 @@ class BatchWriter:
         self._attributes = settings.compression | (TRANSACTIONAL_FLAG if is_transactional else 0)
         self._describe = describe
         self._batch_bytes_max = min(settings.batch_size, settings.max_request_size)
-        self._targets: dict[str, _Target] = {}
+        self._targets: dict[str, TopicTarget] = {}
         self._collected: list[pa.RecordBatch] = []
         self._collected_bytes = 0
         self.row_count = 0
-        # A random first partition, so that tasks do not all begin with the same.
-        self._random = Random()  # noqa: S311
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Take rows; they are on their way when enough have come, or with `flush`."""
@@ -127,48 +132,17 @@ class BatchWriter:
 
     def _write_topic(self, of_topic: TopicRows) -> None:
         target = self._target(of_topic.topic)
-        records, rows = of_topic.records, of_topic.rows
-        partitions, ends, order = self._assigned(of_topic, target)
-        if (np.diff(partitions) < 0).any():
-            records, rows = records.take(pa.array(order)), rows[order]
-        start = 0
-        for partition, end in enumerate(ends.tolist()):
-            if end > start:
-                within = records.slice(start, end - start)
-                self._write_partition(target, partition, within, rows[start:end])
-            start = end
-
-    def _assigned(
-        self, of_topic: TopicRows, target: _Target
-    ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
-        """The partition of each row, where each partition's rows end, and the rows by partition."""
-        beyond = np.flatnonzero(of_topic.wanted >= target.partition_count)
-        if len(beyond):
-            row = int(beyond[0])
-            raise RowError(
-                f"{self._describe([int(of_topic.rows[row])])}: column 'partition' is {of_topic.wanted[row]}; "
-                f"topic {target.name} has partitions 0 to {target.partition_count - 1}. Of rows that were read from "
-                "another topic select what is to be copied, as by select('key', 'value', 'headers')"
-            )
-        count = of_topic.records.num_rows
-        columns = columns_of(_numbered(of_topic.records))
-        partitions = np.empty(count, np.int32)
-        loops().assign(
-            fixed(of_topic.wanted),
-            columns.key,
-            columns.value,
-            self._settings.keys_decide,
-            self._batch_bytes_max,
-            target.partition_count,
-            target.sticky,
-            partitions,
-        )
-        ends, order = np.zeros(target.partition_count, np.int64), np.empty(count, np.int64)
-        loops().order(fixed(partitions), ends, order)
-        return partitions, ends, order
+        for partition, within, numbers in by_partition(
+            of_topic,
+            target,
+            keys_decide=self._settings.keys_decide,
+            batch_bytes=self._batch_bytes_max,
+            describe=self._describe,
+        ):
+            self._write_partition(target, partition, within, numbers)
 
     def _write_partition(
-        self, target: _Target, partition: int, records: pa.RecordBatch, rows: NDArray[np.int64]
+        self, target: TopicTarget, partition: int, records: pa.RecordBatch, rows: NDArray[np.int64]
     ) -> None:
         columns = columns_of(_numbered(records))
         bytes_max = self._producer.batch_bytes_max(target.name) or self._batch_bytes_max
@@ -209,23 +183,65 @@ class BatchWriter:
                 )
             )
 
-    def _sequence(self, target: _Target, partition: int, count: int) -> int:
+    def _sequence(self, target: TopicTarget, partition: int, count: int) -> int:
         if self._identity.producer_id == NO_PRODUCER_ID:
             return NO_SEQUENCE
         sequence = target.sequences.get(partition, 0)
         target.sequences[partition] = sequence_after(sequence, count)
         return sequence
 
-    def _target(self, topic: str) -> _Target:
+    def _target(self, topic: str) -> TopicTarget:
         target = self._targets.get(topic)
         if target is None:
-            count = self._cluster.partition_count(topic)
-            sticky = np.zeros(STICKY_FIELDS, np.int64)
-            sticky[STICKY] = self._random.randrange(count)
-            target = self._targets[topic] = _Target(
-                name=topic, partition_count=count, sticky=sticky
+            target = self._targets[topic] = TopicTarget.of(
+                topic, self._cluster.partition_count(topic)
             )
         return target
+
+
+def by_partition(
+    of_topic: TopicRows,
+    target: TopicTarget,
+    *,
+    keys_decide: bool,
+    batch_bytes: int,
+    describe: Callable[[Iterable[int]], str],
+) -> Iterator[tuple[int, pa.RecordBatch, NDArray[np.int64]]]:
+    """Each partition's rows in their order, and which rows of the task they are.
+
+    A row without a partition or key goes where the last one went, until that are `batch_bytes`. Raises RowError.
+    """
+    beyond = np.flatnonzero(of_topic.wanted >= target.partition_count)
+    if len(beyond):
+        row = int(beyond[0])
+        raise RowError(
+            f"{describe([int(of_topic.rows[row])])}: column 'partition' is {of_topic.wanted[row]}; "
+            f"topic {target.name} has partitions 0 to {target.partition_count - 1}. Of rows that were read from "
+            "another topic select what is to be copied, as by select('key', 'value', 'headers')"
+        )
+    records, rows = of_topic.records, of_topic.rows
+    columns = columns_of(_numbered(records))
+    partitions = np.empty(records.num_rows, np.int32)
+    loops().assign(
+        fixed(of_topic.wanted),
+        columns.key,
+        columns.value,
+        keys_decide,
+        batch_bytes,
+        target.partition_count,
+        target.sticky,
+        partitions,
+    )
+    ends = np.zeros(target.partition_count, np.int64)
+    order = np.empty(records.num_rows, np.int64)
+    loops().order(fixed(partitions), ends, order)
+    if (np.diff(partitions) < 0).any():
+        records, rows = records.take(pa.array(order)), rows[order]
+    start = 0
+    for partition, end in enumerate(ends.tolist()):
+        if end > start:
+            yield partition, records.slice(start, end - start), rows[start:end]
+        start = end
 
 
 class Loops(NamedTuple):

@@ -30,6 +30,14 @@ SINK_OPTIONS: Final = {
         "exactly_once (only streams) or at_least_once (batches always, streams if asked)"
     ),
     "transactionalIdPrefix": "what the stream's transactional ids begin with; else made from `checkpointLocation`",
+    "load": (
+        "lake: make a new topic of the rows, whose files the tasks write to the lake themselves; only batches, with "
+        "option 'topic'"
+    ),
+    "lake": "of a load: where the tables are; without it the broker is asked (lake.uri)",
+    "partitions": "of a load: how many partitions the topic gets; without it num.partitions of the brokers",
+    "replicationFactor": "of a load: how many replicas; without it default.replication.factor of the brokers",
+    "topic.*": "of a load: settings of the topic, as topic.retention.ms",
     "decisionsTopic": "the topic in which streams note what they have decided; created if it does not exist",
 }
 _SPELLINGS: Final = {name.lower(): name for name in SINK_OPTIONS}
@@ -46,16 +54,31 @@ _NAMES: Final = ("topic", "transactionalIdPrefix", "decisionsTopic")
 # A folder of this machine by its URI, which Hadoop takes for the path alone.
 _LOCAL: Final = re.compile(r"(?i:file):(?://(?:localhost)?)?(/(?!/).*)")
 PREFIX_CHARACTERS_MAX: Final = 200
+_TOPIC: Final = "topic."
+# What says nothing without a load.
+LOAD_OPTIONS: Final = ("lake", "partitions", "replicationFactor", "topic.*")
+BY_BROKER: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOptions:
+    """The topic that a bulk load makes."""
+
+    lake: str | None
+    partitions: int
+    replication_factor: int
+    settings: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """The options of a write. ``prefix`` is None without transactions."""
+    """The options of a write. ``prefix`` is None without transactions, ``load`` unless the write is one."""
 
     producer: ProducerSettings
     topic: str | None = None
     prefix: str | None = None
     decisions_topic: str = DECISIONS_TOPIC
+    load: LoadOptions | None = None
 
 
 def parse_sink_options(given: Mapping[str, str], *, stream: bool) -> SinkOptions:
@@ -83,7 +106,44 @@ def parse_sink_options(given: Mapping[str, str], *, stream: bool) -> SinkOptions
         topic=topic and topic.strip(),
         prefix=_prefix(options, producer) if in_transactions else None,
         decisions_topic=options.get("decisionstopic", DECISIONS_TOPIC).strip(),
+        load=_load(options, stream=stream),
     )
+
+
+def _load(options: Mapping[str, str], *, stream: bool) -> LoadOptions | None:
+    if "load" not in options:
+        for name in options:
+            spelling = "topic.*" if name.startswith(_TOPIC) else _SPELLINGS.get(name)
+            if spelling in LOAD_OPTIONS:
+                raise OptionError(f"option '{spelling}' applies only to loads (option 'load')")
+        return None
+    wanted = options["load"].strip().lower()
+    if wanted != "lake":
+        raise OptionError(f"option 'load' is {options['load']!r}; it is lake")
+    if stream:
+        raise OptionError("option 'load' is for batches: a load makes a new topic")
+    if "topic" not in options:
+        raise OptionError("option 'topic' must be given, for a load makes one topic")
+    return LoadOptions(
+        lake=options.get("lake", "").strip() or None,
+        partitions=_count(options, "partitions"),
+        replication_factor=_count(options, "replicationFactor"),
+        settings={
+            name.removeprefix(_TOPIC): value
+            for name, value in options.items()
+            if name.startswith(_TOPIC)
+        },
+    )
+
+
+def _count(options: Mapping[str, str], name: str) -> int:
+    """A number of at least 1; -1, by which the brokers decide, where it is not given."""
+    text = options.get(name.lower(), "").strip()
+    if not text:
+        return BY_BROKER
+    if not text.isdecimal() or not int(text):
+        raise OptionError(f"option '{name}' is {text!r}; it is a whole number of at least 1")
+    return int(text)
 
 
 def _refuse_unknown(options: Mapping[str, str], *, stream: bool) -> None:
@@ -94,7 +154,7 @@ def _refuse_unknown(options: Mapping[str, str], *, stream: bool) -> None:
                 "option 'path': save(path) and start(path) are not supported, name the topic by option 'topic' or by "
                 "a column of that name"
             )
-        if name not in known and not name.startswith("kafka."):
+        if name not in known and not name.startswith(("kafka.", _TOPIC)):
             close = difflib.get_close_matches(name, _SPELLINGS, 1)
             hint = f"; did you mean '{_SPELLINGS[close[0]]}'?" if close else ""
             raise OptionError(f"option '{name}' is not an option of a write{hint}")

@@ -196,8 +196,15 @@ class KafkaDataSource(DataSource):
         if overwrite:
             raise OptionError("mode 'overwrite' is not possible: rows are appended to topics")
         options = parse_sink_options(dict(self.options), stream=False)
+        columns = check_columns(_types(schema), options.topic)
+        if options.load is not None:
+            from kafka_ds.sink.load import load_sink
+
+            sink = load_sink(options, options.load, columns)
+            settle()
+            return sink
         settle()
-        return BatchSink(options, check_columns(_types(schema), options.topic))
+        return BatchSink(options, columns)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """The writer of a micro-batch, and of its end; ``overwrite`` (mode complete) appends, as with Spark's sink."""

@@ -26,6 +26,8 @@ OFFSETS = "__offsets"
 CREDENTIALS = "_credentials"
 # What is being erased from a topic, an object each while that lasts.
 ERASURES = "_erasures"
+# Used by bulk loads until their topics are there, a folder each.
+LOADS = "_loads"
 # The output of `kafka-ds pipelines run`, a table per topic, and the suffix of the errors tables.
 TYPED_TABLES = "tables"
 ERRORS = "__errors"
@@ -140,6 +142,11 @@ def is_deleted_mark(text: str) -> bool:
 def undecodable_mark(topic_id: bytes, partition: int) -> str:
     """The application id whose version is the last offset of a partition's batches that are no rows, but residue."""
     return f"kafkaDs-undecodable-{uuid_text(topic_id)}-{partition}"
+
+
+def loaded_mark(topic_id: bytes) -> str:
+    """The application id whose presence says that rows of the topic's bulk load were committed."""
+    return f"kafkaDs-loaded-{uuid_text(topic_id)}"
 
 
 def complaint_mark(version: int) -> str:

@@ -28,7 +28,7 @@ from kafka_ds.delta.table import DeltaTable
 from kafka_ds.protocol.types import NO_UUID, uuid_text
 from kafka_ds.topic.commit_rules import Intent, TableChanged, TopicChange, TopicIdChanged, objection
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile
-from kafka_ds.topic.names import TOPIC_ID_KEY, deleted_mark, topic_id_of, topic_table
+from kafka_ds.topic.names import TOPIC_ID_KEY, deleted_mark, is_data_file, topic_id_of, topic_table
 from kafka_ds.topic.schemas import (
     LOG_RETENTION_MS,
     TOPIC_PARTITION_COLUMNS,
@@ -99,6 +99,8 @@ class TopicTable:
             partition_columns=TOPIC_PARTITION_COLUMNS,
             configuration=_configuration(topic_table_properties(self._log_retention_ms), topic_id),
             operation=CREATE,
+            # A bulk load comes before its topic; another may have failed.
+            passes=is_data_file,
         )
         for _ in range(TRIES_MAX):
             self.read()

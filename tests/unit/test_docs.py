@@ -13,7 +13,7 @@ import pytest
 
 from broker import protocol_doc
 from broker.cli import page as command_page
-from kafka_ds.sink.options import SINK_OPTIONS, parse_sink_options
+from kafka_ds.sink.options import LOAD_OPTIONS, SINK_OPTIONS, parse_sink_options
 from kafka_ds.source.options import options_doc
 from kafka_ds.source.options.options import OPTIONS, parse_options
 
@@ -170,9 +170,11 @@ def test_each_option_has_an_example_that_is_accepted() -> None:
     assert options_doc.EXAMPLES.keys() == OPTIONS.keys() | SINK_OPTIONS.keys()
     for name, value in options_doc.EXAMPLES.items():
         given = {"kafka.bootstrap.servers": "broker:9092", name: value}
-        if name in SINK_OPTIONS:
+        if name in ("load", *LOAD_OPTIONS):
+            parse_sink_options({"topic": "orders", "load": "lake", **given}, stream=False)
+        elif name in SINK_OPTIONS:
             parse_sink_options({"checkpointLocation": "/checkpoint", **given}, stream=True)
-        elif value:
+        if value and name in OPTIONS:
             if name not in ("subscribe", "subscribePattern", "assign"):
                 given["subscribe"] = "orders"
             parse_options(given)

@@ -8,6 +8,7 @@ See docs/decisions/0019-tables-of-compacted-topics.md and KIP-950:
 - A compacted topic that is a table remains both. Compaction has removed tombstones from its log. If the log's beginning
   were deleted locally now, readers would find in the lake the records that those had deleted.
 - Once copying has ended it cannot begin again: compaction has not waited for it.
+- The bulk load that a topic begins with never changes.
 """
 
 from __future__ import annotations
@@ -22,12 +23,16 @@ if TYPE_CHECKING:
     from broker.log.config import LogConfig
 
 REMOTE_STORAGE = "remote.storage.enable"
+LOAD = "lake.load"
 
 
 def with_table_kept(
     before: Mapping[str, str], after: Mapping[str, str], present: LogConfig, wanted: LogConfig
 ) -> Mapping[str, str]:
     """A topic's own settings after a change of them, and what is kept about its table."""
+    if LOAD in before and LOAD not in after:
+        # A tool that declares topics would remove it, and a leader that begins without a log needs it.
+        after = {**after, LOAD: before[LOAD]}
     becomes_compacted = wanted.is_compacted and not present.is_compacted
     is_kept = becomes_compacted and present.remote_storage_enable and REMOTE_STORAGE not in after
     if not is_kept and REMOTE_STORAGE_KEPT not in before:
@@ -37,6 +42,8 @@ def with_table_kept(
 
 def why_not_from(present: LogConfig, wanted: LogConfig) -> str | None:
     """Why a topic cannot change from these settings to those; None if it can."""
+    if wanted.lake_load != present.lake_load:
+        return f"{LOAD}: it is given when a topic is created, and stays as it is"
     if not present.has_table:
         return None
     is_compacted, was_compacted = wanted.is_compacted, present.is_compacted

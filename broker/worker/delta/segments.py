@@ -26,6 +26,8 @@ class WrittenFiles:
     leader_log_start: int = 0
     undecodable_to: int = -1
     """The last offset of batches that cannot be decoded; -1 if all can."""
+    is_load: bool = False
+    """Whether a bulk load wrote them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,7 @@ from broker.worker.delta.tiered_extent import (
 from broker.worker.errors import CommitLost, FileMissing, StorageError
 from broker.worker.maintenance import TableMaintenance
 from broker.worker.rpc import LogSegmentData, TieredState, TierSettings
-from kafka_ds.delta.actions import ours_of
+from kafka_ds.delta.actions import ours_of, txn_action
 from kafka_ds.delta.commit import Conflict
 from kafka_ds.delta.log import LogClock, SystemLogClock
 from kafka_ds.delta.store.store import Store
@@ -55,13 +55,14 @@ from kafka_ds.topic.commit_rules import (
     TopicIdChanged,
     objection,
 )
-from kafka_ds.topic.files.parquet import FileReader
-from kafka_ds.topic.names import deleted_mark
+from kafka_ds.topic.files.parquet import FileReader, WrittenFile
+from kafka_ds.topic.names import deleted_mark, loaded_mark
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment
 
 log = logging.getLogger(__name__)
 
 OPERATION = "TIER"
+LOAD = "LOAD"
 SET_LOG_START = "SET LOG START"
 FENCE = "FENCE"
 DELETE = "DELETE"
@@ -142,18 +143,25 @@ class RemoteStorageManager:
 
     # -- copying ----------------------------------------------------------------------------
 
-    def write(self, sources: Sequence[LogSegmentData]) -> WrittenFiles:
+    def write(
+        self, sources: Sequence[LogSegmentData], loaded: Sequence[WrittenFile] = ()
+    ) -> WrittenFiles:
         """Make the files of consecutive segments of one partition durable, but not visible.
 
-        They share files. Raises SourceGone, StorageError.
+        They share files; or `loaded` are theirs, one each, which a bulk load has written. Raises SourceGone,
+        StorageError.
         """
         first = sources[0].segment
         table = self._tables.get(first.topic)
         # Before anything is written: until the table has this topic's id, a deletion may remove any file in it.
         table.claim(first.topic_id)
         # Numba takes 100 MiB that a worker without copies does not need.
-        from broker.worker.delta.writer import SMALL_BYTES_MAX, write_ranges
+        from broker.worker.delta.writer import SMALL_BYTES_MAX, take_over, write_ranges
 
+        if loaded:
+            return take_over(
+                self._store, table.folder, sources, loaded, begun_ms=self._clock.boot_ms()
+            )
         is_small = sum(each.segment.size_bytes for each in sources) <= SMALL_BYTES_MAX
         # Small ranges of many partitions wait for the store together. Large ones wait their turn, which bounds memory.
         with nullcontext() if is_small else self._large:
@@ -175,10 +183,12 @@ class RemoteStorageManager:
         """
         shared = self._tables.get(topic)
         self._decided.forget()
+        is_load = any(each.is_load for each in written)
         intent = Intent(
-            operation=OPERATION,
+            operation=LOAD if is_load else OPERATION,
             topic_id=topic_id,
             partitions=tuple(_intent(shared, each) for each in written),
+            actions=(txn_action(loaded_mark(topic_id), 1),) if is_load else (),
         )
         try:
             with shared.lock:
@@ -186,6 +196,15 @@ class RemoteStorageManager:
         except Conflict as conflict:
             return _outcome({each.segments[0].partition: conflict for each in written})
         return _outcome(done.out, (done.version, done.attempt.commit_id))
+
+    def is_loaded(self, topic: str, topic_id: bytes) -> bool:
+        """Whether rows of the topic's bulk load are in the table, or were."""
+        with self._tables.get(topic).view(fresh=True) as snapshot:
+            return (
+                snapshot is not None
+                and snapshot.topic_id == topic_id
+                and loaded_mark(topic_id) in snapshot.txns
+            )
 
     def move_log_start(
         self, topic: str, topic_id: bytes, partition: int, *, leader_epoch: int, offset: int

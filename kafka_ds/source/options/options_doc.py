@@ -73,6 +73,10 @@ EXAMPLES: Final = {
     "topic": "orders",
     "deliveryGuarantee": "at_least_once",
     "transactionalIdPrefix": "orders-copy",
+    "load": "lake",
+    "partitions": "12",
+    "replicationFactor": "3",
+    "topic.*": "…",
     "decisionsTopic": "orders_decisions",
 }
 # The effect in a batch and in a stream if an option is not given; a missing one then limits nothing.

@@ -1,0 +1,96 @@
+"""Shell: the bulk load that a topic begins with: its files are there, and become the topic's by one commit.
+
+What the tasks of Spark wrote is listed in one object of the lake. Each leader has those of its partitions committed
+before it leads, by the steps of a copy: so a crash between any two of them, another leader and a repeated request
+change nothing. The mark in the table tells, once the list is gone, that nothing is missing.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from broker.worker.copier import Copier
+from broker.worker.delta.storage import RemoteStorageManager
+from broker.worker.errors import StorageError
+from broker.worker.rpc import LogSegmentData
+from kafka_ds.delta.store.store import Store
+from kafka_ds.segments.producers import Producers
+from kafka_ds.topic.files.parquet import WrittenFile
+from kafka_ds.topic.load import LEADER_EPOCH, BadLoad, LoadedFile, decode_load, load_file
+from kafka_ds.topic.names import topic_table
+from kafka_ds.topic.remote_log_segment import RemoteLogSegment
+
+
+class Loader:
+    """Commits bulk loads. One thread."""
+
+    def __init__(self, store: Store, storage: RemoteStorageManager, copier: Copier) -> None:
+        self._store = store
+        self._storage = storage
+        self._copier = copier
+
+    def load(
+        self, topic: str, topic_id: bytes, leader_epochs: Mapping[int, int], load: str
+    ) -> None:
+        """Have the table hold what was loaded of these partitions (number → epoch). Raises StorageError, OSError."""
+        try:
+            files = decode_load(self._store.read(load_file(load)), topic)
+        except FileNotFoundError:
+            if self._storage.is_loaded(topic, topic_id):
+                return
+            raise StorageError(
+                f"its bulk load {load} is not in the lake: delete the topic"
+            ) from None
+        except BadLoad as error:
+            raise StorageError(f"bulk load {load}: {error}") from None
+        wanted = {
+            partition: _loaded(topic, topic_id, files[partition], epoch, load)
+            for partition, epoch in leader_epochs.items()
+            if partition in files
+        }
+        if wanted:
+            self._copier.load(wanted)
+
+
+def _loaded(
+    topic: str, topic_id: bytes, files: Sequence[LoadedFile], leader_epoch: int, load: str
+) -> tuple[list[LogSegmentData], list[WrittenFile]]:
+    """A range for each file, one after the other, and the files as they were written."""
+    sources, written = [], []
+    start_offset = 0
+    for each in files:
+        segment = RemoteLogSegment(
+            topic=topic,
+            topic_id=topic_id,
+            partition=each.partition,
+            # Offsets that a task was given and did not use are the range's, without a record.
+            start_offset=start_offset,
+            end_offset=each.max_offset,
+            leader_epochs=((LEADER_EPOCH, start_offset),),
+            leader_epoch=leader_epoch,
+            size_bytes=each.log_bytes,
+            lake_bytes=each.size,
+            row_count=each.rows,
+            max_timestamp_ms=each.max_timestamp_ms,
+        )
+        start_offset = each.max_offset + 1
+        sources.append(
+            LogSegmentData(
+                segment=segment,
+                path="",
+                position=0,
+                lineage=((LEADER_EPOCH, 0),),
+                producer_snapshot=Producers().encode_snapshot(),
+            )
+        )
+        written.append(
+            WrittenFile(
+                path=f"{topic_table(topic)}/{each.path(load)}",
+                size=each.size,
+                rows=each.rows,
+                min_offset=each.min_offset,
+                max_offset=each.max_offset,
+                min_timestamp_ms=each.min_timestamp_ms,
+                max_timestamp_ms=each.max_timestamp_ms,
+                null_timestamps=0,
+            )
+        )
+    return sources, written

@@ -1,0 +1,212 @@
+"""A load's options, limits and list, and the chain by which its tasks agree on offsets."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.errors import OptionError
+from kafka_ds.sink.columns import check_columns
+from kafka_ds.sink.load_files import LoadWriter
+from kafka_ds.sink.load_plan import LoadPlan, limits
+from kafka_ds.sink.options import LoadOptions, parse_sink_options
+from kafka_ds.topic.load import (
+    BadLoad,
+    LoadedFile,
+    decode_load,
+    encode_load,
+    number_of,
+    offsets_file,
+)
+
+SERVERS = {"kafka.bootstrap.servers": "h:9092"}
+LOAD = "A" * 21 + "w"
+NOW_MS = 1_700_000_000_000
+DAY_MS = 86_400_000
+
+
+def file(partition: int, first: int, last: int) -> LoadedFile:
+    return LoadedFile(
+        partition=partition,
+        min_offset=first,
+        max_offset=last,
+        size=7,
+        log_bytes=9,
+        min_timestamp_ms=1,
+        max_timestamp_ms=2,
+    )
+
+
+# -- options ----------------------------------------------------------------------------------------
+
+
+def test_a_load_names_its_topic_and_what_that_gets() -> None:
+    given = {
+        **SERVERS, "topic": "t", "Load": "Lake", "partitions": "12", "topic.Retention.ms": "-1", "lake": " /lake ",
+    }  # fmt: skip
+    assert parse_sink_options(given, stream=False).load == LoadOptions(
+        lake="/lake", partitions=12, replication_factor=-1, settings={"retention.ms": "-1"}
+    )
+    assert parse_sink_options(SERVERS, stream=False).load is None
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"load": "disk"}, "option 'load' is 'disk'; it is lake"),
+        ({"load": "lake"}, "option 'topic' must be given, for a load makes one topic"),
+        ({"partitions": "3"}, "option 'partitions' applies only to loads (option 'load')"),
+        ({"topic.retention.ms": "1"}, "option 'topic.*' applies only to loads (option 'load')"),
+        (
+            {"load": "lake", "topic": "t", "partitions": "0"},
+            "option 'partitions' is '0'; it is a whole number of at least 1",
+        ),
+    ],
+)
+def test_what_says_nothing_is_refused(given: dict[str, str], said: str) -> None:
+    with pytest.raises(OptionError) as told:
+        parse_sink_options({**SERVERS, **given}, stream=False)
+    assert str(told.value) == said
+
+
+def test_a_stream_is_no_load() -> None:
+    given = {**SERVERS, "topic": "t", "load": "lake", "checkpointLocation": "/c"}
+    with pytest.raises(OptionError, match="is for batches"):
+        parse_sink_options(given, stream=True)
+
+
+# -- what a topic's settings allow ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "oldest_ms", "by"),
+    [
+        ({"cleanup.policy": "delete", "retention.ms": "1000"}, NOW_MS - 1000, "retention.ms=1000"),
+        ({"cleanup.policy": "compact", "retention.ms": "1000"}, 0, "retention.ms"),
+        ({"cleanup.policy": "delete", "retention.ms": "-1"}, 0, "retention.ms"),
+        (
+            {
+                "cleanup.policy": "delete",
+                "retention.ms": str(DAY_MS),
+                "message.timestamp.before.max.ms": "5",
+            },
+            NOW_MS - 5,
+            "message.timestamp.before.max.ms=5",
+        ),
+    ],
+)
+def test_rows_that_would_go_at_once_are_known(
+    settings: dict[str, str | None], oldest_ms: int, by: str
+) -> None:
+    found = limits({"message.timestamp.after.max.ms": "3600000", **settings}, NOW_MS)
+    assert (found["oldest_ms"], found["oldest_by"]) == (oldest_ms, by)
+    assert found["newest_ms"] == NOW_MS + 3_600_000
+
+
+# -- the list ---------------------------------------------------------------------------------------
+
+
+def test_the_list_says_what_was_written() -> None:
+    files = [file(1, 5, 9), file(0, 0, 3), file(1, 0, 2)]
+    assert decode_load(encode_load("t", files), "t") == {
+        0: (files[1],),
+        1: (files[2], files[0]),
+    }
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"{", "cannot be read"),
+        (b'{"topic":"t"}', "cannot be read"),
+        (b'{"topic":"t","files":[{"partition":0}]}', "cannot be read"),
+        (encode_load("u", []), "was written for topic u"),
+        (encode_load("t", [file(0, 0, 5), file(0, 5, 9)]), "offset 5 twice"),
+        (encode_load("t", [file(0, 3, 2)]), "without rows"),
+    ],
+)
+def test_what_is_no_list_is_refused(data: bytes, said: str) -> None:
+    with pytest.raises(BadLoad, match=said):
+        decode_load(data, "t")
+
+
+# -- offsets ----------------------------------------------------------------------------------------
+
+
+def writer(store: Any, partitions: int = 2) -> LoadWriter:
+    plan = LoadPlan(
+        load=LOAD,
+        topic="t",
+        lake="",
+        partition_count=partitions,
+        is_compacted=False,
+        uses_log_append_time=False,
+        max_message_bytes=1 << 20,
+        oldest_ms=0,
+        newest_ms=1 << 53,
+        oldest_by="",
+        keys_decide=True,
+        batch_bytes=1 << 14,
+    )
+    return LoadWriter(
+        store, plan, check_columns({"value": "string", "partition": "int"}, "t"), describe=str
+    )
+
+
+def rows(count: int, partition: int) -> pa.RecordBatch:
+    return pa.record_batch(
+        {"value": ["x"] * count, "partition": pa.array([partition] * count, pa.int32())}
+    )
+
+
+def test_tasks_share_a_partitions_offsets_without_gap(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+
+    def task(number: int) -> list[LoadedFile]:
+        mine = writer(store)
+        for _ in range(3):
+            mine.add(rows(number + 1, number % 2))
+            files = mine.finish()
+        return files
+
+    with ThreadPoolExecutor(8) as pool:
+        files = [each for found in pool.map(task, range(16)) for each in found]
+    assert len(files) == 48
+    for partition, mine in decode_load(encode_load("t", files), "t").items():
+        ends = [each.max_offset + 1 for each in mine]
+        assert [each.min_offset for each in mine] == [0, *ends[:-1]], partition
+        assert ends[-1] == 3 * sum(n + 1 for n in range(16) if n % 2 == partition)
+        assert all(
+            (tmp_path / "topics/t" / each.path(LOAD)).stat().st_size == each.size for each in mine
+        )
+
+
+def test_a_link_that_is_being_written_is_none_yet(tmp_path: Path) -> None:
+    """It may get another number than those before it have."""
+    store = LocalStore(str(tmp_path))
+    writing = tmp_path / f"{offsets_file(LOAD, 0)}.0123.tmp"
+    writing.parent.mkdir(parents=True)
+    writing.write_bytes(b"")
+    mine = writer(store)
+    mine.add(rows(4, 1))
+    mine.finish()
+    assert json.loads((tmp_path / offsets_file(LOAD, 0)).read_bytes()) == {"1": 4}
+    assert number_of(str(writing)) is None
+
+
+def test_who_holds_much_writes_the_partition_that_has_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kafka_ds.sink.load_files.CHUNK_BYTES", 1)
+    monkeypatch.setattr("kafka_ds.sink.load_files.WAITING_BYTES_MAX", 2_000)
+    mine = writer(LocalStore(str(tmp_path)))
+    mine.add(rows(10, 0))
+    mine.add(rows(200, 1))
+    assert [each.name for each in (tmp_path / "topics/t").iterdir()] == ["partition=1"]
+    assert [(each.partition, each.rows) for each in mine.finish()] == [(1, 200), (0, 10)]
