@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-import sys
-import time
-from typing import Final
-
 import click
 
 from broker.cli.options import Mistake, Target, cluster_options
-
-_log: Final = logging.getLogger("kafka_ds.catalogs")
+from broker.cli.rounds import keep
 
 
 @click.group()
@@ -52,7 +46,7 @@ def sync(
       kafka-ds catalog sync unity+https://unity.example.com/main --once --lake s3://bucket/lake
     """
     from kafka_ds.catalogs.registrar import registrar_at
-    from kafka_ds.errors import KafkaDsError, OptionError
+    from kafka_ds.errors import OptionError
 
     where = lake or target.resolved().lake
     if where is None:
@@ -62,16 +56,4 @@ def sync(
         registrar = registrar_at(address, where, target.client_options(), prefix=prefix)
     except OptionError as problem:
         raise Mistake(str(problem)) from None
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    while True:
-        try:
-            done, failed = registrar.sync()
-            for name, act in done.items():
-                click.echo(f"{name}: {act}")
-            if once:
-                raise click.exceptions.Exit(1 if failed else 0)
-        except KafkaDsError as problem:
-            if once:
-                raise
-            _log.error("%s", problem)
-        time.sleep(interval)
+    keep(registrar.sync, once=once, interval_s=interval)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-import sys
-import time
 from importlib.util import find_spec
 
 import click
 
 from broker.cli.options import Mistake, Target, cluster_options
+from broker.cli.rounds import keep
 
 
 @click.group()
@@ -70,11 +68,4 @@ def sync(
         mirrors = Mirrors(open_store(where), topics, catalog)
     except ValueError as problem:
         raise Mistake(f"--catalog {catalog}: {problem}") from None
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    while True:
-        moved, failed = mirrors.sync()
-        for folder, version in moved.items():
-            click.echo(f"{folder}: version {version}")
-        if once:
-            raise click.exceptions.Exit(1 if failed else 0)
-        time.sleep(interval)
+    keep(mirrors.sync, once=once, interval_s=interval)

@@ -1,7 +1,7 @@
 """Shell: keeps the tables of a lake's topics registered in a catalog.
 
-Rules of this file: a topic that the brokers do not name any more leaves the catalog, unless its table says that it is
-not deleted: a client that may not see a topic forgets nothing. One table that is refused stops no other.
+Rules of this file: a topic leaves the catalog if the brokers do not name it and its table is not there, or says that
+it is deleted: a client that may not see a topic, or a lake, forgets nothing. One table that is refused stops no other.
 """
 
 from __future__ import annotations
@@ -88,6 +88,8 @@ class Registrar:
             wanted = self._wanted(kind, topics, failed)
             for step in steps(wanted, self._catalog.tables(schema), self._lake):
                 name = f"{schema}.{step.name}"
+                if step.act == "drop" and not self._is_gone(step.topic, topics):
+                    continue
                 try:
                     self._take(schema, step)
                     done[name] = step.act
@@ -121,11 +123,10 @@ class Registrar:
             topic = folder.removesuffix(ERRORS) if is_errors else folder
             try:
                 table = self._table(f"{kind}/{folder}")
-                raw = table if kind == TOPICS else self._table(f"{TOPICS}/{topic}")
+                is_gone = self._is_gone(topic, topics)
             except (DeltaError, OSError) as problem:
                 failed[f"{kind}/{folder}"] = " ".join(str(problem).split())
                 continue
-            is_gone = topic not in topics and (raw is None or raw.is_deleted)
             if table is None or is_gone or (kind == TOPICS and table.is_deleted):
                 continue
             name = catalog_name(folder)
@@ -134,12 +135,21 @@ class Registrar:
                 continue
             found[name] = LakeTable(
                 name=name,
+                topic=topic,
                 lake=self._lake,
                 location=f"{self._lake}/{kind}/{folder}",
                 comment=_COMMENTS[ERRORS if is_errors else kind].format(topic),
                 columns=table.columns,
             )
         return list(found.values())
+
+    def _is_gone(self, topic: str, topics: Collection[str]) -> bool:
+        if topic in topics:
+            return False
+        if not any(self._store.folders(kind) for kind in (TOPICS, TYPED_TABLES)):
+            return False  # The lake itself is not there.
+        table = self._table(f"{TOPICS}/{topic}")
+        return table is None or table.is_deleted
 
     def _table(self, folder: str) -> _Known | None:
         """The table in a folder, which is read again where it has a new version; None where there is none."""

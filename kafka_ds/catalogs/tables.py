@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 from kafka_ds.errors import KafkaDsError
 
 LAKE: Final = "kafkaDs.lake"
+TOPIC: Final = "kafkaDs.topic"
 DIGEST: Final = "kafkaDs.digest"
 PROVIDER: Final = "delta"
 _SPARK_TYPES: Final = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
@@ -45,6 +46,7 @@ class LakeTable:
     """A Delta table as a catalog has it."""
 
     name: str
+    topic: str
     lake: str
     location: str
     comment: str
@@ -59,7 +61,7 @@ class LakeTable:
     @property
     def properties(self) -> dict[str, str]:
         """What it is known by."""
-        return {LAKE: self.lake, DIGEST: self.digest}
+        return {LAKE: self.lake, TOPIC: self.topic, DIGEST: self.digest}
 
 
 class Catalog(Protocol):
@@ -88,6 +90,7 @@ class CatalogStep:
     act: str
     """create, replace or drop; `report`: nothing, as the table is somebody else's."""
     name: str
+    topic: str
     table: LakeTable | None = None
 
 
@@ -99,14 +102,14 @@ def steps(
     for name, table in by_name.items():
         told = there.get(name)
         if told is None:
-            yield CatalogStep(act="create", name=name, table=table)
+            yield CatalogStep(act="create", name=name, topic=table.topic, table=table)
         elif told.get(LAKE) != lake:
-            yield CatalogStep(act="report", name=name, table=table)
+            yield CatalogStep(act="report", name=name, topic=table.topic, table=table)
         elif told.get(DIGEST) != table.digest:
-            yield CatalogStep(act="replace", name=name, table=table)
+            yield CatalogStep(act="replace", name=name, topic=table.topic, table=table)
     for name, told in there.items():
         if name not in by_name and told.get(LAKE) == lake:
-            yield CatalogStep(act="drop", name=name)
+            yield CatalogStep(act="drop", name=name, topic=told.get(TOPIC, ""))
 
 
 def catalog_name(topic: str) -> str:

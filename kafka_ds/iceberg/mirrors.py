@@ -24,11 +24,15 @@ class Mirrors:
         self._catalog: Catalog | None = load_catalog(catalog) if catalog else None
         self._mirrors: dict[str, Mirror] = {}
 
-    def sync(self) -> tuple[dict[str, int], dict[str, str]]:
+    def sync(self) -> tuple[dict[str, str], dict[str, str]]:
         """Take each to the newest version of its Delta table; those that moved, and why others did not."""
-        moved: dict[str, int] = {}
+        moved: dict[str, str] = {}
         failed: dict[str, str] = {}
-        for folder in self._folders():
+        folders = self._folders()
+        for topic in self._topics - {self._topic_of(each) for each in folders}:
+            failed[topic] = "it has no table"
+            log.error("%s: it has no table", topic)
+        for folder in folders:
             try:
                 version = self._mirror(folder).sync()
             except Exception as problem:
@@ -38,7 +42,7 @@ class Mirrors:
                 log.debug("%s", folder, exc_info=problem)
                 continue
             if version is not None:
-                moved[folder] = version
+                moved[folder] = f"version {version}"
                 log.info("%s: Iceberg has version %d", folder, version)
         return moved, failed
 
@@ -48,9 +52,13 @@ class Mirrors:
         return self._mirrors[folder]
 
     def _folders(self) -> list[str]:
-        return [
+        found = [
             f"{kind}/{name}"
             for kind in (TOPICS, TYPED_TABLES)
             for name in sorted(self._store.folders(kind))
-            if not self._topics or name.removesuffix(ERRORS) in self._topics or name in self._topics
         ]
+        return [each for each in found if not self._topics or self._topic_of(each) in self._topics]
+
+    def _topic_of(self, folder: str) -> str:
+        kind, _, name = folder.partition("/")
+        return name.removesuffix(ERRORS) if kind == TYPED_TABLES else name

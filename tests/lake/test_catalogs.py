@@ -106,6 +106,13 @@ def test_a_catalog_is_in_step_with_topics(address, tmp_path, request):
     topics.clear()
     assert registrar.sync() == ({late: "drop"}, {})
     assert (tmp_path / "tables" / "late" / "_delta_log").exists()
+    # So it does where the folder of the lake is empty, as one is that is not mounted.
+    kinds = ("topics", "tables")
+    for each in kinds:
+        (tmp_path / each).rename(tmp_path / f"{each}-away")
+    assert registrar.sync() == ({}, {})
+    for each in kinds:
+        (tmp_path / f"{each}-away").rename(tmp_path / each)
     assert raw.retire(TOPIC_ID)
     assert registrar.sync() == (
         {f"{prefix}_topics.plain_orders": "drop", named: "drop", f"{named}__errors": "drop"},

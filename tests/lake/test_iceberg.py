@@ -335,7 +335,7 @@ def test_what_iceberg_cannot_say_is_told_in_a_line(tmp_path, lake, caplog):
     mirrors = Mirrors(lake)
     with caplog.at_level(logging.WARNING):
         moved, failed = mirrors.sync()
-    assert moved == {"tables/plain": 0}
+    assert moved == {"tables/plain": "version 0"}
     assert failed == {
         "tables/mapped": "delta.columnMapping.mode=name: its files have other columns' names"
     }
@@ -351,10 +351,10 @@ def test_a_catalog_of_pyicebergs_configuration(tmp_path, lake, table, monkeypatc
     monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
     fill(table)
     mirrors = Mirrors(lake, ["orders"], "ours")
-    assert mirrors.sync() == ({"topics/orders": 3}, {})
+    assert mirrors.sync() == ({"topics/orders": "version 3"}, {})
     fill(table, 1, 3)
     DeltaTable(uri(table)).optimize.compact()
-    assert mirrors.sync() == ({"topics/orders": 5}, {})
+    assert mirrors.sync() == ({"topics/orders": "version 5"}, {})
     catalog = load_catalog("ours")
     rows = catalog.load_table("topics.orders").scan().to_arrow().to_pylist()
     assert places(rows) == [(0, n) for n in range(40)]
@@ -398,6 +398,8 @@ def test_the_command_says_what_it_did(lake, table, tmp_path):
     mapped.write_text("no log")
     # It was read before: another process has to find it.
     done = CliRunner().invoke(program, words)
+    assert (done.exit_code, done.stdout) == (1, "")
+    done = CliRunner().invoke(program, [*words, "nosuch"])
     assert (done.exit_code, done.stdout) == (1, "")
     done = CliRunner().invoke(program, [*words, "--catalog", "nowhere"])
     assert "--catalog nowhere: URI missing" in done.stderr
