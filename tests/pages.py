@@ -73,7 +73,7 @@ class Reader:
         own = {"HOME": str(folder), "PYTHON": sys.executable}
         self.environment = {**kept, **CACHE, **own, **environment}
 
-    def follow(self, block: Block) -> None:
+    def follow(self, block: Block, timeout_s: float = TIMEOUT_S) -> None:
         if block.language == "console":
             for command, output in block.commands:
                 self.type(command, output)
@@ -84,7 +84,7 @@ class Reader:
             assert done.returncode == 0, done.stderr
         else:
             assert block.language == "sh", block
-            done = self.run(f"set -e\n{block.code}")
+            done = self.run(f"set -e\n{block.code}", timeout_s)
             assert done.returncode == 0, done.stderr
 
     def type(self, command: str, output: str) -> None:

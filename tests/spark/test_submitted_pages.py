@@ -72,6 +72,23 @@ def test_the_pipelines_are_submitted(checkout: Path, orders: BrokerProcess) -> N
     assert [row["total"] for row in rows(Topic(orders, "orders"))] == [1, 2]
 
 
+def test_json_becomes_columns(tmp_path: Path) -> None:
+    """As a reader follows the page from its second block on: the first installs."""
+    _, start, *steps = (b for b in blocks_of(ROOT / "docs/get-started/columns.md"))
+    with running_broker(tmp_path / "broker", {"lake.uri": tmp_path / "data/lake"}) as broker:
+        assert "kafka-ds broker" in start.code
+        reader = Reader(
+            tmp_path,
+            {"127.0.0.1:9092": broker.bootstrap},
+            KAFKA_DS_BOOTSTRAP_SERVER=broker.bootstrap,
+            KAFKA_DS_JARS=str(ROOT / ".cache" / "jars"),
+            PYTHONPATH=str(ROOT),
+            JDK_JAVA_OPTIONS=QUICK_JAVA,
+        )
+        for block in steps:
+            reader.follow(block, 400)
+
+
 def test_a_declarative_pipeline_follows_a_topic(checkout: Path, orders: BrokerProcess) -> None:
     """Spark 4.2 ends with status 1 after a complete run that reads by a source in Python."""
     page = "docs/how-to/declarative-pipelines.md"

@@ -30,6 +30,7 @@ BLOCKS = all_blocks()
 LANGUAGES = {"console", "properties", "python", "sh", "sql", "text", "toml"}
 RUN = {
     "README.md": "tests/integration/test_pages.py",
+    "docs/get-started/columns.md": "tests/spark/test_submitted_pages.py",
     "docs/get-started/spark.md": "tests/spark/test_pages.py",
     "docs/get-started/tutorial.md": "tests/integration/test_pages.py",
     "docs/how-to/database-changes.md": "tests/spark/test_debezium.py",
@@ -60,6 +61,7 @@ READ_ONLY = {
 SUBMITTED = "slow: tests/spark/test_submitted_pages.py"
 NOT_RUN = {
     "README.md": {"make demo": "they are CI itself", 'pip install ".[broker]"': "installs"},
+    "docs/get-started/columns.md": {"pip install": "installs"},
     "docs/get-started/spark.md": {"pip install": "installs"},
     "docs/get-started/tutorial.md": {"pip install": "installs"},
     "docs/how-to/database-changes.md": {"connect-standalone.sh": "the test starts its class"},
