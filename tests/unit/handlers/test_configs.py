@@ -445,7 +445,7 @@ async def test_the_cleaner_is_set_while_it_runs(memory_path: Path) -> None:
             (size, str(2 << 20), "more than 1 MiB for each"),
             ("log.cleaner.io.buffer.load.factor", "nan", "load.factor"),
             ("log.cleaner.enable", "false", "cannot be changed while the broker runs"),
-            ("num.io.threads", "16", "not honoured"),
+            ("num.io.threads", "16", "not supported"),
         ):
             answer = await change(broker, BROKER, "", (name, SET, text))
             assert answer.error_code == ErrorCode.INVALID_CONFIG, name
