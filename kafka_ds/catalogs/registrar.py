@@ -10,6 +10,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -45,13 +46,13 @@ _COMMENTS: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
     """A table of the lake in a version."""
 
-    def __init__(self, version: int, columns: tuple[CatalogColumn, ...], is_deleted: bool) -> None:
-        self.version = version
-        self.columns = columns
-        self.is_deleted = is_deleted
+    version: int
+    columns: tuple[CatalogColumn, ...]
+    is_deleted: bool
 
 
 class Registrar:
@@ -88,14 +89,14 @@ class Registrar:
             wanted = self._wanted(kind, topics, failed)
             for step in steps(wanted, self._catalog.tables(schema), self._lake):
                 name = f"{schema}.{step.name}"
-                if step.act == "drop" and not self._is_gone(step.topic, topics):
-                    continue
                 try:
+                    if step.act == "drop" and not self._is_gone(step.topic, topics):
+                        continue
                     self._take(schema, step)
                     done[name] = step.act
                     log.info("%s: %s", name, step.act)
-                except CatalogError as problem:
-                    failed[name] = str(problem)
+                except (CatalogError, DeltaError, OSError) as problem:
+                    failed[name] = " ".join(str(problem).split())
         for name, why in failed.items():
             log.error("%s: %s", name, why)
         return done, failed
@@ -173,7 +174,8 @@ def _read(delta: DeltaTable) -> _Known:
         CatalogColumn(name=each["name"], field=each, partition_index=by.get(each["name"]))
         for each in fields
     )
-    return _Known(delta.version(), columns, topic_id_of(metadata.configuration) is None)
+    is_deleted = topic_id_of(metadata.configuration) is None
+    return _Known(version=delta.version(), columns=columns, is_deleted=is_deleted)
 
 
 def registrar_at(

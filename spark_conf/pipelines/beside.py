@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Final
 
-from kafka_ds.errors import KafkaDsError, OptionError
+from kafka_ds.errors import OptionError
 
 LOGGER: Final = logging.getLogger("kafka_ds.pipelines")
 INTERVAL_S: Final = 60.0
@@ -31,9 +31,11 @@ class Beside:
         for name, sync in self._syncs.items():
             try:
                 failed += sync()[1]
-            except (KafkaDsError, OSError) as problem:
+            except Exception as problem:
+                # Whatever it is, the thread goes on.
                 failed.append(name)
                 LOGGER.error("%s: %s", name, problem)
+                LOGGER.debug("%s", name, exc_info=problem)
         return failed
 
     @contextmanager
