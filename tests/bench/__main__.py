@@ -28,6 +28,7 @@ from tests.bench import (
     table_parts,
     tier_parts,
     tls_parts,
+    typed_parts,
 )
 
 RUNS = 3
@@ -55,6 +56,7 @@ def parts(folder: Path, out: report.Report, runs: int) -> dict[str, Callable[[],
         "tables": partial(table_parts.tables, folder / "tables", out, runs),
         "spark": partial(spark_parts.batch, folder / "spark", out, runs),
         "spark-write": partial(sink_parts.write, folder / "written", out, runs),
+        "typed": partial(typed_parts.typed, folder / "typed", out, runs),
     }
 
 
