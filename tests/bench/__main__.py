@@ -55,6 +55,7 @@ def parts(folder: Path, out: report.Report, runs: int) -> dict[str, Callable[[],
         "lake-bytes": partial(lake_parts.flights_topic, folder / "flights", out, runs),
         "tables": partial(table_parts.tables, folder / "tables", out, runs),
         "spark": partial(spark_parts.batch, folder / "spark", out, runs),
+        "spark-load": partial(sink_parts.load, folder / "loaded", out, runs),
         "spark-write": partial(sink_parts.write, folder / "written", out, runs),
         "typed": partial(typed_parts.typed, folder / "typed", out, runs),
     }

@@ -50,6 +50,56 @@ def write(folder: Path, report: Report, runs: int) -> None:
         theirs.stop()
 
 
+def load(folder: Path, report: Report, runs: int) -> None:
+    """A bulk load against the same rows written through the same broker, in turns."""
+    from spark_conf.session import session
+
+    ours = OurSide(folder / "ours")
+    ours.launch(clean=True)
+    try:
+        ready(ours)
+        spark = session("kafka-ds bench", master="local[2]", settings={"spark.driver.memory": "6g"})
+        try:
+            for name, rows, size in SHAPES:
+                _compare_load(spark, report, runs, name, _frame(spark, rows, size), ours)
+        finally:
+            spark.stop()
+    finally:
+        ours.stop()
+
+
+def _compare_load(
+    spark: SparkSession, report: Report, runs: int, name: str, frame: DataFrame, side: OurSide
+) -> None:
+    loaded, written, background = list[float](), list[float](), list[float]()
+    count = frame.count()
+    admin = AdminClient({"bootstrap.servers": side.bootstrap})
+    for run in range(runs + 1):
+        stem = f"{name.split()[0]}-{name.split()[1]}-{run}"
+        create_topic(side, f"written-{stem}", PARTITIONS, remote_storage_enable="false")
+        with machine.watching(side.pids()) as use:
+            of_load = _write(frame, side, f"loaded-{stem}", load="lake", partitions=str(PARTITIONS))
+            of_write = _write(frame, side, f"written-{stem}")
+        for topic in (f"loaded-{stem}", f"written-{stem}"):
+            admin.delete_topics([topic])[topic].result(120)
+        # The first run warms up.
+        if run:
+            loaded.append(count / of_load)
+            written.append(count / of_write)
+            background.append(use.background_load)
+    frame.unpersist()
+    report.add(
+        Figure(
+            name=f"Spark load: {name}",
+            unit="rows/s",
+            ours=loaded,
+            theirs=written,
+            at_least=5.0,
+            background_load=statistics.median(background),
+        )
+    )
+
+
 def _frame(spark: SparkSession, rows: int, size: int) -> DataFrame:
     """Made once: the sinks are compared, and not the making of rows."""
     filled = f"lpad(CAST(id AS STRING), {size}, sha2(CAST(id AS STRING), 512))"
@@ -99,9 +149,9 @@ def _compare(
     )
 
 
-def _write(frame: DataFrame, side: Side, topic: str) -> float:
+def _write(frame: DataFrame, side: Side, topic: str, **more: str) -> float:
     is_ours = isinstance(side, OurSide)
-    options = {"kafka.bootstrap.servers": side.bootstrap, "topic": topic, **COMMON}
+    options = {"kafka.bootstrap.servers": side.bootstrap, "topic": topic, **COMMON, **more}
     began = time.perf_counter()
     (
         frame.write.format("kafka_ds" if is_ours else "kafka")
