@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_conf.pipelines.pipelines import Pipelines
+from spark_conf.pipelines.registry import SchemaRegistry
 from tests.command_line import CommandLine
 from tests.pages import blocks_of
 from tests.processes import BrokerProcess, running_broker, wait_until
@@ -21,6 +22,7 @@ from tests.spark.topics import Topic
 from tests.spark.typed_tables import errors_of, keep, state_of
 
 BLOCKS = list(blocks_of(PAGE))
+JSON = "org.apache.kafka.connect.json.JsonConverter"
 MORE_TYPES = """
     CREATE TYPE state AS ENUM ('new', 'paid');
     ALTER TABLE orders ADD state state, ADD tags text[], ADD is_gift boolean, ADD weight double precision,
@@ -126,6 +128,72 @@ def test_a_table_of_current_state_equals_the_database(
     change(database, random, 20, "points")
     with running_connect(tmp_path, broker.bootstrap, database, {}):
         wait_until("changes of another schema", is_equal, timeout_s=90, every_s=1)
+    assert errors_of(topic) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_table_of_current_state_equals_the_database_by_avro(
+    spark: SparkSession,
+    broker: BrokerProcess,
+    database: Database,
+    registry: str,
+    tmp_path: Path,
+) -> None:
+    """By Apicurio's converter, which frames as Confluent's."""
+    topic = Topic(broker, "shop.public.orders").create(
+        partitions=3,
+        **{
+            "lake.table.mode": "current",
+            "lake.table.envelope": "debezium",
+            "lake.table.value.format": "avro",
+            "lake.table.key.format": "avro",
+        },
+    )
+    database.run(
+        "CREATE TABLE orders (id int PRIMARY KEY, customer text, total numeric(12,2), due date)"
+    )
+    database.run(
+        "INSERT INTO orders VALUES (1, 'ada', 12.50, '2026-12-01'), (2, 'ben', 7.25, NULL)"
+    )
+    of_converter = {
+        "url": registry.replace("/ccompat/v7", "/registry/v2"),
+        "auto-register": "true",
+        "id-handler": "io.apicurio.registry.serde.Legacy4ByteIdHandler",
+        "headers.enabled": "false",
+        "use-id": "contentId",
+    }
+    lines = {
+        f"{side}.converter={JSON}": "\n".join(
+            [
+                f"{side}.converter=io.apicurio.registry.utils.converter.AvroConverter",
+                *(f"{side}.converter.apicurio.registry.{n}={v}" for n, v in of_converter.items()),
+            ]
+        )
+        for side in ("key", "value")
+    }
+    options = {"kafka.bootstrap.servers": broker.bootstrap}
+    pipelines = Pipelines(spark, options, str(broker.lake), SchemaRegistry(registry))
+
+    def is_equal() -> bool:
+        keep(pipelines, topic)
+        if not (broker.lake / "tables" / topic.name).exists():
+            return False
+        found = {
+            key: (row["customer"], row["total"]) for key, row in state_of(spark, topic).items()
+        }
+        rows = database.run("SELECT id, customer, total FROM orders")
+        return found == {f'{{"id":{n}}}': (customer, total) for n, customer, total in rows}
+
+    with running_connect(tmp_path, broker.bootstrap, database, lines):
+        wait_until("the snapshot", is_equal, timeout_s=90, every_s=1)
+        database.run("UPDATE orders SET total = 1 WHERE id = 1; DELETE FROM orders WHERE id = 2")
+        database.run(
+            "ALTER TABLE orders ADD note text; INSERT INTO orders VALUES (3, 'cho', 2, NULL, 'n')"
+        )
+        wait_until("changes", is_equal, timeout_s=60, every_s=1)
+    pipelines.close()
+    assert state_of(spark, topic)['{"id":3}']["note"] == "n"
     assert errors_of(topic) == []
 
 
