@@ -47,6 +47,10 @@ class Loader:
             if partition in files
         }
         if wanted:
+            # Before anything is begun: a leader that lacks a file tries again each second.
+            self._storage.expect(
+                topic, topic_id, {n: written for n, (_, written) in wanted.items()}
+            )
             self._copier.load(wanted)
 
 

@@ -17,8 +17,10 @@ from deltalake import DeltaTable
 
 from kafka_ds.client import admin
 from kafka_ds.client.cluster import Cluster
+from kafka_ds.delta.store.uri import open_store
 from kafka_ds.errors import BrokerTimeout, LoadUnfinished, OptionError, RowError
 from kafka_ds.sink.options import parse_sink_options
+from kafka_ds.topic.events import RemoteLogEvents
 from tests.integration.crash_runs import crash_environment, crashed
 from tests.integration.loads import (
     PARTITIONS,
@@ -368,3 +370,19 @@ def test_a_list_that_is_lost_keeps_its_topic_from_being_empty(tmp_path: Path) ->
         messages = tasks(sink)
         sink.commit([*messages])
         assert_loaded(broker, "u")
+
+
+def test_a_file_that_is_lost_is_named_and_nothing_is_begun(
+    broker: BrokerProcess, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = sink_of(broker, topic)
+    messages = tasks(sink)
+    lost = messages[0].files[0]
+    (broker.lake / "topics" / topic / lost.path(sink.plan.load)).unlink()
+    monkeypatch.setattr("kafka_ds.sink.load.LoadSink._wait", die)
+    with pytest.raises(Killed):
+        sink.commit([*messages])
+    said = f"{lost.path(sink.plan.load)} of its bulk load is not in the lake"
+    wait_until("the complaint", lambda: said in broker.log_file.read_text(), every_s=0.2)
+    events = RemoteLogEvents(open_store(str(broker.lake)))
+    assert not [each for each in events.follow() if each.topic == topic]

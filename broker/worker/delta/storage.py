@@ -197,6 +197,25 @@ class RemoteStorageManager:
             return _outcome({each.segments[0].partition: conflict for each in written})
         return _outcome(done.out, (done.version, done.attempt.commit_id))
 
+    def expect(
+        self, topic: str, topic_id: bytes, loaded: Mapping[int, Sequence[WrittenFile]]
+    ) -> None:
+        """Check that the files of a bulk load (by partition) are there, where they are not in the table yet.
+
+        Raises StorageError, also where the table is not this topic's.
+        """
+        table = self._tables.get(topic)
+        table.claim(topic_id)
+        states = self.states(topic, topic_id, list(loaded))
+        for (partition, files), state in zip(loaded.items(), states, strict=True):
+            if state.tiered_end >= files[-1].max_offset:
+                continue  # They may have been merged with others since.
+            listed = self._store.list(f"{table.folder}/partition={partition}")
+            there = {each.path: each.size for each in listed}
+            for each in files:
+                if there.get(each.path) != each.size:
+                    raise StorageError(f"{each.path} of its bulk load is not in the lake")
+
     def is_loaded(self, topic: str, topic_id: bytes) -> bool:
         """Whether rows of the topic's bulk load are in the table, or were."""
         with self._tables.get(topic).view(fresh=True) as snapshot:
