@@ -150,6 +150,6 @@ def test_an_attempt_of_which_nothing_is_left_is_not_taken_for_an_aborted_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(
-        BatchCommitUnfinished, match=r"cannot be told.*t-0 \[10, 15\).*new 'transaction"
+        BatchCommitUnfinished, match=r"is unknown.*t-0 \[10, 15\).*new 'transaction"
     ):
         was_aborted(monkeypatch, [], aborted=False)
