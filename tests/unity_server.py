@@ -34,6 +34,9 @@ class UnityServer:
         self.tables: dict[str, Any] = {}
         self.bodies: list[tuple[str, Any]] = []
         """What was to be made."""
+        self.tokens: set[str | None] = set()
+        """Headers that came with requests."""
+        self.redirects_to = ""
         self.url = ""
 
     def answer(self, method: str, path: str, query: dict[str, str], body: Any) -> Answer:
@@ -91,6 +94,12 @@ def running_unity(catalog: str = "main") -> Iterator[UnityServer]:
             path = unquote(parts.path).removeprefix("/api/2.1/unity-catalog/")
             query = {name: values[0] for name, values in parse_qs(parts.query).items()}
             text = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            server.tokens.add(self.headers.get("Authorization"))
+            if server.redirects_to:
+                self.send_response(302)
+                self.send_header("Location", server.redirects_to + self.path)
+                self.end_headers()
+                return
             if self.headers.get("Authorization") != f"Bearer {TOKEN}":
                 code, found = _refused(401, "Invalid token")
             else:

@@ -194,8 +194,11 @@ def registrar_at(
 
 def catalog_at(address: str) -> Catalog:
     """The catalog at `thrift://host:port` or `unity+http://host:port/catalog`. Raises OptionError."""
-    scheme = urlsplit(address).scheme
+    if "@" in address.partition("://")[2].partition("/")[0]:
+        # Addresses are logged.
+        raise OptionError("a catalog's address has no user and no password in it")
     try:
+        scheme = urlsplit(address).scheme
         if scheme == "thrift":
             if find_spec("thrift") is None or find_spec("hive_metastore") is None:
                 raise OptionError("a Hive metastore needs kafka-ds with its extra `hive`")

@@ -95,8 +95,12 @@ class UnityCatalog:
         data = None if body is None else json.dumps(body).encode()
         request = Request(f"{self._url}/{path}", data=data, method=method)  # noqa: S310
         request.add_header("Content-Type", "application/json")
-        if token := os.environ.get(TOKEN):
-            request.add_header("Authorization", f"Bearer {token}")
+        if token := os.environ.get(TOKEN, "").strip():
+            if not (token.isascii() and token.isprintable()):
+                # The standard library's error would quote it.
+                raise CatalogError(f"{self._address}: ${TOKEN} is no token: it has odd characters")
+            # Not for whoever the catalog redirects to.
+            request.add_unredirected_header("Authorization", f"Bearer {token}")
         try:
             with urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
                 text = answer.read()

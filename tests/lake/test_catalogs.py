@@ -157,6 +157,26 @@ def test_a_catalog_that_is_away_or_refuses_is_told_in_a_line(tmp_path, unity, mo
             catalog_at(address)
 
 
+def test_unitys_token_is_for_the_catalog_alone(unity, monkeypatch):
+    monkeypatch.setenv(TOKEN_NAME, f"{TOKEN}\n")
+    assert catalog_at(unity.url).tables("kafka_topics") == {}
+    for odd in (f"{TOKEN}\nX: y", f"{TOKEN}é", f"{TOKEN}\x7f"):
+        monkeypatch.setenv(TOKEN_NAME, odd)
+        with pytest.raises(CatalogError) as refused:
+            catalog_at(unity.url).tables("kafka_topics")
+        assert TOKEN not in str(refused.value)
+    with pytest.raises(OptionError) as wrong:
+        catalog_at("unity+https://me:password@host/main")
+    assert "password@" not in str(wrong.value)
+
+    monkeypatch.setenv(TOKEN_NAME, TOKEN)
+    with running_unity() as elsewhere:
+        unity.redirects_to = elsewhere.url.removeprefix("unity+").removesuffix("/main")
+        with pytest.raises(CatalogError, match="401"):
+            catalog_at(unity.url).tables("kafka_topics")
+        assert elsewhere.tokens == {None}
+
+
 def test_types_are_spelled_as_sql_has_them():
     inner = {
         "type": "struct",
