@@ -6,12 +6,12 @@ and bytes no least and greatest values are told: what is erased from a table mus
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from collections.abc import Iterator, Mapping
 from itertools import count
 from typing import Any, Final
 
+import pyarrow as pa
 from pyiceberg.conversions import to_bytes
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -122,26 +122,59 @@ def _type(delta_type: Any, ids: Iterator[int]) -> IcebergType:
             raise UnsupportedType(other)
 
 
-def name_mapping(schema: Schema, delta_schema: Mapping[str, Any]) -> NameMapping:
-    """By what names files have the columns.
+def name_mapping(
+    schema: Schema, delta_schema: Mapping[str, Any], before: NameMapping | None = None
+) -> NameMapping:
+    """By what names files have the columns; `before` is the one so far, for files that had others.
 
     PyIceberg refuses a file with a column that has no id here, so those that are left out have one of no column.
     """
     ids = count(_NO_COLUMN_ID)
     columns = {each.names[0]: each for each in schema.name_mapping.root}
     names = iceberg_names(delta_schema)
-    mapped = [_mapped([name], next(ids)) for name in _OF_FEEDS]
-    for name in (field["name"] for field in delta_schema["fields"]):
-        column = columns.get(names.get(name, ""))
-        if column is not None:
-            mapped.append(_mapped([name], column.field_id, column.fields))
+    mapped = []
+    for field in delta_schema["fields"]:
+        column = columns.get(names.get(field["name"], ""))
+        if column is None:
+            mapped.append(_mapped([field["name"]], next(ids), _parts(field["type"], ids)))
         else:
-            parts = [_mapped([part], next(ids)) for part in ("metadata", "value")]
-            mapped.append(_mapped([name], next(ids), parts))
+            mapped.append(_mapped([field["name"]], column.field_id, column.fields))
+    there = {field["name"] for field in delta_schema["fields"]}
+    for earlier in () if before is None else before.root:
+        if there.isdisjoint(earlier.names):
+            mapped.append(_as_before(earlier, ids))
+            there.update(earlier.names)
+    mapped += [_mapped([name], next(ids)) for name in _OF_FEEDS if name not in there]
     return NameMapping(mapped)
 
 
-def _mapped(names: list[str], id_: int | None, fields: list[MappedField] | None = None) -> Any:
+def _parts(delta_type: Any, ids: Iterator[int]) -> list[MappedField]:
+    """What a column that is left out consists of."""
+    if delta_type == "variant":
+        return [_mapped([part], next(ids)) for part in ("metadata", "value")]
+    match delta_type if isinstance(delta_type, dict) else {}:
+        case {"type": "struct", "fields": fields}:
+            parts = {each["name"]: each["type"] for each in fields}
+        case {"type": "array", "elementType": element}:
+            parts = {"element": element}
+        case {"type": "map", "keyType": key, "valueType": value}:
+            parts = {"key": key, "value": value}
+        case _:
+            parts = {}
+    return [_mapped([name], next(ids), _parts(each, ids)) for name, each in parts.items()]
+
+
+def _as_before(earlier: MappedField, ids: Iterator[int]) -> MappedField:
+    """With its own ids, or, where these are of no column, with new ones."""
+    id_ = earlier.field_id
+    is_column = id_ is not None and id_ < _NO_COLUMN_ID
+    fields = [_as_before(each, ids) for each in earlier.fields]
+    return _mapped(earlier.names, id_ if is_column else next(ids), fields)
+
+
+def _mapped(
+    names: list[str], id_: int | None, fields: list[MappedField] | None = None
+) -> MappedField:
     return MappedField.model_validate({"field-id": id_, "names": names, "fields": fields})
 
 
@@ -162,7 +195,7 @@ def bounds(
 ) -> dict[int, bytes]:
     """The least or greatest values of a file's columns, by field id, as manifests spell them.
 
-    `names` are `iceberg_names`.
+    `names` are `iceberg_names`; days and moments are `as_numbers` has them.
     """
     found: dict[int, bytes] = {}
     known = {name: (values or {}).get(delta_name) for delta_name, name in names.items()}
@@ -170,16 +203,16 @@ def bounds(
         value = known.get(field.name)
         if value is None or not isinstance(field.field_type, _BOUNDED):
             continue
-        number = _number(value)
-        if isinstance(value, dt.datetime) and is_upper:
-            number += _MILLISECOND_US
-        found[field.field_id] = to_bytes(field.field_type, number)
+        if is_upper and isinstance(field.field_type, TimestampType | TimestamptzType):
+            value += _MILLISECOND_US
+        found[field.field_id] = to_bytes(field.field_type, value)
     return found
 
 
-def _number(value: Any) -> int:
-    """A moment as microseconds, a day as days since 1970."""
-    if isinstance(value, dt.datetime):
-        epoch = dt.datetime(1970, 1, 1, tzinfo=None if value.tzinfo is None else dt.UTC)
-        return (value - epoch) // dt.timedelta(microseconds=1)
-    return (value - dt.date(1970, 1, 1)).days if isinstance(value, dt.date) else int(value)
+def as_numbers(type_: Any) -> Any:
+    """A type of Arrow's, with days since 1970 and microseconds for dates and times: Python's end with the year 9999."""
+    if pa.types.is_struct(type_):
+        return pa.struct([pa.field(each.name, as_numbers(each.type)) for each in type_])
+    if pa.types.is_date32(type_):
+        return pa.int32()
+    return pa.int64() if pa.types.is_timestamp(type_) else type_

@@ -26,7 +26,13 @@ from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.names import resolve_path
 from kafka_ds.delta.snapshot import TableSnapshot
 from kafka_ds.delta.store.store import Store
-from kafka_ds.iceberg.columns import bounds, iceberg_names, iceberg_schema
+from kafka_ds.iceberg.columns import (
+    as_numbers,
+    bounds,
+    iceberg_names,
+    iceberg_schema,
+    partition_spec,
+)
 from kafka_ds.iceberg.store_io import location_of
 from kafka_ds.topic.files.parquet import FileReader
 
@@ -58,14 +64,22 @@ class DeltaFiles:
         self.table_id = str(delta.metadata().id)
         self._place = place
         self._reader = FileReader(store)
-        self._adds: Any = pa.table(delta.get_add_actions(flatten=False))
+        adds: Any = pa.table(delta.get_add_actions(flatten=False))
+        fields = [pa.field(each.name, as_numbers(each.type)) for each in adds.schema]
+        self._adds: Any = adds.cast(pa.schema(fields))
         mode = delta.metadata().configuration.get(_COLUMN_MAPPING, "none")
         if mode != "none":
             raise CannotMirror(f"{_COLUMN_MAPPING}={mode}: its files have other columns' names")
         self.delta_schema = json.loads(delta.schema().to_json())
         self.schema, self.left_out = iceberg_schema(self.delta_schema)
         self._names = iceberg_names(self.delta_schema)
-        self.partition_columns = list(delta.metadata().partition_columns)
+        self._partition_columns = list(delta.metadata().partition_columns)
+        there = {field.name for field in self.schema.fields}
+        for name in self._partition_columns:
+            if self._names.get(name) not in there:
+                raise CannotMirror(f"it is partitioned by {name}, which Iceberg cannot have")
+        names = [self._names[name] for name in self._partition_columns]
+        self.spec = partition_spec(self.schema, names)
         self._rows = {
             self._location(path): at for at, path in enumerate(self._adds["path"].to_pylist())
         }
@@ -93,7 +107,7 @@ class DeltaFiles:
         rows = row["num_records"]
         if rows is None:
             path = location.removeprefix(location_of(self._store, "").rstrip("/") + "/")
-            rows = pq.read_metadata(io.BytesIO(self._store.read(path))).num_rows
+            rows = self._reader.footer(path).metadata.num_rows
         return DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=location,
@@ -107,7 +121,7 @@ class DeltaFiles:
 
     def _delete_file(self, location: str, of: str, vector: DeletionVector) -> DataFile:
         positions = self._reader.deleted(vector)
-        table = pa.table([[of] * len(positions), positions], schema=_DELETE_SCHEMA)
+        table = pa.table([pa.repeat(of, len(positions)), positions], schema=_DELETE_SCHEMA)
         body = io.BytesIO()
         pq.write_table(table, body, compression="zstd")
         path = location.removeprefix(location_of(self._store, "").rstrip("/") + "/")
@@ -129,7 +143,7 @@ class DeltaFiles:
         return found
 
     def _partition(self, row: dict[str, Any]) -> Record:
-        return Record(*(row["partition"][name] for name in self.partition_columns))
+        return Record(*(row["partition"][name] for name in self._partition_columns))
 
     @cached_property
     def _vectors(self) -> dict[str, DeletionVector]:

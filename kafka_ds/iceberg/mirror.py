@@ -1,13 +1,14 @@
 """Shell: keeps Iceberg's metadata of a Delta table in step with it: what is a file of one is a file of the other.
 
 What to do is the difference of two states, so a death at any point, a RESTORE and a second writer need nothing of their
-own: the next sync does what is left. It never goes back to an earlier version of the same table.
+own: the next sync does what is left. It goes back to an earlier version only where the Delta table has no later one.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
@@ -15,14 +16,15 @@ from deltalake import DeltaTable
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, ValidationError
 from pyiceberg.manifest import ManifestContent
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
-from pyiceberg.table import Table
+from pyiceberg.table import Table, Transaction
 from pyiceberg.table.update import SetPropertiesUpdate
 from pyiceberg.types import NestedField
 
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.store.store import Store
-from kafka_ds.iceberg.columns import name_mapping, partition_spec
+from kafka_ds.iceberg.columns import name_mapping
 from kafka_ds.iceberg.delta_files import CannotMirror, DeltaFiles
 from kafka_ds.iceberg.snapshots import NextSnapshot
 from kafka_ds.iceberg.store_io import HINT, FolderCatalog, StoreIO, location_of
@@ -53,8 +55,8 @@ class Mirror:
         self.catalog = catalog or FolderCatalog(store, self._place)
         # `topics.orders`: the folder above is the namespace.
         self._identifier = tuple(folder.split("/"))
-        self._log = DeltaLog(store, folder)
         self._synced = -1
+        self._told: set[str] = set()
 
     def sync(self) -> int | None:
         """Take the Iceberg table to the newest version of the Delta table: that version, or None if it was there.
@@ -62,7 +64,7 @@ class Mirror:
         Raises CannotMirror; CommitFailedException where other writers were faster each time; and what the store and
         the catalog raise, after which the next sync does what is left.
         """
-        if self._log.latest_version() in (-1, self._synced):
+        if self._latest() in (-1, self._synced):
             return None
         uri = self._store.uri(self._folder)
         delta = DeltaTable(uri, storage_options=self._store.delta_options)
@@ -77,46 +79,76 @@ class Mirror:
         self._synced = files.version
         return files.version if is_new else None
 
+    def _latest(self) -> int:
+        # By a log of its own: one that knows a version does not see that the table was made anew.
+        return DeltaLog(self._store, self._folder).latest_version()
+
     def _sync(self, files: DeltaFiles) -> bool:
         table = self._opened(files)
-        told = table.properties
-        is_same = told.get(TABLE_ID) == files.table_id
-        is_behind = not is_same or int(told.get(VERSION, -1)) < files.version
+        is_behind = self._is_behind(table, files)
         if is_behind:
-            _evolve(table, files.schema)
+            for line in files.left_out:
+                if line not in self._told:
+                    log.warning("%s: %s", self._folder, line)
+            self._told.update(files.left_out)
             self._commit(table, files, {TABLE_ID: files.table_id, VERSION: str(files.version)})
         if isinstance(self.catalog, FolderCatalog):
-            self.catalog.say_newest(table)
+            self.catalog.say_newest()
         return is_behind
 
+    def _is_behind(self, table: Table, files: DeltaFiles) -> bool:
+        """Whether its newest snapshot is of another table or version, or another engine's."""
+        newest = table.current_snapshot()
+        told = {} if newest is None or newest.summary is None else newest.summary
+        if told.get(TABLE_ID) != files.table_id:
+            return True
+        version = int(told.get(VERSION) or -1)
+        if version > files.version:
+            if self._latest() >= version:
+                return False  # Another writer was faster.
+            text = "%s: the Delta table went back from version %d to %d: so does Iceberg"
+            log.warning(text, self._folder, version, files.version)
+        return version != files.version
+
     def _opened(self, files: DeltaFiles) -> Table:
+        place = location_of(self._store, self._place)
         try:
             table = self.catalog.load_table(self._identifier)
         except NoSuchTableError:
-            for line in files.left_out:
-                log.warning("%s: %s", self._folder, line)
             self.catalog.create_namespace_if_not_exists(self._identifier[:-1])
             table = self.catalog.create_table(
-                self._identifier,
-                files.schema,
-                location_of(self._store, self._place),
-                partition_spec(files.schema, files.partition_columns),
-                properties=dict(PROPERTIES),
+                self._identifier, files.schema, place, files.spec, properties=dict(PROPERTIES)
             )
-        if table.location() != location_of(self._store, self._place):
+        if table.location() != place:
             raise CannotMirror(f"the catalog has another table of this name, at {table.location()}")
+        is_other = table.properties.get(TABLE_ID, files.table_id) != files.table_id
+        is_otherwise = _partitions(table.schema(), table.spec()) != _partitions(
+            files.schema, files.spec
+        )
+        if isinstance(self.catalog, FolderCatalog) and (is_other or is_otherwise):
+            table = self.catalog.begun_anew(table, files.schema, files.spec, dict(PROPERTIES))
+        elif is_otherwise:
+            text = "it is partitioned otherwise than before: drop it from the catalog, without its files"
+            raise CannotMirror(text)
         # The lake's own access: durable, and with what brokers know of its store.
         table.io = StoreIO(self._store)
         return table
 
     def _commit(self, table: Table, files: DeltaFiles, told: dict[str, str]) -> None:
-        schema, spec = table.schema(), table.spec()
-        made = partial(files.made, schema=schema, spec_id=spec.spec_id)
-        updates, requirements = NextSnapshot(table).updates(files.locations, made, told)
-        mapping = name_mapping(schema, files.delta_schema).model_dump_json()
-        properties = {**PROPERTIES, **told, NAME_MAPPING: mapping}
-        updates.append(SetPropertiesUpdate(updates=properties))
-        answer = self.catalog.commit_table(table, tuple(requirements), tuple(updates))
+        """Columns and snapshot at once, so that no reader sees one without the other."""
+        transaction = table.transaction()
+        _evolve(transaction, files.schema)
+        metadata = transaction.table_metadata
+        schema = metadata.schema()
+        made = partial(files.made, schema=schema, spec_id=metadata.default_spec_id)
+        snapshot, requirements = NextSnapshot(table, metadata).updates(files.locations, made, told)
+        mapping = name_mapping(schema, files.delta_schema, table.name_mapping()).model_dump_json()
+        properties = SetPropertiesUpdate(updates={**PROPERTIES, **told, NAME_MAPPING: mapping})
+        answer = self.catalog.commit_table(
+            table,
+            (*transaction._requirements, *requirements),
+            (*transaction._updates, *snapshot, properties),
+        )
         table.metadata, table.metadata_location = answer.metadata, answer.metadata_location
         newest = table.metadata.current_snapshot()
         if newest is not None and (newest.sequence_number or 0) % CLEAN_EVERY == 0:
@@ -143,20 +175,34 @@ class Mirror:
                 self._store.delete(each.path)
 
 
-def _evolve(table: Table, wanted: Schema) -> None:
-    """Give the table the columns that the Delta table has now."""
+def _evolve(transaction: Transaction, wanted: Schema) -> None:
+    """Give the table the columns that the Delta table has now, and no others."""
+    there = {f.name: f for f in transaction.table_metadata.schema().fields}
+    fresh = {f.name: f for f in assign_fresh_schema_ids(wanted).fields}
+    gone = there.keys() - fresh.keys()
     try:
-        with table.update_schema() as update:
+        with transaction.update_schema() as update:
             update.union_by_name(wanted)
     except (ValidationError, ValueError):
         # Another type than files have in between: as names lead to columns, it may be a new one of the name.
-        fresh = {f.name: f for f in assign_fresh_schema_ids(wanted).fields}
-        others = [f.name for f in table.schema().fields if _shape(f) != _shape(fresh.get(f.name))]
-        with table.update_schema(allow_incompatible_changes=True) as update:
-            for name in others:
-                update.delete_column((name,))
-        with table.update_schema() as update:
+        gone |= {name for name, f in there.items() if _shape(f) != _shape(fresh.get(name))}
+        _delete(transaction, gone)
+        with transaction.update_schema() as update:
             update.union_by_name(wanted)
+    else:
+        _delete(transaction, gone)
+
+
+def _delete(transaction: Transaction, columns: Iterable[str]) -> None:
+    with transaction.update_schema(allow_incompatible_changes=True) as update:
+        for name in columns:
+            update.delete_column((name,))
+
+
+def _partitions(schema: Schema, spec: PartitionSpec) -> list[tuple[str, str]]:
+    """By what columns, of what types, a table is partitioned."""
+    fields = [schema.find_field(each.source_id) for each in spec.fields]
+    return [(each.name, str(each.field_type)) for each in fields]
 
 
 def _shape(field: NestedField | None) -> str:

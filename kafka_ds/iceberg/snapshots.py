@@ -21,6 +21,7 @@ from pyiceberg.manifest import (
     write_manifest_list,
 )
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.table.update import (
@@ -60,11 +61,12 @@ class _ManifestWriter(ManifestWriterV2):
 class NextSnapshot:
     """The snapshot that follows a table's current one."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, metadata: TableMetadata) -> None:
+        """`metadata`: the table's, with what else is to be committed, as columns are."""
         self._table = table
-        self._metadata = table.metadata
-        self._parent = table.metadata.current_snapshot()
-        self._id = table.metadata.new_snapshot_id()
+        self._metadata = metadata
+        self._parent = metadata.current_snapshot()
+        self._id = metadata.new_snapshot_id()
         self._uuid = uuid.uuid4()
         self._written = 0
         manifests = [] if self._parent is None else self._parent.manifests(table.io)
@@ -83,14 +85,12 @@ class NextSnapshot:
         made: Callable[[str], DataFile],
         properties: Mapping[str, str],
     ) -> tuple[list[TableUpdate], list[TableRequirement]]:
-        """What a commit has to say so that the table has these files; nothing where it has them already.
+        """What a commit has to say so that the table has these files.
 
         `made` says of those that come in what they are.
         """
         parent_id = None if self._parent is None else self._parent.snapshot_id
         is_last: TableRequirement = AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=parent_id)
-        if self._alive.keys() == set(wanted) and self._parent is not None:
-            return [], [is_last]
         added = [made(path) for path in wanted if path not in self._alive]
         manifests = [each for kind in _CONTENT for each in self._manifests(kind, wanted, added)]
         path = self._location(f"snap-{self._id}-0-{self._uuid}.avro")
@@ -183,7 +183,8 @@ class NextSnapshot:
         }
         told = {name: number for name, number in told.items() if number}
         told |= _told([*stays, *added], "total-{}", "total-{}")
-        operation = Operation.OVERWRITE if gone else Operation.APPEND
+        only_adds = not gone and all(map(_is_data, added))
+        operation = Operation.APPEND if only_adds else Operation.OVERWRITE
         return Summary(operation, **{n: str(number) for n, number in told.items()}, **properties)
 
 

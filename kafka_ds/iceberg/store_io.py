@@ -144,11 +144,21 @@ class FolderCatalog(NoopCatalog):
             metadata=metadata, **{"metadata-location": self._location(version)}
         )
 
-    def say_newest(self, table: Table) -> None:
-        """Have the hint name this version: its writer may have died before it did."""
-        version = str(self._version_of(table.metadata_location)).encode()
+    def begun_anew(
+        self, former: Table, schema: Schema, spec: PartitionSpec, properties: dict[str, str]
+    ) -> Table:
+        """Another table, without a history, which takes the place of the former with its first commit."""
+        order, location = UNSORTED_SORT_ORDER, former.location()
+        metadata = new_table_metadata(schema, spec, order, location, properties)
+        return self._table(self._version_of(former.metadata_location), metadata)
+
+    def say_newest(self) -> None:
+        """Have the hint name the newest version: its writer may have died before, or put an older one after it."""
         hint = f"{self._folder}/{HINT}"
-        if self._store.size(hint) is None or self._store.read(hint) != version:
+        while True:
+            version = str(self._newest()).encode()
+            if self._store.size(hint) is not None and self._store.read(hint) == version:
+                return
             self._store.put_durable(hint, version)
 
     def _write(self, version: int, metadata: TableMetadata) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import logging
+import shutil
 import threading
 from random import Random
 from typing import Any
@@ -14,6 +16,7 @@ from click.testing import CliRunner
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table.snapshots import Operation
 from pyiceberg.utils.config import Config
 
 from broker.cli.main import program
@@ -29,7 +32,7 @@ from kafka_ds.iceberg.mirrors import Mirrors
 from kafka_ds.iceberg.store_io import HINT
 from kafka_ds.topic.names import ICEBERG
 from kafka_ds.topic.table import TopicTable
-from tests.duck import loading
+from tests.duck import connect, loading
 from tests.fakes.deletion_vectors import inline
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
 from tests.lake.iceberg_readers import by_duckdb, by_pyiceberg, opened, without_null_lists
@@ -172,6 +175,8 @@ def test_deletion_vectors_are_position_deletes(lake, table):
         expected = [(0, n) for n in range(20) if n - 10 not in positions]
         assert places(by_pyiceberg(uri(table))) == expected
         assert places(by_duckdb(uri(table))) == expected
+        # Rows went: nobody may take it for one that only adds some.
+        assert opened(uri(table)).current_snapshot().summary.operation == Operation.OVERWRITE
 
 
 def test_whatever_happens_to_the_table_the_rows_are_the_same(tmp_path, lake):
@@ -220,6 +225,133 @@ def test_a_column_of_another_type_takes_the_place_of_the_former(tmp_path, lake):
     )
     mirror.sync()
     assert by_pyiceberg(str(folder)) == by_duckdb(str(folder)) == [{"n": 1.5, "s": {"x": 1}}]
+
+
+def both(folder, **scan):
+    found = sorted(by_pyiceberg(str(folder), **scan), key=str)
+    if not scan:
+        assert sorted(by_duckdb(str(folder)), key=str) == found
+    return found
+
+
+def test_an_older_snapshot_has_columns_that_the_table_has_no_more(tmp_path, lake):
+    folder = tmp_path / "tables" / "plain"
+    mirror = Mirror(lake, "tables/plain")
+    write_deltalake(folder, pa.table({"n": [1], "of": ["x"]}))
+    mirror.sync()
+    first = opened(str(folder)).current_snapshot().snapshot_id
+    for number in (2, 3):
+        write_deltalake(
+            folder, pa.table({"n": [number]}), mode="overwrite", schema_mode="overwrite"
+        )
+        mirror.sync()
+    assert both(folder) == [{"n": 3}]
+    assert both(folder, snapshot_id=first) == [{"n": 1, "of": "x"}]
+
+
+def test_a_table_made_anew_or_partitioned_otherwise_begins_anew(tmp_path, lake):
+    folder = tmp_path / "tables" / "plain"
+    mirror = Mirror(lake, "tables/plain")
+    rows = pa.table({"n": [1, 2], "a": ["x", "y"], "b": [3, 4]})
+    for by in (None, ["a"], ["b", "a"], ["b"]):
+        how = {"mode": "overwrite", "schema_mode": "overwrite"} if by else {}
+        write_deltalake(folder, rows, partition_by=by, **how)
+        assert mirror.sync() is not None
+        assert both(folder) == rows.to_pylist()
+        assert len(opened(str(folder)).snapshots()) == 1
+    former = opened(str(folder)).metadata.table_uuid
+    for each in folder.iterdir():
+        if each.name != ICEBERG:
+            shutil.rmtree(each) if each.is_dir() else each.unlink()
+    assert mirror.sync() is None
+    write_deltalake(folder, pa.table({"n": [7]}))
+    assert mirror.sync() == 0
+    assert both(folder) == [{"n": 7}]
+    assert "a" not in str(opened(str(folder)).name_mapping().model_dump_json()).split('"')
+    assert opened(str(folder)).metadata.table_uuid != former
+
+
+def test_a_table_that_went_back_takes_iceberg_with_it(lake, table, caplog):
+    fill(table)
+    made = Mirror(lake, table.folder)
+    made.sync()
+    lake.delete(f"{table.folder}/_delta_log/{commit_file(3).rpartition('/')[2]}")
+    assert made.sync() == 2
+    assert "went back from version 3 to 2" in caplog.text
+    assert len(in_step(table)) == 20
+
+
+def test_what_other_engines_commit_is_undone(lake, table):
+    for number, by in enumerate((_deleted, _rolled_back)):
+        fill(table, 1, number * 2)
+        Mirror(lake, table.folder).sync()
+        fill(table, 1, number * 2 + 1)
+        made = Mirror(lake, table.folder)
+        made.sync()
+        by(made.catalog.load_table(()))
+        assert made.sync() is None  # Nothing is new: it does not look.
+        assert Mirror(lake, table.folder).sync() == table.log.latest_version()
+        assert Mirror(lake, table.folder).sync() is None
+        assert len(in_step(table)) == 20 * (number + 1)
+
+
+def _deleted(theirs):
+    theirs.delete("offset < 10")
+
+
+def _rolled_back(theirs):
+    theirs.manage_snapshots().rollback_to_snapshot(theirs.snapshots()[-2].snapshot_id).commit()
+
+
+def test_days_moments_and_reserved_names_partition_a_table(tmp_path, lake):
+    epoch = dt.datetime(1970, 1, 2, 3, tzinfo=dt.UTC)
+    for number, values in enumerate(
+        ([epoch.date(), None], [epoch, None], [epoch.replace(tzinfo=None), None], [True, False])
+    ):
+        for name in ("by", "_partition"):
+            folder = tmp_path / "tables" / f"t{number}{name}"
+            rows = pa.table({"n": [1, 2], name: values})
+            write_deltalake(folder, rows, partition_by=[name])
+            Mirror(lake, f"tables/t{number}{name}").sync()
+            told = name if name == "by" else "_partition_"
+            assert both(folder) == sorted(rows.rename_columns(["n", told]).to_pylist(), key=str)
+
+
+def test_statistics_of_years_that_python_does_not_know(tmp_path, lake):
+    folder = tmp_path / "tables" / "late"
+    late = pa.array([0, 5_000_000], pa.int32()).cast(pa.date32())
+    write_deltalake(folder, pa.table({"n": [1, 2], "day": late}))
+    Mirror(lake, "tables/late").sync()
+    early = {"row_filter": "day < '1971-01-01'", "selected_fields": ("n",)}
+    assert by_pyiceberg(str(folder), **early) == [{"n": 1}]
+    with connect("avro", "iceberg") as duck:
+        query = f"SELECT n FROM iceberg_scan('{folder}/{ICEBERG}') WHERE day > DATE '9999-12-31'"
+        assert duck.sql(query).fetchall() == [(2,)]
+
+
+def test_columns_called_as_those_of_change_feeds(tmp_path, lake):
+    folder = tmp_path / "tables" / "plain"
+    write_deltalake(folder, pa.table({"_change_type": ["mine"], "__is_cdc": [True]}))
+    Mirror(lake, "tables/plain").sync()
+    assert both(folder) == [{"_change_type_": "mine", "__is_cdc": True}]
+
+
+def test_the_hint_is_never_left_behind(lake, table, monkeypatch):
+    """One writer is held before it puts its hint, while another commits a later version and puts its own."""
+    fill(table)
+    late, early = Mirror(lake, table.folder), Mirror(lake, table.folder)
+    put = lake.put_durable
+
+    def held(path, data):
+        if path.endswith(HINT):
+            monkeypatch.undo()
+            fill(table, 1, 3)
+            assert early.sync() == 4
+        put(path, data)
+
+    monkeypatch.setattr(lake, "put_durable", held)
+    assert late.sync() == 3
+    assert len(in_step(table)) == 40
 
 
 def test_of_two_writers_at_once_one_begins_anew(lake, table, monkeypatch):
@@ -327,18 +459,42 @@ def test_what_iceberg_cannot_say_is_told_in_a_line(tmp_path, lake, caplog):
     plain = tmp_path / "tables" / "plain"
     write_deltalake(plain, pa.table({"n": [1], "v": ["{}"]}))
     log = plain / "_delta_log" / f"{0:020d}.json"
-    log.write_text(
-        log.read_text().replace(
-            '"name\\":\\"v\\",\\"type\\":\\"string', '"name\\":\\"v\\",\\"type\\":\\"void'
-        )
-    )
+    void(log, "v")
     mirrors = Mirrors(lake)
     with caplog.at_level(logging.WARNING):
         moved, failed = mirrors.sync()
+    assert "column v is left out" in caplog.text
     assert moved == {"tables/plain": "version 0"}
     assert failed == {
         "tables/mapped": "delta.columnMapping.mode=name: its files have other columns' names"
     }
+
+
+def void(log, name):
+    """Have a log call a column of texts one of a type that Iceberg has not."""
+    start = f'"name\\":\\"{name}\\",\\"type\\":\\"'
+    assert f"{start}string" in log.read_text()
+    log.write_text(log.read_text().replace(f"{start}string", f"{start}void"))
+
+
+def test_a_column_with_such_a_part_is_left_out_also_when_it_comes_later(tmp_path, lake, caplog):
+    folder = tmp_path / "tables" / "plain"
+    mirror = Mirror(lake, "tables/plain")
+    write_deltalake(folder, pa.table({"n": [1]}))
+    mirror.sync()
+    odd = {"v": "{}", "x": [{"v": "{}", "y": 2}], "z": 3}
+    rows = pa.table(
+        {
+            "n": [2],
+            "s": [odd],
+            "m": pa.array([[("k", odd)]], pa.map_(pa.string(), pa.array([odd]).type)),
+        }
+    )
+    write_deltalake(folder, rows, mode="append", schema_mode="merge")
+    void(folder / "_delta_log" / f"{1:020d}.json", "v")
+    mirror.sync()
+    assert caplog.text.count("column s is left out") == 1
+    assert both(folder) == [{"n": 1}, {"n": 2}]
 
 
 def test_a_catalog_of_pyicebergs_configuration(tmp_path, lake, table, monkeypatch):
@@ -358,6 +514,15 @@ def test_a_catalog_of_pyicebergs_configuration(tmp_path, lake, table, monkeypatc
     catalog = load_catalog("ours")
     rows = catalog.load_table("topics.orders").scan().to_arrow().to_pylist()
     assert places(rows) == [(0, n) for n in range(40)]
+    write_deltalake(tmp_path / "tables" / "by", pa.table({"n": [1], "m": [2]}))
+    by = Mirrors(lake, ["by"], "ours")
+    assert by.sync()[1] == {}
+    write_deltalake(
+        tmp_path / "tables" / "by", pa.table({"n": [1], "m": [2]}),
+        mode="overwrite", schema_mode="overwrite", partition_by=["n"],
+    )  # fmt: skip
+    text = "it is partitioned otherwise than before: drop it from the catalog, without its files"
+    assert by.sync() == ({}, {"tables/by": text})
     # Somebody else's table of that name is left as it is.
     write_deltalake(tmp_path / "tables" / "taken", pa.table({"n": [1]}))
     catalog.create_namespace_if_not_exists("tables")
