@@ -53,6 +53,8 @@ _SLICE_BYTES: Final = 4 << 20
 _BATCH_ROWS: Final = 8192
 # Also what damaged batches may say.
 _ALL_OFFSETS: Final = (-(2**63), 2**63 - 1)
+# Of all catalogs.
+_OF_ICEBERG: Final = re.compile(rf"{ICEBERG}(_[^/]*)?/(metadata|deletes)/")
 _PARTITION: Final = re.compile(r"(?:^|/)partition=(\d+)/")
 # Spark's and delta-rs's statistics hold the beginnings of texts.
 _STATISTIC_CHARACTERS: Final = 32
@@ -168,8 +170,8 @@ class Search:
                     state,
                     self._residue(store, folder, entry.path, entry.size, topic_id),
                 )
-            elif name.startswith(ICEBERG):
-                # It has places and numbers, and no texts.
+            elif _OF_ICEBERG.match(name):
+                # They have places, numbers and partition values. What other engines added lies elsewhere.
                 continue
             elif file is not None or name.endswith((".parquet", TEMPORARY_SUFFIX)):
                 vector = None if file is None else file.vector

@@ -189,6 +189,27 @@ def test_files_of_a_table_without_a_log_are_searched(tmp_path: Path, folder: str
     assert (found.kind, found.is_of_topic) == (OLD, False)
 
 
+@pytest.mark.parametrize(
+    ("folder", "is_searched"),
+    [
+        ("_iceberg/metadata", False),
+        ("_iceberg_ours/deletes", False),
+        ("_iceberg/data", True),
+        ("_iceberg/metadata-of-mine", True),
+        ("_icebergs/metadata", True),
+        ("of/_iceberg/metadata", True),
+    ],
+)
+def test_of_iceberg_only_its_metadata_is_passed_over(
+    tmp_path: Path, folder: str, is_searched: bool
+) -> None:
+    rows = {"_partition": [0], "_offset": pa.array([1], pa.int64()), "_key": [b"ada"]}
+    (tmp_path / "t" / folder).mkdir(parents=True)
+    pq.write_table(pa.table(rows), tmp_path / "t" / folder / "00000.parquet")
+    found = Search(WantedRecords(b"ada")).table(LocalStore(str(tmp_path)), "t", TYPED_TABLE)
+    assert [each.kind for each in found] == [OLD] * is_searched
+
+
 def test_a_row_without_an_offset_cannot_be_deleted(tmp_path: Path) -> None:
     rows = pa.table({"_partition": [0], "_offset": pa.array([None], pa.int64()), "_key": ["ada"]})
     write_deltalake(str(tmp_path / "t"), rows)
