@@ -56,6 +56,8 @@ class _Partition:
     """Those of them for which an attempt was begun."""
     loaded: Sequence[WrittenFile] = ()
     """Files that are there already: those of a bulk load."""
+    loaded_count: int = 0
+    """How many partitions that load knew."""
     written: WrittenFiles | None = None
     tiered_end: int = UNKNOWN_END
     outcome: str = FAILED
@@ -206,15 +208,17 @@ class Copier:
         )
 
     def load(
-        self, loaded: Mapping[int, tuple[Sequence[LogSegmentData], Sequence[WrittenFile]]]
+        self,
+        loaded: Mapping[int, tuple[Sequence[LogSegmentData], Sequence[WrittenFile]]],
+        partition_count: int,
     ) -> None:
-        """Commit the files of a bulk load (by partition), those that are not in the table yet.
+        """Commit the files of a bulk load of so many partitions (by partition), those that are not in the table yet.
 
         Raises StorageError where one of the partitions is not in the table afterwards.
         """
         (mine,) = _by_topic([source for sources, _ in loaded.values() for source in sources])
         for each in mine:
-            each.loaded = loaded[each.partition][1]
+            each.loaded, each.loaded_count = loaded[each.partition][1], partition_count
         self._run([mine])
         failed = [each.message for each in mine if each.outcome != FINISHED]
         if failed:
@@ -313,7 +317,9 @@ class Copier:
         if not each.sources or self._is_given_up(each):
             return
         with apart(each.fail):
-            each.written = self._storage.write(each.sources, each.loaded)
+            each.written = self._storage.write(
+                each.sources, each.loaded, loaded_count=each.loaded_count
+            )
 
     def _note(self, each: _Partition, committed: CopyCommit) -> None:
         dropped = committed.dropped.get(each.partition)

@@ -2,7 +2,7 @@
 
 What the tasks of Spark wrote is listed in one object of the lake. Each leader has those of its partitions committed
 before it leads, by the steps of a copy: so a crash between any two of them, another leader and a repeated request
-change nothing. The mark in the table tells, once the list is gone, that nothing is missing.
+change nothing. A partition's mark in the table tells, once the list is gone, that it lacks nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,31 +27,34 @@ class Loader:
         self._storage = storage
         self._copier = copier
 
-    def load(
-        self, topic: str, topic_id: bytes, leader_epochs: Mapping[int, int], load: str
-    ) -> None:
-        """Have the table hold what was loaded of these partitions (number → epoch). Raises StorageError, OSError."""
+    def load(self, topic: str, topic_id: bytes, leader_epochs: Mapping[int, int], load: str) -> int:
+        """Have the table hold what was loaded of these partitions (number → epoch), as far as there are files.
+
+        Returns how many partitions the load knew, for their marks; 0 if all have theirs. Raises StorageError, OSError.
+        """
         try:
-            files = decode_load(self._store.read(load_file(load)), topic)
+            told = decode_load(self._store.read(load_file(load)), topic)
         except FileNotFoundError:
-            if self._storage.is_loaded(topic, topic_id):
-                return
+            if not self._storage.not_loaded(topic, topic_id, leader_epochs):
+                return 0
             raise StorageError(
                 f"its bulk load {load} is not in the lake: delete the topic"
             ) from None
         except BadLoad as error:
             raise StorageError(f"bulk load {load}: {error}") from None
         wanted = {
-            partition: _loaded(topic, topic_id, files[partition], epoch, load)
+            partition: _loaded(topic, topic_id, told.files[partition], epoch, load)
             for partition, epoch in leader_epochs.items()
-            if partition in files
+            if partition in told.files
         }
         if wanted:
             # Before anything is begun: a leader that lacks a file tries again each second.
             self._storage.expect(
                 topic, topic_id, {n: written for n, (_, written) in wanted.items()}
             )
-            self._copier.load(wanted)
+            # Those that are marked, too: a crash may have left their last step.
+            self._copier.load(wanted, told.partition_count)
+        return told.partition_count
 
 
 def _loaded(

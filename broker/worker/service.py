@@ -336,9 +336,12 @@ class Service:
         for (topic, topic_id), epochs in wanted.items():
             failures: list[Unavailable] = []
             with self._writing(topic), apart(_as_unavailable(failures)):
+                loaded_count = 0
                 if topic_id in request.loads:
-                    self._loader.load(topic, topic_id, epochs, request.loads[topic_id])
-                self._storage.fence(topic, topic_id, epochs)
+                    loaded_count = self._loader.load(
+                        topic, topic_id, epochs, request.loads[topic_id]
+                    )
+                self._storage.fence(topic, topic_id, epochs, loaded_count=loaded_count)
             if failures:
                 failed[topic, topic_id] = failures[0]
         return self._states([_partition_of(each) for each in request.places], failed)

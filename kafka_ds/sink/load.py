@@ -135,7 +135,7 @@ class LoadSink(DataSourceArrowWriter):
         answer_at_once()
         files = [file for each in messages if isinstance(each, LoadMessage) for file in each.files]
         store, load = _open(self.plan.lake), self.plan.load
-        listed = encode_load(self.plan.topic, files)
+        listed = encode_load(self.plan.topic, self.plan.partition_count, files)
         decode_load(
             listed, self.plan.topic
         )  # What leaders could not take is better known before there is a topic.

@@ -26,7 +26,14 @@ from kafka_ds.delta.deletion_vector import vector_of
 from kafka_ds.delta.features import active, unset, unsupported
 from kafka_ds.delta.schema import delta_schema_json
 from kafka_ds.protocol.types import uuid_text
-from kafka_ds.topic.names import TOPIC_ID_KEY, AppIdKind, app_id, parse_app_id, undecodable_mark
+from kafka_ds.topic.names import (
+    TOPIC_ID_KEY,
+    AppIdKind,
+    app_id,
+    loaded_mark,
+    parse_app_id,
+    undecodable_mark,
+)
 from kafka_ds.topic.schemas import TOPIC_PARTITION_COLUMNS, TOPIC_SCHEMA
 
 # Columns for which every row of kafka-ds has a value.
@@ -79,6 +86,8 @@ class PartitionIntent:
     """The last offset of the range's batches that cannot be decoded; -1 where all can."""
     log_start_offset: int = -1
     """The new log start; -1 if it stays."""
+    loaded_count: int = 0
+    """How many partitions the bulk load knew that this one has now, with this commit; 0: none."""
     adds: tuple[Action, ...] = ()
     removes: tuple[Action, ...] = ()
     is_rewrite: bool = False
@@ -212,6 +221,9 @@ class TopicChange:
             if part.undecodable_to >= 0:
                 name = undecodable_mark(self.intent.topic_id, part.partition)
                 found.append(txn_action(name, part.undecodable_to))
+            if part.loaded_count:
+                name = loaded_mark(self.intent.topic_id, part.partition)
+                found.append(txn_action(name, part.loaded_count))
         return found
 
     def check(self, version: int, actions: Sequence[Action]) -> None:

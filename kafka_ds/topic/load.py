@@ -68,28 +68,56 @@ def number_of(path: str) -> int | None:
     return int(digits) if digits.isdecimal() and suffix == "json" else None
 
 
-def encode_load(topic: str, files: Iterable[LoadedFile]) -> bytes:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What a load wrote."""
+
+    partition_count: int
+    """Partitions from this number on were added later: the load knows nothing of them."""
+    files: Mapping[int, tuple[LoadedFile, ...]]
+    """By partition, each partition's by offset."""
+
+
+def encode_load(topic: str, partition_count: int, files: Iterable[LoadedFile]) -> bytes:
     """The list of a load's files."""
-    listed = [asdict(each) for each in files]
-    return json.dumps({"topic": topic, "files": listed}, separators=(",", ":")).encode()
+    told = {
+        "topic": topic,
+        "partitions": partition_count,
+        "files": [asdict(each) for each in files],
+    }
+    return json.dumps(told, separators=(",", ":")).encode()
 
 
-def decode_load(data: bytes, topic: str) -> Mapping[int, tuple[LoadedFile, ...]]:
-    """The files by partition, each partition's by offset. Raises BadLoad."""
+def decode_load(data: bytes, topic: str) -> Load:
+    """What was written. Raises BadLoad."""
     try:
         told = json.loads(data)
-        files = [LoadedFile(**each) for each in told["files"]]
-        owner = told["topic"]
-    except (ValueError, KeyError, TypeError) as error:
+        files = [
+            LoadedFile(**{name: _number(number) for name, number in each.items()})
+            for each in told["files"]
+        ]
+        owner, partition_count = told["topic"], _number(told["partitions"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadLoad(f"its list of files cannot be read: {error}") from None
     if owner != topic:
         raise BadLoad(f"it was written for topic {owner}")
     found: dict[int, list[LoadedFile]] = {}
     for each in sorted(files, key=lambda file: file.min_offset):
+        if each.partition >= partition_count:
+            raise BadLoad(f"it has {partition_count} partitions, and files of {each.partition}")
         mine = found.setdefault(each.partition, [])
         if each.min_offset <= (mine[-1].max_offset if mine else -1):
             raise BadLoad(f"partition {each.partition} has offset {each.min_offset} twice")
         if each.max_offset < each.min_offset:
             raise BadLoad(f"partition {each.partition} has a file without rows")
         mine.append(each)
-    return {partition: tuple(mine) for partition, mine in found.items()}
+    return Load(
+        partition_count=partition_count,
+        files={partition: tuple(mine) for partition, mine in found.items()},
+    )
+
+
+def _number(told: object) -> int:
+    if type(told) is not int or told < 0:
+        raise ValueError(f"{told!r} is no number")
+    return told

@@ -144,9 +144,20 @@ def undecodable_mark(topic_id: bytes, partition: int) -> str:
     return f"kafkaDs-undecodable-{uuid_text(topic_id)}-{partition}"
 
 
-def loaded_mark(topic_id: bytes) -> str:
-    """The application id whose presence says that rows of the topic's bulk load were committed."""
-    return f"kafkaDs-loaded-{uuid_text(topic_id)}"
+def loaded_mark(topic_id: bytes, partition: int) -> str:
+    """The application id whose presence says that a partition has what the topic's bulk load wrote for it.
+
+    Its version is how many partitions that load knew.
+    """
+    return f"kafkaDs-loaded-{uuid_text(topic_id)}-{partition}"
+
+
+def loaded_partition(text: str, topic_id: bytes) -> int | None:
+    """The partition of such a mark of this topic; None for other application ids."""
+    number = text.rpartition("-")[2]
+    if not number.isdecimal() or text != loaded_mark(topic_id, int(number)):
+        return None
+    return int(number)
 
 
 def complaint_mark(version: int) -> str:

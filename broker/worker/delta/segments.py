@@ -26,8 +26,8 @@ class WrittenFiles:
     leader_log_start: int = 0
     undecodable_to: int = -1
     """The last offset of batches that cannot be decoded; -1 if all can."""
-    is_load: bool = False
-    """Whether a bulk load wrote them."""
+    loaded_count: int = 0
+    """How many partitions the bulk load knew that wrote them; 0: none did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ that table.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -38,7 +38,7 @@ from broker.worker.delta.tiered_extent import (
 from broker.worker.errors import CommitLost, FileMissing, StorageError
 from broker.worker.maintenance import TableMaintenance
 from broker.worker.rpc import LogSegmentData, TieredState, TierSettings
-from kafka_ds.delta.actions import ours_of, txn_action
+from kafka_ds.delta.actions import ours_of
 from kafka_ds.delta.commit import Conflict
 from kafka_ds.delta.log import LogClock, SystemLogClock
 from kafka_ds.delta.store.store import Store
@@ -56,7 +56,7 @@ from kafka_ds.topic.commit_rules import (
     objection,
 )
 from kafka_ds.topic.files.parquet import FileReader, WrittenFile
-from kafka_ds.topic.names import deleted_mark, loaded_mark
+from kafka_ds.topic.names import deleted_mark, loaded_mark, loaded_partition
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment
 
 log = logging.getLogger(__name__)
@@ -144,12 +144,16 @@ class RemoteStorageManager:
     # -- copying ----------------------------------------------------------------------------
 
     def write(
-        self, sources: Sequence[LogSegmentData], loaded: Sequence[WrittenFile] = ()
+        self,
+        sources: Sequence[LogSegmentData],
+        loaded: Sequence[WrittenFile] = (),
+        *,
+        loaded_count: int = 0,
     ) -> WrittenFiles:
         """Make the files of consecutive segments of one partition durable, but not visible.
 
-        They share files; or `loaded` are theirs, one each, which a bulk load has written. Raises SourceGone,
-        StorageError.
+        They share files; or `loaded` are theirs, one each, which a bulk load of `loaded_count` partitions has written.
+        Raises SourceGone, StorageError.
         """
         first = sources[0].segment
         table = self._tables.get(first.topic)
@@ -160,7 +164,12 @@ class RemoteStorageManager:
 
         if loaded:
             return take_over(
-                self._store, table.folder, sources, loaded, begun_ms=self._clock.boot_ms()
+                self._store,
+                table.folder,
+                sources,
+                loaded,
+                loaded_count=loaded_count,
+                begun_ms=self._clock.boot_ms(),
             )
         is_small = sum(each.segment.size_bytes for each in sources) <= SMALL_BYTES_MAX
         # Small ranges of many partitions wait for the store together. Large ones wait their turn, which bounds memory.
@@ -183,12 +192,11 @@ class RemoteStorageManager:
         """
         shared = self._tables.get(topic)
         self._decided.forget()
-        is_load = any(each.is_load for each in written)
+        is_load = any(each.loaded_count for each in written)
         intent = Intent(
             operation=LOAD if is_load else OPERATION,
             topic_id=topic_id,
             partitions=tuple(_intent(shared, each) for each in written),
-            actions=(txn_action(loaded_mark(topic_id), 1),) if is_load else (),
         )
         try:
             with shared.lock:
@@ -200,30 +208,46 @@ class RemoteStorageManager:
     def expect(
         self, topic: str, topic_id: bytes, loaded: Mapping[int, Sequence[WrittenFile]]
     ) -> None:
-        """Check that the files of a bulk load (by partition) are there, where they are not in the table yet.
+        """Check that the files of a bulk load (by partition) can be committed: they are there, and nothing else is.
 
         Raises StorageError, also where the table is not this topic's.
         """
         table = self._tables.get(topic)
         table.claim(topic_id)
-        states = self.states(topic, topic_id, list(loaded))
-        for (partition, files), state in zip(loaded.items(), states, strict=True):
-            if state.tiered_end >= files[-1].max_offset:
-                continue  # They may have been merged with others since.
+        with table.view(fresh=True) as snapshot:
+            assert snapshot is not None, "a table that was claimed is there"
+            ends = {
+                each: tiered_end(snapshot, topic_id, each)
+                for each in loaded
+                if loaded_mark(topic_id, each) not in snapshot.txns
+            }
+        for partition, end in ends.items():
+            if end >= 0:
+                raise StorageError(
+                    f"offsets up to {end} of partition {partition} are in the table, and not from its bulk "
+                    "load: a broker of an earlier version has led it; delete the topic"
+                )
             listed = self._store.list(f"{table.folder}/partition={partition}")
             there = {each.path: each.size for each in listed}
-            for each in files:
+            for each in loaded[partition]:
                 if there.get(each.path) != each.size:
                     raise StorageError(f"{each.path} of its bulk load is not in the lake")
 
-    def is_loaded(self, topic: str, topic_id: bytes) -> bool:
-        """Whether rows of the topic's bulk load are in the table, or were."""
+    def not_loaded(self, topic: str, topic_id: bytes, partitions: Collection[int]) -> list[int]:
+        """Those of the partitions that may lack what the topic's bulk load wrote for them."""
         with self._tables.get(topic).view(fresh=True) as snapshot:
-            return (
-                snapshot is not None
-                and snapshot.topic_id == topic_id
-                and loaded_mark(topic_id) in snapshot.txns
-            )
+            if snapshot is None or snapshot.topic_id != topic_id:
+                return list(partitions)
+            # One mark tells of all partitions that the load did not know.
+            counts = {
+                partition: count
+                for text, count in snapshot.txns.items()
+                if (partition := loaded_partition(text, topic_id)) is not None
+            }
+        least = min(counts.values(), default=None)
+        return [
+            each for each in partitions if each not in counts and (least is None or each < least)
+        ]
 
     def move_log_start(
         self, topic: str, topic_id: bytes, partition: int, *, leader_epoch: int, offset: int
@@ -253,9 +277,17 @@ class RemoteStorageManager:
                 # Until an operator has undone that: the caller asks again.
                 raise StorageError(str(conflict)) from conflict
 
-    def fence(self, topic: str, topic_id: bytes, leader_epochs: Mapping[int, int]) -> None:
+    def fence(
+        self,
+        topic: str,
+        topic_id: bytes,
+        leader_epochs: Mapping[int, int],
+        *,
+        loaded_count: int = 0,
+    ) -> None:
         """From now on refuse commits of earlier leader epochs to these partitions (number → epoch).
 
+        `loaded_count`: they have what a bulk load of so many partitions wrote; those without rows are marked, too.
         Raises StorageError, also where a later epoch is there; CommitError, ForeignTable.
         """
         shared = self._tables.get(topic)
@@ -264,9 +296,10 @@ class RemoteStorageManager:
         with shared.lock, shared.view(fresh=True) as snapshot:
             assert snapshot is not None, "a table that was claimed is there"
             parts = tuple(
-                PartitionIntent(partition=partition, leader_epoch=epoch)
+                PartitionIntent(partition=partition, leader_epoch=epoch, loaded_count=loaded_count)
                 for partition, epoch in leader_epochs.items()
                 if snapshot.leader_epoch(partition) != epoch
+                or (loaded_count and loaded_mark(topic_id, partition) not in snapshot.txns)
             )
             if not parts:
                 return
@@ -472,6 +505,7 @@ def _intent(shared: SharedTable, written: WrittenFiles) -> PartitionIntent:
         adds=tuple(each.add(shared.folder, partition, now_ms=now_ms) for each in written.files),
         leader_log_start=written.leader_log_start,
         undecodable_to=written.undecodable_to,
+        loaded_count=written.loaded_count,
         segments=tuple(described(each) for each in segments),
     )
 

@@ -115,6 +115,7 @@ def take_over(
     sources: Sequence[LogSegmentData],
     files: Sequence[WrittenFile],
     *,
+    loaded_count: int,
     begun_ms: int,
 ) -> WrittenFiles:
     """The files of a bulk load, one for each range; only the residue is written, with what a replica needs."""
@@ -129,7 +130,7 @@ def take_over(
         ),
         files=tuple(files),
         begun_ms=begun_ms,
-        is_load=True,
+        loaded_count=loaded_count,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from kafka_ds.sink.load_plan import LoadPlan, limits
 from kafka_ds.sink.options import LoadOptions, parse_sink_options
 from kafka_ds.topic.load import (
     BadLoad,
+    Load,
     LoadedFile,
     decode_load,
     encode_load,
@@ -114,10 +116,16 @@ def test_rows_that_would_go_at_once_are_known(
 
 def test_the_list_says_what_was_written() -> None:
     files = [file(1, 5, 9), file(0, 0, 3), file(1, 0, 2)]
-    assert decode_load(encode_load("t", files), "t") == {
-        0: (files[1],),
-        1: (files[2], files[0]),
-    }
+    assert decode_load(encode_load("t", 3, files), "t") == Load(
+        partition_count=3, files={0: (files[1],), 1: (files[2], files[0])}
+    )
+
+
+NUMBERS = [each.name for each in fields(LoadedFile)]
+
+
+def _with(name: str, wrong: Any) -> bytes:
+    return encode_load("t", 1, [replace(file(0, 0, 5), **{name: wrong})])
 
 
 @pytest.mark.parametrize(
@@ -125,10 +133,14 @@ def test_the_list_says_what_was_written() -> None:
     [
         (b"{", "cannot be read"),
         (b'{"topic":"t"}', "cannot be read"),
-        (b'{"topic":"t","files":[{"partition":0}]}', "cannot be read"),
-        (encode_load("u", []), "was written for topic u"),
-        (encode_load("t", [file(0, 0, 5), file(0, 5, 9)]), "offset 5 twice"),
-        (encode_load("t", [file(0, 3, 2)]), "without rows"),
+        (b'{"topic":"t","files":[]}', "cannot be read"),
+        (b'{"topic":"t","partitions":1,"files":[{"partition":0}]}', "cannot be read"),
+        (b'{"topic":"t","partitions":1,"files":[3]}', "cannot be read"),
+        *((_with(name, wrong), "cannot be read") for name in NUMBERS for wrong in (-1, "1", None)),
+        (encode_load("u", 1, []), "was written for topic u"),
+        (encode_load("t", 1, [file(0, 0, 5), file(0, 5, 9)]), "offset 5 twice"),
+        (encode_load("t", 1, [file(0, 3, 2)]), "without rows"),
+        (encode_load("t", 1, [file(1, 0, 5)]), "has 1 partitions, and files of 1"),
     ],
 )
 def test_what_is_no_list_is_refused(data: bytes, said: str) -> None:
@@ -178,7 +190,7 @@ def test_tasks_share_a_partitions_offsets_without_gap(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         files = [each for found in pool.map(task, range(16)) for each in found]
     assert len(files) == 48
-    for partition, mine in decode_load(encode_load("t", files), "t").items():
+    for partition, mine in decode_load(encode_load("t", 2, files), "t").files.items():
         ends = [each.max_offset + 1 for each in mine]
         assert [each.min_offset for each in mine] == [0, *ends[:-1]], partition
         assert ends[-1] == 3 * sum(n + 1 for n in range(16) if n % 2 == partition)

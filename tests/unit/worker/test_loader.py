@@ -1,0 +1,156 @@
+"""Bulk loads, as the worker of a leader commits them: what is there already, what is lost, and whose it is."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from broker.worker.copier import Copier
+from broker.worker.delta.segments import WrittenFiles
+from broker.worker.delta.storage import RemoteStorageManager
+from broker.worker.errors import StorageError
+from broker.worker.loader import Loader
+from broker.worker.metadata.remote_log import RemoteLogMetadataManager
+from kafka_ds.process.crash_points import CrashPoints
+from kafka_ds.process.system import new_uuid
+from kafka_ds.sink.columns import check_columns
+from kafka_ds.sink.load_files import LoadWriter
+from kafka_ds.sink.load_plan import LoadPlan
+from kafka_ds.topic.lake import open_lake
+from kafka_ds.topic.load import encode_load, load_file
+from kafka_ds.topic.names import topic_table
+from kafka_ds.topic.remote_log_segment import RemoteLogSegment
+from tests.fakes.settings import tier_settings
+from tests.fakes.store import begin_lake
+
+TOPIC, TOPIC_ID, OTHER_ID = "t", bytes(range(16)), bytes(range(1, 17))
+LOAD = "A" * 21 + "w"
+PARTITIONS = 3
+PLAN = LoadPlan(
+    load=LOAD,
+    topic=TOPIC,
+    lake="",
+    partition_count=PARTITIONS,
+    is_compacted=False,
+    uses_log_append_time=False,
+    max_message_bytes=1 << 20,
+    oldest_ms=0,
+    newest_ms=1 << 53,
+    oldest_by="",
+    keys_decide=True,
+    batch_bytes=1 << 14,
+)
+
+
+class Worker:
+    """What a leader's worker loads with."""
+
+    def __init__(self, lake: Path) -> None:
+        begin_lake(lake)
+        self.store = open_lake(str(lake), is_there=True)
+        settings = tier_settings(lake_uri=str(lake))
+        self.storage = RemoteStorageManager(self.store, settings, CrashPoints())
+        metadata = RemoteLogMetadataManager(self.store, settings, CrashPoints())
+        copier = Copier(
+            self.storage, metadata, node_id=1, crash_points=CrashPoints(), new_id=new_uuid
+        )
+        self.loader = Loader(self.store, self.storage, copier)
+
+    def lead(self, *partitions: int, topic_id: bytes = TOPIC_ID) -> list[int]:
+        """Begin to lead, as the service does; returns where those partitions end then."""
+        epochs = dict.fromkeys(partitions, 0)
+        count = self.loader.load(TOPIC, topic_id, epochs, LOAD)
+        self.storage.fence(TOPIC, topic_id, epochs, loaded_count=count)
+        return [
+            each.tiered_end + 1 for each in self.storage.states(TOPIC, topic_id, list(partitions))
+        ]
+
+
+def write(worker: Worker, *partitions: int) -> None:
+    """A load with ten rows in each of these partitions, up to its list."""
+    writer = LoadWriter(
+        worker.store,
+        PLAN,
+        check_columns({"value": "string", "partition": "int"}, TOPIC),
+        describe=str,
+    )
+    for each in partitions:
+        writer.add(
+            pa.record_batch({"value": ["x"] * 10, "partition": pa.array([each] * 10, pa.int32())})
+        )
+    worker.store.put_durable(load_file(LOAD), encode_load(TOPIC, PARTITIONS, writer.finish()))
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Worker:
+    return Worker(tmp_path / "lake")
+
+
+# -- the list is lost -----------------------------------------------------------------------------
+
+
+def test_one_leaders_commit_says_nothing_of_anothers_partitions(worker: Worker) -> None:
+    write(worker, 0, 1)
+    assert worker.lead(0) == [10]
+    worker.store.delete(load_file(LOAD))
+    assert worker.lead(0) == [10]
+    for mine in ((1,), (2,), (0, 1)):
+        with pytest.raises(StorageError, match="is not in the lake"):
+            worker.lead(*mine)
+
+
+def test_what_was_loaded_needs_no_list(worker: Worker) -> None:
+    """Nor does a partition without rows, nor one that was added later."""
+    write(worker, 0)
+    assert worker.lead(0, 1, 2) == [10, 0, 0]
+    worker.store.delete(load_file(LOAD))
+    assert worker.lead(0, 1, 2) == [10, 0, 0]
+    assert worker.lead(PARTITIONS, PARTITIONS + 1) == [0, 0]
+    with pytest.raises(StorageError, match="is not in the lake"):
+        worker.lead(0, topic_id=OTHER_ID)
+
+
+def test_a_partition_that_drops_out_of_the_commit_is_not_marked(worker: Worker) -> None:
+    write(worker, 0, 1)
+    worker.storage.fence(TOPIC, TOPIC_ID, {1: 9})
+    with pytest.raises(StorageError, match="leader epoch 9"):
+        worker.lead(0, 1)
+    assert worker.storage.not_loaded(TOPIC, TOPIC_ID, [0, 1]) == [1]
+
+
+# -- a broker that knows no loads -------------------------------------------------------------------
+
+
+def test_records_in_place_of_the_load_are_an_error(worker: Worker) -> None:
+    write(worker, 0, 1)
+    worker.storage.fence(TOPIC, TOPIC_ID, {0: 0})
+    segment = RemoteLogSegment(
+        topic=TOPIC,
+        topic_id=TOPIC_ID,
+        partition=0,
+        start_offset=0,
+        end_offset=4,
+        leader_epochs=((0, 0),),
+        leader_epoch=0,
+        size_bytes=9,
+        lake_bytes=9,
+        row_count=5,
+        max_timestamp_ms=1,
+    )
+    worker.storage.commit(
+        TOPIC, TOPIC_ID, [WrittenFiles(segments=(segment,), files=(), begun_ms=0)]
+    )
+    with pytest.raises(StorageError, match="up to 4 of partition 0 .* not from its bulk load"):
+        worker.lead(0)
+    assert worker.lead(1) == [10]
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+def test_a_file_that_is_lost_is_named(worker: Worker) -> None:
+    write(worker, 0)
+    (entry,) = worker.store.list(f"{topic_table(TOPIC)}/partition=0")
+    worker.store.delete(entry.path)
+    with pytest.raises(StorageError, match="of its bulk load is not in the lake"):
+        worker.lead(0)
