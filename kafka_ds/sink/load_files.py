@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -95,7 +96,9 @@ class LoadWriter:
                 now_ms=now_ms,
                 describe=self._describe,
             ):
-                self._check(of_topic.records, of_topic.rows)
+                if self._plan.uses_log_append_time:
+                    of_topic = replace(of_topic, records=_at(now_ms, of_topic.records))
+                self._check(of_topic.records, of_topic.rows, now_ms)
                 for partition, rows, _ in by_partition(
                     of_topic,
                     self._target,
@@ -103,12 +106,14 @@ class LoadWriter:
                     batch_bytes=self._plan.batch_bytes,
                     describe=self._describe,
                 ):
+                    # A slice would keep all rows of the chunk, long after those of other partitions were written.
+                    rows = pa.concat_batches([rows])
                     self._waiting.setdefault(partition, []).append(rows)
                     size = self._waiting_bytes.get(partition, 0) + rows.nbytes
                     self._waiting_bytes[partition] = size
             self._row_count += part.num_rows
 
-    def _check(self, records: pa.RecordBatch, rows: NDArray[np.int64]) -> None:
+    def _check(self, records: pa.RecordBatch, rows: NDArray[np.int64], now_ms: int) -> None:
         """What a broker would refuse, or delete at once."""
         plan = self._plan
 
@@ -128,8 +133,6 @@ class LoadWriter:
                 pc.greater(sizes, plan.max_message_bytes),
                 f"key and value are more than max.message.bytes={plan.max_message_bytes} of the topic",
             )
-        if plan.uses_log_append_time:
-            return
         times = records.column("timestamp").cast(pa.int64())
         bounds = pc.min_max(times).as_py()
         if bounds["min"] < plan.oldest_ms * 1_000:
@@ -138,9 +141,10 @@ class LoadWriter:
                 f"column 'timestamp' is older than {plan.oldest_by} of the topic; set it by option "
                 f"'topic.{plan.oldest_by.partition('=')[0]}'",
             )
-        if bounds["max"] > plan.newest_ms * 1_000:
+        newest_ms = max(plan.newest_ms, now_ms)  # A job may take longer than a time may lie ahead.
+        if bounds["max"] > newest_ms * 1_000:
             refuse(
-                pc.greater(times, plan.newest_ms * 1_000),
+                pc.greater(times, newest_ms * 1_000),
                 "column 'timestamp' is further in the future than message.timestamp.after.max.ms of the topic allows",
             )
 
@@ -252,6 +256,13 @@ class _Offsets:
 
 def _same(value: int, count: int, kind: pa.DataType) -> pa.Array:
     return pa.repeat(pa.scalar(value, kind), count)
+
+
+def _at(now_ms: int, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows with the time that a broker would give them."""
+    now = pa.scalar(now_ms * 1_000, pa.int64()).cast(TIMESTAMP_TYPE)
+    place = rows.schema.get_field_index("timestamp")
+    return rows.set_column(place, "timestamp", pa.repeat(now, rows.num_rows))
 
 
 def _in_milliseconds(timestamps: pa.Array) -> pa.Array:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
@@ -151,24 +153,31 @@ def test_what_is_no_list_is_refused(data: bytes, said: str) -> None:
 # -- offsets ----------------------------------------------------------------------------------------
 
 
-def writer(store: Any, partitions: int = 2) -> LoadWriter:
+def writer(
+    store: Any,
+    partitions: int = 2,
+    *,
+    columns: Mapping[str, str] | None = None,
+    uses_log_append_time: bool = False,
+    oldest_ms: int = 0,
+    newest_ms: int = 1 << 53,
+) -> LoadWriter:
+    columns = columns or {"value": "string", "partition": "int"}
     plan = LoadPlan(
         load=LOAD,
         topic="t",
         lake="",
         partition_count=partitions,
         is_compacted=False,
-        uses_log_append_time=False,
+        uses_log_append_time=uses_log_append_time,
         max_message_bytes=1 << 20,
-        oldest_ms=0,
-        newest_ms=1 << 53,
+        oldest_ms=oldest_ms,
+        newest_ms=newest_ms,
         oldest_by="",
         keys_decide=True,
         batch_bytes=1 << 14,
     )
-    return LoadWriter(
-        store, plan, check_columns({"value": "string", "partition": "int"}, "t"), describe=str
-    )
+    return LoadWriter(store, plan, check_columns(columns, "t"), describe=str)
 
 
 def rows(count: int, partition: int) -> pa.RecordBatch:
@@ -222,3 +231,48 @@ def test_who_holds_much_writes_the_partition_that_has_most(
     mine.add(rows(200, 1))
     assert [each.name for each in (tmp_path / "topics/t").iterdir()] == ["partition=1"]
     assert [(each.partition, each.rows) for each in mine.finish()] == [(1, 200), (0, 10)]
+
+
+def test_rows_that_wait_hold_no_memory_of_those_that_were_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One row in a thousand is another partition's: alone it would keep its whole chunk."""
+    monkeypatch.setattr("kafka_ds.sink.load_files.CHUNK_BYTES", 1)
+    monkeypatch.setattr("kafka_ds.sink.load_files.WAITING_BYTES_MAX", 3 << 20)
+    mine = writer(LocalStore(str(tmp_path)), 5)
+    before = pa.total_allocated_bytes()
+    for _ in range(20):
+        mine.add(
+            pa.record_batch(
+                {
+                    "value": ["x" * 1_000] * 1_004,
+                    "partition": pa.array([0] * 1_000 + [1, 2, 3, 4], pa.int32()),
+                }
+            )
+        )
+    assert pa.total_allocated_bytes() - before < 5 << 20
+    assert sum(each.rows for each in mine.finish()) == 20 * 1_004
+
+
+# -- the topic's own time ---------------------------------------------------------------------------
+
+
+def test_a_topic_with_the_brokers_time_has_none_of_the_rows(tmp_path: Path) -> None:
+    mine = writer(
+        LocalStore(str(tmp_path)),
+        columns={"value": "string", "timestamp": "timestamp"},
+        uses_log_append_time=True,
+        oldest_ms=NOW_MS,
+    )
+    begun_ms = time.time_ns() // 1_000_000
+    times = pa.array([1_000_000, 4_000_000_000_000_000, None], pa.timestamp("us", "UTC"))
+    mine.add(pa.record_batch({"value": ["a", "b", "c"], "timestamp": times}))
+    for each in mine.finish():
+        assert begun_ms <= each.min_timestamp_ms <= each.max_timestamp_ms
+        assert each.max_timestamp_ms <= time.time_ns() // 1_000_000
+
+
+def test_a_row_gets_the_time_of_a_task_however_late_it_is(tmp_path: Path) -> None:
+    mine = writer(LocalStore(str(tmp_path)), newest_ms=NOW_MS)
+    mine.add(rows(1, 0))
+    assert len(mine.finish()) == 1
