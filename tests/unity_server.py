@@ -37,12 +37,16 @@ class UnityServer:
         self.tokens: set[str | None] = set()
         """Headers that came with requests."""
         self.redirects_to = ""
+        self.refuses = ""
+        """Bodies with this in them."""
         self.url = ""
 
     def answer(self, method: str, path: str, query: dict[str, str], body: Any) -> Answer:
         kind, _, name = path.partition("/")
         if method == "POST":
             self.bodies.append((kind, body))
+            if self.refuses and self.refuses in json.dumps(body):
+                return _refused(400, self.refuses.strip('"'))
         match method, kind, bool(name):
             case "GET", ("schemas" | "tables"), True:
                 found = getattr(self, kind).get(name)

@@ -1,7 +1,8 @@
 """Shell: keeps the tables of a lake's topics registered in a catalog.
 
 Rules of this file: a topic leaves the catalog if the brokers do not name it and its table is not there, or says that
-it is deleted: a client that may not see a topic, or a lake, forgets nothing. One table that is refused stops no other.
+it is deleted: a client that may not see a topic, or a lake, forgets nothing. A typed table leaves with its folder, too.
+One table that is refused stops no other.
 """
 
 from __future__ import annotations
@@ -73,7 +74,6 @@ class Registrar:
         self._catalog = catalog
         self._topics = topics
         self._prefix = prefix
-        self._logs: dict[str, DeltaLog] = {}
         self._known: dict[str, _Known] = {}
 
     def sync(self) -> tuple[dict[str, str], dict[str, str]]:
@@ -90,7 +90,7 @@ class Registrar:
             for step in steps(wanted, self._catalog.tables(schema), self._lake):
                 name = f"{schema}.{step.name}"
                 try:
-                    if step.act == "drop" and not self._is_gone(step.topic, topics):
+                    if step.act == "drop" and not self._is_dropped(kind, step, topics):
                         continue
                     self._take(schema, step)
                     done[name] = step.act
@@ -144,18 +144,34 @@ class Registrar:
             )
         return list(found.values())
 
+    def _is_dropped(self, kind: str, step: CatalogStep, topics: Collection[str]) -> bool:
+        """Whether a registration goes: with its topic, or with its typed table."""
+        if self._is_gone(step.topic, topics):
+            return True
+        folders = [
+            each for each in (step.topic, step.topic + ERRORS) if catalog_name(each) == step.name
+        ]
+        return (
+            kind == TYPED_TABLES
+            and self._is_lake_there()
+            and not any(self._table(f"{kind}/{each}") for each in folders)
+        )
+
+    def _is_lake_there(self) -> bool:
+        return any(self._store.folders(kind) for kind in (TOPICS, TYPED_TABLES))
+
     def _is_gone(self, topic: str, topics: Collection[str]) -> bool:
         if topic in topics:
             return False
-        if not any(self._store.folders(kind) for kind in (TOPICS, TYPED_TABLES)):
-            return False  # The lake itself is not there.
+        if not self._is_lake_there():
+            return False
         table = self._table(f"{TOPICS}/{topic}")
         return table is None or table.is_deleted
 
     def _table(self, folder: str) -> _Known | None:
         """The table in a folder, which is read again where it has a new version; None where there is none."""
-        log = self._logs.setdefault(folder, DeltaLog(self._store, folder))
-        version = log.latest_version()
+        # A log that knows a version does not see that its table went, or was made anew.
+        version = DeltaLog(self._store, folder).latest_version()
         if version < 0:
             return None
         known = self._known.get(folder)

@@ -53,8 +53,29 @@ class UnityCatalog:
 
     def create(self, schema: str, table: LakeTable) -> None:
         """Register an external table."""
+        self._ask("POST", "tables", self._told(schema, table))
+
+    def replace(self, schema: str, table: LakeTable) -> None:
+        """Register it anew; as it was if that is refused."""
+        former = self._ask("GET", self._path(schema, table.name)) or {}
+        self.drop(schema, table.name)
+        try:
+            self.create(schema, table)
+        except CatalogError:
+            told = self._told(schema, table)
+            self._ask("POST", "tables", {name: former[name] for name in told if name in former})
+            raise
+
+    def drop(self, schema: str, name: str) -> None:
+        """Forget a table; its files stay."""
+        self._ask("DELETE", self._path(schema, name))
+
+    def close(self) -> None:
+        """Each request has a connection of its own."""
+
+    def _told(self, schema: str, table: LakeTable) -> dict[str, Any]:
         columns = [_described(at, each) for at, each in enumerate(table.columns)]
-        told = {
+        return {
             "name": table.name,
             "catalog_name": self._catalog,
             "schema_name": schema,
@@ -65,19 +86,9 @@ class UnityCatalog:
             "comment": table.comment,
             "properties": table.properties,
         }
-        self._ask("POST", "tables", told)
 
-    def replace(self, schema: str, table: LakeTable) -> None:
-        """Register it anew."""
-        self.drop(schema, table.name)
-        self.create(schema, table)
-
-    def drop(self, schema: str, name: str) -> None:
-        """Forget a table; its files stay."""
-        self._ask("DELETE", f"tables/{quote(f'{self._catalog}.{schema}.{name}')}")
-
-    def close(self) -> None:
-        """Each request has a connection of its own."""
+    def _path(self, schema: str, name: str) -> str:
+        return f"tables/{quote(f'{self._catalog}.{schema}.{name}')}"
 
     def _listed(self, schema: str) -> Iterator[dict[str, Any]]:
         asked = {"catalog_name": self._catalog, "schema_name": schema}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -120,6 +121,39 @@ def test_a_catalog_is_in_step_with_topics(address, tmp_path, request):
     )
     assert DeltaTable(typed).to_pyarrow_table().num_rows == 3
     registrar.close()
+
+
+def test_a_typed_table_that_is_removed_or_made_anew_is_noticed(address, tmp_path, request):
+    prefix = prefix_of(request)
+    for name in ("a", "orders", "orders__errors"):
+        for _ in range(2):
+            write_deltalake(tmp_path / "tables" / name, pa.table({"n": [1]}), mode="append")
+    catalog = catalog_at(address)
+    registrar = Registrar(
+        LocalStore(str(tmp_path)), str(tmp_path), catalog, lambda: {"a", "orders"}, prefix=prefix
+    )
+    assert len(registrar.sync()[0]) == 3
+    shutil.rmtree(tmp_path / "tables" / "orders__errors")
+    shutil.rmtree(tmp_path / "tables" / "a")
+    write_deltalake(tmp_path / "tables" / "a", pa.table({"m": [1]}))
+    assert registrar.sync() == (
+        {f"{prefix}_tables.a": "replace", f"{prefix}_tables.orders__errors": "drop"},
+        {},
+    )
+    registrar.close()
+
+
+def test_what_unity_refuses_to_replace_stays_as_it_was(unity, tmp_path, monkeypatch):
+    folder = tmp_path / "tables" / "orders"
+    write_deltalake(folder, pa.table({"n": [1]}))
+    store = LocalStore(str(tmp_path))
+    registrar = Registrar(store, str(tmp_path), catalog_at(unity.url), lambda: {"orders"})
+    registrar.sync()
+    before = dict(unity.tables)
+    write_deltalake(folder, pa.table({"n": [1], "odd": [1]}), mode="append", schema_mode="merge")
+    unity.refuses = '"odd"'
+    assert registrar.sync() == ({}, {"kafka_tables.orders": f"{unity.url}: 400 odd"})
+    assert unity.tables == before
 
 
 def test_tables_of_others_are_left_as_they_are(address, tmp_path, request):
