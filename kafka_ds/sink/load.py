@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import TaskContext
@@ -22,7 +24,14 @@ from kafka_ds.client.admin import Admin
 from kafka_ds.client.cluster import Cluster
 from kafka_ds.delta.store.store import Store, UnsupportedStore
 from kafka_ds.delta.store.uri import open_store
-from kafka_ds.errors import BrokerTimeout, LoadUnfinished, OptionError, UnsupportedByBroker
+from kafka_ds.errors import (
+    BrokerTimeout,
+    ClientError,
+    LoadUnfinished,
+    OptionError,
+    TopicGone,
+    UnsupportedByBroker,
+)
 from kafka_ds.process.system import new_uuid
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.offsets import LATEST
@@ -75,6 +84,13 @@ def load_sink(options: SinkOptions, wanted: LoadOptions, columns: SinkColumns) -
             )
         except KafkaError as error:
             raise _refusal(topic, error) from None
+        try:
+            # The last step needs it, when everything is written.
+            Admin(cluster).describe_topics([topic])
+        except KafkaError as error:
+            raise OptionError(
+                f"option 'load': the user may not ask for the offsets of topic {topic} (DESCRIBE): {error}"
+            ) from None
     _open(lake)
     if new.partition_count < 0:
         raise OptionError(
@@ -130,11 +146,13 @@ class LoadSink(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Have the topic made, and wait until its leaders have what was loaded.
 
-        Raises KafkaError where it cannot be made (any more), LoadUnfinished where that is unknown.
+        Raises OptionError where it cannot be made (any more), LoadUnfinished where that is unknown.
         """
         answer_at_once()
         files = [file for each in messages if isinstance(each, LoadMessage) for file in each.files]
         store, load = _open(self.plan.lake), self.plan.load
+        self._check_retention(files)
+        self._check_files(store, files)
         listed = encode_load(self.plan.topic, self.plan.partition_count, files)
         decode_load(
             listed, self.plan.topic
@@ -155,6 +173,32 @@ class LoadSink(DataSourceArrowWriter):
         self._clean_up(store, set())
         settle()
 
+    def _check_retention(self, files: Sequence[LoadedFile]) -> None:
+        """Refuse what the leaders would begin to delete at once."""
+        kept, sizes = self.plan.retention_bytes, Counter[int]()
+        for file in files:
+            sizes[file.partition] += file.log_bytes
+        largest = max(sizes.values(), default=0)
+        if 0 <= kept < largest:
+            raise OptionError(
+                f"option 'load': a partition of topic {self.plan.topic} would have about {largest} bytes, more than "
+                f"its retention.bytes={kept}; set it by option 'topic.retention.bytes'"
+            )
+
+    def _check_files(self, store: Store, files: Sequence[LoadedFile]) -> None:
+        """See what the tasks wrote: a path of one machine is another folder on each."""
+        table, load = topic_table(self.plan.topic), self.plan.load
+        for _, mine in groupby(sorted(files, key=_partition), _partition):
+            wanted = {f"{table}/{file.path(load)}": file.size for file in mine}
+            listed = store.list(next(iter(wanted)).rpartition("/")[0])
+            there = {each.path: each.size for each in listed}
+            for path, size in wanted.items():
+                if there.get(path) != size:
+                    raise OptionError(
+                        f"option 'lake': {self.plan.lake} is not one place for the driver and all executors: a task "
+                        f"wrote {path}, and the driver does not find it there"
+                    )
+
     def _create(self, cluster: Cluster, store: Store, *, has_rows: bool) -> None:
         plan, wanted = self.plan, self._wanted
         # Without rows there is nothing that leaders would have to find.
@@ -166,20 +210,27 @@ class LoadSink(DataSourceArrowWriter):
                 replication_factor=wanted.replication_factor,
                 configs={**wanted.settings, **load},
             )
-        except BrokerTimeout as error:
-            raise LoadUnfinished(
-                f"whether topic {plan.topic} was created is unknown: {error}. If it is there, it has the rows or gets "
-                f"them; if not, the files of load {plan.load} in the lake are of no use"
-            ) from error
         except KafkaError as error:
+            if error.code == ErrorCode.UNKNOWN_SERVER_ERROR:
+                raise self._unknown(error) from error
             # The answer to the first try may have been lost.
-            is_ours = (
-                error.code == ErrorCode.TOPIC_ALREADY_EXISTS
-                and cluster.topic_setting(plan.topic, LOAD_SETTING) == plan.load
-            )
-            if not is_ours:
+            if error.code != ErrorCode.TOPIC_ALREADY_EXISTS or not self._is_ours(cluster):
                 store.delete(load_file(plan.load))
                 raise _refusal(plan.topic, error) from None
+        except ClientError as error:
+            raise self._unknown(error) from error
+
+    def _is_ours(self, cluster: Cluster) -> bool:
+        try:
+            return cluster.topic_setting(self.plan.topic, LOAD_SETTING) == self.plan.load
+        except (ClientError, KafkaError) as error:
+            raise self._unknown(error) from error
+
+    def _unknown(self, error: Exception) -> LoadUnfinished:
+        return LoadUnfinished(
+            f"whether topic {self.plan.topic} was created is unknown: {error}. If it is there, it has the rows or gets "
+            f"them; if not, the files of load {self.plan.load} in the lake are of no use"
+        )
 
     def _wait(self, cluster: Cluster, files: list[LoadedFile]) -> None:
         """Until each partition ends where its last file does, or behind that."""
@@ -187,10 +238,11 @@ class LoadSink(DataSourceArrowWriter):
         asked = [TopicPartition(topic, each) for each in range(self.plan.partition_count)]
         for tries_left in reversed(range(LEADERS_ASKED_MAX)):
             try:
+                cluster.partition_count(topic)  # Not each broker knows at once that it is there.
                 answers = cluster.offsets(dict.fromkeys(asked, LATEST), read_committed=False)
                 break
-            except BrokerTimeout as error:
-                if not tries_left:
+            except (ClientError, KafkaError) as error:
+                if not tries_left or not isinstance(error, BrokerTimeout | TopicGone):
                     raise LoadUnfinished(
                         f"topic {topic} was created, and its leaders have yet to commit its rows: {error}. Their logs "
                         "say what they wait for; nothing is to be loaded again"
@@ -216,6 +268,10 @@ class LoadSink(DataSourceArrowWriter):
                         store.delete(entry.path)
             for entry in store.list(load_folder(load)):
                 store.delete(entry.path)
+
+
+def _partition(file: LoadedFile) -> int:
+    return file.partition
 
 
 def _open(lake: str) -> Store:

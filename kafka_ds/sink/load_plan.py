@@ -29,6 +29,8 @@ class LoadPlan:
     newest_ms: int
     oldest_by: str
     """The setting that says so."""
+    retention_bytes: int
+    """What a partition may have before its oldest records are deleted; -1: any number."""
     keys_decide: bool
     batch_bytes: int
     """So much of rows without keys goes to one partition, one after the other."""
@@ -53,5 +55,6 @@ def limits(settings: Mapping[str, str | None], now_ms: int) -> dict[str, Any]:
         "max_message_bytes": number("max.message.bytes"),
         "oldest_ms": oldest,
         "oldest_by": oldest_by,
+        "retention_bytes": number("retention.bytes") if "delete" in policy else -1,
         "newest_ms": min(now_ms + number("message.timestamp.after.max.ms"), NEVER_MS),
     }

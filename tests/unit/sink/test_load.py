@@ -174,6 +174,7 @@ def writer(
         oldest_ms=oldest_ms,
         newest_ms=newest_ms,
         oldest_by="",
+        retention_bytes=-1,
         keys_decide=True,
         batch_bytes=1 << 14,
     )
@@ -276,3 +277,13 @@ def test_a_row_gets_the_time_of_a_task_however_late_it_is(tmp_path: Path) -> Non
     mine = writer(LocalStore(str(tmp_path)), newest_ms=NOW_MS)
     mine.add(rows(1, 0))
     assert len(mine.finish()) == 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "kept"), [("delete", 9), ("compact,delete", 9), ("compact", -1)]
+)
+def test_only_topics_that_delete_have_a_size(policy: str, kept: int) -> None:
+    assert (
+        limits({"cleanup.policy": policy, "retention.bytes": "9"}, NOW_MS)["retention_bytes"]
+        == kept
+    )

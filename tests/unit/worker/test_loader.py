@@ -37,6 +37,7 @@ PLAN = LoadPlan(
     oldest_ms=0,
     newest_ms=1 << 53,
     oldest_by="",
+    retention_bytes=-1,
     keys_decide=True,
     batch_bytes=1 << 14,
 )
