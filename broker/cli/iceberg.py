@@ -57,7 +57,9 @@ def sync(
     """
     if find_spec("pyiceberg") is None:
         raise Mistake("Iceberg needs PyIceberg: install kafka-ds with its extra `iceberg`")
+    from kafka_ds.delta.store.store import UnsupportedStore
     from kafka_ds.delta.store.uri import open_store
+    from kafka_ds.errors import OptionError
     from kafka_ds.iceberg.mirrors import Mirrors
 
     where = lake or target.resolved().lake
@@ -65,7 +67,11 @@ def sync(
         with target.admin() as admin:
             where = target.lake_of(admin)
     try:
-        mirrors = Mirrors(open_store(where), topics, catalog)
-    except ValueError as problem:
-        raise Mistake(f"--catalog {catalog}: {problem}") from None
+        store = open_store(where)
+    except (UnsupportedStore, ValueError) as problem:
+        raise Mistake(f"--lake {where}: {problem}") from None
+    try:
+        mirrors = Mirrors(store, topics, catalog)
+    except OptionError as problem:
+        raise Mistake(f"--{problem}") from None
     keep(mirrors.sync, once=once, interval_s=interval)

@@ -32,8 +32,8 @@ from kafka_ds.client.admin import Admin
 from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.settings import parse_settings
 from kafka_ds.delta.log import DeltaLog
-from kafka_ds.delta.store.store import Store
-from kafka_ds.delta.store.uri import open_store
+from kafka_ds.delta.store.store import Store, UnsupportedStore
+from kafka_ds.delta.store.uri import check_there, open_store
 from kafka_ds.errors import OptionError
 from kafka_ds.topic.names import ERRORS, TOPICS, TYPED_TABLES, topic_id_of
 
@@ -76,18 +76,24 @@ class Registrar:
         self._prefix = prefix
         self._known: dict[str, _Known] = {}
 
-    def sync(self) -> tuple[dict[str, str], dict[str, str]]:
+    def sync(
+        self, is_ended: Callable[[], bool] = lambda: False
+    ) -> tuple[dict[str, str], dict[str, str]]:
         """What was done with tables, and why others are not as they should be.
 
-        Raises CatalogError where the catalog does not answer, and KafkaDsError where no broker does.
+        `is_ended` is asked between tables. Raises CatalogError where the catalog does not answer, KafkaDsError where
+        no broker does, and OSError where the lake does not, or is not there.
         """
+        check_there(self._store)
         done: dict[str, str] = {}
         failed: dict[str, str] = {}
         topics = set(self._topics())
         for kind in (TOPICS, TYPED_TABLES):
             schema = f"{self._prefix}_{kind}"
-            wanted = self._wanted(kind, topics, failed)
+            wanted = self._wanted(kind, topics, failed, is_ended)
             for step in steps(wanted, self._catalog.tables(schema), self._lake):
+                if is_ended():
+                    break
                 name = f"{schema}.{step.name}"
                 try:
                     if step.act == "drop" and not self._is_dropped(kind, step, topics):
@@ -116,10 +122,16 @@ class Registrar:
             raise CatalogError("somebody else's table has this name: it is left as it is")
 
     def _wanted(
-        self, kind: str, topics: Collection[str], failed: dict[str, str]
+        self,
+        kind: str,
+        topics: Collection[str],
+        failed: dict[str, str],
+        is_ended: Callable[[], bool],
     ) -> list[LakeTable]:
         found: dict[str, LakeTable] = {}
         for folder in sorted(self._store.folders(kind)):
+            if is_ended():
+                break
             is_errors = kind == TYPED_TABLES and folder.endswith(ERRORS)
             topic = folder.removesuffix(ERRORS) if is_errors else folder
             try:
@@ -205,7 +217,11 @@ def registrar_at(
             described = Admin(cluster).describe_topics()
         return {name for name, topic in described.items() if not topic.is_internal}
 
-    return Registrar(open_store(lake), lake, catalog_at(address), topics, prefix=prefix)
+    try:
+        store = open_store(lake)
+    except (UnsupportedStore, ValueError) as problem:
+        raise OptionError(f"lake {lake}: {problem}") from None
+    return Registrar(store, lake, catalog_at(address), topics, prefix=prefix)
 
 
 def catalog_at(address: str) -> Catalog:

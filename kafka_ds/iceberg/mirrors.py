@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from pyiceberg.catalog import Catalog, load_catalog
 
 from kafka_ds.delta.store.store import Store
+from kafka_ds.delta.store.uri import check_there
+from kafka_ds.errors import OptionError
 from kafka_ds.iceberg.mirror import Mirror
 from kafka_ds.topic.names import ERRORS, TOPICS, TYPED_TABLES
 
@@ -18,14 +20,20 @@ class Mirrors:
     """All of them, or those of some topics."""
 
     def __init__(self, store: Store, topics: Collection[str] = (), catalog: str = "") -> None:
-        """`catalog`: one of PyIceberg's configuration. Raises ValueError where that has none of the name."""
+        """`catalog`: one of PyIceberg's configuration. Raises OptionError where it cannot be opened."""
         self._store = store
         self._topics = set(topics)
-        self._catalog: Catalog | None = load_catalog(catalog) if catalog else None
+        self._catalog = _opened(catalog) if catalog else None
         self._mirrors: dict[str, Mirror] = {}
 
-    def sync(self) -> tuple[dict[str, str], dict[str, str]]:
-        """Take each to the newest version of its Delta table; those that moved, and why others did not."""
+    def sync(
+        self, is_ended: Callable[[], bool] = lambda: False
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        """Take each to the newest version of its Delta table; those that moved, and why others did not.
+
+        `is_ended` is asked between tables. Raises OSError where the lake does not answer, or is not there.
+        """
+        check_there(self._store)
         moved: dict[str, str] = {}
         failed: dict[str, str] = {}
         folders = self._folders()
@@ -33,6 +41,8 @@ class Mirrors:
             failed[topic] = "it has no table"
             log.error("%s: it has no table", topic)
         for folder in folders:
+            if is_ended():
+                break
             try:
                 version = self._mirror(folder).sync()
             except Exception as problem:
@@ -62,3 +72,12 @@ class Mirrors:
     def _topic_of(self, folder: str) -> str:
         kind, _, name = folder.partition("/")
         return name.removesuffix(ERRORS) if kind == TYPED_TABLES else name
+
+
+def _opened(name: str) -> Catalog:
+    try:
+        return load_catalog(name)
+    except Exception as problem:
+        # A catalog's, of any class: one that is away, or whose library is not there.
+        text = " ".join(str(problem).split()) or repr(problem)
+        raise OptionError(f"catalog {name}: {text}") from problem

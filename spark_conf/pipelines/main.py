@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from kafka_ds.errors import OptionError
 from spark_conf import jars, s3a
 from spark_conf.pipelines.beside import Beside, beside_at
 from spark_conf.session import session
@@ -133,6 +134,10 @@ def main() -> int:
     asked = parser.parse_args()
     options = dict(each.partition("=")[::2] for each in asked.option)
     options["kafka.bootstrap.servers"] = asked.bootstrap_server
+    try:
+        beside = beside_at(asked.lake, options, iceberg=asked.iceberg, catalog=asked.catalog)
+    except OptionError as problem:
+        parser.error(str(problem))
     failed = run(
         options,
         asked.lake,
@@ -140,7 +145,7 @@ def main() -> int:
         interval_s=asked.interval,
         master=MASTER,
         registry_url=asked.schema_registry,
-        beside=beside_at(asked.lake, options, iceberg=asked.iceberg, catalog=asked.catalog),
+        beside=beside,
     )
     return 1 if failed else 0
 

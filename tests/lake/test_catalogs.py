@@ -179,6 +179,7 @@ def test_tables_of_others_are_left_as_they_are(address, tmp_path, request):
 
 def test_a_catalog_that_is_away_or_refuses_is_told_in_a_line(tmp_path, unity, monkeypatch):
     store = LocalStore(str(tmp_path))
+    write_deltalake(tmp_path / "tables" / "orders", pa.table({"n": [1]}))
     for address in ("thrift://127.0.0.1:1", "unity+http://127.0.0.1:1/main"):
         registrar = Registrar(store, str(tmp_path), catalog_at(address), set)
         with pytest.raises(CatalogError, match="127.0.0.1:1"):

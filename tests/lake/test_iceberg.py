@@ -570,6 +570,25 @@ def test_the_command_says_what_it_did(lake, table, tmp_path):
     assert "--catalog nowhere: URI missing" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "words", [["iceberg", "sync"], ["catalog", "sync", "unity+http://127.0.0.1:1/main"]]
+)
+def test_a_lake_that_is_not_there_is_a_mistake(tmp_path, words, monkeypatch):
+    for lake, text in ((f"{tmp_path}/nowhere", "there is no lake"), ("gs://b", "lake gs://b: ")):
+        done = CliRunner().invoke(
+            program, [*words, "--once", "--lake", lake, "--bootstrap-server", "127.0.0.1:1"]
+        )
+        assert done.exit_code != 0
+        assert text in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_it_ends_between_tables(tmp_path, lake):
+    for name in "abc":
+        write_deltalake(tmp_path / "tables" / name, pa.table({"n": [1]}))
+    answers = iter([False, True])
+    assert Mirrors(lake).sync(lambda: next(answers)) == ({"tables/a": "version 0"}, {})
+
+
 def test_a_search_for_erased_records_passes_over_it(lake, table):
     fill(table, 2)
     mark(table, [0])

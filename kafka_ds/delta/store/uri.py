@@ -72,6 +72,12 @@ def open_for_reading(uri: str, fsspec: str = "") -> Store:
     return open_store(uri)
 
 
+def check_there(store: Store) -> None:
+    """Raises FileNotFoundError where there is nothing at a lake's address, as one that is misspelled."""
+    if not store.folders(""):
+        raise FileNotFoundError(f"{store.uri('')}: there is no lake")
+
+
 def probe(
     store: Store,
     *,

@@ -3,25 +3,42 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pytest
 
 from kafka_ds.errors import OptionError
+from spark_conf.pipelines import main
 from spark_conf.pipelines.beside import Beside, beside_at
+
+IsEnded = Callable[[], bool]
+Done = tuple[dict[str, str], dict[str, str]]
 
 
 def test_one_that_fails_stops_no_other() -> None:
-    def away() -> tuple[dict[str, str], dict[str, str]]:
+    class Panic(BaseException):
+        """As those of Rust's libraries are."""
+
+    def away(_: IsEnded) -> Done:
         raise RuntimeError("nobody thought of this")
 
-    beside = Beside({"a": away, "b": lambda: ({"done": 1}, {"refused": "why"})})
-    assert beside.run_once() == ["a", "refused"]
+    def panics(_: IsEnded) -> Done:
+        raise Panic
+
+    beside = Beside({"a": away, "p": panics, "b": lambda _: ({"done": "1"}, {"refused": "why"})})
+    assert beside.run_once() == ["a", "p", "refused"]
+
+    def interrupted(_: IsEnded) -> Done:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Beside({"a": interrupted}).run_once()
 
 
 def test_it_goes_on_until_the_tables_end() -> None:
     rounds = threading.Semaphore(0)
 
-    def sync() -> tuple[dict[str, str], dict[str, str]]:
+    def sync(_: IsEnded) -> Done:
         rounds.release()
         return {}, {}
 
@@ -30,6 +47,38 @@ def test_it_goes_on_until_the_tables_end() -> None:
     while rounds.acquire(blocking=False):
         pass
     assert not rounds.acquire(timeout=0.05)
+
+
+def test_it_ends_at_the_table_that_it_is_at() -> None:
+    begun, release = threading.Event(), threading.Event()
+    said: list[bool] = []
+
+    def sync(is_ended: IsEnded) -> Done:
+        begun.set()
+        release.wait(10)
+        said.append(is_ended())
+        return {}, {}
+
+    other: list[IsEnded] = []
+    beside = Beside({"a": sync, "b": lambda each: (other.append(each), ({}, {}))[1]})
+    with beside.running(stop_s=0.01):
+        assert begun.wait(10)
+    # It did not wait for the table that hangs.
+    (thread,) = (each for each in threading.enumerate() if each.name == "beside")
+    release.set()
+    thread.join(10)
+    assert (said, other) == ([True], [])
+
+
+def test_mistakes_are_told_by_argparse(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for lake, catalog in (("lake", "glue://x"), ("gs://bucket", "")):
+        words = ["--bootstrap-server", "b:1", "--lake", lake, "--iceberg", "--catalog", catalog]
+        monkeypatch.setattr("sys.argv", ["main.py", *words])
+        with pytest.raises(SystemExit):
+            main.main()
+        assert f"error: {'catalog' if catalog else 'lake'} " in capsys.readouterr().err
 
 
 def test_an_address_of_no_catalog_is_refused(tmp_path: object) -> None:
