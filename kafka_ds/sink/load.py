@@ -41,7 +41,7 @@ from kafka_ds.sink.columns import SinkColumns, describe_rows
 from kafka_ds.sink.load_plan import LoadPlan, limits
 from kafka_ds.sink.options import LoadOptions, SinkOptions
 from kafka_ds.spark_process import acknowledge, answer_at_once, settle
-from kafka_ds.topic.load import LoadedFile, decode_load, encode_load, load_file, load_folder
+from kafka_ds.topic.load import LoadedFile, decode_load, encode_load, forget_load, load_file
 from kafka_ds.topic.names import CLUSTER_MARK, topic_table
 
 if TYPE_CHECKING:
@@ -266,8 +266,7 @@ class LoadSink(DataSourceArrowWriter):
                 for entry in store.list(folder):
                     if load in entry.path and entry.path.removeprefix(f"{table}/") not in kept:
                         store.delete(entry.path)
-            for entry in store.list(load_folder(load)):
-                store.delete(entry.path)
+            forget_load(store, load)
 
 
 def _partition(file: LoadedFile) -> int:

@@ -1,4 +1,4 @@
-"""Pure: what a bulk load leaves in the lake for the brokers: which files it wrote, with which offsets.
+"""Shell: what a bulk load leaves in the lake for the brokers: which files it wrote, with which offsets.
 
 A load writes a topic's files before there is the topic. What it wrote is listed in one object, which the topic's
 setting `lake.load` names; the leaders commit what is listed (docs/decisions/0028-bulk-load.md).
@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
+from kafka_ds.delta.store.store import Store
 from kafka_ds.topic.names import LOADS, data_file
 
 # Of the rows: the leader that commits them is the first that the topic has.
@@ -50,6 +51,11 @@ def load_folder(load: str) -> str:
 def load_file(load: str) -> str:
     """The object that lists what a load wrote: there, the topic may be made; and as long as it is, nothing goes."""
     return f"{load_folder(load)}/files.json"
+
+
+def owner_file(load: str) -> str:
+    """The object that holds the id of the topic that has the load, once a leader has seen it."""
+    return f"{load_folder(load)}/topic"
 
 
 def offsets_folder(load: str) -> str:
@@ -115,6 +121,16 @@ def decode_load(data: bytes, topic: str) -> Load:
         partition_count=partition_count,
         files={partition: tuple(mine) for partition, mine in found.items()},
     )
+
+
+def forget_load(store: Store, load: str) -> None:
+    """Remove what a bulk load needed beside its topic's files. Raises OSError.
+
+    The list goes first: without it nobody can load, so nobody needs to know whose load it was.
+    """
+    store.delete(load_file(load))
+    for entry in store.list(load_folder(load)):
+        store.delete(entry.path)
 
 
 def _number(told: object) -> int:

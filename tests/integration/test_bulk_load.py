@@ -375,6 +375,7 @@ def test_a_list_that_is_lost_keeps_its_topic_from_being_empty(tmp_path: Path) ->
 def test_a_file_that_is_lost_is_named_and_nothing_is_begun(
     broker: BrokerProcess, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    loaded(broker, f"{topic}-before")  # So there is a table of events.
     sink = sink_of(broker, topic)
     messages = tasks(sink)
     lost = messages[0].files[0]

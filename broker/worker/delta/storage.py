@@ -8,7 +8,7 @@ that table.
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 
 from broker.worker.cache.disk_cache import DiskCache
@@ -56,7 +56,8 @@ from kafka_ds.topic.commit_rules import (
     objection,
 )
 from kafka_ds.topic.files.parquet import FileReader, WrittenFile
-from kafka_ds.topic.names import deleted_mark, loaded_mark, loaded_partition
+from kafka_ds.topic.load import forget_load, owner_file
+from kafka_ds.topic.names import LOADS, deleted_mark, loaded_mark, loaded_partition
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment
 
 log = logging.getLogger(__name__)
@@ -472,6 +473,10 @@ class RemoteStorageManager:
         # VACUUM skips it; what was listed before the id was cleared is all of this topic.
         for entry in residue:
             self._store.delete(entry.path)
+        for load in self._store.folders(LOADS):
+            with suppress(FileNotFoundError):
+                if self._store.read(owner_file(load)) == uuid_text(topic_id).encode():
+                    forget_load(self._store, load)
         self.reader.forget(topic, topic_id)
         self.aux_state.forget(topic)
         self._tables.forget(topic)

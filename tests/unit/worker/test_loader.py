@@ -55,10 +55,12 @@ class Worker:
         copier = Copier(
             self.storage, metadata, node_id=1, crash_points=CrashPoints(), new_id=new_uuid
         )
-        self.loader = Loader(self.store, self.storage, copier)
+        self.now_s = 0.0
+        self.loader = Loader(self.store, self.storage, copier, monotonic=lambda: self.now_s)
 
     def lead(self, *partitions: int, topic_id: bytes = TOPIC_ID) -> list[int]:
         """Begin to lead, as the service does; returns where those partitions end then."""
+        self.now_s += 3_600
         epochs = dict.fromkeys(partitions, 0)
         count = self.loader.load(TOPIC, topic_id, epochs, LOAD)
         self.storage.fence(TOPIC, topic_id, epochs, loaded_count=count)
@@ -155,3 +157,67 @@ def test_a_file_that_is_lost_is_named(worker: Worker) -> None:
     worker.store.delete(entry.path)
     with pytest.raises(StorageError, match="of its bulk load is not in the lake"):
         worker.lead(0)
+
+
+def test_what_is_missing_is_looked_for_less_and_less_often(worker: Worker) -> None:
+    write(worker, 0)
+    (entry,) = worker.store.list(f"{topic_table(TOPIC)}/partition=0")
+    data = worker.store.read(entry.path)
+    worker.store.delete(entry.path)
+    looked: list[float] = []
+    read = worker.store.read
+
+    def counted(path: str) -> bytes:
+        if path == load_file(LOAD):
+            looked.append(worker.now_s)
+        return read(path)
+
+    worker.store.read = counted  # type: ignore[method-assign]
+    for _ in range(100):
+        with pytest.raises(StorageError, match="of its bulk load is not in the lake"):
+            worker.loader.load(TOPIC, TOPIC_ID, {0: 0}, LOAD)
+        worker.now_s += 1
+    assert looked == [0, 1, 3, 7, 15, 31, 63, 95]
+    worker.store.put_durable(entry.path, data)
+    assert worker.lead(0) == [10]
+
+
+# -- whose it is ------------------------------------------------------------------------------------
+
+
+def test_a_copied_setting_is_an_error(worker: Worker) -> None:
+    write(worker, 0)
+    assert worker.lead(0) == [10]
+    with pytest.raises(StorageError, match=r"lake\.load was copied; delete the topic"):
+        worker.lead(0, topic_id=OTHER_ID)
+    assert worker.lead(0) == [10]
+
+
+def test_what_was_deleted_does_not_come_back(worker: Worker) -> None:
+    write(worker, 0)
+    assert worker.lead(0) == [10]
+    worker.storage.delete_topic(TOPIC, TOPIC_ID)
+    assert not worker.store.list("_loads")
+    with pytest.raises(StorageError, match="is not in the lake"):
+        worker.lead(0, topic_id=OTHER_ID)
+    assert not worker.store.list("_loads")
+
+
+def test_a_load_whose_topic_is_deleted_meanwhile_gets_no_other(worker: Worker) -> None:
+    write(worker, 0)
+    assert worker.lead(0) == [10]
+    data = worker.store.read(load_file(LOAD))
+    worker.storage.delete_topic(TOPIC, TOPIC_ID)
+    read = worker.store.read
+    worker.store.read = lambda path: (  # type: ignore[method-assign]
+        data if path == load_file(LOAD) else read(path)
+    )
+    with pytest.raises(StorageError, match="is not in the lake"):
+        worker.lead(0, topic_id=OTHER_ID)
+    assert not worker.store.list("_loads")
+
+
+def test_another_load_stays_when_a_topic_goes(worker: Worker) -> None:
+    write(worker, 0)
+    worker.storage.delete_topic("u", OTHER_ID)
+    assert worker.lead(0) == [10]
