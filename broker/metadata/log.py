@@ -30,10 +30,10 @@ from kafka_ds.delta.store.store import Store
 from kafka_ds.delta.table import DeltaTable
 from kafka_ds.process.settings import ConfigError
 from kafka_ds.topic import metadata_table as table
+from kafka_ds.topic.lake import EVENTS_KEY
 from kafka_ds.topic.metadata_table import MetadataPosition
 from kafka_ds.topic.names import CLUSTER_METADATA
 
-EVENTS_KEY = "events"
 OPERATION = "APPEND METADATA RECORDS"
 SNAPSHOT_INTERVAL = 100
 

@@ -41,6 +41,7 @@ from kafka_ds.sink.columns import SinkColumns, describe_rows
 from kafka_ds.sink.load_plan import LoadPlan, limits
 from kafka_ds.sink.options import LoadOptions, SinkOptions
 from kafka_ds.spark_process import acknowledge, answer_at_once, settle
+from kafka_ds.topic.lake import cluster_of
 from kafka_ds.topic.load import LoadedFile, decode_load, encode_load, forget_load, load_file
 from kafka_ds.topic.names import CLUSTER_MARK, topic_table
 
@@ -91,7 +92,12 @@ def load_sink(options: SinkOptions, wanted: LoadOptions, columns: SinkColumns) -
             raise OptionError(
                 f"option 'load': the user may not ask for the offsets of topic {topic} (DESCRIBE): {error}"
             ) from None
-    _open(lake)
+        asked = Admin(cluster).describe_cluster().cluster_id
+    there = cluster_of(_open(lake))
+    if there not in (None, asked):
+        raise OptionError(
+            f"option 'lake': {lake} belongs to cluster {there}, the brokers to cluster {asked}"
+        )
     if new.partition_count < 0:
         raise OptionError(
             f"option 'load': the user may not know the settings of topic {topic} (DESCRIBE_CONFIGS)"

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from kafka_ds.delta.actions import ours_of
+from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.store.store import Store
 from kafka_ds.delta.store.uri import open_store
-from kafka_ds.topic.names import CLUSTER_MARK, CREDENTIALS
+from kafka_ds.topic.names import CLUSTER_MARK, CLUSTER_METADATA, CREDENTIALS
+
+# Of the cluster's metadata: the events of a commit, and the first of them all, with which each snapshot begins, too.
+EVENTS_KEY = "events"
+_CREATED, _SNAPSHOT = "ClusterCreated", "Snapshot"
 
 
 def open_lake(uri: str, *, is_there: bool) -> Store:
@@ -14,3 +20,18 @@ def open_lake(uri: str, *, is_there: bool) -> Store:
     """
     mark = CLUSTER_MARK if is_there else None
     return open_store(uri, mark=mark, later_mark=CLUSTER_MARK, private_folder=CREDENTIALS)
+
+
+def cluster_of(store: Store) -> str | None:
+    """The id of the cluster that the lake belongs to; None if its log does not say. Raises OSError."""
+    log = DeltaLog(store, CLUSTER_METADATA)
+    for version in range(log.latest_version(), -1, -1):
+        actions = log.read_version(version)
+        if actions is None:
+            return None
+        for event in (ours_of(actions) or {}).get(EVENTS_KEY, ()):
+            if event["type"] == _SNAPSHOT:
+                event = event["events"][0]
+            if event["type"] == _CREATED:
+                return str(event["cluster_id"])
+    return None

@@ -10,8 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from kafka_ds.client.admin import TopicPreview
+from broker.metadata.events import ControllerChange
+from broker.metadata.log import SNAPSHOT_INTERVAL, MetadataLog
+from kafka_ds.client.admin import ClusterDescription, TopicPreview
 from kafka_ds.client.cluster import OffsetAnswer
+from kafka_ds.delta.store.uri import open_store
 from kafka_ds.errors import BrokerTimeout, LoadUnfinished, NobodyListens, OptionError, TopicGone
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.sink.columns import check_columns
@@ -66,6 +69,9 @@ class Brokers:
             self.created += 1
             self.create()
         return TopicPreview(partition_count=1, settings={})
+
+    def describe_cluster(self) -> ClusterDescription:
+        return ClusterDescription(cluster_id="mine", controller_id=1, brokers=[])
 
     def describe_topics(self, _: list[str]) -> Any:
         return self.describe()
@@ -200,6 +206,28 @@ def test_who_could_not_ask_for_the_end_is_told_at_once(lake: Path, brokers: Brok
     brokers.describe = refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     given = options(lake)
     with pytest.raises(OptionError, match=r"topic t \(DESCRIBE\)"):
+        load_sink(given, given.load, COLUMNS)
+
+
+def test_the_lake_of_another_cluster_is_refused(
+    lake: Path, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preview = TopicPreview(partition_count=1, settings={"max.message.bytes": "9"})
+    monkeypatch.setattr(brokers, "create_topic", lambda *_, **__: preview)
+    given = options(lake)
+    assert load_sink(given, given.load, COLUMNS).plan.topic == "t"  # Nobody knows whose it is.
+    log = MetadataLog(open_store(str(lake)))
+    image = log.load()
+    for cluster_id in ("theirs", "mine"):
+        log.found(cluster_id)  # The first stays.
+        image = log.load()
+        with pytest.raises(OptionError, match="belongs to cluster theirs, the brokers to .* mine"):
+            load_sink(given, given.load, COLUMNS)
+    for epoch in range(1, SNAPSHOT_INTERVAL + 2):
+        log.commit(log.begin([ControllerChange(controller_id=1, controller_epoch=epoch)], image))
+        image = log.load()
+    assert log.last_snapshot_version > 0
+    with pytest.raises(OptionError, match="belongs to cluster theirs"):
         load_sink(given, given.load, COLUMNS)
 
 
