@@ -5,6 +5,7 @@ Engines take a table's columns from its Delta log; those in the metastore are fo
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -24,6 +25,9 @@ from thrift.Thrift import TException
 from thrift.transport import TSocket, TTransport
 
 from kafka_ds.catalogs.tables import PROVIDER, CatalogError, LakeTable
+
+# It logs with a traceback what is raised as well, and told in a line.
+logging.getLogger("thrift.transport").setLevel(logging.CRITICAL)
 
 Result = TypeVar("Result")
 TIMEOUT_MS: Final = 20_000

@@ -69,7 +69,7 @@ def test_a_topic_is_created_described_altered_and_deleted(kafka_ds: CommandLine)
         (("topic", "alter", "nowhere", "--partitions", "2"), "there is no topic nowhere"),
         (("topic", "alter", "nowhere"), "nothing to change"),
         (("tail", "nowhere"), "there is no topic nowhere"),
-        (("tail", "nowhere", "--from", "yesterday"), "'yesterday' is no position"),
+        (("tail", "nowhere", "--from", "yesterday"), "'yesterday' is not a position"),
         (("group", "describe", "nobody"), "there is no group nobody"),
         (("group", "delete", "nobody"), "there is no group nobody"),
         (("group", "reset", "nobody", "--to", "end"), "say which --topic"),
@@ -339,7 +339,7 @@ def test_tls_and_sasl_by_a_properties_file(tmp_path: Path) -> None:
         assert found[0]["value"] == "x"
         properties.write_text("\n".join(lines).replace(PASSWORD, "wrong"))
         told = kafka_ds.run("topic", "list", *secure).complaint
-        assert "does not let us in by sasl.jaas.config" in told
+        assert "refuses the login by sasl.jaas.config" in told
         assert "wrong" not in told
         properties.write_text("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\n")
         told = kafka_ds.run("topic", "list", *secure).complaint
