@@ -174,6 +174,7 @@ class Demonstration:
         """Until the table has every record."""
         deadline = time.monotonic() + TIERED_SECONDS
         done = 0
+        note("the first time on a machine the broker compiles its loops: up to half a minute")
         with progress("moving to the lake", self._records) as advance:
             while done < self._records:
                 if time.monotonic() > deadline:

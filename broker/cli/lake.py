@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _UNKNOWN_TABLE: Final = re.compile(
     r'Catalog Error: Table with name "?(.+?)"? does not exist(?:!| because)'
 )
+_BARE_OFFSET: Final = re.compile(r'(?<!["\w])offset(?!["\w])')
 _ADDRESS: Final = re.compile(r"'([a-z][a-z0-9+.-]*)://")
 # What makes a statement one about all tables.
 _LISTING: Final = ("show", "information_schema", "duckdb_tables", "duckdb_views", "sqlite_master")
@@ -130,6 +131,18 @@ class Lake:
         return snapshot
 
 
+def _why_unknown(name: str) -> str:
+    """DuckDB would propose one of its own tables."""
+    from spark_conf.system_views import questions
+
+    if name in questions():
+        return f"view {name}: brokers have not written its table yet; offsets come every lake.offsets.interval.ms"
+    if name.startswith("typed."):
+        return f"no table is called {name}: `kafka-ds pipelines run` makes typed tables"
+    hint = "a new topic has a table once records were copied: see lake.max.lag.ms"
+    return f"no topic or view is called {name}: SHOW TABLES lists them ({hint})"
+
+
 def _rows(table: DeltaTable) -> Any:
     """A dataset; of a table with deletion vectors, which Arrow's datasets do not know, all rows in memory."""
     if "deletionVectors" not in (table.protocol().reader_features or ()):
@@ -164,6 +177,7 @@ class LakeQueries:
             "autoload_known_extensions": "false",
         }
         self._connection = duckdb.connect(config=offline)
+        self._text = ""
         # Topics of the statement that ran last whose tables have no rows.
         self.empty: list[str] = []
         self._schemes = {"file"}  # Whose addresses DuckDB can read and write.
@@ -183,6 +197,7 @@ class LakeQueries:
 
     def split(self, text: str) -> list[str]:
         """The statements of a text. Raises Mistake."""
+        self._text = text.lower()
         try:
             return [str(each.query) for each in self._connection.extract_statements(text)]
         except self._duckdb.Error as problem:
@@ -216,7 +231,7 @@ class LakeQueries:
         """Register what the statement names; a topic wins over a view of its name."""
         from kafka_ds.topic.names import topic_table
 
-        text = statement.lower()
+        self._text = text = statement.lower()
         self._open_file_systems(text)
         is_listing = any(word in text for word in _LISTING)
         topics = self._lake.topics()
@@ -301,9 +316,7 @@ class LakeQueries:
         message = str(problem).partition("\n\nLINE ")[0]
         unknown = _UNKNOWN_TABLE.match(message)
         if unknown is not None:
-            # DuckDB would propose one of its own tables.
-            return Mistake(
-                f"no topic or view is called {unknown[1]}: SHOW TABLES lists them "
-                "(a topic has a table once its first records were copied)"
-            )
+            return Mistake(_why_unknown(unknown[1]))
+        if _BARE_OFFSET.search(self._text) and message.startswith("Parser Error"):
+            message += ' (OFFSET is a keyword: write "offset" in double quotes)'
         return Mistake(message)

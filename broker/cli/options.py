@@ -185,7 +185,8 @@ _NAME = re.compile(r"'?\bkafka\.([a-z][a-z.]+[a-z])'?")
 def plain(problem: object) -> str:
     """An error's text without Spark's words: a setting is called as in the properties file, a server by the option."""
     text = str(problem).replace(
-        "no broker of option 'kafka.bootstrap.servers' answers", "no broker answers"
+        "no broker of option 'kafka.bootstrap.servers' answers",
+        "no broker answers (start one with `kafka-ds broker`, or name one with --bootstrap-server)",
     )
     text = text.replace("option 'kafka.bootstrap.servers'", "--bootstrap-server")
     return _NAME.sub(r"\1", _OPTION.sub(r"\1", text)).replace("\n", " ")

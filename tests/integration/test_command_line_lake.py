@@ -99,10 +99,11 @@ def test_the_cluster_says_where_its_lake_is(kafka_ds: CommandLine) -> None:
     [
         (
             "SELECT * FROM typed.orders",
-            "no topic or view is called typed.orders: SHOW TABLES lists",
+            "no table is called typed.orders: `kafka-ds pipelines run`",
         ),
         ("SELECT * FROM nowhere", "no topic or view is called nowhere: SHOW TABLES lists them"),
         ("SELEC 1", "syntax error"),
+        ("SELECT offset FROM orders", 'write "offset" in double quotes'),
         ("SELECT nothing FROM orders", '"nothing" not found'),
     ],
 )
