@@ -151,11 +151,11 @@ def test_what_nobody_expected_of_one_topic_keeps_no_other_from_the_lake(
     def broken_at(step: str) -> None:
         able = getattr(RemoteStorageManager, step)
 
-        def fail_one(self: RemoteStorageManager, what: Any, *rest: Any) -> Any:
+        def fail_one(self: RemoteStorageManager, what: Any, *rest: Any, **named: Any) -> Any:
             first = what[0].segment if isinstance(what, list) else what
             if getattr(first, "topic", first) == "t1":
                 raise ValueError("of ours")
-            return able(self, what, *rest)
+            return able(self, what, *rest, **named)
 
         monkeypatch.setattr(RemoteStorageManager, step, fail_one)
 
