@@ -48,10 +48,7 @@ def sync(
     from kafka_ds.catalogs.registrar import registrar_at
     from kafka_ds.errors import OptionError
 
-    where = lake or target.resolved().lake
-    if where is None:
-        with target.admin() as admin:
-            where = target.lake_of(admin)
+    where = target.lake_uri(lake)
     try:
         registrar = registrar_at(address, where, target.client_options(), prefix=prefix)
     except OptionError as problem:

@@ -62,10 +62,7 @@ def sync(
     from kafka_ds.errors import OptionError
     from kafka_ds.iceberg.mirrors import Mirrors
 
-    where = lake or target.resolved().lake
-    if where is None:
-        with target.admin() as admin:
-            where = target.lake_of(admin)
+    where = target.lake_uri(lake)
     try:
         store = open_store(where)
     except (UnsupportedStore, ValueError) as problem:

@@ -135,6 +135,14 @@ class Target:
         with self.cluster() as cluster:
             yield Admin(cluster)
 
+    def lake_uri(self, given: str | None) -> str:
+        """The address of a lake: as given, else the cluster's; brokers are asked only then. Raises Mistake."""
+        known = given or self.resolved().lake
+        if known is not None:
+            return known
+        with self.admin() as admin:
+            return self.lake_of(admin)
+
     def lake_of(self, admin: Admin) -> str:
         """The address of the cluster's lake: as given, else the brokers' setting. Raises Mistake."""
         known = self.resolved().lake

@@ -85,10 +85,7 @@ def sql(
     if by_spark:
         _run_spark(target, statement, lake)
         return
-    where = lake or target.resolved().lake
-    if where is None:
-        with target.admin() as admin:
-            where = target.lake_of(admin)
+    where = target.lake_uri(lake)
     opened = Lake(where, fsspec_options(options))
     show = _show_json if as_json else _show_csv if as_csv else _show_table
     with closing(LakeQueries(opened)) as queries:

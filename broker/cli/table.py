@@ -43,10 +43,7 @@ def show(
       kafka-ds table show orders
       kafka-ds table show orders --lake data/lake --history 3 --files --json
     """
-    where = lake or target.resolved().lake
-    if where is None:
-        with target.admin() as admin:
-            where = target.lake_of(admin)
+    where = target.lake_uri(lake)
     found = Lake(where).topic(topic)
     files = _files(found)
     schema = [{"column": f.name, "type": _type_name(f.type)} for f in found.schema().fields]
