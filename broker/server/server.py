@@ -79,7 +79,7 @@ class Server:
                     endpoint.name, listener, self._config.socket_listen_backlog_size
                 )
             except OSError as error:
-                raise cannot_listen(_setting(endpoint), error) from None
+                raise cannot_listen(_setting(endpoint), listener.address, error) from None
         self.keys.watch()
 
     async def configure(self, config: BrokerConfig) -> None:
@@ -123,13 +123,18 @@ def bind(network: Network, host: str, port: int, setting: str) -> BoundListener:
     try:
         return network.bind(host or _ANY_HOST, port)
     except OSError as error:
-        raise cannot_listen(setting, error) from None
+        raise cannot_listen(setting, (host or _ANY_HOST, port), error) from None
 
 
-def cannot_listen(setting: str, error: OSError) -> ConfigError:
+def cannot_listen(setting: str, address: tuple[str, int], error: OSError) -> ConfigError:
     """The one line for a port that cannot be had."""
     if error.errno == errno.EADDRINUSE:
-        return ConfigError(f"{setting}: the port is in use")
+        host, port = address
+        name = setting.partition("=")[0]
+        return ConfigError(
+            f"{setting}: failed to bind to {host}:{port}: address already in use "
+            f"(set another port in {name}; `ss -ltnp 'sport = :{port}'` shows what listens there)"
+        )
     number = error.errno or 0  # a name that does not resolve has a number of another kind
     reason = os.strerror(number) if number in errno.errorcode else error.strerror or str(error)
     return ConfigError(f"{setting}: {reason.lower()}")

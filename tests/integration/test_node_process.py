@@ -287,7 +287,11 @@ def test_a_port_in_use_is_one_line_and_touches_nothing(
 ) -> None:
     listeners = f"listeners=PLAINTEXT://{shared.bootstrap}"
     line = the_line(run("--override", listeners, cwd=tmp_path))
-    assert line == f"{listeners}: the port is in use"
+    host, port = shared.bootstrap.split(":")
+    assert line == (
+        f"{listeners}: failed to bind to {host}:{port}: address already in use "
+        f"(set another port in listeners; `ss -ltnp 'sport = :{port}'` shows what listens there)"
+    )
     assert list(tmp_path.iterdir()) == []
 
 
