@@ -34,6 +34,7 @@ from broker.metadata.topic_names import (
     collision_key,
     why_illegal,
 )
+from kafka_ds.process.amounts import counted
 from kafka_ds.process.settings import ConfigError
 from kafka_ds.protocol.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
 from kafka_ds.protocol.types import NO_UUID, uuid_text
@@ -198,7 +199,7 @@ def join(found: FoundDirectory, image: MetadataImage, lake_uri: str) -> Adoption
     ]
     logs = _own_logs(found, drafted)
     drafted.lines.append(
-        f"cluster {image.cluster_id} was taken over already: {len(logs)} logs of this broker"
+        f"cluster {image.cluster_id} was taken over already: {counted(len(logs), 'log')} of this broker"
     )
     return AdoptionPlan(
         cluster_id=image.cluster_id,
@@ -418,14 +419,18 @@ def _sum_up(found: FoundDirectory, logs: Sequence[FoundLog], drafted: _Drafted) 
     cluster = found.cluster
     if cluster is not None:
         for what, count in cluster.left_behind.items():
-            lines.append(f"{what}: not taken over ({count} records)")
-        lines.append(f"{len(cluster.acls)} ACLs and {len(cluster.quotas)} quotas are taken over")
+            lines.append(f"{what}: not taken over ({counted(count, 'record')})")
+        lines.append(
+            f"{counted(len(cluster.acls), 'ACL')} and {counted(len(cluster.quotas), 'quota')} are taken over"
+        )
         others = sorted(_others(found, drafted.topics))
         if others:
             lines.append(
                 f"replicas are on brokers {_few(others)}, too: take their directories over with this same lake"
             )
-    lines.append(f"{len(drafted.topics)} topics, {len(logs)} logs of this broker")
+    lines.append(
+        f"{counted(len(drafted.topics), 'topic')}, {counted(len(logs), 'log')} of this broker"
+    )
 
 
 def _others(found: FoundDirectory, topics: Iterable[KafkaTopic]) -> set[int]:

@@ -11,6 +11,7 @@ import click
 
 from broker.cli.options import Mistake, Target, cluster_options, json_option, topic_of
 from broker.cli.output import note, print_json, print_rows, progress
+from kafka_ds.process.amounts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,7 +101,7 @@ def erase(
             "if it was killed, repeat it without --dry-run to finish it"
         )
     if account.is_proven and not is_undone:
-        note(f"no such record is in any of {account.files} files")
+        note(f"no such record is in any of {counted(account.files, 'file')}")
     elif is_undone or (dry_run and account.left):
         raise click.exceptions.Exit(1)
     else:
@@ -229,9 +230,9 @@ def _complaint(account: Account, *, is_compacted: bool) -> str:
         for each in account.left[:SHOWN_MAX]
     ]
     more = len(account.left) - len(reasons)
-    reasons += [f"and {more} files more"] if more > 0 else []
+    reasons += [f"and {counted(more, 'more file')}"] if more > 0 else []
     if account.unsearched:
-        reasons.append(f"{len(account.unsearched)} places were not searched")
+        reasons.append(f"not searched: {counted(len(account.unsearched), 'place')}")
     if is_compacted and any(each.kind == SEGMENTS for each in account.left):
         reasons.append(
             "from the logs of a compacted topic only compaction takes records: "

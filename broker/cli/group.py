@@ -9,6 +9,7 @@ import click
 from broker.cli.options import Mistake, Target, cluster_options, json_option
 from broker.cli.output import note, print_facts, print_json, print_rows
 from broker.cli.tail import offsets_at, parse_position
+from kafka_ds.process.amounts import counted
 
 if TYPE_CHECKING:
     from kafka_ds.client.admin import Admin, GroupDescription
@@ -165,7 +166,7 @@ def reset_group(
         found = admin.describe_group(name)
         if not found.is_empty:
             raise Mistake(
-                f"group {name} is {found.state} with {len(found.members)} members: stop them first"
+                f"group {name} is {found.state} with {counted(len(found.members), 'member')}: stop them first"
             )
         committed = admin.committed_offsets(name) if found.state != GONE else {}
         places = _places(cluster, topics, only, committed)

@@ -15,8 +15,9 @@ from typing import Any
 
 import click
 
+from kafka_ds.process.amounts import size_text
+
 SAID_EVERY_SECONDS = 10.0
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 NOTHING = "-"
 
 Row = Mapping[str, Any]
@@ -85,14 +86,7 @@ def cell(value: Any) -> str:
 
 def bytes_text(size: int | None) -> str:
     """A size for people."""
-    if size is None:
-        return NOTHING
-    amount = float(size)
-    for unit in _UNITS:
-        if amount < 1024 or unit == _UNITS[-1]:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    raise AssertionError("a unit for every size")
+    return NOTHING if size is None else size_text(size)
 
 
 def text_or_hex(data: bytes) -> str:

@@ -8,6 +8,7 @@ from types import ModuleType
 import click
 
 from broker.cli.options import Mistake, Target, cluster_options
+from kafka_ds.process.amounts import counted
 
 _lake_option = click.option(
     "--lake", metavar="DIR", help="lake.uri: a folder or s3://... Default: the cluster's."
@@ -125,4 +126,4 @@ def replay(target: Target, topic: str, lake: str | None, schema_registry: str, m
     count = main.replay(
         target.client_options(), where, topic, master=master, registry_url=schema_registry
     )
-    click.echo(f"{count} records of {topic} fit now")
+    click.echo(f"replayed into the typed table of {topic}: {counted(count, 'record')}")

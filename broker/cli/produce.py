@@ -20,6 +20,7 @@ import click
 
 from broker.cli.options import Mistake, Target, cluster_options, pairs
 from broker.cli.output import note, progress
+from kafka_ds.process.amounts import counted
 
 if TYPE_CHECKING:
     from kafka_ds.client.producer import Producer
@@ -159,7 +160,7 @@ class LineProducer:
                 partition=partition,
                 data=data,
                 record_count=len(records),
-                describe=lambda places: f"{len(list(places))} records",
+                describe=lambda places: counted(len(list(places)), "record"),
             )
         )
 
@@ -237,7 +238,7 @@ def produce(
         finally:
             producer.close()
     where = f"{topic}-{partition}" if partition is not None else topic
-    note(f"{count} {'record' if count == 1 else 'records'} produced to {where}")
+    note(f"{counted(count, 'record')} produced to {where}")
 
 
 def _pump(

@@ -23,6 +23,7 @@ import click
 from broker.cli.lake import Lake, LakeQueries
 from broker.cli.options import Mistake, Target, cluster_options
 from broker.cli.output import note, print_table, text_or_hex
+from kafka_ds.process.amounts import counted
 
 HISTORY_LINES_MAX = 2_000
 FIRST, MORE = "kafka-ds> ", "     ...> "
@@ -155,7 +156,9 @@ class Prompt:
     def run(self) -> None:
         """Until `.quit` or the end of input."""
         _load_history()
-        note(f"{self._lake.uri}: {len(self._lake.topics())} topics. `.help` helps, Ctrl-D leaves.")
+        note(
+            f"{self._lake.uri}: {counted(len(self._lake.topics()), 'topic')}. `.help` helps, Ctrl-D leaves."
+        )
         try:
             while (statement := _read_statement(input)) is not None:
                 if statement.lower() in (".quit", ".exit"):

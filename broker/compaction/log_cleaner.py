@@ -24,6 +24,7 @@ from broker.log.log import Log
 from broker.metrics.names import Sample
 from kafka_ds.ipc.child import ChildWorker, WorkerDied, WorkerFailed, WorkerLost
 from kafka_ds.ipc.request import Request, SendToWorker
+from kafka_ds.process.amounts import counted, size_text
 from kafka_ds.process.seams import Clock, Disk
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.records.batch import CorruptRecord
@@ -304,15 +305,17 @@ def _may_pass(error: Exception) -> bool:
 def _log_cleaned(dirty: Log, plan: Cleanable, outcome: Outcome) -> None:
     counters = outcome.counters
     log.info(
-        "Cleaned %s up to offset %d: %d of %d records and %d of %d bytes kept, %d dirty, %.1f s",
+        "Cleaned %s up to offset %d: %d of %s and %s of %s kept, %s dirty, %.1f s",
         dirty.name,
         outcome.end_offset,
         outcome.records_kept,
-        outcome.records_read,
-        counters.bytes_written,
-        counters.bytes_read,
-        plan.cleanable_bytes,
+        counted(outcome.records_read, "record"),
+        size_text(counters.bytes_written),
+        size_text(counters.bytes_read),
+        size_text(plan.cleanable_bytes),
         counters.seconds,
     )
     if outcome.without_key:
-        log.warning("%s: %d records without a key were dropped", dirty.name, outcome.without_key)
+        log.warning(
+            "%s: dropped without a key: %s", dirty.name, counted(outcome.without_key, "record")
+        )

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from kafka_ds.process.amounts import counted
 from kafka_ds.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -88,7 +89,10 @@ class Duties:
             _warn("leaders stay where they are", error)
             return
         if moved:
-            _LOGGER.info("moved the leaders of %d partitions back to the preferred replicas", moved)
+            _LOGGER.info(
+                "moved the leaders of %s back to the preferred replicas",
+                counted(moved, "partition"),
+            )
 
 
 def _warn(what: str, error: KafkaError) -> None:

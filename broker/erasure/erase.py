@@ -40,6 +40,7 @@ from broker.erasure.unsettled import Unsettled, check_spelling, check_topic_of, 
 from broker.erasure.wanted import WantedRecords, joined
 from kafka_ds.client.admin import Admin, LogDirectoryDescription, TopicDescription
 from kafka_ds.delta.log import DeltaLog
+from kafka_ds.process.amounts import counted
 from kafka_ds.protocol.messages.offsets import EARLIEST, EARLIEST_LOCAL, LATEST
 from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import uuid_from_text
@@ -362,7 +363,7 @@ class Erasure:
             if each.kind == RESIDUE_BATCHES and acts.rewrite_residue(
                 self._store, each.path, each.places
             ):
-                self._say(f"{each.path}: written without {each.records} records")
+                self._say(f"{each.path}: written without {counted(each.records, 'record')}")
                 acted = True
         rows = joined(each.places for each in found if each.kind == ROWS)
         hidden = {each.path for each in found if each.kind == HIDDEN}
@@ -374,7 +375,7 @@ class Erasure:
             rows = check_spelling(own, self._wanted, rows)
         if any(map(len, rows.values())):
             count = acts.delete_rows(self._store, folder, kind, rows)
-            self._say(f"{folder}: {count} rows deleted")
+            self._say(f"{folder}: {counted(count, 'row')} deleted")
             return acted or count > 0
         if hidden and acts.purge(self._store, folder, kind, hidden):
             self._say(f"{folder}: rewritten without rows that were deleted before")
@@ -388,7 +389,7 @@ class Erasure:
         for path in sorted(gone):
             self._store.delete(path)
         if gone:
-            self._say(f"{folder}: {len(gone)} files of older versions removed")
+            self._say(f"{folder}: removed {counted(len(gone), 'file')} of older versions")
         return bool(gone)
 
     # -- settings -------------------------------------------------------------------------------

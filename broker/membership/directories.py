@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from broker.metadata.events import LOST_DIRECTORY, Event, PartitionChanged, PartitionRegistration
 from broker.metadata.partition_change import directory_of
+from kafka_ds.process.amounts import counted
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import AssignReplicasToDirsRequest
 from kafka_ds.protocol.messages.brokers import (
@@ -151,7 +152,9 @@ class DirectoryAssignments:
             for key in wanted:
                 self._suspects.pop(key, None)
             return
-        _LOGGER.warning("AssignReplicasToDirs failed for %d replicas: %s", len(wanted), error.name)
+        _LOGGER.warning(
+            "AssignReplicasToDirs failed for %s: %s", counted(len(wanted), "replica"), error.name
+        )
         await asyncio.sleep(RETRY_SECONDS)
 
 

@@ -22,6 +22,7 @@ from broker.metadata.events import (
     TopicCreated,
     TopicDeleted,
 )
+from kafka_ds.process.amounts import counted
 from kafka_ds.protocol.messages.configs import GROUP_RESOURCE, TOPIC_RESOURCE
 
 # Text, and the fields that a structured log has beside it.
@@ -64,7 +65,7 @@ def _lines_of(events: Sequence[Event]) -> Iterator[Line]:
             case TopicCreated():
                 count = partitions[event.topic]
                 yield (
-                    f"topic {event.topic} was created with {count} partitions",
+                    f"topic {event.topic} was created with {counted(count, 'partition')}",
                     {"topic": event.topic, "partitions": count},
                 )
             case TopicDeleted():

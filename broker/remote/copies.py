@@ -39,6 +39,7 @@ from broker.worker.rpc import (
     Unavailable,
 )
 from kafka_ds.ipc.child import ChildWorker, WorkerFailed, WorkerLost
+from kafka_ds.process.amounts import counted, size_text
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.process.seams import Clock
 from kafka_ds.protocol.topic_partition import TopicIdPartition
@@ -426,13 +427,13 @@ class CopyLoop:
         if not done:
             return
         log.info(
-            "tiered %s: %d partitions, %d ranges, %d rows, %.1f MB of log into %.1f MB, %d ms",
+            "tiered %s: %s, %s, %s, %s of log into %s, %d ms",
             ", ".join(dict.fromkeys(each.segment.topic for each in sources)),
-            len(done),
-            sum(each.ranges for each in done),
-            sum(each.rows for each in done),
-            sum(each.log_bytes for each in done) / 1e6,
-            sum(each.lake_bytes for each in done) / 1e6,
+            counted(len(done), "partition"),
+            counted(sum(each.ranges for each in done), "range"),
+            counted(sum(each.rows for each in done), "row"),
+            size_text(sum(each.log_bytes for each in done)),
+            size_text(sum(each.lake_bytes for each in done)),
             answer.milliseconds,
         )
 

@@ -27,6 +27,7 @@ from broker.worker.rpc import (
 )
 from kafka_ds.ipc.backoff import Backoff
 from kafka_ds.ipc.child import ChildWorker, WorkerFailed, WorkerLost
+from kafka_ds.process.amounts import counted, size_text
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.process.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -259,12 +260,12 @@ class ExpirationLoop:
         led.lake_log_start = max(led.lake_log_start or 0, answer.log_start_offset)
         self._agree(led)
         log.info(
-            "Incremented log start offset of %s to %d due to %s: %d segments, %.1f MB of log expired",
+            "Incremented log start offset of %s to %d due to %s: %s, %s of log expired",
             led.name,
             led.log.log_start_offset,
             " and ".join(sorted(each.value for each in decision.reasons)),
-            decision.expired,
-            decision.expired_bytes / 1e6,
+            counted(decision.expired, "segment"),
+            size_text(decision.expired_bytes),
             extra={"topic": led.log.topic, "partition": led.log.partition},
         )
         return True

@@ -19,6 +19,7 @@ from broker.remote.partitions import Key, TieredPartition, place_of
 from broker.worker.rpc import GiveUp, Optimize, Optimized, TierSettings
 from kafka_ds.ipc.backoff import Backoff
 from kafka_ds.ipc.child import ChildWorker, WorkerFailed, WorkerLost
+from kafka_ds.process.amounts import counted, size_text
 from kafka_ds.process.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
@@ -221,13 +222,13 @@ class LayoutLoop:
             return
         self._metrics.laid_out(led.log.topic, count, done.files_before, done.bytes_before)
         log.info(
-            "optimized %s (%s): %d files (%.1f MB) -> %d files (%.1f MB), rows=%d expired=%d took=%d ms",
+            "optimized %s (%s): %s (%s) -> %s (%s), rows=%d expired=%d took=%d ms",
             led.name,
             ", ".join(sorted(done.reasons)),
-            done.files_before,
-            done.bytes_before / 1e6,
-            done.files_after,
-            done.bytes_after / 1e6,
+            counted(done.files_before, "file"),
+            size_text(done.bytes_before),
+            counted(done.files_after, "file"),
+            size_text(done.bytes_after),
             done.rows,
             done.expired_rows,
             done.milliseconds,

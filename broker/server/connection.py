@@ -24,6 +24,7 @@ from broker.server.connection_limits import ConnectionLimits, LimitSettings
 from broker.server.dispatch import Answer, Throttled, Unanswerable, Waiting
 from broker.transport.addresses import one_text
 from broker.transport.writes import write
+from kafka_ds.process.amounts import counted
 from kafka_ds.protocol.buffer_pool import BufferPool
 from kafka_ds.protocol.errors import MalformedFrame
 from kafka_ds.protocol.frame_assembler import FrameAssembler, FrameBuffer
@@ -165,7 +166,9 @@ class Connections:
             try:
                 await asyncio.wait_for(self._all_closed.wait(), DRAIN_SECONDS_MAX)
             except TimeoutError:
-                log.info("aborted %d connections that did not end in time", len(self._open))
+                log.info(
+                    "aborted %s that did not end in time", counted(len(self._open), "connection")
+                )
                 for connection in self:
                     connection.abort()
 

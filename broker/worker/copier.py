@@ -30,6 +30,7 @@ from broker.worker.rpc import (
     PartitionOutcome,
     TieredState,
 )
+from kafka_ds.process.amounts import counted
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.topic.files.parquet import WrittenFile
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegmentState
@@ -146,7 +147,9 @@ class Copier:
         # The newest first: it was begun because those before it had not won.
         self._settle_each(found.doubtful[::-1], self._settle_doubtful, found, failed)
         if found.finished:
-            log.info("rolled %d ranges forward to COPY_SEGMENT_FINISHED", len(found.finished))
+            log.info(
+                "rolled %s forward to COPY_SEGMENT_FINISHED", counted(len(found.finished), "range")
+            )
             self._crash_points.at("after_verify")
             self._metadata.update(found.finished)
             self._crash_points.at("after_finished")

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from kafka_ds.delta.checkpoint import is_torn
 from kafka_ds.delta.log import DeltaLog, LogClock
 from kafka_ds.delta.store.store import Store
+from kafka_ds.process.amounts import counted
 from kafka_ds.process.crash_points import CrashPoints
 
 log = logging.getLogger(__name__)
@@ -64,10 +65,10 @@ class TableMaintenance:
         self._crash_points.at("after_checkpoint")
         self._checkpoints[folder] = table.last_checkpoint() or 0
         log.info(
-            "%s: wrote the checkpoint of version %s, deleted %d expired log files",
+            "%s: wrote the checkpoint of version %s, deleted %s",
             folder,
             done.checkpoint_version,
-            done.log_files_deleted,
+            counted(done.log_files_deleted, "expired log file"),
         )
         self._checkpointed(folder)
 

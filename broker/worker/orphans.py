@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection
 from kafka_ds.delta.actions import DAY_MS
 from kafka_ds.delta.log import DeltaLog, LogClock
 from kafka_ds.delta.store.store import Store, StoreEntry
+from kafka_ds.process.amounts import counted
 from kafka_ds.topic.events import residue_of_segments
 from kafka_ds.topic.missing import missing_files_of
 from kafka_ds.topic.names import RESIDUE, TOPICS, start_of_residue
@@ -44,7 +45,7 @@ class Orphans:
         gone: list[str] = []
         while (folder := self._next()) is not None:
             found = self._vacuum(folder)
-            log.info("%s: deleted %d orphaned files", folder, len(found))
+            log.info("%s: deleted %s", folder, counted(len(found), "orphaned file"))
             gone += found
         return gone
 

@@ -162,4 +162,4 @@ def test_the_page_of_typed_tables_does_what_it_says(
     assert told == {NO_KEY: 5, not_json: 1, f"{not_json}; {NO_KEY}": 1}
     types(text)
     types(replay)
-    assert capsys.readouterr().out.endswith("1 records of orders fit now\n")
+    assert capsys.readouterr().out.endswith("replayed into the typed table of orders: 1 record\n")

@@ -16,6 +16,7 @@ from functools import partial
 
 from broker.log.directories.directory import LogDirectory, Offsets
 from broker.log.failures import LogDirectoryError, is_failure
+from kafka_ds.process.amounts import counted
 from kafka_ds.process.seams import Background, Disk
 from kafka_ds.process.system import new_uuid
 from kafka_ds.segments import names
@@ -213,4 +214,4 @@ def _failing_alone(directory: LogDirectory) -> Iterator[None]:
 def give_up(directory: LogDirectory, error: OSError, partitions: int = 0) -> None:
     """Take a directory offline, and log that."""
     directory.fail(error)
-    _LOGGER.error("Stopping serving %d logs in dir %s: %s", partitions, directory, error)
+    _LOGGER.error("Stopping serving %s in dir %s: %s", counted(partitions, "log"), directory, error)

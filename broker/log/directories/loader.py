@@ -20,6 +20,7 @@ from broker.log.config import LogConfig
 from broker.log.directories.directory import LogDirectory
 from broker.log.failures import DamagedLogError
 from broker.log.log import Log
+from kafka_ds.process.amounts import counted
 from kafka_ds.process.seams import Background, Clock, Disk
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.protocol.topic_partition import TopicPartition
@@ -83,7 +84,9 @@ class LogLoader:
             self._finish(futures, began_ms)
         for contents in found:
             if contents.logs and contents.failure is None:
-                _LOGGER.info("Loaded %d logs of %s", len(contents.logs), contents.directory)
+                _LOGGER.info(
+                    "Loaded %s of %s", counted(len(contents.logs), "log"), contents.directory
+                )
         return found
 
     def _pool(self, directories: int) -> Executor:
@@ -115,7 +118,7 @@ class LogLoader:
         self.remaining[directory.path] = len(folders)
         if folders:
             why = "" if directory.was_clean else ", recovering them: it was not left cleanly"
-            _LOGGER.info("Loading %d logs of %s%s", len(folders), directory, why)
+            _LOGGER.info("Loading %s of %s%s", counted(len(folders), "log"), directory, why)
         opening: Opening = {}
         for name, folder in folders.items():
             key = TopicPartition(folder.topic, folder.partition)

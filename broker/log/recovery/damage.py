@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from broker.log.segment.scan import ReadAt, headers
 from broker.log.segment.segment import Segment
+from kafka_ds.process.amounts import counted
 from kafka_ds.records.batch import HEADER, HEADER_BYTES, MAGIC, BatchHeader, crc_is_valid
 from kafka_ds.segments.index import RELATIVE_OFFSET_MAX
 
@@ -55,7 +56,7 @@ def log_truncation(
     offsets = (
         f"with offsets {offset} to {end_offset - 1}" if end_offset > offset else "no whole batch"
     )
-    behind = f", {segments_behind} later segments among them" if segments_behind else ""
+    behind = f", {counted(segments_behind, 'later segment')} among them" if segments_behind else ""
     _LOGGER.warning(
         "%s: Found invalid messages in log segment %s at byte offset %d: %s. "
         "Truncating to offset %d: %d bytes are dropped, %s%s",

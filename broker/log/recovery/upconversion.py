@@ -18,6 +18,7 @@ from broker.log.failures import DamagedLogError
 from broker.log.recovery.damage import Dropped, log_truncation
 from broker.log.recovery.leftovers import unlink_segment
 from broker.log.segment.scan import ReadAt
+from kafka_ds.process.amounts import counted
 from kafka_ds.process.seams import Disk, DiskFile
 from kafka_ds.records.batch import MAGIC_POSITION, read_header
 from kafka_ds.records.legacy import HEAD_BYTES, MAGICS, Upconverter, entry_bytes, is_message
@@ -260,10 +261,10 @@ def log_conversion(directory: str, converted: Sequence[Converted]) -> None:
     """Log what was done."""
     if converted:
         _LOGGER.warning(
-            "%s: %d messages of formats 0 and 1 in %d segments are record batches now: %d bytes, %d before",
+            "%s: %s of formats 0 and 1 in %s converted to record batches: %d bytes, %d before",
             directory,
-            sum(each.messages for each in converted),
-            len(converted),
+            counted(sum(each.messages for each in converted), "message"),
+            counted(len(converted), "segment"),
             sum(each.bytes_after for each in converted),
             sum(each.bytes_before for each in converted),
         )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from broker.membership.channel import ControllerChannel
 from broker.metrics.names import meter
 from broker.replica.leader.isr import AlterPartitionAnswer, Proposal
+from kafka_ds.process.amounts import counted
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import AlterPartitionRequest
 from kafka_ds.protocol.messages.brokers import (
@@ -117,8 +118,8 @@ class AlterPartitionManager:
             )
         except KafkaError as error:
             _LOGGER.warning(
-                "the controller does not answer AlterPartition for %d partitions: %s",
-                len(batch),
+                "the controller does not answer AlterPartition for %s: %s",
+                counted(len(batch), "partition"),
                 error,
             )
             failed = AlterPartitionAnswer(error=error.code)

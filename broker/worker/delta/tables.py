@@ -16,6 +16,7 @@ from kafka_ds.delta.log import ForeignTable, LogClock
 from kafka_ds.delta.snapshot import NoSuchTable
 from kafka_ds.delta.statistics import UnsupportedFile
 from kafka_ds.delta.store.store import Store
+from kafka_ds.process.amounts import counted
 from kafka_ds.topic.commit_rules import Intent, TableChanged, TopicIdChanged
 from kafka_ds.topic.files.parquet import FileReader
 from kafka_ds.topic.names import AppIdKind, app_id
@@ -76,12 +77,12 @@ class SharedTable:
                 self._reported_version = each.version
                 self.complaints += 1
                 log.error(
-                    "%s: version %d (%s) by another engine: %s; %d files are quarantined, no consumer gets their rows",
+                    "%s: version %d (%s) by another engine: %s; quarantined: %s, no consumer gets their rows",
                     self.folder,
                     each.version,
                     each.operation or "no operation named",
                     each.complaint,
-                    len(each.quarantined),
+                    counted(len(each.quarantined), "file"),
                 )
 
         self._report_missing(self.table.snapshot)
@@ -96,11 +97,11 @@ class SharedTable:
             name = f"{self.table.topic}-{partition}"
             if spans:
                 log.error(
-                    "%s: version %d of the table (RESTORE) removed %d tiered offsets: %s; consumers get "
+                    "%s: version %d of the table (RESTORE) removed %s: %s; consumers get "
                     "KAFKA_STORAGE_ERROR there until they are restored or given up (docs/operations)",
                     name,
                     versions[partition],
-                    sum(last - first + 1 for first, last in spans),
+                    counted(sum(last - first + 1 for first, last in spans), "tiered offset"),
                     ", ".join(f"{first} to {last}" for first, last in spans),
                 )
             else:

@@ -149,7 +149,7 @@ def test_a_metadata_log_says_which_topics_there_are(tmp_path: Path) -> None:
     )
     assert "log.retention.ms of all brokers is taken over" in said
     assert image.broker_configs == {"": {"log.retention.ms": "9"}}
-    assert "SCRAM credentials: not taken over (1 records)" in said
+    assert "SCRAM credentials: not taken over (1 record)" in said
     assert "replicas are on brokers 2, 3, too" in said
     assert "3 topics, 3 logs of this broker" in said
     # All that was there is as it was; and where logs begin is noted, and that this was taken over.

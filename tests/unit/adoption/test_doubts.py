@@ -298,4 +298,4 @@ def test_a_dry_run_of_a_further_broker_is_one(tmp_path: Path) -> None:
     orders_folder(tmp_path)
     take_over(tmp_path)
     lines = take_over(tmp_path, dry_run=True)
-    assert lines[0] == f"cluster {CLUSTER_ID} was taken over already: 1 logs of this broker"
+    assert lines[0] == f"cluster {CLUSTER_ID} was taken over already: 1 log of this broker"

@@ -63,7 +63,7 @@ async def test_zookeepers_folders_are_taken_over_again_as_long_as_nobody_was_sta
     image, before = image_of(tmp_path), kafka.contents()
     for dry_run in (True, False):
         lines = take_over(tmp_path, dry_run=dry_run)
-        said = f"cluster {image.cluster_id} was taken over already: 1 logs of this broker"
+        said = f"cluster {image.cluster_id} was taken over already: 1 log of this broker"
         assert lines[0] == said
     assert (image_of(tmp_path).version, kafka.contents()) == (image.version, before)
     async with in_process(tmp_path, node_id=1) as broker:
