@@ -33,7 +33,6 @@ from pyspark.sql.types import (
 
 from kafka_ds.errors import OptionError
 from kafka_ds.source.options.options import Options, parse_options
-from kafka_ds.source.report import keeps_logs
 from kafka_ds.source.schema import COLUMNS, ColumnError, default_columns, known_columns
 from kafka_ds.source.session import optimizer, unprojected
 from kafka_ds.source.session.slots import slots_of
@@ -145,11 +144,6 @@ class KafkaDataSource(DataSource):
     slots: int | None = None
     """How many tasks the session can run at once, as `register` found it; None: unknown."""
 
-    def __init__(self, options: dict[str, str]) -> None:
-        super().__init__(options)
-        # Spark passes it to the process that makes this object, but not to all others that use it.
-        self._logs_are_kept = keeps_logs()
-
     @classmethod
     def name(cls) -> str:
         """The format's name."""
@@ -173,16 +167,10 @@ class KafkaDataSource(DataSource):
 
         answer_at_once()
         end_with_driver()
-        prefetches = not self._logs_are_kept
         try:
             options = self._parsed(stream=True)
             check_limits(options)
-            return KafkaStreamReader(
-                options,
-                declared(schema),
-                prefetches=prefetches,
-                slots=self.slots,
-            )
+            return KafkaStreamReader(options, declared(schema), slots=self.slots)
         except OptionError as problem:
             return RefusedStream(problem)
 

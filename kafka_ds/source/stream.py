@@ -3,7 +3,7 @@
 `read` is stateless and the reader is pickled for the executors: connections live in an `OffsetReader`, which is left
 out of the pickle. An end is pinned when it is named (high watermark or last stable offset): as often as Spark replays
 the batch, it reads the same rows. Spark's `ReadAllAvailable` overrides the options' limits. A batch without rows of the
-tables that is planned right after its end was named asks nothing again. Rows of a small one are prefetched.
+tables that is planned right after its end was named asks nothing again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from kafka_ds.source.plan.offset_reader import OffsetReader
 from kafka_ds.source.plan.scan_plan import LostRange, plan_scan
 from kafka_ds.source.plan.sizes import limited_by_bytes
 from kafka_ds.source.read.partition_reader import LOGGER, ReadConfig, read_tasks, report_loss
-from kafka_ds.source.read.prefetch import PrefetchesRows
 from kafka_ds.source.read_limits import (
     HAS_LIMITS,
     ReadAllAvailable,
@@ -73,7 +72,7 @@ def check_limits(options: Options, *, has_limits: bool = HAS_LIMITS) -> None:
             raise OptionError(f"option '{name}' needs PySpark 4.2 or newer")
 
 
-class KafkaStreamReader(PrefetchesRows, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads what is appended, micro-batch by micro-batch, beginning where the options say."""
 
     def __init__(
@@ -81,13 +80,11 @@ class KafkaStreamReader(PrefetchesRows, DataSourceStreamReader, SupportsTriggerA
         options: Options,
         schema: pa.Schema,
         *,
-        prefetches: bool = False,
         slots: int | None = None,
     ) -> None:
         self._options = options
         self.slots = slots_for(options, slots)
         self._schema = schema
-        self.prefetches = prefetches
         self._reader = OffsetReader(options)
         self._topics: Mapping[str, Topic] = {}
         self._bounds: dict[TopicPartition, Bounds] = {}
@@ -101,8 +98,6 @@ class KafkaStreamReader(PrefetchesRows, DataSourceStreamReader, SupportsTriggerA
         self._opened = False
         # The last named end, with the state it was named by: usually planned next.
         self._named: dict[str, Any] | None = None
-        # The last plan, and between which offsets it is.
-        self._planned: tuple[dict[str, Any], dict[str, Any], list[InputPartition]] | None = None
         # The end that option groupCommit committed last, and from when on it retries after a refusal.
         self._committed: dict[str, Any] | None = None
         self._commits_again = 0.0
@@ -294,20 +289,8 @@ class KafkaStreamReader(PrefetchesRows, DataSourceStreamReader, SupportsTriggerA
     # -- micro-batches --------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of one micro-batch.
-
-        Spark asks twice unless rows came along: the strategy (`unprojected`) looks at the partitions of a plan of which
-        Spark then executes a copy. The second answer is the first one: with rows the plan would be another one, too.
-        """
-        self._prefetched = None
-        if self._planned is not None and self._planned[:2] == (start, end):
-            return self._planned[2]
-        groups = self._task_groups(start, end)
-        if self.prefetches:
-            self._prefetch(groups, self._config())
-        found = [InputPartition(group) for group in groups]
-        self._planned = (start, end, found)
-        return found
+        """The tasks of one micro-batch."""
+        return [InputPartition(group) for group in self._task_groups(start, end)]
 
     def _task_groups(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[ScanTaskGroup]:
         until = StreamOffset.parse(end)

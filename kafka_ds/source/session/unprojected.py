@@ -37,7 +37,6 @@ import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 import org.apache.spark.sql.execution.datasources.v2.MicroBatchScanExec;
 import org.apache.spark.sql.execution.datasources.v2.StreamingDataSourceV2ScanRelation;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonScan;
-import org.apache.spark.sql.execution.datasources.v2.python.PythonStreamingInputPartition;
 import scala.collection.immutable.Seq;
 
 public class Unprojected extends SparkStrategy {
@@ -64,27 +63,11 @@ public class Unprojected extends SparkStrategy {
     ProjectExec project = (ProjectExec) found.apply(0);
     SparkPlan below = project.child();
     boolean isScan = below instanceof BatchScanExec || below instanceof MicroBatchScanExec;
-    if (!isScan || !same(project.projectList(), below.output()) || areSentAlong(below)) {
+    if (!isScan || !same(project.projectList(), below.output())) {
       return found;
     }
     java.util.List bare = java.util.Collections.singletonList(below);
     return scala.jdk.javaapi.CollectionConverters.asScala(bare).toList();
-  }
-
-  /* Whether rows came along with the plan: those are objects, which the projection makes Spark's own. */
-  private static boolean areSentAlong(SparkPlan scan) {
-    if (!(scan instanceof MicroBatchScanExec)) {
-      return false;
-    }
-    Seq partitions = ((MicroBatchScanExec) scan).inputPartitions();
-    for (int i = 0; i < partitions.length(); i++) {
-      Object each = partitions.apply(i);
-      if (each instanceof PythonStreamingInputPartition
-          && ((PythonStreamingInputPartition) each).blockId().isDefined()) {
-        return true;
-      }
-    }
-    return false;
   }
 
   /* Whether it is a scan of ours below nothing but projections. */

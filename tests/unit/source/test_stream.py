@@ -10,19 +10,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
-from kafka_ds.errors import BrokerTimeout, DataLoss, OptionError
+from kafka_ds.errors import DataLoss, OptionError
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.source import stream
 from kafka_ds.source.filters.where import parse_where
 from kafka_ds.source.options.options import parse_options
-from kafka_ds.source.plan.input_partitions import ScanTaskGroup
 from kafka_ds.source.plan.offset_reader import OffsetReader
 from kafka_ds.source.plan.scan_plan import HotRange
-from kafka_ds.source.read import prefetch as along
-from kafka_ds.source.read.partition_reader import ReadConfig
 from kafka_ds.source.stream import KafkaStreamReader
 from tests.unit.source.log_broker import OTHER_ID, LogBroker
 from tests.unit.source.source_broker import TOPIC_ID
@@ -162,37 +158,6 @@ def test_a_first_micro_batch_without_rows_bears_its_beginning_too(log: LogBroker
         assert second.latestOffset(end, ReadAllAvailable()) == end
     finally:
         second.stop()
-
-
-def test_a_plan_that_is_asked_for_again_is_the_same(
-    log: LogBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What Spark executes is a copy of what our strategy saw: rows that come only now would be in another form."""
-    tries: list[int] = []
-
-    def prefetched_rows(group: ScanTaskGroup, config: ReadConfig) -> list[pa.RecordBatch]:
-        tries.append(len(tries))
-        if len(tries) == 1:
-            raise BrokerTimeout("the broker has a pause")
-        return []
-
-    monkeypatch.setattr(along, "prefetched_rows", prefetched_rows)
-    options = parse_options(log.options(), stream=True)
-    reader = KafkaStreamReader(options, pa.schema([]), prefetches=True)
-    try:
-        begin = reader.initialOffset()
-        end = reader.latestOffset(begin, ReadAllAvailable())
-        planned = reader.partitions(begin, end)
-        asked = len(log.broker.seen)
-        assert reader.partitions(begin, end) == planned
-        assert not isinstance(reader, _SimpleStreamReaderWrapper)
-        assert (len(tries), len(log.broker.seen)) == (1, asked)
-        log.end += 1
-        later = reader.latestOffset(end, ReadAllAvailable())
-        assert reader.partitions(end, later) != planned
-        assert isinstance(reader, _SimpleStreamReaderWrapper)
-    finally:
-        reader.stop()
 
 
 def test_an_end_without_the_streams_topic_is_never_named(log: LogBroker) -> None:
