@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from broker.principal import ANONYMOUS, Principal
 from kafka_ds.protocol.types import api_key_of
@@ -25,31 +25,6 @@ Handler: TypeAlias = Callable[[Any, "RequestContext"], Result]
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
 
 
-class Authenticating(Protocol):
-    """What a connection with SASL hands to the handlers of its two requests (`broker.server.authentication`).
-
-    A protocol, since the server is above this registry, by which it finds the handlers.
-    """
-
-    def handshake(self, request: Any, version: int) -> Any:
-        """Answer a SaslHandshake, or promise to."""
-
-    def authenticate(self, request: Any) -> Any:
-        """Answer a SaslAuthenticate, or promise to."""
-
-
-class Dispatching(Protocol):
-    """What serves a request that lies in another one (`broker.server.dispatch`); a protocol for the same reason."""
-
-    def handle(
-        self, frame: memoryview, host: str, listener: str, arrived_s: float, principal: Principal, /
-    ) -> Any:
-        """The answer, or what it waits for."""
-
-    def finish(self, waiting: Any, result: Any, error: BaseException | None, /) -> Any:
-        """The answer of one that waited."""
-
-
 @dataclass(frozen=True, slots=True)
 class RequestContext:
     """Where a request came from: its header, the peer, the listener's name, the principal, and the node that serves
@@ -61,10 +36,10 @@ class RequestContext:
     listener: str
     node: KafkaBroker
     principal: Principal = ANONYMOUS
-    authentication: Authenticating | None = (
-        None  # While it is still in progress, or may start over.
+    # Serves the request within an Envelope: its frame, the client's host, the listener, and the principal.
+    serve_enveloped: Callable[[memoryview, str, str, Principal], Awaitable[bytes | None]] | None = (
+        None
     )
-    dispatcher: Dispatching | None = None  # for what lies in an envelope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,8 +27,8 @@ from kafka_ds.security.jaas import JaasEntry
 if TYPE_CHECKING:
     from broker.config.loader import BrokerConfig
     from broker.kafka_broker import KafkaBroker
-    from broker.registry import Dispatching
     from broker.security.authentication.listener_security import ListenerSecurity
+    from broker.server.dispatch import Dispatcher
     from broker.server.metrics import NetMetrics
     from kafka_ds.process.seams import Network
 
@@ -60,10 +60,9 @@ class Console:
     """Serves the console of one broker."""
 
     def __init__(
-        self, node: KafkaBroker, dispatcher: Dispatching, net: NetMetrics, config: BrokerConfig
+        self, node: KafkaBroker, dispatcher: Dispatcher, net: NetMetrics, config: BrokerConfig
     ) -> None:
         self._node = node
-        self._dispatcher = dispatcher
         self._views = Views(node, dispatcher, net)
         self._host, self._listener = config.console_host, config.console_listener
         advertised = {each.host.lower() for each in config.advertised_endpoints}
@@ -145,7 +144,6 @@ class Console:
             self._listener,
             self._node,
             principal,
-            dispatcher=self._dispatcher,
         )
         return await view(dict(pairs), context)
 

@@ -49,9 +49,10 @@ if TYPE_CHECKING:
     from broker.kafka_broker import KafkaBroker
     from broker.metadata.events import PartitionRegistration
     from broker.metadata.image import TopicImage
-    from broker.registry import Dispatching, RequestContext
+    from broker.registry import RequestContext
     from broker.replica.follower.partition import FollowerPartition
     from broker.replica.leader.partition import LeaderPartition
+    from broker.server.dispatch import Dispatcher
     from broker.server.metrics import NetMetrics
 
 PARTITIONS_AT_ONCE = 200
@@ -85,7 +86,7 @@ class NotShown(Exception):
 class Views:
     """What one broker can show."""
 
-    def __init__(self, node: KafkaBroker, dispatcher: Dispatching, net: NetMetrics) -> None:
+    def __init__(self, node: KafkaBroker, dispatcher: Dispatcher, net: NetMetrics) -> None:
         self._node = node
         self._dispatcher = dispatcher
         self._net = net

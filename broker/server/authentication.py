@@ -31,6 +31,7 @@ from kafka_ds.protocol.types import api_key_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from broker.registry import RequestContext
     from broker.server.connection import Connection
     from broker.server.dispatch import Dispatcher
     from broker.server.metrics import NetMetrics
@@ -91,7 +92,7 @@ class Authentication:
             # It fails, whatever it holds: there is no mechanism.
             return self._authenticate_raw(frame)
         if api_key in _SASL:
-            return self._handle(frame, host, listener, arrived_s, principal, self)
+            return self._handle(frame, host, listener, arrived_s, principal, self.answer)
         if machine.phase is SaslState.DONE:
             if not machine.is_expired(self._now_ms()):
                 return self._handle(frame, host, listener, arrived_s, principal)
@@ -103,8 +104,13 @@ class Authentication:
             return self._put_off(frame, arrived_s, error) if is_answered else self._end(error)
         return self._handle(frame, host, listener, arrived_s, principal)
 
-    def handshake(self, request: SaslHandshakeRequest, version: int) -> Any:
-        """Answer a SaslHandshake, or promise to."""
+    def answer(self, request: Any, context: RequestContext) -> Any:
+        """The handler of the two requests of SASL while a client may authenticate."""
+        if isinstance(request, SaslHandshakeRequest):
+            return self._handshake(request, context.header.api_version)
+        return self._authenticate(request)
+
+    def _handshake(self, request: SaslHandshakeRequest, version: int) -> Any:
         try:
             self.machine.handshake(request.mechanism, version)
         except KafkaError as error:
@@ -116,8 +122,7 @@ class Authentication:
             )
         return SaslHandshakeResponse(mechanisms=self.machine.mechanisms)
 
-    def authenticate(self, request: SaslAuthenticateRequest) -> Any:
-        """Answer a SaslAuthenticate, or promise to."""
+    def _authenticate(self, request: SaslAuthenticateRequest) -> Any:
         try:
             answer, lifetime_ms = self.machine.authenticate(request.auth_bytes, self._now_ms())
         except KafkaError as error:

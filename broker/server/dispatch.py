@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from broker.principal import ANONYMOUS, Principal
-from broker.registry import Authenticating, Registry, RequestContext, Served
+from broker.registry import Handler, Registry, RequestContext, Served
 from broker.security.guard import guarded
 from broker.security.quotas.throttle import ThrottledRefusal, Unanswered
 from broker.server.metrics import ApiCounters, NetMetrics
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _FETCH = api_key_of(FetchRequest)
+# A frame's length precedes it.
+LENGTH_BYTES = 4
 
 # An encoded answer, or None where there is none to give.
 Answer: TypeAlias = list[Any] | None
@@ -91,17 +94,19 @@ class Dispatcher:
         listener: str,
         arrived_s: float,
         principal: Principal = ANONYMOUS,
-        authentication: Authenticating | None = None,
+        handler: Handler | None = None,
     ) -> Answer | Waiting:
         """Answers a request that `arrived_s` (perf_counter's seconds), or begins to.
 
-        Raises MalformedFrame or Unanswerable to end the connection.
+        `handler` answers it instead of the registry's. Raises MalformedFrame or Unanswerable to end the connection.
         """
         header, position = decode_request_header(frame)
         found = self._served.get(header.api_key)
         if found is None:
             raise MalformedFrame(f"a request with API key {header.api_key}, which is not served")
         served, counters, response_class = found
+        if handler is not None:
+            served = replace(served, handler=handler)
         version = header.api_version
         if not served.lowest <= version <= served.highest:
             _count(counters, version, frame, arrived_s)
@@ -115,7 +120,7 @@ class Dispatcher:
         started_s = _count(counters, version, frame, arrived_s)
         try:
             context = RequestContext(
-                header, client_host, listener, self._node, principal, authentication, self
+                header, client_host, listener, self._node, principal, self.serve_enveloped
             )
             result = guarded(served, request, context, len(frame))
             if type(result) is response_class:
@@ -133,6 +138,28 @@ class Dispatcher:
         counters.local_s += now_s - started_s
         counters.times.add(now_s - arrived_s, now_s)
         return parts
+
+    async def serve_enveloped(
+        self, frame: memoryview, client_host: str, listener: str, principal: Principal
+    ) -> bytes | None:
+        """The encoded answer of a request that came in an Envelope (KIP-590), without its length.
+
+        Raises KafkaError: NOT_CONTROLLER where this broker has resigned meanwhile, INVALID_REQUEST for other bytes.
+        """
+        try:
+            outcome = self.handle(frame, client_host, listener, perf_counter(), principal)
+            if isinstance(outcome, Waiting):
+                result, error = None, None
+                try:
+                    result = await outcome.result
+                except Exception as raised:  # noqa: BLE001 - becomes the answer, as for any request
+                    error = raised
+                if isinstance(error, KafkaError) and error.code == ErrorCode.NOT_CONTROLLER:
+                    raise error
+                outcome = self.finish(outcome, result, error)
+        except (MalformedFrame, Unanswerable) as error:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
+        return b"".join(outcome)[LENGTH_BYTES:] if outcome is not None else None
 
     def put_off(
         self, frame: memoryview, arrived_s: float, later: Callable[[], Awaitable[Any]]

@@ -19,14 +19,14 @@ from kafka_ds.protocol.types import api_key_of
 
 if TYPE_CHECKING:
     from broker.kafka_broker import KafkaBroker
-    from broker.registry import Dispatching
+    from broker.server.dispatch import Dispatcher
 
 HERE = "127.0.0.1"
 
 
 async def handle_locally(
     node: KafkaBroker,
-    dispatcher: Dispatching,
+    dispatcher: Dispatcher,
     request: Any,
     on_behalf_of: RequestContext | None = None,
 ) -> Any:
@@ -36,13 +36,15 @@ async def handle_locally(
     version, config = served.highest, node.config
     header = RequestHeader(served.api_key, version, 0, f"broker-{config.node_id}")
     context = RequestContext(
-        header, HERE, config.inter_broker_listener, node, dispatcher=dispatcher
+        header, HERE, config.inter_broker_listener, node, serve_enveloped=dispatcher.serve_enveloped
     )
     try:
         if on_behalf_of is None:
             result = served.handler(request, context)
         else:
-            context = replace(on_behalf_of, header=header, dispatcher=dispatcher)
+            context = replace(
+                on_behalf_of, header=header, serve_enveloped=dispatcher.serve_enveloped
+            )
             result = guarded(served, request, context)
         return await result if isinstance(result, Awaitable) else result
     except KafkaError as error:

@@ -13,17 +13,13 @@ Left out: delegation tokens.
 from __future__ import annotations
 
 import ipaddress
-from time import perf_counter
 
 from broker.principal import Principal, decode_principal
 from broker.registry import REGISTRY, RequestContext, serves
-from broker.server.dispatch import Unanswerable, Waiting
 from broker.transport.addresses import one_text
 from kafka_ds.protocol.errors import ErrorCode, KafkaError, MalformedFrame
 from kafka_ds.protocol.frame import decode_request_header
 from kafka_ds.protocol.messages import EnvelopeRequest, EnvelopeResponse
-
-_LENGTH_BYTES = 4
 
 
 @serves(EnvelopeRequest, versions="0", internal=True, pipelined=True)
@@ -34,8 +30,7 @@ async def envelope(request: EnvelopeRequest, context: RequestContext) -> Envelop
         return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
     # A handler may write into its request.
     frame = memoryview(bytearray(request.request_data))
-    dispatcher = context.dispatcher
-    assert dispatcher is not None, "an envelope comes from another broker"
+    assert context.serve_enveloped is not None, "an envelope comes from another broker"
     principal = _principal(request, context)
     try:
         header, _ = decode_request_header(frame)
@@ -43,20 +38,10 @@ async def envelope(request: EnvelopeRequest, context: RequestContext) -> Envelop
         if served is None or not served.forwarded:
             message = f"API key {header.api_key} is not sent on"
             raise KafkaError(ErrorCode.INVALID_REQUEST, message)
-        host = _host(request.client_host_address)
-        outcome = dispatcher.handle(frame, host, context.listener, perf_counter(), principal)
-        if isinstance(outcome, Waiting):
-            result, error = None, None
-            try:
-                result = await outcome.result
-            except Exception as raised:  # noqa: BLE001 - becomes the answer, as for any request
-                error = raised
-            if isinstance(error, KafkaError) and error.code == ErrorCode.NOT_CONTROLLER:
-                return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
-            outcome = dispatcher.finish(outcome, result, error)
-    except (MalformedFrame, Unanswerable) as error:
+    except MalformedFrame as error:
         raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
-    data = b"".join(outcome)[_LENGTH_BYTES:] if outcome is not None else None
+    host = _host(request.client_host_address)
+    data = await context.serve_enveloped(frame, host, context.listener, principal)
     return EnvelopeResponse(response_data=data)
 
 

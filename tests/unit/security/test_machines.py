@@ -274,12 +274,13 @@ async def test_only_who_asks_for_another_mechanism_is_told_which_there_are() -> 
 
     door = begun()
     known = ["PLAIN", "OAUTHBEARER"]
-    other = await door.handshake(SaslHandshakeRequest(mechanism="GSSAPI"), 1)
+    context: Any = SimpleNamespace(header=SimpleNamespace(api_version=1))
+    other = await door.answer(SaslHandshakeRequest(mechanism="GSSAPI"), context)
     assert (other.error_code, other.mechanisms) == (ErrorCode.UNSUPPORTED_SASL_MECHANISM, known)
     twice = begun()
     wanted = SaslHandshakeRequest(mechanism="PLAIN")
-    assert twice.handshake(wanted, 1).mechanisms == known
-    refused = await twice.handshake(wanted, 1)
+    assert twice.answer(wanted, context).mechanisms == known
+    refused = await twice.answer(wanted, context)
     assert (refused.error_code, refused.mechanisms) == (ErrorCode.ILLEGAL_SASL_STATE, [])
     door.close()
     twice.close()
