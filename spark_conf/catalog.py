@@ -1,9 +1,9 @@
-"""Shell: a catalog in which topics are tables by their names: ``SELECT … FROM kafka.orders``.
+"""Shell: a Spark catalog in which topics are tables: ``SELECT … FROM kafka.orders``.
 
-Topics are those that the brokers have at that moment, and each reference is a scan of its own. A topic of a version or
-time is the table's, as the options asOfVersion and asOfTimestamp have it. Tables are read: topics are made, changed and
-deleted by Kafka's own tools. It is Java, compiled in the driver by Spark's own compiler, and asks this process for the
-names through py4j. A session's catalogs are the session's own: `newSession()` wants `topic_catalog` again.
+Each reference to a table is a scan of its own. VERSION AS OF and TIMESTAMP AS OF are the source's options asOfVersion
+and asOfTimestamp. The catalog is read-only: topics are created, altered and deleted with Kafka's tools. It is a Java
+class, compiled in the driver by Janino; it asks this process for the names through py4j. A session has its own
+catalogs: after `newSession()` call `topic_catalog` again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 NAME = "kafka"
 CLASS_NAME: Final = "kafka_ds.TopicCatalog"
-# It calls static methods of interfaces, which a Java has since then; Spark itself needs a later one.
+# The first Java with static methods of interfaces, which the class calls; Spark itself needs a later one.
 JAVA_VERSION: Final = 8
 SERVERS = "kafka.bootstrap.servers"
 
@@ -54,7 +54,7 @@ public class TopicCatalog implements TableCatalog {
   private final Map options;
   private final Function topics;
 
-  /* `topics` gives a line that says why it has no answer, or is empty, and the names of all topics, one a line. */
+  /* `topics` returns lines: an error, or an empty line and then the name of each topic. */
   public TopicCatalog(String name, Map options, Function topics) {
     this.name = name;
     this.options = merged(options, new TreeMap());
@@ -88,7 +88,7 @@ public class TopicCatalog implements TableCatalog {
     return (String[]) Arrays.copyOfRange(lines, 1, lines.length);
   }
 
-  /* Options of both, by names as the source takes them: in whatever case. Where both have one it is the later's. */
+  /* The options of both, whose names ignore case as the source's do; those of `later` win. */
   private static Map merged(Map first, Map later) {
     Map all = new TreeMap(String.CASE_INSENSITIVE_ORDER);
     all.putAll(first);
@@ -121,8 +121,8 @@ public class TopicCatalog implements TableCatalog {
 
   private Table loaded(Identifier wanted, Map then) {
     if (!tableExists(wanted)) {
-      // Not NoSuchTableException: after that Spark looks for a format of the catalog's name, and says that it has none.
-      throw new IllegalArgumentException("catalog " + name + ": there is no topic " + asked(wanted));
+      // Not NoSuchTableException: Spark would then report that no data source has the catalog's name.
+      throw new IllegalArgumentException("catalog " + name + ": there is no topic " + missing(wanted));
     }
     Map given = merged(options, then);
     given.put("subscribe", wanted.name());
@@ -130,14 +130,14 @@ public class TopicCatalog implements TableCatalog {
     return new TopicTable(name + "." + wanted.name(), schema, given);
   }
 
-  /* SQL takes the dots of a name that stands without backticks for those between namespaces. */
-  private String asked(Identifier wanted) {
+  /* Without backticks, SQL reads the dots of a topic's name as namespaces. */
+  private String missing(Identifier wanted) {
     String whole = wanted.name();
     for (int i = wanted.namespace().length - 1; i >= 0; i--) {
       whole = wanted.namespace()[i] + "." + whole;
     }
     if (wanted.namespace().length > 0 && Arrays.asList(names()).contains(whole)) {
-      return whole + "; between backticks there is " + name + ".`" + whole + "`";
+      return whole + "; use backticks: " + name + ".`" + whole + "`";
     }
     return whole;
   }
@@ -166,10 +166,10 @@ public class TopicCatalog implements TableCatalog {
 
   private UnsupportedOperationException readOnly() {
     return new UnsupportedOperationException(
-        "catalog " + name + ": topics are made, changed and deleted by Kafka's own tools");
+        "catalog " + name + ": topics are created, altered and deleted with Kafka's tools");
   }
 
-  /* A topic: a fresh source for each scan, as one keeps the options that it was first asked with. */
+  /* A topic. Each scan has a new source, because a source keeps its first options. */
   public static class TopicTable implements SupportsRead {
     private final String name;
     private final StructType schema;
@@ -198,13 +198,13 @@ public class TopicCatalog implements TableCatalog {
       return ((SupportsRead) table(all)).newScanBuilder(new CaseInsensitiveStringMap(all));
     }
 
-    /* The topic is the table's name, and no option's; its columns were known before the query's options. */
+    /* A query's options cannot name topics, nor change the columns, which Spark knows before it has the options. */
     private Map refusing(CaseInsensitiveStringMap more) {
       String[] others = {"subscribe", "subscribePattern", "assign"};
       for (int i = 0; i < others.length; i++) {
         if (more.containsKey(others[i])) {
           throw new IllegalArgumentException(
-              "option '" + others[i] + "' is not valid for table " + name + ", which is that topic");
+              "option '" + others[i] + "' is not valid for table " + name);
         }
       }
       String[] columns = {"columns", "includeHeaders"};
@@ -227,19 +227,19 @@ public class TopicCatalog implements TableCatalog {
 
 
 class _Topics:
-    """What the catalog asks of this process."""
+    """The function that the Java catalog calls in this process."""
 
     def __init__(self, brokers: str, options: Mapping[str, str]) -> None:
         self._brokers = brokers
         self._settings = parse_settings(options)
 
     def apply(self, _: str) -> str:
-        """What is wrong, or an empty line, and the names of the topics that clients made, one a line."""
+        """An error, or an empty line and then the name of each topic that is not internal."""
         try:
             with Cluster(self._settings) as cluster:
                 topics = cluster.topics(None)
         except (ClientError, KafkaError) as problem:
-            # An exception would come out of Java with its traceback for a message.
+            # Py4J would make the traceback of an exception its message.
             return f"option '{SERVERS}' ({self._brokers}): {problem}".replace("\n", " ")
         names = sorted(name for name, topic in topics.items() if not topic.internal)
         return "\n".join(["", *names])
@@ -255,22 +255,21 @@ def topic_catalog(
     name: str = NAME,
     options: Mapping[str, str] | None = None,
 ) -> None:
-    """Give the session a catalog of that name, in which the topics of these brokers are tables.
+    """Add a catalog to the session in which the topics of these brokers are tables.
 
-    ``options`` are options of the source for all of them (``lake``, ``isolation``, ``includeHeaders``, …); a query adds
-    its own by ``SELECT … FROM kafka.orders WITH (…)``. The format ``kafka_ds`` must be registered.
+    ``options`` are the source's for all (``lake``, ``isolation``, ``includeHeaders``, …); a query adds its own by
+    ``SELECT … FROM kafka.orders WITH (…)``. The format ``kafka_ds`` must be registered.
 
     Raises:
-        OptionError: the brokers' address is none, or a ``kafka.*`` option is wrong.
-        OptionError: an option that names topics.
-        RuntimeError: a session of Spark Connect, which has no catalogs of its own to give.
-        ImportError: a PySpark that is too old.
+        OptionError: the brokers' address or another ``kafka.*`` option is invalid, or an option names topics.
+        RuntimeError: a session of Spark Connect, whose catalogs are out of reach.
+        ImportError: this PySpark is too old.
     """
     check_pyspark()
     session = getattr(spark, "_jsparkSession", None)
     jvm = getattr(spark, "_jvm", None)
     if session is None or jvm is None:
-        raise RuntimeError("a session of Spark Connect cannot be given a catalog")
+        raise RuntimeError("topic_catalog() does not support Spark Connect")
     from pyspark.java_gateway import ensure_callback_server_started
 
     everywhere = {n: v for n, v in (options or {}).items() if n.lower() != SERVERS}
@@ -288,7 +287,7 @@ def topic_catalog(
     classes = gateway.new_array(jvm.java.lang.Class, 3)
     for at, each in enumerate(("lang.String", "util.Map", "util.function.Function")):
         classes[at] = jvm.java.lang.Class.forName(f"java.{each}")
-    # Only a call hands an object of this process over: an array's place does not take one.
+    # Py4J passes Python objects only as arguments of calls, not as elements of arrays.
     arguments = jvm.java.util.ArrayList()
     for argument in (name, given, topics):
         arguments.add(argument)
@@ -298,10 +297,12 @@ def topic_catalog(
 
 
 def _catalogs_of(session: Any) -> Any:
-    """The session's catalogs by name; Spark itself makes them of classes' names alone."""
+    """The session's catalogs by name: by its API, Spark only creates catalogs from class names."""
     manager = session.sessionState().catalogManager()
     for field in manager.getClass().getDeclaredFields():
         if field.getName().endswith("catalogs"):
             field.setAccessible(True)
             return field.get(manager)
-    raise RuntimeError("this Spark keeps its catalogs elsewhere")
+    raise RuntimeError(
+        "this version of Spark is not supported: CatalogManager has no field 'catalogs'"
+    )

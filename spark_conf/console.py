@@ -1,7 +1,7 @@
-"""Shell: SQL over a cluster's topics, from a command line: every topic is a view of its name.
+"""Shell: runs SQL over a cluster's topics from the command line; each topic is a view of the same name.
 
 Usage: ``python -m spark_conf.console --brokers host:port [--lake URI] [--master local[2]] ["SELECT …" …]``; without a
-statement they are read from standard input, one a line. A topic's view is the exact scan of table and hot tail.
+statement it reads standard input, one statement per line. A view has all records of its topic, tiered and hot.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ ROWS_SHOWN_MAX = 1000
 
 
 def topic_views(spark: SparkSession, brokers: str) -> list[str]:
-    """Make a temporary view of each topic that clients made; their names.
+    """Create a temporary view for each topic that is not internal; their names.
 
-    Raises ClientError where no broker answers, OptionError where the address is none.
+    Raises ClientError if no broker answers, OptionError if the address is invalid.
     """
     with Cluster(parse_settings({"kafka.bootstrap.servers": brokers})) as cluster:
         names = [name for name, topic in cluster.topics(None).items() if not topic.internal]
@@ -40,14 +40,14 @@ def topic_views(spark: SparkSession, brokers: str) -> list[str]:
             .option("subscribe", name)
             .load()
         )
-        # A topic's name may hold dots and dashes, which SQL takes between backticks.
+        # A topic's name may have dots and dashes, which SQL allows between backticks.
         spark.sql(f"DROP VIEW IF EXISTS `{name}`")
         frame.createOrReplaceTempView(f"`{name}`")
     return sorted(names)
 
 
 def run(spark: SparkSession, statements: Iterable[str]) -> int:
-    """Show what each statement gives; the number of those that failed."""
+    """Run and show each statement; the number of those that failed."""
     from pyspark.errors import PySparkException
 
     failed = 0
@@ -56,7 +56,7 @@ def run(spark: SparkSession, statements: Iterable[str]) -> int:
             spark.sql(statement).show(ROWS_SHOWN_MAX, truncate=False)
         except PySparkException as error:
             failed += 1
-            # Spark's plan follows, in many lines.
+            # The other lines are Spark's plan.
             reason = str(error).partition("\n")[0]
             print(f"{statement}: {reason}", file=sys.stderr)  # noqa: T201 (this is the command's output)
     return failed
@@ -65,7 +65,7 @@ def run(spark: SparkSession, statements: Iterable[str]) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m spark_conf.console",
-        description="SQL over a cluster's topics. Each is a view of its name: the exact scan of table and hot tail.",
+        description="Runs SQL over a cluster's topics. Each topic is a view of the same name, with all its records.",
     )
     parser.add_argument("--brokers", required=True, help="host:port of one broker, or more")
     parser.add_argument(
@@ -76,7 +76,7 @@ def main() -> int:
         "statements",
         nargs="*",
         metavar="statement",
-        help="SQL; without one, statements are read from standard input, one a line",
+        help="SQL; default: read statements from standard input, one per line",
     )
     asked = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)

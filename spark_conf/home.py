@@ -1,9 +1,9 @@
-"""Shell: Spark's folder as the JVM of a session shall see it: without the archive of its Python modules.
+"""Shell: a SPARK_HOME without `pyspark.zip`, so that Spark's Python processes start faster.
 
-Spark puts `python/lib/pyspark.zip` in front of the path of each Python process that it starts. What Python imports from
-an archive it compiles each time: 0.8 s of CPU a process, of 1.1 s in all. Without the archive the same modules
-come from the installed package, compiled. This is for sessions whose tasks run on this machine, by this interpreter;
-executors elsewhere have a Spark of their own. The folder holds links, and lies beside the jars.
+Spark puts `python/lib/pyspark.zip` first in the path of each Python process, and Python compiles modules of an archive
+on each import: 0.8 s of CPU per process, of 1.1 s in all. Without the archive it imports the installed package, which
+is compiled. Only for sessions whose tasks run on this machine with this interpreter. The folder has links, and is next
+to the jars.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pathlib import Path
 from spark_conf import jars
 
 HOME = "SPARK_HOME"
-# What scripts and JVM look for there.
+# The folders that Spark's scripts and the JVM need.
 PARTS = ("bin", "conf", "jars", "sbin")
 
 
 def quick_home() -> Path:
-    """The folder, made when it is not there yet; one for each place where PySpark is installed."""
+    """The SPARK_HOME for the installed PySpark; created if it does not exist."""
     import pyspark
 
     package = Path(pyspark.__file__).resolve().parent
@@ -40,13 +40,13 @@ def quick_home() -> Path:
 
 @contextlib.contextmanager
 def launching(master: str, settings: Mapping[str, str]) -> Iterator[None]:
-    """While a JVM is launched: Spark is where `quick_home` says, if tasks run here and by this interpreter."""
+    """Set SPARK_HOME to `quick_home` while a JVM starts, if tasks run here and with this interpreter."""
     with contextlib.ExitStack() as after:
         is_ours = os.environ.get("PYSPARK_PYTHON") == sys.executable and not any(
             each in settings for each in ("spark.pyspark.python", "spark.pyspark.driver.python")
         )
         if master.startswith("local") and HOME not in os.environ and is_ours:
-            # Where nothing can be written Spark is slower, and no more.
+            # If the folder cannot be written, Spark is only slower.
             with contextlib.suppress(OSError):
                 os.environ[HOME] = str(quick_home())
                 after.callback(os.environ.pop, HOME)

@@ -1,8 +1,8 @@
-"""Shell: brings the jars that Spark and the tests need into a folder, through the Ivy that PySpark carries.
+"""Shell: downloads the jars that Spark and the tests need, with PySpark's Ivy.
 
-Every version is pinned here and nowhere else. Nothing but Java and PySpark is needed: no Maven, and no registry is
-named, since Ivy has a default resolver. A set is complete or absent, never half: it is fetched into a folder beside,
-which is renamed when all of it is there. To Delta's come our LogStores, compiled by the Scala that PySpark carries.
+All versions are pinned here. Only Java and PySpark are needed; Ivy uses its default resolver (Maven Central). A set is
+downloaded into a temporary folder, which is renamed when it is complete. The set of Delta also has kafka-ds' own
+LogStores, compiled with PySpark's Scala.
 
 Usage: ``python -m spark_conf.jars [set ...]`` prints the folder of each set.
 """
@@ -25,14 +25,14 @@ from pathlib import Path
 from spark_conf.java import JavaUnusable, java_command
 
 KAFKA_VERSION = "4.3.1"
-# Whose messages are declared; of 4.4.0 Maven Central has the clients and not yet the tools.
+# The version whose messages are declared; Maven Central has the clients of 4.4.0, not yet the tools.
 KAFKA_CLIENTS_VERSION = "4.4.0"
 DELTA_VERSION = "4.4.0"
 SPARK_VERSION = "4.2.0"
-# Those of the Hadoop that PySpark carries, and of the SDK that its S3A was built with.
+# PySpark's Hadoop, and the SDK that its S3A was built with.
 HADOOP_VERSION = "3.5.0"
 AWS_SDK_VERSION = "2.35.4"
-# Kafkas whose data directories are opened, and the Scala that each was built for.
+# Versions of Kafka whose data directories the tests adopt, and the Scala of each.
 OLD_KAFKAS = {
     "2.0.1": "2.12",
     "2.4.1": "2.12",
@@ -44,31 +44,29 @@ OLD_KAFKAS = {
 }
 # Several sets may share a slow line.
 FETCH_TIMEOUT_S = 1800
-# Ivy runs for seconds: a better compiler and threads that collect beside it would cost more than they bring.
+# Ivy runs for seconds: the optimising compiler and concurrent garbage collection would cost more than they save.
 QUICK_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-
-
 LOG_STORE = Path(__file__).parent / "log_store.scala"
 COMPILE_TIMEOUT_S = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
-    """One module of the set: ``organisation``, ``name``, ``revision``; with its dependencies or alone."""
+    """A module of Ivy: ``organisation``, ``name``, ``revision``; with its dependencies if ``transitive``."""
 
     organisation: str
     name: str
     revision: str
     transitive: bool = False
-    # Jars of the module beside its main one (Kafka's LocalTieredStorage is in kafka-storage's test jar).
+    # Further jars of the module (Kafka's LocalTieredStorage is in kafka-storage's test jar).
     classifiers: tuple[str, ...] = ()
-    # Of its main file: a server is an archive.
+    # The main file's: that of a server is tar.gz.
     extension: str = "jar"
-    # A program whole, in place of its jar: the classifier of its tar.gz.
+    # The classifier of a tar.gz with the whole program, instead of its jar.
     archive: str = ""
 
     def jars(self) -> list[str]:
-        """The file names that this module brings."""
+        """The names of the module's files."""
         if self.archive:
             return [f"{self.name}-{self.revision}-{self.archive}.tar.gz"]
         tails = ("", *(f"-{classifier}" for classifier in self.classifiers))
@@ -86,7 +84,7 @@ def _kafka(name: str, *, transitive: bool = True, classifiers: tuple[str, ...] =
 
 
 def _old_kafka(version: str) -> tuple[Artifact, ...]:
-    """Kafka before 4 logs by log4j 1, and with it comes the ZooKeeper that it wants."""
+    """Kafka before 4, with log4j 1's replacement and ZooKeeper."""
     name = f"kafka_{OLD_KAFKAS[version]}"
     wanted = (
         Artifact(organisation="org.apache.kafka", name=name, revision=version, transitive=True),
@@ -96,7 +94,7 @@ def _old_kafka(version: str) -> tuple[Artifact, ...]:
     )
     if version >= "2.4":
         return wanted
-    # ZooKeeper 3.4 parses a text of Java's that is another one since Java 14, and finds no address in it.
+    # ZooKeeper 3.4 parses InetSocketAddress.toString(), whose format changed in Java 14.
     newer = Artifact(
         organisation="org.apache.zookeeper", name="zookeeper", revision="3.5.9", transitive=True
     )
@@ -119,7 +117,7 @@ def _aws(name: str) -> Artifact:
 
 
 def _delta(spark: str) -> tuple[Artifact, ...]:
-    """Delta's two jars are enough: their dependencies are in Spark's own distribution already."""
+    """Delta's two jars are enough: Spark's distribution has their dependencies."""
     wanted = (f"delta-spark_{spark}_2.13", "delta-storage")
     return tuple(
         Artifact(organisation="io.delta", name=name, revision=DELTA_VERSION) for name in wanted
@@ -128,15 +126,15 @@ def _delta(spark: str) -> tuple[Artifact, ...]:
 
 SETS: dict[str, tuple[Artifact, ...]] = {
     "delta": _delta(".".join(SPARK_VERSION.split(".")[:2])),
-    # Of the same Delta for the earlier supported Spark; `fetch` chooses one of the two.
+    # Delta for Spark 4.1, which is supported, too; `fetch` chooses between the two.
     "delta-4.1": _delta("4.1"),
-    # The message definitions that tests/wire compares our declarations with.
+    # The message definitions with which tests compare kafka_ds/protocol/messages.
     "kafka-clients": (
         Artifact(
             organisation="org.apache.kafka", name="kafka-clients", revision=KAFKA_CLIENTS_VERSION
         ),
     ),
-    # Apache Kafka itself, broker and tools: what we are measured against and checked by.
+    # Apache Kafka, broker and tools, for tests and benchmarks.
     "kafka": (
         _kafka("kafka_2.13"),
         _kafka("kafka-server"),
@@ -150,7 +148,7 @@ SETS: dict[str, tuple[Artifact, ...]] = {
         _log4j("log4j-1.2-api"),
         _log4j("log4j-core"),
     ),
-    # Apache Kafka's integration tests of its clients, and what runs them beside the set "kafka".
+    # Apache Kafka's integration tests of its clients, and what they need in addition to the set "kafka".
     "kafka-tests": (
         _kafka("kafka-clients-integration-tests", transitive=False, classifiers=("test",)),
         _kafka("kafka-clients", transitive=False, classifiers=("test",)),
@@ -167,11 +165,11 @@ SETS: dict[str, tuple[Artifact, ...]] = {
         Artifact(organisation="org.hamcrest", name="hamcrest", revision="3.0"),
     ),
     **{f"kafka-{version}": _old_kafka(version) for version in OLD_KAFKAS},
-    # A real S3 server in one JVM, for tests: of racing conditional writes one wins.
+    # An S3 server for tests, whose conditional writes are atomic.
     "s3proxy": (
         Artifact(organisation="org.gaul", name="s3proxy", revision="4.1.0", transitive=True),
     ),
-    # S3A, by which Spark's own readers read tables on S3; of the SDK what it uses (15 MB), not its bundle (600 MB).
+    # S3A, for Spark's own readers; the parts of the SDK that it uses (15 MB), not the bundle (600 MB).
     "s3a": (
         Artifact(organisation="org.apache.hadoop", name="hadoop-aws", revision=HADOOP_VERSION),
         Artifact(
@@ -203,7 +201,7 @@ SETS: dict[str, tuple[Artifact, ...]] = {
             revision="3.6.1.Final",
             transitive=True,
         ),
-        # Avro by the registry below.
+        # The Avro converter of the registry above.
         Artifact(
             organisation="io.apicurio",
             name="apicurio-registry-utils-converter",
@@ -213,11 +211,11 @@ SETS: dict[str, tuple[Artifact, ...]] = {
         _log4j("log4j-slf4j2-impl"),
         _log4j("log4j-core"),
     ),
-    # What pipelines read Avro with.
+    # Spark's Avro reader, for pipelines.
     "spark-avro": (
         Artifact(organisation="org.apache.spark", name="spark-avro_2.13", revision=SPARK_VERSION),
     ),
-    # Iceberg's readers, for a slow test; there are none for Spark 4.2 yet.
+    # Iceberg's Spark reader, for a slow test; there is none for Spark 4.2 yet.
     "iceberg": (
         Artifact(
             organisation="org.apache.iceberg",
@@ -225,11 +223,11 @@ SETS: dict[str, tuple[Artifact, ...]] = {
             revision="1.12.0",
         ),
     ),
-    # Trino as one archive of 821 MB, for a slow test that has a Java of its own.
+    # Trino, an archive of 821 MB, for a slow test with its own Java.
     "trino": (
         Artifact(organisation="io.trino", name="trino-server", revision="476", extension="tar.gz"),
     ),
-    # Spark's built-in Kafka source. Its token provider was released as 4.0.0 only; it is not exercised here.
+    # Spark's built-in Kafka source. The only release of its token provider is 4.0.0; the tests do not use it.
     "spark-kafka": (
         Artifact(
             organisation="org.apache.spark",
@@ -245,12 +243,12 @@ SETS: dict[str, tuple[Artifact, ...]] = {
         Artifact(organisation="org.apache.commons", name="commons-pool2", revision="2.12.1"),
     ),
 }
-# Several sets by one name.
+# Names for several sets.
 GROUPS = {"old-kafkas": tuple(f"kafka-{version}" for version in OLD_KAFKAS)}
 
 
 class JarsUnavailable(RuntimeError):
-    """A set could not be fetched or compiled; the message names the set and what was missing."""
+    """A set could not be downloaded or compiled; the message names the set and what is missing."""
 
 
 def cache_folder() -> Path:
@@ -265,12 +263,12 @@ def cache_folder() -> Path:
 
 
 def _sparks(pattern: str) -> list[Path]:
-    """The jars of PySpark with such names."""
+    """PySpark's jars with such names."""
     import pyspark
 
     jars = sorted((Path(pyspark.__file__).parent / "jars").glob(pattern))
     if not jars:
-        raise JarsUnavailable(f"PySpark's folder holds no {pattern}")
+        raise JarsUnavailable(f"PySpark's folder has no {pattern}")
     return jars
 
 
@@ -298,37 +296,38 @@ def _ivy_module(artifacts: tuple[Artifact, ...]) -> str:
         jar = f'<artifact name="{artifact.name}" type="{kind}" ext="{kind}"'
         named = "".join(f'{jar} m:classifier="{c}"/>' for c in artifact.classifiers)
         lines.append(f"{head}>{jar}/>{named}</dependency>")
-    # The last log4j 1 does not start since Java 9; what takes its place has another name.
+    # log4j 1 does not start on Java 9 or later; its replacement (reload4j) has another name.
     lines += ['<exclude org="log4j"/>', '<exclude org="org.slf4j" module="slf4j-log4j12"/>']
     return "\n".join([*lines, "</dependencies>", "</ivy-module>"])
 
 
 def fetch(name: str) -> Path:
-    """The folder of the set ``name``, fetched when it is not there yet; ``delta`` is that of the PySpark in use.
+    """The folder of the set ``name``, downloaded if it is missing; ``delta`` is chosen for the installed PySpark.
 
     Raises:
-        JarsUnavailable: unknown set, no Java, or Ivy could not bring all of it.
+        JarsUnavailable: the set is unknown, or Ivy could not download all of it.
+        JavaUnusable: there is no Java.
     """
     if name == "delta":
         name = delta_of_pyspark()
     if name not in SETS:
-        raise JarsUnavailable(f"no set of jars is called {name!r}; there are {', '.join(SETS)}")
+        raise JarsUnavailable(f"unknown set of jars {name!r}; there are {', '.join(SETS)}")
     target = cache_folder() / name
     if not _missing(name, target):
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(target.parent / f".{name}.lock"):
-        # Another process may have fetched it meanwhile.
+    with _locked(target.parent / f".{name}.lock"):
+        # Another process may have downloaded it meanwhile.
         missing = _missing(name, target)
         if any(not jar.startswith(LOG_STORE.stem) for jar in missing):
-            _bring(name, target)
+            _download(name, target)
         elif missing:
             _compile_log_stores(target)
     return target
 
 
 def _missing(name: str, folder: Path) -> list[str]:
-    """The jars of a set that are not in the folder: all of them, or those whose version or source was changed."""
+    """The jars of a set that are not in the folder: all, or those whose version or source has changed."""
     jars = [jar for each in SETS[name] for jar in each.jars()]
     if name.startswith("delta"):
         jars.append(_log_stores_jar())
@@ -336,12 +335,12 @@ def _missing(name: str, folder: Path) -> list[str]:
 
 
 def _log_stores_jar() -> str:
-    """Its file name, another one for each text of the source."""
+    """The file name of the LogStores' jar, with a hash of the source."""
     return f"{LOG_STORE.stem}-{hashlib.sha256(LOG_STORE.read_bytes()).hexdigest()[:8]}.jar"
 
 
 def _compile_log_stores(folder: Path) -> None:
-    """Put the jar of our LogStores beside Delta's, in place of one of another source."""
+    """Compile the LogStores into a jar next to Delta's, and delete jars of an older source."""
     jars = [str(path) for path in (*_sparks("scala-*.jar"), *_sparks("hadoop-client-api-*.jar"))]
     jars += [str(path) for path in folder.glob("delta-storage-*.jar")]
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".log-stores-") as scratch:
@@ -354,33 +353,33 @@ def _compile_log_stores(folder: Path) -> None:
             )
         except subprocess.TimeoutExpired:
             raise JarsUnavailable(
-                f"{LOG_STORE.name} was not compiled within {COMPILE_TIMEOUT_S} s"
+                f"compiling {LOG_STORE.name} took longer than {COMPILE_TIMEOUT_S} s"
             ) from None
         if done.returncode != 0:
             detail = (done.stdout + done.stderr).strip() or "no output"
-            raise JarsUnavailable(f"{LOG_STORE.name} was not compiled: {detail}")
+            raise JarsUnavailable(f"compiling {LOG_STORE.name} failed: {detail}")
         for old in folder.glob(f"{LOG_STORE.stem}-*.jar"):
             old.unlink()
         made.rename(folder / _log_stores_jar())
 
 
 def delta_of_pyspark() -> str:
-    """Delta is built for each minor version of Spark."""
+    """The set for the installed PySpark: Delta is built for each minor version of Spark."""
     import pyspark
 
-    made_for = f"delta-{'.'.join(pyspark.__version__.split('.')[:2])}"
-    return made_for if made_for in SETS else "delta"
+    name = f"delta-{'.'.join(pyspark.__version__.split('.')[:2])}"
+    return name if name in SETS else "delta"
 
 
 @contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """One process at a time brings a set: the cache of its Ivy takes no two at once."""
+def _locked(path: Path) -> Iterator[None]:
+    """One process at a time downloads a set: two must not share Ivy's cache."""
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-def _bring(name: str, target: Path) -> None:
+def _download(name: str, target: Path) -> None:
     named = ", ".join(f"{each.name} {each.revision}" for each in SETS[name])
     _say(f"downloading {named} from Maven Central (or where Ivy is told to look) into {target}")
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{name}-") as scratch:
@@ -413,7 +412,7 @@ def _bring(name: str, target: Path) -> None:
             )
         except subprocess.TimeoutExpired:
             raise JarsUnavailable(
-                f"jars {name!r}: not all there after {FETCH_TIMEOUT_S} s; what has come is kept, run it again"
+                f"jars {name!r}: the download took longer than {FETCH_TIMEOUT_S} s; run it again, it will continue"
             ) from None
         found = folder / "jars"
         if name.startswith("delta") and list(found.glob("delta-storage-*.jar")):
@@ -422,14 +421,9 @@ def _bring(name: str, target: Path) -> None:
         if result.returncode != 0 or missing:
             detail = (result.stdout + result.stderr).strip().splitlines()[-1:] or ["no output"]
             raise JarsUnavailable(f"jars {name!r}: missing {missing or 'some'}; Ivy: {detail[0]}")
-        _settle(found, target)
-
-
-def _settle(found: Path, target: Path) -> None:
-    """Give the complete set its name, in place of one of other versions."""
-    with contextlib.suppress(FileNotFoundError):
-        target.rename(found.parent / "replaced")
-    found.rename(target)
+        with contextlib.suppress(FileNotFoundError):
+            target.rename(folder / "replaced")
+        found.rename(target)
 
 
 def _say(text: str) -> None:
@@ -439,8 +433,8 @@ def _say(text: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m spark_conf.jars",
-        description="Print the folder of each set of jars; a set that is not there is downloaded first. The folders "
-        f"lie in {cache_folder()} ($KAFKA_DS_JARS names another). Needs Java and PySpark.",
+        description="Print the folder of each set of jars, which is downloaded first if it is missing. The folders "
+        f"are in {cache_folder()} ($KAFKA_DS_JARS names another). Needs Java and PySpark.",
     )
     parser.add_argument(
         "sets",
@@ -452,10 +446,10 @@ def main() -> int:
     given = parser.parse_args().sets
     names = [each for name in given for each in GROUPS.get(name, (name,))]
     with ThreadPoolExecutor(max(1, len(names))) as pool:
-        coming = [pool.submit(fetch, name) for name in names]
-    for each in coming:
+        folders = [pool.submit(fetch, name) for name in names]
+    for folder in folders:
         try:
-            print(each.result())  # noqa: T201 (this is the command's output)
+            print(folder.result())  # noqa: T201 (this is the command's output)
         except (JarsUnavailable, JavaUnusable) as problem:
             _say(str(problem))
             return 1

@@ -1,8 +1,7 @@
-"""Shell: the Java that Spark runs on: where Spark's launcher looks for it, and whether Spark can use it.
+"""Shell: finds the Java that Spark's launcher would use, and checks its version.
 
-A Java that is missing, broken or too old ends Spark with a line about its gateway, after a while and without a path. So
-it is looked at before a session starts, and the error names what was found where. The version is read from the file
-that each Java has of itself; only one without such a file is run.
+With a missing, broken or old Java, Spark fails after a while, and its error about the gateway names no path. So this is
+checked before a session starts. The version is in Java's `release` file; Java is only run if it has no such file.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ _ANSWER_S: Final = 30
 
 
 class JavaUnusable(RuntimeError):
-    """There is no Java that Spark can run on; the message names what was found, and where."""
+    """Spark cannot run on the Java that was found, or there is none; the message names its path."""
 
 
 def java_command(environment: Mapping[str, str] = os.environ) -> str:
-    """The launcher: ``$JAVA_HOME/bin/java``, else ``java`` of the path.
+    """The launcher: ``$JAVA_HOME/bin/java``, or ``java`` in PATH if JAVA_HOME is not set.
 
     Raises:
-        JavaUnusable: JAVA_HOME has none, or without it there is none.
+        JavaUnusable: there is none.
     """
     home = environment.get("JAVA_HOME")
     if not home:
@@ -38,28 +37,28 @@ def java_command(environment: Mapping[str, str] = os.environ) -> str:
         return found
     launcher = Path(home) / "bin" / "java"
     if not os.access(launcher, os.X_OK):
-        raise JavaUnusable(f"JAVA_HOME={home}: there is no {launcher} that can be run. {_HINT}")
+        raise JavaUnusable(f"JAVA_HOME={home}: {launcher} is missing or not executable. {_HINT}")
     return str(launcher)
 
 
 def java_home(environment: Mapping[str, str] = os.environ) -> Path:
-    """The folder of a Java that Spark can run on.
+    """The home folder of a Java that Spark can run on.
 
     Raises:
         JavaUnusable: there is none.
     """
     launcher = java_command(environment)
     home = Path(launcher).resolve().parent.parent
-    version = _version_of(home) or _version_said(launcher)
+    version = _release_version(home) or _printed_version(launcher)
     if version is None:
-        raise JavaUnusable(f"{launcher} does not run, or does not say its version. {_HINT}")
-    numbers = version.removeprefix("1.").split(".")  # Java 8 calls itself 1.8.0.
+        raise JavaUnusable(f"{launcher} does not run, or does not print its version. {_HINT}")
+    numbers = version.removeprefix("1.").split(".")  # Java 8's version is 1.8.0.
     if int(re.match(r"\d+", numbers[0])[0]) < LEAST:  # type: ignore[index]
         raise JavaUnusable(f"{launcher} is Java {version}. {_HINT}")
     return home
 
 
-def _version_of(home: Path) -> str | None:
+def _release_version(home: Path) -> str | None:
     try:
         text = (home / "release").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -68,12 +67,12 @@ def _version_of(home: Path) -> str | None:
     return found[1] if found else None
 
 
-def _version_said(launcher: str) -> str | None:
+def _printed_version(launcher: str) -> str | None:
     try:
-        said = subprocess.run(
+        done = subprocess.run(
             [launcher, "-version"], capture_output=True, text=True, timeout=_ANSWER_S, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    found = re.search(r'version "(\d[^"]*)"', said.stderr)
+    found = re.search(r'version "(\d[^"]*)"', done.stderr)
     return found[1] if found else None

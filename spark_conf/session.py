@@ -1,9 +1,8 @@
-"""Shell: a Spark session that reads and writes Delta and has the format "kafka_ds".
+"""Shell: a Spark session with Delta and the format "kafka_ds".
 
-Settings are in spark-defaults.conf next to it, so that spark-submit and spark-sql can use the same file; the caller's
-settings win. Delta's jars come from the cache of `spark_conf.jars`, so that starting a session needs no network; so do
-S3A's if the lake is on S3 (`spark_conf.s3a`). Python workers use the interpreter of the caller, since it has the
-package installed.
+Its settings are those of spark-defaults.conf, which spark-submit and spark-sql can use as well; the caller's win. The
+jars of Delta, and of S3A if the lake is on S3, come from the cache of `spark_conf.jars`, so starting a session needs no
+network. Python workers use the caller's interpreter, which has this package.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ def session(
 ) -> SparkSession:
     """A session named ``app_name`` with Delta, in which ``format("kafka_ds")`` is registered.
 
-    ``settings`` win over those of spark-defaults.conf; ``lake`` is a folder of tables or an address on S3: with it the
-    views of ``system_views`` are there, too, and Spark's own readers find tables on S3; ``extra_jars`` is a
-    comma-separated list of jars beside Delta's.
+    ``settings`` win over those of spark-defaults.conf. ``lake`` is a folder of tables or an address on S3: with it the
+    session has the ``system_views``, and Spark's own readers find tables on S3. ``extra_jars`` is a comma-separated
+    list.
 
     Raises:
         JavaUnusable: there is no Java that Spark can run on.
@@ -58,7 +57,7 @@ def session(
     on_s3 = s3a.is_on_s3(lake)
     sets = ["delta", s3a.JARS] if on_s3 else ["delta"]
     paths = [str(path) for name in sets for path in sorted(jars.fetch(name).glob("*.jar"))]
-    # Spark's launcher looks here; the version that we found is the version that it shall use.
+    # Spark's launcher uses JAVA_HOME: it must be the Java whose version was checked.
     os.environ.setdefault("JAVA_HOME", str(java))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master.startswith("local"):

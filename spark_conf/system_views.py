@@ -1,11 +1,10 @@
-"""Shell: the views over the system tables, for Spark and for DuckDB, out of one text each (`views/*.sql`).
+"""Shell: views over the system tables for Spark and DuckDB, from the same SQL files (`views/*.sql`).
 
-Usage: ``python -m spark_conf.system_views LAKE [--engine spark|duckdb]`` prints the statements that make them: for
-``spark-sql -i``, or for DuckDB's own command line.
+Usage: ``python -m spark_conf.system_views LAKE [--engine spark|duckdb]`` prints the statements that create them, for
+``spark-sql -i`` or DuckDB's command line.
 
-A text names tables by `${…}` and other views by their names; what the engines spell differently is either in `${…}`,
-too, or a macro that DuckDB gets. A view is made after those that it is made of, and only where all its tables are
-there: a table appears with its first commit.
+A file refers to tables by `${…}` and to other views by name. Differences of the engines are `${…}`, too, or macros for
+DuckDB. A view is created after those that it uses, and only if its tables exist: a table appears with its first commit.
 """
 
 from __future__ import annotations
@@ -38,25 +37,25 @@ TABLES = {
     "remote_log_metadata": REMOTE_LOG_METADATA,
     "offsets": OFFSETS,
 }
-# The default log.retention.hours of Kafka and kafka-ds, for topics without their own, unless the caller sets another.
+# The default of log.retention.hours, for topics without retention.ms.
 RETENTION_MS = 7 * 24 * 3_600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """How an engine spells things."""
+    """The SQL dialect of an engine."""
 
     table: Template
     quoted_by: str
-    """The sign around a table's path, which stands twice where the path itself has it."""
+    """The quotation mark around a table's path; within a path it is doubled."""
     create: str
     explode: str
     load: tuple[str, ...] = ()
-    """What a command line must set first."""
+    """Statements that only a command line needs first."""
     before: tuple[str, ...] = ()
 
     def table_at(self, path: str) -> str:
-        """The Delta table in that folder, or at that address, as a query names it."""
+        """The SQL for the Delta table at a path or address."""
         sign = self.quoted_by
         return self.table.substitute(path=path.replace(sign, sign * 2))
 
@@ -67,7 +66,7 @@ SPARK = Engine(
     create="CREATE OR REPLACE TEMPORARY VIEW",
     explode="explode",
 )
-# DuckDB reads Delta by its extension of that name; the macros are Spark's functions that it has under other names.
+# The macros are Spark functions that DuckDB has under other names.
 DUCKDB = Engine(
     table=Template("delta_scan('${path}')"),
     quoted_by="'",
@@ -86,7 +85,7 @@ ENGINES = {"spark": SPARK, "duckdb": DUCKDB}
 
 
 def questions() -> dict[str, str]:
-    """The question that each view answers, which is the first line of its text."""
+    """The question that each view answers: the first line of its file."""
     texts = {path.stem: path.read_text() for path in sorted(FOLDER.glob("*.sql"))}
     return {name: text.partition("\n")[0].removeprefix("-- ") for name, text in texts.items()}
 
@@ -94,7 +93,7 @@ def questions() -> dict[str, str]:
 def statements(
     engine: Engine, lake: str | os.PathLike[str], *, retention_ms: int = RETENTION_MS
 ) -> Iterator[tuple[str, str]]:
-    """(name, statement) of each view whose tables the lake has, in the order in which they can be made.
+    """(name, statement) of each view whose tables exist in the lake, in the order in which they can be created.
 
     `lake` is a folder or an `s3://` address; `retention_ms` is the brokers' `log.retention.ms`.
     """
@@ -115,9 +114,9 @@ def statements(
 def system_views(
     spark: SparkSession, lake: str | os.PathLike[str], *, retention_ms: int = RETENTION_MS
 ) -> list[str]:
-    """Make a temporary view of each query in ``views`` whose tables the lake has; their names, sorted.
+    """Create a temporary view for each query in ``views`` whose tables exist in the lake; their names, sorted.
 
-    A table appears with its first commit: ask again when one is missing.
+    A table appears with its first commit: call this again if a view is missing.
     """
     made = []
     for name, statement in statements(SPARK, lake, retention_ms=retention_ms):
@@ -131,7 +130,7 @@ def system_views(
 def duckdb_views(
     connection: Any, lake: str | os.PathLike[str], *, retention_ms: int = RETENTION_MS
 ) -> list[str]:
-    """The same in a connection of DuckDB that has loaded the extension ``delta``."""
+    """The same in a DuckDB connection that has loaded the extension ``delta``."""
     for macro in DUCKDB.before:
         connection.execute(macro)
     made = []
@@ -156,23 +155,23 @@ def _tables_there(root: str) -> set[str]:
 
 
 def _views_of(name: str, texts: dict[str, Template]) -> list[str]:
-    """The views that a view is made of."""
+    """The views that a view uses."""
     words = re.findall(r"\b(?:FROM|JOIN)\s+(\w+)", texts[name].template)
     return [word for word in dict.fromkeys(words) if word in texts]
 
 
 def _tables_of(name: str, texts: dict[str, Template]) -> set[str]:
-    """The tables that it is made of in the end."""
+    """The tables that a view uses, directly or through other views."""
     found = {each for each in texts[name].get_identifiers() if each in TABLES}
     return found.union(*(_tables_of(view, texts) for view in _views_of(name, texts)))
 
 
 def _in_order(texts: dict[str, Template]) -> list[str]:
-    """Each view after those that it is made of."""
+    """The views, each after those that it uses."""
     order: list[str] = []
 
     def add(name: str, above: Collection[str] = ()) -> None:
-        assert name not in above, f"{name} is made of itself"
+        assert name not in above, f"view {name} uses itself"
         for view in _views_of(name, texts):
             add(view, {*above, name})
         if name not in order:
@@ -212,5 +211,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it without a word
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # No traceback with `| head`.
     sys.exit(main())

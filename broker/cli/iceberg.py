@@ -60,7 +60,7 @@ def sync(
     from kafka_ds.delta.store.store import UnsupportedStore
     from kafka_ds.delta.store.uri import open_store
     from kafka_ds.errors import OptionError
-    from kafka_ds.iceberg.mirrors import Mirrors
+    from kafka_ds.iceberg.lake_sync import LakeSync
 
     where = target.lake_uri(lake)
     try:
@@ -68,7 +68,7 @@ def sync(
     except (UnsupportedStore, ValueError) as problem:
         raise Mistake(f"--lake {where}: {problem}") from None
     try:
-        mirrors = Mirrors(store, topics, catalog)
+        lake_sync = LakeSync(store, topics, catalog)
     except OptionError as problem:
         raise Mistake(f"--{problem}") from None
-    keep(mirrors.sync, once=once, interval_s=interval)
+    keep(lake_sync.sync, once=once, interval_s=interval)

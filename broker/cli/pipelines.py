@@ -94,7 +94,7 @@ def run(
     """
     main, where = _prepared(target, lake)
     options = target.client_options()
-    beside = main.beside_at(where, options, iceberg=iceberg, catalog=catalog)
+    syncs = main.background_syncs(where, options, iceberg=iceberg, catalog=catalog)
     if main.run(
         options,
         where,
@@ -102,7 +102,7 @@ def run(
         interval_s=interval,
         master=master,
         registry_url=schema_registry,
-        beside=beside,
+        syncs=syncs,
     ):
         raise click.exceptions.Exit(1)
 

@@ -1,5 +1,4 @@
-"""Pure: topics' tables in a Hive metastore or in Unity Catalog, kept in step as topics come and go.
+"""Pure: registers the tables of topics in a Hive metastore or in Unity Catalog, and drops those of deleted topics.
 
-Rules of this package: no data is written or deleted, and only what was registered from here is changed or dropped.
-`registrar.py` is where to begin.
+It writes and deletes no data, and changes only tables that it has registered itself. Begin with `registrar.py`.
 """

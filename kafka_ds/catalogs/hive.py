@@ -1,12 +1,13 @@
-"""Shell: tables in a Hive metastore, by its Thrift protocol, as Spark registers tables of Delta's.
+"""Shell: tables in a Hive metastore, by its Thrift protocol, registered as Spark registers Delta tables.
 
-Engines take a table's columns from its Delta log; those in the metastore are for people and tools that look there.
+Engines take a table's columns from its Delta log. Those in the metastore are for people and tools that list tables.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -26,15 +27,15 @@ from thrift.transport import TSocket, TTransport
 
 from kafka_ds.catalogs.tables import PROVIDER, CatalogError, LakeTable
 
-# It logs with a traceback what is raised as well, and told in a line.
+# It logs a traceback for each error that it also raises.
 logging.getLogger("thrift.transport").setLevel(logging.CRITICAL)
 
 Result = TypeVar("Result")
 TIMEOUT_MS: Final = 20_000
 PORT: Final = 9083
-# A metastore's limit.
+# The metastore's limit.
 TYPE_CHARACTERS_MAX: Final = 4_000
-# Types that the metastore knows by other names, or not at all.
+# Types that Hive has under other names, or lacks.
 _HIVE_TYPES: Final = {"timestamp_ntz": "timestamp", "variant": "string", "void": "string"}
 
 
@@ -50,56 +51,55 @@ class HiveMetastore:
         self._client = ThriftHiveMetastore.Client(TBinaryProtocol.TBinaryProtocol(self._transport))
 
     def tables(self, schema: str) -> dict[str, Mapping[str, str]]:
-        """The tables of a database, which is made where there is none, with their parameters."""
+        """The tables of a database with their parameters; creates the database if it does not exist."""
 
-        def asked() -> dict[str, Mapping[str, str]]:
+        def request() -> dict[str, Mapping[str, str]]:
             try:
                 self._client.get_database(schema)
             except NoSuchObjectException:
-                made = Database(name=schema, description="Topics of kafka-ds", parameters={})
-                self._make(made)
+                self._create_database(schema)
             names = self._client.get_all_tables(schema)
             found = self._client.get_table_objects_by_name(schema, names) if names else []
             return {each.tableName: each.parameters or {} for each in found}
 
-        return self._call(asked)
+        return self._call(request)
 
     def create(self, schema: str, table: LakeTable) -> None:
         """Register an external table."""
-        self._call(lambda: self._client.create_table(_described(schema, table)))
+        self._call(lambda: self._client.create_table(_hive_table(schema, table)))
 
     def replace(self, schema: str, table: LakeTable) -> None:
-        """Alter it: what others granted on it stays."""
-        self._call(lambda: self._client.alter_table(schema, table.name, _described(schema, table)))
+        """Alter a table; grants on it stay."""
+        self._call(lambda: self._client.alter_table(schema, table.name, _hive_table(schema, table)))
 
     def drop(self, schema: str, name: str) -> None:
-        """Forget a table; its files stay."""
+        """Drop a table; its files stay."""
         self._call(lambda: self._client.drop_table(schema, name, False))
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._transport.close()
 
-    def _make(self, database: Database) -> None:
-        try:
-            self._client.create_database(database)
-        except AlreadyExistsException:
-            return
+    def _create_database(self, name: str) -> None:
+        with suppress(AlreadyExistsException):
+            self._client.create_database(
+                Database(name=name, description="Topics of kafka-ds", parameters={})
+            )
 
-    def _call(self, ask: Callable[[], Result]) -> Result:
+    def _call(self, request: Callable[[], Result]) -> Result:
         try:
             if not self._transport.isOpen():
                 self._transport.open()
-            return ask()
+            return request()
         except (TException, OSError) as problem:
-            # Whatever it was, the connection may be out of step.
+            # A response may still be on its way: the connection cannot be used again.
             self.close()
             text = str(getattr(problem, "message", "") or problem)
             raise CatalogError(f"metastore {self._address}: {text}") from problem
 
 
-def _described(schema: str, table: LakeTable) -> Table:
-    """As Spark's catalog writes it."""
+def _hive_table(schema: str, table: LakeTable) -> Table:
+    """The table as Spark's catalog writes it."""
     columns = [FieldSchema(each.name, _hive_type(each.type_text), None) for each in table.columns]
     stored = StorageDescriptor(
         cols=columns,
@@ -116,7 +116,7 @@ def _described(schema: str, table: LakeTable) -> Table:
         sortCols=[],
         parameters={},
     )
-    told: dict[str, Any] = {"EXTERNAL": "TRUE", "spark.sql.sources.provider": PROVIDER}
+    parameters: dict[str, Any] = {"EXTERNAL": "TRUE", "spark.sql.sources.provider": PROVIDER}
     return Table(
         tableName=table.name,
         dbName=schema,
@@ -126,7 +126,7 @@ def _described(schema: str, table: LakeTable) -> Table:
         retention=0,
         sd=stored,
         partitionKeys=[],
-        parameters={**told, "comment": table.comment, **table.properties},
+        parameters={**parameters, "comment": table.comment, **table.properties},
         tableType="EXTERNAL_TABLE",
     )
 

@@ -1,8 +1,8 @@
 """Shell: keeps the tables of a lake's topics registered in a catalog.
 
-Rules of this file: a topic leaves the catalog if the brokers do not name it and its table is not there, or says that
-it is deleted: a client that may not see a topic, or a lake, forgets nothing. A typed table leaves with its folder, too.
-One table that is refused stops no other.
+A topic's tables are dropped if the brokers do not list the topic and its Delta table is missing or marked as deleted.
+So a client without the right to see a topic, or without access to the lake, drops nothing. A typed table is also
+dropped if its folder is missing. An error with one table does not stop the others.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _COMMENTS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
-    """A table of the lake in a version."""
+class _TableState:
+    """A table of the lake at a version."""
 
     version: int
     columns: tuple[CatalogColumn, ...]
@@ -68,21 +68,21 @@ class Registrar:
         *,
         prefix: str = PREFIX,
     ) -> None:
-        """`lake`: its address for all who read the catalog; `topics` asks the brokers for those that there are."""
+        """`lake`: its address for readers of the catalog; `topics` lists the topics that the brokers have."""
         self._store = store
         self._lake = lake.rstrip("/") if "://" in lake else f"file://{os.path.abspath(lake)}"
         self._catalog = catalog
         self._topics = topics
         self._prefix = prefix
-        self._known: dict[str, _Known] = {}
+        self._states: dict[str, _TableState] = {}
 
     def sync(
         self, is_ended: Callable[[], bool] = lambda: False
     ) -> tuple[dict[str, str], dict[str, str]]:
-        """What was done with tables, and why others are not as they should be.
+        """Bring the catalog up to date: what was done by table, and the errors of other tables.
 
-        `is_ended` is asked between tables. Raises CatalogError where the catalog does not answer, KafkaDsError where
-        no broker does, and OSError where the lake does not, or is not there.
+        `is_ended` is called between tables. Raises CatalogError if the catalog does not answer, KafkaDsError if no
+        broker does, and OSError if the lake does not or does not exist.
         """
         check_there(self._store)
         done: dict[str, str] = {}
@@ -98,7 +98,7 @@ class Registrar:
                 try:
                     if step.act == "drop" and not self._is_dropped(kind, step, topics):
                         continue
-                    self._take(schema, step)
+                    self._apply(schema, step)
                     done[name] = step.act
                     log.info("%s: %s", name, step.act)
                 except (CatalogError, DeltaError, OSError) as problem:
@@ -108,10 +108,10 @@ class Registrar:
         return done, failed
 
     def close(self) -> None:
-        """End the connection to the catalog."""
+        """Close the connection to the catalog."""
         self._catalog.close()
 
-    def _take(self, schema: str, step: CatalogStep) -> None:
+    def _apply(self, schema: str, step: CatalogStep) -> None:
         if step.table is None:
             self._catalog.drop(schema, step.name)
         elif step.act == "create":
@@ -119,7 +119,7 @@ class Registrar:
         elif step.act == "replace":
             self._catalog.replace(schema, step.table)
         else:
-            raise CatalogError("somebody else's table has this name: it is left as it is")
+            raise CatalogError("another table has this name; it is left as it is")
 
     def _wanted(
         self,
@@ -144,7 +144,7 @@ class Registrar:
                 continue
             name = catalog_name(folder)
             if name in found:
-                failed[f"{kind}/{folder}"] = f"{found[name].location} has the name {name} already"
+                failed[f"{kind}/{folder}"] = f"the name {name} is taken by {found[name].location}"
                 continue
             found[name] = LakeTable(
                 name=name,
@@ -157,7 +157,7 @@ class Registrar:
         return list(found.values())
 
     def _is_dropped(self, kind: str, step: CatalogStep, topics: Collection[str]) -> bool:
-        """Whether a registration goes: with its topic, or with its typed table."""
+        """Whether the topic or the typed table of a registration no longer exists."""
         if self._is_gone(step.topic, topics):
             return True
         folders = [
@@ -180,21 +180,21 @@ class Registrar:
         table = self._table(f"{TOPICS}/{topic}")
         return table is None or table.is_deleted
 
-    def _table(self, folder: str) -> _Known | None:
-        """The table in a folder, which is read again where it has a new version; None where there is none."""
-        # A log that knows a version does not see that its table went, or was made anew.
+    def _table(self, folder: str) -> _TableState | None:
+        """The table in a folder, read again if it has a new version; None if there is none."""
+        # A new DeltaLog: one that has read a version does not notice that the table was deleted or recreated.
         version = DeltaLog(self._store, folder).latest_version()
         if version < 0:
             return None
-        known = self._known.get(folder)
-        if known is None or known.version != version:
+        state = self._states.get(folder)
+        if state is None or state.version != version:
             uri = self._store.uri(folder)
-            known = _read(DeltaTable(uri, storage_options=self._store.delta_options))
-            self._known[folder] = known
-        return known
+            state = _read(DeltaTable(uri, storage_options=self._store.delta_options))
+            self._states[folder] = state
+        return state
 
 
-def _read(delta: DeltaTable) -> _Known:
+def _read(delta: DeltaTable) -> _TableState:
     metadata = delta.metadata()
     by = {name: at for at, name in enumerate(metadata.partition_columns)}
     fields: list[dict[str, Any]] = json.loads(delta.schema().to_json())["fields"]
@@ -203,7 +203,7 @@ def _read(delta: DeltaTable) -> _Known:
         for each in fields
     )
     is_deleted = topic_id_of(metadata.configuration) is None
-    return _Known(version=delta.version(), columns=columns, is_deleted=is_deleted)
+    return _TableState(version=delta.version(), columns=columns, is_deleted=is_deleted)
 
 
 def registrar_at(
@@ -228,7 +228,7 @@ def catalog_at(address: str) -> Catalog:
     """The catalog at `thrift://host:port` or `unity+http://host:port/catalog`. Raises OptionError."""
     if "@" in address.partition("://")[2].partition("/")[0]:
         # Addresses are logged.
-        raise OptionError("a catalog's address has no user and no password in it")
+        raise OptionError("a catalog's address must not contain a user or password")
     try:
         scheme = urlsplit(address).scheme
         if scheme == "thrift":
@@ -244,5 +244,5 @@ def catalog_at(address: str) -> Catalog:
     except (CatalogError, ValueError) as problem:
         raise OptionError(f"catalog {address}: {problem}") from None
     raise OptionError(
-        f"catalog {address}: it begins with thrift:// (Hive metastore), unity+http:// or unity+https://"
+        f"catalog {address}: it must begin with thrift:// (Hive metastore), unity+http:// or unity+https://"
     )

@@ -1,7 +1,7 @@
-"""Pure: what a catalog is told of a table of the lake: name, place, columns; and what of it is to be done.
+"""Pure: a lake's table as a catalog has it, and the changes that bring a schema of a catalog up to date.
 
-Rules of this file: a registered table carries the address of its lake, by which it is known as ours, and a digest of
-what it was registered with, by which it is known to be as it should.
+A registered table has two properties: the lake's address, which shows that this lake registered it, and a digest of
+its registration, which shows whether it is up to date.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ _SPARK_TYPES: Final = {"long": "bigint", "integer": "int", "short": "smallint", 
 
 
 class CatalogError(KafkaDsError):
-    """A catalog does not answer, or refuses; the message names it."""
+    """A catalog does not answer or refuses a request; the message names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogColumn:
-    """A column, as a field of Delta's schema has it."""
+    """A column with its field of the Delta schema."""
 
     name: str
     field: Mapping[str, Any] = field(hash=False)
     partition_index: int | None = None
-    """Which of the columns it is by which the table is partitioned."""
+    """Its position among the partition columns."""
 
     @property
     def type_text(self) -> str:
-        """The type as SQL spells it."""
+        """The type in SQL."""
         return sql_type(self.field["type"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakeTable:
-    """A Delta table as a catalog has it."""
+    """A Delta table as a catalog registers it."""
 
     name: str
     topic: str
@@ -54,41 +54,41 @@ class LakeTable:
 
     @property
     def digest(self) -> str:
-        """Another one for each change of what a catalog shows."""
-        told = [self.location, self.comment, *(dict(each.field) for each in self.columns)]
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:32]
+        """A hash of what the catalog shows of the table."""
+        shown = [self.location, self.comment, *(dict(each.field) for each in self.columns)]
+        return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()[:32]
 
     @property
     def properties(self) -> dict[str, str]:
-        """What it is known by."""
+        """The properties by which later syncs recognise it."""
         return {LAKE: self.lake, TOPIC: self.topic, DIGEST: self.digest}
 
 
 class Catalog(Protocol):
-    """What is asked of a catalog; each raises CatalogError."""
+    """An external catalog; each method raises CatalogError."""
 
     def tables(self, schema: str) -> dict[str, Mapping[str, str]]:
-        """The tables of a schema, which is made where there is none, with their properties."""
+        """The tables of a schema with their properties; creates the schema if it does not exist."""
 
     def create(self, schema: str, table: LakeTable) -> None:
         """Register an external table."""
 
     def replace(self, schema: str, table: LakeTable) -> None:
-        """Register it anew: its columns, place or comment changed."""
+        """Update a registration: its columns, location or comment changed."""
 
     def drop(self, schema: str, name: str) -> None:
-        """Forget a table; its files stay."""
+        """Drop a table; its files stay."""
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogStep:
-    """One thing to do in a schema."""
+    """One change of a schema."""
 
     act: str
-    """create, replace or drop; `report`: nothing, as the table is somebody else's."""
+    """create, replace or drop; `report`: none, because somebody else registered the table."""
     name: str
     topic: str
     table: LakeTable | None = None
@@ -97,28 +97,28 @@ class CatalogStep:
 def steps(
     wanted: Collection[LakeTable], there: Mapping[str, Mapping[str, str]], lake: str
 ) -> Iterator[CatalogStep]:
-    """What takes a schema of a catalog to what it should have."""
+    """The changes after which a schema has the wanted tables; `there` are the properties of the present ones."""
     by_name = {each.name: each for each in wanted}
     for name, table in by_name.items():
-        told = there.get(name)
-        if told is None:
+        properties = there.get(name)
+        if properties is None:
             yield CatalogStep(act="create", name=name, topic=table.topic, table=table)
-        elif told.get(LAKE) != lake:
+        elif properties.get(LAKE) != lake:
             yield CatalogStep(act="report", name=name, topic=table.topic, table=table)
-        elif told.get(DIGEST) != table.digest:
+        elif properties.get(DIGEST) != table.digest:
             yield CatalogStep(act="replace", name=name, topic=table.topic, table=table)
-    for name, told in there.items():
-        if name not in by_name and told.get(LAKE) == lake:
-            yield CatalogStep(act="drop", name=name, topic=told.get(TOPIC, ""))
+    for name, properties in there.items():
+        if name not in by_name and properties.get(LAKE) == lake:
+            yield CatalogStep(act="drop", name=name, topic=properties.get(TOPIC, ""))
 
 
 def catalog_name(topic: str) -> str:
-    """A topic's name as all catalogs take it: in lower case, of letters, digits and underscores."""
+    """A topic's name in a form that every catalog accepts: lower-case letters, digits and underscores."""
     return re.sub(r"[^a-z0-9_]", "_", topic.lower())
 
 
 def sql_type(delta_type: Any) -> str:
-    """A type of Delta's schema as Spark and Hive spell it."""
+    """A type of a Delta schema in the SQL of Spark and Hive."""
     if isinstance(delta_type, str):
         return _SPARK_TYPES.get(delta_type, delta_type)
     match delta_type["type"]:

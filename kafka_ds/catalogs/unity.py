@@ -1,6 +1,6 @@
 """Shell: tables in Unity Catalog, by its REST API (2.1).
 
-It has no request that changes a table, so one whose columns changed is dropped and registered again; its files stay.
+The API cannot alter a table, so one whose columns changed is dropped and registered again; its files stay.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kafka_ds.catalogs.tables import PROVIDER, CatalogColumn, CatalogError, Lake
 
 TIMEOUT_S: Final = 20.0
 NOT_FOUND: Final = 404
-# Not among a command's words, which all users of a machine see.
+# Not a command-line argument: all users of a machine see those.
 TOKEN: Final = "KAFKA_DS_UNITY_TOKEN"  # noqa: S105
 API: Final = "api/2.1/unity-catalog"
 _TYPE_NAMES: Final = {
@@ -37,44 +37,44 @@ class UnityCatalog:
         parts = urlsplit(address)
         path, _, self._catalog = parts.path.rstrip("/").rpartition("/")
         if not self._catalog:
-            raise CatalogError(f"{address}: a catalog's name is the end of the address")
+            raise CatalogError(f"{address}: the path must end with the catalog's name")
         self._url = f"{parts.scheme.removeprefix('unity+')}://{parts.netloc}{path}/{API}"
 
     def tables(self, schema: str) -> dict[str, Mapping[str, str]]:
-        """The tables of a schema, which is made where there is none, with their properties."""
-        if self._ask("GET", f"schemas/{quote(f'{self._catalog}.{schema}')}") is None:
-            made = {
+        """The tables of a schema with their properties; creates the schema if it does not exist."""
+        if self._call("GET", f"schemas/{quote(f'{self._catalog}.{schema}')}") is None:
+            body = {
                 "name": schema,
                 "catalog_name": self._catalog,
                 "comment": "Topics of kafka-ds",
             }
-            self._ask("POST", "schemas", made)
+            self._call("POST", "schemas", body)
         return {each["name"]: each.get("properties") or {} for each in self._listed(schema)}
 
     def create(self, schema: str, table: LakeTable) -> None:
         """Register an external table."""
-        self._ask("POST", "tables", self._told(schema, table))
+        self._call("POST", "tables", self._table_info(schema, table))
 
     def replace(self, schema: str, table: LakeTable) -> None:
-        """Register it anew; as it was if that is refused."""
-        former = self._ask("GET", self._path(schema, table.name)) or {}
+        """Drop it and register it again; if that is refused, restore the former registration."""
+        former = self._call("GET", self._path(schema, table.name)) or {}
         self.drop(schema, table.name)
         try:
             self.create(schema, table)
         except CatalogError:
-            told = self._told(schema, table)
-            self._ask("POST", "tables", {name: former[name] for name in told if name in former})
+            names = self._table_info(schema, table)
+            self._call("POST", "tables", {name: former[name] for name in names if name in former})
             raise
 
     def drop(self, schema: str, name: str) -> None:
-        """Forget a table; its files stay."""
-        self._ask("DELETE", self._path(schema, name))
+        """Drop a table; its files stay."""
+        self._call("DELETE", self._path(schema, name))
 
     def close(self) -> None:
-        """Each request has a connection of its own."""
+        """Do nothing: each request has its own connection."""
 
-    def _told(self, schema: str, table: LakeTable) -> dict[str, Any]:
-        columns = [_described(at, each) for at, each in enumerate(table.columns)]
+    def _table_info(self, schema: str, table: LakeTable) -> dict[str, Any]:
+        columns = [_column_info(at, each) for at, each in enumerate(table.columns)]
         return {
             "name": table.name,
             "catalog_name": self._catalog,
@@ -91,26 +91,26 @@ class UnityCatalog:
         return f"tables/{quote(f'{self._catalog}.{schema}.{name}')}"
 
     def _listed(self, schema: str) -> Iterator[dict[str, Any]]:
-        asked = {"catalog_name": self._catalog, "schema_name": schema}
+        query = {"catalog_name": self._catalog, "schema_name": schema}
         token = ""
         while True:
-            page = {**asked, "page_token": token} if token else asked
-            answer = self._ask("GET", f"tables?{urlencode(page)}") or {}
+            page = {**query, "page_token": token} if token else query
+            answer = self._call("GET", f"tables?{urlencode(page)}") or {}
             yield from answer.get("tables") or ()
             token = answer.get("next_page_token") or ""
             if not token:
                 return
 
-    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """What it answers; None where it has no such thing."""
+    def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """The response's document; None for 404."""
         data = None if body is None else json.dumps(body).encode()
         request = Request(f"{self._url}/{path}", data=data, method=method)  # noqa: S310
         request.add_header("Content-Type", "application/json")
         if token := os.environ.get(TOKEN, "").strip():
             if not (token.isascii() and token.isprintable()):
                 # The standard library's error would quote it.
-                raise CatalogError(f"{self._address}: ${TOKEN} is no token: it has odd characters")
-            # Not for whoever the catalog redirects to.
+                raise CatalogError(f"{self._address}: ${TOKEN} has characters that no token has")
+            # Not sent to a host that the catalog redirects to.
             request.add_unredirected_header("Authorization", f"Bearer {token}")
         try:
             with urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
@@ -119,20 +119,19 @@ class UnityCatalog:
         except HTTPError as problem:
             if problem.code == NOT_FOUND and method != "POST":
                 return None
-            raise CatalogError(f"{self._address}: {_refusal(problem)}") from None
+            raise CatalogError(f"{self._address}: {_error_message(problem)}") from None
         except (OSError, HTTPException, ValueError) as problem:
             raise CatalogError(f"{self._address}: {problem}") from None
 
 
-def _refusal(problem: HTTPError) -> str:
-    """What it says why."""
+def _error_message(problem: HTTPError) -> str:
     try:
         return f"{problem.code} {json.loads(problem.read())['message']}"
     except (ValueError, LookupError, TypeError, OSError):
         return str(problem)
 
 
-def _described(position: int, column: CatalogColumn) -> dict[str, Any]:
+def _column_info(position: int, column: CatalogColumn) -> dict[str, Any]:
     text = column.type_text
     kind = text.partition("<")[0].partition("(")[0]
     found = {

@@ -1,4 +1,4 @@
-"""Pure: Iceberg tables of the Parquet files of Delta tables, kept in step with them by PyIceberg.
+"""Pure: Iceberg metadata for the Parquet files of Delta tables, written by PyIceberg.
 
-Rules of this package: no data is copied, and nothing of Delta's is written. `mirror.py` is where to begin.
+It copies no data and writes nothing to the Delta table. Begin with `table_sync.py`.
 """

@@ -1,7 +1,7 @@
-"""Pure: the columns of a Delta table as Iceberg has them, and what is known of their values in a file.
+"""Pure: a Delta table's schema as an Iceberg schema, and a file's column statistics as Iceberg bounds.
 
-Every column may be null. Field ids are PyIceberg's to give: files have none, so readers find columns by names. Of texts
-and bytes no least and greatest values are told: what is erased from a table must not stay.
+Every column is optional. PyIceberg assigns field ids; the Parquet files have none, so readers find columns by the name
+mapping. Strings and bytes get no bounds: a value that was erased from a table must not survive in its metadata.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _PRIMITIVES: Final[Mapping[str, PrimitiveType]] = {
 }
 _DECIMAL = re.compile(r"decimal\((\d+), *(\d+)\)")
 _BOUNDED = (IntegerType, LongType, DateType, TimestampType, TimestamptzType)
-# Engines cut times in their statistics to milliseconds.
+# Some writers truncate the timestamps in statistics to milliseconds.
 _MILLISECOND_US: Final = 1000
 PARTITION_FIELD_ID: Final = 1000
 # MetadataColumns of Iceberg's Java library.
@@ -61,8 +61,8 @@ _RESERVED: Final = frozenset(
     {"_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id"}
     | {"_last_updated_sequence_number", "_change_type", "_change_ordinal", "_commit_snapshot_id"}
 )
-# Columns that a MERGE leaves in data files of tables with a change data feed.
-_OF_FEEDS: Final = ("_change_type", "__is_cdc")
+# Columns that MERGE leaves in the data files of a table with a change data feed.
+_CHANGE_DATA_COLUMNS: Final = ("_change_type", "__is_cdc")
 _NO_COLUMN_ID: Final = 2_000_000_000
 
 
@@ -71,9 +71,9 @@ class UnsupportedType(Exception):
 
 
 def iceberg_names(delta_schema: Mapping[str, Any]) -> dict[str, str]:
-    """What columns are called here, by their names in the Delta table.
+    """Iceberg column names by Delta column names.
 
-    Iceberg's engines refuse columns that are called like those that they add by themselves.
+    A name that Iceberg reserves for a metadata column gets an underscore: engines refuse it otherwise.
     """
     names = [field["name"] for field in delta_schema["fields"]]
     renamed = {name: f"{name}_" for name in names if name in _RESERVED}
@@ -81,7 +81,7 @@ def iceberg_names(delta_schema: Mapping[str, Any]) -> dict[str, str]:
 
 
 def iceberg_schema(delta_schema: Mapping[str, Any]) -> tuple[Schema, list[str]]:
-    """The schema of a Delta table (its `schemaString`), and why columns are not in it, a line each."""
+    """The Iceberg schema for a Delta table's `schemaString`, and a warning for each column that is left out."""
     ids, fields, left_out = count(1), [], []
     names = iceberg_names(delta_schema)
     for field in delta_schema["fields"]:
@@ -91,10 +91,10 @@ def iceberg_schema(delta_schema: Mapping[str, Any]) -> tuple[Schema, list[str]]:
                 fields.append(_field({**field, "name": names[name]}, ids))
             else:
                 left_out.append(
-                    f"column {name} is left out: Iceberg has one of its own, {name}_ too"
+                    f"column {name} is left out: Iceberg reserves the name, and {name}_ exists already"
                 )
         except UnsupportedType as problem:
-            left_out.append(f"column {name} is left out: Iceberg 2 has no type {problem}")
+            left_out.append(f"column {name} is left out: Iceberg v2 has no type {problem}")
     return Schema(*fields), left_out
 
 
@@ -125,9 +125,9 @@ def _type(delta_type: Any, ids: Iterator[int]) -> IcebergType:
 def name_mapping(
     schema: Schema, delta_schema: Mapping[str, Any], before: NameMapping | None = None
 ) -> NameMapping:
-    """By what names files have the columns; `before` is the one so far, for files that had others.
+    """The name mapping for the table's files; `before` is the present one, which older files may need.
 
-    PyIceberg refuses a file with a column that has no id here, so those that are left out have one of no column.
+    PyIceberg refuses a file with a column that has no id, so a column that is left out gets an id without a column.
     """
     ids = count(_NO_COLUMN_ID)
     columns = {each.names[0]: each for each in schema.name_mapping.root}
@@ -144,12 +144,12 @@ def name_mapping(
         if there.isdisjoint(earlier.names):
             mapped.append(_as_before(earlier, ids))
             there.update(earlier.names)
-    mapped += [_mapped([name], next(ids)) for name in _OF_FEEDS if name not in there]
+    mapped += [_mapped([name], next(ids)) for name in _CHANGE_DATA_COLUMNS if name not in there]
     return NameMapping(mapped)
 
 
 def _parts(delta_type: Any, ids: Iterator[int]) -> list[MappedField]:
-    """What a column that is left out consists of."""
+    """The nested fields of a column that is left out."""
     if delta_type == "variant":
         return [_mapped([part], next(ids)) for part in ("metadata", "value")]
     match delta_type if isinstance(delta_type, dict) else {}:
@@ -165,7 +165,7 @@ def _parts(delta_type: Any, ids: Iterator[int]) -> list[MappedField]:
 
 
 def _as_before(earlier: MappedField, ids: Iterator[int]) -> MappedField:
-    """With its own ids, or, where these are of no column, with new ones."""
+    """The same mapping; ids that belong to no column are replaced by new ones."""
     id_ = earlier.field_id
     is_column = id_ is not None and id_ < _NO_COLUMN_ID
     fields = [_as_before(each, ids) for each in earlier.fields]
@@ -179,7 +179,7 @@ def _mapped(
 
 
 def partition_spec(schema: Schema, columns: list[str]) -> PartitionSpec:
-    """Partitioned by the values of columns, as Delta's tables are."""
+    """Identity partitions, as Delta has."""
     return PartitionSpec(
         *(
             PartitionField(
@@ -193,9 +193,9 @@ def partition_spec(schema: Schema, columns: list[str]) -> PartitionSpec:
 def bounds(
     schema: Schema, names: Mapping[str, str], values: Mapping[str, Any] | None, *, is_upper: bool
 ) -> dict[int, bytes]:
-    """The least or greatest values of a file's columns, by field id, as manifests spell them.
+    """The lower or upper bounds of a file's columns, by field id, serialized for a manifest.
 
-    `names` are `iceberg_names`; days and moments are `as_numbers` has them.
+    `names` are those of `iceberg_names`; dates and timestamps in `values` are numbers, see `as_numbers`.
     """
     found: dict[int, bytes] = {}
     known = {name: (values or {}).get(delta_name) for delta_name, name in names.items()}
@@ -210,7 +210,7 @@ def bounds(
 
 
 def as_numbers(type_: Any) -> Any:
-    """A type of Arrow's, with days since 1970 and microseconds for dates and times: Python's end with the year 9999."""
+    """An Arrow type with integers for dates (days) and timestamps (µs): Python's own types end with the year 9999."""
     if pa.types.is_struct(type_):
         return pa.struct([pa.field(each.name, as_numbers(each.type)) for each in type_])
     if pa.types.is_date32(type_):

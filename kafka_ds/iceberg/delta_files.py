@@ -1,7 +1,7 @@
-"""Shell: the files that an Iceberg table has to name so that it has the rows of one version of a Delta table.
+"""Shell: the Iceberg data files and position delete files for one version of a Delta table.
 
-A deletion vector is told as a file of position deletes of its own, called by the data file and the vector: so a vector
-that changes is another file, and what was written once is found again.
+Each deletion vector becomes a position delete file. Its name is a hash of data file and vector, so a changed vector
+gets a new file, and an unchanged one keeps the file that it has.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ _DELETE_SCHEMA: Final = pa.schema(
 )
 
 
-class CannotMirror(Exception):
-    """A table uses what Iceberg cannot say; the message names it."""
+class UnsupportedTable(Exception):
+    """The Delta table has a feature that Iceberg cannot express; the message names it."""
 
 
 class DeltaFiles:
-    """The data files and position deletes of a version, by their addresses."""
+    """The data files and position delete files of a version, by their locations."""
 
     def __init__(self, store: Store, folder: str, delta: DeltaTable, place: str) -> None:
-        """`place`: the folder of the Iceberg table. Raises CannotMirror."""
+        """`place`: the folder of the Iceberg table. Raises UnsupportedTable."""
         self._store = store
         self._folder = folder
         self._delta = delta
@@ -69,7 +69,7 @@ class DeltaFiles:
         self._adds: Any = adds.cast(pa.schema(fields))
         mode = delta.metadata().configuration.get(_COLUMN_MAPPING, "none")
         if mode != "none":
-            raise CannotMirror(f"{_COLUMN_MAPPING}={mode}: its files have other columns' names")
+            raise UnsupportedTable(f"{_COLUMN_MAPPING}={mode} is not supported")
         self.delta_schema = json.loads(delta.schema().to_json())
         self.schema, self.left_out = iceberg_schema(self.delta_schema)
         self._names = iceberg_names(self.delta_schema)
@@ -77,7 +77,7 @@ class DeltaFiles:
         there = {field.name for field in self.schema.fields}
         for name in self._partition_columns:
             if self._names.get(name) not in there:
-                raise CannotMirror(f"it is partitioned by {name}, which Iceberg cannot have")
+                raise UnsupportedTable(f"partition column {name} is not supported in Iceberg")
         names = [self._names[name] for name in self._partition_columns]
         self.spec = partition_spec(self.schema, names)
         self._rows = {
@@ -90,11 +90,11 @@ class DeltaFiles:
 
     @property
     def locations(self) -> set[str]:
-        """The addresses of all of them."""
+        """The locations of all of them."""
         return {*self._rows, *self._deletes}
 
-    def made(self, location: str, schema: Schema, spec_id: int) -> DataFile:
-        """What manifests say of one; `schema` is the Iceberg table's, with its field ids."""
+    def data_file(self, location: str, schema: Schema, spec_id: int) -> DataFile:
+        """A file's manifest entry; `schema` is the Iceberg table's, with its field ids."""
         if (deletes := self._deletes.get(location)) is not None:
             file = self._delete_file(location, *deletes)
         else:
@@ -147,7 +147,7 @@ class DeltaFiles:
 
     @cached_property
     def _vectors(self) -> dict[str, DeletionVector]:
-        """Of the files that have one; the log is read only where the table may have any."""
+        """Deletion vectors by data file; the Delta log is read only if the table can have any."""
         if _VECTORS not in (self._delta.protocol().reader_features or ()):
             return {}
         snapshot = TableSnapshot(DeltaLog(self._store, self._folder), reads_vectors=True)

@@ -1,7 +1,7 @@
-"""Shell: one Iceberg snapshot that takes a table from the files that it has to those that it should have.
+"""Shell: an Iceberg snapshot that replaces a table's present files by the wanted ones.
 
-Manifests that nothing leaves stay as they are; those that files leave are written anew, and all of them where they have
-become many. Data files and position deletes are in manifests of their own.
+Manifests that lose no file are kept. The others are rewritten, and all of them once there are too many. Data files and
+position delete files have separate manifests.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
-# Readers open all of them.
+# A reader opens every manifest.
 MANIFESTS_MAX: Final = 50
 SNAPSHOTS_KEPT: Final = 100
 _CODEC: Final = "deflate"
@@ -44,7 +44,7 @@ _CONTENT: Final = {
 
 
 class _ManifestWriter(ManifestWriterV2):
-    """PyIceberg's own writes manifests of data files alone."""
+    """PyIceberg's own writes only manifests of data files."""
 
     def __init__(self, content: ManifestContent, **arguments: Any) -> None:
         super().__init__(avro_compression=_CODEC, **arguments)
@@ -62,7 +62,7 @@ class NextSnapshot:
     """The snapshot that follows a table's current one."""
 
     def __init__(self, table: Table, metadata: TableMetadata) -> None:
-        """`metadata`: the table's, with what else is to be committed, as columns are."""
+        """`metadata`: the table's, with the other changes of the same commit applied (columns)."""
         self._table = table
         self._metadata = metadata
         self._parent = metadata.current_snapshot()
@@ -82,16 +82,16 @@ class NextSnapshot:
     def updates(
         self,
         wanted: Collection[str],
-        made: Callable[[str], DataFile],
+        data_file: Callable[[str], DataFile],
         properties: Mapping[str, str],
     ) -> tuple[list[TableUpdate], list[TableRequirement]]:
-        """What a commit has to say so that the table has these files.
+        """The updates and requirements of a commit after which the table has exactly these files.
 
-        `made` says of those that come in what they are.
+        `data_file` gives the manifest entry of a file that is new.
         """
         parent_id = None if self._parent is None else self._parent.snapshot_id
         is_last: TableRequirement = AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=parent_id)
-        added = [made(path) for path in wanted if path not in self._alive]
+        added = [data_file(path) for path in wanted if path not in self._alive]
         manifests = [each for kind in _CONTENT for each in self._manifests(kind, wanted, added)]
         path = self._location(f"snap-{self._id}-0-{self._uuid}.avro")
         number = self._metadata.next_sequence_number()
@@ -134,7 +134,7 @@ class NextSnapshot:
     def _manifests(
         self, content: ManifestContent, wanted: Collection[str], added: list[DataFile]
     ) -> Iterator[ManifestFile]:
-        """Those of the new snapshot."""
+        """The manifests of the new snapshot."""
         mine = [each for each in self._entries if each[0].content == content]
         is_many = len(mine) > MANIFESTS_MAX
         rewritten = []
@@ -174,21 +174,21 @@ class NextSnapshot:
     def _summary(
         self, wanted: Collection[str], added: list[DataFile], properties: Mapping[str, str]
     ) -> Summary:
-        """What readers and people see of a snapshot without opening its manifests."""
-        gone = [file for path, file in self._alive.items() if path not in wanted]
-        stays = [file for path, file in self._alive.items() if path in wanted]
-        told = {
-            **_told(added, "added-{}", "added-{}"),
-            **_told(gone, "deleted-{}", "removed-{}"),
+        """The counts that Iceberg's specification names."""
+        removed = [file for path, file in self._alive.items() if path not in wanted]
+        kept = [file for path, file in self._alive.items() if path in wanted]
+        counts = {
+            **_counts(added, "added-{}", "added-{}"),
+            **_counts(removed, "deleted-{}", "removed-{}"),
         }
-        told = {name: number for name, number in told.items() if number}
-        told |= _told([*stays, *added], "total-{}", "total-{}")
-        only_adds = not gone and all(map(_is_data, added))
+        counts = {name: number for name, number in counts.items() if number}
+        counts |= _counts([*kept, *added], "total-{}", "total-{}")
+        only_adds = not removed and all(map(_is_data, added))
         operation = Operation.APPEND if only_adds else Operation.OVERWRITE
-        return Summary(operation, **{n: str(number) for n, number in told.items()}, **properties)
+        return Summary(operation, **{n: str(number) for n, number in counts.items()}, **properties)
 
 
-def _told(files: list[DataFile], of_data: str, of_others: str) -> dict[str, int]:
+def _counts(files: list[DataFile], of_data: str, of_others: str) -> dict[str, int]:
     data = [each for each in files if _is_data(each)]
     deletes = [each for each in files if not _is_data(each)]
     return {

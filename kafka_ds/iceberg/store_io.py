@@ -1,7 +1,7 @@
-"""Shell: PyIceberg's file access over a lake's store, and a catalog that is the folder of a table's metadata.
+"""Shell: PyIceberg's FileIO over a lake's store, and a catalog of one table, which is its metadata folder.
 
-`v<N>.metadata.json` is made by put-if-absent, so one of two writers wins. `version-hint.text` is for readers alone: the
-newest version is the greatest that is listed.
+A commit creates `v<N>.metadata.json` by put-if-absent, so one of two writers wins. Only readers use
+`version-hint.text`; the catalog takes the highest version that is listed.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _VERSION = re.compile(r"v(\d+)\.metadata\.json")
 
 
 def location_of(store: Store, path: str) -> str:
-    """The address of a file of the lake by which all engines find it."""
+    """The URI by which engines find a file of the lake."""
     uri = store.uri(path)
     return uri if "://" in uri else f"file://{uri}"
 
 
 class StoreIO(FileIO):
-    """Files of the lake by their addresses."""
+    """Files of the lake by their URIs."""
 
     def __init__(self, store: Store) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class _StoredFile(InputFile, OutputFile):
 
 
 class _Written(io.BytesIO):
-    """What becomes a file, durably, when it is closed."""
+    """A buffer that becomes a durable file when it is closed."""
 
     def __init__(self, store: Store, path: str) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class _Written(io.BytesIO):
 
 
 class FolderCatalog(NoopCatalog):
-    """The one table whose metadata is in a folder: what DuckDB, Spark and PyIceberg open by its path."""
+    """A catalog of the one table whose metadata is in a folder; DuckDB, Spark and PyIceberg open it by that path."""
 
     def __init__(self, store: Store, folder: str) -> None:
         super().__init__("folder")
@@ -100,7 +100,7 @@ class FolderCatalog(NoopCatalog):
         self._folder = folder
 
     def load_table(self, identifier: Any) -> Table:
-        """The table in its newest version. Raises NoSuchTableError."""
+        """The table at its newest version. Raises NoSuchTableError."""
         version = self._newest()
         if version == 0:
             raise NoSuchTableError(self._folder)
@@ -108,7 +108,7 @@ class FolderCatalog(NoopCatalog):
         return self._table(version, FromByteStream.table_metadata(io.BytesIO(body)))
 
     def create_namespace_if_not_exists(self, namespace: Any, properties: Any = None) -> None:
-        """There is none."""
+        """Do nothing: a folder has no namespace."""
 
     def create_table(
         self,
@@ -119,7 +119,7 @@ class FolderCatalog(NoopCatalog):
         sort_order: Any = UNSORTED_SORT_ORDER,
         properties: Any = None,
     ) -> Table:
-        """Make the table. Raises CommitFailedException where another writer was faster."""
+        """Create the table. Raises CommitFailedException if another writer has."""
         metadata = new_table_metadata(
             schema, partition_spec, sort_order, str(location), dict(properties or {})
         )
@@ -132,7 +132,7 @@ class FolderCatalog(NoopCatalog):
         requirements: tuple[TableRequirement, ...],
         updates: tuple[TableUpdate, ...],
     ) -> CommitTableResponse:
-        """Make the next version. Raises CommitFailedException where another writer was faster."""
+        """Create the next version. Raises CommitFailedException if another writer has."""
         for each in requirements:
             each.validate(table.metadata)
         metadata = update_table_metadata(
@@ -144,16 +144,16 @@ class FolderCatalog(NoopCatalog):
             metadata=metadata, **{"metadata-location": self._location(version)}
         )
 
-    def begun_anew(
+    def recreated(
         self, former: Table, schema: Schema, spec: PartitionSpec, properties: dict[str, str]
     ) -> Table:
-        """Another table, without a history, which takes the place of the former with its first commit."""
+        """A new table without snapshots; its first commit replaces the former one."""
         order, location = UNSORTED_SORT_ORDER, former.location()
         metadata = new_table_metadata(schema, spec, order, location, properties)
         return self._table(self._version_of(former.metadata_location), metadata)
 
-    def say_newest(self) -> None:
-        """Have the hint name the newest version: its writer may have died before, or put an older one after it."""
+    def write_version_hint(self) -> None:
+        """Write the newest version to the hint: its writer may have crashed before, or have written an older one."""
         hint = f"{self._folder}/{HINT}"
         while True:
             version = str(self._newest()).encode()
@@ -164,7 +164,7 @@ class FolderCatalog(NoopCatalog):
     def _write(self, version: int, metadata: TableMetadata) -> None:
         body = metadata.model_dump_json(exclude_none=True).encode()
         if not self._store.put_if_absent(self._path(version), body):
-            raise CommitFailedException(f"{self._path(version)} is another writer's")
+            raise CommitFailedException(f"{self._path(version)} exists already")
 
     def _newest(self) -> int:
         entries = self._store.list(f"{self._folder}/{METADATA}")

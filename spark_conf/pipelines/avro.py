@@ -1,7 +1,7 @@
-"""Shell: Avro by a schema registry, read by Spark's `from_avro` for each schema of a batch.
+"""Shell: Avro with schemas from a registry, read by Spark's `from_avro`, once for each schema of a batch.
 
-A value is decoded with the schema that it was written with, and a mark that is put after it: so a value that ends early
-or late is not taken for another.
+A value is decoded with its writer's schema and a sentinel that is appended to it. A value that is too short or too
+long leaves no intact sentinel, and is an error.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from pyspark.sql.avro.functions import from_avro
 from spark_conf.pipelines.avro_schema import with_references
 from spark_conf.pipelines.registry import SchemaRegistry
 from spark_conf.pipelines.schema_evolution import Place
-from spark_conf.pipelines.schema_names import PAYLOAD, DecodedSchema, SchemaName, asked_of
+from spark_conf.pipelines.schema_names import PAYLOAD, DecodedSchema, SchemaName, registered_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_MARK: Final = b"kafka-ds"
-_MARKED: Final = """{"type":"record","name":"KafkaDsMarked","fields":[{"name":"value","type":%s},
-{"name":"mark","type":{"type":"fixed","name":"KafkaDsMark","size":8}}]}"""
+_SENTINEL: Final = b"kafka-ds"
+_WITH_SENTINEL: Final = """{"type":"record","name":"KafkaDsValue","fields":[{"name":"value","type":%s},
+{"name":"sentinel","type":{"type":"fixed","name":"KafkaDsSentinel","size":8}}]}"""
 
 
 class AvroReader:
-    """Reads Avro by the schemas of a registry."""
+    """Reads Avro with the schemas of a registry."""
 
     has_messages = False
 
@@ -39,27 +39,27 @@ class AvroReader:
     def read(
         self, framed: DataFrame, names: Sequence[tuple[SchemaName, Place]], column: str
     ) -> tuple[DataFrame, list[DecodedSchema], dict[SchemaName, str]]:
-        """As in `SchemaReader`."""
-        marked = framed.withColumn(PAYLOAD, f.concat(PAYLOAD, f.lit(_MARK)))
+        """See `SchemaReader`."""
+        read = framed.withColumn(PAYLOAD, f.concat(PAYLOAD, f.lit(_SENTINEL)))
         schemas: list[DecodedSchema] = []
         problems: dict[SchemaName, str] = {}
         for place, (name, first) in enumerate(names):
-            schema = asked_of(self._registry, name, "Avro")
+            schema = registered_schema(self._registry, name, "Avro")
             if isinstance(schema, str):
                 problems[name] = schema
                 continue
             try:
                 text = with_references(schema.text, schema.references)
-                value = from_avro(PAYLOAD, _MARKED % text, {"mode": "PERMISSIVE"})
-                kind = marked.select(value.alias("each")).schema["each"].dataType
+                value = from_avro(PAYLOAD, _WITH_SENTINEL % text, {"mode": "PERMISSIVE"})
+                kind = read.select(value.alias("each")).schema["each"].dataType
             except (ValueError, LookupError, PySparkException, Py4JError) as problem:
                 why = str(problem).partition("\n")[0]
                 problems[name] = f"schema {name} cannot be read: {why}"
                 continue
             assert isinstance(kind, t.StructType)
             own = f"_{column}_{place}"
-            marked = marked.withColumn(own, f.when(name.is_its(), value))
-            is_read = f.col(own)["mark"] == f.lit(_MARK)
+            read = read.withColumn(own, f.when(name.matches(), value))
+            is_read = f.col(own)["sentinel"] == f.lit(_SENTINEL)
             schemas.append(
                 DecodedSchema(
                     name=name,
@@ -69,4 +69,4 @@ class AvroReader:
                     is_read=is_read,
                 )
             )
-        return marked, schemas, problems
+        return read, schemas, problems

@@ -1,4 +1,4 @@
-"""Pure: an Avro schema with those that it refers to written into it, each where its name comes first."""
+"""Pure: an Avro schema with its references inlined, each where its name is first used."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NAMED: Final = {"record", "error", "enum", "fixed"}
 
 
 def with_references(text: str, references: Mapping[str, str]) -> str:
-    """The whole schema; names that nobody defines stay. Raises ValueError."""
+    """The self-contained schema; undefined names stay. Raises ValueError."""
     if not references:
         return text
     others = {name: json.loads(each) for name, each in references.items()}
@@ -37,7 +37,7 @@ class _Writer:
         if kind in _NAMED:
             name, namespace = _full_name(schema, namespace)
             self._defined.add(name)
-            # Said, for it may be within a schema of another namespace now.
+            # Explicit, because the enclosing schema may have another namespace.
             written = {**schema, "namespace": namespace}
             if "fields" in schema:
                 written["fields"] = [
@@ -59,7 +59,7 @@ class _Writer:
 
 
 def _full_name(schema: Mapping[str, Any], namespace: str) -> tuple[str, str]:
-    """The full name of a schema that has one, and its namespace."""
+    """The full name of a named schema, and its namespace."""
     name = str(schema.get("name"))
     own = name.rpartition(".")[0] if "." in name else str(schema.get("namespace", namespace))
     return name if "." in name or not own else f"{own}.{name}", own

@@ -1,7 +1,8 @@
-"""Shell: records of a topic → rows of its typed table, as expressions of Spark.
+"""Shell: records of a topic → rows of its typed table, as Spark expressions.
 
-A row has the record's place (`METADATA`), the columns of its value, and `_rescued`: what no column takes. The table has
-neither `_reason` (why something was rescued) nor `_tombstone` (there is no value). One record never fails a batch.
+A row has the record's metadata (`METADATA`), the columns of its value, and `_rescued`: the data that no column can
+hold. `_reason` (why data was rescued) and `_tombstone` (the value is null) are dropped before the rows are written. No
+record fails a batch.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ RESCUED: Final = "_rescued"
 REASON: Final = "_reason"
 TOMBSTONE: Final = "_tombstone"
 VALUE: Final = "value"
-# Kinds of fields that are looked at in one batch, and the longest description of one: beyond, values are rescued.
+# The most kinds of fields in one batch, and the longest text of one: beyond these limits values are rescued.
 KINDS_MAX: Final = 10_000
 KIND_CHARACTERS_MAX: Final = 1 << 16
 NOT_UTF8: Final = "the value is not UTF-8: _rescued has it in base64"
 NOT_JSON: Final = "the value is not JSON"
-NO_COLUMN: Final = "no column takes what is in _rescued"
+NO_COLUMN: Final = "no column can hold what is in _rescued"
 NOT_AN_OBJECT: Final = "the value is not a JSON object"
-NOT_A_CHANGE: Final = "the value is no change of a row in Debezium's envelope"
+NOT_A_CHANGE: Final = "the value is not a change event in Debezium's envelope"
 # Formats whose schemas are in a registry.
 REGISTERED: Final = ("avro", "protobuf")
 NO_ENVELOPE: Final = "none"
@@ -68,14 +69,17 @@ _SCALARS: Final = {"bigint": BIGINT, "double": DOUBLE, "boolean": BOOLEAN, "stri
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedRows:
-    """Rows with the columns of the table, those that are new included, and why columns had to be made."""
+    """Rows with the table's columns, new ones included, and the clashes that made new ones necessary."""
 
     rows: DataFrame
     clashes: tuple[Clash, ...] = ()
 
 
 def with_metadata(records: DataFrame, key_format: str) -> DataFrame:
-    """The record's place and key (a registry's as bytes), `value`, which is bytes still, and why a key is not taken."""
+    """The records' metadata and undecoded values; `_reason` says why a key cannot be decoded.
+
+    A key with a schema of a registry is not decoded here.
+    """
     is_bytes = key_format in ("none", *REGISTERED)
     key = f.col("key")
     if key_format == "json":
@@ -111,7 +115,7 @@ def decode_string(rows: DataFrame) -> DecodedRows:
 
 
 def parse_json(rows: DataFrame, envelope: str = NO_ENVELOPE) -> DataFrame:
-    """Rows with their values parsed, to be kept while they are looked at and decoded; of an envelope what is in it."""
+    """The rows with parsed values, unwrapped from their envelope; they are to be cached, and then decoded."""
     rows = without_frame(rows, VALUE)
     text = f.when(f.is_valid_utf8(VALUE), f.col(VALUE).cast("string"))
     parsed = rows.withColumn("_text", text).withColumn(_PARSED, f.try_parse_json("_text"))
@@ -143,14 +147,14 @@ def parse_json(rows: DataFrame, envelope: str = NO_ENVELOPE) -> DataFrame:
 
 
 def _payload(document: SparkColumn) -> SparkColumn:
-    """What Kafka Connect's JSON converter puts beside a schema (`schemas.enable`), or else the document."""
+    """The payload if Kafka Connect's JSON converter wrote the document with its schema (`schemas.enable`), else all."""
     has_schema = f.try_variant_get(document, "$.schema", "variant").isNotNull()
     payload = f.try_variant_get(document, "$.payload", "variant")
     return f.when(has_schema & payload.isNotNull(), payload).otherwise(document)
 
 
 def without_schema(rows: DataFrame) -> DataFrame:
-    """Rows whose keys, if Kafka Connect's JSON converter wrote them with a schema, are its payload alone."""
+    """The rows with keys reduced to the payload if Kafka Connect's JSON converter wrote them with a schema."""
     document = f.try_parse_json(KEY)
     payload = f.to_json(_payload(document))
     return rows.withColumn(KEY, f.when(document.isNotNull(), payload).otherwise(f.col(KEY)))
@@ -159,7 +163,7 @@ def without_schema(rows: DataFrame) -> DataFrame:
 def decode_json(
     parsed: DataFrame, columns: ObjectOf, registry: SchemaRegistry | None = None
 ) -> DecodedRows:
-    """The rows of `parse_json` with a column for each field; `columns` are those that the table has."""
+    """The rows of `parse_json` with a column for each field; `columns` are the table's present ones."""
     seen, is_all = _kinds_seen(parsed)
     for name, texts in _kinds_declared(parsed, registry).items() if registry else ():
         seen[name] = {**texts, **seen.get(name, {})}
@@ -177,7 +181,7 @@ def decode_json(
 
 
 def columns_of(schema: t.StructType) -> ObjectOf:
-    """A typed table's columns of values, as kinds."""
+    """The kinds of a typed table's value columns."""
     own = {*METADATA, RESCUED}
     return ObjectOf(
         tuple((each.name, _kind_of(each.dataType)) for each in schema if each.name not in own)
@@ -189,22 +193,22 @@ def _kind_of(kind: t.DataType) -> Kind:
         return ArrayOf(_kind_of(kind.elementType))
     if isinstance(kind, t.StructType):
         return ObjectOf(tuple((each.name, _kind_of(each.dataType)) for each in kind))
-    # A column of another type, which another engine has added, takes nothing.
+    # A column of another type was added by another engine, and stays null.
     return _SCALARS.get(kind.simpleString(), MIXED)
 
 
-# -- what was seen ------------------------------------------------------------------------------
+# -- kinds in a batch ---------------------------------------------------------------------------
 
 
 def _kinds_seen(parsed: DataFrame) -> tuple[dict[str, dict[str, Place]], bool]:
-    """The kinds of each field, with the first record that has it; whether these are all."""
+    """The kinds of each field with the first record that has it; and whether the list is complete."""
     spark = parsed.sparkSession
     at = f.struct("_partition", "_offset")
-    # Of records alike one is looked into: 200,000 of ten fields take 1.8 s of CPU time, else 3.4 s.
+    # One record of each kind is enough: 200,000 records of ten fields take 1.8 s of CPU, otherwise 3.4 s.
     first = parsed.groupBy(_full_text_of_kind(f.col(_PARSED))).agg(
         f.min_by(_PARSED, at).alias(_PARSED), f.min(at).alias("first")
     )
-    # A view, for the Python API has no lateral join with a function of variants that sees the row.
+    # SQL over a view: the Python API has no lateral join with variant_explode.
     view = f"kafka_ds_parsed_{id(parsed)}"
     first.createOrReplaceTempView(view)
     try:
@@ -226,7 +230,7 @@ def _kinds_seen(parsed: DataFrame) -> tuple[dict[str, dict[str, Place]], bool]:
 
 
 def _kinds_declared(parsed: DataFrame, registry: SchemaRegistry) -> Seen:
-    """The kinds of fields by the schemas that the records name, each with the first record that does."""
+    """The kinds of fields in the records' JSON Schemas, each with the first record that refers to its schema."""
     named = parsed.where(f.col("_schema_id").isNotNull()).groupBy("_schema_id")
     first = named.agg(f.min(f.struct("_partition", "_offset")).alias("first"))
     declared: dict[str, dict[str, Place]] = {}
@@ -237,29 +241,28 @@ def _kinds_declared(parsed: DataFrame, registry: SchemaRegistry) -> Seen:
         try:
             kinds = kinds_of_fields(schema.text, schema.references)
         except ValueError:
-            continue  # The schema leaves it open: the values decide.
+            continue  # The kinds are inferred from the values.
         for name, kind in kinds.items():
             declared.setdefault(name, {}).setdefault(kind, tuple(place_of_first))
     return declared
 
 
 def _text_of_kind(value: SparkColumn) -> SparkColumn:
-    """A kind as text."""
     text = _full_text_of_kind(value)
     return f.when(f.length(text) > KIND_CHARACTERS_MAX, f.lit("VARIANT")).otherwise(text)
 
 
 def _full_text_of_kind(value: SparkColumn) -> SparkColumn:
-    """Decimals are doubles here: each would be a kind of its own. A field may be called `DECIMAL(1,2)`."""
+    """Decimals become doubles: each precision would be its own kind. A field may have the name `DECIMAL(1,2)`."""
     text = f.schema_of_variant(value)
     return f.regexp_replace(text, r"(^|: |<)DECIMAL\(\d+,\d+\)(?=[,>]|$)", "$1DOUBLE")
 
 
-# -- columns of what was seen -------------------------------------------------------------------
+# -- columns ------------------------------------------------------------------------------------
 
 
 def _columns(level: Level, path: tuple[str, ...], *, is_all: bool) -> dict[str, SparkColumn]:
-    """All columns of an object, by name; not those of others' types, which append and MERGE fill with nulls."""
+    """All columns of an object, by name; without those of foreign types, which append and MERGE fill with nulls."""
     sources = {column.name: (each, column) for each in level.fields for column in each.columns}
     return {
         name: f.lit(None).cast(ddl(kind))
@@ -276,7 +279,7 @@ def _column(
     here = (*path, of_field.name)
     value = f.variant_get(f.col(_PARSED), _path(here), "variant")
     if column.within is not None:
-        # Below this one all kinds are known: it is taken only if its own is.
+        # `is_all` holds within it: only objects whose kinds are all known get here.
         inner = _columns(column.within, here, is_all=True)
         decoded = f.struct(*(each.alias(name) for name, each in inner.items()))
         is_there = value.isNotNull() & ~f.is_variant_null(value)
@@ -291,7 +294,7 @@ def _column(
 
 
 def _rescued(level: Level, *, is_all: bool) -> SparkColumn:
-    """The fields that no column takes, as JSON; null where there are none."""
+    """The fields that no column can hold, as JSON; null if there are none."""
     refused = [f"{text} {each.name}" for each in level.fields for text in each.rescued]
     if is_all and not refused:
         return f.lit(None).cast("string")
@@ -318,7 +321,7 @@ def _path(names: tuple[str, ...]) -> str:
 
 
 def joined_reasons(*reasons: SparkColumn | str) -> SparkColumn:
-    """All reasons that there are, as one text; null where there is none."""
+    """All reasons as one text; null if there is none."""
     columns = [f.col(each) if isinstance(each, str) else each for each in reasons]
     joined = f.concat_ws("; ", *columns)
     return f.when(joined != "", joined).alias(REASON)

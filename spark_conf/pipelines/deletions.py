@@ -1,8 +1,8 @@
-"""Shell: what has left a topic leaves its typed table and its errors: what retention took, and what was erased.
+"""Shell: deletes from a typed table and its errors table what retention or another engine deleted from the topic.
 
-Retention shows in the log start of the topic's own table, erased rows (DELETE, MERGE, …) a commit of another engine
-that took rows out. Then the rows of its partitions are compared, up to the end of the topic's table: what is behind is
-in no file yet. What a RESTORE took out is not erased: it may be brought back, and the typed table keeps it.
+Retention moves the log start offset in the topic's table. A DELETE, MERGE, … of another engine is a commit that removes
+files; then the records of those partitions are compared in both tables, up to the tiered end. Rows that a RESTORE
+removed stay in the typed table: another RESTORE may bring them back.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ if TYPE_CHECKING:
     from spark_conf.pipelines.typed_table import TypedTable
 
 ERASED_S: Final = 60.0
-# Rows of retention go in files at whose edge some stay: such a file is written again, so not for each log start.
+# Deleting expired rows rewrites each file that has others too, so it is not done for each log start offset.
 EXPIRED_S: Final = 3600.0
-# After so many versions without an erasure the typed table notes how far they were looked at.
+# After so many versions without a deletion the typed table records the version that was checked.
 VERSIONS_MAX: Final = 500
 _PARTITION: Final = re.compile(r"(?:^|/)partition=(\d+)/")
 
 
 class Deletions:
-    """Follows one topic's own table."""
+    """The deletions in one topic's table."""
 
     def __init__(self, spark: SparkSession, store: Store, lake: str, topic: str) -> None:
         self._spark = spark
         self._path = f"{lake}/{topic_table(topic)}"
         self._log = DeltaLog(store, topic_table(topic))
         self._snapshot = TopicSnapshot(self._log, topic)
-        # The version of the topic's table up to which this process has looked.
+        # The version of the topic's table up to which this process has checked.
         self._seen = -1
         self._looked: float | None = None
         self._expired: float | None = None
 
     def are_due(self) -> bool:
-        """Whether it is time to look, and the topic has a table of its own."""
+        """Whether it is time to check, and the topic has a table."""
         is_time = self._looked is None or time.monotonic() - self._looked >= ERASED_S
         return is_time and self._log.exists()
 
     def carry_out(self, table: TypedTable, topic_id: str, *, expires: bool) -> None:
-        """Delete what is due; `expires`: also what retention took. The table's last step is behind what it took."""
+        """Delete what is due; `expires`: also what retention deleted."""
         now = time.monotonic()
         self._read()
         if self._snapshot.topic_id is None or uuid_text(self._snapshot.topic_id) != topic_id:
@@ -73,7 +73,7 @@ class Deletions:
         if partitions:
             table.delete_rows(self._absent(table, partitions), topic_id, version)
         elif version - since >= VERSIONS_MAX:
-            # So that a later start need not read them, or find them cleaned up and compare all.
+            # Then a later start need not read these versions, nor compare all rows if log cleanup has deleted them.
             table.delete_rows(table.places().limit(0), topic_id, version)
         self._seen, self._looked = version, now
 
@@ -84,7 +84,7 @@ class Deletions:
             self._snapshot.refresh()
 
     def _erased_in(self, since: int) -> set[int]:
-        """The partitions from which another engine removed rows after that version; all if the log does not show it."""
+        """The partitions from which another engine deleted rows after that version; all if the log does not show it."""
         found: set[int] = set()
         for version in range(self._snapshot.version, since, -1):
             actions = self._log.read_version(version)
@@ -98,14 +98,14 @@ class Deletions:
         return found
 
     def _absent(self, table: TypedTable, partitions: Iterable[int]) -> DataFrame:
-        """The places of the typed table's records that the topic's table has no row for."""
+        """The places of records that are in the typed table but no longer in the topic's table."""
         tiered = self._spark.read.format("delta").option("versionAsOf", self._snapshot.version)
         there = tiered.load(self._path).select(
             f.col("partition").alias("_partition"), f.col("offset").alias("_offset")
         )
         reached: list[Column] = []
         for each in partitions:
-            # What is below the log start has expired, which is not to be erased.
+            # Records below the log start offset have expired, which `carry_out` handles.
             low, end = self._snapshot.log_start(each) or 0, self._snapshot.tiered_end(each)
             is_here = _at(each) & f.col("_offset").between(low, -1 if end is None else end)
             for first, last in self._snapshot.missing(each):
@@ -119,7 +119,7 @@ class Deletions:
 
 
 def _removed_paths(actions: Iterable[Action]) -> list[str]:
-    """The files that another engine's commit removed for good."""
+    """The files whose rows another engine's commit deleted."""
     actions = list(actions)
     if ours_of(actions) is not None or commit_info(actions).get("operation") == RESTORE:
         return []

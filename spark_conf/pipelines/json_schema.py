@@ -1,7 +1,7 @@
-"""Pure: a JSON Schema → the kinds of its fields, as `schema_of_variant` would describe values that have them all.
+"""Pure: a JSON Schema → the kinds of its fields, in the notation of `schema_of_variant`.
 
-What a schema leaves open (several types, `anyOf` of several, what refers to itself) is left out: there the values say
-which columns there are. Nothing is validated.
+A field without one definite type (several types, `anyOf` of several, recursion) is left out: its kind is inferred from
+the values. Nothing is validated.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Reader:
         self._documents = documents
 
     def fields(self, schema: Any, path: _Path) -> dict[str, str] | None:
-        """The fields of an object; None where it is none. `path` has the document, and what was referred to."""
+        """The fields of an object schema; None for another. `path` has the document and the references on the way."""
         if not isinstance(schema, dict):
             return None
         if "$ref" in schema:
@@ -88,13 +88,13 @@ class _Reader:
 
 
 def _type(schema: Mapping[str, Any]) -> str | None:
-    """The one type beside null."""
+    """The only type apart from null."""
     names = [each for each in _list(schema.get("type")) if each != "null"]
     return names[0] if len(names) == 1 and isinstance(names[0], str) else None
 
 
 def _alternative(schema: Mapping[str, Any]) -> Any:
-    """The one alternative beside null."""
+    """The only alternative apart from null."""
     for word in _ALTERNATIVES:
         given = [each for each in _list(schema.get(word)) if each != {"type": "null"}]
         if len(given) == 1:

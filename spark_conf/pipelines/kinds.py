@@ -1,7 +1,7 @@
-"""Pure: which kind of JSON a field's values are, read from the text that Spark's `schema_of_variant` gives.
+"""Pure: the kind of a JSON value: its type as Spark's `schema_of_variant` describes it, parsed.
 
 A kind is the name of a scalar, an array of a kind, or an object of named kinds. Numbers with a fraction or an exponent,
-and whole ones beyond 64 bits, are `double`. `mixed` is an array's element of several kinds; `void` stands for null.
+and integers beyond 64 bits, are `double`. An array of different kinds has elements of kind `mixed`. Null is `void`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NAMES: Final = {
     "VOID": VOID,
     "VARIANT": MIXED,
 }
-# Deeper ones are `mixed`.
+# Kinds nested deeper are `mixed`.
 DEPTH_MAX: Final = 10
 _ARRAY, _OBJECT = "ARRAY<", "OBJECT<"
 _BRACKET = re.compile(r"`(?:[^`]|``)*`|\(\d+,\d+\)|[<>,]")
@@ -46,14 +46,14 @@ Kind: TypeAlias = str | ArrayOf | ObjectOf
 
 
 def parse_kind(text: str) -> Kind:
-    """The kind that Spark describes so: ``OBJECT<a: BIGINT, `b c`: ARRAY<STRING>>``."""
+    """The kind in Spark's text, such as ``OBJECT<a: BIGINT, `b c`: ARRAY<STRING>>``."""
     kind, end = _kind(text, 0, 0)
     assert end == len(text), text
     return kind
 
 
 def texts_of_fields(text: str) -> dict[str, str]:
-    """The types of the fields in an object's text."""
+    """The text of each field in an object's text."""
     found: dict[str, str] = {}
     at = len(_OBJECT)
     while text[at] != ">":
@@ -64,12 +64,12 @@ def texts_of_fields(text: str) -> dict[str, str]:
 
 
 def is_object(text: str) -> bool:
-    """Whether it is the text of an object."""
+    """Whether a text describes an object."""
     return text.startswith(_OBJECT)
 
 
 def is_foreign(kind: Kind) -> bool:
-    """Whether it has something of a type that no known value has."""
+    """Whether a column contains a type that no JSON value has."""
     if isinstance(kind, ArrayOf):
         return is_foreign(kind.element)
     if isinstance(kind, ObjectOf):
@@ -78,7 +78,7 @@ def is_foreign(kind: Kind) -> bool:
 
 
 def is_empty(kind: Kind) -> bool:
-    """Whether nothing but nulls and empty arrays and objects is of this kind."""
+    """Whether the kind has only nulls, empty arrays and empty objects."""
     if isinstance(kind, ArrayOf):
         return is_empty(kind.element)
     if isinstance(kind, ObjectOf):
@@ -105,7 +105,7 @@ def _kind(text: str, at: int, depth: int) -> tuple[Kind, int]:
 
 
 def _end(text: str, at: int) -> int:
-    """Where the kind ends that begins there."""
+    """The end of the kind that begins at `at`."""
     opened = 0
     for found in _BRACKET.finditer(text, at):
         opened += {"<": 1, ">": -1}.get(found[0], 0)
@@ -124,7 +124,7 @@ def _word(text: str, at: int) -> tuple[str, int]:
 
 
 def ddl(kind: Kind) -> str:
-    """The kind as a type of Spark's."""
+    """The kind as a Spark type."""
     if isinstance(kind, ArrayOf):
         return f"array<{ddl(kind.element)}>"
     if isinstance(kind, ObjectOf):

@@ -1,7 +1,7 @@
-"""Shell: the application that keeps typed tables, by itself or under `spark-submit`.
+"""Shell: the application that maintains typed tables, by itself or under `spark-submit`.
 
 Usage: ``spark-submit … spark_conf/pipelines/main.py --bootstrap-server B --lake URI [--once]``; `kafka-ds pipelines
-run` is the same in a session of its own. At SIGTERM it ends after the step that it is at.
+run` does the same in its own session. At SIGTERM it ends after the present step.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from kafka_ds.errors import OptionError
 from spark_conf import jars, s3a
-from spark_conf.pipelines.beside import Beside, beside_at
+from spark_conf.pipelines.background_syncs import BackgroundSyncs, background_syncs
 from spark_conf.session import session
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ def run(
     interval_s: float,
     master: str,
     registry_url: str = "",
-    beside: Beside | None = None,
+    syncs: BackgroundSyncs | None = None,
 ) -> list[str]:
-    """Keep the tables; with `once` the topics are returned of which that failed, and what failed `beside` them."""
+    """Maintain the tables until a signal, or `once`: then the topics and syncs that failed are returned."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("kafka_ds.pipelines").setLevel(logging.INFO)
     ended: list[int] = []
@@ -47,14 +47,14 @@ def run(
         signal.signal(each, lambda number, _: ended.append(number))
     with _pipelines(options, lake, master, registry_url) as pipelines:
         if not once:
-            with (beside or Beside({})).running():
+            with (syncs or BackgroundSyncs({})).running():
                 pipelines.run(interval_s, lambda: bool(ended))
             return []
         failed = pipelines.run_once(lambda: bool(ended))
-    if beside is not None and not ended:
-        failed += beside.run_once()
+    if syncs is not None and not ended:
+        failed += syncs.run_once()
     if ended:
-        # Not all was done: a shell's status for a program that a signal has ended.
+        # Not all was done: the exit status that shells give a program ended by a signal.
         raise SystemExit(128 + ended[0])
     return failed
 
@@ -62,7 +62,7 @@ def run(
 def replay(
     options: Mapping[str, str], lake: str, topic: str, *, master: str, registry_url: str = ""
 ) -> int:
-    """Take the records of a topic's errors again; how many fit now."""
+    """Decode the records in a topic's errors table again; how many fit now."""
     with _pipelines(options, lake, master, registry_url) as pipelines:
         return pipelines.replay(topic)
 
@@ -85,16 +85,16 @@ def _pipelines(
 
 
 def avro_jars() -> list[str]:
-    """Spark's own reader of Avro; none for an older Spark, which has no pipelines of Avro."""
+    """The jars of Spark's Avro reader; none for Spark 4.1, with which pipelines do not support Avro."""
     if jars.delta_of_pyspark() != "delta":
         return []
     return [str(each) for each in sorted(jars.fetch("spark-avro").glob("*.jar"))]
 
 
 def _session(master: str, lake: str) -> SparkSession:
-    """That of spark-submit where it started us, else one of our own."""
+    """The session of spark-submit if that started us, else a new one."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
-        # With a lake it makes the views over the system tables, too: only on S3 is that worth its seconds.
+        # With a lake, session() also creates the system views, which takes seconds: only S3 needs its settings.
         return session(
             "kafka-ds pipelines",
             master=master,
@@ -113,20 +113,18 @@ def _session(master: str, lake: str) -> SparkSession:
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="spark_conf/pipelines/main.py",
-        description="Keeps a typed table of each topic with lake.table.value.format.",
+        description="Maintains a typed table for each topic with lake.table.value.format.",
     )
     parser.add_argument(
         "--bootstrap-server", required=True, help="host:port of one broker, or more"
     )
     parser.add_argument("--lake", required=True, help="lake.uri: a folder or an s3:// address")
-    parser.add_argument("--once", action="store_true", help="up to the ends of now, and no further")
+    parser.add_argument("--once", action="store_true", help="stop at the present ends of topics")
+    parser.add_argument("--interval", type=float, default=INTERVAL_S, help="seconds between rounds")
     parser.add_argument(
-        "--interval", type=float, default=INTERVAL_S, help="seconds from round to round"
+        "--option", action="append", default=[], metavar="kafka.NAME=VALUE", help="a client setting"
     )
-    parser.add_argument(
-        "--option", action="append", default=[], metavar="kafka.NAME=VALUE", help="of the client"
-    )
-    parser.add_argument("--iceberg", action="store_true", help="all tables as Iceberg tables, too")
+    parser.add_argument("--iceberg", action="store_true", help="also sync all tables to Iceberg")
     parser.add_argument("--catalog", default="", metavar="ADDRESS", help="register tables there")
     parser.add_argument(
         "--schema-registry", default="", metavar="URL", help="for avro and protobuf"
@@ -135,7 +133,7 @@ def main() -> int:
     options = dict(each.partition("=")[::2] for each in asked.option)
     options["kafka.bootstrap.servers"] = asked.bootstrap_server
     try:
-        beside = beside_at(asked.lake, options, iceberg=asked.iceberg, catalog=asked.catalog)
+        syncs = background_syncs(asked.lake, options, iceberg=asked.iceberg, catalog=asked.catalog)
     except OptionError as problem:
         parser.error(str(problem))
     failed = run(
@@ -145,7 +143,7 @@ def main() -> int:
         interval_s=asked.interval,
         master=MASTER,
         registry_url=asked.schema_registry,
-        beside=beside,
+        syncs=syncs,
     )
     return 1 if failed else 0
 

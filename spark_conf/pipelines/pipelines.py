@@ -1,7 +1,7 @@
-"""Shell: keeps the typed tables of all topics that want one (`lake.table.value.format`), step by step.
+"""Shell: maintains the typed tables of all topics with `lake.table.value.format`, step by step.
 
-A step reads committed records from where the table is to an end that was asked for before, and is one commit of the
-table. A topic whose step fails is logged and tried again; the others go on.
+A step reads committed records from the table's end up to an end offset that was fetched before, and is one commit of
+the table. If a step fails, it is logged and retried; other topics are not affected.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from kafka_ds.errors import KafkaDsError, OptionError
 from kafka_ds.protocol.messages.offsets import EARLIEST, LATEST
 from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.topic.names import ERRORS
-from spark_conf.pipelines import decoder, registered
+from spark_conf.pipelines import decoder, registry_decoder
 from spark_conf.pipelines.avro import AvroReader
 from spark_conf.pipelines.decoder import REASON, TOMBSTONE, DecodedRows
 from spark_conf.pipelines.deletions import Deletions
-from spark_conf.pipelines.progress import TableStep, begins_anew, lost_offsets, next_step
+from spark_conf.pipelines.progress import TableStep, lost_offsets, next_step, reset_step
 from spark_conf.pipelines.protobuf import ProtobufReader
 from spark_conf.pipelines.registry import SchemaRegistry
 from spark_conf.pipelines.schema_names import SchemaReader
@@ -55,13 +55,13 @@ ENVELOPE: Final = "lake.table.envelope"
 RETENTION: Final = "lake.table.retention.enable"
 SETTINGS: Final = (VALUE_FORMAT, KEY_FORMAT, MODE, CLUSTER_COLUMNS, RETENTION, ENVELOPE)
 NONE: Final = "none"
-# How many offsets one step takes: its records are kept in memory, and beyond that on disk, while they are decoded.
+# The offsets of one step: Spark caches its records in memory, and on disk beyond that, while they are decoded.
 OFFSETS_PER_STEP: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """A topic that wants a typed table, and how."""
+    """A topic with a typed table, and the settings of the table."""
 
     topic: str
     topic_id: str
@@ -72,7 +72,7 @@ class Pipeline:
     envelope: str
     cluster_columns: tuple[str, ...]
     expires: bool
-    """Whether the topic's retention holds for the table."""
+    """Whether the topic's retention applies to the table."""
 
 
 class Pipelines:
@@ -95,11 +95,11 @@ class Pipelines:
         self._admin = Admin(self._cluster)
 
     def close(self) -> None:
-        """End the connections to the brokers."""
+        """Close the connections to the brokers."""
         self._cluster.close()
 
     def wanted(self) -> list[Pipeline]:
-        """The topics that want a typed table now."""
+        """The topics that are configured to have a typed table."""
         topics = {
             name: topic
             for name, topic in self._admin.describe_topics().items()
@@ -111,7 +111,9 @@ class Pipelines:
             if value_format == NONE:
                 continue
             if name.endswith(ERRORS):
-                LOGGER.warning("%s: topics whose names end with %s get no table", name, ERRORS)
+                LOGGER.warning(
+                    "%s: no table is made of a topic whose name ends with %s", name, ERRORS
+                )
                 continue
             found.append(
                 Pipeline(
@@ -131,7 +133,7 @@ class Pipelines:
         return sorted(found, key=lambda each: each.topic)
 
     def run_once(self, is_ended: Callable[[], bool] = lambda: False) -> list[str]:
-        """Take every table to the end that its topic has now; the topics of which that failed."""
+        """Update every table to the present end of its topic; the topics for which that failed."""
         failed: list[str] = []
         for pipeline in self.wanted():
             if is_ended():
@@ -139,14 +141,14 @@ class Pipelines:
             try:
                 self.keep(pipeline, is_ended)
             except Exception as problem:
-                # Java's errors, too, most of which PySpark gives no class: other topics go on.
+                # Any class: PySpark has none for most errors from Java. Other topics are still updated.
                 failed.append(pipeline.topic)
                 LOGGER.error("%s: %s", pipeline.topic, str(problem).partition("\n")[0])
                 LOGGER.debug("%s", pipeline.topic, exc_info=problem)
         return failed
 
     def run(self, interval_s: float, is_ended: Callable[[], bool]) -> None:
-        """Go on until it is to end; new settings hold from the next round on."""
+        """Update the tables in rounds until `is_ended`; changed settings take effect in the next round."""
         while not is_ended():
             began = time.monotonic()
             try:
@@ -159,7 +161,7 @@ class Pipelines:
                 left = began + interval_s - time.monotonic()
 
     def keep(self, pipeline: Pipeline, is_ended: Callable[[], bool] = lambda: False) -> None:
-        """Take a table to the end that its topic has now, or as far as it is when it is to end."""
+        """Update a table to the present end of its topic, or until `is_ended`."""
         ends = self._offsets(pipeline, LATEST)
         while self._advance(pipeline, ends) and not is_ended():
             pass
@@ -167,7 +169,7 @@ class Pipelines:
             self._delete(pipeline)
 
     def _delete(self, pipeline: Pipeline) -> None:
-        """Have what has left the topic leave its table."""
+        """Delete from the table what was deleted from the topic."""
         topic = pipeline.topic
         if topic not in self._deletions:
             self._deletions[topic] = Deletions(self._spark, self._store, self._lake, topic)
@@ -180,7 +182,7 @@ class Pipelines:
             deletions.carry_out(table, pipeline.topic_id, expires=pipeline.expires)
 
     def replay(self, topic: str) -> int:
-        """Take the records again of which something was rescued, by the settings of now; how many fit."""
+        """Decode the records with rescued data again, with the present settings; how many fit now."""
         pipeline = self._of(topic)
         table = TypedTable(self._spark, self._store, self._lake, topic)
         done = table.last_step()
@@ -190,7 +192,7 @@ class Pipelines:
             return 0
         mode = done.mode or pipeline.mode
         start = {row[0]: row[1] for row in bounds}
-        # Of a key the newest record counts, which may be behind the last error.
+        # The newest record of a key counts, and it may come after the last error.
         end = done.end if mode == CURRENT else {row[0]: row[2] + 1 for row in bounds}
         again = replace(done, start=start, end={p: end[p] for p in start})
         records = self._records(pipeline, again)
@@ -204,19 +206,19 @@ class Pipelines:
             return table.rewrite(decoded, mode)
 
     def _advance(self, pipeline: Pipeline, ends: Mapping[int, int]) -> bool:
-        """Take one step towards these ends; whether there was one to take."""
+        """Take one step towards these ends; False if there is nothing to do."""
         table = TypedTable(self._spark, self._store, self._lake, pipeline.topic)
         done, begun = table.last_step(), table.begun_step()
-        anew = begins_anew(done, begun, topic_id=pipeline.topic_id, mode=pipeline.mode)
-        if anew is not None:
+        reset = reset_step(done, begun, topic_id=pipeline.topic_id, mode=pipeline.mode)
+        if reset is not None:
             LOGGER.warning(
-                "%s: the topic was deleted and created again: starting a new table", pipeline.topic
+                "%s: the topic was deleted and created again: emptying its table", pipeline.topic
             )
-            table.start_anew(anew)
-            done, begun = anew, None
+            table.reset(reset)
+            done, begun = reset, None
         if done is not None and done.mode not in ("", pipeline.mode):
             raise OptionError(
-                f"{MODE}={pipeline.mode}, but the table was made as {done.mode}: set it back, or remove "
+                f"{MODE}={pipeline.mode}, but the table was created with {done.mode}: set it back, or remove "
                 f"{table.path} and {table.errors_path} to have it created again"
             )
         step = next_step(
@@ -252,17 +254,17 @@ class Pipelines:
     def _decoded(
         self, pipeline: Pipeline, table: TypedTable, records: DataFrame
     ) -> Iterator[DecodedRows]:
-        """Rows of records, kept meanwhile: looked at for kinds and errors, then written, but read once."""
+        """The rows of records, cached: they are read once, and used for types, for errors and for the write."""
         rows = self._parsed(pipeline, records)
-        kept = [rows.persist(StorageLevel.MEMORY_AND_DISK)]
+        cached = [rows.persist(StorageLevel.MEMORY_AND_DISK)]
         try:
             decoded = self._decode(pipeline, table, rows)
             if pipeline.value_format in decoder.REGISTERED:
-                # Spark would decode again for each condition on what is decoded.
-                kept.append(decoded.rows.persist(StorageLevel.MEMORY_AND_DISK))
+                # Otherwise Spark decodes again for each condition on a decoded column.
+                cached.append(decoded.rows.persist(StorageLevel.MEMORY_AND_DISK))
             yield decoded
         finally:
-            for each in kept:
+            for each in cached:
                 each.unpersist()
 
     @staticmethod
@@ -275,7 +277,7 @@ class Pipelines:
 
     def _decode(self, pipeline: Pipeline, table: TypedTable, rows: DataFrame) -> DecodedRows:
         if pipeline.key_format in decoder.REGISTERED:
-            rows = registered.with_keys(rows, self._reader(pipeline.key_format))
+            rows = registry_decoder.with_keys(rows, self._reader(pipeline.key_format))
             if pipeline.value_format == "json":
                 rows = decoder.parse_json(rows, pipeline.envelope)
         match pipeline.value_format:
@@ -283,7 +285,9 @@ class Pipelines:
                 return decoder.decode_json(rows, table.columns(), self._registry)
             case "avro" | "protobuf":
                 reader = self._reader(pipeline.value_format)
-                return registered.decode_values(rows, table.schema(), reader, pipeline.envelope)
+                return registry_decoder.decode_values(
+                    rows, table.schema(), reader, pipeline.envelope
+                )
             case _:
                 return decoder.decode_string(rows)
 
@@ -293,14 +297,14 @@ class Pipelines:
         return ProtobufReader(self._registry)
 
     def view(self, topic: str) -> DataFrame:
-        """The typed table as it is now, taken on to the last committed record. Raises OptionError."""
+        """The typed table and the committed records that it does not have yet. Raises OptionError."""
         pipeline = self._of(topic)
         table = TypedTable(self._spark, self._store, self._lake, topic)
         version = table.version()
         done = table.last_step(version) if version >= 0 else None
         if done is None or done.topic_id not in ("", pipeline.topic_id):
             raise OptionError(
-                f"topic {topic} has no typed table yet: `kafka-ds pipelines run` makes it"
+                f"topic {topic} has no typed table yet: `kafka-ds pipelines run` creates it"
             )
         ends = self._offsets(pipeline, LATEST)
         start = {p: done.end.get(p, 0) for p in ends}
@@ -331,7 +335,7 @@ class Pipelines:
             .option("startingOffsets", _of_topic(pipeline.topic, step.start, moved))
             .option("endingOffsets", _of_topic(pipeline.topic, step.end, moved))
             .option("includeHeaders", "true")
-            # Retention may have been faster than this reader: a warning names what it has not seen.
+            # Retention may delete records before they are read: the reader logs a warning with the offsets.
             .option("failOnDataLoss", "false")
             .load()
         )
@@ -343,7 +347,7 @@ class Pipelines:
 
 
 def absolute(lake: str) -> str:
-    """The lake's address as Spark's writers take it."""
+    """The lake's address with an absolute path, which Spark's writers need."""
     return lake.rstrip("/") if "://" in lake else os.path.abspath(lake)
 
 

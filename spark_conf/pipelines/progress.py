@@ -1,8 +1,8 @@
-"""Shell: how far a typed table is, by its own commits; so no checkpoint is needed, and none can be lost.
+"""Shell: a typed table's progress, which is in its own commits; so there is no checkpoint that could be lost.
 
-A commit of a pipeline carries a `TableStep` as its user metadata: the offsets that it has taken, per partition. Its
-number is the version of a `txn` action, too, so of two drivers that take the same step Delta refuses the second.
-Commits of others (OPTIMIZE, DELETE, …) are passed over. Where the log no longer has a step, the rows say where it ends.
+A pipeline's commit has a `TableStep` as its user metadata: the offsets that it has taken, per partition. The step's
+number is also the version of a `txn` action: if two drivers take the same step, Delta refuses the second commit.
+Commits of others (OPTIMIZE, DELETE, …) are skipped. If the log has no step any more, the rows tell the end offsets.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _KEY: Final = "kafkaDs"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableStep:
-    """What one commit has taken of a topic: of each partition the offsets from `start` on, below `end`."""
+    """The offsets of a topic that one commit has taken: from `start` (inclusive) to `end` (exclusive) per partition."""
 
     number: int
     topic_id: str
@@ -30,11 +30,11 @@ class TableStep:
 
     @property
     def offsets(self) -> int:
-        """How many it takes."""
+        """The number of offsets."""
         return sum(end - self.start[p] for p, end in self.end.items())
 
     def text(self) -> str:
-        """As it stands in the commit."""
+        """The commit's user metadata."""
         offsets = {str(p): [self.start.get(p, 0), end] for p, end in sorted(self.end.items())}
         document = {
             "step": self.number,
@@ -46,7 +46,7 @@ class TableStep:
 
     @classmethod
     def parse(cls, text: str | None) -> TableStep | None:
-        """The step of a commit; None for another writer's."""
+        """The step in a commit's user metadata; None for a commit of another writer."""
         try:
             document = json.loads(text or "")[_KEY]
             offsets = {int(p): (int(a), int(b)) for p, (a, b) in document["offsets"].items()}
@@ -62,7 +62,7 @@ class TableStep:
 
 
 def last_step(log: DeltaLog, version: int | None = None) -> TableStep | None:
-    """The newest step of a table, or of those up to a version; None if its log has none (any more)."""
+    """The newest step of a table, or the newest up to a version; None if the log has none (any more)."""
     if version is None:
         version = log.listing(start=log.last_checkpoint() or 0).latest
     while version >= 0 and (actions := log.read_version(version)) is not None:
@@ -74,12 +74,12 @@ def last_step(log: DeltaLog, version: int | None = None) -> TableStep | None:
     return None
 
 
-def begins_anew(
+def reset_step(
     done: TableStep | None, begun: TableStep | None, *, topic_id: str, mode: str
 ) -> TableStep | None:
-    """The step with which the tables forget a topic of the same name that was deleted; None where it is the same.
+    """The step that empties the tables after the topic was recreated; None if the topic is the same.
 
-    Its number is above those of both tables: Delta passes over a step that it has had.
+    Its number is above those of both tables: Delta skips a `txn` version that it has.
     """
     known = [each for each in (done, begun) if each is not None]
     if all(each.topic_id in ("", topic_id) for each in known):
@@ -90,7 +90,7 @@ def begins_anew(
 
 
 def lost_offsets(done: TableStep | None, step: TableStep, ends: Mapping[int, int]) -> Iterator[str]:
-    """What the table never had or should not have, now that `step` follows `done`: of each partition a line."""
+    """A line for each partition from which offsets are lost, or were replaced, between `done` and `step`."""
     for partition, end in sorted({} if done is None else done.end.items()):
         start = step.start.get(partition, end)
         if start > end:
@@ -98,7 +98,7 @@ def lost_offsets(done: TableStep | None, step: TableStep, ends: Mapping[int, int
         elif ends.get(partition, end) < end:
             yield (
                 f"{partition}: ends at offset {ends[partition]}, but the table has offsets up to {end - 1}: records "
-                "that replace lost ones are taken from there on only"
+                f"that replace lost ones below offset {end} will not be in the table"
             )
 
 
@@ -112,9 +112,9 @@ def next_step(
     ends: Mapping[int, int],
     limit: int,
 ) -> TableStep | None:
-    """The step after `done`: the one that was begun, as it was; else towards `ends`. None where there is nothing to do.
+    """The step after `done`: the one that was `begun`, unchanged, else one towards `ends`. None if nothing is left.
 
-    `starts` are the log start offsets: what is below them is gone. A step has about `limit` offsets at most.
+    `starts` are the log start offsets: records below them were deleted. A step has about `limit` offsets at most.
     """
     number = 1 if done is None else done.number + 1
     if begun is not None and (begun.number, begun.topic_id) == (number, topic_id) and begun.end:

@@ -1,7 +1,7 @@
-"""Shell: Protobuf by a schema registry: protoc compiles the schemas, executors read whole Arrow batches.
+"""Shell: Protobuf with schemas from a registry: protoc compiles the schemas, and executors read whole Arrow batches.
 
-A frame names a message of its schema by its place; all messages of a batch are read by one function, into a struct
-that has a field for each of them.
+A frame names a message type by its indexes in the schema. One UDF reads all message types of a batch into a struct
+with a field for each of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from kafka_ds.errors import OptionError
 from spark_conf.pipelines.registry import RegisteredSchema, SchemaRegistry
 from spark_conf.pipelines.schema_evolution import Place
-from spark_conf.pipelines.schema_names import PAYLOAD, DecodedSchema, SchemaName, asked_of
+from spark_conf.pipelines.schema_names import PAYLOAD, DecodedSchema, SchemaName, registered_schema
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 _MAIN: Final = "kafka_ds_schema.proto"
 PROTOC_TIMEOUT_S: Final = 60.0
-# One type of messages: compiled files, and its full name.
+# A message type: its compiled files and its full name.
 _Message = tuple[bytes, str]
 
 
 class ProtobufReader:
-    """Reads Protobuf by the schemas of a registry. Raises OptionError without the packages for it."""
+    """Reads Protobuf with the schemas of a registry. Raises OptionError if a package is missing."""
 
     has_messages = True
 
@@ -55,12 +55,12 @@ class ProtobufReader:
     def read(
         self, framed: DataFrame, names: Sequence[tuple[SchemaName, Place]], column: str
     ) -> tuple[DataFrame, list[DecodedSchema], dict[SchemaName, str]]:
-        """As in `SchemaReader`."""
+        """See `SchemaReader`."""
         messages: dict[SchemaName, _Message] = {}
         kinds: dict[SchemaName, t.StructType] = {}
         problems: dict[SchemaName, str] = {}
         for name, _ in names:
-            schema = asked_of(self._registry, name, "Protobuf")
+            schema = registered_schema(self._registry, name, "Protobuf")
             if isinstance(schema, str):
                 problems[name] = schema
                 continue
@@ -74,9 +74,9 @@ class ProtobufReader:
         which, own = f"_{column}_which", f"_{column}_read"
         of_name = f.lit(None).cast("int")
         for number, name in enumerate(messages):
-            of_name = f.when(name.is_its(), number).otherwise(of_name)
+            of_name = f.when(name.matches(), number).otherwise(of_name)
         kind = t.StructType([t.StructField(f"m{n}", each) for n, each in enumerate(kinds.values())])
-        # Its kind is in its type hints.
+        # PySpark infers the UDF's kind from its type hints.
         decode = arrow_udf(_decoder(list(messages.values())), kind)  # type: ignore[call-overload]
         read = framed.withColumn(which, of_name).withColumn(own, decode(which, PAYLOAD))
         first = dict(names)
@@ -100,7 +100,7 @@ def _type_of(message: _Message) -> t.StructType:
 
 
 def _decoder(messages: list[_Message]) -> Callable[[pa.Array, pa.Array], pa.Array]:
-    """Reads payloads, each by the message whose number is given with it; null where there is none."""
+    """A function that reads each payload as the message type with the given number; null if it has none."""
 
     def decode(which: pa.Array, payloads: pa.Array) -> pa.Array:
         from spark_conf.pipelines.protobuf_messages import message_type
@@ -110,7 +110,7 @@ def _decoder(messages: list[_Message]) -> Callable[[pa.Array, pa.Array], pa.Arra
             is_its = pc.fill_null(pc.equal(which, number), False)
             rows = message_type(*message).read_each(payloads.filter(is_its))
             if len(rows) < len(which):
-                # Place them where they were: each takes the next of those that are read.
+                # Put the rows back in their places: the running count of this type's payloads is each row's index.
                 at = pc.subtract(pc.cumulative_sum(is_its.cast(pa.int64())), 1)
                 rows = rows.take(pc.if_else(is_its, at, pa.scalar(None, pa.int64())))
             read.append(rows)
@@ -123,7 +123,7 @@ def _decoder(messages: list[_Message]) -> Callable[[pa.Array, pa.Array], pa.Arra
 
 
 def _message_of(schema: RegisteredSchema, name: SchemaName) -> _Message:
-    """The message that a frame names. Raises ValueError."""
+    """The message type that a frame names. Raises ValueError."""
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
     files = compiled(schema.text, tuple(sorted(schema.references.items())))
@@ -133,14 +133,14 @@ def _message_of(schema: RegisteredSchema, name: SchemaName) -> _Message:
     words = [main.package] if main.package else []
     for number in _numbers(bytes.fromhex(name.message)):
         if not 0 <= number < len(within):
-            raise ValueError("it has no such message")
+            raise ValueError("it has no message with this index")
         words.append(within[number].name)
         within = within[number].nested_type
     return files, ".".join(words)
 
 
 def _numbers(place: bytes) -> list[int]:
-    """The numbers of a message's place, outermost first; a single 0 stands for the first message."""
+    """The message indexes in a frame, outermost first; a single 0 stands for the first message."""
     numbers: list[int] = []
     number = shift = 0
     for byte in place:
@@ -163,7 +163,7 @@ def compiled(text: str, references: tuple[tuple[str, str], ...]) -> bytes:
         compiled_before = FileDescriptorSet()
         for name, each in ((_MAIN, text), *references):
             if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-                raise ValueError(f"it refers to {name}")
+                raise ValueError(f"invalid import {name}")
             path = Path(folder, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = _descriptor(each)
@@ -174,8 +174,8 @@ def compiled(text: str, references: tuple[tuple[str, str], ...]) -> bytes:
                 compiled_before.file.append(descriptor)
         before = Path(folder, "before")
         before.write_bytes(compiled_before.SerializeToString())
-        # What Protobuf and Google bring: google/protobuf, google/type.
-        brought = [
+        # google/protobuf and google/type.
+        well_known = [
             Path(grpc_tools.__path__[0]) / "_proto",
             *(Path(each).parent.parent for each in google.type.__path__),
         ]
@@ -184,7 +184,7 @@ def compiled(text: str, references: tuple[tuple[str, str], ...]) -> bytes:
                 sys.executable,
                 "-m",
                 "grpc_tools.protoc",
-                *(f"-I{each}" for each in (folder, *brought)),
+                *(f"-I{each}" for each in (folder, *well_known)),
                 *([f"--descriptor_set_in={before}"] if compiled_before.file else ()),
                 "--include_imports",
                 f"--descriptor_set_out={folder}/compiled",
@@ -201,7 +201,7 @@ def compiled(text: str, references: tuple[tuple[str, str], ...]) -> bytes:
 
 
 def _descriptor(text: str) -> FileDescriptorProto | None:
-    """A schema that is registered compiled, as confluent-kafka does it; not every registry makes text of it."""
+    """A schema that was registered as a descriptor, as confluent-kafka does; not every registry returns its text."""
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
     from google.protobuf.message import DecodeError
 

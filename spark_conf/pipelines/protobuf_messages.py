@@ -1,8 +1,8 @@
 """Shell: serialized Protobuf messages of one type → Arrow, whole batches at a time, by ptars.
 
-Of a batch that cannot be read halves are read, down to the messages that are to blame. Numbers widen as in all typed
-tables, unsigned ones of 64 bits are decimals, enums are names. Messages that contain themselves, and those of free
-form, are Protobuf's JSON: for ptars their fields are bytes, which is the same on the wire.
+A batch that cannot be read is split in halves, down to the malformed messages. Integers are `bigint` and floats
+`double`, as in all typed tables; `uint64` is a decimal, and an enum its value's name. Recursive messages and those
+without a fixed shape (`Struct`) become Protobuf JSON: ptars reads them as bytes, which is the same encoding.
 """
 
 from __future__ import annotations
@@ -21,55 +21,55 @@ from google.protobuf.message import Error as MessageError
 from google.protobuf.message_factory import GetMessageClass
 from ptars import HandlerPool, PtarsConfig
 
-# Without a shape of their own, or of one that no column has, or that ptars reads as null where it is not valid.
+# Types without a fixed shape, types that no column type fits, and those whose invalid values ptars reads as null.
 _AS_JSON: Final = {
     *(f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue", "Duration", "FieldMask")),
     "google.type.Date",
     "google.type.TimeOfDay",
 }  # fmt: skip
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
-# The years 1 to 9999, which all readers of the table have.
+# The years 1 to 9999, which every engine supports.
 _TIMESTAMPS: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 
 
 class UnreadableMessage(ValueError):
-    """Some bytes are no message of this type, or one that no column can hold."""
+    """Some bytes are not a message of this type, or no column can hold the message."""
 
 
 class MessageType:
-    """A type of messages, `name` in full, of a serialized set of files that has all that it imports.
+    """The message type with the full `name` in `files`, a serialized FileDescriptorSet with all imports.
 
     Raises:
-        ValueError: it has groups, which ptars passes over.
+        ValueError: it has groups, which ptars ignores.
     """
 
     def __init__(self, files: bytes, name: str) -> None:
         self._descriptor = _pool(files).FindMessageTypeByName(name)
-        self._cut = _fields_as_json(self._descriptor)
-        read = _pool(_with_bytes(files, self._cut)).FindMessageTypeByName(name)
+        self._json_fields = _fields_as_json(self._descriptor)
+        read = _pool(_with_bytes(files, self._json_fields)).FindMessageTypeByName(name)
         config = PtarsConfig(timestamp_unit="us", enum_repr="string", map_value_nullable=True)
         self._handler = HandlerPool([read.file], config=config).get_for_message(read)
         self.type: pa.StructType = self.read(pa.array([], pa.binary())).type
 
     def read(self, messages: pa.BinaryArray) -> pa.StructArray:
-        """The messages as rows; null is an empty message.
+        """The messages as rows; null is read as an empty message.
 
         Raises:
-            UnreadableMessage: of one message or more.
+            UnreadableMessage: at least one message is malformed.
         """
         try:
             batch = self._handler.array_to_record_batch(messages)
         except ValueError as problem:
             raise UnreadableMessage(str(problem)) from None
         except BaseException as problem:
-            # Some lengths that go beyond the end make ptars panic, which is no Exception.
+            # Some lengths beyond the end make ptars panic, and PanicException is not an Exception.
             if type(problem).__name__ != "PanicException":
                 raise
             raise UnreadableMessage(str(problem)) from None
         return self._struct(batch.to_struct_array(), self._descriptor)
 
     def read_each(self, messages: pa.BinaryArray) -> pa.StructArray:
-        """The messages as rows; null where one is null or cannot be read."""
+        """The messages as rows; null for a message that is null or malformed."""
         read = pa.chunked_array(list(self._halves(messages)), self.type).combine_chunks()
         return pc.if_else(messages.is_valid(), read, pa.scalar(None, self.type))
 
@@ -84,7 +84,7 @@ class MessageType:
             yield from self._halves(messages[:half])
             yield from self._halves(messages[half:])
 
-    # -- what ptars gives, as the table has it --------------------------------------------------
+    # -- ptars' types to the table's ------------------------------------------------------------
 
     def _struct(self, rows: pa.StructArray, of: Descriptor) -> pa.StructArray:
         columns: dict[str, pa.Array] = {}
@@ -108,12 +108,12 @@ class MessageType:
         return self._value(column, of)
 
     def _value(self, column: pa.Array, of: FieldDescriptor) -> pa.Array | None:
-        """None where there is nothing to have: a message without fields."""
+        """None for a message without fields."""
         kind = column.type
         if pa.types.is_struct(kind):
             rows = self._struct(column, of.message_type)
             return rows if rows.type.num_fields else None
-        if (of.containing_type.full_name, of.name) in self._cut:
+        if (of.containing_type.full_name, of.name) in self._json_fields:
             return _as_json(column, of.message_type)
         if pa.types.is_timestamp(kind) and not _is_between(column, _TIMESTAMPS):
             raise UnreadableMessage("a timestamp is outside the years 1 to 9999")
@@ -126,7 +126,7 @@ class MessageType:
 
 @lru_cache(maxsize=256)
 def message_type(files: bytes, name: str) -> MessageType:
-    """The same, made once in a process."""
+    """A message type, created once per process."""
     return MessageType(files, name)
 
 
@@ -137,7 +137,7 @@ def _is_between(column: pa.Array, bounds: tuple[int, int]) -> bool:
 
 
 def _as_json(column: pa.Array, of: Descriptor) -> pa.Array:
-    """Serialized messages as Protobuf's JSON; a text of JSON, such as that of a duration, as it is."""
+    """Serialized messages as Protobuf JSON; a duration without its quotes."""
     made = GetMessageClass(of)
 
     def text(message: bytes) -> str:
@@ -167,7 +167,7 @@ def _pool(files: bytes) -> DescriptorPool:
 
 
 def _fields_as_json(of: Descriptor) -> frozenset[tuple[str, str]]:
-    """The fields, by message and name, whose messages contain the field's own message, or are of free form."""
+    """The fields, by message and name, whose message type is recursive through the field or in `_AS_JSON`."""
     reached: dict[str, set[str]] = {}
     fields: list[FieldDescriptor] = []
     waiting = [of]
@@ -196,13 +196,13 @@ def _fields_as_json(of: Descriptor) -> frozenset[tuple[str, str]]:
     )
 
 
-def _with_bytes(files: bytes, cut: frozenset[tuple[str, str]]) -> bytes:
-    """The files with these fields as bytes."""
+def _with_bytes(files: bytes, fields: frozenset[tuple[str, str]]) -> bytes:
+    """The files with the type of these fields changed to bytes."""
     found = FileDescriptorSet.FromString(files)
 
     def change(message: DescriptorProto, name: str) -> None:
         for field in message.field:
-            if (name, field.name) in cut:
+            if (name, field.name) in fields:
                 field.type = FieldDescriptorProto.TYPE_BYTES
                 field.ClearField("type_name")
         for nested in message.nested_type:

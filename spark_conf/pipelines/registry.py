@@ -1,7 +1,7 @@
-"""Shell: asks a schema registry, by Confluent's API, for the schemas that records name by id or GUID.
+"""Shell: fetches schemas by id or GUID from a schema registry with Confluent's API.
 
-A schema never changes under its name, so each is asked for once. A registry that does not answer is an error of the
-whole step, which is tried again; a name that the registry does not have is a matter of the records that have it.
+The schema of an id never changes, so each is fetched once. If the registry does not answer, the step fails and is
+retried; if it does not have an id, only the records with that id are errors.
 """
 
 from __future__ import annotations
@@ -21,15 +21,13 @@ from kafka_ds.errors import OptionError
 
 TIMEOUT_S: Final = 10.0
 NOT_FOUND: Final = 404
-
-
-# user:password at the registry: not among a command's words, which all users of a machine see.
+# user:password at the registry. Not a command-line argument: all users of a machine see those.
 USER_INFO: Final = "KAFKA_DS_SCHEMA_REGISTRY_USER_INFO"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteredSchema:
-    """A schema as it stands in the registry; `references` are the texts of all that it refers to, by their names."""
+    """A schema of the registry; `references` are the texts of all schemas that it refers to, by name."""
 
     text: str
     kind: str
@@ -41,17 +39,17 @@ class SchemaRegistry:
 
     def __init__(self, url: str = "", user_info: str = "") -> None:
         if url and not url.startswith(("http://", "https://")):
-            raise OptionError(f"schema registry {url}: its address begins with http:// or https://")
+            raise OptionError(f"schema registry {url}: the URL must begin with http:// or https://")
         self._url = url.rstrip("/")
         self._user_info = user_info
         self._known: dict[int | str, RegisteredSchema] = {}
 
     def __bool__(self) -> bool:
-        """Whether there is one to ask."""
+        """Whether a registry is configured."""
         return bool(self._url)
 
     def schema(self, name: int | str) -> RegisteredSchema | None:
-        """The schema with this id, or this GUID; None where the registry has none."""
+        """The schema with this id or GUID; None if the registry has none. Raises OptionError."""
         if name not in self._known:
             found = self._get(f"schemas/{'ids' if isinstance(name, int) else 'guids'}/{name}")
             if found is None:
@@ -75,7 +73,7 @@ class SchemaRegistry:
             subject = quote(each["subject"], safe="")
             referred = self._get(f"subjects/{subject}/versions/{each['version']}")
             if referred is None:
-                continue  # The reader of the schema reports what it lacks.
+                continue  # Whoever parses the schema reports the missing reference.
             known[each["name"]] = referred["schema"]
             self._refer(referred, known)
 
@@ -96,12 +94,12 @@ class SchemaRegistry:
         except HTTPError as problem:
             if problem.code == NOT_FOUND:
                 return None
-            raise OptionError(f"schema registry {self._url}: it answered {problem}") from None
+            raise OptionError(f"schema registry {self._url}: {problem}") from None
         except (URLError, OSError, HTTPException, ValueError, LookupError, TypeError) as problem:
             raise OptionError(f"schema registry {self._url}: {problem!r}") from None
         return dict(found)
 
 
 def registry_at(url: str) -> SchemaRegistry:
-    """The registry at a URL, with the user and password of the environment."""
+    """The registry at a URL, with user and password from the environment."""
     return SchemaRegistry(url, os.environ.get(USER_INFO, ""))

@@ -1,7 +1,7 @@
-"""Shell: fields of values whose schemas are known → columns of a typed table, for all formats of a registry.
+"""Shell: fields of a registered schema → columns of a typed table, for Avro and Protobuf.
 
-Whole numbers are `bigint` and fractions `double` from the beginning: what a schema may widen has room. Columns are
-added, never dropped or retyped: a field that becomes another type gets a column of its own.
+Integers are `bigint` and floats `double` from the beginning, so that a schema may widen them. Columns are added, never
+dropped or retyped: if the type of a field changes, it gets another column.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OWN: Final = {*METADATA, RESCUED, REASON, TOMBSTONE}
 
 @dataclass(slots=True, kw_only=True)
 class SchemaColumns:
-    """The columns that there are by now (at first `now`), and which field of which schema fills them."""
+    """The table's columns (`now`), with those that were added, and the fields of schemas that fill them."""
 
     now: dict[str, t.DataType]
     sources: dict[str, list[tuple[SparkColumn, t.DataType]]] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class SchemaColumns:
             yield name, f.coalesce(*fitted)
 
     def place(self, schema: DecodedSchema) -> None:
-        """Place the fields of a schema's values."""
+        """Choose columns for the fields of a schema."""
         value, of_value = schema.value, schema.type
         fields = {VALUE: (value, of_value)}
         if isinstance(of_value, t.StructType):
@@ -68,10 +68,10 @@ class SchemaColumns:
             self.sources.setdefault(column, []).append(source)
         if refused:
             text = f.to_json(f.struct(*refused))
-            self.rescued.append(f.when(schema.name.is_its(), f.nullif(text, f.lit("{}"))))
+            self.rescued.append(f.when(schema.name.matches(), f.nullif(text, f.lit("{}"))))
 
     def _column_for(self, name: str, wanted: t.DataType, schema: DecodedSchema) -> str | None:
-        """The column that takes values of this type, which may be a new one; None where none can."""
+        """The column for values of this type, new or present; None if there can be none."""
         spelled = {each.lower(): each for each in self.now}
         is_of_clash = re.fullmatch(r".*__(\w+)", name) is not None and name not in self.now
         if name.lower() in OWN or spelled.get(name.lower(), name) != name or is_of_clash:
@@ -87,7 +87,7 @@ class SchemaColumns:
         if self.now.get(column, of_column) != of_column or not self._add(column, of_column):
             return None
         if is_new:
-            reason = f"{name} is {wanted.simpleString()} in schema {schema.name}: it is in column {column}"
+            reason = f"{name} is {wanted.simpleString()} in schema {schema.name}: stored in column {column}"
             self.clashes.append(Clash(column=column, place=schema.first, reason=reason))
         return column
 
@@ -99,12 +99,12 @@ class SchemaColumns:
 
 
 def is_nested(kind: t.DataType) -> bool:
-    """Whether a column takes its values as JSON text, if it has to take them as another type."""
+    """Whether values of this type are stored as JSON text if they do not fit the field's own column."""
     return isinstance(kind, t.StructType | t.ArrayType | t.MapType)
 
 
 def _normal(kind: t.DataType) -> t.DataType | None:
-    """The type of a column for values of this type; None where there is nothing to take."""
+    """The column type for values of this type; None for types without values."""
     if isinstance(kind, t.StructType):
         fields = [(each.name, _normal(each.dataType)) for each in kind]
         kept = [t.StructField(name, each) for name, each in fields if each is not None]
@@ -125,7 +125,7 @@ def _normal(kind: t.DataType) -> t.DataType | None:
 
 
 def _merged(now: t.DataType, new: t.DataType) -> t.DataType | None:
-    """The column's type that takes the new type, too; None where it clashes. What there is is never retyped."""
+    """The type `now`, with new nested fields, that also holds the new type; None if they clash."""
     if isinstance(now, t.StructType) and isinstance(new, t.StructType):
         return _merged_fields(now, new)
     if isinstance(now, t.ArrayType) and isinstance(new, t.ArrayType):
@@ -156,7 +156,7 @@ def _merged_fields(now: t.StructType, new: t.StructType) -> t.StructType | None:
 
 
 def _fitted(value: SparkColumn, kind: t.DataType, wanted: t.DataType) -> SparkColumn:
-    """A value of one type as one of another that takes it."""
+    """A value cast to a wider type."""
     if isinstance(wanted, t.StructType) and isinstance(kind, t.StructType):
         there: Mapping[str, t.DataType] = {each.name: each.dataType for each in kind}
         fields = [

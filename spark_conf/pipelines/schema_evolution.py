@@ -1,9 +1,9 @@
-"""Pure: which column of a typed table takes which values of a JSON field.
+"""Pure: which column of a typed table holds which values of a JSON field.
 
-Columns are added, never dropped or retyped. The first kind of a field makes the column of its name. A value that this
-column cannot take goes to `<field>__bigint`, `__double`, `__boolean` or `__string`; arrays and objects go to
-`<field>__json` as text. A column of doubles takes whole numbers; objects are structs, placed field by field. What no
-column takes is rescued.
+Columns are added, never dropped or retyped. The first kind of a field determines the type of its column. A value that
+does not fit there goes to `<field>__bigint`, `__double`, `__boolean` or `__string`; an array or object goes to
+`<field>__json` as text. A double column also holds integers. Objects are structs, evolved field by field. What no
+column can hold is rescued.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from spark_conf.pipelines.kinds import (
 
 COLUMNS_MAX: Final = 1_000
 JSON: Final = "json"
-# What Delta and the engines that read it take as a column's name, without mapping names to others.
+# Column names that Delta accepts without column mapping, and that other engines can read.
 _NAMEABLE = re.compile(r"""[^\s,;{}()='"`\[\]\\$\x00-\x1f]{1,255}""")
 _OF_CLASHES = re.compile(rf".*__({'|'.join((*SCALARS, JSON))})", re.DOTALL)
 
-# Where a record lies: partition and offset.
+# A record's partition and offset.
 Place: TypeAlias = tuple[int, int]
-# Kinds by field as Spark's text, each with the first record that has it.
+# For each field its kinds, as Spark's text, with the first record that has them.
 Seen: TypeAlias = Mapping[str, Mapping[str, Place]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldColumn:
-    """A column that takes those values of a field whose kinds have these texts; an object's with what is within."""
+    """A column for the values of a field whose kinds have these texts; `within`: the columns of an object's fields."""
 
     name: str
     kind: Kind
@@ -58,7 +58,7 @@ class FieldColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedField:
-    """A field's columns, and the texts of the kinds that are rescued."""
+    """A field's columns, and the texts of the kinds that no column can hold."""
 
     name: str
     columns: tuple[FieldColumn, ...]
@@ -67,7 +67,7 @@ class PlacedField:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clash:
-    """A column that was made because a value did not fit that of its field's name."""
+    """A column that was added because a value did not fit the field's own column."""
 
     column: str
     place: Place
@@ -76,7 +76,7 @@ class Clash:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """The fields of an object, the columns of all such objects, and the clashes that made columns."""
+    """The fields of an object, all its columns, and the clashes for which columns were added."""
 
     fields: tuple[PlacedField, ...]
     kind: ObjectOf
@@ -86,8 +86,8 @@ class Level:
 def place(
     columns: ObjectOf, seen: Seen, *, reserved: Iterable[str] = (), path: tuple[str, ...] = ()
 ) -> Level:
-    """Place what was seen of objects whose columns are these; `reserved` names are no field's."""
-    work = _Work(
+    """Choose columns for the kinds that were seen; `columns` are the present ones. No field gets a reserved name."""
+    work = _Placement(
         before=dict(columns.fields), reserved={name.lower() for name in reserved}, path=path
     )
     by_first = sorted(seen.items(), key=lambda item: (min(item[1].values()), item[0]))
@@ -98,13 +98,13 @@ def place(
 
 
 @dataclass(slots=True, kw_only=True)
-class _Work:
+class _Placement:
     before: dict[str, Kind]
     reserved: set[str]
     path: tuple[str, ...]
     now: dict[str, Kind] = field(init=False)
     spelled: dict[str, str] = field(init=False)
-    """The columns' names by their lower case: engines see no difference."""
+    """Column names by their lower case: engines ignore case."""
     clashes: list[Clash] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -127,7 +127,7 @@ class _Work:
             else:
                 chosen.setdefault(column, set()).add(text)
         if (present := self.now.get(name)) is not None:
-            # What is empty is null, unless there is a column for it.
+            # An empty array or object is null, unless its column exists.
             fits = (t for t, k in kinds.items() if _merged(None, present, k) == present)
             chosen.setdefault(name, set()).update(t for t in fits if t not in full)
         columns = [
@@ -148,7 +148,7 @@ class _Work:
         )
 
     def _column_for(self, name: str, kind: Kind, first: Place) -> str | None:
-        """The column that takes values of this kind, which may be a new one; None where none can."""
+        """The column for values of this kind, new or present; None if there can be none."""
         present = self.now.get(name)
         fitting = (
             _completed(kind) if present is None else _merged(self.before.get(name), present, kind)
@@ -164,7 +164,7 @@ class _Work:
         if column not in self.now:
             what = kind if is_scalar else _described(kind)
             above = "".join(f"{each}." for each in self.path)
-            reason = f"{above}{name} is {what} here: it is in column {above}{column}"
+            reason = f"{above}{name} is {what}: stored in column {above}{column}"
             self.clashes.append(Clash(column=column, place=first, reason=reason))
             self._add(column, of_column)
         return column
@@ -179,7 +179,7 @@ class _Work:
     def _with_objects(
         self, column: FieldColumn, texts: Mapping[str, Place], rescued: set[str]
     ) -> FieldColumn | None:
-        """The same column with what is within; what is not taken there is rescued with all around it."""
+        """The column with the columns of its fields; if a field cannot be held, the whole object is rescued."""
         if not isinstance(column.kind, ObjectOf):
             return column
         seen: dict[str, dict[str, Place]] = {}
@@ -208,14 +208,14 @@ class _Work:
 
 
 def _completed(kind: Kind) -> Kind | None:
-    """The kind as that of a new column; None where it cannot be one. Fields of objects are placed later."""
+    """The kind of a new column; None if there can be none. The fields of an object are added later."""
     if isinstance(kind, ObjectOf):
         return ObjectOf(())
     return _within_array(kind) if isinstance(kind, ArrayOf) else kind if kind in SCALARS else None
 
 
 def _within_array(kind: Kind) -> Kind | None:
-    """What is complete of a kind within an array, where nothing is placed field by field."""
+    """The kind of a new array's elements, with all fields: objects in arrays are not evolved field by field."""
     if isinstance(kind, ArrayOf):
         element = _within_array(kind.element)
         return None if element is None else ArrayOf(element)
@@ -225,7 +225,7 @@ def _within_array(kind: Kind) -> Kind | None:
 
 
 def _merged(before: Kind | None, now: Kind, new: Kind) -> Kind | None:
-    """The column's kind that takes the new kind, too; None where it clashes. What was `before` is never retyped."""
+    """The kind that holds both; None if they clash. A column that existed `before` is never retyped."""
     if new == VOID or now == new:
         return now
     if isinstance(now, ArrayOf) and isinstance(new, ArrayOf):
@@ -233,7 +233,7 @@ def _merged(before: Kind | None, now: Kind, new: Kind) -> Kind | None:
         element = _merged_in_array(was, now.element, new.element)
         return None if element is None else ArrayOf(element)
     if isinstance(now, ObjectOf) and isinstance(new, ObjectOf):
-        return now  # Placed field by field.
+        return now  # Evolved field by field.
     if now == DOUBLE and new == BIGINT:
         return now
     return DOUBLE if (now, new, before) == (BIGINT, DOUBLE, None) else None

@@ -1,7 +1,7 @@
-"""Shell: which schema of a registry a key or a value names, as serializers of Confluent's write it.
+"""Shell: the schema id in a key, a value or a header, as Confluent's serializers write it.
 
-A frame is 0 and four bytes of schema id, or 1 and the 16 bytes of a GUID, before the key or value; or it is a header.
-Protobuf's has the place of the message among those of the schema behind it: how many numbers, and the numbers.
+A frame is 0 and four bytes of schema id, or 1 and the 16 bytes of a GUID. It precedes the key or value, or is in a
+header. With Protobuf the message indexes follow: their count, and the indexes.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ SCHEMAS_MAX: Final = 100
 ID, PAYLOAD = "_id", "_payload"
 _GUID, _MESSAGE, _REST = "_guid", "_message", "_rest"
 _ID_BYTES, _GUID_BYTES = 5, 17
-# Numbers of a message's place in bytes, as hexadecimal digits: so many are looked at.
-_PLACE_BYTES: Final = 64
+# The most bytes of message indexes.
+_INDEXES_BYTES: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaName:
-    """What a frame names: an id or a GUID, and of Protobuf the bytes of the message's place, in hexadecimal digits."""
+    """A schema's id or GUID, and with Protobuf the bytes of the message indexes, in hexadecimal digits."""
 
     number: int | None
     guid: str | None
     message: str | None
 
     def __str__(self) -> str:
-        return str(self.asked)
+        return str(self.id_or_guid)
 
     @property
-    def asked(self) -> int | str:
-        """Its name in the registry."""
+    def id_or_guid(self) -> int | str:
+        """The id, or the GUID as text."""
         if self.number is not None:
             return self.number
         assert self.guid is not None
         return str(uuid.UUID(self.guid))
 
-    def is_its(self) -> SparkColumn:
-        """Whether a row names this one."""
+    def matches(self) -> SparkColumn:
+        """Whether a row has this name."""
         number, guid, message = f.lit(self.number), f.lit(self.guid), f.lit(self.message)
         named = f.equal_null(_GUID, guid) if self.number is None else f.equal_null(ID, number)
         return named if self.message is None else named & f.equal_null(_MESSAGE, message)
@@ -60,7 +60,7 @@ class SchemaName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedSchema:
-    """The records that name a schema; `value` is null for others, and for malformed ones."""
+    """The decoded records of a schema; `value` is null for other and for malformed records."""
 
     name: SchemaName
     first: Place
@@ -70,20 +70,22 @@ class DecodedSchema:
 
 
 class SchemaReader(Protocol):
-    """Reads values of a format by their schemas."""
+    """Reads the keys or values of a format."""
 
     has_messages: bool
-    """Whether a frame names a message of the schema, too."""
+    """Whether a frame has message indexes (Protobuf)."""
 
     def read(
         self, framed: DataFrame, names: Sequence[tuple[SchemaName, Place]], column: str
     ) -> tuple[DataFrame, list[DecodedSchema], dict[SchemaName, str]]:
-        """The rows with what their payloads are, the schemas, and why there are none of others."""
+        """The rows with decoded payloads, the schemas, and for other names why there is no schema."""
 
 
-def asked_of(registry: SchemaRegistry, name: SchemaName, kind: str) -> RegisteredSchema | str:
+def registered_schema(
+    registry: SchemaRegistry, name: SchemaName, kind: str
+) -> RegisteredSchema | str:
     """The schema; or why there is none of this kind."""
-    schema = registry.schema(name.asked)
+    schema = registry.schema(name.id_or_guid)
     if schema is None:
         return f"the registry has no schema {name}"
     if schema.kind != kind.upper():
@@ -92,7 +94,7 @@ def asked_of(registry: SchemaRegistry, name: SchemaName, kind: str) -> Registere
 
 
 def framed(rows: DataFrame, column: str, *, has_messages: bool = False) -> DataFrame:
-    """The rows with the name of the schema of their key or value, if they have one, and the bytes behind it."""
+    """The rows with the schema name of their key or value, null if it has none, and the payload after the frame."""
     header = f"__{column}_schema_id"
     of_header = f.try_element_at(
         f.filter("_headers", lambda each: each["key"] == header), f.lit(-1)
@@ -110,22 +112,22 @@ def framed(rows: DataFrame, column: str, *, has_messages: bool = False) -> DataF
         {
             ID: f.when(_begins(frame, "00"), number).cast("int"),
             _GUID: f.when(_begins(frame, "01") & is_long, f.hex(f.substring(frame, 2, 16))),
-            _REST: f.when(_begins(frame, "00"), _behind(frame, _ID_BYTES)).otherwise(
-                _behind(frame, _GUID_BYTES)
+            _REST: f.when(_begins(frame, "00"), _after(frame, _ID_BYTES)).otherwise(
+                _after(frame, _GUID_BYTES)
             ),
         }
     )
-    message = _place(f.col(_REST)) if has_messages else f.lit(None).cast("string")
-    behind = f.col(_REST)
+    message = _indexes(f.col(_REST)) if has_messages else f.lit(None).cast("string")
+    payload = f.col(_REST)
     if has_messages:
-        behind = f.expr(f"substring({_REST}, 1 + length({_MESSAGE}) DIV 2)")
+        payload = f.expr(f"substring({_REST}, 1 + length({_MESSAGE}) DIV 2)")
     return named.withColumn(_MESSAGE, message).withColumn(
-        PAYLOAD, f.when(is_in_header, f.col(column)).otherwise(behind)
+        PAYLOAD, f.when(is_in_header, f.col(column)).otherwise(payload)
     )
 
 
 def without_frame(rows: DataFrame, column: str) -> DataFrame:
-    """The rows with their values as they are without a frame, if they have one, and the id in `_schema_id`."""
+    """The rows with frames removed from their values and the id in `_schema_id`."""
     named = framed(rows, column)
     value = f.when(_has_name(has_messages=False), f.col(PAYLOAD)).otherwise(f.col(column))
     return named.withColumns({column: value, "_schema_id": f.col(ID)}).select(*rows.columns)
@@ -135,15 +137,15 @@ def _begins(frame: SparkColumn, byte: str) -> SparkColumn:
     return f.hex(f.substring(frame, 1, 1)) == byte
 
 
-def _behind(frame: SparkColumn, size: int) -> SparkColumn:
+def _after(frame: SparkColumn, size: int) -> SparkColumn:
     return f.substring(frame, size + 1, (1 << 31) - 1)
 
 
-def _place(rest: SparkColumn) -> SparkColumn:
-    """The bytes of a message's place: a count, and as many numbers whose last bytes are below 128."""
+def _indexes(rest: SparkColumn) -> SparkColumn:
+    """The bytes of the message indexes: a count, and so many varints, whose last bytes are below 128."""
     first = f.hex(f.substring(rest, 1, 1))
-    text = f.hex(f.substring(rest, 1, _PLACE_BYTES))
-    # Zigzag: a count's number is twice as large.
+    text = f.hex(f.substring(rest, 1, _INDEXES_BYTES))
+    # The count is zigzag-encoded: its byte is twice the count.
     count = f.shiftright(f.conv(first, 16, 10).cast("int"), 1).cast("string")
     numbers = f.concat(f.lit("^..(?:(?:[89A-F].)*[0-7].){"), count, f.lit("}"))
     found = f.call_function("regexp_extract", text, numbers, f.lit(0))
@@ -151,7 +153,7 @@ def _place(rest: SparkColumn) -> SparkColumn:
 
 
 def names_of(rows: DataFrame, *, has_messages: bool = False) -> list[tuple[SchemaName, Place]]:
-    """The schemas that framed rows name, each with the first record that does. Raises OptionError."""
+    """The schema names in framed rows, each with its first record. Raises OptionError."""
     place = f.min(f.struct("_partition", "_offset")).alias("first")
     found = rows.where(_has_name(has_messages=has_messages)).groupBy(ID, _GUID, _MESSAGE).agg(place)
     named = [
@@ -162,7 +164,7 @@ def names_of(rows: DataFrame, *, has_messages: bool = False) -> list[tuple[Schem
         for row in found.limit(SCHEMAS_MAX + 1).collect()
     ]
     if len(named) > SCHEMAS_MAX:
-        raise OptionError(f"the records of one step name more than {SCHEMAS_MAX} schemas")
+        raise OptionError(f"the records of one step have more than {SCHEMAS_MAX} schemas")
     return sorted(named, key=lambda each: (each[0].number or 0, each[1]))
 
 
@@ -178,13 +180,13 @@ def problem_of(
     *,
     has_messages: bool,
 ) -> SparkColumn:
-    """Why a key or a value cannot be decoded; null where it can."""
-    no_name = f"the {column} has no schema id: it is not framed as a registry's serializers do"
+    """Why a key or a value cannot be decoded; null if it can."""
+    no_name = f"the {column} has no schema id: no serializer of a schema registry wrote it"
     problem = f.when(~_has_name(has_messages=has_messages), f.lit(no_name))
     for name, text in problems.items():
-        problem = problem.when(name.is_its(), f.lit(text))
+        problem = problem.when(name.matches(), f.lit(text))
     for each in schemas:
-        wrong = f.lit(f"the {column} is not as schema {each.name} says")
+        wrong = f.lit(f"the {column} does not match schema {each.name}")
         is_bad = ~f.coalesce(each.is_read, f.lit(False))
-        problem = problem.when(each.name.is_its() & is_bad, wrong)
+        problem = problem.when(each.name.matches() & is_bad, wrong)
     return f.when(f.col(column).isNotNull(), problem)

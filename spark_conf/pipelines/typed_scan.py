@@ -1,4 +1,4 @@
-"""Shell: `kafka_ds.scan(typed=True)`: a topic's typed table, taken on to the last committed record."""
+"""Shell: `kafka_ds.scan(typed=True)`: a topic's typed table and the committed records that it does not have yet."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ REGISTRY: Final = "schemaRegistry"
 
 
 def typed_scan(spark: SparkSession, topic: str | None, options: Mapping[str, str]) -> DataFrame:
-    """The rows of the typed table as of this call, and those of the records that it does not have yet.
+    """The rows of the typed table at this call, and those of the records that it does not have yet.
 
-    `options` are `kafka.…` of the client, `lake` (the brokers' `lake.uri` without it) and `schemaRegistry` (a URL, for
-    Avro). Raises OptionError.
+    `options` are the client's `kafka.…`, `lake` (default: the brokers' `lake.uri`) and `schemaRegistry` (a URL, for
+    Avro and Protobuf). Raises OptionError.
     """
     client = {name: text for name, text in options.items() if name.startswith("kafka.")}
     if unknown := sorted(options.keys() - client.keys() - {LAKE, REGISTRY}):
@@ -44,5 +44,5 @@ def _lake_of_brokers(client: Mapping[str, str]) -> str:
     with Cluster(parse_settings(dict(client))) as cluster:
         lake = cluster.broker_setting(LAKE_SETTING)
     if not lake:
-        raise OptionError(f"the brokers have no {LAKE_SETTING}: there are no typed tables")
+        raise OptionError(f"the brokers have no {LAKE_SETTING}, so there are no typed tables")
     return lake

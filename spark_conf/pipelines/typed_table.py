@@ -1,9 +1,9 @@
-"""Shell: a topic's typed table and the table of its errors, and the one commit that takes each on by a step.
+"""Shell: a topic's typed table and its errors table; a step is one commit of each.
 
-The errors of a step are committed before its rows. A driver that dies in between leaves a step of errors that the rows
-do not have; the next driver takes exactly that step again, for the rows alone. So each error and row is there once.
-A table of current state has a row for each key, by MERGE: the later record of a partition wins, and between partitions,
-of which a key has several only after some were added, the later timestamp.
+The errors of a step are committed before its rows. If a driver crashes in between, the next one takes exactly that step
+again and commits only the rows. So each error and each row is there once.
+A table of current state has one row per key, by MERGE. Within a partition the record with the higher offset wins. A key
+is in several partitions only after partitions were added; between them the later timestamp wins.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 LOGGER = logging.getLogger("kafka_ds.pipelines")
-# So many steps make small files enough to be merged.
+# One OPTIMIZE per so many steps, each of which adds small files.
 STEPS_PER_OPTIMIZE: Final = 100
-# The `txn` with the version of the topic's table up to which erased rows were removed here.
+# The `txn` application whose version is the topic table's version up to which deletions were applied here.
 DELETIONS: Final = "kafkaDs-deletions"
 APPEND: Final = "append"
 CURRENT: Final = "current"
@@ -56,20 +56,20 @@ class TypedTable:
         self.path = f"{lake}/{TYPED_TABLES}/{topic}"
         self.errors_path = f"{self.path}{ERRORS}"
 
-    # -- how far it is --------------------------------------------------------------------------
+    # -- progress -------------------------------------------------------------------------------
 
     def last_step(self, version: int | None = None) -> TableStep | None:
-        """The step that the rows are at, as of a version or now; None before the first."""
+        """The last step of the rows, at a version or now; None before the first."""
         if not self._log.exists():
             return None
         return last_step(self._log, version) or self._step_of_rows()
 
     def begun_step(self) -> TableStep | None:
-        """The step that the errors are at: if it is after that of the rows, it is to be taken again as it was."""
+        """The last step of the errors: if the rows do not have it, it must be taken again unchanged."""
         return last_step(self._errors_log) if self._errors_log.exists() else None
 
     def _step_of_rows(self) -> TableStep | None:
-        """The rows' own end, if the log has been cleaned of every step."""
+        """The step that ends where the rows end, for a log whose cleanup has deleted every step."""
         from deltalake import DeltaTable
 
         number = DeltaTable(self.path).transaction_version(APP_ID)
@@ -84,11 +84,11 @@ class TypedTable:
         return columns_of(self.schema())
 
     def schema(self) -> t.StructType:
-        """The columns of the table, which has none before its first step."""
+        """The table's schema; empty before the first step."""
         return self._rows().schema if self._log.exists() else t.StructType()
 
     def version(self) -> int:
-        """The newest version; -1 where there is no table."""
+        """The newest version; -1 if there is no table."""
         return self._log.latest_version() if self._log.exists() else -1
 
     def rows_at(self, version: int) -> DataFrame:
@@ -103,7 +103,7 @@ class TypedTable:
     def write_step(
         self, step: TableStep, decoded: DecodedRows, cluster_columns: Sequence[str] = ()
     ) -> None:
-        """Write a step: its errors, unless they are there already, and then its rows."""
+        """Commit a step: its errors, unless that was done before, and then its rows."""
         is_current = step.mode == CURRENT
         if is_current:
             reasons = f.concat_ws("; ", REASON, f.when(f.col(KEY).isNull(), f.lit(NO_KEY)))
@@ -120,14 +120,14 @@ class TypedTable:
             write(rows, self.path, step)
 
     def _evolve(self, rows: DataFrame) -> None:
-        """Add the columns that a MERGE is going to fill."""
+        """Add new columns, which MERGE does not do."""
         if not {*columns_of(rows.schema).fields} <= {*self.columns().fields}:
             rows.limit(0).write.format("delta").mode("append").option("mergeSchema", "true").save(
                 self.path
             )
 
-    def start_anew(self, step: TableStep) -> None:
-        """Another topic has this name now: the rows of the former one go, and its errors."""
+    def reset(self, step: TableStep) -> None:
+        """Empty both tables: the topic was recreated."""
         for log, path in ((self._errors_log, self.errors_path), (self._log, self.path)):
             if log.exists():
                 empty = self._spark.read.format("delta").load(path).limit(0)
@@ -145,7 +145,7 @@ class TypedTable:
             write(errors, self.errors_path, step)
 
     def _clashes(self, decoded: DecodedRows) -> DataFrame:
-        """A row for each column that had to be made, at the record for which it was made."""
+        """An error for each new column, with the place of the record that needed it."""
         for clash in decoded.clashes:
             LOGGER.warning("%s: %s", self.path, clash.reason)
         places = [(*clash.place, clash.reason) for clash in decoded.clashes]
@@ -155,7 +155,7 @@ class TypedTable:
         return joined.withColumn(RESCUED, f.lit(None).cast("string")).select(*_OF_ERRORS)
 
     def _create(self, rows: DataFrame, mode: str, cluster_columns: Sequence[str]) -> None:
-        """Properties and clustering are set when a table is created."""
+        """Create the table: its properties and clustering can only be set then."""
         from delta.tables import DeltaTable
 
         if self._log.exists():
@@ -171,14 +171,14 @@ class TypedTable:
     # -- replay ---------------------------------------------------------------------------------
 
     def rescued(self) -> DataFrame:
-        """The partitions and offsets of which something was rescued."""
+        """The partitions and offsets of records with rescued data."""
         if not self._errors_log.exists():
             return self._spark.createDataFrame([], "_partition int, _offset long")
         errors = self._spark.read.format("delta").load(self.errors_path)
         return errors.where(f.col(RESCUED).isNotNull()).select("_partition", "_offset").distinct()
 
     def rewrite(self, decoded: DecodedRows, mode: str) -> int:
-        """Write rows of records that were taken before; the errors of those that fit now go, and are counted."""
+        """Write the rows of earlier steps again and delete the errors of those that fit now; how many."""
         from delta.tables import DeltaTable
 
         rows = decoded.rows.drop(REASON)
@@ -189,21 +189,21 @@ class TypedTable:
         else:
             merge(rows, self.path, newer="true", is_by_key=False)
         places = decoded.rows.where(f.col(REASON).isNull()).select("_partition", "_offset")
-        mended = places.join(self.rescued(), ["_partition", "_offset"]).persist()
+        fixed = places.join(self.rescued(), ["_partition", "_offset"]).persist()
         try:
-            count = mended.count()
+            count = fixed.count()
             errors = DeltaTable.forPath(self._spark, self.errors_path).alias("t")
-            errors.merge(mended.alias("s"), _OF_RECORD).whenMatchedDelete(
+            errors.merge(fixed.alias("s"), _OF_RECORD).whenMatchedDelete(
                 f"t.{RESCUED} IS NOT NULL"
             ).execute()
         finally:
-            mended.unpersist()
+            fixed.unpersist()
         return count
 
-    # -- what leaves ----------------------------------------------------------------------------
+    # -- deletions ------------------------------------------------------------------------------
 
     def deletions_version(self, topic_id: str) -> int:
-        """Up to which version of the topic's table erased rows were removed; -1 if unknown."""
+        """The version of the topic's table up to which its deletions were applied here; -1 if unknown."""
         from deltalake import DeltaTable
 
         table = DeltaTable(self._log.store.uri(self._log.table))
@@ -211,7 +211,7 @@ class TypedTable:
         return -1 if number is None else number
 
     def places(self) -> DataFrame:
-        """The partitions and offsets of which there are rows or errors."""
+        """The partitions and offsets of all rows and errors."""
         found = self._rows().select("_partition", "_offset")
         if self._errors_log.exists():
             errors = self._spark.read.format("delta").load(self.errors_path)
@@ -224,20 +224,19 @@ class TypedTable:
             self._delta(path).delete(condition)
 
     def delete_rows(self, places: DataFrame, topic_id: str, version: int) -> None:
-        """Delete rows and errors of these partitions and offsets: all that had left the topic's table by a version."""
-        gone = places.persist()
+        """Delete the rows and errors of these partitions and offsets, and record the topic table's version."""
+        deleted = places.persist()
         try:
             for path in self._there():
-                noted = _of_txn(f"{DELETIONS}-{topic_id}", version)
-                settings = noted if path == self.path else {}
-                with _set(self._spark, settings):
-                    deleting = self._delta(path).alias("t").merge(gone.alias("s"), _OF_RECORD)
-                    deleting.whenMatchedDelete().execute()
+                txn = _of_txn(f"{DELETIONS}-{topic_id}", version)
+                with _set(self._spark, txn if path == self.path else {}):
+                    deletion = self._delta(path).alias("t").merge(deleted.alias("s"), _OF_RECORD)
+                    deletion.whenMatchedDelete().execute()
         finally:
-            gone.unpersist()
+            deleted.unpersist()
 
     def _there(self) -> list[str]:
-        """Errors first: a death in between leaves the rows, which are looked for again."""
+        """The tables that exist, errors first: after a crash in between, the rows show that they are still due."""
         tables = ((self._errors_log, self.errors_path), (self._log, self.path))
         return [path for log, path in tables if log.exists()]
 
@@ -246,16 +245,16 @@ class TypedTable:
 
         return DeltaTable.forPath(self._spark, path)
 
-    # -- upkeep ---------------------------------------------------------------------------------
+    # -- maintenance ----------------------------------------------------------------------------
 
     def optimize(self, step: TableStep) -> None:
-        """Merge small files now and then."""
+        """Run OPTIMIZE if it is due."""
         if step.number % STEPS_PER_OPTIMIZE == 0:
             self._spark.sql(f"OPTIMIZE delta.`{self.path}`")
 
 
 def write(rows: DataFrame, path: str, step: TableStep, mode: str = "append") -> None:
-    """The commit of a step."""
+    """Commit a step with these rows."""
     (
         rows.write.format("delta")
         .mode(mode)
@@ -268,13 +267,13 @@ def write(rows: DataFrame, path: str, step: TableStep, mode: str = "append") -> 
 
 
 def newest_by_key(rows: DataFrame) -> DataFrame:
-    """Of each key the record that counts."""
+    """The newest record of each key."""
     of_partition = _newest(rows.where(f.col(KEY).isNotNull()), [KEY, "_partition"], ["_offset"])
     return _newest(of_partition, [KEY], ["_timestamp", "_partition"])
 
 
 def with_newer(rows: DataFrame, newer: DataFrame) -> DataFrame:
-    """The rows of a table of current state, overtaken by others (at most one of a key) as a MERGE would."""
+    """The rows of a table of current state after a MERGE of `newer` rows, at most one per key."""
     both = rows.withColumn(TOMBSTONE, f.lit(False)).withColumn("_is_newer", f.lit(False))
     both = both.unionByName(newer.withColumn("_is_newer", f.lit(True)), allowMissingColumns=True)
     row = f.struct(*(f.col(f"`{name}`") for name in both.columns if name != "_is_newer"))
@@ -302,7 +301,7 @@ def merge(
     newer: str = _NEWER,
     is_by_key: bool = True,
 ) -> None:
-    """Merge rows, one at most for each of the table's, by key or (only updates) by record; the commit of a step."""
+    """Merge rows by key, or by record (updates only); at most one source row per target row. Commits `step`."""
     from delta.tables import DeltaTable
 
     spark = rows.sparkSession
@@ -324,7 +323,7 @@ def merge(
 
 @contextmanager
 def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """With these settings for a commit that takes no options."""
+    """Set these settings during a commit that takes no options."""
     for name, text in settings.items():
         spark.conf.set(name, text)
     try:

@@ -314,7 +314,7 @@ def test_no_broker_is_told_in_time(tmp_path: Path, silent: bool) -> None:
 def test_an_unusable_java_is_told_before_spark_starts(kafka_ds: CommandLine) -> None:
     nowhere = {"JAVA_HOME": "/nonexistent"}
     told = kafka_ds.run("sql", "--spark", "SELECT 1", environment=nowhere).complaint
-    assert told.startswith("JAVA_HOME=/nonexistent: there is no /nonexistent/bin/java")
+    assert told.startswith("JAVA_HOME=/nonexistent: /nonexistent/bin/java is missing")
 
 
 def test_tls_and_sasl_by_a_properties_file(tmp_path: Path) -> None:

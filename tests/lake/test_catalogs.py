@@ -170,10 +170,10 @@ def test_tables_of_others_are_left_as_they_are(address, tmp_path, request):
         found.append(registrar.sync())
         registrar.close()
     name, twice = f"{prefix}_tables.orders", "tables/orders"
-    taken = {twice: f"file://{tmp_path}/theirs/tables/Orders has the name orders already"}
+    taken = {twice: f"the name orders is taken by file://{tmp_path}/theirs/tables/Orders"}
     assert found[0] == ({name: "create"}, taken)
     assert found[1][0] == {}
-    assert found[1][1][name] == "somebody else's table has this name: it is left as it is"
+    assert found[1][1][name] == "another table has this name; it is left as it is"
     assert found[2] == ({}, taken)
 
 

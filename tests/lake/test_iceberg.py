@@ -26,10 +26,10 @@ from kafka_ds.delta.actions import DAY_MS
 from kafka_ds.delta.maintenance import vacuum
 from kafka_ds.delta.names import commit_file
 from kafka_ds.delta.store.local import LocalStore
-from kafka_ds.iceberg import mirror, snapshots
-from kafka_ds.iceberg.mirror import VERSION, Mirror
-from kafka_ds.iceberg.mirrors import Mirrors
+from kafka_ds.iceberg import snapshots, table_sync
+from kafka_ds.iceberg.lake_sync import LakeSync
 from kafka_ds.iceberg.store_io import HINT
+from kafka_ds.iceberg.table_sync import VERSION, TableSync
 from kafka_ds.topic.names import ICEBERG
 from kafka_ds.topic.table import TopicTable
 from tests.duck import connect, loading
@@ -85,13 +85,13 @@ def in_step(table):
 def test_engines_read_the_same_rows(store):
     table = topic_of(store)
     copy_rows(table, 0, ROWS[:5], attempt="first")
-    mirror = Mirror(store, table.folder)
-    assert mirror.sync() == 1
+    iceberg = TableSync(store, table.folder)
+    assert iceberg.sync() == 1
     copy_rows(table, 0, ROWS[5:])
     copy_rows(table, 7, ROWS)
-    assert mirror.sync() == 3
-    assert mirror.sync() is None
-    assert Mirror(store, table.folder).sync() is None
+    assert iceberg.sync() == 3
+    assert iceberg.sync() is None
+    assert TableSync(store, table.folder).sync() is None
     assert comparable(by_pyiceberg(uri(table))) == without_null_lists(EXPECTED)
     one = by_pyiceberg(uri(table), row_filter="partition = 7 and offset = 20")
     assert [row["key"] for row in one] == [b"\xf0\x28\x8c\x28"]
@@ -103,14 +103,14 @@ def test_engines_read_the_same_rows(store):
 
 def test_each_sync_is_a_snapshot_of_what_came_and_went(lake, table):
     fill(table)
-    mirror = Mirror(lake, table.folder)
-    mirror.sync()
+    iceberg = TableSync(lake, table.folder)
+    iceberg.sync()
     delta = DeltaTable(uri(table))
     delta.optimize.compact()
-    mirror.sync()
+    iceberg.sync()
     delta.delete("offset < 5")
     commit(table, copy_of(table, 0, 30, 39))
-    mirror.sync()
+    iceberg.sync()
     assert len(in_step(table)) == 35
     told = [dict(each.summary.additional_properties) for each in opened(uri(table)).snapshots()]
     assert [
@@ -136,7 +136,7 @@ def test_files_without_statistics_are_counted_and_filters_on_time_find_their_row
     for line in lines:
         line.get("add", {}).pop("stats", None)
     log.write_text("\n".join(map(json.dumps, lines)))
-    Mirror(lake, "tables/plain").sync()
+    TableSync(lake, "tables/plain").sync()
     assert opened(str(folder)).current_snapshot().summary["total-records"] == "4"
     at = "2020-09-13T12:26:40.123999+00:00"
     assert len(by_pyiceberg(str(folder), row_filter=f"ts >= '{at}'")) == 2
@@ -167,11 +167,11 @@ def mark(table, positions):
 
 def test_deletion_vectors_are_position_deletes(lake, table):
     fill(table, 2)
-    mirror = Mirror(lake, table.folder)
-    mirror.sync()
+    iceberg = TableSync(lake, table.folder)
+    iceberg.sync()
     for positions in ([0, 3], [0, 3, 9], []):
         mark(table, positions)
-        assert mirror.sync() == table.log.latest_version()
+        assert iceberg.sync() == table.log.latest_version()
         expected = [(0, n) for n in range(20) if n - 10 not in positions]
         assert places(by_pyiceberg(uri(table))) == expected
         assert places(by_duckdb(uri(table))) == expected
@@ -183,7 +183,7 @@ def test_whatever_happens_to_the_table_the_rows_are_the_same(tmp_path, lake):
     for seed in range(examples(2)):
         random = Random(seed)
         folder = tmp_path / "tables" / f"t{seed}"
-        mirror = Mirror(lake, f"tables/t{seed}")
+        iceberg = TableSync(lake, f"tables/t{seed}")
         count = 0
         for _ in range(12):
             act = random.choice(["append", "append", "widen", "compact", "delete", "restore"])
@@ -206,7 +206,7 @@ def test_whatever_happens_to_the_table_the_rows_are_the_same(tmp_path, lake):
             else:
                 delta.restore(random.randrange(delta.version() + 1))
             if random.random() < 0.6:
-                mirror.sync()
+                iceberg.sync()
                 expected = DeltaTable(folder).to_pyarrow_table().sort_by("n").to_pylist()
                 for found in (by_pyiceberg(str(folder)), by_duckdb(str(folder))):
                     rows = sorted(found, key=lambda row: row["n"])
@@ -217,13 +217,13 @@ def test_whatever_happens_to_the_table_the_rows_are_the_same(tmp_path, lake):
 
 def test_a_column_of_another_type_takes_the_place_of_the_former(tmp_path, lake):
     folder = tmp_path / "tables" / "plain"
-    mirror = Mirror(lake, "tables/plain")
+    iceberg = TableSync(lake, "tables/plain")
     write_deltalake(folder, pa.table({"n": [1], "of": ["x"]}))
-    mirror.sync()
+    iceberg.sync()
     write_deltalake(
         folder, pa.table({"n": [1.5], "s": [{"x": 1}]}), mode="overwrite", schema_mode="overwrite"
     )
-    mirror.sync()
+    iceberg.sync()
     assert by_pyiceberg(str(folder)) == by_duckdb(str(folder)) == [{"n": 1.5, "s": {"x": 1}}]
 
 
@@ -236,36 +236,36 @@ def both(folder, **scan):
 
 def test_an_older_snapshot_has_columns_that_the_table_has_no_more(tmp_path, lake):
     folder = tmp_path / "tables" / "plain"
-    mirror = Mirror(lake, "tables/plain")
+    iceberg = TableSync(lake, "tables/plain")
     write_deltalake(folder, pa.table({"n": [1], "of": ["x"]}))
-    mirror.sync()
+    iceberg.sync()
     first = opened(str(folder)).current_snapshot().snapshot_id
     for number in (2, 3):
         write_deltalake(
             folder, pa.table({"n": [number]}), mode="overwrite", schema_mode="overwrite"
         )
-        mirror.sync()
+        iceberg.sync()
     assert both(folder) == [{"n": 3}]
     assert both(folder, snapshot_id=first) == [{"n": 1, "of": "x"}]
 
 
 def test_a_table_made_anew_or_partitioned_otherwise_begins_anew(tmp_path, lake):
     folder = tmp_path / "tables" / "plain"
-    mirror = Mirror(lake, "tables/plain")
+    iceberg = TableSync(lake, "tables/plain")
     rows = pa.table({"n": [1, 2], "a": ["x", "y"], "b": [3, 4]})
     for by in (None, ["a"], ["b", "a"], ["b"]):
         how = {"mode": "overwrite", "schema_mode": "overwrite"} if by else {}
         write_deltalake(folder, rows, partition_by=by, **how)
-        assert mirror.sync() is not None
+        assert iceberg.sync() is not None
         assert both(folder) == rows.to_pylist()
         assert len(opened(str(folder)).snapshots()) == 1
     former = opened(str(folder)).metadata.table_uuid
     for each in folder.iterdir():
         if each.name != ICEBERG:
             shutil.rmtree(each) if each.is_dir() else each.unlink()
-    assert mirror.sync() is None
+    assert iceberg.sync() is None
     write_deltalake(folder, pa.table({"n": [7]}))
-    assert mirror.sync() == 0
+    assert iceberg.sync() == 0
     assert both(folder) == [{"n": 7}]
     assert "a" not in str(opened(str(folder)).name_mapping().model_dump_json()).split('"')
     assert opened(str(folder)).metadata.table_uuid != former
@@ -273,7 +273,7 @@ def test_a_table_made_anew_or_partitioned_otherwise_begins_anew(tmp_path, lake):
 
 def test_a_table_that_went_back_takes_iceberg_with_it(lake, table, caplog):
     fill(table)
-    made = Mirror(lake, table.folder)
+    made = TableSync(lake, table.folder)
     made.sync()
     lake.delete(f"{table.folder}/_delta_log/{commit_file(3).rpartition('/')[2]}")
     assert made.sync() == 2
@@ -284,14 +284,14 @@ def test_a_table_that_went_back_takes_iceberg_with_it(lake, table, caplog):
 def test_what_other_engines_commit_is_undone(lake, table):
     for number, by in enumerate((_deleted, _rolled_back)):
         fill(table, 1, number * 2)
-        Mirror(lake, table.folder).sync()
+        TableSync(lake, table.folder).sync()
         fill(table, 1, number * 2 + 1)
-        made = Mirror(lake, table.folder)
+        made = TableSync(lake, table.folder)
         made.sync()
         by(made.catalog.load_table(()))
         assert made.sync() is None  # Nothing is new: it does not look.
-        assert Mirror(lake, table.folder).sync() == table.log.latest_version()
-        assert Mirror(lake, table.folder).sync() is None
+        assert TableSync(lake, table.folder).sync() == table.log.latest_version()
+        assert TableSync(lake, table.folder).sync() is None
         assert len(in_step(table)) == 20 * (number + 1)
 
 
@@ -312,7 +312,7 @@ def test_days_moments_and_reserved_names_partition_a_table(tmp_path, lake):
             folder = tmp_path / "tables" / f"t{number}{name}"
             rows = pa.table({"n": [1, 2], name: values})
             write_deltalake(folder, rows, partition_by=[name])
-            Mirror(lake, f"tables/t{number}{name}").sync()
+            TableSync(lake, f"tables/t{number}{name}").sync()
             told = name if name == "by" else "_partition_"
             assert both(folder) == sorted(rows.rename_columns(["n", told]).to_pylist(), key=str)
 
@@ -321,7 +321,7 @@ def test_statistics_of_years_that_python_does_not_know(tmp_path, lake):
     folder = tmp_path / "tables" / "late"
     late = pa.array([0, 5_000_000], pa.int32()).cast(pa.date32())
     write_deltalake(folder, pa.table({"n": [1, 2], "day": late}))
-    Mirror(lake, "tables/late").sync()
+    TableSync(lake, "tables/late").sync()
     early = {"row_filter": "day < '1971-01-01'", "selected_fields": ("n",)}
     assert by_pyiceberg(str(folder), **early) == [{"n": 1}]
     with connect("avro", "iceberg") as duck:
@@ -332,14 +332,14 @@ def test_statistics_of_years_that_python_does_not_know(tmp_path, lake):
 def test_columns_called_as_those_of_change_feeds(tmp_path, lake):
     folder = tmp_path / "tables" / "plain"
     write_deltalake(folder, pa.table({"_change_type": ["mine"], "__is_cdc": [True]}))
-    Mirror(lake, "tables/plain").sync()
+    TableSync(lake, "tables/plain").sync()
     assert both(folder) == [{"_change_type_": "mine", "__is_cdc": True}]
 
 
 def test_the_hint_is_never_left_behind(lake, table, monkeypatch):
     """One writer is held before it puts its hint, while another commits a later version and puts its own."""
     fill(table)
-    late, early = Mirror(lake, table.folder), Mirror(lake, table.folder)
+    late, early = TableSync(lake, table.folder), TableSync(lake, table.folder)
     put = lake.put_durable
 
     def held(path, data):
@@ -356,7 +356,7 @@ def test_the_hint_is_never_left_behind(lake, table, monkeypatch):
 
 def test_of_two_writers_at_once_one_begins_anew(lake, table, monkeypatch):
     fill(table)
-    late, early = Mirror(lake, table.folder), Mirror(lake, table.folder)
+    late, early = TableSync(lake, table.folder), TableSync(lake, table.folder)
     commits = late.catalog.commit_table
 
     def beaten(*arguments):
@@ -375,9 +375,9 @@ def test_of_two_writers_at_once_one_begins_anew(lake, table, monkeypatch):
     barrier = threading.Barrier(4)
 
     def race():
-        mirror = Mirror(lake, table.folder)
+        iceberg = TableSync(lake, table.folder)
         barrier.wait()
-        mirror.sync()
+        iceberg.sync()
 
     threads = [threading.Thread(target=race) for _ in range(4)]
     for each in threads:
@@ -409,18 +409,18 @@ def test_what_a_death_left_undone_the_next_sync_does(lake, table, monkeypatch, b
         for name in ("put_if_absent", "put_durable"):
             patch.setattr(lake, name, dying(getattr(lake, name)))
         with pytest.raises(Dies):
-            Mirror(lake, table.folder).sync()
-    Mirror(lake, table.folder).sync()
+            TableSync(lake, table.folder).sync()
+    TableSync(lake, table.folder).sync()
     assert len(in_step(table)) == 30
 
 
 def test_vacuum_leaves_it_alone(lake, table):
     fill(table)
-    mirror = Mirror(lake, table.folder)
-    mirror.sync()
+    iceberg = TableSync(lake, table.folder)
+    iceberg.sync()
     delta = DeltaTable(uri(table))
     delta.optimize.compact()
-    mirror.sync()
+    iceberg.sync()
     before = {each.path for each in lake.list(f"{table.folder}/{ICEBERG}")}
     gone = delta.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
     assert len(gone) == 3
@@ -432,9 +432,9 @@ def test_vacuum_leaves_it_alone(lake, table):
 def test_old_snapshots_go_and_so_does_what_only_they_name(lake, table, monkeypatch):
     monkeypatch.setattr(snapshots, "SNAPSHOTS_KEPT", 3)
     monkeypatch.setattr(snapshots, "MANIFESTS_MAX", 4)
-    monkeypatch.setattr(mirror, "CLEAN_EVERY", 1)
-    monkeypatch.setattr(mirror, "UNNAMED_MS_MIN", -1)
-    made = Mirror(lake, table.folder)
+    monkeypatch.setattr(table_sync, "SNAPSHOTS_PER_CLEANUP", 1)
+    monkeypatch.setattr(table_sync, "ORPHAN_AGE_MS_MIN", -1)
+    made = TableSync(lake, table.folder)
     for number in range(12):
         fill(table, 1, number)
         made.sync()
@@ -460,14 +460,12 @@ def test_what_iceberg_cannot_say_is_told_in_a_line(tmp_path, lake, caplog):
     write_deltalake(plain, pa.table({"n": [1], "v": ["{}"]}))
     log = plain / "_delta_log" / f"{0:020d}.json"
     void(log, "v")
-    mirrors = Mirrors(lake)
+    lake_sync = LakeSync(lake)
     with caplog.at_level(logging.WARNING):
-        moved, failed = mirrors.sync()
+        moved, failed = lake_sync.sync()
     assert "column v is left out" in caplog.text
     assert moved == {"tables/plain": "version 0"}
-    assert failed == {
-        "tables/mapped": "delta.columnMapping.mode=name: its files have other columns' names"
-    }
+    assert failed == {"tables/mapped": "delta.columnMapping.mode=name is not supported"}
 
 
 def void(log, name):
@@ -479,9 +477,9 @@ def void(log, name):
 
 def test_a_column_with_such_a_part_is_left_out_also_when_it_comes_later(tmp_path, lake, caplog):
     folder = tmp_path / "tables" / "plain"
-    mirror = Mirror(lake, "tables/plain")
+    iceberg = TableSync(lake, "tables/plain")
     write_deltalake(folder, pa.table({"n": [1]}))
-    mirror.sync()
+    iceberg.sync()
     odd = {"v": "{}", "x": [{"v": "{}", "y": 2}], "z": 3}
     rows = pa.table(
         {
@@ -492,7 +490,7 @@ def test_a_column_with_such_a_part_is_left_out_also_when_it_comes_later(tmp_path
     )
     write_deltalake(folder, rows, mode="append", schema_mode="merge")
     void(folder / "_delta_log" / f"{1:020d}.json", "v")
-    mirror.sync()
+    iceberg.sync()
     assert caplog.text.count("column s is left out") == 1
     assert both(folder) == [{"n": 1}, {"n": 2}]
 
@@ -506,39 +504,39 @@ def test_a_catalog_of_pyicebergs_configuration(tmp_path, lake, table, monkeypatc
     # It is read when PyIceberg is imported.
     monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
     fill(table)
-    mirrors = Mirrors(lake, ["orders"], "ours")
-    assert mirrors.sync() == ({"topics/orders": "version 3"}, {})
+    lake_sync = LakeSync(lake, ["orders"], "ours")
+    assert lake_sync.sync() == ({"topics/orders": "version 3"}, {})
     fill(table, 1, 3)
     DeltaTable(uri(table)).optimize.compact()
-    assert mirrors.sync() == ({"topics/orders": "version 5"}, {})
+    assert lake_sync.sync() == ({"topics/orders": "version 5"}, {})
     catalog = load_catalog("ours")
     rows = catalog.load_table("topics.orders").scan().to_arrow().to_pylist()
     assert places(rows) == [(0, n) for n in range(40)]
     write_deltalake(tmp_path / "tables" / "by", pa.table({"n": [1], "m": [2]}))
-    by = Mirrors(lake, ["by"], "ours")
+    by = LakeSync(lake, ["by"], "ours")
     assert by.sync()[1] == {}
     write_deltalake(
         tmp_path / "tables" / "by", pa.table({"n": [1], "m": [2]}),
         mode="overwrite", schema_mode="overwrite", partition_by=["n"],
     )  # fmt: skip
-    text = "it is partitioned otherwise than before: drop it from the catalog, without its files"
+    text = "its partition columns changed: drop it from the catalog, without its files"
     assert by.sync() == ({}, {"tables/by": text})
     # Somebody else's table of that name is left as it is.
     write_deltalake(tmp_path / "tables" / "taken", pa.table({"n": [1]}))
     catalog.create_namespace_if_not_exists("tables")
     theirs = catalog.create_table("tables.taken", pa.schema([("x", pa.int64())]))
-    moved, failed = Mirrors(lake, ["taken"], "ours").sync()
+    moved, failed = LakeSync(lake, ["taken"], "ours").sync()
     assert (moved, failed) == (
         {},
         {"tables/taken": f"the catalog has another table of this name, at {theirs.location()}"},
     )
     with pytest.raises(ValueError, match="NOWHERE__URI"):
-        Mirrors(lake, [], "nowhere")
+        LakeSync(lake, [], "nowhere")
 
 
 def test_a_table_that_others_change_all_the_time_is_an_error(lake, table, monkeypatch):
     fill(table)
-    made = Mirror(lake, table.folder)
+    made = TableSync(lake, table.folder)
 
     def beaten(*_):
         raise CommitFailedException("faster")
@@ -586,13 +584,13 @@ def test_it_ends_between_tables(tmp_path, lake):
     for name in "abc":
         write_deltalake(tmp_path / "tables" / name, pa.table({"n": [1]}))
     answers = iter([False, True])
-    assert Mirrors(lake).sync(lambda: next(answers)) == ({"tables/a": "version 0"}, {})
+    assert LakeSync(lake).sync(lambda: next(answers)) == ({"tables/a": "version 0"}, {})
 
 
 def test_a_search_for_erased_records_passes_over_it(lake, table):
     fill(table, 2)
     mark(table, [0])
-    Mirror(lake, table.folder).sync()
+    TableSync(lake, table.folder).sync()
     assert any("/deletes/" in each.path for each in lake.list(f"{table.folder}/{ICEBERG}"))
     found = Search(WantedRecords(b"key-7")).table(lake, table.folder, TOPIC_TABLE, TOPIC_ID)
     assert [each.kind for each in found] == ["rows"]
@@ -601,7 +599,7 @@ def test_a_search_for_erased_records_passes_over_it(lake, table):
 def test_the_page_of_it_queries_such_tables(lake, table, tmp_path, capsys):
     """Spark's line is run by tests/spark/test_iceberg.py."""
     fill(table)
-    Mirror(lake, table.folder).sync()
+    TableSync(lake, table.folder).sync()
     page = [each for each in all_blocks() if each.page == "docs/how-to/iceberg.md"]
     by_duck, by_ice, _ = (each.code for each in page if each.language == "python")
     found: dict[str, Any] = {}

@@ -62,7 +62,7 @@ def test_a_name_with_dots_wants_backticks(kafka: SparkSession, topic: Topic) -> 
     dotted = Topic(topic.broker, f"{first}.a.b")
     dotted.create(partitions=1).produce(3, partitions=1)
     assert rows(kafka, f"SELECT count(*) FROM kafka.`{first}.a.b`") == [(3,)]
-    hint = f"no topic {first}.a.b; between backticks there is kafka.`{first}.a.b`"
+    hint = f"no topic {first}.a.b; use backticks: kafka.`{first}.a.b`"
     with pytest.raises(IllegalArgumentException, match=re.escape(hint)):
         kafka.sql(f"SELECT * FROM kafka.{first}.a.b")
     with pytest.raises(IllegalArgumentException, match=f"no topic {first}.a$"):

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from kafka_ds.catalogs.hive import HiveMetastore
 from kafka_ds.catalogs.tables import catalog_name
 from kafka_ds.delta.store.local import LocalStore
-from kafka_ds.iceberg.mirrors import Mirrors
+from kafka_ds.iceberg.lake_sync import LakeSync
 from kafka_ds.topic.names import ICEBERG
 from spark_conf import jars
 from spark_conf.pipelines.pipelines import Pipelines
@@ -81,11 +81,11 @@ def test_a_table_of_current_state_is_an_iceberg_table(
     """With deletion vectors, moments of 96 bits, and the columns that a change data feed leaves in files."""
     topic.create(partitions=1, **{**JSON_TOPIC, "lake.table.mode": "current"})
     tables = [str(topic.broker.lake / "tables" / f"{topic.name}{end}") for end in ("", "__errors")]
-    mirrors = Mirrors(LocalStore(str(topic.broker.lake)), [topic.name])
+    lake_sync = LakeSync(LocalStore(str(topic.broker.lake)), [topic.name])
     for values in ([b'{"n":1}'] * 4, [b'{"n":"x","new":[{"x":1.5}]}', None, b"nope"]):
         send(topic, *values)
         keep(pipelines, topic)
-        assert mirrors.sync()[1] == {}
+        assert lake_sync.sync()[1] == {}
     for path in tables:
         in_step(spark, path)
 
@@ -97,12 +97,12 @@ def test_sparks_upkeep_of_a_typed_table_leaves_its_iceberg_table(
 ) -> None:
     topic.create(partitions=2, **JSON_TOPIC)
     path = str(topic.broker.lake / "tables" / topic.name)
-    mirrors = Mirrors(LocalStore(str(topic.broker.lake)), [topic.name])
+    lake_sync = LakeSync(LocalStore(str(topic.broker.lake)), [topic.name])
     for part in range(3):
         values = [b'{"n":%d,"of":{"x":[1.5,2]}}' % n for n in range(50)]
         send(topic, *values, b'{"n":"text","new":true}', partition=part % 2)
         keep(pipelines, topic)
-        assert mirrors.sync()[1] == {}
+        assert lake_sync.sync()[1] == {}
     spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
     for statement in (
         "OPTIMIZE {}",
@@ -110,7 +110,7 @@ def test_sparks_upkeep_of_a_typed_table_leaves_its_iceberg_table(
         "VACUUM {} RETAIN 0 HOURS",
     ):
         spark.sql(statement.format(f"delta.`{path}`"))
-        assert mirrors.sync()[1] == {}
+        assert lake_sync.sync()[1] == {}
         in_step(spark, path)
 
 
@@ -120,8 +120,8 @@ def test_a_variant_is_left_out(spark: SparkSession, topic: Topic) -> None:
     path = str(topic.broker.lake / "tables" / topic.name)
     variant = "SELECT 1 AS n, parse_json('{\"x\":1}') AS v"
     spark.sql(f"CREATE TABLE delta.`{path}` USING delta AS {variant}")
-    mirrors = Mirrors(LocalStore(str(topic.broker.lake)), [topic.name])
-    assert mirrors.sync()[1] == {}
+    lake_sync = LakeSync(LocalStore(str(topic.broker.lake)), [topic.name])
+    assert lake_sync.sync()[1] == {}
     assert by_duckdb(path) == by_pyiceberg(path) == [{"n": 1}]
 
 
@@ -146,11 +146,11 @@ for path in sys.argv[2:]:
 def test_sparks_iceberg_reads_them(spark: SparkSession, pipelines: Pipelines, topic: Topic) -> None:
     """By the newest Spark that Iceberg has readers for, in a process of its own."""
     topic.create(partitions=1, **{**JSON_TOPIC, "lake.table.mode": "current"})
-    mirrors = Mirrors(LocalStore(str(topic.broker.lake)), [topic.name])
+    lake_sync = LakeSync(LocalStore(str(topic.broker.lake)), [topic.name])
     for part in range(2):
         send(topic, *(b'{"n":%d,"at":{"x":[1.5]}}' % (part * 10 + n) for n in range(4)), b"nope")
         keep(pipelines, topic)
-        assert mirrors.sync()[1] == {}
+        assert lake_sync.sync()[1] == {}
     names = (topic.name, f"{topic.name}__errors")
     paths = [str(topic.broker.lake / "tables" / each) for each in names]
     (jar,) = jars.fetch("iceberg").glob("*.jar")

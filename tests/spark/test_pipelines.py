@@ -39,7 +39,7 @@ from tests.spark.typed_tables import alter, errors_of, keep, rows, state_of, val
 from tests.spark.typed_values import normal, rebuilt, value
 
 JSON_TOPIC = {"lake.table.value.format": "json", "lake.table.key.format": "string"}
-CLASH = "n is string here: it is in column n__string"
+CLASH = "n is string: stored in column n__string"
 
 
 @pytest.fixture
@@ -102,8 +102,8 @@ def test_fields_are_columns_which_evolve_and_nothing_stops_at_a_bad_record(
     assert rows(topic)[4][RESCUED] == '{"first name":1}'
     told = errors_of(topic)
     assert told[1:] == [
-        (4, "no column takes what is in _rescued"),
-        (4, "price is string here: it is in column price__string"),
+        (4, "no column can hold what is in _rescued"),
+        (4, "price is string: stored in column price__string"),
     ]
     assert pipelines.replay(topic.name) == 0
     assert errors_of(topic) == told
@@ -278,7 +278,7 @@ def test_current_state_has_the_newest_value_of_each_key_and_a_feed_of_its_change
 
     alter(topic, "lake.table.mode", "append")
     send(topic, b'{"n":7}', keys=[b"e"])
-    with pytest.raises(OptionError, match="the table was made as current"):
+    with pytest.raises(OptionError, match="the table was created with current"):
         keep(pipelines, topic)
 
 
@@ -391,7 +391,7 @@ def test_a_table_of_current_state_follows_the_changes_that_debezium_sends(
         '{"id":3}': 4.5,
         '{"id":4}': 6.0,
     }
-    not_a_change = "the value is no change of a row in Debezium's envelope"
+    not_a_change = "the value is not a change event in Debezium's envelope"
     told = [(offset, not_a_change) for offset in (8, 9, 10)]
     assert errors_of(topic) == [(7, f"{not_a_change}; {NO_KEY}"), *told]
     # A column that was added in the database, and the deletion of a row before its tombstone.

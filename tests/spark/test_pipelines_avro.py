@@ -92,13 +92,13 @@ def test_columns_follow_the_schemas_and_what_cannot_be_decoded_is_told(
     ]  # fmt: skip
     assert [row[KEY] for row in rows(topic)] == [*"abcdefghi", "i2", "i3"]
     assert rows(topic)[1][RESCUED] == '{"_offset":3}'
-    wrong = f"the value is not as schema {ids[0]} says"
+    wrong = f"the value does not match schema {ids[0]}"
     assert errors_of(topic) == [
-        (1, "no column takes what is in _rescued"),
-        (1, f"price is string in schema {ids[1]}: it is in column price__string"),
+        (1, "no column can hold what is in _rescued"),
+        (1, f"price is string in schema {ids[1]}: stored in column price__string"),
         (3, wrong),
         (4, wrong),
-        (5, "the value has no schema id: it is not framed as a registry's serializers do"),
+        (5, "the value has no schema id: no serializer of a schema registry wrote it"),
         (6, f"the registry has no schema {unknown}"),
         (7, f"schema {other} is not Avro but JSON"),
         (10, "the registry has no schema 00010203-0405-0607-0809-0a0b0c0d0e0f"),
@@ -174,6 +174,6 @@ def test_a_table_of_current_state_follows_debeziums_changes_in_avro(
         (b"e", sender.framed(record(n="int"), {"n": 5})),
     )
     keep(registered, topic)
-    none = "the value is no change of a row in Debezium's envelope"
+    none = "the value is not a change event in Debezium's envelope"
     assert errors_of(topic) == [(6, none), (7, none)]
     assert state_of(spark, topic) == {"a": {"n": 3, "m": "x"}, "c": {"n": 4}, "d": {}, "e": {}}

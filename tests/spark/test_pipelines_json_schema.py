@@ -57,7 +57,7 @@ def test_a_schema_of_the_registry_says_the_types_of_json(
     assert [row.get("_schema_id") for row in rows(topic)] == ids
     assert [row.get(KEY) for row in rows(topic)] == ['{"id":1}', '{"id":2}', *[None] * 5]
     assert errors_of(topic) == [
-        (1, "price is string here: it is in column price__string"),
+        (1, "price is string: stored in column price__string"),
         (4, "the value is not JSON"),
     ]
     assert {"note", "at"} <= set(topic_columns(topic)), "no value has them yet"

@@ -109,20 +109,20 @@ def test_columns_follow_protobuf_schemas_and_what_cannot_be_decoded_is_told(
     assert [row.get("_schema_id") for row in rows(topic)] == [
         ids[0], ids[0], ids[1], ids[2], None, ids[0], text, other, ids[0], ids[0], ids[0], broken, ids[1],
     ]  # fmt: skip
-    wrong = f"the value is not as schema {ids[0]} says"
+    wrong = f"the value does not match schema {ids[0]}"
     errors = errors_of(topic)
     assert errors.pop(-2)[1].startswith(
         f"schema {broken} cannot be read: gone.proto: File not found"
     )
-    no_column = "no column takes what is in _rescued"
+    no_column = "no column can hold what is in _rescued"
     assert errors == [
         (2, no_column),
-        (2, f"total is string in schema {ids[1]}: it is in column total__string"),
+        (2, f"total is string in schema {ids[1]}: stored in column total__string"),
         (5, wrong),
         (6, no_column),
         (7, f"schema {other} is not Protobuf but AVRO"),
-        (8, "the value has no schema id: it is not framed as a registry's serializers do"),
-        (9, f"schema {ids[0]} cannot be read: it has no such message"),
+        (8, "the value has no schema id: no serializer of a schema registry wrote it"),
+        (9, f"schema {ids[0]} cannot be read: it has no message with this index"),
         (10, wrong),
         (12, no_column),
     ]

@@ -89,7 +89,7 @@ def test_a_java_without_a_file_of_itself_is_asked(tmp_path):
             r"bin/java is Java 11\.0\.24\. Spark needs Java 17",
         ),
         ({"release": 'JAVA_VERSION="1.8.0_402"\n'}, r"is Java 1\.8\.0_402"),
-        ({}, r"bin/java does not run, or does not say its version"),
+        ({}, r"bin/java does not run, or does not print its version"),
     ],
 )
 def test_a_java_that_spark_cannot_run_on_is_named(tmp_path, how, told):
@@ -99,7 +99,7 @@ def test_a_java_that_spark_cannot_run_on_is_named(tmp_path, how, told):
 
 def test_where_there_is_no_java_is_told(tmp_path):
     with pytest.raises(
-        JavaUnusable, match=rf"JAVA_HOME={tmp_path}: there is no {tmp_path}/bin/java"
+        JavaUnusable, match=rf"JAVA_HOME={tmp_path}: {tmp_path}/bin/java is missing"
     ):
         java_home({"JAVA_HOME": str(tmp_path)})
     with pytest.raises(JavaUnusable, match="no Java found: JAVA_HOME is not set"):

@@ -4,7 +4,7 @@ from pathlib import Path
 from kafka_ds.delta.actions import encode_actions
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.store.local import LocalStore
-from spark_conf.pipelines.progress import TableStep, begins_anew, last_step, lost_offsets, next_step
+from spark_conf.pipelines.progress import TableStep, last_step, lost_offsets, next_step, reset_step
 
 DONE = TableStep(number=4, topic_id="t", mode="append", start={0: 0, 1: 0}, end={0: 10, 1: 5})
 
@@ -48,24 +48,24 @@ def test_tables_of_a_topic_that_is_gone_begin_anew() -> None:
     """Also where it was deleted between the errors of a step and its rows."""
     begun = replace(DONE, number=5)
     again = TableStep(number=5, topic_id="new", mode="append", start={}, end={})
-    assert begins_anew(DONE, begun, topic_id="t", mode="append") is None
-    assert begins_anew(None, None, topic_id="t", mode="append") is None
-    assert begins_anew(DONE, None, topic_id="new", mode="current") == again
-    assert begins_anew(DONE, begun, topic_id="new", mode="append") == replace(again, number=6)
-    assert begins_anew(None, replace(DONE, number=1), topic_id="new", mode="current") == replace(
+    assert reset_step(DONE, begun, topic_id="t", mode="append") is None
+    assert reset_step(None, None, topic_id="t", mode="append") is None
+    assert reset_step(DONE, None, topic_id="new", mode="current") == again
+    assert reset_step(DONE, begun, topic_id="new", mode="append") == replace(again, number=6)
+    assert reset_step(None, replace(DONE, number=1), topic_id="new", mode="current") == replace(
         again, number=2, mode="current"
     )
     # It died between the two tables.
     half = replace(again, number=6)
-    assert begins_anew(DONE, half, topic_id="new", mode="append") == replace(again, number=7)
+    assert reset_step(DONE, half, topic_id="new", mode="append") == replace(again, number=7)
 
 
-def test_what_a_table_never_had_is_told() -> None:
+def test_lost_offsets_are_reported() -> None:
     step = TableStep(number=5, topic_id="t", mode="append", start={0: 14, 1: 5}, end={0: 20, 1: 5})
     assert list(lost_offsets(DONE, step, {0: 20, 1: 3})) == [
         "0: offsets 10 to 13 were deleted before the table had them",
-        "1: ends at offset 3, but the table has offsets up to 4: records that replace lost ones are taken from there "
-        "on only",
+        "1: ends at offset 3, but the table has offsets up to 4: records that replace lost ones "
+        "below offset 5 will not be in the table",
     ]
     assert not list(lost_offsets(None, step, {0: 20, 1: 3}))
 

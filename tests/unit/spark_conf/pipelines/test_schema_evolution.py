@@ -58,7 +58,7 @@ def test_objects_are_placed_field_by_field() -> None:
     assert columns(level) == {
         "pos": ObjectOf((("lat", BIGINT), ("lat__string", STRING), ("lon", DOUBLE)))
     }
-    assert level.clashes[0].reason == "pos.lat is string here: it is in column pos.lat__string"
+    assert level.clashes[0].reason == "pos.lat is string: stored in column pos.lat__string"
 
 
 def test_objects_in_arrays_get_fields_but_no_columns_beside_them() -> None:

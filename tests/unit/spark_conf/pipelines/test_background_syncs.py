@@ -1,4 +1,4 @@
-"""What is kept beside the typed tables."""
+"""Syncs that an application of typed tables runs in the background."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from kafka_ds.errors import OptionError
 from spark_conf.pipelines import main
-from spark_conf.pipelines.beside import Beside, beside_at
+from spark_conf.pipelines.background_syncs import BackgroundSyncs, background_syncs
 
 IsEnded = Callable[[], bool]
 Done = tuple[dict[str, str], dict[str, str]]
@@ -25,14 +25,16 @@ def test_one_that_fails_stops_no_other() -> None:
     def panics(_: IsEnded) -> Done:
         raise Panic
 
-    beside = Beside({"a": away, "p": panics, "b": lambda _: ({"done": "1"}, {"refused": "why"})})
-    assert beside.run_once() == ["a", "p", "refused"]
+    syncs = BackgroundSyncs(
+        {"a": away, "p": panics, "b": lambda _: ({"done": "1"}, {"refused": "why"})}
+    )
+    assert syncs.run_once() == ["a", "p", "refused"]
 
     def interrupted(_: IsEnded) -> Done:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Beside({"a": interrupted}).run_once()
+        BackgroundSyncs({"a": interrupted}).run_once()
 
 
 def test_it_goes_on_until_the_tables_end() -> None:
@@ -42,7 +44,7 @@ def test_it_goes_on_until_the_tables_end() -> None:
         rounds.release()
         return {}, {}
 
-    with Beside({"a": sync}).running(interval_s=0.001):
+    with BackgroundSyncs({"a": sync}).running(interval_s=0.001):
         assert all(rounds.acquire(timeout=10) for _ in range(3))
     while rounds.acquire(blocking=False):
         pass
@@ -60,11 +62,11 @@ def test_it_ends_at_the_table_that_it_is_at() -> None:
         return {}, {}
 
     other: list[IsEnded] = []
-    beside = Beside({"a": sync, "b": lambda each: (other.append(each), ({}, {}))[1]})
-    with beside.running(stop_s=0.01):
+    syncs = BackgroundSyncs({"a": sync, "b": lambda each: (other.append(each), ({}, {}))[1]})
+    with syncs.running(stop_s=0.01):
         assert begun.wait(10)
     # It did not wait for the table that hangs.
-    (thread,) = (each for each in threading.enumerate() if each.name == "beside")
+    (thread,) = (each for each in threading.enumerate() if each.name == "background syncs")
     release.set()
     thread.join(10)
     assert (said, other) == ([True], [])
@@ -82,7 +84,7 @@ def test_mistakes_are_told_by_argparse(
 
 
 def test_an_address_of_no_catalog_is_refused(tmp_path: object) -> None:
-    with pytest.raises(OptionError, match="glue://x: it begins with thrift://"):
-        beside_at(
+    with pytest.raises(OptionError, match="glue://x: it must begin with thrift://"):
+        background_syncs(
             str(tmp_path), {"kafka.bootstrap.servers": "b:1"}, iceberg=True, catalog="glue://x"
         )

@@ -1,4 +1,4 @@
-"""Shell: keys and values whose schemas are in a registry → rows of a typed table, whatever their format."""
+"""Shell: keys and values with schemas in a registry → rows of a typed table; for Avro and Protobuf."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def with_keys(rows: DataFrame, reader: SchemaReader) -> DataFrame:
-    """The rows with their keys as text: a record's as JSON, other values as they are."""
+    """The rows with decoded keys: structs, arrays and maps as JSON, others as text."""
     read, schemas, problem = _read(rows.withColumnRenamed(KEY, "key"), reader, "key")
     texts = [_text(each) for each in schemas]
     key = f.coalesce(*texts) if texts else f.lit(None).cast("string")
@@ -57,7 +57,7 @@ def _text(schema: DecodedSchema) -> SparkColumn:
 def decode_values(
     rows: DataFrame, columns: t.StructType, reader: SchemaReader, envelope: str = NO_ENVELOPE
 ) -> DecodedRows:
-    """The rows with a column for each field of their schemas; `columns` are those that the table has."""
+    """The rows with a column for each field of their schemas; `columns` are the table's present ones."""
     read, schemas, problem = _read(rows, reader, VALUE)
     is_tombstone = f.col(TOMBSTONE)
     if envelope == DEBEZIUM:
@@ -65,26 +65,28 @@ def decode_values(
         is_none = f.col(VALUE).isNotNull() & ~is_change
         problem = f.coalesce(problem, f.when(is_none, f.lit(NOT_A_CHANGE)))
         is_tombstone |= problem.isNull() & is_deletion
-    work = SchemaColumns(now={each.name: each.dataType for each in columns if each.name not in OWN})
+    placed = SchemaColumns(
+        now={each.name: each.dataType for each in columns if each.name not in OWN}
+    )
     for each in schemas:
-        work.place(each)
-    left = f.coalesce(*work.rescued) if work.rescued else f.lit(None).cast("string")
-    is_left = problem.isNull() & left.isNotNull()
+        placed.place(each)
+    rescued = f.coalesce(*placed.rescued) if placed.rescued else f.lit(None).cast("string")
+    is_rescued = problem.isNull() & rescued.isNotNull()
     decoded = read.select(
         *(name for name in METADATA if name != "_schema_id"),
         f.col(ID).alias("_schema_id"),
-        *(each.alias(name) for name, each in work.columns()),
-        f.when(problem.isNotNull(), f.base64(VALUE)).otherwise(left).alias(RESCUED),
-        joined_reasons(REASON, problem, f.when(is_left, f.lit(NO_COLUMN))),
+        *(each.alias(name) for name, each in placed.columns()),
+        f.when(problem.isNotNull(), f.base64(VALUE)).otherwise(rescued).alias(RESCUED),
+        joined_reasons(REASON, problem, f.when(is_rescued, f.lit(NO_COLUMN))),
         is_tombstone.alias(TOMBSTONE),
     )
-    return DecodedRows(rows=decoded, clashes=tuple(work.clashes))
+    return DecodedRows(rows=decoded, clashes=tuple(placed.clashes))
 
 
 def _of_changes(
     schemas: list[DecodedSchema],
 ) -> tuple[list[DecodedSchema], SparkColumn, SparkColumn]:
-    """Of schemas of Debezium's envelope the row after the change; whether there is a change, and a deletion."""
+    """The schemas reduced to the row after the change (Debezium's `after`); is it a change event, is it a deletion."""
     of_rows: list[DecodedSchema] = []
     is_row = is_deletion = f.lit(False)
     for each in schemas:
@@ -107,7 +109,7 @@ def _fields(kind: t.StructType) -> Iterator[tuple[str, t.DataType]]:
 def _read(
     rows: DataFrame, reader: SchemaReader, column: str
 ) -> tuple[DataFrame, list[DecodedSchema], SparkColumn]:
-    """The rows with what their keys or values are, their schemas, and why some cannot be decoded."""
+    """The rows with decoded keys or values, their schemas, and why some cannot be decoded."""
     has_messages = reader.has_messages
     named = framed(rows, column, has_messages=has_messages)
     names = names_of(named, has_messages=has_messages)

@@ -1,4 +1,4 @@
-"""Shell: the Iceberg tables of a lake: of each topic's own table, its typed table and its errors."""
+"""Shell: the Iceberg tables of a lake: one for each topic's table, typed table and errors table."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from pyiceberg.catalog import Catalog, load_catalog
 from kafka_ds.delta.store.store import Store
 from kafka_ds.delta.store.uri import check_there
 from kafka_ds.errors import OptionError
-from kafka_ds.iceberg.mirror import Mirror
+from kafka_ds.iceberg.table_sync import TableSync
 from kafka_ds.topic.names import ERRORS, TOPICS, TYPED_TABLES
 
 log = logging.getLogger("kafka_ds.iceberg")
 
 
-class Mirrors:
-    """All of them, or those of some topics."""
+class LakeSync:
+    """The Iceberg tables of all topics, or of some."""
 
     def __init__(self, store: Store, topics: Collection[str] = (), catalog: str = "") -> None:
-        """`catalog`: one of PyIceberg's configuration. Raises OptionError where it cannot be opened."""
+        """`catalog`: its name in PyIceberg's configuration. Raises OptionError if it cannot be opened."""
         self._store = store
         self._topics = set(topics)
         self._catalog = _opened(catalog) if catalog else None
-        self._mirrors: dict[str, Mirror] = {}
+        self._tables: dict[str, TableSync] = {}
 
     def sync(
         self, is_ended: Callable[[], bool] = lambda: False
     ) -> tuple[dict[str, str], dict[str, str]]:
-        """Take each to the newest version of its Delta table; those that moved, and why others did not.
+        """Update each to the newest version of its Delta table; those that were updated, and the errors of others.
 
-        `is_ended` is asked between tables. Raises OSError where the lake does not answer, or is not there.
+        `is_ended` is called between tables. Raises OSError if the lake does not answer or does not exist.
         """
         check_there(self._store)
-        moved: dict[str, str] = {}
+        synced: dict[str, str] = {}
         failed: dict[str, str] = {}
         folders = self._folders()
         for topic in self._topics - {self._topic_of(each) for each in folders}:
@@ -44,22 +44,22 @@ class Mirrors:
             if is_ended():
                 break
             try:
-                version = self._mirror(folder).sync()
+                version = self._table(folder).sync()
             except Exception as problem:
-                # A catalog's and a store's, of any class: other tables go on.
+                # Catalogs and stores raise errors of any class; the other tables are still synced.
                 failed[folder] = " ".join(str(problem).split()) or repr(problem)
-                log.error("%s: not synced to Iceberg: %s", folder, failed[folder])
+                log.error("%s: sync to Iceberg failed: %s", folder, failed[folder])
                 log.debug("%s", folder, exc_info=problem)
                 continue
             if version is not None:
-                moved[folder] = f"version {version}"
-                log.info("%s: Iceberg has version %d", folder, version)
-        return moved, failed
+                synced[folder] = f"version {version}"
+                log.info("%s: synced version %d to Iceberg", folder, version)
+        return synced, failed
 
-    def _mirror(self, folder: str) -> Mirror:
-        if folder not in self._mirrors:
-            self._mirrors[folder] = Mirror(self._store, folder, self._catalog)
-        return self._mirrors[folder]
+    def _table(self, folder: str) -> TableSync:
+        if folder not in self._tables:
+            self._tables[folder] = TableSync(self._store, folder, self._catalog)
+        return self._tables[folder]
 
     def _folders(self) -> list[str]:
         found = [
@@ -78,6 +78,6 @@ def _opened(name: str) -> Catalog:
     try:
         return load_catalog(name)
     except Exception as problem:
-        # A catalog's, of any class: one that is away, or whose library is not there.
+        # Catalogs raise errors of any class if they do not answer, or if their library is missing.
         text = " ".join(str(problem).split()) or repr(problem)
         raise OptionError(f"catalog {name}: {text}") from problem

@@ -1,7 +1,7 @@
-"""Shell: keeps Iceberg's metadata of a Delta table in step with it: what is a file of one is a file of the other.
+"""Shell: writes the Iceberg metadata of a Delta table, so that both tables have the same files.
 
-What to do is the difference of two states, so a death at any point, a RESTORE and a second writer need nothing of their
-own: the next sync does what is left. It goes back to an earlier version only where the Delta table has no later one.
+Each sync commits the difference between the two tables. So a crash, a RESTORE and a second writer need no code of
+their own: the next sync completes the work. Iceberg goes back to an earlier version only if the Delta table did.
 """
 
 from __future__ import annotations
@@ -25,44 +25,44 @@ from pyiceberg.types import NestedField
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.store.store import Store
 from kafka_ds.iceberg.columns import name_mapping
-from kafka_ds.iceberg.delta_files import CannotMirror, DeltaFiles
+from kafka_ds.iceberg.delta_files import DeltaFiles, UnsupportedTable
 from kafka_ds.iceberg.snapshots import NextSnapshot
 from kafka_ds.iceberg.store_io import HINT, FolderCatalog, StoreIO, location_of
 from kafka_ds.topic.names import ICEBERG
 
 log = logging.getLogger("kafka_ds.iceberg")
 
-# As UniForm calls it.
+# UniForm's name.
 VERSION: Final = "delta-version"
 TABLE_ID: Final = "delta-table-id"
 NAME_MAPPING: Final = "schema.name-mapping.default"
-# Data files are Delta's: no engine may delete them as Iceberg's.
+# Delta owns the data files: no Iceberg engine may delete them.
 PROPERTIES: Final = {"gc.enabled": "false"}
 TRIES: Final = 5
-# In how many snapshots the metadata that nothing names any more are looked for, and how old they have to be.
-CLEAN_EVERY: Final = 100
-UNNAMED_MS_MIN: Final = 3_600_000
+# How often orphan metadata files are deleted, and the age at which a file without a reference is an orphan.
+SNAPSHOTS_PER_CLEANUP: Final = 100
+ORPHAN_AGE_MS_MIN: Final = 3_600_000
 
 
-class Mirror:
+class TableSync:
     """The Iceberg table of one Delta table."""
 
     def __init__(self, store: Store, folder: str, catalog: Catalog | None = None) -> None:
-        """`folder`: of the Delta table, in the lake. Without a catalog the Iceberg table is a folder in it."""
+        """`folder`: of the Delta table, in the lake. Without a catalog its subfolder is the Iceberg table."""
         self._store = store
         self._folder = folder
         self._place = f"{folder}/{ICEBERG}" + ("" if catalog is None else f"_{catalog.name}")
         self.catalog = catalog or FolderCatalog(store, self._place)
-        # `topics.orders`: the folder above is the namespace.
+        # `topics.orders`: the parent folder is the namespace.
         self._identifier = tuple(folder.split("/"))
         self._synced = -1
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     def sync(self) -> int | None:
-        """Take the Iceberg table to the newest version of the Delta table: that version, or None if it was there.
+        """Update the Iceberg table to the newest version of the Delta table: that version, or None if it was current.
 
-        Raises CannotMirror; CommitFailedException where other writers were faster each time; and what the store and
-        the catalog raise, after which the next sync does what is left.
+        Raises UnsupportedTable; CommitFailedException if every try conflicted with another writer; and what the store
+        and the catalog raise, after which the next sync completes the work.
         """
         if self._latest() in (-1, self._synced):
             return None
@@ -80,7 +80,7 @@ class Mirror:
         return files.version if is_new else None
 
     def _latest(self) -> int:
-        # By a log of its own: one that knows a version does not see that the table was made anew.
+        # A new DeltaLog: one that has read a version does not notice that the table was recreated.
         return DeltaLog(self._store, self._folder).latest_version()
 
     def _sync(self, files: DeltaFiles) -> bool:
@@ -88,25 +88,25 @@ class Mirror:
         is_behind = self._is_behind(table, files)
         if is_behind:
             for line in files.left_out:
-                if line not in self._told:
+                if line not in self._warned:
                     log.warning("%s: %s", self._folder, line)
-            self._told.update(files.left_out)
+            self._warned.update(files.left_out)
             self._commit(table, files, {TABLE_ID: files.table_id, VERSION: str(files.version)})
         if isinstance(self.catalog, FolderCatalog):
-            self.catalog.say_newest()
+            self.catalog.write_version_hint()
         return is_behind
 
     def _is_behind(self, table: Table, files: DeltaFiles) -> bool:
-        """Whether its newest snapshot is of another table or version, or another engine's."""
+        """Whether the current snapshot is of another Delta table or version, or another engine's."""
         newest = table.current_snapshot()
-        told = {} if newest is None or newest.summary is None else newest.summary
-        if told.get(TABLE_ID) != files.table_id:
+        summary = {} if newest is None or newest.summary is None else newest.summary
+        if summary.get(TABLE_ID) != files.table_id:
             return True
-        version = int(told.get(VERSION) or -1)
+        version = int(summary.get(VERSION) or -1)
         if version > files.version:
             if self._latest() >= version:
-                return False  # Another writer was faster.
-            text = "%s: the Delta table went back from version %d to %d: so does Iceberg"
+                return False  # Another writer has synced a later version.
+            text = "%s: the Delta table went back from version %d to %d; rolling back the Iceberg table"
             log.warning(text, self._folder, version, files.version)
         return version != files.version
 
@@ -120,30 +120,34 @@ class Mirror:
                 self._identifier, files.schema, place, files.spec, properties=dict(PROPERTIES)
             )
         if table.location() != place:
-            raise CannotMirror(f"the catalog has another table of this name, at {table.location()}")
+            raise UnsupportedTable(
+                f"the catalog has another table of this name, at {table.location()}"
+            )
         is_other = table.properties.get(TABLE_ID, files.table_id) != files.table_id
-        is_otherwise = _partitions(table.schema(), table.spec()) != _partitions(
+        is_repartitioned = _partitions(table.schema(), table.spec()) != _partitions(
             files.schema, files.spec
         )
-        if isinstance(self.catalog, FolderCatalog) and (is_other or is_otherwise):
-            table = self.catalog.begun_anew(table, files.schema, files.spec, dict(PROPERTIES))
-        elif is_otherwise:
-            text = "it is partitioned otherwise than before: drop it from the catalog, without its files"
-            raise CannotMirror(text)
-        # The lake's own access: durable, and with what brokers know of its store.
+        if isinstance(self.catalog, FolderCatalog) and (is_other or is_repartitioned):
+            table = self.catalog.recreated(table, files.schema, files.spec, dict(PROPERTIES))
+        elif is_repartitioned:
+            text = "its partition columns changed: drop it from the catalog, without its files"
+            raise UnsupportedTable(text)
+        # The lake's store: its writes are durable, and it has the brokers' credentials.
         table.io = StoreIO(self._store)
         return table
 
-    def _commit(self, table: Table, files: DeltaFiles, told: dict[str, str]) -> None:
-        """Columns and snapshot at once, so that no reader sees one without the other."""
+    def _commit(self, table: Table, files: DeltaFiles, summary: dict[str, str]) -> None:
+        """Commit schema and snapshot together, so that no reader sees one without the other."""
         transaction = table.transaction()
         _evolve(transaction, files.schema)
         metadata = transaction.table_metadata
         schema = metadata.schema()
-        made = partial(files.made, schema=schema, spec_id=metadata.default_spec_id)
-        snapshot, requirements = NextSnapshot(table, metadata).updates(files.locations, made, told)
+        data_file = partial(files.data_file, schema=schema, spec_id=metadata.default_spec_id)
+        snapshot, requirements = NextSnapshot(table, metadata).updates(
+            files.locations, data_file, summary
+        )
         mapping = name_mapping(schema, files.delta_schema, table.name_mapping()).model_dump_json()
-        properties = SetPropertiesUpdate(updates={**PROPERTIES, **told, NAME_MAPPING: mapping})
+        properties = SetPropertiesUpdate(updates={**PROPERTIES, **summary, NAME_MAPPING: mapping})
         answer = self.catalog.commit_table(
             table,
             (*transaction._requirements, *requirements),
@@ -151,32 +155,32 @@ class Mirror:
         )
         table.metadata, table.metadata_location = answer.metadata, answer.metadata_location
         newest = table.metadata.current_snapshot()
-        if newest is not None and (newest.sequence_number or 0) % CLEAN_EVERY == 0:
-            self._clean(table)
+        if newest is not None and (newest.sequence_number or 0) % SNAPSHOTS_PER_CLEANUP == 0:
+            self._delete_orphan_files(table)
 
-    def _clean(self, table: Table) -> None:
-        """Delete metadata and position deletes that no snapshot names any more."""
-        named = {table.metadata_location, *(e.metadata_file for e in table.metadata.metadata_log)}
+    def _delete_orphan_files(self, table: Table) -> None:
+        """Delete metadata and position delete files that no snapshot refers to."""
+        used = {table.metadata_location, *(e.metadata_file for e in table.metadata.metadata_log)}
         for snapshot in table.metadata.snapshots:
-            named.add(snapshot.manifest_list)
+            used.add(snapshot.manifest_list)
             manifests = snapshot.manifests(table.io)
-            new = [each for each in manifests if each.manifest_path not in named]
-            named |= {each.manifest_path for each in new}
+            new = [each for each in manifests if each.manifest_path not in used]
+            used |= {each.manifest_path for each in new}
             for manifest in new:
                 if manifest.content == ManifestContent.DELETES:
                     entries = manifest.fetch_manifest_entry(table.io)
-                    named |= {each.data_file.file_path for each in entries}
+                    used |= {each.data_file.file_path for each in entries}
         files = self._store.list(self._place)
         newest_ms = max((each.modified_ms for each in files), default=0)
         for each in files:
-            is_old = newest_ms - each.modified_ms > UNNAMED_MS_MIN
-            is_named = location_of(self._store, each.path) in named
-            if is_old and not is_named and not each.path.endswith(HINT):
+            is_old = newest_ms - each.modified_ms > ORPHAN_AGE_MS_MIN
+            is_used = location_of(self._store, each.path) in used
+            if is_old and not is_used and not each.path.endswith(HINT):
                 self._store.delete(each.path)
 
 
 def _evolve(transaction: Transaction, wanted: Schema) -> None:
-    """Give the table the columns that the Delta table has now, and no others."""
+    """Give the Iceberg table exactly the columns of the Delta table."""
     there = {f.name: f for f in transaction.table_metadata.schema().fields}
     fresh = {f.name: f for f in assign_fresh_schema_ids(wanted).fields}
     gone = there.keys() - fresh.keys()
@@ -184,7 +188,7 @@ def _evolve(transaction: Transaction, wanted: Schema) -> None:
         with transaction.update_schema() as update:
             update.union_by_name(wanted)
     except (ValidationError, ValueError):
-        # Another type than files have in between: as names lead to columns, it may be a new one of the name.
+        # The type cannot be promoted. Readers find columns by name, so a new column of the same name replaces the old.
         gone |= {name for name, f in there.items() if _shape(f) != _shape(fresh.get(name))}
         _delete(transaction, gone)
         with transaction.update_schema() as update:
@@ -200,7 +204,7 @@ def _delete(transaction: Transaction, columns: Iterable[str]) -> None:
 
 
 def _partitions(schema: Schema, spec: PartitionSpec) -> list[tuple[str, str]]:
-    """By what columns, of what types, a table is partitioned."""
+    """The partition columns and their types."""
     fields = [schema.find_field(each.source_id) for each in spec.fields]
     return [(each.name, str(each.field_type)) for each in fields]
 
