@@ -43,7 +43,7 @@ def sync(
     \b
     Examples:
       kafka-ds catalog sync thrift://metastore:9083
-      kafka-ds catalog sync unity+https://unity.example.com/main --once --lake s3://bucket/lake
+      kafka-ds catalog sync unity+https://unity.example.com/main --once
     """
     from kafka_ds.catalogs.registrar import registrar_at
     from kafka_ds.errors import OptionError

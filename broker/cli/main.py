@@ -20,6 +20,7 @@ from broker.cli.erase import erase
 from broker.cli.group import group
 from broker.cli.iceberg import iceberg
 from broker.cli.options import Target, cluster_options, plain
+from broker.cli.output import complain
 from broker.cli.pipelines import pipelines
 from broker.cli.produce import produce
 from broker.cli.server import adopt, broker, restore
@@ -50,6 +51,8 @@ class Program(click.Group):
         except click.exceptions.NoArgsIsHelpError as error:
             click.echo(error.format_message())
             status = error.exit_code
+        except click.UsageError as error:
+            status = _complain(_with_usage(error), error.exit_code)
         except click.ClickException as error:
             status = _complain(error.format_message(), error.exit_code)
         except (click.Abort, KeyboardInterrupt):
@@ -81,9 +84,17 @@ def _is_expected(error: Exception) -> bool:
     return False
 
 
+def _with_usage(error: click.UsageError) -> str:
+    """What is wrong with how a command was called, and how it is called."""
+    text = error.format_message()
+    if error.ctx is None:
+        return text
+    usage = error.ctx.get_usage().removeprefix("Usage: ")
+    return f"{text} (usage: {usage}; try '{error.ctx.command_path} --help')"
+
+
 def _complain(text: str, status: int) -> int:
-    line = " ".join(text.split())
-    click.echo(f"{click.style('kafka-ds:', fg='red')} {line}", err=True)
+    complain(" ".join(text.split()))
     return status
 
 

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from broker.cli.output import awaiting
+
 if TYPE_CHECKING:
     from kafka_ds.client.admin import Admin, TopicDescription
     from kafka_ds.client.cluster import Cluster
@@ -121,7 +123,8 @@ class Target:
         from kafka_ds.client.cluster import Cluster
 
         settings = self.settings()
-        _contact(settings)
+        with awaiting(f"connecting to {self.resolved().bootstrap_server}"):
+            _contact(settings)
         if request_timeout_ms is not None:
             settings = replace(settings, request_timeout_ms=request_timeout_ms)
         with Cluster(settings, creates_topics=creates_topics) as cluster:
@@ -187,6 +190,7 @@ def _contact(settings: ClientSettings) -> None:
 
 
 _OPTION = re.compile(r"options? '?kafka\.([\w.]+)'?")
+_ERRNO = re.compile(r"\[Errno -?\d+\] ")
 _NAME = re.compile(r"'?\bkafka\.([a-z][a-z.]+[a-z])'?")
 
 
@@ -197,6 +201,7 @@ def plain(problem: object) -> str:
         "no broker answers (start one with `kafka-ds broker`, or name one with --bootstrap-server)",
     )
     text = text.replace("option 'kafka.bootstrap.servers'", "--bootstrap-server")
+    text = _ERRNO.sub("", text)
     return _NAME.sub(r"\1", _OPTION.sub(r"\1", text)).replace("\n", " ")
 
 
@@ -250,8 +255,8 @@ def _properties(path: str | None) -> dict[str, str]:
 _CLUSTER_OPTIONS = (
     click.option(
         "--bootstrap-server",
-        metavar="HOST:PORT,...",
-        help=f"Brokers to ask first. Default: ${ENVIRONMENT_SERVER}, or {DEFAULT_SERVER}.",
+        metavar="HOST:PORT",
+        help=f"Brokers to ask first, with commas between. Default: ${ENVIRONMENT_SERVER}, or {DEFAULT_SERVER}.",
     ),
     click.option(
         "--command-config",
@@ -261,7 +266,7 @@ _CLUSTER_OPTIONS = (
     click.option(
         "--profile",
         metavar="NAME",
-        help=f"A profile of ~/.config/kafka-ds/profiles.toml. Default: ${ENVIRONMENT_PROFILE}.",
+        help=f"A profile of profiles.toml. Default: ${ENVIRONMENT_PROFILE}.",
     ),
 )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,10 @@ import click
 from kafka_ds.process.amounts import size_text
 
 SAID_EVERY_SECONDS = 10.0
+# Silence for longer looks like a command that hangs.
+SILENT_SECONDS_MAX = 1.0
 NOTHING = "-"
+_line_is_begun = threading.Event()
 
 Row = Mapping[str, Any]
 Advance = Callable[[int], None]
@@ -100,6 +104,41 @@ def text_or_hex(data: bytes) -> str:
 def note(text: str) -> None:
     """A line for the person, on standard error."""
     click.echo(text, err=True)
+
+
+def complain(text: str) -> None:
+    """A mistake is one line of standard error, which begins with what was waited for in vain."""
+    prefix = "" if _line_is_begun.is_set() else f"{click.style('kafka-ds:', fg='red')} "
+    _line_is_begun.clear()
+    click.echo(prefix + text, err=True)
+
+
+@contextmanager
+def awaiting(what: str) -> Iterator[None]:
+    """Say what is waited for, once it takes a second; a ClickException goes on in the same line (`complain`)."""
+
+    def begin() -> None:
+        _line_is_begun.set()
+        click.echo(f"kafka-ds: {what} … ", err=True, nl=False)
+
+    timer = threading.Timer(SILENT_SECONDS_MAX, begin)
+    timer.daemon = True
+    timer.start()
+    end = "done"
+    try:
+        yield
+    except click.ClickException:
+        end = ""
+        raise
+    except BaseException:
+        end = "stopped"
+        raise
+    finally:
+        timer.cancel()
+        timer.join()
+        if end and _line_is_begun.is_set():
+            _line_is_begun.clear()
+            note(end)
 
 
 @contextmanager

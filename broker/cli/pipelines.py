@@ -65,7 +65,7 @@ def pipelines() -> None:
     "--catalog",
     metavar="ADDRESS",
     default="",
-    help="Keep topics' tables registered there, as `kafka-ds catalog sync` does.",
+    help="Keep topics' tables registered there, as catalog sync does.",
 )
 @_registry_option
 @_master_option
@@ -90,7 +90,7 @@ def run(
     Examples:
       kafka-ds topic alter orders --config lake.table.value.format=json
       kafka-ds pipelines run --once --lake data/lake
-      kafka-ds pipelines run --bootstrap-server broker-1:9092 --lake s3://bucket/lake
+      kafka-ds pipelines run --bootstrap-server broker-1:9092
     """
     main, where = _prepared(target, lake)
     options = target.client_options()

@@ -185,7 +185,11 @@ def _separator(text: str | None) -> bytes | None:
 @click.option("--partition", type=click.IntRange(min=0), metavar="P", help="Default: by key.")
 @click.option("--null-marker", metavar="TEXT", help="A key or value that is null.")
 @click.option(
-    "--compression", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]), default="none"
+    "--compression",
+    type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
+    default="none",
+    metavar="CODEC",
+    help="gzip, snappy, lz4, zstd or none, which is the default.",
 )
 @click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True)
 @cluster_options
@@ -205,7 +209,7 @@ def produce(
     Examples:
       echo '{"total": 12.5}' | kafka-ds produce orders
       printf '42:{"total": 12.5}\\n' | kafka-ds produce orders --key-separator :
-      kafka-ds produce orders --header source=import --compression zstd < orders.jsonl
+      kafka-ds produce orders --header source=import < orders.jsonl
     """
     from kafka_ds.client.producer import Producer
     from kafka_ds.client.transactions import Transactions

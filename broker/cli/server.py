@@ -112,7 +112,7 @@ def adopt(
     \b
     Examples:
       kafka-ds adopt server.properties --dry-run
-      kafka-ds adopt server.properties --topic-config orders:retention.ms=604800000
+      kafka-ds adopt server.properties --topic-config orders:retention.ms=-1
     """
     from broker.__main__ import adopt_directories
 

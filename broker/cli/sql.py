@@ -74,11 +74,11 @@ def sql(
     \b
     Examples:
       kafka-ds sql --lake data/lake "SELECT count(*) FROM orders"
-      kafka-ds sql --lake data/lake "SELECT decode(value)->>'total' FROM orders WHERE partition = 0 LIMIT 3"
-      kafka-ds sql --lake data/lake "SELECT customer, sum(total) AS total FROM typed.orders GROUP BY customer"
-      kafka-ds sql --lake data/lake "SELECT group_id, topic, lag FROM group_lag" --json
+      kafka-ds sql --lake data/lake "SELECT decode(value)->>'total' FROM orders"
+      kafka-ds sql --lake data/lake "SELECT sum(total) FROM typed.orders"
+      kafka-ds sql --lake data/lake "SELECT * FROM group_lag" --json
       kafka-ds sql --lake s3://bucket/lake
-      kafka-ds sql --lake gs://bucket/lake --fsspec token=anon "SELECT count(*) FROM orders"
+      kafka-ds sql --lake gs://bucket/lake --fsspec token=anon
       kafka-ds sql --spark "SELECT count(*) FROM orders"
     """
     if as_json and as_csv:

@@ -271,7 +271,8 @@ _READ_OPTIONS = (
         "--isolation",
         type=click.Choice(["read_committed", "read_uncommitted"]),
         default="read_committed",
-        show_default=True,
+        metavar="LEVEL",
+        help="read_committed, the default, or read_uncommitted.",
     ),
     click.option("--values", "values_only", is_flag=True, help="Only the bytes of each value."),
     click.option("--hex", "as_hex", is_flag=True, help="Keys and values in hexadecimal digits."),
@@ -350,14 +351,14 @@ def tail(
         partitions = _partitions_of(cluster, topic, only)
         reader = TopicTail(cluster, partitions, read_committed=read_committed)
         reader.begin(offsets_at(cluster, partitions, position, read_committed=read_committed))
+        if position.kind == "end" and not no_follow and sys.stderr.isatty():
+            note("waiting for new records (--from beginning shows what is there); Ctrl-C ends")
         _run(reader, show, max_messages=max_messages, follows=not no_follow)
 
 
 @click.command(short_help="Show records from the beginning, or where a group is.")
 @click.argument("topic")
-@click.option(
-    "--group", metavar="GROUP", help="Begin where this group is, and commit what was shown."
-)
+@click.option("--group", metavar="GROUP", help="Begin where this group is; commit at the end.")
 @click.option(
     "--from",
     "begin",
@@ -383,7 +384,8 @@ def consume(
 ) -> None:
     """Show a topic's records from its beginning on, or from where a group is.
 
-    With --group it reads all partitions alone and commits at its end. A group that has members is refused.
+    With --group it reads all partitions alone, and commits once: when it ends, by --max-messages, --no-follow or
+    Ctrl-C. A run that is killed commits nothing, and so its records come again. A group that has members is refused.
 
     \b
     Examples:

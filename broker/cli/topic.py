@@ -80,7 +80,7 @@ def create_topics(
     \b
     Examples:
       kafka-ds topic create orders --partitions 3
-      kafka-ds topic create orders --config retention.ms=604800000 --config cleanup.policy=compact
+      kafka-ds topic create users --config cleanup.policy=compact
     """
     from kafka_ds.client.admin import BY_BROKER
     from kafka_ds.protocol.errors import ErrorCode, KafkaError

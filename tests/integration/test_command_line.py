@@ -307,6 +307,7 @@ def test_no_broker_is_told_in_time(tmp_path: Path, silent: bool) -> None:
             held.listen()
         address = f"127.0.0.1:{held.getsockname()[1]}"
         done = CommandLine(address, tmp_path).run("topic", "list")
+        assert done.complaint.startswith(f"connecting to {address} … no broker answers (")
         told = f"{'broker' if silent else 'no connection to broker'} {address}"
         assert f"--bootstrap-server): {told}" in done.complaint
 

@@ -1,8 +1,11 @@
 """What is printed: tables, sizes, progress."""
 
+import time
+
+import click
 import pytest
 
-from broker.cli.output import bytes_text, cell, print_table, progress
+from broker.cli.output import awaiting, bytes_text, cell, complain, print_table, progress
 
 
 def test_columns_are_aligned_and_numbers_stand_to_the_right(
@@ -35,3 +38,23 @@ def test_progress_is_a_line_now_and_then_where_nobody_sees_a_bar(
         for count in (10, 40, 50):
             advance(count)
     assert capsys.readouterr().err == "produced: 50 of 100 records, 5/s, 10 s left\n"
+
+
+def test_what_is_waited_for_is_said_and_a_mistake_goes_on_in_its_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.cli.output.SILENT_SECONDS_MAX", 0.0)
+    with awaiting("connecting to b:1"):
+        time.sleep(0.2)
+    assert capsys.readouterr().err == "kafka-ds: connecting to b:1 … done\n"
+    with pytest.raises(click.ClickException), awaiting("connecting to b:1"):
+        time.sleep(0.2)
+        raise click.ClickException("")
+    complain("no broker answers")
+    complain("another")
+    told = "kafka-ds: connecting to b:1 … no broker answers\nkafka-ds: another\n"
+    assert capsys.readouterr().err == told
+    monkeypatch.setattr("broker.cli.output.SILENT_SECONDS_MAX", 60.0)
+    with awaiting("connecting to b:1"):
+        pass
+    assert capsys.readouterr().err == ""

@@ -1,5 +1,6 @@
 """The program as a whole: what its start takes, and what its help has."""
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -58,3 +59,40 @@ def test_each_command_has_help_with_an_example(
     for parameter in command.params:
         if isinstance(parameter, click.Option):
             assert parameter.help or isinstance(parameter.type, click.Choice), parameter.name
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            ("topic", "lst"),
+            "'list'? (usage: kafka-ds topic [OPTIONS] COMMAND [ARGS]...; try 'kafka-ds topic --help')",
+        ),
+        (
+            ("produce", "orders", "--fast"),
+            "(usage: kafka-ds produce [OPTIONS] TOPIC; try 'kafka-ds produce --help')",
+        ),
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_was_called_wrongly_is_told_how_it_is_called(
+    words: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        program.main(list(words), prog_name="kafka-ds")
+    assert end.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(told)
+
+
+@pytest.mark.parametrize(
+    ("words", "command"), COMMANDS, ids=[" ".join(words) for words, _ in COMMANDS]
+)
+def test_help_fits_a_terminal(words: tuple[str, ...], command: click.Command) -> None:
+    done = CliRunner(env={"COLUMNS": "80"}).invoke(
+        program, [*words, "--help"], prog_name="kafka-ds"
+    )
+    _, _, options = done.output.partition("Options:")
+    assert [line for line in done.output.splitlines() if len(line) > 80] == []
+    # A name that leaves its help no room, and a word that is broken.
+    assert [line for line in options.splitlines() if re.match(r"  -\S+( \S+)?$|.*\w-$", line)] == []
