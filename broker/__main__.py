@@ -213,7 +213,7 @@ async def _serve(config: BrokerConfig) -> None:
     for line in banner(config, _absolute(config)):
         log.info("%s", line)
     raise_open_files_limit()
-    machine_code.build_beside()
+    machine_code.build_in_background()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     node = Node(config, SystemClock(), SystemDisk(), SystemNetwork())

@@ -27,7 +27,7 @@ class CleanerLoops(NamedTuple):
 
     enter_keys: Callable[..., tuple[int, bool]]
     move_keys: Callable[..., None]
-    thin_out: Callable[..., int]
+    compact: Callable[..., int]
     index_entries: Callable[..., tuple[int, int]]
 
 
@@ -47,9 +47,9 @@ def loops() -> CleanerLoops:
                 compaction.enter_keys,
                 (data, batches, data, 0, 0, secret, table, numbers),
             ),
-            thin_out=kernel.compiled(
+            compact=kernel.compiled(
                 folder,
-                compaction.thin_out,
+                compaction.compact,
                 (data, batches, True, data, longs, secret, table, rows, out, rows, numbers),
             ),
             move_keys=kernel.compiled(folder, compaction.move_keys, (table, table)),

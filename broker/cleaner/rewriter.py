@@ -60,7 +60,7 @@ class Cleaning:
             due_ms = horizon_ms = NEVER
         self._rules = fixed(np.array([0, due_ms, horizon_ms], np.int64))
         self._transactions = CleanedTransactions(job.aborted)
-        self._orders = BatchRetention(
+        self._retention = BatchRetention(
             self._transactions,
             job.last_records,
             end_offset=job.first_uncleanable_offset,
@@ -200,7 +200,7 @@ class Cleaning:
     ) -> None:
         path = self._path(segment, names.LOG)
         # All of it was read when its keys were entered.
-        is_known_whole = (
+        is_checked = (
             segment.base_offset >= self._job.first_dirty_offset
             and segment.next_offset - 1 <= self._known[compaction.LATEST_OFFSET]
         )
@@ -210,11 +210,11 @@ class Cleaning:
                 self._pace(buffer.size_bytes)
                 results = np.empty((len(buffer.rows), compaction.RESULT_FIELDS), np.int64)
                 self._make_room(buffer)
-                done = loops().thin_out(
+                done = loops().compact(
                     buffer.data,
                     fixed(buffer.rows),
-                    is_known_whole,
-                    fixed(self._orders.of(buffer)),
+                    is_checked,
+                    fixed(self._retention.of(buffer)),
                     self._rules,
                     self._secret,
                     self._table,
@@ -243,13 +243,13 @@ class Cleaning:
     def _append(
         self, buffer: ReadBuffer, results: NDArray[np.int64], target: CleanedSegment
     ) -> None:
-        stays = np.flatnonzero(results[:, compaction.FATE] != compaction.GONE)
+        stays = np.flatnonzero(results[:, compaction.OUTCOME] != compaction.DROPPED)
         if not len(stays):
             return
         sizes = (results[:, compaction.OUT_END] - results[:, compaction.OUT_START])[stays]
         pieces: list[ReadableBuffer] = [self._out.data[: int(results[-1, compaction.OUT_END])]]
         codecs = buffer.rows[stays, decoder.ATTRIBUTES] & CODEC_MASK
-        is_new = results[stays, compaction.FATE] == compaction.MADE_ANEW
+        is_new = results[stays, compaction.OUTCOME] == compaction.REWRITTEN
         to_pack = np.flatnonzero(is_new & (codecs != 0))
         if len(to_pack):
             pieces = self._packed(results[stays], to_pack.tolist(), sizes)

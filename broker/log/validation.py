@@ -38,11 +38,11 @@ from kafka_ds.records.crc import Buffer
 from kafka_ds.records.validation import (
     LONG_MAX,
     LONG_MIN,
-    Demands,
-    UnpacksToMore,
-    Walked,
+    DecompressedTooLarge,
+    RecordRules,
+    ValidationResult,
     is_fast,
-    walk_over,
+    validate_records,
 )
 
 LEGACY_BYTES_MIN = 14
@@ -116,37 +116,37 @@ def prepare(
         raise TakesLong
     codec = target_codec(config, header.codec)
     kept = None if codec is None else bytearray()
-    walked = _validated(payload, header, _demands(config, now_ms), unpacked_max, kept)
+    result = _validated(payload, header, _record_rules(config, now_ms), unpacked_max, kept)
     if codec is not None:
         recompressed = recompress(kept or payload, codec, config)
         _check_size(HEADER_BYTES + len(recompressed), config.max_message_bytes)
         attributes = recompressed_attributes(header.attributes, codec)
-        header = header._replace(attributes=attributes, max_timestamp=walked.newest_ms)
+        header = header._replace(attributes=attributes, max_timestamp=result.newest_ms)
         return _sealed(header, recompressed)
-    if config.uses_log_append_time or walked.newest_ms == header.max_timestamp:
+    if config.uses_log_append_time or result.newest_ms == header.max_timestamp:
         return records, header
-    return _sealed(header._replace(max_timestamp=walked.newest_ms), payload)
+    return _sealed(header._replace(max_timestamp=result.newest_ms), payload)
 
 
 def _validated(
     payload: memoryview,
     header: BatchHeader,
-    demands: Demands,
+    rules: RecordRules,
     unpacked_max: int | None,
     kept: bytearray | None,
-) -> Walked:
+) -> ValidationResult:
     """What is known of the records, of which none is wrong or refused."""
     try:
-        walked = walk_over(payload, header, demands, bytes_max=unpacked_max, kept=kept)
-        if not walked.refused:
-            return walked
+        result = validate_records(payload, header, rules, bytes_max=unpacked_max, kept=kept)
+        if not result.refused:
+            return result
         # Only for a refused batch the records are named.
-        named = walk_over(payload, header, demands, named_max=REFUSED_RECORDS_MAX)
-    except UnpacksToMore as error:
+        listed = validate_records(payload, header, rules, listed_max=REFUSED_RECORDS_MAX)
+    except DecompressedTooLarge as error:
         raise TakesLong from error
     except CorruptRecord as error:
         raise _invalid(f"records that cannot be read: {error}") from error
-    raise _refused(named, demands)
+    raise _refused(listed, rules)
 
 
 def _sealed(header: BatchHeader, payload: Buffer) -> tuple[memoryview, BatchHeader]:
@@ -210,25 +210,25 @@ def _check_claims(records: memoryview, header: BatchHeader) -> None:
         raise _invalid(f"unknown compression {codec}")
 
 
-def _demands(config: LogConfig, now_ms: int) -> Demands:
+def _record_rules(config: LogConfig, now_ms: int) -> RecordRules:
     earliest_ms, latest_ms = LONG_MIN, LONG_MAX
     if not config.uses_log_append_time:
         earliest_ms = max(now_ms - config.message_timestamp_before_max_ms, LONG_MIN)
         latest_ms = min(now_ms + config.message_timestamp_after_max_ms, LONG_MAX)
-    return Demands(config.is_compacted, earliest_ms, latest_ms)
+    return RecordRules(config.is_compacted, earliest_ms, latest_ms)
 
 
-def _refused(walked: Walked, demands: Demands) -> RecordsRefused:
-    allowed = f"[{demands.earliest_ms}, {demands.latest_ms}]"
+def _refused(result: ValidationResult, rules: RecordRules) -> RecordsRefused:
+    allowed = f"[{rules.earliest_ms}, {rules.latest_ms}]"
     messages = {
         each.place: _NO_KEY
         if each.lacks_key
         else f"Timestamp {each.time_ms} of record {each.place} is not within {allowed}."
-        for each in walked.refusals
+        for each in result.refusals
     }
     # One wrong time decides it, as in Kafka.
-    code = ErrorCode.INVALID_TIMESTAMP if walked.misdated else ErrorCode.INVALID_RECORD
-    return RecordsRefused(code, messages, walked.refused)
+    code = ErrorCode.INVALID_TIMESTAMP if result.bad_timestamps else ErrorCode.INVALID_RECORD
+    return RecordsRefused(code, messages, result.refused)
 
 
 def too_large_for_segment(size: int, config: LogConfig) -> KafkaError:

@@ -1,7 +1,6 @@
-"""Pure: numpy arrays in the one form that the compiled loops take: read-only, aligned, contiguous.
+"""Pure: numpy arrays in the form that the compiled loops take: read-only, aligned, contiguous.
 
-An array that differs in any of these is another type to numba, and would cost another compilation of seconds; so every
-input of a loop is made here.
+To numba any other array has another type, for which it would compile the loop again, which takes seconds.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ def read_only(buffer: Any, dtype: type[np.generic]) -> NDArray[Any]:
 
 
 def fixed(array: NDArray[Any]) -> NDArray[Any]:
-    """The array as the loops take it: itself, or a copy where it lies askew."""
+    """A read-only view of the array, or of a copy if it is not aligned or contiguous."""
     fit = np.ascontiguousarray(array)
     if not fit.flags.aligned:
         fit = fit.copy()

@@ -1,9 +1,9 @@
-"""Pure: the record batch of magic 2, the unit in which records travel and lie on disk.
+"""Pure: the record batch of magic 2, the unit of records on the wire and on disk.
 
-- On the hot path a batch is its header and opaque bytes; stamping writes in place what the checksum does not cover.
-- `read_header` vouches for the batch's length and its magic alone; who acts upon the rest judges it.
-- `build_batch` and `read_records` are for single records: control records, tools, tests. Data goes through
-  `kafka_ds.records.kernel`. Magic 0 and 1 are refused (KIP-724); `kafka_ds.records.legacy` reads what old logs hold.
+- The hot path handles a header and opaque bytes; `stamp` overwrites the fields that the checksum does not cover.
+- `read_header` validates only length and magic; callers validate the fields that they use.
+- `build_batch` and `read_records` are for control records, tools and tests; `kafka_ds.records.kernel` is for data. Magic
+  0 and 1 are refused (KIP-724); `kafka_ds.records.legacy` converts them in old logs.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
 MAGIC = 2
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size
-LOG_OVERHEAD_BYTES = 12  # base offset and length: what `batch_length` does not count
+LOG_OVERHEAD_BYTES = 12  # base offset and length, which `batch_length` does not include
 
 LEADER_EPOCH_POSITION = 12
 MAGIC_POSITION = 16
@@ -82,7 +82,7 @@ assert HEADER_BYTES == MAX_TIMESTAMP_POSITION + 26 == 61
 
 
 class UnsupportedMagic(CorruptRecord):
-    """A batch of another format than magic 2."""
+    """A batch of another magic than 2."""
 
     def __init__(self, magic: int) -> None:
         super().__init__(f"unsupported magic {magic}")
@@ -90,23 +90,23 @@ class UnsupportedMagic(CorruptRecord):
 
 
 class TimestampType(IntEnum):
-    """Whether producer or broker set the timestamps of a batch."""
+    """Who set the timestamps of a batch: the producer or the broker."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
 
 
 class ControlType(IntEnum):
-    """The type of a control record (the second field of its key); others exist in KRaft only."""
+    """The type of a control record (the second field of its key); KRaft has others."""
 
     ABORT = 0
     COMMIT = 1
 
 
 class BatchHeader(NamedTuple):
-    """The fields of a batch's header, in the order of the wire.
+    """The fields of a batch's header, in their order.
 
-    A tuple and not a dataclass: one is made for every batch produced, at a fifth of the cost.
+    A tuple costs a fifth of a dataclass, and one is created for every batch.
     """
 
     base_offset: int
@@ -137,7 +137,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec(self) -> int:
-        """The codec's number; 5 to 7 are no codec of Kafka's."""
+        """The codec's number; Kafka has none above 4."""
         return self.attributes & CODEC_MASK
 
     @property
@@ -161,7 +161,7 @@ class BatchHeader(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One record. Header keys are bytes: Kafka means UTF-8 and checks it nowhere."""
+    """A record. Header keys are bytes: they should be UTF-8, but Kafka does not check that."""
 
     offset: int
     timestamp: int
@@ -171,7 +171,7 @@ class Record(NamedTuple):
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header of the batch that begins there; the buffer must hold all of its 61 bytes."""
+    """The header of the batch at this position, 61 bytes; raises CorruptRecord."""
     if len(buffer) - position < HEADER_BYTES:
         raise CorruptRecord("a batch header is truncated")
     header = BatchHeader._make(HEADER.unpack_from(buffer, position))
@@ -185,9 +185,9 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 def iterate_headers(
     buffer: Buffer, *, start: int = 0, end: int | None = None
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each whole batch in `buffer[start:end]`; an incomplete tail ends it.
+    """Position and header of each whole batch in `buffer[start:end]`; an incomplete last one is left out.
 
-    A length or magic that no batch has raises CorruptRecord where it stands.
+    Raises CorruptRecord at a batch with an invalid length or magic.
     """
     limit = len(buffer) if end is None else min(end, len(buffer))
     position = start
@@ -217,7 +217,7 @@ def crc_is_valid(buffer: Buffer, position: int, header: BatchHeader) -> bool:
 def stamp(
     buffer: bytearray | memoryview, position: int, *, base_offset: int, leader_epoch: int
 ) -> None:
-    """Write the place that the leader gave this batch; the checksum does not cover it."""
+    """Write offset and leader epoch, which the checksum does not cover."""
     _OFFSET.pack_into(buffer, position, base_offset)
     _EPOCH.pack_into(buffer, position + LEADER_EPOCH_POSITION, leader_epoch)
 
@@ -225,7 +225,7 @@ def stamp(
 def set_log_append_time(
     buffer: bytearray | memoryview, position: int, header: BatchHeader, timestamp_ms: int
 ) -> BatchHeader:
-    """Make all records carry the broker's time: two fields of the header and its checksum."""
+    """Set the timestamp of all records to the broker's time; returns the new header."""
     attributes = header.attributes | LOG_APPEND_TIME_FLAG
     _ATTRIBUTES.pack_into(buffer, position + ATTRIBUTES_POSITION, attributes)
     _OFFSET.pack_into(buffer, position + MAX_TIMESTAMP_POSITION, timestamp_ms)
@@ -239,12 +239,12 @@ def set_log_append_time(
 
 
 def seal(header: BatchHeader, payload: Buffer) -> bytes:
-    """The batch of this header and these (compressed) records, its length and checksum filled in."""
+    """The batch with this header and these (compressed) records; length and checksum are filled in."""
     return bytes(seal_writable(header, payload))
 
 
 def seal_writable(header: BatchHeader, payload: Buffer) -> bytearray:
-    """The same for a caller that writes into it, without another copy."""
+    """The same as a bytearray, without another copy."""
     size = HEADER_BYTES - LOG_OVERHEAD_BYTES + len(payload)
     batch = bytearray(HEADER.pack(*header._replace(batch_length=size, crc=0))) + payload
     CRC_FIELD.pack_into(batch, CRC_POSITION, crc32c(memoryview(batch)[ATTRIBUTES_POSITION:]))
@@ -265,9 +265,9 @@ def build_batch(
     is_transactional: bool = False,
     is_control: bool = False,
 ) -> bytes:
-    """One batch of these records, whose offsets are absolute and ascend.
+    """A batch of these records, whose offsets are absolute and ascending.
 
-    With LogAppendTime the largest of their timestamps becomes that of all.
+    With LogAppendTime all records get the largest of their timestamps.
     """
     listed = list(records)
     first = listed[0].offset if base_offset is None else base_offset
@@ -305,9 +305,9 @@ def empty_batch(
     producer_epoch: int = NO_PRODUCER_EPOCH,
     base_sequence: int = NO_SEQUENCE,
 ) -> bytes:
-    """A batch that holds no record and carries a reader's position over its offsets.
+    """A batch without records, whose offsets readers skip.
 
-    Compaction leaves such batches behind too, for the sake of a producer's last sequence.
+    Compaction leaves such batches, too, to keep a producer's last sequence.
     """
     header = BatchHeader(
         base_offset=base_offset,
@@ -351,7 +351,7 @@ def end_transaction_marker(
 
 
 def control_type(record: Record) -> int:
-    """The type of a control record: a ControlType, or a number that later versions may define."""
+    """The type of a control record: a ControlType, or a number of a later version."""
     if record.key is None or len(record.key) < _CONTROL_KEY.size:
         raise CorruptRecord("a control record without its key")
     control: int = _CONTROL_KEY.unpack_from(record.key)[1]
@@ -399,7 +399,7 @@ def read_records(
     *,
     limit_bytes: int | None = None,
 ) -> list[Record]:
-    """The records of one batch, one by one; CorruptRecord for whatever breaks a rule."""
+    """The records of a batch; raises CorruptRecord."""
     known = read_header(buffer, position) if header is None else header
     end = position + known.size_in_bytes
     if end > len(buffer):
@@ -425,7 +425,7 @@ def read_records(
 
 def _read_record(reader: _Reader, header: BatchHeader) -> tuple[int, Record]:
     end = reader.length(nullable=False) + reader.position
-    reader.skip(1)  # attributes: no bit of them is in use
+    reader.skip(1)  # attributes: no bit is used
     timestamp_delta = reader.varint(64)
     delta = reader.varint(32)
     key = reader.bytes_or_none()
@@ -446,19 +446,19 @@ def _read_record(reader: _Reader, header: BatchHeader) -> tuple[int, Record]:
 
 
 def wrapped(number: int) -> int:
-    """As a signed number of 64 bits, as Java adds."""
+    """As a signed number of 64 bits, with Java's overflow."""
     return ((number + (1 << 63)) & _UINT64) - (1 << 63)
 
 
 class _Reader:
-    """A cursor that never leaves its buffer."""
+    """Reads fields from a buffer, with bounds checks."""
 
     def __init__(self, buffer: Buffer) -> None:
         self._buffer = memoryview(buffer)
         self.position = 0
 
     def varint(self, bits: int) -> int:
-        """A zigzag varint of as many bytes as so many bits may take; higher bits are dropped."""
+        """A zigzag varint with the most bytes that so many bits need; higher bits are dropped."""
         number = 0
         for shift in range(0, bits, 7):
             if self.position >= len(self._buffer):
@@ -472,7 +472,7 @@ class _Reader:
         raise CorruptRecord("a varint is too long")
 
     def length(self, *, nullable: bool) -> int:
-        """A length or count: no more than bytes are left, -1 only for null."""
+        """A length or count, at most the number of bytes left; -1 is null."""
         length = self.varint(32)
         if length < (-1 if nullable else 0) or length > len(self._buffer) - self.position:
             raise CorruptRecord(f"length {length}")

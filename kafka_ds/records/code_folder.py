@@ -1,7 +1,7 @@
-"""Shell: where compiled code is kept from one process to the next.
+"""Shell: the cache folder for compiled code.
 
-Compiled code is executed, so a folder that others may write is not used. It is the user's cache, else one of our own
-under the temp folder, else none.
+The code in it is executed, so a folder that other users may write to is not used. It is in the user's cache, or else
+in the temporary folder.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["cache_folder", "private_folders"]
 
 @contextlib.contextmanager
 def cache_folder() -> Iterator[str | None]:
-    """A folder for compiled code, held by one process at a time: the others wait and load."""
+    """The folder, locked; None if there is none. Other processes wait, and then load what this one compiles."""
     for folder in private_folders():
         with contextlib.ExitStack() as stack:
             try:
@@ -30,12 +30,14 @@ def cache_folder() -> Iterator[str | None]:
 
 
 def private_folders() -> Iterator[str]:
-    """The folders that exist (now), and that no other user may write to or replace; the best one first."""
+    """The folders that no other user may write to or replace, created if necessary; the preferred one first."""
     return filter(_is_private, _candidates())
 
 
 def _wait_for(descriptor: int) -> None:
-    with contextlib.suppress(ImportError):  # nothing to wait with: several may compile at once
+    with contextlib.suppress(
+        ImportError
+    ):  # Without fcntl (Windows) several processes may compile at once.
         import fcntl
 
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -50,7 +52,7 @@ def _candidates() -> Iterator[str]:
 
 
 def _is_private(folder: str) -> bool:
-    """Whether the folder exists (now), and no other user may write to it or replace it."""
+    """Create the folder if necessary; whether no other user may write to it or replace it."""
     try:
         os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
         os.makedirs(folder, mode=0o700, exist_ok=True)

@@ -1,10 +1,10 @@
-"""Pure: the loops of log compaction: which key was written last where, and what of a batch stays.
+"""Pure: the loops of log compaction: the offset map (the last offset of each key), and what remains of each batch.
 
 - No byte is read outside a batch's payload and none written outside the buffers, as in `kafka_ds.records.decoder`. A
-  batch whose checksum or records are wrong stops the loop.
+  batch with a wrong checksum or malformed records stops the loop.
 - Base and last offset, sequences, producer, leader epoch and kind of a batch stay, also of one kept in part (KIP-98).
-- When a batch is first seen to hold a tombstone (or the marker of a transaction without records), its delete horizon
-  goes into the base timestamp and bit 6 of the attributes (KIP-534). The largest timestamp is that of what is kept.
+- When the cleaner first meets a tombstone (or the marker of a transaction without records), it writes the delete horizon
+  to the base timestamp and sets bit 6 of the attributes (KIP-534). The max timestamp is that of the remaining records.
 """
 
 from __future__ import annotations
@@ -47,42 +47,41 @@ from kafka_ds.records.decoder import (
 from kafka_ds.records.encoder import put_varint, varint_bytes
 from kafka_ds.records.hashes import crc32c_of, siphash
 
-__all__ = ["enter_keys", "index_entries", "move_keys", "thin_out"]
+__all__ = ["compact", "enter_keys", "index_entries", "move_keys"]
 
 CONTROL_FLAG = 0x20
 DELETE_HORIZON_FLAG = 0x40
-# Bits about the records' format and writer: all that a rewritten batch takes over.
+# The attributes that a rewritten batch keeps: all but the delete horizon.
 KEPT_FLAGS = 0x3F
 KIND_FLAGS = 0x38
 CRC_FROM = 21
 
-# What is known of the table of keys.
+# What is known of the offset map.
 KEYS, LATEST_OFFSET = range(2)
 
-# What became of a batch whose keys were to be entered.
-ENTERED, FULL, NOT_IN_ORDER = range(3)
+# The result for a batch whose keys are entered.
+ENTERED, FULL, CORRUPT = range(3)
 
-# A batch's orders, one bit each: its records go; it stays even if it is empty; it is the marker of a
-# transaction of which nothing is left.
+# Flags of a batch: drop its records; keep it even if it is empty; it is the marker of a transaction without records.
 DISCARD, RETAIN_EMPTY, EMPTY_TRANSACTION = 1, 2, 4
 
-# What `thin_out` goes by: offsets above the first are not judged; now; from when marks made now may go.
+# The rules of `compact`: the last offset to compact, the present time, and the delete horizon to set now.
 UP_TO_OFFSET, NOW_MS, HORIZON_MS = range(3)
 
-# The columns of a row with the outcome of a batch.
-OUT_START, OUT_END, FATE, KEPT, KEPT_MAX_TIMESTAMP = range(5)
+# The columns of a row that describes what happened to a batch.
+OUT_START, OUT_END, OUTCOME, KEPT, KEPT_MAX_TIMESTAMP = range(5)
 RESULT_FIELDS = 5
-GONE, AS_IT_WAS, MADE_ANEW, EMPTY = range(4)
+DROPPED, UNCHANGED, REWRITTEN, EMPTY = range(4)
 
-# What is counted over all calls of `thin_out`.
+# The counters of all calls of `compact`.
 RECORDS_READ, RECORDS_KEPT, WITHOUT_KEY = range(3)
 COUNTS = 3
 
-# The columns of a record that stays: where its bytes behind the timestamp are, and its time.
+# The columns of a row that describes a kept record: where the bytes after its timestamp are, and its timestamp.
 REST_START, REST_END, RECORD_TIMESTAMP = range(3)
 PLACE_FIELDS = 3
 
-# The most by which a record grows when its time is rewritten.
+# The most bytes by which a record grows when its timestamp delta is rewritten.
 RECORD_GROWTH_BYTES_MAX = 9 + 4
 
 # What `index_entries` carries from call to call.
@@ -90,12 +89,12 @@ BYTES_SINCE_ENTRY, NEWEST_MS, NEWEST_OFFSET, LAST_ENTRY_MS, LOG_POSITION = range
 INDEX_STATE = 5
 
 
-# -- the table of keys ----------------------------------------------------------------------------
+# -- the offset map -------------------------------------------------------------------------------
 
 
 @inlined
 def _slot_of(table: NDArray[np.uint64], low: Any, high: Any) -> Any:
-    """Where a hash is, or the empty slot where it would be; there is always an empty one."""
+    """The slot of a hash, or the empty one for it; there is always an empty slot."""
     count = U(len(table))
     slot = (low >> U(32)) * count >> U(32)
     while table[slot, 2] != U(0) and (table[slot, 0] != low or table[slot, 1] != high):
@@ -109,8 +108,8 @@ def _slot_of(table: NDArray[np.uint64], low: Any, high: Any) -> Any:
 def _record_key(
     data: NDArray[np.uint8], position: Int, end: Int, batch: NDArray[np.int64], previous: Int
 ) -> tuple[Int, Int, Int, Int, Int]:
-    """Of the record whose body is `data[position:end]`: where its bytes behind the timestamp begin (-1: it is no
-    record), timestamp delta, offset delta, and position and length of its key."""
+    """For the record body `data[position:end]`: the position after the timestamp (-1: malformed), timestamp delta,
+    offset delta, and position and length of the key."""
     timestamp_delta, rest = read_varlong(data, position + 1, end)
     if rest < 0:
         return -1, 0, 0, 0, 0
@@ -124,7 +123,7 @@ def _record_key(
 
 
 @inlined
-def _is_whole(data: NDArray[np.uint8], batch: NDArray[np.int64]) -> bool:
+def _crc_is_valid(data: NDArray[np.uint8], batch: NDArray[np.int64]) -> bool:
     start = batch[POSITION] + CRC_FROM
     return bool(crc32c_of(data, start, batch[POSITION] + batch[SIZE]) == batch[CRC])
 
@@ -144,11 +143,11 @@ def _enter_batch(
     for _ in range(batch[RECORD_COUNT]):
         length, position = read_length(data, position, batch[END], 1)
         if position < 0:
-            return NOT_IN_ORDER
+            return CORRUPT
         end = position + length
         rest, _time, delta, key, length = _record_key(data, position, end, batch, delta)
         if rest < 0:
-            return NOT_IN_ORDER
+            return CORRUPT
         offset = batch[BASE_OFFSET] + delta
         if length >= 0 and offset >= from_offset:
             if known[KEYS] >= keys_max:
@@ -174,13 +173,13 @@ def enter_keys(
     table: NDArray[np.uint64],
     known: NDArray[np.int64],
 ) -> tuple[Int, bool]:
-    """Enter the last offset of each key; how many batches were done, and whether the next one is in order.
+    """Enter the last offset of each key; how many batches were done, and whether the next one is intact.
 
-    Fewer than all are done where the table is full, or where a batch is not in order.
+    It stops at a corrupt batch, or when the map is full.
     """
     for index in range(len(batches)):
         batch = batches[index]
-        if not _is_whole(data, batch):
+        if not _crc_is_valid(data, batch):
             return index, False
         last_offset = batch[BASE_OFFSET] + batch[LAST_OFFSET_DELTA]
         if is_skipped[index] == 0 and last_offset >= from_offset:
@@ -193,7 +192,7 @@ def enter_keys(
 
 
 def move_keys(old: NDArray[np.uint64], new: NDArray[np.uint64]) -> None:
-    """Enter all keys of a table into an empty one with more room."""
+    """Copy all entries of a map into an empty, larger one."""
     for index in range(len(old)):
         if old[index, 2] != U(0):
             slot = _slot_of(new, old[index, 0], old[index, 1])
@@ -201,11 +200,11 @@ def move_keys(old: NDArray[np.uint64], new: NDArray[np.uint64]) -> None:
                 new[slot, i] = old[index, i]
 
 
-# -- what stays -----------------------------------------------------------------------------------
+# -- retention ------------------------------------------------------------------------------------
 
 
 @inlined
-def _stays(
+def _is_kept(
     data: NDArray[np.uint8],
     key: Int,
     length: Int,
@@ -214,7 +213,7 @@ def _stays(
     secret: tuple[Any, Any],
     table: NDArray[np.uint64],
 ) -> bool:
-    """Whether a record with a key is the last of it that is known, and no mark that has done its duty."""
+    """Whether a record is the last one of its key, and not a tombstone that is due."""
     if may_drop_tombstone:
         return False
     low, high = siphash(data, key, length, secret)
@@ -223,7 +222,7 @@ def _stays(
 
 @inlined
 def _value_length(data: NDArray[np.uint8], position: Int, end: Int) -> Int:
-    """The length of a record's value, -1 for a tombstone; -2 where value and headers do not fill the record."""
+    """The length of a record's value, -1 for a tombstone; -2 if value and headers do not fill the record."""
     length, position = read_length(data, position, end, -1)
     if position < 0:
         return -2
@@ -234,18 +233,17 @@ def _value_length(data: NDArray[np.uint8], position: Int, end: Int) -> Int:
 
 
 @inlined
-def _look_at(
+def _select(
     data: NDArray[np.uint8],
     batch: NDArray[np.int64],
-    order: Int,
+    flags: Int,
     rules: NDArray[np.int64],
     secret: tuple[Any, Any],
     table: NDArray[np.uint64],
     places: NDArray[np.int64],
     counts: NDArray[np.int64],
 ) -> tuple[Int, bool]:
-    """Fill `places` with the records that stay: their number (-1: not in order), and whether a tombstone is among
-    them."""
+    """Fill `places` with the records to keep: their number (-1: corrupt), and whether one is a tombstone."""
     attributes = batch[ATTRIBUTES]
     has_horizon = attributes & DELETE_HORIZON_FLAG != 0
     is_due = has_horizon and batch[BASE_TIMESTAMP] <= rules[NOW_MS]
@@ -265,15 +263,15 @@ def _look_at(
         if value_length < -1:
             return -1, False
         offset = batch[BASE_OFFSET] + delta
-        stays = order & DISCARD == 0
-        if stays and attributes & CONTROL_FLAG == 0 and offset <= rules[UP_TO_OFFSET]:
+        is_kept = flags & DISCARD == 0
+        if is_kept and attributes & CONTROL_FLAG == 0 and offset <= rules[UP_TO_OFFSET]:
             if key_length < 0:
                 counts[WITHOUT_KEY] += 1
-                stays = False
+                is_kept = False
             else:
                 is_dropped = is_due and value_length < 0
-                stays = _stays(data, key, key_length, offset, is_dropped, secret, table)
-        if stays:
+                is_kept = _is_kept(data, key, key_length, offset, is_dropped, secret, table)
+        if is_kept:
             place = places[kept]
             place[REST_START] = rest
             place[REST_END] = end
@@ -331,7 +329,7 @@ def _put_records(
     out: NDArray[np.uint8],
     at: Int,
 ) -> tuple[Int, Int]:
-    """Write the records that stay: the position behind them, and the largest of their times."""
+    """Write the kept records: the position after them, and their max timestamp."""
     max_timestamp = np.int64(-1)
     for index in range(kept):
         place = places[index]
@@ -347,7 +345,7 @@ def _put_records(
 
 
 @inlined
-def _made_anew(
+def _rewrite(
     data: NDArray[np.uint8],
     batch: NDArray[np.int64],
     places: NDArray[np.int64],
@@ -356,7 +354,7 @@ def _made_anew(
     out: NDArray[np.uint8],
     start: Int,
 ) -> tuple[Int, Int]:
-    """Write the batch with what stays of it: where it ends, and its largest time."""
+    """Write the batch with its kept records: the position after it, and its max timestamp."""
     attributes = batch[ATTRIBUTES] & KEPT_FLAGS
     base_timestamp = places[0, RECORD_TIMESTAMP]
     if horizon_ms >= 0:
@@ -369,11 +367,11 @@ def _made_anew(
     return end, max_timestamp
 
 
-def thin_out(
+def compact(
     data: NDArray[np.uint8],
     batches: NDArray[np.int64],
-    is_known_whole: bool,
-    orders: NDArray[np.uint8],
+    is_checked: bool,
+    retention: NDArray[np.uint8],
     rules: NDArray[np.int64],
     secret: tuple[Any, Any],
     table: NDArray[np.uint64],
@@ -382,50 +380,50 @@ def thin_out(
     results: NDArray[np.int64],
     counts: NDArray[np.int64],
 ) -> Int:
-    """Write what stays of each batch; how many were done, which is fewer than all where one is not in order.
+    """Write what remains of each batch; how many were done: it stops at a corrupt batch.
 
-    The payload of a batch lies where START and END say, not compressed; the batch itself at POSITION. One that is made
-    anew has its records uncompressed. Checksums of batches that are known whole are not looked at again.
+    The decompressed payload of a batch is at START to END, the batch itself at POSITION. The records of a rewritten
+    batch are not compressed. `is_checked`: the checksums have been validated before.
     """
     at = np.int64(0)
     for index in range(len(batches)):
         batch = batches[index]
-        order = orders[index]
-        if not is_known_whole and not _is_whole(data, batch):
+        flags = retention[index]
+        if not is_checked and not _crc_is_valid(data, batch):
             return index
         result = results[index]
         result[OUT_START] = at
-        result[FATE] = GONE
+        result[OUTCOME] = DROPPED
         result[KEPT] = 0
         result[KEPT_MAX_TIMESTAMP] = batch[MAX_TIMESTAMP]
-        if order & (DISCARD | RETAIN_EMPTY) != DISCARD:
-            kept, has_tombstone = _look_at(data, batch, order, rules, secret, table, places, counts)
+        if flags & (DISCARD | RETAIN_EMPTY) != DISCARD:
+            kept, has_tombstone = _select(data, batch, flags, rules, secret, table, places, counts)
             if kept < 0:
                 return index
             has_horizon = batch[ATTRIBUTES] & DELETE_HORIZON_FLAG != 0
-            is_marked = (has_tombstone or order & EMPTY_TRANSACTION != 0) and not has_horizon
+            is_marked = (has_tombstone or flags & EMPTY_TRANSACTION != 0) and not has_horizon
             counts[RECORDS_READ] += batch[RECORD_COUNT]
             counts[RECORDS_KEPT] += kept
             result[KEPT] = kept
             if kept > 0 and kept == batch[RECORD_COUNT] and not is_marked:
                 copy_bytes(data, batch[POSITION], out, at, batch[SIZE])
                 at += batch[SIZE]
-                result[FATE] = AS_IT_WAS
+                result[OUTCOME] = UNCHANGED
             elif kept > 0:
                 horizon_ms = np.int64(-1)
                 if is_marked:
                     horizon_ms = rules[HORIZON_MS]
                 elif has_horizon:
                     horizon_ms = batch[BASE_TIMESTAMP]
-                at, newest = _made_anew(data, batch, places, kept, horizon_ms, out, at)
+                at, newest = _rewrite(data, batch, places, kept, horizon_ms, out, at)
                 result[KEPT_MAX_TIMESTAMP] = newest
-                result[FATE] = MADE_ANEW
-            elif order & RETAIN_EMPTY:
+                result[OUTCOME] = REWRITTEN
+            elif flags & RETAIN_EMPTY:
                 kind = batch[ATTRIBUTES] & KIND_FLAGS
                 end = at + HEADER_BYTES
                 _put_header(out, at, end, batch, kind, -1, batch[MAX_TIMESTAMP], 0)
                 at = end
-                result[FATE] = EMPTY
+                result[OUTCOME] = EMPTY
         result[OUT_END] = at
     return len(batches)
 
@@ -442,9 +440,10 @@ def index_entries(
     offset_entries: NDArray[np.int64],
     time_entries: NDArray[np.int64],
 ) -> tuple[Int, Int]:
-    """The entries of both indexes for batches that are appended to a segment, as `broker.log.segment` makes them.
+    """The index entries for batches that are appended to a segment, as `broker.log.segment` writes them.
 
-    (last offset, position) and (time, last offset), offsets absolute; their numbers.
+    Offset entries are (last offset, position), time entries (timestamp, last offset), with absolute offsets. Returns
+    the number of each.
     """
     offsets = 0
     times = 0

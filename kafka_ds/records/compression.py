@@ -1,9 +1,9 @@
-"""Pure: the compression codecs of a record batch, by the numbers of its attributes.
+"""Pure: the compression codecs of record batches.
 
-- Output is bounded before it is made: what a frame says of its own size is compared with the limit first.
-- The input is consumed exactly. Frames may follow each other (zstd, lz4 and gzip allow it); a truncated frame, or
-  anything after the last one, is an error. Whatever is wrong with the bytes is CorruptRecord.
-- A codec's library is imported when it is first met: a broker that passes batches through needs none.
+- Output is bounded: the size that a frame claims is compared with the limit before it is decompressed.
+- Several frames may follow each other (zstd, lz4 and gzip allow that). A truncated frame, or other data after the last
+  one, raises CorruptRecord, as all invalid data does.
+- A codec's library is imported when it is first needed: most brokers need none.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ __all__ = [
     "decompressed_bytes_max",
 ]
 
-# What a batch may decompress to: as a rule 64 MiB, more for a large batch (a producer whose data
-# compresses well fills it by the compressed size), and never more than 1 GiB: the offsets of an
-# Arrow array are 32 bits wide.
+# A batch may decompress to 64 MiB, or to 64 times its size if that is more (a producer fills batches by their compressed
+# size), but never to more than 1 GiB: the offsets of an Arrow array have 32 bits.
 DECOMPRESSED_BYTES_DEFAULT = 64 << 20
 DECOMPRESSED_RATIO_DEFAULT = 64
 DECOMPRESSED_BYTES_MAX = 1 << 30
@@ -36,7 +35,7 @@ GZIP_LEVEL_DEFAULT = -1
 LZ4_LEVEL_DEFAULT = 9
 ZSTD_LEVEL_DEFAULT = 3
 
-# After so many blocks, which may be empty, of a frame whoever walks over them is asked whether to go on.
+# The blocks of a frame between two yields of control to the caller; blocks may be empty.
 BLOCKS_A_STEP = 4
 
 _PIECE_BYTES = 1 << 20
@@ -49,7 +48,7 @@ _XERIAL_BLOCK_BYTES = 32 << 10
 
 
 class Codec(IntEnum):
-    """How the records of a batch are compressed: bits 0 to 2 of its attributes."""
+    """Bits 0 to 2 of a batch's attributes."""
 
     NONE = 0
     GZIP = 1
@@ -59,11 +58,11 @@ class Codec(IntEnum):
 
 
 class CorruptRecord(Exception):
-    """Bytes that are no record batch, or no valid one."""
+    """The bytes are not a valid record batch."""
 
 
 def decompressed_bytes_max(compressed_bytes: int) -> int:
-    """The limit for a batch whose records take so many bytes, if the caller sets none."""
+    """The default limit for a batch with so many bytes of compressed records."""
     by_size = compressed_bytes * DECOMPRESSED_RATIO_DEFAULT
     return min(max(DECOMPRESSED_BYTES_DEFAULT, by_size), DECOMPRESSED_BYTES_MAX)
 
@@ -75,9 +74,9 @@ def decompress(
     limit_bytes: int | None = None,
     lz4_header_is_checked: bool = True,
 ) -> bytes:
-    """The bytes that `data` was compressed from; CorruptRecord if they are more than the limit.
+    """Decompress `data`; CorruptRecord if it is invalid or larger than the limit.
 
-    `lz4_header_is_checked`: not where messages of magic 0 are read, whose writers got that checksum wrong.
+    `lz4_header_is_checked`: False for messages of magic 0, whose writers computed that checksum wrongly.
     """
     limit = decompressed_bytes_max(len(data)) if limit_bytes is None else limit_bytes
     if codec == Codec.NONE:
@@ -90,9 +89,9 @@ def decompress(
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
-    """`data` as one frame that every client reads (lz4 blocks are independent, as Java wants them).
+    """`data` as one frame that every client can read (Java needs independent lz4 blocks).
 
-    `level` is that of Kafka's compression.<codec>.level (KIP-390); None: fast, and good enough.
+    `level`: Kafka's compression.<codec>.level (KIP-390); None: a fast one.
     """
     match Codec(codec):
         case Codec.NONE:
@@ -104,7 +103,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
         case Codec.LZ4:
             import lz4.frame
 
-            # Kafka's default of 9 means its fast compressor, all else the one of high compression.
+            # Kafka's default 9 selects its fast compressor, any other level the high-compression one.
             own_level = 0 if level in (None, LZ4_LEVEL_DEFAULT) else level
             framed: bytes = lz4.frame.compress(
                 data, block_linked=False, store_size=False, compression_level=own_level
@@ -118,7 +117,7 @@ def _too_long(codec: Codec) -> CorruptRecord:
     return CorruptRecord(f"{codec.name} data is longer than the limit")
 
 
-def _cut_short(codec: Codec) -> CorruptRecord:
+def _truncated(codec: Codec) -> CorruptRecord:
     return CorruptRecord(f"{codec.name} data ends within a frame")
 
 
@@ -127,7 +126,7 @@ def _cut_short(codec: Codec) -> CorruptRecord:
 
 def _compress_gzip(data: Buffer, level: int | None) -> bytes:
     if level in (None, GZIP_LEVEL_DEFAULT):
-        from isal import isal_zlib  # Three times as fast, but it has no such levels.
+        from isal import isal_zlib  # Three times as fast, but without zlib's levels.
 
         packed: bytes = isal_zlib.compress(data, level=2, wbits=31)
         return packed
@@ -148,9 +147,9 @@ def _decompress_gzip(data: memoryview, limit: int) -> bytes:
 
 
 def gzip_pieces(data: memoryview, bytes_max: int) -> Iterator[bytes]:
-    """What the members hold, in pieces of at most so many bytes.
+    """The decompressed members, in pieces of at most so many bytes.
 
-    They are fed piece by piece, too: the library copies what it was given too much of.
+    Input is also given in pieces: the library copies what it has not consumed.
     """
     from isal import isal_zlib
 
@@ -170,7 +169,7 @@ def gzip_pieces(data: memoryview, bytes_max: int) -> Iterator[bytes]:
                 raise CorruptRecord(f"GZIP: {error}") from None
             given = member.unconsumed_tail
             if not piece and not given and not member.eof and position == len(data):
-                raise _cut_short(Codec.GZIP)
+                raise _truncated(Codec.GZIP)
             yield piece
         position -= len(member.unused_data)
 
@@ -190,28 +189,28 @@ def _decompress_snappy(data: memoryview, limit: int) -> bytes:
 
 
 def snappy_blocks(data: memoryview) -> Iterator[memoryview]:
-    """All of it, or the blocks of snappy-java's framing."""
+    """The blocks of snappy-java's framing, or without it the data as one block."""
     if bytes(data[:8]) != _XERIAL_MAGIC:
         yield data
         return
     position = 0
     while position < len(data):
-        # A stream that was appended to another one begins with its header once more.
+        # Streams may be concatenated, each with its header.
         if bytes(data[position : position + 8]) == _XERIAL_MAGIC:
             position += len(_XERIAL_HEADER)
             if position > len(data):
-                raise _cut_short(Codec.SNAPPY)
+                raise _truncated(Codec.SNAPPY)
             continue
         length = int.from_bytes(data[position : position + 4], "big")
         position += 4
         if position + length > len(data):
-            raise _cut_short(Codec.SNAPPY)
+            raise _truncated(Codec.SNAPPY)
         yield data[position : position + length]
         position += length
 
 
 def snappy_block(block: memoryview, limit: int) -> bytes:
-    """What one block holds, unless it claims more than the limit."""
+    """Decompress a block, unless it claims more bytes than the limit."""
     import cramjam
 
     claimed = shift = 0
@@ -231,7 +230,7 @@ def snappy_block(block: memoryview, limit: int) -> bytes:
 
 
 def _compress_snappy(data: Buffer) -> bytes:
-    """With snappy-java's framing: every client reads it, and a block at a time."""
+    """Compress with snappy-java's framing: every client can read it, block by block."""
     import cramjam
 
     view = memoryview(data).cast("B")
@@ -266,14 +265,15 @@ def _decompress_lz4(data: memoryview, limit: int) -> bytes:
 
 
 def lz4_frames(data: memoryview, limit: int) -> Iterator[tuple[memoryview, int]]:
-    """Each frame, and the most that its blocks can hold."""
+    """Each frame, and the most bytes that its blocks can decompress to."""
     return (step for step in lz4_steps(data, limit) if step is not None)
 
 
 def lz4_steps(data: memoryview, limit: int) -> Iterator[tuple[memoryview, int] | None]:
-    """The same, with a None for each BLOCKS_A_STEP: the blocks are walked over, which takes its time.
+    """The same, with a None after every BLOCKS_A_STEP blocks, so that the caller can stop.
 
-    The library reads one frame only, and allocates what a header claims before it looks further.
+    The block headers are read here because the library decompresses only one frame, and first allocates what its header
+    claims.
     """
     position, frames = 0, 0
     while position < len(data) or not frames:
@@ -289,7 +289,7 @@ def lz4_steps(data: memoryview, limit: int) -> Iterator[tuple[memoryview, int] |
         end, block_count = yield from _lz4_blocks_end(data, blocks, 4 if flags & 16 else 0)
         end += 4 if flags & 4 else 0
         if end > len(data):
-            raise _cut_short(Codec.LZ4)
+            raise _truncated(Codec.LZ4)
         yield data[position:end], block_count << (8 + 2 * block_kind)
         position = end
 
@@ -297,11 +297,11 @@ def lz4_steps(data: memoryview, limit: int) -> Iterator[tuple[memoryview, int] |
 def _lz4_blocks_end(
     data: memoryview, position: int, checksum_bytes: int
 ) -> Generator[None, None, tuple[int, int]]:
-    """Where the end mark of a frame ends, and how many blocks come before it."""
+    """The position after a frame's end mark, and the number of its blocks."""
     count = 0
     while True:
         if position + 4 > len(data):
-            raise _cut_short(Codec.LZ4)
+            raise _truncated(Codec.LZ4)
         size = int.from_bytes(data[position : position + 4], "little") & 0x7FFF_FFFF
         position += 4
         if size == 0:
@@ -313,14 +313,14 @@ def _lz4_blocks_end(
 
 
 def _with_lz4_header_checksums(data: Buffer, limit: int) -> bytearray:
-    """The same frames with the right checksum in each header: it is the byte before the first block."""
+    """The same frames with a valid checksum in each header: the byte before the first block."""
     right = bytearray(data)
     position = 0
     for frame, _ in lz4_frames(memoryview(data).toreadonly(), limit):
         flags = frame[4]
         end = position + 6 + (8 if flags & 8 else 0) + (4 if flags & 1 else 0)
         if end < len(right):
-            right[end] = _xxh32_of_few(bytes(right[position + 4 : end])) >> 8 & 0xFF
+            right[end] = _xxh32(bytes(right[position + 4 : end])) >> 8 & 0xFF
         position += len(frame)
     return right
 
@@ -329,8 +329,8 @@ _XXH = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1)
 _UINT32 = 0xFFFF_FFFF
 
 
-def _xxh32_of_few(data: bytes) -> int:
-    """xxHash-32 of less than 16 bytes, seed 0: no library for a byte that is read once."""
+def _xxh32(data: bytes) -> int:
+    """xxHash-32 of less than 16 bytes, with seed 0."""
     assert len(data) < 16
     one, two, three, four, five = _XXH
     state = five + len(data)
@@ -353,15 +353,15 @@ def _rotated(number: int, bits: int) -> int:
 
 # -- zstd ---------------------------------------------------------------------------------------
 
-# Contexts are dear to make and must not be shared by threads at work: each call takes one off the
-# list, and gives it back. `pop` and `append` are atomic.
+# Contexts are expensive to create, and threads must not share them: each call takes one off the list, and puts it back.
+# `pop` and `append` are atomic.
 _idle_decompressors: list[Any] = []
 _idle_compressors: list[Any] = []
 
 
 @contextlib.contextmanager
 def zstd_decompressor() -> Iterator[Any]:
-    """A context of one's own; its errors are CorruptRecord."""
+    """A context for the caller alone; its errors become CorruptRecord."""
     import zstandard
 
     context = _idle_decompressors.pop() if _idle_decompressors else zstandard.ZstdDecompressor()
@@ -381,7 +381,7 @@ def _decompress_zstd(data: memoryview, limit: int) -> bytes:
             if content_bytes is not None and content_bytes > room:
                 raise _too_long(Codec.ZSTD)
             if bytes_max <= room:
-                # Of unknown size as a rule: librdkafka streams. A stream object takes both kinds.
+                # decompressobj reads frames with and without a size; librdkafka writes none.
                 piece = context.decompressobj().decompress(frame)
             elif content_bytes is not None:
                 piece = context.decompress(frame)
@@ -398,14 +398,14 @@ ZstdFrame = tuple[memoryview, int | None, int]
 
 
 def zstd_frames(data: memoryview) -> Iterator[ZstdFrame]:
-    """Each frame, the size that it claims, and the most that its blocks can hold."""
+    """Each frame, the size that it claims, and the most bytes that its blocks can decompress to."""
     return (step for step in zstd_steps(data) if step is not None)
 
 
 def zstd_steps(data: memoryview) -> Iterator[ZstdFrame | None]:
-    """The same, with a None for each BLOCKS_A_STEP, and for each frame that is skipped.
+    """The same, with a None after every BLOCKS_A_STEP blocks and each skippable frame, so that the caller can stop.
 
-    The library neither reports where a frame ends nor refuses a truncated one; the block headers show it.
+    The block headers are read here because the library neither reports the end of a frame nor refuses a truncated one.
     """
     position, frames = 0, 0
     while position < len(data) or not frames:
@@ -414,7 +414,7 @@ def zstd_steps(data: memoryview) -> Iterator[ZstdFrame | None]:
         if len(magic) == 4 and magic[1:] == b"\x2a\x4d\x18" and magic[0] & 0xF0 == 0x50:
             end = position + 8 + int.from_bytes(data[position + 4 : position + 8], "little")
             if end > len(data):
-                raise _cut_short(Codec.ZSTD)
+                raise _truncated(Codec.ZSTD)
             position = end
             yield None
             continue
@@ -424,20 +424,20 @@ def zstd_steps(data: memoryview) -> Iterator[ZstdFrame | None]:
         end, bytes_max = yield from _zstd_frame_end(data, blocks)
         end += 4 if data[position + 4] & 4 else 0
         if end > len(data):
-            raise _cut_short(Codec.ZSTD)
+            raise _truncated(Codec.ZSTD)
         yield data[position:end], content_bytes, bytes_max
         position = end
 
 
 def _zstd_frame_header(data: memoryview, position: int) -> tuple[int | None, int]:
-    """The claimed size of the frame whose descriptor was read, and where its blocks begin."""
+    """The size that a frame claims (None: none), and the position of its first block."""
     descriptor = data[position]
     single_segment = bool(descriptor & 0x20)
     size_bytes = (int(single_segment), 2, 4, 8)[descriptor >> 6]
     start = position + (1 if single_segment else 2) + (0, 1, 2, 4)[descriptor & 3]
     blocks = start + size_bytes
     if blocks > len(data):
-        raise _cut_short(Codec.ZSTD)
+        raise _truncated(Codec.ZSTD)
     if not size_bytes:
         return None, blocks
     claimed = int.from_bytes(data[start:blocks], "little")
@@ -445,11 +445,11 @@ def _zstd_frame_header(data: memoryview, position: int) -> tuple[int | None, int
 
 
 def _zstd_frame_end(data: memoryview, position: int) -> Generator[None, None, tuple[int, int]]:
-    """Where the last block of a frame ends, and the most that its blocks can hold."""
+    """The position after a frame's last block, and the most bytes that its blocks can decompress to."""
     bytes_max = count = 0
     while True:
         if position + 3 > len(data):
-            raise _cut_short(Codec.ZSTD)
+            raise _truncated(Codec.ZSTD)
         header = data[position] | data[position + 1] << 8 | data[position + 2] << 16
         kind, size = header >> 1 & 3, header >> 3
         repeated = kind == 1
@@ -465,7 +465,7 @@ def _zstd_frame_end(data: memoryview, position: int) -> Generator[None, None, tu
 def _compress_zstd(data: Buffer, level: int) -> bytes:
     import zstandard
 
-    # Contexts of the usual level are kept; a rare level makes its own.
+    # Only contexts of the default level are kept.
     is_usual = level == ZSTD_LEVEL_DEFAULT
     context = (is_usual and _idle_compressors and _idle_compressors.pop()) or None
     context = context or zstandard.ZstdCompressor(level=level)

@@ -1,8 +1,7 @@
 """Pure: CRC-32C (Castagnoli), the checksum of a record batch.
 
-One function, so that callers never know which implementation runs. The processor's own instruction is 30 times faster
-than crcmod's C code and 1,500 times faster than Python, so it is tried first; crcmod is what remains on a machine
-without it, and the oracle of the tests.
+The processor's instruction is 30 times faster than crcmod's C code and 1,500 times faster than Python, so it is
+preferred. crcmod is used on machines without it, and by tests as the reference.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ __all__ = ["Buffer", "crc32c", "portable_crc32c"]
 
 Buffer = bytes | bytearray | memoryview
 
-# google_crc32c takes nothing but `bytes`: a longer view is copied piece by piece, within the cache.
+# google_crc32c takes only `bytes`: a longer view is copied in pieces that fit into the processor's cache.
 _PIECE_BYTES = 1 << 20
 
 

@@ -1,10 +1,11 @@
-"""Pure: the loops that turn the records of batches into columns; compiled by `kafka_ds.records.kernel`.
+"""Pure: the loops that convert the records of batches to columns; `kafka_ds.records.kernel` compiles them.
 
-- No byte is read outside the batch and none written outside the buffers: every length is compared with what is left of
-  its record, and every output holds as many bytes as the payloads together.
-- A batch counts as a whole: where one record breaks a rule, the batch is marked as not decoded. Nothing here raises.
-- Positions are computed signed and used unsigned: a signed index costs a test for negative ones (2 instead of 30 GB/s).
-- Only numbers and arrays: what is here runs compiled and as plain Python alike.
+- No byte is read outside the batch and none written outside the buffers: every length is compared with the rest of its
+  record, and every output has room for all payloads.
+- If one record of a batch is malformed, the whole batch is marked as not decoded. Nothing raises.
+- Positions are signed in arithmetic and unsigned as indexes: a signed index costs a test for negative values (2 instead
+  of 30 GB/s).
+- The code uses only numbers and arrays, so that it also runs as plain Python.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from numpy.typing import NDArray
 __all__ = ["Buffers", "decode", "scan"]
 
 U = np.uint64
-# Counting references to the arrays and calling functions for a varint would take ten times longer.
+# Reference counts and calls (for a varint) would take ten times as long.
 inlined = register_jitable(_nrt=False, forceinline=True)
 Int = Any  # an int in Python, 64 signed bits once compiled
 
-# The columns of a row that describes one batch: where it and its records lie, and its header.
+# The columns of a row that describes a batch: positions of the batch and its records, and its header.
 POSITION, SIZE, START, END = range(4)
 BASE_OFFSET, LEADER_EPOCH, MAGIC, CRC, ATTRIBUTES, LAST_OFFSET_DELTA = range(4, 10)
 BASE_TIMESTAMP, MAX_TIMESTAMP, PRODUCER_ID, PRODUCER_EPOCH, BASE_SEQUENCE, RECORD_COUNT = range(
@@ -30,16 +31,16 @@ BASE_TIMESTAMP, MAX_TIMESTAMP, PRODUCER_ID, PRODUCER_EPOCH, BASE_SEQUENCE, RECOR
 )
 BATCH_FIELDS = 16
 
-# Why `scan` stopped: the end, a truncated batch, an impossible length or size, a full output.
+# Why `scan` stopped: the end, a truncated batch, an invalid length or size, a full output.
 AT_END, AT_CUT_BATCH, AT_GARBAGE, OUTPUT_FULL = range(4)
 
-# The counters that a run of `decode` calls shares.
+# The counters that successive calls of `decode` share.
 ROWS, KEY_BYTES, KEY_NULLS, VALUE_BYTES, VALUE_NULLS = range(5)
 HEADERS, HEADER_KEY_BYTES, HEADER_VALUE_BYTES, HEADER_VALUE_NULLS = range(5, 9)
 RAW_ROWS, RAW_BYTES = range(9, 11)
 COUNTERS = 11
 
-# Which columns are wanted, one bit each; the others are checked all the same, but not written.
+# The wanted columns, as bits; the others are validated, but not written.
 WANT_KEY, WANT_VALUE, WANT_HEADERS = 1, 2, 4
 
 HEADER_BYTES = 61
@@ -51,7 +52,7 @@ LOG_APPEND_TIME_FLAG = 8
 
 
 class Buffers(NamedTuple):
-    """Where `decode` writes. Lengths come before data; a `valid` byte is 1 where a value is."""
+    """The output of `decode`: Arrow's layout, but with a byte per value for validity (1: not null)."""
 
     offset: NDArray[np.int64]
     timestamp: NDArray[np.int64]
@@ -101,9 +102,9 @@ def _int64(data: NDArray[np.uint8], position: Int) -> Int:
 
 
 def scan(data: NDArray[np.uint8], position: Int, rows: NDArray[np.int64]) -> tuple[Int, Int, Int]:
-    """Fill `rows` with the batches from `position` on: their number, where it stopped, and why.
+    """Fill `rows` with the batches from `position` on: their number, the position where it stopped, and why.
 
-    A row of another magic holds its position, size and magic, and else zeros.
+    The row of a batch of another magic has only position, size and magic; other columns are zero.
     """
     count = 0
     length_max = len(data)
@@ -186,7 +187,7 @@ def read_varlong(data: NDArray[np.uint8], position: Int, end: Int) -> tuple[Int,
 
 @inlined
 def read_length(data: NDArray[np.uint8], position: Int, end: Int, least: Int) -> tuple[Int, Int]:
-    """A length from `least` (-1 stands for null) up to what is left: position -1 if it is not."""
+    """A length between `least` (-1 is null) and the number of bytes left; position -1 if it is another."""
     length, position = read_varint(data, position, end)
     if position < 0 or length < least or length > end - position:
         return 0, -1
@@ -254,7 +255,7 @@ def _continuations(data: NDArray[np.uint8], position: Int, end: Int, count: Int)
 
 @inlined
 def _sequence_bytes(data: NDArray[np.uint8], position: Int, end: Int) -> Int:
-    """How many bytes the character takes that begins here; 0 if none does (RFC 3629, section 4)."""
+    """The number of bytes of the character at this position; 0 if it is invalid (RFC 3629, section 4)."""
     lead = np.int64(data[U(position)])
     second = np.int64(data[U(position + 1)]) if position + 1 < end else 0
     if lead < 0xC2 or lead > 0xF4:
@@ -288,7 +289,7 @@ def _is_utf8(data: NDArray[np.uint8], position: Int, length: Int) -> bool:
 
 @inlined
 def _one_header(data: NDArray[np.uint8], position: Int, end: Int, out: Buffers) -> tuple[Int, bool]:
-    """Write one header: the position after it (-1: none), and whether its key is UTF-8."""
+    """Write one header: the position after it (-1: malformed), and whether its key is UTF-8."""
     counters = out.counters
     index = counters[HEADERS]
     length, position = read_length(data, position, end, 0)
@@ -327,7 +328,10 @@ def skip_headers(data: NDArray[np.uint8], position: Int, end: Int, count: Int) -
 
 @inlined
 def _headers(data: NDArray[np.uint8], start: Int, end: Int, wanted: Int, out: Buffers) -> Int:
-    """The header section of a record. One key that is not UTF-8 sends all of it to `raw_data`."""
+    """Write the headers of a record: the position after them (-1: malformed).
+
+    If a key is not UTF-8, the section's bytes go to `raw_data` instead.
+    """
     count, position = read_length(data, start, end, 0)
     if position < 0:
         return -1
@@ -378,7 +382,7 @@ def _record(
     wanted: Int,
     out: Buffers,
 ) -> Int:
-    """Write the record whose body is `data[position:end]`: its offset delta, or -1."""
+    """Write the record with the body `data[position:end]`: its offset delta, or -1 if it is malformed."""
     timestamp_delta, position = read_varlong(data, position + 1, end)
     if position < 0:
         return -1
@@ -426,7 +430,7 @@ def decode(
     out: Buffers,
     decoded: NDArray[np.uint8],
 ) -> None:
-    """Append the records of these batches of `data` to `out`, and mark which were decoded."""
+    """Append the records of these batches to `out`, and mark the batches that were decoded."""
     counters = out.counters
     before = out.saved
     for index in range(len(batches)):

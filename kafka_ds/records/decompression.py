@@ -1,9 +1,9 @@
-"""Pure: what a batch's records decompress to, in pieces, for callers that read them once and keep none.
+"""Pure: decompresses a batch's records in pieces, for callers that read them once.
 
-- No more than a piece is in memory, however large the batch; the limit bounds a thread's time (`unpacked_bytes_max`).
-  A block of raw snappy cannot be divided; its format lets it hold 22 times its size.
-- Pieces may be empty, so the number of pieces shows what a batch costs.
-- What is wrong with the bytes is CorruptRecord, as in `kafka_ds.records.compression`, also behind the last record.
+- Only one piece is in memory, however large the batch; `unpacked_bytes_max` bounds the time of a batch. A block of raw
+  snappy cannot be divided; it decompresses to at most 22 times its size.
+- Pieces may be empty: each costs time, and so counts.
+- Invalid data raises CorruptRecord, also after the last record.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from kafka_ds.records.compression import DECOMPRESSED_BYTES_MAX, Codec, CorruptR
 
 __all__ = ["PIECE_BYTES", "pieces", "unpacked_bytes_max"]
 
-# It stays in the processor's cache from the codec to the reader.
+# A piece stays in the processor's cache until it is read.
 PIECE_BYTES = 256 << 10
-# A MiB of zstd may hold 32 GiB, with which a thread is busy for seconds. Of Java's producer 436 times its size was seen
-# in a batch, and a record of zeros may be as large as its setting max.request.size allows.
+# A MiB of zstd can decompress to 32 GiB, which keeps a thread busy for seconds. Batches of Java's producer decompress to
+# up to 436 times their size (measured), and a record of zeros may be as large as max.request.size.
 UNPACKED_BYTES_MAX = 1 << 30
 UNPACKED_RATIO_MAX = 1024
-# A copy of three bytes makes 64.
+# Snappy's copy element: three bytes stand for up to 64.
 SNAPPY_RATIO_MAX = 22
-# lz4 copies what it was given and has not read yet, with each piece.
+# With each piece lz4 copies the input that it has not read yet.
 _LZ4_GIVEN_BYTES = 64 << 10
 
 
 def pieces(
     codec: int, data: memoryview, *, block_bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> Iterator[bytes]:
-    """The bytes that `data` was compressed from, one after the other; CorruptRecord where they go wrong.
+    """Decompress `data` in pieces; raises CorruptRecord.
 
-    `block_bytes_max`: what a block that cannot be divided may hold.
+    `block_bytes_max`: the most that an indivisible block may decompress to.
     """
     if codec == Codec.SNAPPY:
         return _snappy(data.toreadonly(), block_bytes_max)
@@ -43,7 +43,7 @@ def pieces(
 
 
 def unpacked_bytes_max(packed_bytes: int) -> int:
-    """The most that so many bytes may decompress to before it is taken for an attack."""
+    """The most bytes that so many compressed bytes may decompress to."""
     return max(UNPACKED_BYTES_MAX, packed_bytes * UNPACKED_RATIO_MAX)
 
 

@@ -1,9 +1,10 @@
-"""Pure: the loops that turn columns into the records of batches; compiled by `kafka_ds.records.kernel`.
+"""Pure: the loops that convert columns to record batches; `kafka_ds.records.kernel` compiles them.
 
-- The batches of one call follow each other without a gap, so that a position gets over offsets without a record.
-- A batch ends where its size, leader epoch, timestamp type or (with LogAppendTime) timestamp would change.
-- The caller fills in the 61 bytes of the header, which are left before the records.
-- Positions are computed signed and used unsigned, as in `kafka_ds.records.decoder`.
+- The offsets of one call's batches are contiguous, so that readers get past offsets without a record.
+- A new batch begins if the maximum size is reached, or if leader epoch, timestamp type or (with LogAppendTime) timestamp
+  change.
+- The caller fills in the header: 61 bytes are left before the records.
+- Positions are signed in arithmetic and unsigned as indexes, as in `kafka_ds.records.decoder`.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ __all__ = [
 ]
 
 U = np.uint64
-# Counting references to the arrays and calling functions for a varint would take ten times longer.
+# Reference counts and calls (for a varint) would take ten times as long.
 inlined = register_jitable(_nrt=False, forceinline=True)
 Int = Any  # an int in Python, 64 signed bits once compiled
 
-# The columns of a row that describes one batch made.
+# The columns of a row that describes a batch.
 FIRST_ROW, END_ROW, START, END, BASE_OFFSET, MAX_TIMESTAMP = range(6)
 BATCH_FIELDS = 6
 
@@ -39,14 +40,14 @@ HEADER_BYTES = 61
 OFFSET_DELTA_MAX = (1 << 31) - 1
 LOG_APPEND_TIME = 1
 
-# The most that a record takes beside its keys and values: the varints of its length, timestamp,
-# offset, key, value and header count, and its attributes.
+# The most bytes of a record apart from its keys and values: the varints of length, timestamp, offset, key length, value
+# length and header count, and the attributes.
 RECORD_OVERHEAD_BYTES_MAX = 5 + 1 + 10 + 5 + 5 + 5 + 5
 HEADER_OVERHEAD_BYTES_MAX = 5 + 5
 
 
 class BinaryColumn(NamedTuple):
-    """Arrow's layout, except that nulls have one byte a row, and no bytes if no row is null."""
+    """Arrow's layout, but with a byte per row for validity, and none if no row is null."""
 
     offsets: NDArray[np.int32]
     data: NDArray[np.uint8]
@@ -54,9 +55,9 @@ class BinaryColumn(NamedTuple):
 
 
 class HeaderColumns(NamedTuple):
-    """The headers of all rows: `offsets` says which are a row's; empty where no row has any.
+    """The headers of all rows: `offsets` delimit those of a row, and are empty if no row has any.
 
-    A row for which `raw` is valid has the bytes there in place of headers.
+    If `raw` is not null in a row, its bytes are the row's header section.
     """
 
     offsets: NDArray[np.int32]
@@ -85,7 +86,7 @@ NO_HEADERS = HeaderColumns(_NO_INTS, _NO_BYTES, NO_BINARY, NO_BINARY, NO_BINARY)
 
 
 def rows_of(columns: Columns, low: int, high: int) -> Columns:
-    """The rows from one index to before another; what they hold is shared."""
+    """The rows `low` to `high` (exclusive), as views."""
 
     def binary(column: BinaryColumn) -> BinaryColumn:
         return BinaryColumn(column.offsets[low : high + 1], column.data, column.valid[low:high])
@@ -151,7 +152,7 @@ def _is_null(column: BinaryColumn, row: Int) -> bool:
 
 @inlined
 def _field_bytes(column: BinaryColumn, row: Int) -> Int:
-    """What a nullable field takes: its length and its bytes."""
+    """The bytes of a nullable field with its length."""
     if _is_null(column, row):
         return 1
     length = np.int64(column.offsets[U(row + 1)]) - np.int64(column.offsets[U(row)])
@@ -213,7 +214,7 @@ def _put_headers(out: NDArray[np.uint8], at: Int, headers: HeaderColumns, row: I
 
 @inlined
 def _record_bytes(columns: Columns, row: Int, base_offset: Int, base_timestamp: Int) -> Int:
-    """What the body of a record takes: its length prefix is not counted."""
+    """The bytes of a record without its length prefix."""
     r = U(row)
     return (
         1
@@ -247,7 +248,7 @@ def _put_record(
 
 @inlined
 def _begins_batch(columns: Columns, row: Int, first_row: Int, base_offset: Int) -> bool:
-    """Whether this row cannot be in the batch of `first_row`, whatever its size."""
+    """Whether this row needs another batch than `first_row`, whatever its size."""
     r = U(row)
     first = U(first_row)
     if columns.leader_epoch[r] != columns.leader_epoch[first]:
@@ -269,7 +270,7 @@ def _put_batch(
     out: NDArray[np.uint8],
     start: Int,
 ) -> tuple[Int, Int, Int]:
-    """Write one batch from `first_row` on: the row and position after it, its largest timestamp."""
+    """Write a batch from `first_row` on: the row and the position after it, and its max timestamp."""
     base_timestamp = columns.timestamp[U(first_row)]
     max_timestamp = base_timestamp
     at = start + HEADER_BYTES
@@ -293,10 +294,9 @@ def encode(
     out: NDArray[np.uint8],
     batches: NDArray[np.int64],
 ) -> Int:
-    """Write all rows, sorted by offset, as batches; their number. `batches` describes each.
+    """Write all rows, which are sorted by offset, as batches; their number. `batches` describes each.
 
-    A hole that is wider than a batch can span is left open: there the next base offset is that of
-    the row itself, and the caller fills it.
+    After a gap that is wider than a batch can span, the next base offset is that of the row; the caller fills the gap.
     """
     row = np.int64(0)
     at = np.int64(0)

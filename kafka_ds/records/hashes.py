@@ -1,10 +1,10 @@
-"""Pure: CRC-32C and SipHash-2-4 of 128 bits as loops that numba compiles, for those that look at each batch and key.
+"""Pure: CRC-32C and 128-bit SipHash-2-4 as functions that numba compiles, for the loops of log compaction.
 
-- The checksum takes eight bytes a step through eight tables (slicing-by-8), 1 GB/s without a special instruction.
-  `kafka_ds.records.crc` is for whole buffers; calling it for each small batch would cost more than the sum.
-- A key is known by its keyed hash of 128 bits. With a secret of the process no client can make two keys collide, and by
-  chance two of 2^32 do with a probability of 2^-65: Kafka's own compaction rests on MD5, as long and without a secret.
-- Numbers of 64 bits wrap around, which is what the algorithms mean.
+- The checksum uses slicing-by-8, which reaches 1 GB/s without a special instruction. Calling `kafka_ds.records.crc` for
+  each small batch would cost more than computing the checksum.
+- Compaction identifies a key by its 128-bit hash with a secret of the process, so no client can make two keys collide;
+  the probability that two of 2^32 collide by chance is 2^-65. Kafka uses MD5, which has as many bits and no secret.
+- 64-bit numbers wrap around, as the algorithms require.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["crc32c_of", "siphash"]
 
 U = np.uint64
 inlined = register_jitable(_nrt=False, forceinline=True)
-# Too large to be worth a copy at each place that calls it.
+# Too large to be inlined.
 called = register_jitable(_nrt=False)
 Int = Any  # an int in Python, 64 signed bits once compiled
 
@@ -27,7 +27,7 @@ _POLYNOMIAL = 0x82F63B78
 
 
 def _tables() -> NDArray[np.uint64]:
-    """Table k gives what a byte does to the sum k bytes later."""
+    """Table k has the effect of a byte on the checksum k bytes later."""
     tables = np.zeros((8, 256), np.uint64)
     for byte in range(256):
         crc = byte
@@ -90,7 +90,7 @@ def _round(v0: Any, v1: Any, v2: Any, v3: Any) -> tuple[Any, Any, Any, Any]:
 
 @inlined
 def _word(data: NDArray[np.uint8], at: Any, size: Any) -> Any:
-    """Up to eight bytes, the least significant first."""
+    """Up to eight bytes as a little-endian number."""
     number = U(0)
     for i in range(size):
         number |= U(data[at + U(i)]) << U(8 * i)

@@ -1,9 +1,10 @@
-"""Shell: records to columns and back, at memory speed, by loops that numba compiles.
+"""Shell: converts records to columns and back, with loops that numba compiles.
 
-- Compiled code is kept in a folder, since compiling takes seconds and loading it a tenth of one; numba's own choice of
-  folder fails where neither the source tree nor the home is writable (`kafka_ds.records.code_folder`).
-- Each loop has one declared signature. Another kind of array would compile it again, so inputs go through `read_only`.
-- numba is imported with this module: brokers do not import it, workers and executors do.
+- Compiled code is cached: compiling takes seconds, loading a tenth of a second. numba's own cache folder does not work
+  if neither the source tree nor the home is writable (`kafka_ds.records.code_folder`).
+- Each loop has one declared signature. For another kind of array numba would compile again, so inputs go through
+  `read_only`.
+- This module imports numba; workers and executors import it, brokers do not.
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ __all__ = [
 LOGGER = logging.getLogger(__name__)
 EVERYTHING = decoder.WANT_KEY | decoder.WANT_VALUE | decoder.WANT_HEADERS
 
-# What one call of the decoding loop takes as a rule. Its buffers are kept for the next call: fresh
-# memory costs more than the loop does. (`pop` and `append` are atomic, threads do not share any.)
+# The usual limits of one call of `decode`. Its buffers are reused: fresh memory costs more than the loop. (`pop` and
+# `append` are atomic, so threads do not share a buffer.)
 ROWS_PER_CALL = 100_000
 BYTES_PER_CALL = 8 << 20
 _idle_buffers: list[decoder.Buffers] = []
 
-# How many batches one call of the scanning loop describes (8 MiB of numbers, touched as needed).
+# The most batches of one call of the scan loop (8 MiB of numbers, of which unused pages take no memory).
 SCAN_ROWS = 1 << 16
 
 
-# Numba's own annotations lack both.
+# numba's annotations lack both.
 _config: Any = numba.config
 _typeof: Any = numba.typeof
 
@@ -63,7 +64,7 @@ class _Loops(NamedTuple):
 
 
 def warm_up() -> None:
-    """Compile both directions, or load what was compiled before."""
+    """Compile the loops, or load them from the cache."""
     _loops()
 
 
@@ -76,7 +77,7 @@ def _loops() -> _Loops:
     columns = encoder.Columns(longs, longs, ints, ints, NO_BINARY, NO_BINARY, NO_HEADERS)
     with cache_folder() as folder:
         if folder is not None and not glob(os.path.join(escape(folder), "*", "decoder.*")):
-            LOGGER.info("compiling loops into %s, once: up to half a minute", folder)
+            LOGGER.info("Compiling loops into %s, once: this takes up to half a minute", folder)
         return _Loops(
             scan=compiled(folder, decoder.scan, (data, 0, no_rows)),
             decode=compiled(
@@ -89,16 +90,16 @@ def _loops() -> _Loops:
 
 
 def compiled(folder: str | None, function: Callable[..., Any], example: tuple[Any, ...]) -> Any:
-    """The loop, compiled for arguments like these, or loaded from the folder."""
+    """The loop, compiled for the types of the example's arguments, or loaded from the folder."""
     signature = tuple(_typeof(argument) for argument in example)
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
     if folder is not None:
-        # The folder is looked up when the decorator runs; other users of numba keep theirs.
+        # The decorator reads this setting; other users of numba keep theirs.
         previous, _config.CACHE_DIR = _config.CACHE_DIR, folder
         try:
             return numba.njit(signature, cache=True, **options)(function)
         except (OSError, RuntimeError, EOFError, ValueError, ImportError, AttributeError):
-            # A folder that broke, or code in it that cannot be loaded: do without.
+            # The cache folder or its content is not usable: compile without it.
             pass
         finally:
             _config.CACHE_DIR = previous
@@ -109,10 +110,10 @@ def compiled(folder: str | None, function: Callable[..., Any], example: tuple[An
 
 
 def new_buffers(row_count: int, payload_bytes: int) -> decoder.Buffers:
-    """Output for so many records in so many bytes.
+    """Output buffers for so many records in so many bytes.
 
-    Each buffer is as large as the worst case asks; what is not written is never touched, and so
-    takes no memory. That saves a first pass over the records, which is half of the time.
+    Each has the size of the worst case; pages that are not written take no memory. This saves a first pass over the
+    records, which would take half of the time.
     """
     header_count = payload_bytes // 2 + 1
     return decoder.Buffers(
@@ -139,7 +140,7 @@ def new_buffers(row_count: int, payload_bytes: int) -> decoder.Buffers:
 
 
 def trimmed(out: decoder.Buffers, wanted: int) -> decoder.Buffers:
-    """What was written, in memory of its own: the buffers are free for the next call."""
+    """A copy of what was written, so that the buffers can be reused."""
     counters = out.counters
     rows, headers, raw_rows = (
         int(counters[index]) for index in (decoder.ROWS, decoder.HEADERS, decoder.RAW_ROWS)
@@ -155,7 +156,7 @@ def trimmed(out: decoder.Buffers, wanted: int) -> decoder.Buffers:
         key_data=out.key_data[: counters[decoder.KEY_BYTES]].copy(),
         key_valid=out.key_valid[: rows if counters[decoder.KEY_NULLS] else 0].copy(),
         value_offsets=out.value_offsets[: values + 1].copy(),
-        # Values are most of the payload as a rule: then their buffer is theirs to keep.
+        # Values are usually most of the payload: then the result keeps their buffer, which is new for each call.
         value_data=value_data if 2 * value_bytes > len(out.value_data) else value_data.copy(),
         value_valid=out.value_valid[: rows if counters[decoder.VALUE_NULLS] else 0].copy(),
         header_offsets=out.header_offsets[: rows + 1 if headers else 0].copy(),
@@ -182,7 +183,7 @@ def _offsets(count: int) -> NDArray[np.int32]:
 
 
 def scan(data: NDArray[np.uint8]) -> tuple[NDArray[np.int64], int, int]:
-    """A row of `decoder.BATCH_FIELDS` for each batch, where that ended, and why."""
+    """A row of `decoder.BATCH_FIELDS` for each batch, the position where the scan stopped, and why."""
     loops = _loops()
     parts: list[NDArray[np.int64]] = []
     position, reason = 0, decoder.OUTPUT_FULL
@@ -197,10 +198,10 @@ def scan(data: NDArray[np.uint8]) -> tuple[NDArray[np.int64], int, int]:
 def decode(
     sources: Sequence[tuple[NDArray[np.uint8], NDArray[np.int64]]], *, wanted: int = EVERYTHING
 ) -> tuple[decoder.Buffers, NDArray[np.bool_]]:
-    """The records of all batches in columns, and which of the batches were decoded.
+    """The records of all batches as columns, and which batches were decoded.
 
-    A source is a buffer and the rows of its batches, whose START and END lie in that buffer and
-    whose record count is no more than their bytes can hold.
+    A source is a buffer and the rows of its batches. Their START and END must be in the buffer, and their record counts
+    must not exceed what their bytes can hold.
     """
     loops = _loops()
     row_count = sum(int(rows[:, decoder.RECORD_COUNT].sum()) for _, rows in sources)
@@ -233,9 +234,9 @@ def encode(
     bytes_max: int,
     scratch: Scratch | None = None,
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """All rows as batches with room for their headers, and a row of numbers for each batch.
+    """All rows as batches with room for their headers, and a row of `encoder.BATCH_FIELDS` for each.
 
-    They lie in memory of their own, or behind what the scratch holds already.
+    They are in new memory, or in the unused part of `scratch`.
     """
     loops = _loops()
     row_count = len(columns.offset)
@@ -249,9 +250,9 @@ def encode(
 
 
 class Scratch:
-    """Memory that one call of the encoding loop after the other writes to: fresh memory costs more than the loop does.
+    """Memory that successive calls of `encode` write to: fresh memory costs more than the loop.
 
-    A user that clears it (`clear`) needs nothing any more of what was written to it.
+    `clear` invalidates what was written.
     """
 
     def __init__(self) -> None:
@@ -261,19 +262,19 @@ class Scratch:
     def room(self, size_bytes: int) -> NDArray[np.uint8]:
         """So many unused bytes."""
         if len(self._data) - self.used < size_bytes:
-            # What was written before stays where it is, so views of it stay valid.
+            # Views of the former memory stay valid.
             self._data, self.used = np.empty(size_bytes, np.uint8), 0
         return self._data[self.used : self.used + size_bytes]
 
     def clear(self, kept_bytes: int) -> None:
-        """Start over; more than so many bytes are not kept."""
+        """Start over; memory of more than so many bytes is released."""
         self.used = 0
         if len(self._data) > kept_bytes:
             self._data = np.empty(0, np.uint8)
 
 
 def encode_room(columns: encoder.Columns) -> int:
-    """Bytes that these rows take at most."""
+    """The most bytes that these rows need."""
     row_count = len(columns.offset)
     headers = columns.headers
     header_count = len(headers.keys.offsets)

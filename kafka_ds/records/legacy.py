@@ -1,10 +1,10 @@
-"""Pure: message sets of magic 0 and 1, as Kafka wrote them before 0.11, as record batches of magic 2 (KIP-724).
+"""Pure: converts message sets of magic 0 and 1 (Kafka before 0.11) to record batches of magic 2 (KIP-724).
 
-- A message has a CRC-32 of its own. A compressed one holds a message set, whose offsets are absolute with magic 0 and
-  relative with magic 1 (KIP-31); a LogAppendTime of the wrapper is that of all inside (KIP-32).
-- Magic 0 has no timestamps: its records get -1 and CreateTime, as by Kafka's own conversion.
-- A wrapper becomes one batch of the same codec; plain messages that follow each other share a batch.
-- Clients wrote a wrong checksum into the headers of LZ4 frames as long as magic was 0 (KAFKA-3160).
+- A message has a CRC-32. A compressed message contains a message set, whose offsets are absolute with magic 0 and
+  relative with magic 1 (KIP-31); its LogAppendTime is that of all messages in it (KIP-32).
+- Magic 0 has no timestamps: its records get -1 and CreateTime, as in Kafka's conversion.
+- A compressed message becomes a batch of the same codec; consecutive uncompressed messages share a batch.
+- With magic 0, clients wrote a wrong checksum into the headers of LZ4 frames (KAFKA-3160).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MAGICS = (0, 1)
 CODECS = (Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
 # Compressed messages may be compressed again; no producer is known to have done so more than once.
 NESTING_MAX = 4
-# How much of plain messages goes into one batch, and how far apart their offsets may be.
+# The most bytes of uncompressed messages in a batch, and the greatest difference of their offsets.
 GROUP_BYTES_MAX = 64 << 10
 OFFSET_DELTA_MAX = 2**31 - 1
 
@@ -52,7 +52,7 @@ _SIZE_MIN = (14, 22)  # by magic: checksum, magic, attributes, (timestamp,) key 
 
 
 class Message(NamedTuple):
-    """One entry of a message set. `value` of a compressed one is a message set; key and value are parts of the set."""
+    """An entry of a message set; the value of a compressed one is a message set. Key and value are views of the data."""
 
     offset: int
     magic: int
@@ -63,7 +63,7 @@ class Message(NamedTuple):
 
     @property
     def codec(self) -> int:
-        """The number of the codec; these formats have no codecs from 4 on."""
+        """The codec's number; these formats have none above 3."""
         return self.attributes & CODEC_MASK
 
     @property
@@ -73,13 +73,13 @@ class Message(NamedTuple):
 
 
 def entry_bytes(data: Buffer, position: int) -> int:
-    """What the message or batch takes that begins there, by its own word; at least 12 bytes must be there."""
+    """The size of the message or batch at this position, by its size field; at least 12 bytes must be there."""
     size: int = _SIZE.unpack_from(data, position + 8)[0]
     return size + LOG_OVERHEAD_BYTES
 
 
 def is_message(data: Buffer, position: int = 0) -> bool:
-    """Whether a whole message of these formats begins there: one that its checksum vouches for."""
+    """Whether a whole message of these formats, with a valid checksum, begins at this position."""
     try:
         read_message(memoryview(data), position)
     except CorruptRecord:
@@ -88,12 +88,12 @@ def is_message(data: Buffer, position: int = 0) -> bool:
 
 
 def read_message(data: memoryview, position: int) -> tuple[Message, int]:
-    """The message that begins there, and where it ends; raises CorruptRecord."""
+    """The message at this position, and the position after it; raises CorruptRecord."""
     if len(data) - position < HEAD_BYTES:
         raise CorruptRecord("a message is truncated")
     offset, size, checksum, magic, attributes = _HEAD.unpack_from(data, position)
     if magic not in MAGICS or size < _SIZE_MIN[magic] or offset < 0:
-        raise CorruptRecord(f"no message of format 0 or 1: magic {magic}, {size} bytes")
+        raise CorruptRecord(f"not a message of magic 0 or 1: magic {magic}, {size} bytes")
     end = position + LOG_OVERHEAD_BYTES + size
     if end > len(data):
         raise CorruptRecord("a message is truncated")
@@ -116,33 +116,32 @@ def _field(data: memoryview, position: int, end: int) -> tuple[memoryview | None
     if size == -1:
         return None, position
     if not 0 <= size <= end - position:
-        raise CorruptRecord(f"a field of {size} bytes in a message that has no room for it")
+        raise CorruptRecord(f"a field of {size} bytes in a message of fewer bytes")
     return data[position : position + size], position + size
 
 
-# -- what is inside of a compressed message -------------------------------------------------------
+# -- compressed messages --------------------------------------------------------------------------
 
 
 def unwrap(message: Message, *, limit_bytes: int | None = None) -> list[Record]:
-    """The records of a compressed message, offsets absolute; raises CorruptRecord for whatever breaks a rule.
+    """The records of a compressed message, with absolute offsets; raises CorruptRecord.
 
-    `limit_bytes`: what all that is compressed in it may come to.
+    `limit_bytes`: the most bytes that all its levels may decompress to.
     """
     size = len(message.value or b"")
-    return _Unwrapping(
-        decompressed_bytes_max(size) if limit_bytes is None else limit_bytes
-    ).records(message, NESTING_MAX)
+    limit = decompressed_bytes_max(size) if limit_bytes is None else limit_bytes
+    return _MessageReader(limit).records(message, NESTING_MAX)
 
 
-class _Unwrapping:
-    """One outer message's bytes on their way out; `room` is what may still come."""
+class _MessageReader:
+    """Reads nested messages, up to a number of decompressed bytes."""
 
-    def __init__(self, room: int) -> None:
-        self._room = room
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_left = bytes_max
 
     def records(self, outer: Message, nesting: int) -> list[Record]:
         if not nesting:
-            raise CorruptRecord("a message is compressed too often")
+            raise CorruptRecord("compressed messages are nested too deeply")
         found: list[Record] = []
         for inner in self._messages(outer):
             if inner.codec:
@@ -150,36 +149,36 @@ class _Unwrapping:
             else:
                 found.append(_record(inner))
         if any(b.offset <= a.offset for a, b in zip(found, found[1:], strict=False)):
-            raise CorruptRecord("offsets inside of a compressed message do not ascend")
+            raise CorruptRecord("offsets in a compressed message do not ascend")
         if outer.has_append_time:
             return [record._replace(timestamp=outer.timestamp) for record in found]
         return found
 
     def _messages(self, outer: Message) -> list[Message]:
-        """What is right below, offsets made absolute."""
+        """The messages of the next level, with absolute offsets."""
         messages = list(_whole_messages(self._payload(outer)))
         if not messages:
             raise CorruptRecord("a compressed message is empty")
         if any(inner.magic != outer.magic for inner in messages):
-            raise CorruptRecord("a message has another format than the one around it")
-        # An outer offset of 0 does not count (librdkafka once wrote that, whatever was inside).
+            raise CorruptRecord("a message has another magic than the one that contains it")
+        # An outer offset of 0 is ignored: old librdkafka always wrote it.
         if outer.magic == 0 or outer.offset == 0:
             return messages
         base = outer.offset - messages[-1].offset
         if base < 0:
-            raise CorruptRecord("the last offset inside of a compressed message is beyond its own")
+            raise CorruptRecord("the last offset in a compressed message is beyond its own")
         return [inner._replace(offset=base + inner.offset) for inner in messages]
 
     def _payload(self, outer: Message) -> memoryview:
         if outer.value is None or outer.codec not in CODECS:
-            raise CorruptRecord(f"a message with codec {outer.codec} and no value to unpack")
+            raise CorruptRecord(f"a compressed message with codec {outer.codec} or without a value")
         payload = decompress(
             outer.codec,
             outer.value,
-            limit_bytes=self._room,
+            limit_bytes=self._bytes_left,
             lz4_header_is_checked=outer.magic > 0,
         )
-        self._room -= len(payload)
+        self._bytes_left -= len(payload)
         return memoryview(payload)
 
 
@@ -207,23 +206,23 @@ def _record(message: Message) -> Record:
 
 
 class Upconverter:
-    """Takes the entries of a log in their order, whatever their magic, and gives record batches."""
+    """Converts the entries of a log, of any magic and in their order, to record batches."""
 
     def __init__(self, *, next_offset: int, leader_epoch: int) -> None:
-        """`next_offset`: no entry may lie below. `leader_epoch` is that of messages; later batches raise it."""
+        """`next_offset`: the lowest valid offset. `leader_epoch`: of messages; batches raise it."""
         self.next_offset = next_offset
         self.leader_epoch = leader_epoch
         self.messages = 0
-        # Why no more is taken: what stands at the place up to which data was consumed.
+        # Why the entry after the consumed data cannot be converted.
         self.damage: str | None = None
         self._waiting: list[Record] = []
         self._waiting_bytes = 0
         self._append_time = False
 
     def feed(self, data: memoryview) -> tuple[list[bytes], int]:
-        """Take the whole entries at the beginning of `data`: the batches that are ready, and how much was taken.
+        """Convert the whole entries of `data`: the batches that are complete, and the number of bytes consumed.
 
-        Once `damage` is set nothing more is taken.
+        It stops at a corrupt entry, for good, and sets `damage`.
         """
         ready: list[bytes] = []
         position = 0
@@ -243,7 +242,7 @@ class Upconverter:
         return ready, position
 
     def finish(self) -> list[bytes]:
-        """The last batch, if messages wait for one."""
+        """The batch of the last messages, if there are any."""
         if not self._waiting:
             return []
         kind = TimestampType.LOG_APPEND_TIME if self._append_time else TimestampType.CREATE_TIME
@@ -265,7 +264,7 @@ class Upconverter:
             return self._add_record(_record(message), message.has_append_time)
         records = unwrap(message)
         if records[-1].offset - records[0].offset > OFFSET_DELTA_MAX:
-            raise CorruptRecord("offsets inside of a compressed message are too far apart")
+            raise CorruptRecord("offsets in a compressed message are too far apart")
         self._advance(records[0].offset, records[-1].offset)
         self.messages += len(records)
         kind = (
@@ -288,7 +287,7 @@ class Upconverter:
         return ready
 
     def _joins(self, record: Record, append_time: bool) -> bool:
-        """Whether it may be in a batch with those that wait: all of a batch have one LogAppendTime."""
+        """Whether it may be in the batch of the waiting records: all records of a batch have the same LogAppendTime."""
         if not self._waiting:
             return True
         first = self._waiting[0]
@@ -300,5 +299,5 @@ class Upconverter:
 
     def _advance(self, first: int, last: int) -> None:
         if first < self.next_offset:
-            raise CorruptRecord(f"offset {first} where {self.next_offset} is due")
+            raise CorruptRecord(f"offset {first} is below the expected offset {self.next_offset}")
         self.next_offset = last + 1

@@ -1,10 +1,10 @@
 """Shell: `kafka_ds.records.validation_loop` as machine code, for a process without numba (which costs 100 MiB and 1 s).
 
 - In plain Python the loop takes 26 s of CPU a GB of 100-byte records instead of 0.2.
-- What numba makes of the loop is four KiB that call nothing and point nowhere. Another process makes it, compares it
-  with the loop in Python and keeps it, for the plainest processor of its kind; the file's name says what it is made of.
+- numba compiles the loop to 4 KiB without calls or relocations, for the baseline of the architecture. Another process
+  does that, tests the code against the loop in Python, and saves it; the file's name has a hash of the sources.
 - A file is executed only if no other user may write to it or its folder, and its checksum is right.
-- Linux on x86-64 and arm64 have such code; elsewhere, and until it is made, the loop runs in Python.
+- This works on Linux with x86-64 or arm64. Elsewhere, and until the code is there, the loop runs in Python.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from kafka_ds.records import validation, validation_loop
 from kafka_ds.records.batch import HEADER_BYTES, NO_TIMESTAMP, Record, build_batch, read_header
 from kafka_ds.records.code_folder import cache_folder, private_folders
 
-__all__ = ["build", "build_beside", "load", "prove"]
+__all__ = ["build", "build_in_background", "load", "self_test"]
 
 MACHINES = ("x86_64", "aarch64")
 _BUILD_SECONDS_MAX = 300
 _DIGEST_BYTES = 32
-# Where numba's convention wants a result and an exception to be written: at the state's end.
+# numba's calling convention writes the result and an exception to memory: here, at the end of the state.
 RESULT, EXCEPTION = -2, -1
 _Number: Final = ctypes.c_int64
 _SMALLEST_STATE: Final = _Number * (validation_loop.STATE_NUMBERS + 2)
-# Zeros up to COUNT, then what is given, in this order, and room for those two. (Number by number: a microsecond more.)
+# Zeros up to COUNT, then the given numbers, then room for those two. (Setting them one by one takes a microsecond more.)
 _GIVEN: Final = struct.Struct(
     f"={8 * validation_loop.COUNT}x{validation_loop.STATE_NUMBERS - validation_loop.COUNT}q16x"
 )
@@ -47,7 +47,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 def load() -> bool:
-    """Load the code for this version, and have records validated by it; whether they are."""
+    """Load the saved code of this version and validate records with it; False if there is none."""
     if not validation.is_fast() and _is_possible():
         for folder in private_folders():
             with contextlib.suppress(OSError, ValueError):
@@ -56,14 +56,14 @@ def load() -> bool:
     return validation.is_fast()
 
 
-def build_beside() -> threading.Thread | None:
-    """Have another process make the code, unless it exists, and load it then; returns the thread that waits for it."""
+def build_in_background() -> threading.Thread | None:
+    """Compile the code in another process, unless it exists, and load it; returns the thread that waits for that."""
     if load() or not _is_possible():
         return None
 
     def work() -> None:
         command = (sys.executable, "-m", "kafka_ds.records.machine_code")
-        # Python imports from its working folder first, and the broker's may be writable by others.
+        # Python imports from its working directory first, and other users may be able to write to the broker's.
         root = Path(__file__).resolve().parents[2]
         try:
             subprocess.run(
@@ -71,7 +71,7 @@ def build_beside() -> threading.Thread | None:
             )
         except (OSError, subprocess.SubprocessError) as error:
             _LOGGER.warning(
-                "validating records without machine code, which is slower: %s",
+                "Cannot compile the validation of records, which is slower in Python: %s",
                 error,
             )
         load()
@@ -82,16 +82,16 @@ def build_beside() -> threading.Thread | None:
 
 
 def build() -> bool:
-    """Make the code (some seconds), unless it exists; whether it does now.
+    """Compile, test and save the code (some seconds), unless it exists; False if that is not possible.
 
-    It may end this process, if this processor does something else than LLVM thinks.
+    The test crashes this process if the code does not run on this processor.
     """
     if not load() and _is_possible():
         with cache_folder() as folder:
-            if folder is not None and not load():  # Another process may have made it meanwhile.
+            if folder is not None and not load():  # Another process may have compiled it meanwhile.
                 code = _compiled()
-                prove(_Code(code))
-                _keep(Path(folder), code)
+                self_test(_Code(code))
+                _save(Path(folder), code)
     return load()
 
 
@@ -102,13 +102,13 @@ def _is_possible() -> bool:
 def file_name() -> str:
     sources = (validation_loop.__file__, __file__)
     digest = hashlib.sha256(b"".join(Path(source).read_bytes() for source in sources))
-    return f"walk-{platform.machine()}-{digest.hexdigest()[:16]}.code"
+    return f"validation-{platform.machine()}-{digest.hexdigest()[:16]}.code"
 
 
-# -- keeping ------------------------------------------------------------------------------------
+# -- files --------------------------------------------------------------------------------------
 
 
-def _keep(folder: Path, code: bytes) -> None:
+def _save(folder: Path, code: bytes) -> None:
     place = folder / file_name()
     unfinished = place.with_suffix(f".{os.getpid()}")
     unfinished.touch(mode=0o600)
@@ -120,19 +120,19 @@ def _read(place: Path) -> bytes:
     with place.open("rb") as file:
         status = os.fstat(file.fileno())
         if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise ValueError("a file of code that others may write")
+            raise ValueError("other users may write to the file")
         return file.read()
 
 
 def _checked(content: bytes) -> bytes:
     code = content[_DIGEST_BYTES:]
     if not code or hashlib.sha256(code).digest() != content[:_DIGEST_BYTES]:
-        raise ValueError("a file of code that is damaged")
+        raise ValueError("the file's checksum is wrong")
     return code
 
 
 class _Code:
-    """Code in memory of its own, which is written first and can only be executed then."""
+    """Executable memory with the code; it is no longer writable then."""
 
     def __init__(self, code: bytes) -> None:
         self._memory = mmap.mmap(
@@ -147,32 +147,32 @@ class _Code:
         protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
         if protect(address, len(code), mmap.PROT_READ | mmap.PROT_EXEC):
             raise OSError(ctypes.get_errno(), "memory cannot be made executable")
-        # It takes less time than to let go of the interpreter and get it back.
-        self._walk = ctypes.PYFUNCTYPE(
+        # PYFUNCTYPE keeps the GIL: the code takes less time than releasing and acquiring it.
+        self._validate = ctypes.PYFUNCTYPE(
             ctypes.c_int32,
             *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),
             *(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p),
         )(address)
 
-    def begin(self, count: int, base_time: int, demands: validation.Demands, room: int) -> Any:
-        given = _GIVEN.pack(count, base_time, NO_TIMESTAMP, *demands, room)
+    def begin(self, count: int, base_time: int, rules: validation.RecordRules, room: int) -> Any:
+        given = _GIVEN.pack(count, base_time, NO_TIMESTAMP, *rules, room)
         if not room:
             return _SMALLEST_STATE.from_buffer_copy(given)
         kind = _Number * (validation_loop.STATE_NUMBERS + 2 * room + 2)
         return kind.from_buffer_copy(given + bytes(16 * room))
 
-    def walk(self, data: memoryview | bytes, state: Any, *, is_last: bool) -> int:
+    def validate(self, data: memoryview | bytes, state: Any, *, is_last: bool) -> int:
         place = ctypes.addressof(state)
         end = place + 8 * len(state)
         result, exception = end + 8 * RESULT, end + 8 * EXCEPTION
-        status = self._walk(result, exception, _address(data), 0, len(data), is_last, place)
+        status = self._validate(result, exception, _address(data), 0, len(data), is_last, place)
         assert status == 0, "the loop raises nothing, and would leave an old result"
-        wrong: int = state[RESULT]
-        return wrong
+        error: int = state[RESULT]
+        return error
 
 
 def _address(data: memoryview | bytes) -> int | bytes:
-    """Where the bytes lie; a copy of a view that may not be written, as ctypes has no other way."""
+    """The address of the bytes; a read-only view is copied, because ctypes cannot give its address."""
     if isinstance(data, bytes):
         return data
     if data.readonly or not data:
@@ -180,89 +180,87 @@ def _address(data: memoryview | bytes) -> int | bytes:
     return ctypes.addressof(ctypes.c_char.from_buffer(data))
 
 
-# -- proving ------------------------------------------------------------------------------------
+# -- self-test ----------------------------------------------------------------------------------
 
-_PROVED_BYTES = (0x00, 0x01, 0x02, 0x0B, 0x7F, 0x80, 0xFF)
-_PROVED_TIME_MS = 1_700_000_000_000
+_TEST_BYTES = (0x00, 0x01, 0x02, 0x0B, 0x7F, 0x80, 0xFF)
+_TEST_TIME_MS = 1_700_000_000_000
 
 
-def prove(walker: validation.Walker) -> None:
-    """Walk over good and bad records, whole and in pieces; AssertionError where the loop as written finds otherwise."""
+def self_test(validator: validation.Validator) -> None:
+    """Validate good and bad records, whole and in pieces; AssertionError if a result differs from the Python loop's."""
     records = [
-        Record(0, _PROVED_TIME_MS, None, None),
-        Record(1, _PROVED_TIME_MS + 7, b"key", bytes(150), ((b"of a header", b"1"), (b"", None))),
+        Record(0, _TEST_TIME_MS, None, None),
+        Record(1, _TEST_TIME_MS + 7, b"key", bytes(150), ((b"of a header", b"1"), (b"", None))),
         Record(2, NO_TIMESTAMP, b"", b"value"),
-        Record(3, _PROVED_TIME_MS + 3, None, b""),
+        Record(3, _TEST_TIME_MS + 3, None, b""),
     ]
     batch = build_batch(records)
     header, whole = read_header(batch), batch[HEADER_BYTES:]
-    as_written = validation.AsWritten()
-    for sent, cut, demands in _cases(whole):
+    by_python = validation.PythonValidator()
+    for sent, cut, rules in _cases(whole):
         found, expected = (
-            _steps(
-                each, each.begin(header.record_count, header.base_timestamp, *demands), sent, cut
-            )
-            for each in (walker, as_written)
+            _steps(each, each.begin(header.record_count, header.base_timestamp, *rules), sent, cut)
+            for each in (validator, by_python)
         )
         assert found == expected, f"{sent.hex()}, cut at {cut}: {found} instead of {expected}"
 
 
-def _cases(whole: bytes) -> Iterator[tuple[bytes, int, tuple[validation.Demands, int]]]:
-    """Records, their pieces, and what is demanded of them."""
-    anything = (validation.ANYTHING, 0)
-    demanding = (validation.Demands(True, _PROVED_TIME_MS, _PROVED_TIME_MS + 3), 2)
+def _cases(whole: bytes) -> Iterator[tuple[bytes, int, tuple[validation.RecordRules, int]]]:
+    """Records, where to cut them, and the rules with the room for refused ones."""
+    no_rules = (validation.NO_RULES, 0)
+    strict = (validation.RecordRules(True, _TEST_TIME_MS, _TEST_TIME_MS + 3), 2)
     for cut in range(len(whole) + 1):
-        yield from ((whole, cut, demands) for demands in (anything, demanding))
+        yield from ((whole, cut, rules) for rules in (no_rules, strict))
     for cut in (0, len(whole) // 2):
-        yield from ((whole, cut, demands) for demands in _demands())
-    yield from ((whole[:end], end // 2, anything) for end in range(len(whole)))
+        yield from ((whole, cut, rules) for rules in _rule_cases())
+    yield from ((whole[:end], end // 2, no_rules) for end in range(len(whole)))
     for at in range(len(whole)):
-        for byte in _PROVED_BYTES:
+        for byte in _TEST_BYTES:
             sent = whole[:at] + bytes((byte,)) + whole[at + 1 :]
-            yield from ((sent, cut, anything) for cut in (0, at, at // 2))
-    yield whole + b"\x00", 0, anything
+            yield from ((sent, cut, no_rules) for cut in (0, at, at // 2))
+    yield whole + b"\x00", 0, no_rules
     # A length in five bytes and in six; a time in ten, which wraps, and in eleven.
     for more in (3, 4):
-        yield b"\x8c" + b"\x80" * more + b"\x00" + whole[1:], 0, anything
+        yield b"\x8c" + b"\x80" * more + b"\x00" + whole[1:], 0, no_rules
     for time in (b"\xfe" + b"\xff" * 8 + b"\x01", b"\x80" * 10 + b"\x00"):
         body = b"\x00" + time + b"\x00\x01\x01\x00"
-        yield bytes((2 * len(body),)) + body + whole, 0, anything
+        yield bytes((2 * len(body),)) + body + whole, 0, no_rules
 
 
-def _demands() -> Iterator[tuple[validation.Demands, int]]:
-    """With each reason to refuse a record, alone and with others, and with room for all and for less."""
-    limits = (validation.LONG_MIN, *(_PROVED_TIME_MS + more for more in (-1, 0, 1, 7, 8)), 1 << 62)
+def _rule_cases() -> Iterator[tuple[validation.RecordRules, int]]:
+    """Each reason to refuse a record, alone and with others, with room for all refused records or for fewer."""
+    limits = (validation.LONG_MIN, *(_TEST_TIME_MS + more for more in (-1, 0, 1, 7, 8)), 1 << 62)
     for needs_keys in (False, True):
         for earliest, latest in itertools.combinations_with_replacement(limits, 2):
-            yield validation.Demands(needs_keys, earliest, latest), (earliest + latest) % 5
+            yield validation.RecordRules(needs_keys, earliest, latest), (earliest + latest) % 5
 
 
-def _steps(walker: validation.Walker, state: Any, sent: bytes, cut: int) -> list[list[int]]:
+def _steps(validator: validation.Validator, state: Any, sent: bytes, cut: int) -> list[list[int]]:
     """The result and state of a validation after each of two pieces."""
     steps: list[list[int]] = []
     for piece, is_last in ((sent[:cut], False), (sent[cut:], True)):
         data = (sent[steps[0][1 + validation_loop.STOPPED] : cut] if steps else b"") + piece
-        wrong = walker.walk(memoryview(bytearray(data)), state, is_last=is_last)
+        error = validator.validate(memoryview(bytearray(data)), state, is_last=is_last)
         steps.append(
-            [wrong, *state[: validation_loop.STATE_NUMBERS + 2 * state[validation_loop.ROOM]]]
+            [error, *state[: validation_loop.STATE_NUMBERS + 2 * state[validation_loop.ROOM]]]
         )
-        if wrong != validation_loop.FINE:
+        if error != validation_loop.VALID:
             break
     return steps
 
 
-# -- making -------------------------------------------------------------------------------------
+# -- compilation --------------------------------------------------------------------------------
 
 
 def _compiled() -> bytes:
-    """The loop's instructions; AssertionError if they need anything else."""
+    """The loop's instructions; AssertionError if they need data or relocations."""
     import llvmlite.binding
 
     llvm: Any = llvmlite.binding
 
-    module = llvm.parse_assembly(_numbas())
+    module = llvm.parse_assembly(_llvm_ir())
     for each in (*module.functions, *module.global_variables):
-        # numba adds ways to call the loop from Python and from C.
+        # Drop numba's wrappers for calls from Python and C.
         if not each.is_declaration and not each.name.startswith("_ZN8kafka_ds"):
             each.linkage = "internal"
     target = llvm.Target.from_triple(llvm.get_process_triple())
@@ -282,20 +280,20 @@ def _compiled() -> bytes:
     return bytes(sections[".text"])
 
 
-def _numbas() -> str:
-    """The loop as numba gives it to LLVM."""
+def _llvm_ir() -> str:
+    """numba's LLVM IR of the loop."""
     import numba
     from numba import extending
 
-    known: Any = numba  # Its own annotations lack some.
+    known: Any = numba  # numba's annotations are incomplete.
     options: dict[str, Any] = {"_nrt": False, "forceinline": True}
 
     for part in (
         validation_loop.varint,
         validation_loop.varlong,
-        validation_loop.behind,
-        validation_loop.misfit,
-        validation_loop.judge,
+        validation_loop.skip_field,
+        validation_loop.field_error,
+        validation_loop.check_rules,
         validation_loop.whole_record,
         validation_loop.whole_records,
         validation_loop.part_of_record,
@@ -306,7 +304,9 @@ def _numbas() -> str:
     instead(validation_loop.wrapped, jit_options=options)(lambda number: lambda number: number)
     long, longs = known.types.int64, known.types.CPointer(known.types.int64)
     signature = long(known.types.CPointer(known.types.int8), long, long, long, longs)
-    loop = known.njit(signature, nogil=True, error_model="numpy", _nrt=False)(validation_loop.walk)
+    loop = known.njit(signature, nogil=True, error_model="numpy", _nrt=False)(
+        validation_loop.validate
+    )
     text: str = loop.inspect_llvm(loop.signatures[0])
     return text
 

@@ -17,7 +17,7 @@ _MARKER_VALUE = struct.Struct(">hi")
 
 
 class Marker(NamedTuple):
-    """The content of a control batch about its producer's transaction."""
+    """The content of an end-of-transaction marker."""
 
     aborted: bool
     coordinator_epoch: int
@@ -30,7 +30,7 @@ def read_marker(batch: bytes | memoryview, header: BatchHeader) -> Marker:
         raise CorruptRecord("a control batch without a record")
     kind = control_type(records[0])
     if kind not in (ControlType.ABORT, ControlType.COMMIT):
-        raise CorruptRecord(f"control type {kind}")
+        raise CorruptRecord(f"unexpected control type {kind}")
     value = records[0].value
     if value is None or len(value) < _MARKER_VALUE.size:
         raise CorruptRecord("a marker without its coordinator epoch")

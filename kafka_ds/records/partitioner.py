@@ -1,10 +1,9 @@
-"""Pure: which partition each row goes to, as the Java client chooses it; loops that numba compiles.
+"""Pure: assigns rows to partitions as the Java client does; loops that numba compiles.
 
-- A partition that a row names wins. Else a key decides, by murmur2 with Java's seed (what all of Kafka's clients agree
-  on, so that a key stays in its partition whoever writes it). Else the partition is sticky: rows stay with one until it
-  has a batch's bytes, and go on to the next (KIP-480, KIP-794).
-- Numbers are of 64 bits here and of 32 in Java: they are cut after each step that can grow.
-- `order` lists rows by partition and leaves the rows of one partition in their order.
+- A row's own partition wins. Otherwise its key decides, by murmur2 with Java's seed, as in Kafka's other clients.
+  Without a key the partition is sticky: it changes when it has a batch's bytes (KIP-480, KIP-794).
+- Java's integers have 32 bits. These have 64, so they are masked after each step that can overflow 32 bits.
+- `order` sorts rows by partition, and is stable.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ called = register_jitable(_nrt=False)
 Int = Any  # an int in Python, 64 signed bits once compiled
 
 NO_PARTITION = -1
-# What is kept from one call to the next: the sticky partition, and the bytes that went to it.
+# The state between calls: the sticky partition, and the bytes that were assigned to it.
 STICKY, STICKY_BYTES = range(2)
 STICKY_FIELDS = 2
-# What a record takes beside key and value, about: a batch's size is a target.
+# About what a record needs apart from key and value: a batch's size is only a target.
 ROW_OVERHEAD_BYTES = 16
 
 _MASK = 0xFFFF_FFFF
@@ -62,7 +61,7 @@ def murmur2(data: NDArray[np.uint8], start: Int, length: Int) -> Int:
 
 @called
 def _length(column: BinaryColumn, row: Int) -> Int:
-    """-1 where it is null."""
+    """The length of a value; -1 for null."""
     r = U(row)
     if len(column.offsets) == 0 or (len(column.valid) > 0 and column.valid[r] == 0):
         return np.int64(-1)
@@ -79,7 +78,7 @@ def assign(
     sticky: NDArray[np.int64],
     out: NDArray[np.int32],
 ) -> None:
-    """Fill `out` with a partition a row; `wanted` is `NO_PARTITION` where a row names none."""
+    """Fill `out` with each row's partition; `wanted` is the row's own, or `NO_PARTITION`."""
     for row in range(len(wanted)):
         r = U(row)
         if wanted[r] != NO_PARTITION:
@@ -98,7 +97,7 @@ def assign(
 
 
 def order(partitions: NDArray[np.int32], ends: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
-    """Fill `rows` with the rows by partition, and `ends` (zeros, one a partition) with where each one's rows end."""
+    """Fill `rows` with the rows by partition, and `ends` (initially zeros) with the end of each partition's rows."""
     for row in range(len(partitions)):
         ends[U(partitions[U(row)])] += 1
     start = np.int64(0)

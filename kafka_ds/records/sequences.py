@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def sequence_after(sequence: int, count: int) -> int:
-    """The sequence of the record ``count`` behind another (below 0: before it); after 2^31 - 1 comes 0."""
+    """The sequence ``count`` records later (earlier if negative); after 2^31 - 1 comes 0."""
     return (sequence + count) & 0x7FFF_FFFF

@@ -1,9 +1,10 @@
-"""Pure: whether a producer's records fit their batch's header and what their topic demands, without keeping any.
+"""Pure: validates a producer's records against their batch's header and the rules of their topic.
 
-- A record costs ten nanoseconds by machine code, which `kafka_ds.records.machine_code` gives this file when it has it
-  (`is_fast`). Without, the same loop runs as plain Python, in microseconds: there is one loop, and one answer.
-- What is compressed is decompressed piece by piece (`kafka_ds.records.decompression`), and validated while it is in the
-  processor's cache. Who recompresses it keeps the pieces, in one buffer that grows (joined, they are in memory twice).
+- Machine code from `kafka_ds.records.machine_code` validates a record in 10 ns. Until it is loaded (`is_fast`), the
+  same loop runs as plain Python, in microseconds a record.
+- A compressed batch is decompressed piece by piece (`kafka_ds.records.decompression`), and each piece is validated while
+  it is in the processor's cache. For recompression the pieces are also kept, in one buffer: joining them later would
+  need twice the memory.
 """
 
 from __future__ import annotations
@@ -14,138 +15,143 @@ from kafka_ds.records import validation_loop
 from kafka_ds.records.batch import BatchHeader, Codec, CorruptRecord
 from kafka_ds.records.compression import decompressed_bytes_max
 from kafka_ds.records.decompression import pieces, unpacked_bytes_max
-from kafka_ds.records.validation_loop import FINE, INDEX, MISDATED, NEWEST_TIME, REFUSED, STOPPED
+from kafka_ds.records.validation_loop import (
+    BAD_TIMESTAMPS,
+    INDEX,
+    NEWEST_TIME,
+    REFUSED,
+    STOPPED,
+    VALID,
+)
 
 __all__ = [
-    "ANYTHING",
+    "NO_RULES",
     "LONG_MAX",
     "LONG_MIN",
-    "AsWritten",
-    "Demands",
-    "Refusal",
-    "UnpacksToMore",
-    "Walked",
-    "Walker",
+    "PythonValidator",
+    "RecordRules",
+    "RefusedRecord",
+    "DecompressedTooLarge",
+    "ValidationResult",
+    "Validator",
     "is_fast",
     "use",
-    "walk_over",
+    "validate_records",
 ]
 
 LONG_MIN, LONG_MAX = -(1 << 63), (1 << 63) - 1
-# The time that a piece takes, however small it is: as long as that of so many bytes. Frames and blocks may be empty.
+# The least cost of a piece, as a number of bytes: frames and blocks may be empty, and take time nevertheless.
 PIECE_COST_BYTES = 4 << 10
 
-_WRONG = {
-    validation_loop.CUT: "truncated",
-    validation_loop.LEFT_OVER: "followed by more bytes",
-    validation_loop.BAD_LENGTH: "not as long as it says",
-    validation_loop.BAD_DELTA: "not at the offset that is due",
-    validation_loop.BAD_FIELD: "longer inside than outside",
+_ERRORS = {
+    validation_loop.TRUNCATED: "truncated",
+    validation_loop.TRAILING_BYTES: "followed by more bytes",
+    validation_loop.BAD_LENGTH: "not as long as its length field says",
+    validation_loop.BAD_DELTA: "not at the next offset",
+    validation_loop.BAD_FIELD: "shorter than one of its fields",
 }
 
 
-class UnpacksToMore(Exception):
-    """A batch holds more than the caller wants to wait for."""
+class DecompressedTooLarge(Exception):
+    """A batch decompresses to more bytes than the caller allows."""
 
 
-class Demands(NamedTuple):
-    """What a topic demands of each record: a key, and a time between these, in milliseconds of 64 bits."""
+class RecordRules(NamedTuple):
+    """A topic's rules for records: whether they need keys, and the allowed timestamps, in milliseconds of 64 bits."""
 
     needs_keys: bool
     earliest_ms: int
     latest_ms: int
 
 
-ANYTHING = Demands(False, LONG_MIN, LONG_MAX)
+NO_RULES = RecordRules(False, LONG_MIN, LONG_MAX)
 
 
-class Refusal(NamedTuple):
-    """A record that does not meet them: its place in the batch, its time, and whether a key is what it lacks."""
+class RefusedRecord(NamedTuple):
+    """A record that breaks a rule: its index in the batch, its timestamp, and whether it lacks its key."""
 
     place: int
     time_ms: int
     lacks_key: bool
 
 
-class Walked(NamedTuple):
-    """The result of a validation: the records' greatest time (-1: none has one), how many are refused, and for
-    their time.
-    """
+class ValidationResult(NamedTuple):
+    """The records' max timestamp (-1: none has one), how many are refused, and how many of those for their timestamp."""
 
     newest_ms: int
     refused: int
-    misdated: int
-    refusals: tuple[Refusal, ...]
-    """The first of them, as many as were asked for."""
+    bad_timestamps: int
+    refusals: tuple[RefusedRecord, ...]
+    """The first refused records, up to `listed_max`."""
 
 
-class Walker(Protocol):
-    """`kafka_ds.records.validation_loop`, in whatever way it runs."""
+class Validator(Protocol):
+    """A way to run `kafka_ds.records.validation_loop`."""
 
-    def begin(self, count: int, base_time: int, demands: Demands, room: int) -> Any:
-        """A state for so many records, whose times are relative to this one; so many refused ones are listed."""
+    def begin(self, count: int, base_time: int, rules: RecordRules, room: int) -> Any:
+        """The state for a batch of `count` records with a base timestamp; up to `room` refused ones are listed."""
 
-    def walk(self, data: memoryview | bytes, state: Any, *, is_last: bool) -> int:
-        """Walk on through these bytes."""
-
-
-class AsWritten:
-    """The loop as plain Python: what other ways are compared with."""
-
-    def begin(self, count: int, base_time: int, demands: Demands, room: int) -> list[int]:
-        """As in `Walker`."""
-        return validation_loop.begun(count, base_time, *demands, room)
-
-    def walk(self, data: memoryview | bytes, state: list[int], *, is_last: bool) -> int:
-        """As in `Walker`."""
-        return validation_loop.walk(data, 0, len(data), is_last, state)
+    def validate(self, data: memoryview | bytes, state: Any, *, is_last: bool) -> int:
+        """Validate the next bytes."""
 
 
-_walker: Walker | None = None
-_AS_WRITTEN = AsWritten()
+class PythonValidator:
+    """The loop as plain Python."""
+
+    def begin(self, count: int, base_time: int, rules: RecordRules, room: int) -> list[int]:
+        """See `Validator`."""
+        return validation_loop.initial_state(count, base_time, *rules, room)
+
+    def validate(self, data: memoryview | bytes, state: list[int], *, is_last: bool) -> int:
+        """See `Validator`."""
+        return validation_loop.validate(data, 0, len(data), is_last, state)
 
 
-def use(walker: Walker | None) -> None:
-    """Walk by this from now on; None: by the loop as it is written."""
-    global _walker
-    _walker = walker
+_validator: Validator | None = None
+_PYTHON = PythonValidator()
+
+
+def use(validator: Validator | None) -> None:
+    """Validate with this from now on; None: with plain Python."""
+    global _validator
+    _validator = validator
 
 
 def is_fast() -> bool:
     """Whether records are validated by machine code."""
-    return _walker is not None
+    return _validator is not None
 
 
-def walk_over(
+def validate_records(
     payload: memoryview,
     header: BatchHeader,
-    demands: Demands = ANYTHING,
+    rules: RecordRules = NO_RULES,
     *,
     bytes_max: int | None = None,
-    named_max: int = 0,
+    listed_max: int = 0,
     kept: bytearray | None = None,
-) -> Walked:
-    """Walk over the records of a batch, whose bytes follow its header; all of them fit it.
+) -> ValidationResult:
+    """Validate the records of a batch; `payload` are the bytes after its header.
 
-    Refused ones are reported one by one up to `named_max`. What compressed ones decompress to is added to `kept`, if
-    given. Raises CorruptRecord where records do not fit or are too many, UnpacksToMore where they take more than
-    `bytes_max`.
+    Up to `listed_max` refused records are listed. If `kept` is given, the decompressed records are appended to it.
+    Raises CorruptRecord if the records do not fit the header or are too large, and DecompressedTooLarge if they
+    decompress to more than `bytes_max`.
     """
-    walker: Walker = _walker or _AS_WRITTEN
-    state = walker.begin(header.record_count, header.base_timestamp, demands, named_max)
+    validator: Validator = _validator or _PYTHON
+    state = validator.begin(header.record_count, header.base_timestamp, rules, listed_max)
     if header.codec == Codec.NONE:
-        wrong = walker.walk(payload, state, is_last=True)
+        error = validator.validate(payload, state, is_last=True)
     else:
-        wrong = _walk_pieces(walker, payload, header.codec, state, bytes_max, kept)
-    if wrong != FINE:
-        raise CorruptRecord(f"record {state[INDEX]} of {header.record_count} is {_WRONG[wrong]}")
+        error = _validate_pieces(validator, payload, header.codec, state, bytes_max, kept)
+    if error != VALID:
+        raise CorruptRecord(f"record {state[INDEX]} of {header.record_count} is {_ERRORS[error]}")
     refused = state[REFUSED]
-    named = _named(state, min(refused, named_max)) if refused else ()
-    return Walked(state[NEWEST_TIME], refused, state[MISDATED], named)
+    listed = _listed(state, min(refused, listed_max)) if refused else ()
+    return ValidationResult(state[NEWEST_TIME], refused, state[BAD_TIMESTAMPS], listed)
 
 
-def _walk_pieces(
-    walker: Walker,
+def _validate_pieces(
+    validator: Validator,
     payload: memoryview,
     codec: int,
     state: Any,
@@ -154,27 +160,27 @@ def _walk_pieces(
 ) -> int:
     left = b""
     size = 0
-    passes_by = kept is None and is_fast()
-    size_max = (unpacked_bytes_max if passes_by else decompressed_bytes_max)(len(payload))
+    is_streamed = kept is None and is_fast()
+    size_max = (unpacked_bytes_max if is_streamed else decompressed_bytes_max)(len(payload))
     for piece in pieces(codec, payload):
         size += max(len(piece), PIECE_COST_BYTES)
         if bytes_max is not None and size > bytes_max:
-            raise UnpacksToMore
+            raise DecompressedTooLarge
         if size > size_max:
             raise CorruptRecord(f"{len(payload)} bytes decompress to more than {size_max}")
         if kept is not None:
             kept += piece
         data = left + piece if left else piece
-        wrong = walker.walk(data, state, is_last=False)
-        if wrong != FINE:
-            return wrong
+        error = validator.validate(data, state, is_last=False)
+        if error != VALID:
+            return error
         left = data[state[STOPPED] :]
-    return walker.walk(left, state, is_last=True)
+    return validator.validate(left, state, is_last=True)
 
 
-def _named(state: Any, count: int) -> tuple[Refusal, ...]:
+def _listed(state: Any, count: int) -> tuple[RefusedRecord, ...]:
     found = []
     for at in range(validation_loop.STATE_NUMBERS, validation_loop.STATE_NUMBERS + 2 * count, 2):
         index, time_ms = state[at], state[at + 1]
-        found.append(Refusal(max(index, ~index), time_ms, index < 0))
+        found.append(RefusedRecord(max(index, ~index), time_ms, index < 0))
     return tuple(found)

@@ -21,7 +21,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     content = (kept / machine_code.file_name()).read_bytes()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(validation, "_walker", None)
+    monkeypatch.setattr(validation, "_validator", None)
     own = next(Path(each) for each in machine_code.private_folders())
     (own / machine_code.file_name()).touch(mode=0o600)
     (own / machine_code.file_name()).write_bytes(content)
@@ -55,7 +55,7 @@ def test_a_file_that_others_may_write_is_not_executed(folder: Path) -> None:
 
 def test_there_is_none_on_other_machines(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "sparc64")
-    assert machine_code.build_beside() is None
+    assert machine_code.build_in_background() is None
     assert not machine_code.build()
 
 
@@ -66,13 +66,13 @@ def test_who_finds_none_has_another_process_make_it(
     # In a folder of others, who would like to be imported.
     (tmp_path / "numba.py").write_text("raise SystemExit(3)")
     monkeypatch.chdir(tmp_path)
-    thread = machine_code.build_beside()
+    thread = machine_code.build_in_background()
     assert thread is not None
     assert not validation.is_fast(), "nobody waits for it"
     thread.join(120)
     assert validation.is_fast()
     assert file_in(folder).stat().st_mode & 0o777 == 0o600
-    assert machine_code.build_beside() is None
+    assert machine_code.build_in_background() is None
 
 
 def test_a_failure_to_make_it_is_told(
@@ -80,7 +80,7 @@ def test_a_failure_to_make_it_is_told(
 ) -> None:
     file_in(folder).unlink()
     monkeypatch.setattr("sys.executable", "/bin/false")
-    thread = machine_code.build_beside()
+    thread = machine_code.build_in_background()
     assert thread is not None
     thread.join(120)
     assert not validation.is_fast()
@@ -113,7 +113,7 @@ def test_code_that_is_wrong_on_this_processor_ends_only_who_made_it(
     script.write_text(f"#!/bin/sh\nexec {sys.executable} -c '{makes}'\n")
     script.chmod(0o700)
     monkeypatch.setattr("sys.executable", str(script))
-    thread = machine_code.build_beside()
+    thread = machine_code.build_in_background()
     assert thread is not None
     thread.join(120)
     assert not validation.is_fast()
@@ -124,13 +124,13 @@ def test_code_that_is_wrong_on_this_processor_ends_only_who_made_it(
 def test_what_raises_is_not_taken_for_fine() -> None:
     raising = machine_code._Code(bytes.fromhex(WRONG_CODE[platform.machine()][2]))
     with pytest.raises(AssertionError, match="raises nothing"):
-        raising.walk(b"", raising.begin(0, 0, validation.ANYTHING, 0), is_last=True)
+        raising.validate(b"", raising.begin(0, 0, validation.NO_RULES, 0), is_last=True)
 
 
 # Places of the state that a loop could mistake for one another.
 SWAPPED = (
-    ("REFUSED", "MISDATED"),
-    ("MISDATED", "REFUSED"),
+    ("REFUSED", "BAD_TIMESTAMPS"),
+    ("BAD_TIMESTAMPS", "REFUSED"),
     ("EARLIEST", "LATEST"),
     ("LATEST", "EARLIEST"),
     ("NEEDS_KEYS", "ROOM"),
@@ -146,14 +146,14 @@ SWAPPED = (
         ("_INT_SHIFT_MAX", 28),
         ("_LONG_SHIFT_MAX", 63),
         ("_LONG_MAX", (1 << 62) - 1),
-        ("CUT", 7),
-        ("LEFT_OVER", 7),
+        ("TRUNCATED", 7),
+        ("TRAILING_BYTES", 7),
         ("BAD_LENGTH", 7),
         ("BAD_DELTA", 7),
         ("BAD_FIELD", 7),
         ("wrapped", lambda number: number),
         ("_NO_TIME", -2),
-        ("judge", lambda *_: None),
+        ("check_rules", lambda *_: None),
         *((name, getattr(validation_loop, other)) for name, other in SWAPPED),
     ],
 )
@@ -161,12 +161,12 @@ def test_the_proof_sees_each_difference(
     folder: Path, monkeypatch: pytest.MonkeyPatch, rule: str, instead: object
 ) -> None:
     assert machine_code.load()
-    by_code = validation._walker
+    by_code = validation._validator
     assert by_code is not None
-    machine_code.prove(by_code)
+    machine_code.self_test(by_code)
     monkeypatch.setattr(validation_loop, rule, instead)
     with pytest.raises(AssertionError, match="cut at"):
-        machine_code.prove(by_code)
+        machine_code.self_test(by_code)
 
 
 def test_loading_takes_no_numba() -> None:

@@ -37,13 +37,15 @@ def code() -> None:
     assert machine_code.build()
 
 
-def walked(batch: bytes, *demands: validation.Demands, **limits: int) -> validation.Walked:
+def validated(
+    batch: bytes, *rules: validation.RecordRules, **limits: int
+) -> validation.ValidationResult:
     payload = memoryview(bytearray(batch))[HEADER_BYTES:]
-    return validation.walk_over(payload, read_header(batch), *demands, **limits)
+    return validation.validate_records(payload, read_header(batch), *rules, **limits)
 
 
 def newest(batch: bytes, **limits: int) -> int:
-    return walked(batch, **limits).newest_ms
+    return validated(batch, **limits).newest_ms
 
 
 def by_the_slow_reader(batch: bytes) -> int | None:
@@ -62,18 +64,18 @@ def by_the_slow_reader(batch: bytes) -> int | None:
 
 
 def by_the_loop(
-    walker: validation.Walker, payload: bytes, header: BatchHeader, cuts: list[int]
+    validator: validation.Validator, payload: bytes, header: BatchHeader, cuts: list[int]
 ) -> int | None:
     """The same by the loop, which gets the records in the pieces between these places."""
-    state = walker.begin(header.record_count, header.base_timestamp, validation.ANYTHING, 0)
+    state = validator.begin(header.record_count, header.base_timestamp, validation.NO_RULES, 0)
     left = b""
     for start, end in zip([0, *cuts], [*cuts, len(payload)], strict=True):
         data = left + payload[start:end]
-        if walker.walk(data, state, is_last=False) != validation_loop.FINE:
+        if validator.validate(data, state, is_last=False) != validation_loop.VALID:
             return None
         left = data[state[validation_loop.STOPPED] :]
-    wrong = walker.walk(left, state, is_last=True)
-    return state[validation_loop.NEWEST_TIME] if wrong == validation_loop.FINE else None
+    wrong = validator.validate(left, state, is_last=True)
+    return state[validation_loop.NEWEST_TIME] if wrong == validation_loop.VALID else None
 
 
 @pytest.mark.parametrize("codec", list(Codec))
@@ -109,7 +111,7 @@ def test_damage_is_seen_as_the_slow_reader_sees_it(log: object, draw: random.Ran
 def test_records_may_be_cut_into_pieces_anywhere(
     log: object, draw: random.Random, is_hurt: bool
 ) -> None:
-    by_code = validation._walker
+    by_code = validation._validator
     assert by_code is not None
     for batch in log.batches:  # type: ignore[attr-defined]
         sent = damaged(batch, draw, flips=False) if is_hurt else batch
@@ -119,7 +121,7 @@ def test_records_may_be_cut_into_pieces_anywhere(
         cuts = sorted(draw.randrange(len(payload) + 1) for _ in range(draw.randrange(9)))
         expected = by_the_slow_reader(seal(header, payload))
         assert by_the_loop(by_code, payload, header, cuts) == expected
-        assert by_the_loop(validation.AsWritten(), payload, header, cuts) == expected
+        assert by_the_loop(validation.PythonValidator(), payload, header, cuts) == expected
 
 
 @pytest.mark.parametrize("codec", list(Codec))
@@ -189,7 +191,7 @@ def test_a_batch_may_hold_far_more_than_its_size(codec: Codec) -> None:
     )
     batch = seal(unfitting.header(codec, 12), compress(codec, inside))
     assert newest(batch) == unfitting.NOW_MS
-    with pytest.raises(validation.UnpacksToMore):
+    with pytest.raises(validation.DecompressedTooLarge):
         newest(batch, bytes_max=1 << 20)
 
 
@@ -223,7 +225,7 @@ def test_frames_that_hold_nothing_take_their_time_too(codec: Codec) -> None:
     """Ten thousand of them fit into what is small enough to be looked at at once."""
     batch = seal(unfitting.header(codec), compress(codec, unfitting.ALL) + EMPTY[codec] * 1_000)
     assert newest(batch) == unfitting.NOW_MS
-    with pytest.raises(validation.UnpacksToMore):
+    with pytest.raises(validation.DecompressedTooLarge):
         newest(batch, bytes_max=1 << 20)
 
 
@@ -235,11 +237,11 @@ def test_a_snappy_block_may_not_claim_what_it_cannot_hold() -> None:
 
 def test_bytes_that_may_not_be_written() -> None:
     batch = unfitting.fitting(Codec.NONE)
-    found = validation.walk_over(memoryview(batch)[HEADER_BYTES:], read_header(batch))
+    found = validation.validate_records(memoryview(batch)[HEADER_BYTES:], read_header(batch))
     assert found.newest_ms == unfitting.NOW_MS
 
 
-# -- what a topic demands ---------------------------------------------------------------------------
+# -- the rules of a topic ---------------------------------------------------------------------------
 
 TIMES_MS = st.sampled_from([-(2**63), -7, NO_TIMESTAMP, 0, 5, 6, 7, 2**63 - 1])
 
@@ -256,34 +258,34 @@ def test_which_records_are_refused(
     is_by_code: bool,
     parts: list[tuple[int, bytes | None]],
     limits: tuple[bool, int, int],
-    named_max: int,
+    listed_max: int,
     codec: Codec,
 ) -> None:
-    demands = validation.Demands(*limits)
+    rules = validation.RecordRules(*limits)
     records = [Record(i, time, key, b"value") for i, (time, key) in enumerate(parts)]
     expected = []
     for record in records:
-        lacks_key = demands.needs_keys and record.key is None
-        is_timely = demands.earliest_ms <= record.timestamp <= demands.latest_ms
+        lacks_key = rules.needs_keys and record.key is None
+        is_timely = rules.earliest_ms <= record.timestamp <= rules.latest_ms
         if lacks_key or not (is_timely or record.timestamp == NO_TIMESTAMP):
-            expected.append(validation.Refusal(record.offset, record.timestamp, lacks_key))
-    by_code = validation._walker
+            expected.append(validation.RefusedRecord(record.offset, record.timestamp, lacks_key))
+    by_code = validation._validator
     validation.use(by_code if is_by_code else None)
     try:
-        found = walked(build_batch(records, codec=codec), demands, named_max=named_max)
+        found = validated(build_batch(records, codec=codec), rules, listed_max=listed_max)
     finally:
         validation.use(by_code)
     assert found.newest_ms == max([NO_TIMESTAMP, *(record.timestamp for record in records)])
     assert found.refused == len(expected)
-    assert found.misdated == sum(not each.lacks_key for each in expected)
-    assert list(found.refusals) == expected[:named_max]
+    assert found.bad_timestamps == sum(not each.lacks_key for each in expected)
+    assert list(found.refusals) == expected[:listed_max]
 
 
 def test_what_is_kept_is_what_was_compressed() -> None:
     for codec in COMPRESSED:
         batch = build_batch([Record(0, 1, b"k", bytes(3 * PIECE_BYTES))], codec=codec)
         kept = bytearray()
-        validation.walk_over(memoryview(batch)[HEADER_BYTES:], read_header(batch), kept=kept)
+        validation.validate_records(memoryview(batch)[HEADER_BYTES:], read_header(batch), kept=kept)
         assert kept == decompress(codec, batch[HEADER_BYTES:])
 
 
@@ -295,7 +297,7 @@ def test_what_is_kept_or_read_in_python_has_a_lower_limit(
     batch = build_batch([Record(0, 1, b"k", bytes(2 << 20))], codec=Codec.ZSTD)
     assert newest(batch) == 1
     if not is_kept:
-        monkeypatch.setattr(validation, "_walker", None)
+        monkeypatch.setattr(validation, "_validator", None)
     payload, kept = memoryview(batch)[HEADER_BYTES:], bytearray() if is_kept else None
     with pytest.raises(CorruptRecord, match="decompress to more than"):
-        validation.walk_over(payload, read_header(batch), kept=kept)
+        validation.validate_records(payload, read_header(batch), kept=kept)
