@@ -2,8 +2,8 @@
 
 - The hot path handles a header and opaque bytes; `stamp` overwrites the fields that the checksum does not cover.
 - `read_header` validates only length and magic; callers validate the fields that they use.
-- `build_batch` and `read_records` are for control records, tools and tests; `kafka_ds.records.kernel` is for data. Magic
-  0 and 1 are refused (KIP-724); `kafka_ds.records.legacy` converts them in old logs.
+- `build_batch` and `read_records` are for control records, tools and tests; `kafka_ds.records.kernel` is for data.
+- Magic 0 and 1 are refused (KIP-724); `kafka_ds.records.legacy` converts them in old logs.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 - No byte is read outside a batch's payload and none written outside the buffers, as in `kafka_ds.records.decoder`. A
   batch with a wrong checksum or malformed records stops the loop.
-- Base and last offset, sequences, producer, leader epoch and kind of a batch stay, also of one kept in part (KIP-98).
-- When the cleaner first meets a tombstone (or the marker of a transaction without records), it writes the delete horizon
-  to the base timestamp and sets bit 6 of the attributes (KIP-534). The max timestamp is that of the remaining records.
+- A rewritten batch keeps its offsets, sequences, producer, leader epoch and flags (KIP-98).
+- When the cleaner first meets a tombstone (or the marker of a transaction without records), it writes the delete
+  horizon to the base timestamp and sets bit 6 of the attributes (KIP-534). The max timestamp is that of the remaining
+  records.
 """
 
 from __future__ import annotations

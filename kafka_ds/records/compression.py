@@ -24,8 +24,8 @@ __all__ = [
     "decompressed_bytes_max",
 ]
 
-# A batch may decompress to 64 MiB, or to 64 times its size if that is more (a producer fills batches by their compressed
-# size), but never to more than 1 GiB: the offsets of an Arrow array have 32 bits.
+# A batch may decompress to 64 MiB, or to 64 times its size if that is more (a producer fills batches by their
+# compressed size), but never to more than 1 GiB: the offsets of an Arrow array have 32 bits.
 DECOMPRESSED_BYTES_DEFAULT = 64 << 20
 DECOMPRESSED_RATIO_DEFAULT = 64
 DECOMPRESSED_BYTES_MAX = 1 << 30

@@ -18,8 +18,8 @@ __all__ = ["PIECE_BYTES", "pieces", "unpacked_bytes_max"]
 
 # A piece stays in the processor's cache until it is read.
 PIECE_BYTES = 256 << 10
-# A MiB of zstd can decompress to 32 GiB, which keeps a thread busy for seconds. Batches of Java's producer decompress to
-# up to 436 times their size (measured), and a record of zeros may be as large as max.request.size.
+# A MiB of zstd can decompress to 32 GiB, which keeps a thread busy for seconds. Batches of Java's producer decompress
+# to up to 436 times their size (measured), and a record of zeros may be as large as max.request.size.
 UNPACKED_BYTES_MAX = 1 << 30
 UNPACKED_RATIO_MAX = 1024
 # Snappy's copy element: three bytes stand for up to 64.

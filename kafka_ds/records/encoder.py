@@ -1,8 +1,8 @@
 """Pure: the loops that convert columns to record batches; `kafka_ds.records.kernel` compiles them.
 
 - The offsets of one call's batches are contiguous, so that readers get past offsets without a record.
-- A new batch begins if the maximum size is reached, or if leader epoch, timestamp type or (with LogAppendTime) timestamp
-  change.
+- A new batch begins if the maximum size is reached, or if leader epoch, timestamp type or, with LogAppendTime, the
+  timestamp changes.
 - The caller fills in the header: 61 bytes are left before the records.
 - Positions are signed in arithmetic and unsigned as indexes, as in `kafka_ds.records.decoder`.
 """

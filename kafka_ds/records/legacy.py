@@ -52,7 +52,7 @@ _SIZE_MIN = (14, 22)  # by magic: checksum, magic, attributes, (timestamp,) key 
 
 
 class Message(NamedTuple):
-    """An entry of a message set; the value of a compressed one is a message set. Key and value are views of the data."""
+    """An entry of a message set; the value of a compressed one is a message set. Key and value are views."""
 
     offset: int
     magic: int

@@ -39,7 +39,7 @@ _DIGEST_BYTES = 32
 RESULT, EXCEPTION = -2, -1
 _Number: Final = ctypes.c_int64
 _SMALLEST_STATE: Final = _Number * (validation_loop.STATE_NUMBERS + 2)
-# Zeros up to COUNT, then the given numbers, then room for those two. (Setting them one by one takes a microsecond more.)
+# Zeros up to COUNT, the given numbers, and room for those two. (Setting them one by one takes a microsecond more.)
 _GIVEN: Final = struct.Struct(
     f"={8 * validation_loop.COUNT}x{validation_loop.STATE_NUMBERS - validation_loop.COUNT}q16x"
 )

@@ -2,9 +2,9 @@
 
 - Machine code from `kafka_ds.records.machine_code` validates a record in 10 ns. Until it is loaded (`is_fast`), the
   same loop runs as plain Python, in microseconds a record.
-- A compressed batch is decompressed piece by piece (`kafka_ds.records.decompression`), and each piece is validated while
-  it is in the processor's cache. For recompression the pieces are also kept, in one buffer: joining them later would
-  need twice the memory.
+- A compressed batch is decompressed piece by piece (`kafka_ds.records.decompression`), and each piece is validated
+  while it is in the processor's cache. For recompression the pieces are also kept, in one buffer: joining them later
+  would need twice the memory.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class RefusedRecord(NamedTuple):
 
 
 class ValidationResult(NamedTuple):
-    """The records' max timestamp (-1: none has one), how many are refused, and how many of those for their timestamp."""
+    """The records' max timestamp (-1: none has one), how many are refused, and how many of these for their time."""
 
     newest_ms: int
     refused: int
