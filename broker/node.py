@@ -65,7 +65,7 @@ from broker.server.local_request import handle_locally
 from broker.server.metrics import Metrics
 from broker.server.metrics_server import MetricsServer
 from broker.server.server import Server, own_host
-from broker.transport.secure_network import between_brokers
+from broker.transport.secure_network import inter_broker_network
 from broker.worker.rpc import TierSettings
 from kafka_ds.delta.log import DeltaLog, LogClock
 from kafka_ds.process.seams import Clock, Disk, Network
@@ -113,7 +113,7 @@ class Node(KafkaBroker):
         self._log_configs = LogConfigs()
         self.clock = clock
         self.disk = disk
-        self.network = between_brokers(network, config, lambda: self.config)
+        self.network = inter_broker_network(network, config, lambda: self.config)
         self.metrics = Metrics()
         self.tier = None
         self._dispatcher = Dispatcher(REGISTRY, self, self.metrics.net)

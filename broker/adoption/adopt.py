@@ -1,9 +1,8 @@
-"""Shell: `python -m broker adopt`: a data directory of Apache Kafka becomes one of this broker's, where it lies.
+"""Shell: `python -m broker adopt`: takes over the data directories of an Apache Kafka broker in place.
 
-Nothing that Kafka wrote is changed but `log-start-offset-checkpoint`, where a tiered log of kafka-ds has its beginning;
-logs of before 2.8 get a `partition.metadata`, and a file says that the directory was taken over
-(`broker.adoption.mark`). Old messages are converted at the first start. The directories are locked: a Kafka that still
-runs is found out. All that is decided is one commit, the first of the lake.
+It changes only `log-start-offset-checkpoint`, to the start of a tiered log here; adds `partition.metadata` to logs from
+before Kafka 2.8; and writes a mark (`broker.adoption.mark`). Old message formats are converted at the first start. The
+directories are locked, so a running Kafka is noticed. The metadata are one commit, the first of the lake.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ Say = Callable[[str], object]
 
 
 def parse_topic_configs(given: Sequence[str]) -> dict[str, dict[str, str]]:
-    """`topic:key=value` as the command line has it."""
+    """Parse `topic:key=value` arguments. Raises ConfigError."""
     configs: dict[str, dict[str, str]] = {}
     for text in given:
         topic, colon, setting = text.partition(":")
@@ -69,9 +68,9 @@ def adopt(
             found = look(disk, config.node_id, directories, metadata_log_dir)
             store = store_of(config.lake_uri, open_lake)
             metadata_log = MetadataLog(store)
-            # To load what is not there would make it.
-            is_there = not dry_run or store.folders(CLUSTER_METADATA)
-            image = metadata_log.load() if is_there else MetadataImage()
+            # `load` would create the table.
+            exists = not dry_run or store.folders(CLUSTER_METADATA)
+            image = metadata_log.load() if exists else MetadataImage()
             if image.cluster_id is None:
                 _check_empty(store, config.lake_uri)
                 planned = _planned(config, found, topic_configs)
@@ -80,17 +79,17 @@ def adopt(
             for line in planned.lines:
                 say(line)
             if dry_run:
-                say("nothing was done: --dry-run")
+                say("nothing was changed: --dry-run")
                 return
             for log in planned.logs:
-                _note_topic_id(disk, log, planned.topic_ids[log.topic])
-            _note_log_starts(directories, planned.logs)
+                _write_topic_id(disk, log, planned.topic_ids[log.topic])
+            _write_log_starts(directories, planned.logs)
             mark_adopted(disk, [each.path for each in directories], config.lake_uri)
             if planned.events:
                 _commit(metadata_log, image, planned)
         except OSError as error:
             raise ConfigError(f"log.dirs={','.join(config.log_dirs)}: {reason(error)}") from error
-    say(f"cluster {planned.cluster_id}: broker {found.node_id} is taken over; start it")
+    say(f"cluster {planned.cluster_id}: broker {found.node_id} is adopted; start it")
 
 
 def _planned(
@@ -99,7 +98,7 @@ def _planned(
     cluster = found.cluster
     kafkas = cluster.broker_configs if cluster else {}
     broker_configs, lines = adopted_changes(config, kafkas, cluster.brokers if cluster else ())
-    # A topic's settings go with the defaults that it will have.
+    # A topic's settings are validated with its future defaults.
     changed = with_changes(config, broker_configs)
     planned = plan(
         found,
@@ -112,12 +111,12 @@ def _planned(
 
 
 def _check_empty(store: Store, lake_uri: str) -> None:
-    """Tables of an earlier attempt are of topics with the same ids: their rows would count as these logs' own."""
+    """Tables of an earlier attempt have the same topic ids: their rows would count as these logs'."""
     tables = [name for each in (TOPICS, REMOTE_LOG_METADATA) for name in store.folders(each)]
     if tables:
         raise ConfigError(
-            f"lake.uri={lake_uri} holds tables ({', '.join(tables[:TABLES_SHOWN_MAX])}) and no cluster: adopt needs an "
-            "empty lake"
+            f"lake.uri={lake_uri} contains tables ({', '.join(tables[:TABLES_SHOWN_MAX])}) but no cluster: adopt needs "
+            "an empty lake"
         )
 
 
@@ -148,13 +147,13 @@ def _commit(metadata_log: MetadataLog, image: MetadataImage, planned: AdoptionPl
     raise ConfigError("lake.uri: the outcome of the write is unknown: run the command again")
 
 
-def _note_topic_id(disk: Disk, log: FoundLog, topic_id: bytes) -> None:
+def _write_topic_id(disk: Disk, log: FoundLog, topic_id: bytes) -> None:
     if log.topic_id == NO_UUID:
         path = f"{log.folder}/{names.PARTITION_METADATA}"
         replace_file(disk, path, encode_partition_metadata(topic_id), durable=True)
 
 
-def _note_log_starts(directories: Sequence[LogDirectory], logs: Sequence[FoundLog]) -> None:
+def _write_log_starts(directories: Sequence[LogDirectory], logs: Sequence[FoundLog]) -> None:
     for directory in directories:
         starts = directory.read_checkpoint(names.LOG_START_OFFSET_CHECKPOINT)
         for log in logs:

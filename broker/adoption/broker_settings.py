@@ -1,10 +1,10 @@
-"""Shell: what brokers were given while they ran (`kafka-configs --entity-type brokers`), and what becomes of it.
+"""Shell: adopts the dynamic broker settings of Kafka's metadata (`kafka-configs --entity-type brokers`).
 
-- What a running kafka-ds broker lets one change is adopted as that, for all brokers or for the one it was set for.
-- What decides when records are deleted is taken over, or says so in the file already, or nothing is taken over at all:
-  with another default records would be gone after the first start.
-- A broker's own min.insync.replicas is not: with eligible leader replicas the cluster's holds for all (KIP-966).
-- Of all else its name is logged, and not its value, which may be a secret.
+- A setting that is dynamic here, too, is adopted for all brokers or for the broker that had it.
+- A setting that decides when records are deleted must be adopted or in the file already, else the adoption fails: with
+  another default the first start would delete records.
+- A single broker's min.insync.replicas is not adopted: with eligible leader replicas the cluster's counts (KIP-966).
+- Of all others only the name is logged, as the value may be a secret.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from broker.controller.draft import MIN_INSYNC_REPLICAS
 from broker.log.config import LogConfig
 from kafka_ds.process.settings import ConfigError, attribute_of, broker_synonyms
 
-# The settings of a topic whose defaults must not be lost.
+# The topic settings whose defaults decide when records are deleted.
 DELETING = frozenset(
     {
         "cleanup.policy",
@@ -40,30 +40,30 @@ Changes = dict[str, dict[str, str]]
 def adopted_changes(
     config: BrokerConfig, kafkas: Mapping[str, Mapping[str, str]], broker_ids: Collection[int]
 ) -> tuple[Changes, list[str]]:
-    """The adopted changes of Kafka, by resource name, and a line about each.
+    """The adopted settings by resource name, and a line about each.
 
-    Raises ConfigError for one that decides when records are deleted, and can be had neither so nor by the file.
+    Raises ConfigError for a setting that decides when records are deleted and is neither adoptable nor in the file.
     """
     changes: Changes = {}
     lines: list[str] = []
-    for resource in sorted(kafkas):  # That of all brokers first.
+    for resource in sorted(kafkas):  # "", all brokers, comes first.
         whose = f"broker {resource}" if resource else "all brokers"
         if resource not in (ALL_BROKERS, *map(str, broker_ids)):
             lines += [
-                f"{name} of {whose} is not taken over: there is none" for name in kafkas[resource]
+                f"{name} of {whose} is not adopted: no such broker" for name in kafkas[resource]
             ]
             continue
         own, refused = _adopted_of(config, changes, resource, kafkas[resource])
-        lines += [f"{name} of {whose} is taken over" for name in own]
+        lines += [f"{name} of {whose} is adopted" for name in own]
         for name, why in refused.items():
             text = kafkas[resource][name]
-            if _deletes(name) and not _says_file(config, name, text):
+            if _deletes(name) and not _is_in_file(config, name, text):
                 raise ConfigError(
                     f"{name}={text} of {whose} was set in Kafka's metadata and decides when records are deleted, "
-                    f"but {why}: set it in the file"
+                    f"but {why}: set it in the broker's file"
                 )
             lines.append(
-                f"{name} of {whose} was set in Kafka's metadata: set it again where you want it"
+                f"{name} of {whose} in Kafka's metadata is not adopted: set it again if you need it"
             )
         if own:
             changes[resource] = own
@@ -73,7 +73,7 @@ def adopted_changes(
 def _adopted_of(
     config: BrokerConfig, changes: Changes, resource: str, kafkas: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, object]]:
-    """What a resource takes besides the changes of all brokers, and why not the rest."""
+    """The adopted settings of a resource, and why the others are not."""
     whose = replace(config, node_id=int(resource)) if resource else config
     known = {
         name: text
@@ -92,8 +92,8 @@ def _deletes(name: str) -> bool:
     return synonym is not None and synonym[2] in DELETING
 
 
-def _says_file(config: BrokerConfig, name: str, text: str) -> bool:
-    """Whether topics have this default already."""
+def _is_in_file(config: BrokerConfig, name: str, text: str) -> bool:
+    """Whether the file sets this default already."""
     setting, factor, of_topic = broker_synonyms(LogConfig)[name]
     try:
         value = setting.parse(text)

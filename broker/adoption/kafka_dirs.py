@@ -1,7 +1,7 @@
-"""Shell: what lies in the data directories of an Apache Kafka: whose they are, logs, and its metadata log.
+"""Shell: reads the data directories of an Apache Kafka broker: identity, logs and metadata log. Changes nothing.
 
-Read only. Of the metadata log the last snapshot counts, and what was written since, up to a batch that is torn at its
-very end. One that is damaged elsewhere is refused: what it says no more may be what counts.
+The newest snapshot of the metadata log is replayed, then the batches after it; only the very last batch may be
+incomplete. A metadata log that is damaged elsewhere is rejected.
 """
 
 from __future__ import annotations
@@ -35,13 +35,12 @@ from kafka_ds.segments.producers import CorruptSnapshot, Producers
 from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 
 METADATA_FOLDER = names.folder_name(names.METADATA_TOPIC, 0)
-# In 2.8, whose records have frames of version 0: no later Kafka reads it either.
+# Kafka 2.8's, with record frames of version 0, which no later Kafka reads.
 EARLY_METADATA_FOLDER = names.folder_name("@metadata", 0)
-# The suffixes of files whose segment exists, or will when the log is opened.
+# The suffixes of files whose segment exists or will exist when the log is opened.
 STANDING = ("", names.SWAP)
-# Only ZooKeeper knew which ids had been given out, in blocks of a thousand to each broker. Logs have those that
-# wrote and are in a snapshot: not one that has not written yet, is forgotten or came after the last snapshot.
-# If an id were given to two producers, the records of one would be taken for the other's repetitions.
+# Only ZooKeeper knew the allocated producer ids. Producer snapshots lack ids that have not written, have expired or are
+# newer than the snapshot. An id allocated twice would make one producer's records duplicates of the other's.
 UNSEEN_PRODUCER_IDS = 1_000_000
 CHECKPOINT = ".checkpoint"
 _SNAPSHOT = re.compile(r"([0-9]{20})-[0-9]{10}\.checkpoint\Z")
@@ -53,7 +52,7 @@ def look(
     directories: Sequence[LogDirectory],
     metadata_log_dir: str | None,
 ) -> FoundDirectory:
-    """All of it; raises ConfigError for what is not this broker's, or not whole, and OSError."""
+    """Read everything. Raises OSError, and ConfigError for another broker's or damaged directories."""
     first = directories[0]
     for directory in directories:
         properties = directory.file(names.META_PROPERTIES)
@@ -73,7 +72,7 @@ def look(
             key = log.topic, log.partition
             if key in logs:
                 raise ConfigError(
-                    f"log.dirs: {log.folder} and {logs[key].folder} are of the same partition"
+                    f"log.dirs: {log.folder} and {logs[key].folder} are the same partition"
                 )
             logs[key] = log
     epochs = [
@@ -89,13 +88,13 @@ def look(
         adopted_into=tuple(lake_of(disk, each.path) for each in directories),
         have_ids=any(any(each.directory_id) for each in directories),
         broker_epoch=epochs[0] if len(set(epochs)) == 1 else NO_BROKER_EPOCH,
-        # A metadata log knows it better: more were given out than were used.
+        # The metadata log has the allocated ids, also unused ones.
         next_producer_id=_next_producer_id(disk, logs.values()) if cluster is None else 0,
     )
 
 
 def _is_zookeepers(disk: Disk, directory: LogDirectory) -> bool:
-    """Version 0 of meta.properties calls a broker's number `broker.id`."""
+    """Whether meta.properties has version 0, which has `broker.id` instead of `node.id`."""
     data = read_or_none(disk, directory.file(names.META_PROPERTIES)) or b""
     return "node.id" not in decode_meta_properties(data)
 
@@ -105,10 +104,10 @@ def _logs(disk: Disk, directory: LogDirectory) -> Iterator[FoundLog]:
     cleaned = directory.read_checkpoint(names.CLEANER_CHECKPOINT)
     for name, folder in directory.partition_folders():
         if folder.suffix:
-            continue  # On its way out, or a copy on its way in; those are dealt with at the start.
+            continue  # Being deleted or moved; the start deals with it.
         path = directory.file(name)
         files = (names.parse_file_name(each) for each in disk.list_names(path))
-        # A segment that was about to take its place when Kafka was killed is one: `finish_leftovers` puts it there.
+        # A .swap segment counts: `finish_leftovers` completes the swap.
         bases = [
             each.offset
             for each in files
@@ -122,7 +121,7 @@ def _logs(disk: Disk, directory: LogDirectory) -> Iterator[FoundLog]:
                 read_or_none(disk, f"{path}/{names.LEADER_EPOCH_CHECKPOINT}") or b""
             )
         except CorruptCheckpoint:
-            epochs = []  # It is rebuilt from the batches.
+            epochs = []  # The start rebuilds it from the batches.
         yield FoundLog(
             topic=folder.topic,
             partition=folder.partition,
@@ -136,7 +135,7 @@ def _logs(disk: Disk, directory: LogDirectory) -> Iterator[FoundLog]:
 
 
 def _next_producer_id(disk: Disk, logs: Iterable[FoundLog]) -> int:
-    """Well above all ids in the producers' snapshots and in the transactional ids' log."""
+    """A producer id well above all in the producer snapshots and __transaction_state."""
     highest = -1
     for log in logs:
         for name in disk.list_names(log.folder):
@@ -171,7 +170,7 @@ def _ids_of_transactions(disk: Disk, path: str) -> Iterator[int]:
 def _records_of(
     disk: Disk, path: str, *, from_offset: int, may_be_torn: bool = True
 ) -> Iterator[Record]:
-    """The data records of a file of batches from an offset on; ConfigError where it is not whole, and has to be."""
+    """The data records of a file from an offset on. Raises ConfigError if it is damaged, unless `may_be_torn`."""
     file = disk.open(path)
     try:
         size, end = file.size(), 0
@@ -193,7 +192,7 @@ def _records_of(
 def _metadata_folder(
     disk: Disk, metadata_log_dir: str | None, directories: Sequence[LogDirectory]
 ) -> str | None:
-    """Where Kafka's metadata log lies; None where there is none."""
+    """The folder of Kafka's metadata log, or None."""
     if metadata_log_dir is not None:
         folder = f"{metadata_log_dir}/{METADATA_FOLDER}"
         if not disk.exists(folder):
@@ -202,7 +201,7 @@ def _metadata_folder(
         cluster_id = decode_meta_properties(read_or_none(disk, path) or b"").get("cluster.id")
         if cluster_id not in (None, directories[0].cluster_id):
             raise ConfigError(
-                f"--metadata-log-dir: {path} is of cluster {cluster_id}, and log.dirs are of "
+                f"--metadata-log-dir: {path} belongs to cluster {cluster_id}, but log.dirs belong to "
                 f"{directories[0].cluster_id}"
             )
         return folder
@@ -210,22 +209,22 @@ def _metadata_folder(
         if disk.exists(each.file(EARLY_METADATA_FOLDER)):
             raise ConfigError(
                 f"log.dirs: {each.file(EARLY_METADATA_FOLDER)} is a metadata log of Kafka 2.8, where KRaft was a "
-                "preview: none that can be taken over"
+                "preview: it cannot be adopted"
             )
     folders = [each.file(METADATA_FOLDER) for each in directories]
-    there = [each for each in folders if disk.exists(each)]
-    for other in there[1:]:
-        # One of them was left behind when metadata.log.dir was changed.
-        if not _are_same(disk, there[0], other):
+    found = [each for each in folders if disk.exists(each)]
+    for other in found[1:]:
+        # metadata.log.dir was changed and the old folder remained.
+        if not _are_same(disk, found[0], other):
             raise ConfigError(
-                f"log.dirs: {there[0]} and {other} differ: say which is the metadata log that was written last, "
+                f"log.dirs: {found[0]} and {other} differ: name the metadata log that was written last "
                 "with --metadata-log-dir"
             )
-    return there[0] if there else None
+    return found[0] if found else None
 
 
 def _are_same(disk: Disk, one: str, other: str) -> bool:
-    """Whether two folders hold the same records and snapshots."""
+    """Whether two folders contain the same records and snapshots."""
     listed = [
         sorted(name for name in disk.list_names(each) if name.endswith((names.LOG, CHECKPOINT)))
         for each in (one, other)
@@ -252,7 +251,7 @@ def _read_metadata(disk: Disk, folder: str) -> KafkaCluster:
         _replay_all(cluster, disk, f"{folder}/{newest[0]}", 0, may_be_torn=False)
     if bases and bases[0] > start:
         raise ConfigError(
-            f"{folder} begins at offset {bases[0]}, and has no snapshot of what was before"
+            f"{folder} starts at offset {bases[0]} and has no snapshot of earlier records"
         )
     for base, following in zip_longest(bases, bases[1:]):
         if following is None or following > start:

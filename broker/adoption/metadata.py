@@ -1,8 +1,8 @@
-"""Pure: the cluster that Apache Kafka's metadata log describes: topics, settings, brokers, ACLs, quotas.
+"""Pure: the state of Apache Kafka's metadata log: topics, settings, brokers, ACLs, quotas.
 
-- Records are taken in their order, a snapshot's first; those of a metadata transaction when it ends (KIP-868). One that
-  is open at the log's end has not happened.
-- What is not for us is counted by its kind, so that it can be said that it stays behind.
+- Records are replayed in order, the snapshot's first; those of a metadata transaction at its end (KIP-868). A
+  transaction that is open at the end of the log is ignored.
+- Records that are not adopted are counted by kind, for the report.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from kafka_ds.protocol.messages.persisted_metadata import (
     UnregisterBrokerRecord,
 )
 
-# Types of records with users' settings that are not adopted. All others are the quorum's own.
-LEFT_BEHIND = {10: "delegation tokens", 11: "SCRAM credentials"}
+# Record types that are not adopted. Further types concern only the quorum.
+NOT_ADOPTED = {10: "delegation tokens", 11: "SCRAM credentials"}
 Quota = tuple[QuotaEntity, str]
 
 
 @dataclass(slots=True, kw_only=True)
 class KafkaTopic:
-    """A topic of Kafka's."""
+    """A topic in Kafka's metadata."""
 
     name: str
     topic_id: bytes
@@ -50,22 +50,22 @@ class KafkaTopic:
 
 
 class KafkaCluster:
-    """The content of the adopted records."""
+    """The state of the replayed records."""
 
     def __init__(self) -> None:
         self.topics: dict[bytes, KafkaTopic] = {}
-        # The epochs of the brokers' last registrations.
+        # The latest broker epochs.
         self.brokers: dict[int, int] = {}
         self.broker_configs: dict[str, dict[str, str]] = {}
         self.acls: dict[bytes, AclCreated] = {}
         self.quotas: dict[Quota, float] = {}
         self.next_producer_id = 0
-        self.left_behind: Counter[str] = Counter()
+        self.not_adopted: Counter[str] = Counter()
         self._configs: dict[str, dict[str, str]] = {}
         self._transaction: list[MetadataRecord | int] | None = None
 
     def replay(self, record: MetadataRecord | int) -> None:
-        """Replay the next record, or the number of its type; MalformedFrame if it does not follow from the others."""
+        """Replay a record, or the number of an undecoded type. Raises MalformedFrame if it contradicts the state."""
         if isinstance(record, BeginTransactionRecord):
             self._transaction = []
         elif isinstance(record, AbortTransactionRecord):
@@ -82,8 +82,8 @@ class KafkaCluster:
     def _apply(self, record: MetadataRecord | int) -> None:
         match record:
             case int():
-                if record in LEFT_BEHIND:
-                    self.left_behind[LEFT_BEHIND[record]] += 1
+                if record in NOT_ADOPTED:
+                    self.not_adopted[NOT_ADOPTED[record]] += 1
             case PartitionRecord():
                 self._topic(record.topic_id).partitions[record.partition_id] = _registration(record)
             case PartitionChangeRecord():
@@ -119,7 +119,7 @@ class KafkaCluster:
             case RemoveAccessControlEntryRecord():
                 self.acls.pop(record.id, None)
             case ClientQuotaRecord():
-                # Kafka's records have the parts in any order.
+                # Kafka's records have the components in any order.
                 whom = in_order(
                     QuotaComponent(entity_type=each.entity_type, entity_name=each.entity_name)
                     for each in record.entity
@@ -129,7 +129,7 @@ class KafkaCluster:
                 else:
                     self.quotas[whom, record.key] = record.value
             case _:
-                raise AssertionError(f"no record of the metadata log: {record!r}")
+                raise AssertionError(f"not a record of the metadata log: {record!r}")
 
     def _topic(self, topic_id: bytes) -> KafkaTopic:
         topic = self.topics.get(topic_id)
@@ -139,12 +139,12 @@ class KafkaCluster:
 
     def _set(self, record: ConfigRecord) -> None:
         if record.resource_type == TOPIC_RESOURCE:
-            # A snapshot may have settings before their topics.
+            # In a snapshot settings may precede their topics.
             configs = self._configs.setdefault(record.resource_name, {})
         elif record.resource_type == BROKER_RESOURCE:
             configs = self.broker_configs.setdefault(record.resource_name, {})
         else:
-            self.left_behind["settings of groups and client metrics"] += 1
+            self.not_adopted["settings of groups and client metrics"] += 1
             return
         if record.value is None:
             configs.pop(record.name, None)
@@ -172,7 +172,7 @@ class KafkaCluster:
             partition_epoch=old.partition_epoch + 1,
         )
         if record.leader != NO_LEADER_CHANGE:
-            # A leader that is elected gets an epoch, also if it is the same one.
+            # An election increments the epoch even if the leader stays the same.
             new = replace(new, leader=record.leader, leader_epoch=old.leader_epoch + 1)
         if record.leader_recovery_state >= 0:
             new = replace(new, leader_recovery_state=record.leader_recovery_state)

@@ -1,10 +1,10 @@
-"""Pure: from what lies in a data directory of Apache Kafka to the cluster that goes on with it.
+"""Pure: plans the adoption of data directories of Apache Kafka.
 
-All or nothing: what cannot be taken over whole is a ConfigError that names it. Topics keep their ids, partitions their
-replicas and ISR, and leader epochs are above all that Kafka gave; leaders are elected when the brokers come. A metadata
-log says it all, and the first one must reach as far as those of brokers that come later. Without one (ZooKeeper) this
-broker has the only replica, and the operator gives topics' settings, cleanup.policy among them: with the default
-retention would delete what compaction was to keep.
+All or nothing: whatever cannot be adopted completely raises a ConfigError that names it. Topics keep their ids,
+partitions their replicas and ISR; leader epochs are above all of Kafka's; leaders are elected when the brokers start.
+The first broker's metadata log must be at least as long as those of later brokers. Without one (ZooKeeper) this broker
+has the only replica, and the operator sets the topics' settings, cleanup.policy included: with the default, retention
+would delete records of compacted topics.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 ALL_OTHERS = "*"
 CLEANUP_POLICY = "cleanup.policy"
 NAMES_SHOWN_MAX = 10
-# ZooKeeper alone knew the partitions' last epochs: logs tell of those with which something was written here, and logs
-# of formats 0 and 1 of none. To a client that was told a higher one before, ours would be news of the past.
+# Only ZooKeeper knew the latest leader epochs: logs know those that were written with, message formats 0 and 1 none.
+# Clients ignore metadata with an epoch lower than one they have seen.
 UNSEEN_LEADER_EPOCHS = 1_000_000
 
 Key = tuple[str, int]
@@ -52,8 +52,8 @@ Key = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundLog:
-    """The log of a partition in one of the directories. `start_offset` is that of its first segment, or its log start
-    where that is higher; `latest_epoch` the last leader epoch in its checkpoint, or -1."""
+    """A partition's log. `start_offset` is the first segment's, or the log start offset if higher; `latest_epoch` is
+    the last leader epoch in its checkpoint, or -1."""
 
     topic: str
     partition: int
@@ -61,35 +61,35 @@ class FoundLog:
     folder: str
     start_offset: int
     remote_start_offset: int | None
-    """Where it began in Kafka's tiered storage, if that was further back."""
+    """The start in Kafka's tiered storage, if lower."""
     latest_epoch: int
     was_compacted: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundDirectory:
-    """What lies in the directories of one broker."""
+    """The content of one broker's directories."""
 
     node_id: int
     cluster_id: str | None
-    """None in directories of before 2.4, as ZooKeeper alone knew it."""
+    """None before Kafka 2.4, as only ZooKeeper knew it."""
     logs: Mapping[Key, FoundLog]
     cluster: KafkaCluster | None
-    """The content of the metadata log; None if there is none."""
+    """The state of the metadata log; None without one."""
     is_zookeepers: bool
     adopted_into: Sequence[str | None]
-    """Into which lake each directory was taken over before, if it was."""
+    """The lake that each directory was adopted into before, or None."""
     have_ids: bool
-    """Whether directories have ids: our broker gives each one when it starts, Kafka with ZooKeeper none as a rule."""
+    """Whether any directory has an id: a kafka-ds broker writes one at its start, Kafka with ZooKeeper usually not."""
     broker_epoch: int
-    """That of a clean stop, or NO_BROKER_EPOCH."""
+    """The broker epoch of a clean shutdown, or NO_BROKER_EPOCH."""
     next_producer_id: int
-    """Above all that the logs have seen."""
+    """A producer id above all in the logs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdoptionPlan:
-    """The events to decide, the logs that belong to it, the ids of topics, and lines for the operator."""
+    """The events to commit, this broker's logs, the topic ids, and lines for the operator."""
 
     cluster_id: str
     events: Sequence[Event]
@@ -116,31 +116,29 @@ def plan(
     check_configs: Callable[[Mapping[str, str]], object],
     new_uuid: Callable[[], bytes],
 ) -> AdoptionPlan:
-    """Plan the takeover; raises ConfigError for anything that prevents it.
+    """Plan the adoption. Raises ConfigError for anything that prevents it.
 
-    `given_configs`: settings of topics by the operator; they win. `broker_configs`: those of brokers that are taken
-    over, by resource name. `check_configs` raises ConfigError for settings of a topic that are not served.
+    `given_configs` are the operator's topic settings, which win. `broker_configs` are the adopted broker settings by
+    resource name. `check_configs` raises ConfigError for unsupported topic settings.
     """
     if found.cluster is None and not found.is_zookeepers:
         before = next(filter(None, found.adopted_into), None)
         or_lost = (
-            f"; or, if they were ZooKeeper's and have been started on lake.uri={before} since, bring that lake back: "
-            "it alone has the metadata"
+            f"; or, if they were ZooKeeper's and were started on lake.uri={before} since, restore that lake: "
+            "only it has the metadata"
         )
         raise ConfigError(
-            "log.dirs belong to a KRaft cluster and hold no metadata log: name its folder with "
+            "log.dirs belong to a KRaft cluster and contain no metadata log: name its folder with "
             f"--metadata-log-dir{or_lost if before else ''}"
         )
     drafted = _Drafted()
     cluster_id = found.cluster_id
     if cluster_id is None:
         cluster_id = uuid_text(new_uuid())
-        drafted.lines.append("Kafka before 2.4 names no cluster: it gets a new id")
+        drafted.lines.append("Kafka before 2.4 has no cluster id: the cluster gets a new one")
     if found.cluster is None:
         drafted.topics = _topics_of_folders(found, new_uuid)
-        drafted.lines.append(
-            "no metadata log: the folders say which topics there are, and nothing of their settings"
-        )
+        drafted.lines.append("no metadata log: topics come from the folder names, without settings")
     else:
         drafted.topics = sorted(found.cluster.topics.values(), key=lambda topic: topic.name)
     drafted.topics = [topic for topic in drafted.topics if topic.name not in RESERVED_TOPICS]
@@ -154,7 +152,7 @@ def plan(
     for topic in drafted.topics:
         given = _given(topic, given_configs)
         topic.configs = _configs(topic, given, check_configs, drafted.lines)
-    _sum_up(found, logs, drafted)
+    _summarize(found, logs, drafted)
     return AdoptionPlan(
         cluster_id=cluster_id,
         events=(
@@ -169,10 +167,9 @@ def plan(
 
 
 def join(found: FoundDirectory, image: MetadataImage, lake_uri: str) -> AdoptionPlan:
-    """A further broker of a cluster that was taken over, or one once more: only its logs' starts have to be recorded.
+    """Plan the adoption of a further broker of an adopted cluster, or a repeated one: no events.
 
-    Raises ConfigError where the lake is another cluster's, or behind what this broker knows, or where this broker has
-    begun to work there.
+    Raises ConfigError if the lake is another cluster's or behind this broker, or if this broker was started on it.
     """
     is_repeated = _is_repeated(found, image, lake_uri)
     if image.cluster_id is None or (
@@ -180,16 +177,16 @@ def join(found: FoundDirectory, image: MetadataImage, lake_uri: str) -> Adoption
     ):
         theirs = found.cluster_id or "a cluster without an id"
         raise ConfigError(
-            f"lake.uri={lake_uri} holds cluster {image.cluster_id}, but log.dirs belong to {theirs}: adopt needs an "
+            f"lake.uri={lake_uri} contains cluster {image.cluster_id}, but log.dirs belong to {theirs}: adopt needs an "
             "empty lake"
         )
     known = image.brokers.get(found.node_id)
-    # ZooKeeper's broker registers when it starts.
+    # A broker of a ZooKeeper cluster registers at its start.
     may_join = is_repeated if known is None else known.incarnation_id == NO_UUID
     if not may_join:
         raise ConfigError(
-            f"lake.uri={lake_uri}: cluster {image.cluster_id} is there already, and node.id={found.node_id} "
-            f"{'is none of its brokers' if known is None else 'has been started in it'}: nothing was adopted"
+            f"lake.uri={lake_uri}: cluster {image.cluster_id} exists already, and node.id={found.node_id} "
+            f"{'is not one of its brokers' if known is None else 'was started in it'}: nothing was adopted"
         )
     _check_not_behind(found, image, lake_uri)
     drafted = _Drafted()
@@ -199,7 +196,7 @@ def join(found: FoundDirectory, image: MetadataImage, lake_uri: str) -> Adoption
     ]
     logs = _own_logs(found, drafted)
     drafted.lines.append(
-        f"cluster {image.cluster_id} was taken over already: {counted(len(logs), 'log')} of this broker"
+        f"cluster {image.cluster_id} was adopted already: {counted(len(logs), 'log')} of this broker"
     )
     return AdoptionPlan(
         cluster_id=image.cluster_id,
@@ -211,10 +208,10 @@ def join(found: FoundDirectory, image: MetadataImage, lake_uri: str) -> Adoption
 
 
 def _is_repeated(found: FoundDirectory, image: MetadataImage, lake_uri: str) -> bool:
-    """Whether these very directories, of ZooKeeper's, were taken over into this lake and have not been started since.
+    """Whether these directories of a ZooKeeper cluster were adopted into this lake and not started since.
 
-    Whoever did so may have been killed before it knew. Each log has got its topic's id before that was decided: by
-    these it shows whose decision the lake has.
+    An earlier `adopt` may have been killed after its commit. It wrote each topic id before the commit, so the ids show
+    that the lake's metadata are from these directories.
     """
     topic_ids = {topic.topic_id for topic in image.topics.values()}
     return (
@@ -230,22 +227,22 @@ def _is_repeated(found: FoundDirectory, image: MetadataImage, lake_uri: str) -> 
 
 
 def _check_not_behind(found: FoundDirectory, image: MetadataImage, lake_uri: str) -> None:
-    """What was taken over first must have been the metadata log that reaches furthest.
+    """The metadata log that was adopted first must be the longest one.
 
-    A broker that was stopped before the others does not know who fell out of sync since: it would name as in sync, and
-    let lead, replicas that lack what was acknowledged. Epochs only grow, in Kafka and here, so a higher one is later.
+    A broker that stopped before the others does not know later ISR changes: replicas without acknowledged records might
+    become leaders. Epochs only grow, so a higher one is later.
     """
     later = sorted(_later_than(found, image))
     if later:
         raise ConfigError(
-            f"lake.uri={lake_uri} is behind what broker {found.node_id} knows of {_few(later)}: the "
+            f"lake.uri={lake_uri} is behind broker {found.node_id} for {_few(later)}: the "
             "metadata log that was adopted first was not the longest one. Start again with an empty lake, and name the "
             "longest (usually that of the controller stopped last) by --metadata-log-dir for each broker"
         )
 
 
 def _later_than(found: FoundDirectory, image: MetadataImage) -> Iterator[str]:
-    """Topics and partitions that are not complete in the lake."""
+    """Topics and partitions that are behind in the lake."""
     known = {topic.topic_id: topic.partitions for topic in image.topics.values()}
     for topic in found.cluster.topics.values() if found.cluster else ():
         if topic.name in RESERVED_TOPICS:
@@ -281,12 +278,12 @@ def _topics_of_folders(found: FoundDirectory, new_uuid: Callable[[], bytes]) -> 
         )
     for topic in topics.values():
         if topic.topic_id == NO_UUID:
-            topic.topic_id = new_uuid()  # Kafka before 2.8 had none.
+            topic.topic_id = new_uuid()  # Kafka before 2.8 has no topic ids.
         missing = sorted(set(range(max(topic.partitions) + 1)) - set(topic.partitions))
         if missing:
             raise ConfigError(
-                f"log.dirs: topic {topic.name} has no folder of partition {_few(missing)}: it was on other brokers as "
-                "well, and only a cluster with a metadata log (KRaft) is taken over in parts"
+                f"log.dirs: topic {topic.name} has no folder of partition {_few(missing)}: it was on other brokers, "
+                "too, and only a cluster with a metadata log (KRaft) can be adopted broker by broker"
             )
     return list(topics.values())
 
@@ -297,13 +294,13 @@ def _check_names(topics: Sequence[KafkaTopic]) -> None:
         why = why_illegal(topic.name)
         other = names.setdefault(collision_key(topic.name), topic.name)
         if why is None and other != topic.name:
-            why = f"a lake cannot tell it from {other}"
+            why = f"it collides with {other} in the lake"
         if why is not None:
-            raise ConfigError(f"log.dirs: topic {topic.name} cannot be taken over: {why}")
+            raise ConfigError(f"log.dirs: topic {topic.name} cannot be adopted: {why}")
 
 
 def _own_logs(found: FoundDirectory, drafted: _Drafted) -> list[FoundLog]:
-    """The logs of this broker's replicas; a replica without one would begin empty, and might lead."""
+    """The logs of the broker's replicas. Raises ConfigError for a missing one: it would start empty, but might lead."""
     logs: list[FoundLog] = []
     missing: list[str] = []
     for topic in drafted.topics:
@@ -315,14 +312,12 @@ def _own_logs(found: FoundDirectory, drafted: _Drafted) -> list[FoundLog]:
                 missing.append(f"{topic.name}-{partition}")
     if missing:
         raise ConfigError(
-            f"log.dirs: no folder of {_few(missing)}, which this broker holds by Kafka's metadata: name all "
+            f"log.dirs: no folder of {_few(missing)}, of which this broker has a replica in Kafka's metadata: name all "
             "directories that it had"
         )
     left = sorted(set(found.logs) - {(log.topic, log.partition) for log in logs})
     for key in left:
-        drafted.lines.append(
-            f"{found.logs[key].folder}: left alone: it belongs to no topic that there is"
-        )
+        drafted.lines.append(f"{found.logs[key].folder} is ignored: its topic does not exist")
     return logs
 
 
@@ -332,7 +327,7 @@ def _configs(
     check: Callable[[Mapping[str, str]], object],
     lines: list[str],
 ) -> dict[str, str]:
-    """The settings that are taken over; those of the operator must be right."""
+    """The adopted settings of a topic; the operator's must be valid."""
     own = dict(topic.configs)
     if topic.name in COMPACTED_TOPICS:
         own = {CLEANUP_POLICY: "compact", **own}
@@ -349,16 +344,16 @@ def _configs(
     for name, why in refused.items():
         if name == CLEANUP_POLICY:
             raise ConfigError(f"topic {topic.name}: {why}")
-        lines.append(f"{topic.name}: {name}={own[name]} is not taken over: {why}")
+        lines.append(f"{topic.name}: {name}={own[name]} is not adopted: {why}")
     return {**adopted, **given}
 
 
 def adoptable(
     own: Mapping[str, str], check: Callable[[Mapping[str, str]], object]
 ) -> tuple[dict[str, str], dict[str, ConfigError]]:
-    """The settings that can be had together, and why the others cannot.
+    """The settings that are valid together, and why the others are not.
 
-    All at once if they can, as one may be right only beside another; else as many as go, in whatever order they go.
+    First all at once, as one may need another; then one by one until no more is valid.
     """
     adopted: dict[str, str] = {}
     refused: dict[str, ConfigError] = {}
@@ -381,7 +376,7 @@ def adoptable(
 
 
 def _given(topic: KafkaTopic, given: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """The operator's settings of a topic; those for all topics are not for Kafka's own."""
+    """The operator's settings of a topic; those for all topics exclude Kafka's internal ones."""
     general = {} if topic.name in INTERNAL_TOPICS else given.get(ALL_OTHERS, {})
     return {**general, **given.get(topic.name, {})}
 
@@ -395,38 +390,42 @@ def _check_policies(
             continue
         own = given.get(topic.name, {}) if topic.name in compacted else _given(topic, given)
         if CLEANUP_POLICY not in own:
-            was = "was compacted by Kafka" if topic.name in compacted else "is set in ZooKeeper"
+            was = (
+                "was compacted by Kafka"
+                if topic.name in compacted
+                else "has its settings in ZooKeeper"
+            )
             others = (
                 ""
                 if topic.name in compacted
                 else f", or of all others, {ALL_OTHERS}:{CLEANUP_POLICY}=delete"
             )
             raise ConfigError(
-                f"topic {topic.name} {was}: say how, with --topic-config {topic.name}:{CLEANUP_POLICY}=compact "
+                f"topic {topic.name} {was}: set --topic-config {topic.name}:{CLEANUP_POLICY}=compact "
                 f"or =delete{others}"
             )
 
 
-def _sum_up(found: FoundDirectory, logs: Sequence[FoundLog], drafted: _Drafted) -> None:
-    """The summary for the operator: what is taken over, what stays behind, and which brokers are to follow."""
+def _summarize(found: FoundDirectory, logs: Sequence[FoundLog], drafted: _Drafted) -> None:
+    """The summary for the operator: what is adopted, what is not, and which brokers remain."""
     lines = drafted.lines
     for log in logs:
         if log.remote_start_offset is not None:
             lines.append(
-                f"{log.topic}-{log.partition}: begins at {log.start_offset}: what Kafka had tiered, from "
-                f"{log.remote_start_offset} on, stays there"
+                f"{log.topic}-{log.partition} starts at {log.start_offset}: records in Kafka's tiered storage, from "
+                f"{log.remote_start_offset} on, are not adopted"
             )
     cluster = found.cluster
     if cluster is not None:
-        for what, count in cluster.left_behind.items():
-            lines.append(f"{what}: not taken over ({counted(count, 'record')})")
+        for what, count in cluster.not_adopted.items():
+            lines.append(f"{what}: not adopted ({counted(count, 'record')})")
         lines.append(
-            f"{counted(len(cluster.acls), 'ACL')} and {counted(len(cluster.quotas), 'quota')} are taken over"
+            f"{counted(len(cluster.acls), 'ACL')} and {counted(len(cluster.quotas), 'quota')} are adopted"
         )
         others = sorted(_others(found, drafted.topics))
         if others:
             lines.append(
-                f"replicas are on brokers {_few(others)}, too: take their directories over with this same lake"
+                f"brokers {_few(others)} have replicas, too: adopt their directories into the same lake"
             )
     lines.append(
         f"{counted(len(drafted.topics), 'topic')}, {counted(len(logs), 'log')} of this broker"
@@ -444,7 +443,7 @@ def _events(found: FoundDirectory, drafted: _Drafted, logs: Sequence[FoundLog]) 
     next_producer_id = max(known, found.next_producer_id)
     if next_producer_id:
         yield ProducerIdBlock(broker_id=-1, first_producer_id=next_producer_id, size=0)
-    # Brokers that stopped cleanly have recorded their epoch, and have lost nothing if it is this one.
+    # A broker that shut down cleanly has recorded its epoch: if it is the registered one, nothing is lost.
     epochs = dict(cluster.brokers) if cluster else {}
     if found.broker_epoch != NO_BROKER_EPOCH:
         epochs.setdefault(found.node_id, found.broker_epoch)

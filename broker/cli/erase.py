@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from broker.erasure.condition import RecordCondition
-    from broker.erasure.erase import Account, Erasure
+    from broker.erasure.erase import Erasure, ErasureReport
     from kafka_ds.client.admin import Admin
     from kafka_ds.client.cluster import Cluster
     from kafka_ds.delta.store.store import Store
@@ -82,13 +82,13 @@ def erase(
             cluster, Target(lake=lake).over(target), name, wanted, condition, advance
         )
         if dry_run:
-            erasure.look(timeout)
+            erasure.search(timeout)
         else:
             # What has to be put back is put back.
             for number in (signal.SIGTERM, signal.SIGHUP):
                 if signal.getsignal(number) != signal.SIG_IGN:  # As under nohup.
                     signal.signal(number, lambda number, _: sys.exit(128 + number))
-            erasure.carry_out(timeout, takes_over=resume)
+            erasure.erase(timeout, takes_over=resume)
     account = erasure.account
     _print(account, as_json=as_json)
     _note(account)
@@ -119,13 +119,13 @@ def _key(text: str | None, digits: str | None) -> bytes | None:
 
 def _condition(text: str) -> RecordCondition:
     """Raises Mistake."""
-    from broker.erasure.condition import BadCondition, RecordCondition
+    from broker.erasure.condition import InvalidCondition, RecordCondition
 
     try:
         return RecordCondition(text)
     except ModuleNotFoundError:
         raise Mistake("--where needs DuckDB: pip install duckdb") from None
-    except BadCondition as problem:
+    except InvalidCondition as problem:
         raise Mistake(f"--where: {problem}") from None
 
 
@@ -185,7 +185,7 @@ def _store(target: Target, admin: Admin) -> Store:
     return store
 
 
-def _print(account: Account, *, as_json: bool) -> None:
+def _print(account: ErasureReport, *, as_json: bool) -> None:
     left: dict[tuple[str, str], list[Any]] = {}
     for each in account.left:
         left.setdefault((each.place, each.kind), []).append(each)
@@ -212,17 +212,17 @@ def _print(account: Account, *, as_json: bool) -> None:
     print_rows(rows, ("place", "what", "found", "left"), as_json=False)
 
 
-def _note(account: Account) -> None:
+def _note(account: ErasureReport) -> None:
     for each in account.unsearched:
         note(f"kafka-ds: not searched: {each}")
-    if account.rows_of_gone:
+    if account.expired_rows:
         note(
-            f"{account.rows_of_gone} rows of typed tables are of records that have left the topic: "
+            f"{account.expired_rows} rows of typed tables are of records that have left the topic: "
             "a key that is spelled otherwise there is not found"
         )
 
 
-def _complaint(account: Account, *, is_compacted: bool) -> str:
+def _complaint(account: ErasureReport, *, is_compacted: bool) -> str:
     from broker.erasure.search import SEGMENTS
 
     reasons = [

@@ -107,7 +107,7 @@ def adopt(
 ) -> int:
     """Take over the data directories of an Apache Kafka, where they are.
 
-    Kafka must have been stopped. Copy the directories first: what is taken over is Kafka's no longer.
+    Kafka must have been stopped. Copy the directories first: Kafka can no longer use adopted ones.
 
     \b
     Examples:

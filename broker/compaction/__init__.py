@@ -1,1 +1,1 @@
-"""Pure: log compaction, the broker's half: what is due, and the swap of what the cleaner's process has rewritten."""
+"""Pure: log compaction in the broker's process: which logs are due, and the swap of cleaned segments."""

@@ -1,10 +1,9 @@
-"""Shell: the log cleaner: looks for dirty logs, has them cleaned, and keeps account.
+"""Shell: the log cleaner: finds dirty logs, has them cleaned and counts the results.
 
-There are log.cleaner.threads tasks, each with one log at a time; all share one child process, which is started when
-there is something to clean. Settings may change at any time; a run ends with those that it began with. A log whose
-cleaning fails is uncleanable until the broker starts again, as in Kafka; after a disk error it is tried again later. If
-the child dies over several logs, each is tried again, alone. Retention of a compacted log also runs here, before
-cleaning: once an old segment was merged with younger ones, it stays for as long as they do.
+log.cleaner.threads tasks clean one log each; they share one child process, started on demand. Dynamic settings apply to
+the next run. As in Kafka, a log whose cleaning fails is uncleanable until the broker restarts; after a disk error it is
+retried. If the child dies while it cleans several logs, each is retried alone. Retention of compacted logs also runs
+here, before cleaning, as a merged segment expires only with its newest record.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from contextlib import suppress
 
 from broker.cleaner.rpc import DISK, UNKNOWN_JOB, CleanerSettings, CleanLimit
 from broker.compaction.metrics import CleanerMetrics
-from broker.compaction.policy import Cleanable, LogState, LogToClean, cleanable
+from broker.compaction.policy import Cleanable, LogState, SegmentState, cleanable
 from broker.compaction.run import CleaningAborted, Outcome, Run
 from broker.log.directories.log_manager import LogManager
 from broker.log.log import Log
@@ -31,7 +30,7 @@ from kafka_ds.records.batch import CorruptRecord
 
 log = logging.getLogger(__name__)
 
-# A child without requests ends after so long.
+# An idle child process ends after this time.
 IDLE_MS = 60_000
 
 
@@ -48,7 +47,7 @@ class LogCleaner:
         executor: Executor | None = None,
         send: SendToWorker | None = None,
     ) -> None:
-        """`executor` has the threads that wait for disks; `send` stands for the child process, where there is none."""
+        """`executor` runs disk I/O; `send` replaces the child process in tests."""
         self._settings = settings
         self._logs = logs
         self._clock = clock
@@ -70,15 +69,15 @@ class LogCleaner:
         self._sending: set[asyncio.Task[None]] = set()
         self._last_number = 0
         self._uncleanable: dict[Log, str] = {}
-        # Until the child has answered, even if the log has no use for the answer.
+        # Logs being cleaned, until the child has answered.
         self._busy: set[Log] = set()
-        # Of those: which have not been cleaned alone. And over which the child died then: one of them is to blame.
+        # Busy logs that were not cleaned alone, and those that the child then died on: one of them is the cause.
         self._together: set[Log] = set()
         self._suspects: set[Log] = set()
         self.metrics = CleanerMetrics(last_look_ms=clock.now_ms())
 
     def start(self) -> None:
-        """Begin to look for dirty logs, unless log.cleaner.enable=false."""
+        """Start the cleaner threads, unless log.cleaner.enable=false."""
         if not self._settings.log_cleaner_enable:
             return
         self.metrics.dead_threads = 0
@@ -88,18 +87,18 @@ class LogCleaner:
                 self._tasks[index] = task
 
     def configure(self, settings: CleanerSettings) -> None:
-        """These settings hold from now on. Threads that have died begin again, as in Kafka."""
+        """Apply dynamic settings. As in Kafka this restarts dead cleaner threads."""
         if settings == self._settings:
             return
         self._settings = settings
         self._send(CleanLimit(bytes_per_second=settings.log_cleaner_io_max_bytes_per_second))
-        self._changed.set()  # Those that have nothing to do look now.
+        self._changed.set()  # Wake idle threads.
         self._changed.clear()
         if self._tasks:
             self.start()
 
     async def stop(self) -> None:
-        """End what is under way, and the child."""
+        """Abort running cleanings and end the child process."""
         tasks = (*self._tasks.values(), *self._sending)
         for task in tasks:
             task.cancel()
@@ -109,15 +108,15 @@ class LogCleaner:
 
     @property
     def settings(self) -> CleanerSettings:
-        """Those in force."""
+        """The current settings."""
         return self._settings
 
     def uncleanable(self) -> dict[str, str]:
-        """Why a log is not cleaned any more, by the log's name."""
+        """Uncleanable logs by name, with the reason."""
         return {each.name: why for each, why in self._uncleanable.items()}
 
     def samples(self) -> Iterator[Sample]:
-        """What is to be seen."""
+        """The metrics of the log cleaner."""
         by_directory: dict[str, tuple[int, int]] = {}
         for each in list(self._logs.logs()):
             directory = each.directory.rpartition("/")[0]
@@ -128,7 +127,7 @@ class LogCleaner:
         yield from self.metrics.samples(self._clock.now_ms(), by_directory)
 
     def _dirty_bytes(self, dirty: Log) -> int:
-        with suppress(Exception):  # It may be what has made the log uncleanable.
+        with suppress(Exception):  # The same error may have made the log uncleanable.
             return self._state_of(dirty, self._clock.now_ms()).cleanable_bytes
         return 0
 
@@ -138,19 +137,19 @@ class LogCleaner:
         while index < self._settings.log_cleaner_threads:
             try:
                 has_cleaned = await self.clean_dirtiest(index)
-            except Exception:  # The root of a task: an error would go unnoticed.
+            except Exception:  # A task's exception would not be logged.
                 log.exception("log cleaner stopped unexpectedly")
                 self.metrics.dead_threads += 1
                 return
             if not has_cleaned:
                 with suppress(TimeoutError):
-                    # Not wait_for, which (Python 3.11) ignores a cancellation that comes with a change.
+                    # Not wait_for: Python 3.11's may swallow a cancellation.
                     async with asyncio.timeout(self._settings.log_cleaner_backoff_ms / 1000):
                         await self._changed.wait()
         self.metrics.runs.pop(index, None)
 
     async def clean_dirtiest(self, index: int = 0) -> bool:
-        """Clean the log that needs it most; whether that went well."""
+        """Clean the dirtiest log; whether to go on without a pause."""
         chosen = self._choose()
         if chosen is None:
             return False
@@ -164,10 +163,11 @@ class LogCleaner:
             outcome = await run.clean(self._clock.now_ms())
         except CleaningAborted:
             log.info(
-                "Cleaning of %s aborted: it was truncated, deleted or made a table", dirty.name
+                "Aborted cleaning of %s: the log was truncated, deleted or became tiered",
+                dirty.name,
             )
             return True
-        except Exception as error:  # noqa: BLE001 - whatever it is, as in Kafka it concerns this log alone
+        except Exception as error:  # noqa: BLE001 - as in Kafka it concerns only this log
             return self._failed(dirty, error)
         finally:
             self._busy.discard(dirty)
@@ -180,11 +180,11 @@ class LogCleaner:
         return True
 
     def _failed(self, dirty: Log, error: Exception) -> bool:
-        """Note that a log could not be cleaned; whether to go on at once."""
+        """Handle a failed cleaning; whether to go on without a pause."""
         if isinstance(error, WorkerLost) and not isinstance(error, WorkerDied):
             log.warning("the cleaner process did not answer: %s", error)
             return False
-        if _may_pass(error):
+        if _is_transient(error):
             log.error("Cleaning of %s failed: %s", dirty.name, error)
             return False
         if isinstance(error, WorkerDied) and dirty in self._together:
@@ -195,12 +195,12 @@ class LogCleaner:
             )
             self._suspects.add(dirty)
             return False
-        is_ours = not isinstance(error, WorkerLost | WorkerFailed | KafkaError | CorruptRecord)
+        is_bug = not isinstance(error, WorkerLost | WorkerFailed | KafkaError | CorruptRecord)
         log.error(
             "Marked %s as uncleanable until the broker restarts: %s",
             dirty.name,
             error,
-            exc_info=error if is_ours else None,
+            exc_info=error if is_bug else None,
         )
         self._uncleanable[dirty] = str(error)
         return True
@@ -222,9 +222,9 @@ class LogCleaner:
         await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     def _send(self, request: Request[None]) -> None:
-        """Ask something whose answer changes nothing."""
+        """Send a request without waiting for its answer."""
         if self._worker is not None and self._worker.pid is None:
-            return  # The job is forgotten.
+            return  # Without a process there is no job.
         task = asyncio.get_running_loop().create_task(self._sent(request))
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
@@ -233,7 +233,7 @@ class LogCleaner:
         with suppress(WorkerLost, WorkerFailed):
             await self._send_request(request)
 
-    # -- what is dirty ----------------------------------------------------------------------------
+    # -- choosing a log ---------------------------------------------------------------------------
 
     def _choose(self) -> tuple[Log, Cleanable] | None:
         now_ms = self._clock.now_ms()
@@ -252,7 +252,7 @@ class LogCleaner:
             try:
                 each.delete_local_segments(now_ms)
                 plan = self._state_of(each, now_ms)
-            except Exception as error:  # noqa: BLE001 - as above: others wait for their turn
+            except Exception as error:  # noqa: BLE001 - other logs are not affected
                 self._failed(each, error)
                 continue
             self.metrics.dirtiest_ratio = max(self.metrics.dirtiest_ratio, plan.ratio)
@@ -267,7 +267,7 @@ class LogCleaner:
     def _state_of(self, each: Log, now_ms: int) -> Cleanable:
         state = LogState(
             segments=[
-                LogToClean(s.base_offset, s.size_bytes, s.first_timestamp, s.largest_timestamp)
+                SegmentState(s.base_offset, s.size_bytes, s.first_timestamp, s.largest_timestamp)
                 for s in each.segments.all
             ],
             cleaned_offset=each.compaction.cleaned_offset,
@@ -279,13 +279,13 @@ class LogCleaner:
             ),
         )
         plan = cleanable(state, each.config, now_ms)
-        if plan.not_believed is not None:
+        if plan.invalid_checkpoint is not None:
             if not each.config.deletes_old:
                 log.warning(
                     "Resetting first dirty offset of %s to its log start offset: the checkpointed offset %d is not in "
                     "[%d, %d]",
                     each.name,
-                    plan.not_believed,
+                    plan.invalid_checkpoint,
                     each.log_start_offset,
                     each.log_end_offset,
                 )
@@ -293,8 +293,8 @@ class LogCleaner:
         return plan
 
 
-def _may_pass(error: Exception) -> bool:
-    """Whether the next try may succeed: the disk was full, say, or the child died between two requests."""
+def _is_transient(error: Exception) -> bool:
+    """Whether a retry may succeed: a disk error, or a child that died between two requests."""
     if isinstance(error, KafkaError):
         return error.code is ErrorCode.KAFKA_STORAGE_ERROR
     if isinstance(error, WorkerFailed):
@@ -317,5 +317,5 @@ def _log_cleaned(dirty: Log, plan: Cleanable, outcome: Outcome) -> None:
     )
     if outcome.without_key:
         log.warning(
-            "%s: dropped without a key: %s", dirty.name, counted(outcome.without_key, "record")
+            "Dropped %s without a key from %s", counted(outcome.without_key, "record"), dirty.name
         )

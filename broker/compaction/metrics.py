@@ -1,6 +1,6 @@
-"""Pure: the metrics of compaction, under Kafka's names.
+"""Pure: the metrics of log compaction, under Kafka's names.
 
-Values of the last run are kept for each thread and the maximum is shown, as in Kafka; it reads state and changes none.
+As in Kafka the values of each thread's last run are kept and their maximum is reported.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ _MANAGER = "kafka.log:type=LogCleanerManager,name="
 
 BUFFER_USED = gauge(
     f"{_CLEANER}max-buffer-utilization-percent",
-    "How full log.cleaner.dedupe.buffer.size was in the last run.",
+    "The used share of log.cleaner.dedupe.buffer.size in the last run.",
 )
 RECOPIED = gauge(
-    f"{_CLEANER}cleaner-recopy-percent", "The share of bytes that the last runs wrote again."
+    f"{_CLEANER}cleaner-recopy-percent", "The share of bytes that the last runs rewrote."
 )
-CLEAN_TIME = gauge(f"{_CLEANER}max-clean-time-secs", "How long the last run took.")
+CLEAN_TIME = gauge(f"{_CLEANER}max-clean-time-secs", "The duration of the last run, in seconds.")
 DELAY = gauge(
     f"{_CLEANER}max-compaction-delay-secs",
-    "For how long a log has exceeded max.compaction.lag.ms at most.",
+    "The longest time by which a log exceeds max.compaction.lag.ms, in seconds.",
 )
-DEAD_THREADS = gauge(f"{_CLEANER}DeadThreadCount", "Cleaners that have ended by a mistake.")
+DEAD_THREADS = gauge(f"{_CLEANER}DeadThreadCount", "Cleaner threads that ended with an error.")
 UNCLEANABLE = gauge(
     f"{_MANAGER}uncleanable-partitions-count",
-    "Partitions that are not cleaned any more because that failed.",
+    "Partitions that are no longer cleaned because cleaning failed.",
     "logDirectory",
 )
 UNCLEANABLE_BYTES = gauge(
     f"{_MANAGER}uncleanable-bytes",
-    "Cleanable bytes of partitions whose cleaning failed and has stopped.",
+    "Cleanable bytes of partitions that are no longer cleaned because cleaning failed.",
     "logDirectory",
 )
 DIRTIEST = gauge(f"{_MANAGER}max-dirty-percent", "The share of dirty bytes of the dirtiest log.")
@@ -44,7 +44,7 @@ SINCE_LAST_RUN = gauge(
 
 @dataclass(slots=True, kw_only=True)
 class RunCounters:
-    """The last run of one thread."""
+    """The counters of a thread's last run."""
 
     bytes_read: int = 0
     bytes_written: int = 0
@@ -54,7 +54,7 @@ class RunCounters:
 
 @dataclass(slots=True, kw_only=True)
 class CleanerMetrics:
-    """What was seen since the broker started."""
+    """The state behind the metrics, since the broker started."""
 
     runs: dict[int, RunCounters] = field(default_factory=dict)
     """By thread."""

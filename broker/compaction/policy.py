@@ -1,10 +1,10 @@
 """Pure: which log is cleaned next, and how far: the rules of Kafka's `LogCleanerManager` and `Cleaner`.
 
-Clean is what an earlier run has covered, dirty what came since. Cleaning ends before the active segment, the last
-stable offset, the first segment with a record younger than min.compaction.lag.ms, and, of a log that is copied to the
-lake, where the copied part ends (docs/decisions/0019-tables-of-compacted-topics.md). A log is due when its share of
-dirty bytes is above min.cleanable.dirty.ratio, or a dirty record is older than max.compaction.lag.ms (KIP-354).
-Neighbouring segments are merged while they fit into segment.bytes, segment.index.bytes and 2^31 offsets.
+The clean part was covered by an earlier run, the dirty part is newer. Cleaning ends before the active segment, the last
+stable offset, the first segment with a record younger than min.compaction.lag.ms and, in a tiered log, the tiered end
+(docs/decisions/0019-tables-of-compacted-topics.md). A log is due if its dirty ratio is above
+min.cleanable.dirty.ratio or a dirty record is older than max.compaction.lag.ms (KIP-354). Adjacent segments are merged
+while they fit into segment.bytes, segment.index.bytes and 2^31 offsets.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from broker.log.config import UNLIMITED, LogConfig
 from kafka_ds.segments.index import RELATIVE_OFFSET_MAX
 
 
-class LogToClean(NamedTuple):
-    """A segment, the last one is active. Times may have to be looked up, so they are asked for; -1: none."""
+class SegmentState(NamedTuple):
+    """A segment; the last one is active. Times are functions, as they may need a read; -1: none."""
 
     base_offset: int
     size_bytes: int
@@ -26,32 +26,32 @@ class LogToClean(NamedTuple):
 
 
 class LogState(NamedTuple):
-    """A log, as it is now."""
+    """The current state of a log."""
 
-    segments: Sequence[LogToClean]
+    segments: Sequence[SegmentState]
     cleaned_offset: int | None
     log_start_offset: int
     log_end_offset: int
     last_stable_offset: int
     copied_end_offset: int | None = None
-    """Of a log that is copied to the lake: where the copied part ends."""
+    """The tiered end of a tiered log."""
 
 
 class Cleanable(NamedTuple):
-    """What could be cleaned of a log now."""
+    """The cleanable part of a log."""
 
     first_dirty_offset: int
     first_uncleanable_offset: int
     clean_bytes: int
     cleanable_bytes: int
     overdue_ms: int
-    """For how long max.compaction.lag.ms has been exceeded."""
-    not_believed: int | None
-    """The remembered offset, if it is not one of the log's."""
+    """By how much max.compaction.lag.ms is exceeded."""
+    invalid_checkpoint: int | None
+    """The checkpointed offset, if it is outside the log."""
 
     @property
     def ratio(self) -> float:
-        """The share of dirty bytes."""
+        """The dirty ratio."""
         total = self.clean_bytes + self.cleanable_bytes
         return self.cleanable_bytes / total if total else 0.0
 
@@ -62,16 +62,16 @@ class Cleanable(NamedTuple):
 
 
 def cleanable(log: LogState, config: LogConfig, now_ms: int) -> Cleanable:
-    """How far a log may be cleaned."""
-    remembered, not_believed = log.cleaned_offset, None
-    if remembered is None:
+    """The cleanable part of a log."""
+    checkpointed, invalid_checkpoint = log.cleaned_offset, None
+    if checkpointed is None:
         first_dirty = log.log_start_offset
-    elif log.log_start_offset <= remembered <= log.log_end_offset:
-        first_dirty = remembered
+    elif log.log_start_offset <= checkpointed <= log.log_end_offset:
+        first_dirty = checkpointed
     else:
-        first_dirty, not_believed = log.log_start_offset, remembered
-    closed, active = log.segments[:-1], log.segments[-1]
-    dirty = () if first_dirty >= active.base_offset else closed[_floor(closed, first_dirty) :]
+        first_dirty, invalid_checkpoint = log.log_start_offset, checkpointed
+    rolled, active = log.segments[:-1], log.segments[-1]
+    dirty = () if first_dirty >= active.base_offset else rolled[_floor(rolled, first_dirty) :]
     bound = min(log.last_stable_offset, active.base_offset)
     if log.copied_end_offset is not None:
         bound = min(bound, log.copied_end_offset)
@@ -80,27 +80,27 @@ def cleanable(log: LogState, config: LogConfig, now_ms: int) -> Cleanable:
         young = (each.base_offset for each in dirty if each.newest_ms() > youngest_ms)
         bound = min(bound, next(young, bound))
     bound = max(bound, first_dirty)
-    # Whole segments only: the one that holds the bound is not cleaned.
+    # Whole segments only: the one that contains the bound is not cleaned.
     end = _floor(log.segments, bound)
     first_uncleanable = log.segments[end].base_offset
     begin = _floor(log.segments, min(first_dirty, first_uncleanable))
     return Cleanable(
         first_dirty_offset=first_dirty,
         first_uncleanable_offset=max(first_uncleanable, first_dirty),
-        clean_bytes=sum(each.size_bytes for each in closed if each.base_offset < first_dirty),
+        clean_bytes=sum(each.size_bytes for each in rolled if each.base_offset < first_dirty),
         cleanable_bytes=sum(each.size_bytes for each in log.segments[begin:end]),
         overdue_ms=_overdue_ms(dirty, config, now_ms),
-        not_believed=not_believed,
+        invalid_checkpoint=invalid_checkpoint,
     )
 
 
-def _floor(segments: Sequence[LogToClean], offset: int) -> int:
-    """The index of the segment that holds an offset, of the first one if all begin above it."""
+def _floor(segments: Sequence[SegmentState], offset: int) -> int:
+    """The index of the segment that contains an offset, or of the first one."""
     below = sum(each.base_offset <= offset for each in segments)
     return max(below - 1, 0)
 
 
-def _overdue_ms(dirty: Iterable[LogToClean], config: LogConfig, now_ms: int) -> int:
+def _overdue_ms(dirty: Iterable[SegmentState], config: LogConfig, now_ms: int) -> int:
     if config.max_compaction_lag_ms >= UNLIMITED:
         return 0
     times = (each.first_ms() for each in dirty)
@@ -108,8 +108,8 @@ def _overdue_ms(dirty: Iterable[LogToClean], config: LogConfig, now_ms: int) -> 
     return max(now_ms - config.max_compaction_lag_ms - oldest_ms, 0)
 
 
-class Measured(NamedTuple):
-    """A segment to clean, and its sizes. `next_offset`: where the following segment begins."""
+class SegmentSizes(NamedTuple):
+    """A segment to clean and its file sizes; `next_offset` is the base offset of the next segment."""
 
     base_offset: int
     next_offset: int
@@ -118,9 +118,9 @@ class Measured(NamedTuple):
     time_index_bytes: int
 
 
-def group(segments: Sequence[Measured], config: LogConfig) -> list[list[Measured]]:
-    """Which neighbours become one segment."""
-    groups: list[list[Measured]] = []
+def group(segments: Sequence[SegmentSizes], config: LogConfig) -> list[list[SegmentSizes]]:
+    """Group adjacent segments that are merged into one."""
+    groups: list[list[SegmentSizes]] = []
     for segment in segments:
         if groups and _fits(groups[-1], segment, config):
             groups[-1].append(segment)
@@ -129,7 +129,7 @@ def group(segments: Sequence[Measured], config: LogConfig) -> list[list[Measured
     return groups
 
 
-def _fits(neighbours: Sequence[Measured], segment: Measured, config: LogConfig) -> bool:
+def _fits(neighbours: Sequence[SegmentSizes], segment: SegmentSizes, config: LogConfig) -> bool:
     together = (*neighbours, segment)
     spanned = segment.next_offset - 1 - neighbours[0].base_offset
     return (

@@ -1,10 +1,9 @@
-"""Shell: cleans one log: asks the child, and swaps in what it has written.
+"""Shell: one cleaning of one log: sends the segments to the child process and swaps in what it has written.
 
-Only the event loop's thread changes the log, so nothing comes between an answer and a swap: if the log was truncated or
-deleted meanwhile it has reported so (`Compaction.end`), and nothing more is swapped. Nor is it where the log has become
-a table meanwhile: what is swapped now may be under way to the lake. Segments are swapped as soon as they are written,
-and the folder is synced before the next one: a run that ends early has done no harm, and its work need not be done
-again. The log counts as clean once everything is swapped.
+Only the event loop changes the log. If the log is truncated or deleted meanwhile, `Compaction.end` aborts the run; it
+also aborts if the log becomes tiered, as its segments may be being copied. Each group of segments is swapped when it is
+written, and the folder is synced before the next, so an aborted run loses nothing. The cleaner checkpoint moves when
+all groups are swapped.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from broker.cleaner.rpc import (
     SourceSegment,
 )
 from broker.compaction.metrics import RunCounters
-from broker.compaction.policy import Cleanable, Measured, group
+from broker.compaction.policy import Cleanable, SegmentSizes, group
 from broker.log.log import Log
 from broker.log.segment.segment import Segment
 from broker.log.segment.trash import keep_open
@@ -33,17 +32,17 @@ from kafka_ds.ipc.request import A, Request, SendToWorker
 from kafka_ds.process.seams import Disk
 from kafka_ds.segments import names
 
-# Does something in a thread.
+# Runs a function in a thread.
 InThread: TypeAlias = Callable[[Callable[[], None]], Awaitable[None]]
 
 
 class CleaningAborted(Exception):
-    """The log was truncated, deleted, closed, or became a table while it was cleaned."""
+    """The log was truncated, deleted, closed or became tiered while it was cleaned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of a run."""
+    """The result of a run."""
 
     counters: RunCounters
     records_read: int
@@ -110,7 +109,7 @@ class Run:
         written, done = 0, []
         below = [each for each in segments if each.base_offset < mapped.end_offset]
         by_base = {segment.base_offset: segment for segment in below}
-        for neighbours in group([self._measured(each) for each in below], log.config):
+        for neighbours in group([self._sizes(each) for each in below], log.config):
             old = [by_base[each.base_offset] for each in neighbours]
             sources = [_source(each) for each in old]
             cleaned = await self._answer_to(LogGroup(job=self._number, segments=sources))
@@ -139,7 +138,7 @@ class Run:
 
     async def _swap(self, old: Sequence[Segment], cleaned: Cleaned) -> None:
         log = self._log
-        keep_open(old)  # What may fail for want of files comes first: nothing has changed then.
+        keep_open(old)  # First, as it may run out of file descriptors.
         log.replace_segments(old, cleaned.size_bytes)
         directory = log.directory
         await self._in_thread(lambda: self._disk.sync_directory(directory))
@@ -147,8 +146,8 @@ class Run:
     def _segments_below(self, offset: int) -> list[Segment]:
         return [each for each in self._log.segments.all if each.base_offset < offset]
 
-    def _measured(self, segment: Segment) -> Measured:
-        return Measured(
+    def _sizes(self, segment: Segment) -> SegmentSizes:
+        return SegmentSizes(
             base_offset=segment.base_offset,
             next_offset=segment.next_offset,
             size_bytes=segment.size_bytes,
@@ -171,7 +170,7 @@ class Run:
             first_uncleanable_offset=end_offset,
             now_ms=now_ms,
             delete_retention_ms=log.config.delete_retention_ms,
-            # What lies below is read from the lake, where nothing is compacted.
+            # Records below it are read from the lake, which is not compacted.
             keeps_tombstones=log.log_start_offset < log.local_log_start_offset,
             index_interval_bytes=log.config.index_interval_bytes,
             aborted=tuple(log.aborted_transactions(first_offset, end_offset)),

@@ -1,6 +1,6 @@
 """Pure: a broker's settings of authorization and quotas.
 
-Declarations only, a part of `broker.config.broker` that has a file of its own for its length.
+Declarations only: a part of `broker.config.broker`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class AccessConfig(TierSettings):
 
     @property
     def super_principals(self) -> tuple[Principal, ...]:
-        """The super users; ConfigError for a text that is not a principal."""
+        """The super users. Raises ConfigError for an invalid principal."""
         texts = [text.strip() for text in self.super_users.split(";")]
         try:
             return tuple(principal_of(text) for text in texts if text)

@@ -1,8 +1,8 @@
-"""Pure: the settings that a broker has of its own, declared: name, type, default, bounds, meaning.
+"""Pure: declares the settings of a broker: name, type, default, bounds, meaning.
 
-Declarations only, with those of `broker.worker.rpc`, `broker.log.config`, `broker.config.access` and
-`broker.config.listeners`; `broker.config.loader` reads them from a file and a command line. Where Apache Kafka has the
-setting, the name, type and bounds are its own; defaults that differ are marked `ours`.
+Other parts are in `broker.worker.rpc`, `broker.log.config`, `broker.config.access` and `broker.config.listeners`;
+`broker.config.loader` reads them from a file and a command line. A setting of Apache Kafka has Kafka's name, type and
+bounds; defaults that differ are marked `ours`.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from kafka_ds.process.settings import (
 )
 
 _MIB = 1 << 20
-# The name of the resource that stands for all brokers.
+# The resource name for all brokers (Kafka's cluster-wide default).
 ALL_BROKERS = ""
-# Kafka's names of its own choices for replica.selector.class (KIP-392).
+# Kafka's values of replica.selector.class (KIP-392).
 LEADER_SELECTOR = "org.apache.kafka.common.replica.LeaderSelector"
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
@@ -44,11 +44,11 @@ RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 class BrokerConfig(LogManagerSettings, CleanerSettings, ListenerConfig):
     """The settings of one broker; `topic` holds the defaults of its topics.
 
-    `origins` has the place where each given setting was given, for DescribeConfigs and error texts.
+    `origins` has the source of each given setting, for DescribeConfigs and errors.
     """
 
     # -- identity ----------------------------------------------------------------------------------
-    broker_rack: str | None = string(None, "The rack of this broker, as clients see it.")
+    broker_rack: str | None = string(None, "The rack of this broker.")
     process_roles: tuple[str, ...] = strings(
         ("broker", "controller"),
         "The roles of this process: always both.",
@@ -56,11 +56,11 @@ class BrokerConfig(LogManagerSettings, CleanerSettings, ListenerConfig):
         ours=True,
     )
 
-    # -- how it is reached --------------------------------------------------------------------------
+    # -- network ------------------------------------------------------------------------------------
     listeners: str = string(
         "PLAINTEXT://127.0.0.1:9092",
-        "Where the broker listens: NAME://host:port, separated by commas. No host means all addresses, port 0 any "
-        "free port.",
+        "The addresses the broker listens on: NAME://host:port, separated by commas. No host means all addresses, "
+        "port 0 any free port.",
         ours=True,
     )
     advertised_listeners: str | None = string(
@@ -203,7 +203,7 @@ class BrokerConfig(LogManagerSettings, CleanerSettings, ListenerConfig):
         55 * _MIB, "The most bytes in one Fetch response, whatever the client asked for.", low=1024
     )
 
-    # -- following ----------------------------------------------------------------------------------
+    # -- fetching from leaders ----------------------------------------------------------------------
     num_replica_fetchers: int = i32(
         1,
         "How many fetchers, each with one request in flight, this broker runs per leader that it follows.",
@@ -427,19 +427,19 @@ class BrokerConfig(LogManagerSettings, CleanerSettings, ListenerConfig):
 
     @property
     def endpoints(self) -> tuple[ListenerEndpoint, ...]:
-        """Where it listens."""
+        """The endpoints of `listeners`."""
         return parse_endpoints("listeners", self.listeners)
 
     @property
     def advertised_endpoints(self) -> tuple[ListenerEndpoint, ...]:
-        """The advertised listeners; without a host or port if only the running broker knows it."""
+        """The advertised listeners; host or port may be empty until the broker is running."""
         if self.advertised_listeners is None:
             return self.endpoints
         return parse_endpoints("advertised.listeners", self.advertised_listeners)
 
     @property
     def inter_broker_listener(self) -> str:
-        """The name of the listener by which brokers reach each other."""
+        """The name of the listener that brokers use among themselves."""
         return (
             self.inter_broker_listener_name
             or self.security_inter_broker_protocol
@@ -453,7 +453,7 @@ class BrokerConfig(LogManagerSettings, CleanerSettings, ListenerConfig):
 
     @property
     def protocols(self) -> Mapping[str, str]:
-        """The security protocol of each listener, by its name."""
+        """The security protocol of each listener."""
         return protocols_of(self.endpoints, self.listener_security_protocol_map)
 
     def of_listener(self, listener: str, base: str, mechanism: str | None = None) -> Value:
@@ -464,7 +464,7 @@ class BrokerConfig(LogManagerSettings, CleanerSettings, ListenerConfig):
         return self.value_of(base) if base in settings_of(BrokerConfig) else None
 
     def value_of(self, name: str) -> Value:
-        """The value of a setting that only a broker has."""
+        """The value of a broker setting that is not a topic's default."""
         value: Value = getattr(self, attribute_of(name))
         return value
 
@@ -475,7 +475,7 @@ class BrokerConfig(LogManagerSettings, CleanerSettings, ListenerConfig):
 
 @cache
 def changeable() -> Mapping[str, Setting]:
-    """What may change while a broker runs, by the broker-wide name; a topic's settings are among it."""
+    """The dynamic settings by broker-wide name, including the defaults of topics."""
     of_topics = {
         setting.synonyms[0][0]: setting
         for setting in settings_of(LogConfig).values()

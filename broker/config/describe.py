@@ -1,7 +1,7 @@
-"""Pure: a configuration as DescribeConfigs answers it: each setting with its value, its origin, and synonyms.
+"""Pure: a configuration as DescribeConfigs returns it: each setting with its value, source and synonyms.
 
-Sources are Kafka's numbers (KIP-226); a synonym list begins with what is in force and ends with the default. The value
-of a secret is never shown.
+Sources are Kafka's numbers (KIP-226). The first synonym is in force, the last is the default. A secret's value is never
+returned.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from."""
+    """The source of a value."""
 
     TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -35,7 +35,7 @@ class ConfigSource(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synonym:
-    """A setting that could give the value, and the value that it has."""
+    """A setting that can provide the value, with its own value."""
 
     name: str
     value: str | None
@@ -44,7 +44,7 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
-    """One setting as it stands."""
+    """One setting, as described."""
 
     name: str
     value: str | None
@@ -57,7 +57,7 @@ class Described:
 
 
 def describe_broker(config: BrokerConfig) -> list[Described]:
-    """All settings of the broker, those that give topics their defaults among them."""
+    """All settings of the broker, including the defaults of topics."""
     described = []
     for name, setting in settings_of(type(config)).items():
         value = setting.text(config.value_of(name))
@@ -71,7 +71,7 @@ def describe_broker(config: BrokerConfig) -> list[Described]:
 
 
 def _of_listeners(config: BrokerConfig) -> Iterator[Described]:
-    """What listeners have of their own: only what was given, as in Kafka."""
+    """The settings of single listeners; as in Kafka only those that are set."""
     changed = {name for own in config.changes.values() for name in own}
     given = (config.started or config).listener_values
     for name in {*given, *changed}:
@@ -99,7 +99,7 @@ def _of_broker(config: BrokerConfig, setting: Setting, name: str, value: str | N
 
 
 def describe_all_brokers(config: BrokerConfig) -> list[Described]:
-    """What was changed for all brokers at once, and nothing else, as Kafka answers it."""
+    """Only the dynamic settings of all brokers, as in Kafka."""
     changed = config.changes.get(ALL_BROKERS, {})
     described = []
     for name, setting in changeable().items():
@@ -113,14 +113,14 @@ def describe_all_brokers(config: BrokerConfig) -> list[Described]:
 
 
 def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> list[Described]:
-    """All settings of a topic with these of its own."""
+    """All settings of a topic with these overrides."""
     described = []
     policy = overrides.get("cleanup.policy", ",".join(config.topic.cleanup_policy))
     for name, setting in settings_of(type(config.topic)).items():
         inherited = setting.text(getattr(config.topic, attribute_of(name)))
         is_kept = REMOTE_STORAGE_KEPT in overrides
         if name == "remote.storage.enable" and "compact" in policy and not is_kept:
-            inherited = "false"  # Compacted topics are tables only if they set it.
+            inherited = "false"  # The default of compacted topics.
         synonyms: tuple[Synonym, ...] = ()
         if setting.synonyms:
             synonyms = _broker_synonyms(config, setting, setting.synonyms[0][0], inherited)
@@ -135,7 +135,7 @@ def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> list[D
 
 
 def describe_group(config: BrokerConfig, overrides: Mapping[str, str]) -> list[Described]:
-    """All settings of a group with these of its own."""
+    """All settings of a group with these overrides."""
     described = []
     for name, setting in group_settings().items():
         value = setting.text(inherited(config, setting))
@@ -154,7 +154,7 @@ def describe_group(config: BrokerConfig, overrides: Mapping[str, str]) -> list[D
 def _broker_synonyms(
     config: BrokerConfig, setting: Setting, name: str, value: str | None
 ) -> tuple[Synonym, ...]:
-    """What was given for the broker, the strongest first, then the default."""
+    """The synonyms set for the broker in order of precedence, then the default."""
     names = [synonym for synonym, _ in setting.synonyms] or [name]
     found = _changes(config, setting, names[0])
     if found:
@@ -170,7 +170,7 @@ def _broker_synonyms(
 
 
 def _changes(config: BrokerConfig, setting: Setting, name: str) -> list[Synonym]:
-    """What was changed while the broker runs, its own before that of all brokers."""
+    """The dynamic settings: the broker's own before those of all brokers."""
     found = []
     for resource, source in (
         (str(config.node_id), ConfigSource.DYNAMIC_BROKER),

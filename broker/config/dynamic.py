@@ -1,9 +1,9 @@
-"""Shell: settings of a broker that change while it runs (KIP-226).
+"""Shell: dynamic settings of a broker (KIP-226).
 
-- What may change says so where it is declared; so may what gives topics their defaults, under the first of its names.
-  Everything else is refused by name: an answer that says "changed" while nothing changes would be a lie.
-- A secret is not changed this way: what is changed stands in the metadata's table, which SQL reads.
-- The broker's own changes win over those for all brokers, which win over its configuration, as in Kafka.
+- A setting's declaration says whether it is dynamic; the defaults of topics are, under their first broker-wide name.
+  Other settings are rejected by name.
+- Secrets are not dynamic: dynamic settings are stored in the metadata table, which SQL can read.
+- As in Kafka, a broker's own dynamic settings win over those of all brokers, and these over its file.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from broker.config.loader import (
     broker_settings,
     check_cleaner,
     known_names,
-    no_setting,
     topic_config,
+    unknown_setting,
 )
 from broker.config.unserved import unserved_setting
 from broker.log.config import LogConfig
@@ -33,9 +33,9 @@ log = logging.getLogger(__name__)
 
 
 def with_changes(config: BrokerConfig, changes: Mapping[str, Mapping[str, str]]) -> BrokerConfig:
-    """The configuration with these changes, by resource name; ConfigError names the one that is wrong.
+    """The configuration with these dynamic settings, by resource name. Raises ConfigError naming a wrong one.
 
-    `config` may have been changed before: it is always what the broker was started with that is changed.
+    They replace earlier dynamic settings of `config`: the settings at startup are the base.
     """
     started = config.started or config
     given: dict[str, Any] = {}
@@ -58,7 +58,7 @@ def with_changes(config: BrokerConfig, changes: Mapping[str, Mapping[str, str]])
 
 
 def with_committed(config: BrokerConfig, changes: Mapping[str, Mapping[str, str]]) -> BrokerConfig:
-    """The same of what stands in the metadata: what only a later release lets be changed has no effect here."""
+    """The same for settings in the metadata: those that only a later release can change are ignored."""
     known = {
         resource: {key: text for key, text in own.items() if is_changeable(key)}
         for resource, own in changes.items()
@@ -70,7 +70,7 @@ def with_committed(config: BrokerConfig, changes: Mapping[str, Mapping[str, str]
 
 
 def is_changeable(key: str) -> bool:
-    """Whether this release lets a running broker be changed by this setting."""
+    """Whether this setting is dynamic in this release."""
     of_listener = listener_key(key)
     return key in changeable() or (of_listener is not None and of_listener.setting.changeable)
 
@@ -83,14 +83,14 @@ def _parse(key: str, text: str) -> Any:
         setting = of_listener.setting if of_listener else broker_settings().get(key)
         if setting is not None and setting.sensitive:
             raise ConfigError(
-                f"{key} is a secret: what changes while brokers run is kept in the lake, so it stays in the file"
+                f"{key} is a secret and dynamic settings are stored in the lake: set it in the broker's file"
             )
         if key in known_names() or key in broker_settings():
             why = f": {setting.fixed}" if setting is not None and setting.fixed else ""
             raise ConfigError(f"{key} cannot be changed while the broker runs{why}")
         if unserved_setting(key) is not None:
             raise ConfigError(f"{key} is not supported by this broker")
-        raise no_setting(key)
+        raise unknown_setting(key)
     if key in broker_settings():
         value = broker_settings()[key].parse(text)
         check_listener_value(key, value)

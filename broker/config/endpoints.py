@@ -1,7 +1,7 @@
-"""Pure: the value of `listeners`: names, hosts and ports; and of what is given by host or by name.
+"""Pure: parses `listeners`, listener.security.protocol.map and max.connections.per.ip.overrides.
 
-A listener is NAME://host:port; its name is a security protocol or is mapped to one by listener.security.protocol.map.
-Mistakes raise ConfigError naming the setting.
+A listener is NAME://host:port; its name is a security protocol or is mapped to one. Errors are ConfigError and name the
+setting.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OVERRIDES = "max.connections.per.ip.overrides"
 
 @dataclass(frozen=True, slots=True)
 class ListenerEndpoint:
-    """One listener; an empty host stands for every address of the machine."""
+    """One listener; an empty host means all addresses of the machine."""
 
     name: str
     host: str
@@ -30,13 +30,13 @@ class ListenerEndpoint:
 
 
 def parse_endpoints(setting: str, text: str) -> tuple[ListenerEndpoint, ...]:
-    """The endpoints of a comma-separated list; at least one, names and non-zero ports each once."""
+    """The endpoints of a comma-separated list: at least one, with distinct names and non-zero ports."""
     found: list[ListenerEndpoint] = []
     for item in text.split(","):
         match = _ENDPOINT.fullmatch(item.strip())
         if match is None:
             raise ConfigError(
-                f"{setting}={text}: {item.strip() or 'nothing'} is not NAME://host:port"
+                f"{setting}={text}: {item.strip() or 'an empty entry'} is not NAME://host:port"
             )
         port = int(match["port"])
         if port > PORT_MAX:
@@ -54,7 +54,7 @@ def parse_endpoints(setting: str, text: str) -> tuple[ListenerEndpoint, ...]:
 
 
 def protocols_of(endpoints: Sequence[ListenerEndpoint], protocol_map: str) -> Mapping[str, str]:
-    """The security protocol of each listener, by its name; ConfigError where there is none."""
+    """The security protocol of each listener. Raises ConfigError if one has none."""
     protocols = _parse_map(protocol_map)
     for endpoint in endpoints:
         if endpoint.name not in protocols:
@@ -65,7 +65,7 @@ def protocols_of(endpoints: Sequence[ListenerEndpoint], protocol_map: str) -> Ma
 
 
 def overrides_of(text: str) -> dict[str, int]:
-    """The limits of max.connections.per.ip.overrides by host or address. Raises ConfigError."""
+    """The limits in max.connections.per.ip.overrides by host or address. Raises ConfigError."""
     found: dict[str, int] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
         host, colon, count = item.rpartition(":")

@@ -1,8 +1,8 @@
-"""Pure: the settings that a group of the consumer protocol may have of its own (KIP-848), and what they may be.
+"""Pure: the settings of consumer groups (KIP-848).
 
-What a group does not say comes from the broker's setting of the same name with `group.` before it, which also has the
-least and the most that a group may say. Kafka's settings of share groups and streams groups, and those of assignments
-that wait (KIP-1263), are none here: nothing would act on them.
+A group without a setting has the broker's, whose name has `group.` in front. The broker's settings also bound a
+group's. Kafka's settings of share groups, streams groups and delayed assignments (KIP-1263) are unknown: they would
+have no effect.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from functools import cache
 from broker.config.broker import BrokerConfig
 from kafka_ds.process.settings import ConfigError, Setting, Value, attribute_of, settings_of
 
-# Of the broker's settings, under these names after `group.`; their values hold here, too.
+# The broker's settings have these names after `group.`.
 _NAMES = ("consumer.heartbeat.interval.ms", "consumer.session.timeout.ms")
 
 
 @cache
 def group_settings() -> Mapping[str, Setting]:
-    """The settings of groups by Kafka's name."""
+    """The settings of groups by name."""
     of_broker = settings_of(BrokerConfig)
     return {
         name: replace(of_broker[f"group.{name}"], name=name, synonyms=((f"group.{name}", 1),))
@@ -29,13 +29,13 @@ def group_settings() -> Mapping[str, Setting]:
 
 
 def inherited(config: BrokerConfig, setting: Setting) -> Value:
-    """The defaults of a group."""
+    """The broker's value of a group setting."""
     value: Value = getattr(config, attribute_of(setting.synonyms[0][0]))
     return value
 
 
 def check_group_config(config: BrokerConfig, own: Mapping[str, str]) -> None:
-    """Whether a group may have these settings; raises ConfigError, which names the one that is wrong."""
+    """Validate a group's settings. Raises ConfigError naming a wrong one."""
     values: dict[str, Value] = {
         name: inherited(config, setting) for name, setting in group_settings().items()
     }

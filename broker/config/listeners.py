@@ -1,10 +1,9 @@
-"""Pure: a broker's settings of its listeners' security: TLS, SASL, limits of connections.
+"""Pure: declares the settings of listeners: TLS, SASL, connection limits.
 
-- The declarations are a part of `broker.config.broker`, in a file of their own for their length.
-- A setting of one listener alone is called `listener.name.<listener>.<setting>`, with the listener's name in lower
-  case. What is a SASL mechanism's matter is called `listener.name.<listener>.<mechanism>.<setting>` (KIP-103, KIP-226).
-  The nearest name wins.
-- A JAAS entry is always one mechanism's of one listener, as in Kafka.
+- They are a part of `broker.config.broker`.
+- The setting of one listener is `listener.name.<listener>.<setting>`, with the listener's name in lower case; that of a
+  SASL mechanism is `listener.name.<listener>.<mechanism>.<setting>` (KIP-103, KIP-226). The most specific name wins.
+- As in Kafka a JAAS entry always belongs to one mechanism of one listener.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _CLIENT_AUTH = ("none", "requested", "required")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerConfig(TlsSettings, AccessConfig):
-    """How listeners are secured, and whom they let in."""
+    """The security and limits of listeners."""
 
     # -- TLS ----------------------------------------------------------------------------------------
     ssl_client_auth: str = string(
@@ -58,7 +57,7 @@ class ListenerConfig(TlsSettings, AccessConfig):
     )
     ssl_principal_mapping_rules: str = string(
         "DEFAULT",
-        "How a user name is made of a certificate's distinguished name: rules `RULE:pattern/replacement/`, with L or "
+        "How a certificate's distinguished name is mapped to a user name: rules `RULE:pattern/replacement/`, with L or "
         "U at the end for lower or upper case, separated by commas; DEFAULT takes the name as it is.",
     )
 
@@ -78,7 +77,7 @@ class ListenerConfig(TlsSettings, AccessConfig):
         low=1,
     )
     sasl_oauthbearer_jwks_endpoint_url: str | None = string(
-        None, "Where the keys are that verify tokens: file:///…, a JSON Web Key Set."
+        None, "The JSON Web Key Set that verifies tokens: file:///…."
     )
     sasl_oauthbearer_expected_audience: tuple[str, ...] = strings(
         (),
@@ -119,7 +118,10 @@ class ListenerConfig(TlsSettings, AccessConfig):
         changeable=True,
     )
     max_connection_creation_rate: int = i32(
-        MAX_INT, "The most new connections per second; more have to wait.", low=1, changeable=True
+        MAX_INT,
+        "The most new connections per second; further ones are delayed.",
+        low=1,
+        changeable=True,
     )
     queued_max_request_bytes: int = i64(
         -1,
@@ -128,7 +130,7 @@ class ListenerConfig(TlsSettings, AccessConfig):
     )
 
 
-# What a listener may have of its own, ...
+# The settings that a listener may override, ...
 LISTENER_SETTINGS = (
     *(name for name in settings_of(ListenerConfig) if name.startswith("ssl.")),
     "connections.max.reauth.ms",
@@ -147,7 +149,7 @@ _BY_LENGTH = sorted({*LISTENER_SETTINGS, *MECHANISM_SETTINGS}, key=len, reverse=
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerKey:
-    """A setting of one listener, or (not None) of a mechanism there; the setting bears the full name."""
+    """A setting of one listener, or of one mechanism there; `setting` has the full name."""
 
     listener: str
     mechanism: str | None
@@ -170,7 +172,7 @@ def _declared() -> Mapping[str, Setting]:
 
 
 def listener_key(name: str) -> ListenerKey | None:
-    """What a name in a configuration stands for; None where it is no listener's."""
+    """Parse the name of a listener's setting; None for other names."""
     if not name.startswith(LISTENER_PREFIX):
         return None
     rest = name.removeprefix(LISTENER_PREFIX)
@@ -183,7 +185,7 @@ def listener_key(name: str) -> ListenerKey | None:
             if listener.endswith(f".{each.lower()}"):
                 listener, mechanism = listener.removesuffix(f".{each.lower()}"), each
     if mechanism is None and base not in LISTENER_SETTINGS and base == JAAS:
-        return None  # one of no mechanism would never be looked up
+        return None  # a JAAS entry without a mechanism has no effect
     if not listener or listener != listener.lower():
         return None
     return ListenerKey(
@@ -195,14 +197,14 @@ def listener_key(name: str) -> ListenerKey | None:
 
 
 def names_of(listener: str, base: str, mechanism: str | None = None) -> list[str]:
-    """Under what names a listener's setting is looked up, the nearest first."""
+    """The names of a listener's setting, most specific first."""
     prefix = f"{LISTENER_PREFIX}{listener.lower()}."
     own = [f"{prefix}{mechanism.lower()}.{base}"] if mechanism is not None else []
     return [*own, f"{prefix}{base}"]
 
 
 def check_listener_value(name: str, value: Value) -> None:
-    """Rules beyond the declaration of a setting; ConfigError names it."""
+    """Check a value beyond its declaration. Raises ConfigError."""
     if name.endswith("ssl.principal.mapping.rules"):
         try:
             parse_rules(str(value))

@@ -1,8 +1,8 @@
-"""Shell: the configuration of a broker: its declared settings, read from a file and from the command line.
+"""Shell: reads a broker's configuration from a file and the command line.
 
-Keys that are unknown, ill-typed, out of bounds or not honoured raise ConfigError, with a line for each that names the
-key and the place. Overrides win over the file, the file over the defaults. What may be set is declared in
-`broker.config.broker` and `broker.log.config`.
+Unknown, ill-typed, out-of-bounds and unsupported settings raise one ConfigError with a line for each, naming key and
+place. Overrides win over the file, the file over the defaults. `broker.config.broker` and `broker.log.config` declare
+the settings.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from kafka_ds.protocol.types import uuid_from_text
 log = logging.getLogger(__name__)
 
 ENABLED = "sasl.enabled.mechanisms"
-# What stands in files of earlier Kafkas, and what is to be done about it.
+# Settings of earlier Kafka releases, and what to do about them.
 INSTEAD = {
     "broker.id": "use node.id={}",
     "zookeeper.connect": "remove it, there is no ZooKeeper",
@@ -51,7 +51,7 @@ _THROTTLED_REPLICA = re.compile(r"[0-9]+:[0-9]+")
 
 
 def broker_settings() -> Mapping[str, Setting]:
-    """The settings that only a broker has, by name."""
+    """The broker settings that are not a topic's default, by name."""
     return settings_of(BrokerConfig)
 
 
@@ -62,12 +62,12 @@ def topic_settings() -> Mapping[str, Setting]:
 
 @cache
 def known_names() -> frozenset[str]:
-    """Every name that may stand in a broker's configuration and is acted on."""
+    """Every name in a broker's configuration that has an effect."""
     return frozenset(broker_settings()) | frozenset(broker_synonyms(LogConfig))
 
 
 def load(path: str | Path | None, overrides: Sequence[str] = ()) -> BrokerConfig:
-    """The configuration out of a properties file, if any, and `key=value` overrides."""
+    """The configuration from an optional properties file and `key=value` overrides."""
     given: dict[str, tuple[str, str]] = {}
     if path is not None:
         given.update(_read_file(Path(path)))
@@ -80,7 +80,7 @@ def load(path: str | Path | None, overrides: Sequence[str] = ()) -> BrokerConfig
 
 
 def from_given(given: Mapping[str, tuple[str, str]]) -> BrokerConfig:
-    """The configuration out of (text, place) by name."""
+    """The configuration from (text, place) by name."""
     values: dict[str, Value] = {}
     mistakes: dict[str, ConfigError] = {}
     for name, (text, place) in given.items():
@@ -99,7 +99,7 @@ def from_given(given: Mapping[str, tuple[str, str]]) -> BrokerConfig:
         origins={name: place for name, (_, place) in given.items()},
     )
     _forget(config, mistakes)
-    # All of them: a file that was another broker's has several, and is read again after each start.
+    # All at once: a file written for another broker has several errors.
     lines = [*mistakes.values(), *_contradictions(config, is_whole=not mistakes)]
     if lines:
         raise ConfigError("\n".join(dict.fromkeys(map(str, lines))))
@@ -107,7 +107,7 @@ def from_given(given: Mapping[str, tuple[str, str]]) -> BrokerConfig:
 
 
 def _forget(config: BrokerConfig, wrong: Iterable[str]) -> None:
-    """Delete the values of these settings, so that no error is reported about a default in their place."""
+    """Delete the values of wrong settings, so that no error is reported about their defaults."""
     for name in wrong:
         if listener_key(name) is not None:
             _delete(config, "listener_values")
@@ -129,7 +129,7 @@ def _read_file(path: Path) -> dict[str, tuple[str, str]]:
     except OSError as error:
         raise ConfigError(f"{path}: {(error.strerror or str(error)).lower()}") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path}: is not UTF-8 text") from None
+        raise ConfigError(f"{path}: not UTF-8 text") from None
     except PropertiesError as error:
         raise ConfigError(str(error)).at(f"{path.name} line {error.line}") from None
 
@@ -148,13 +148,13 @@ def _parse(name: str, text: str) -> Value:
 
 
 def _parse_unserved(name: str, text: str) -> Value:
-    """Takes a setting of Kafka's that is not honoured, if it stands at its default."""
+    """Accept an unsupported setting of Kafka at its default value only."""
     from broker.config.unserved import unserved_setting
 
     setting = unserved_setting(name)
     try:
         if setting is None:
-            raise no_setting(name)
+            raise unknown_setting(name)
         return setting.parse(text)
     except ConfigError:
         if instead := INSTEAD.get(name):
@@ -163,8 +163,8 @@ def _parse_unserved(name: str, text: str) -> Value:
         raise
 
 
-def no_setting(name: str) -> ConfigError:
-    """The error for a name that neither this broker nor Kafka has, with what may have been meant."""
+def unknown_setting(name: str) -> ConfigError:
+    """The error for an unknown setting, with a suggestion."""
     return ConfigError(f"{name} is not a setting of this broker{_suggestion(name)}")
 
 
@@ -183,7 +183,7 @@ def _suggestion(name: str) -> str:
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:
-    import difflib  # 2 ms that only a mistake has to pay
+    import difflib  # 2 ms, needed only for a mistake
 
     near = difflib.get_close_matches(name, sorted(names), n=3, cutoff=0.7)
     return f": did you mean {' or '.join(near)}?" if near else ""
@@ -206,7 +206,7 @@ def _topic_defaults(values: Mapping[str, Value]) -> LogConfig:
 
 
 def _contradictions(config: BrokerConfig, *, is_whole: bool) -> Iterator[ConfigError]:
-    """Rules between settings; of each subject the first, and none that needs a wrong setting."""
+    """The first contradiction of each subject, except those that involve a wrong setting."""
     subjects: tuple[Callable[[BrokerConfig], None], ...] = (
         _check_places,
         _check_reach,
@@ -222,7 +222,7 @@ def _contradictions(config: BrokerConfig, *, is_whole: bool) -> Iterator[ConfigE
         except ConfigError as error:
             yield error
         except AttributeError:
-            # It has read what `_forget` has deleted.
+            # The check needs a setting that `_forget` has deleted.
             if is_whole:
                 raise
 
@@ -255,7 +255,7 @@ def _check_reach(config: BrokerConfig) -> None:
 
 
 def _check_listeners(config: BrokerConfig) -> None:
-    """What the protocols of the listeners ask of other settings. What files hold is seen when they are read."""
+    """Check the settings that the listeners' protocols need; files are checked when they are read."""
     names = {listener.lower() for listener in config.protocols}
     for name in config.listener_values:
         key = listener_key(name)
@@ -268,7 +268,7 @@ def _check_listeners(config: BrokerConfig) -> None:
             )
     if config.inter_broker_listener_name and config.security_inter_broker_protocol:
         raise ConfigError(
-            "inter.broker.listener.name and security.inter.broker.protocol are not given together"
+            "set only one of inter.broker.listener.name and security.inter.broker.protocol"
         )
     between = config.inter_broker_listener
     mechanism = config.sasl_mechanism_inter_broker_protocol
@@ -278,22 +278,22 @@ def _check_listeners(config: BrokerConfig) -> None:
         "tuple[str, ...]", config.of_listener(between, ENABLED)
     ):
         raise ConfigError(
-            f"sasl.mechanism.inter.broker.protocol={mechanism or ''} is none of {ENABLED} of {between}"
+            f"sasl.mechanism.inter.broker.protocol={mechanism or ''} is not among {ENABLED} of {between}"
         )
     if config.of_listener(between, JAAS, mechanism) is None:
         raise ConfigError(
-            f"{names_of(between, JAAS, mechanism)[0]} is not given: brokers need it to reach each other"
+            f"{names_of(between, JAAS, mechanism)[0]} is not set: brokers need it to connect to each other"
         )
 
 
 def _check_console(config: BrokerConfig) -> None:
-    """The console shows nothing to those whom every listener would keep it from."""
+    """The console must be as protected as the listeners."""
     port, host = config.console_port, config.console_host
     if port is None:
         return
     name = config.console_listener
     if name not in config.protocols:
-        raise ConfigError(f"console.listener.name={name} is none of listeners")
+        raise ConfigError(f"console.listener.name={name} is not among listeners")
     protocol = config.protocols[name]
     is_open = set(config.protocols.values()) == {"PLAINTEXT"}
     if not is_open and not protocol.endswith("SSL") and not is_loopback(host):
@@ -309,7 +309,7 @@ def _check_console(config: BrokerConfig) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches it; names other than localhost may mean anything."""
+    """Whether a host is a loopback address; of names only localhost is."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -317,7 +317,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _check_cluster(config: BrokerConfig) -> None:
-    """What brokers need of one another's settings."""
+    """Check heartbeat, lease, retry and replication settings."""
     if config.inter_broker_listener not in {endpoint.name for endpoint in config.endpoints}:
         raise ConfigError(
             f"inter.broker.listener.name={config.inter_broker_listener} does not listen"
@@ -337,14 +337,14 @@ def _check_cluster(config: BrokerConfig) -> None:
             f"remote.log.manager.task.retry.backoff.max.ms={longest_ms}"
         )
     wait_ms = config.replica_fetch_wait_max_ms
-    # As in Kafka: or every fetch without news would end its connection, or the follower fall out of sync.
+    # As in Kafka: else idle fetches time out, or followers fall out of the ISR.
     for name in ("replica.socket.timeout.ms", "replica.lag.time.max.ms"):
         if wait_ms > (most_ms := getattr(config, attribute_of(name))):
             raise ConfigError(f"replica.fetch.wait.max.ms={wait_ms} is above {name}={most_ms}")
 
 
 def check_cleaner(config: BrokerConfig) -> None:
-    """As Kafka does."""
+    """Check the dedupe buffer of the cleaner threads, as in Kafka."""
     size, threads = (
         int(str(config.value_of(name)))
         for name in ("log.cleaner.dedupe.buffer.size", "log.cleaner.threads")
@@ -384,7 +384,7 @@ def _check_groups(config: BrokerConfig) -> None:
 
 
 def _check_topic(topic: LogConfig) -> None:
-    """Rules that no pair of bounds can express (KIP-390), and those between settings (KIP-405)."""
+    """Check what bounds cannot express (KIP-390) and contradictions (KIP-405)."""
     if topic.compression_gzip_level == 0:
         raise ConfigError("compression.gzip.level=0 is neither -1 nor one of 1 to 9")
     for name, replicas in (
@@ -423,7 +423,7 @@ def _check_topic(topic: LogConfig) -> None:
 
 
 def _check_copies(topic: LogConfig) -> None:
-    """What settings of copying ask of those of retention (KIP-950, KIP-1241)."""
+    """Check the settings of copying against those of retention (KIP-950, KIP-1241)."""
     for what in ("ms", "bytes"):
         local = getattr(topic, f"local_retention_{what}")
         total = getattr(topic, f"retention_{what}")
@@ -442,7 +442,7 @@ def _check_copies(topic: LogConfig) -> None:
 
 
 def topic_config(config: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
-    """The settings of a topic with these texts of its own; ConfigError names the one that is wrong."""
+    """The settings of a topic with these overrides. Raises ConfigError naming a wrong one."""
     parsed: dict[str, Any] = {}
     for name, text in overrides.items():
         if name == REMOTE_STORAGE_KEPT:
@@ -456,7 +456,7 @@ def topic_config(config: BrokerConfig, overrides: Mapping[str, str]) -> LogConfi
     topic = replace(config.topic, **parsed)
     is_said = "remote_storage_enable" in parsed or REMOTE_STORAGE_KEPT in overrides
     if topic.is_compacted and not is_said:
-        # Such a table holds every record for ever, and compaction waits for it: so it must be set explicitly.
+        # The table would keep every record for ever, and compaction would wait for it: it must be set explicitly.
         topic = replace(topic, remote_storage_enable=False)
     if topic.remote_storage_enable and not config.remote_log_storage_system_enable:
         raise ConfigError(
@@ -467,35 +467,35 @@ def topic_config(config: BrokerConfig, overrides: Mapping[str, str]) -> LogConfi
 
 
 def check_new_topic(topic: LogConfig) -> None:
-    """What a topic's settings must not be when it is created. Raises ConfigError."""
+    """Check the settings of a new topic. Raises ConfigError."""
     if not topic.lake_load:
         return
     try:
         uuid_from_text(topic.lake_load)
     except ValueError:
-        raise ConfigError(f"lake.load={topic.lake_load} is no id of a load") from None
+        raise ConfigError(f"lake.load={topic.lake_load} is not the id of a load") from None
     if not topic.copies_to_lake:
         raise ConfigError(
-            f"lake.load={topic.lake_load}: what is loaded is a Delta table, with remote.storage.enable=true and "
+            f"lake.load={topic.lake_load}: a load needs a Delta table, with remote.storage.enable=true and "
             "remote.log.copy.disable=false"
         )
 
 
-# Cached sets of topics' own settings; beyond, the cache is cleared.
+# The cache is cleared beyond so many distinct sets of topic settings.
 LOG_CONFIGS_MAX = 1_000
 
 
 class LogConfigs:
-    """The same settings are the same value: thousands of partitions ask for those of a few topics."""
+    """Caches LogConfig values: thousands of partitions share those of a few topics."""
 
     def __init__(self) -> None:
         self._config: BrokerConfig | None = None
-        # Those that were logged.
+        # Unknown settings that were logged.
         self._unknown: set[str] = set()
         self._made: dict[frozenset[tuple[str, str]], LogConfig] = {}
 
     def of(self, config: BrokerConfig, topic_overrides: Mapping[str, str]) -> LogConfig:
-        """As `topic_config`."""
+        """The cached result of `topic_config`."""
         if config is not self._config or len(self._made) >= LOG_CONFIGS_MAX:
             self._config, self._made = config, {}
         key = frozenset(topic_overrides.items())
@@ -505,9 +505,9 @@ class LogConfigs:
         return made
 
     def committed(self, config: BrokerConfig, topic_overrides: Mapping[str, str]) -> LogConfig:
-        """The same for the metadata's settings: those of a later release have no effect here, as in Kafka.
+        """The same for settings in the metadata; as in Kafka those of a later release are ignored.
 
-        While brokers are upgraded one after the other, or go back, the settings are those of whoever allowed them.
+        During a rolling upgrade or downgrade another release may have validated them.
         """
         known = {*topic_settings(), REMOTE_STORAGE_KEPT}
         unknown = topic_overrides.keys() - known

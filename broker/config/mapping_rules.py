@@ -1,10 +1,9 @@
-"""Pure: `ssl.principal.mapping.rules`: what the user of a client's certificate is called (KIP-371, KIP-406).
+"""Pure: `ssl.principal.mapping.rules`: maps a certificate's distinguished name to a user name (KIP-371, KIP-406).
 
-- Rules are tried in their order; the first whose pattern matches the whole distinguished name gives the user's name.
-  `DEFAULT` takes the distinguished name as it is. `RULE:<pattern>/<replacement>/[L|U]`: `$1` is a group of the pattern;
-  L and U change the case.
-- A distinguished name is written as Java does (RFC 2253): last part first, with RFC 2253's nine short names. Other
-  attributes keep OpenSSL's name, where Java writes their number and bytes.
+- The first rule whose pattern matches the whole name applies. `DEFAULT` takes the distinguished name as it is.
+  `RULE:<pattern>/<replacement>/[L|U]`: `$1` is a group of the pattern; L and U change the case.
+- Distinguished names are written as in Java (RFC 2253): last part first, with RFC 2253's nine short names. Other
+  attributes keep OpenSSL's name, where Java writes OID and bytes.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ Subject = Sequence[Sequence[tuple[str, str]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One of them; without a pattern it is DEFAULT."""
+    """One rule; DEFAULT has no pattern."""
 
     pattern: re.Pattern[str] | None = None
     replacement: str = ""
     case: str = ""
 
     def apply(self, name: str) -> str | None:
-        """The user's name, or None where the rule does not match."""
+        """The user name, or None if the rule does not match."""
         if self.pattern is None:
             return name
         match = self.pattern.fullmatch(name)
@@ -55,7 +54,7 @@ class Rule:
 
 
 def parse_rules(text: str) -> tuple[Rule, ...]:
-    """The rules of a setting's text; ValueError describes what is wrong."""
+    """Parse the setting. Raises ValueError."""
     rules: list[Rule] = []
     position = 0
     while position < len(text):
@@ -87,7 +86,7 @@ def _inserted(found: re.Match[str], match: re.Match[str]) -> str:
 
 
 def user_of(rules: Sequence[Rule], name: str) -> str | None:
-    """What the first rule that matches makes of a distinguished name."""
+    """The user name by the first matching rule, or None."""
     for rule in rules:
         user = rule.apply(name)
         if user is not None:

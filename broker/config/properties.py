@@ -1,8 +1,7 @@
-"""Pure: Java's properties files: text -> keys and values with their line numbers.
+"""Pure: parses Java properties files.
 
-The syntax is that of java.util.Properties, so that a server.properties written for Apache Kafka means the same here:
-comments by # and !, a key ended by =, : or white space, lines continued by a backslash, the escapes of Java. The last
-of two values for one key wins.
+The syntax is java.util.Properties', so that a server.properties of Apache Kafka means the same here: comments with #
+and !, keys ended by =, : or white space, continuation by a backslash, Java's escapes. The last value of a key wins.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ _HEX_DIGITS = 4
 
 
 class PropertiesError(Exception):
-    """A line that is not a property; its text describes what is wrong, `line` is its number."""
+    """An invalid line; `line` is its number."""
 
     def __init__(self, reason: str, line: int) -> None:
         super().__init__(reason)
@@ -33,7 +32,7 @@ class Property:
 
 
 def parse_properties(text: str) -> Iterator[Property]:
-    """The properties of a file, in its order."""
+    """The properties of a file, in order."""
     for number, line in _logical_lines(text):
         key_end = _end_of_key(line)
         rest = line[key_end:].lstrip(_BLANK)
@@ -43,7 +42,7 @@ def parse_properties(text: str) -> Iterator[Property]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines without comments and blanks, continued ones joined; with the number of the first."""
+    """Logical lines without comments and blank lines, each with the number of its first line."""
     pending = ""
     first = 0
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")

@@ -1,8 +1,7 @@
-"""Pure: the settings of Apache Kafka's brokers that this broker does not act on: name, type, default.
+"""Pure: the settings of Apache Kafka 4.3 that this broker does not support: name, type, default, in alphabetical order.
 
-Facts of Kafka 4.3, one a line, in the order of the alphabet. A line goes when its setting is honoured, which declares
-it in `broker.config.loader` or `broker.log.config`. Such a setting may stand in a configuration at its default value;
-anything else is refused by name.
+They are accepted at their default value only. A setting that becomes supported moves to `broker.config.broker` or
+`broker.log.config`.
 """
 
 from __future__ import annotations
@@ -203,7 +202,7 @@ _REASONS = {
     "remote.log.manager.copier.thread.pool.size": _ONE_WORKER,
     "remote.log.manager.expiration.thread.pool.size": _ONE_WORKER,
     "remote.log.manager.follower.thread.pool.size": (
-        "Not applicable: followers ask each leader for all partitions at once what is in the lake, in the event loop."
+        "Not applicable: followers ask each leader once for the remote state of all partitions, in the event loop."
     ),
     "remote.log.manager.thread.pool.size": _ONE_WORKER,
     "remote.log.metadata.custom.metadata.max.bytes": (
@@ -222,17 +221,17 @@ _REASONS = {
 
 
 def reasons() -> Mapping[str, str]:
-    """Why some of them will not be honoured."""
+    """Why some settings will never be supported."""
     return _REASONS
 
 
 def unserved_names() -> tuple[str, ...]:
-    """All of them, sorted."""
+    """The names of all unsupported settings, sorted."""
     return tuple(_rows())
 
 
 def unserved_setting(name: str) -> Setting | None:
-    """The declaration of one, which honours its default alone."""
+    """The declaration of an unsupported setting, which accepts only its default."""
     row = _rows().get(name)
     if row is None:
         return None

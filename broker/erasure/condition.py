@@ -1,6 +1,6 @@
-"""Shell: an SQL condition on the columns of a topic's table, which DuckDB evaluates on rows of any file.
+"""Shell: an SQL condition on the columns of a topic's table, evaluated by DuckDB on rows of any file.
 
-A condition that is null does not hold. Nothing is downloaded, and no file is read by the condition.
+A record matches if the condition is true; null does not match. DuckDB downloads nothing and reads no files.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kafka_ds.topic.schemas import TOPIC_SCHEMA
 from spark_conf.system_views import DUCKDB
 
 _PLACE: Final = "__place"
-# What DuckDB calls consistent though it asks the clock, and what it reads as columns before it asks it.
+# Functions of the clock that DuckDB lists as consistent, or parses as columns.
 _CLOCKS: Final = {
     "age",
     "current_date",
@@ -32,12 +32,12 @@ _CLOCKS: Final = {
 }
 
 
-class BadCondition(KafkaDsError):
-    """The text is no condition on these columns, or fails on a record."""
+class InvalidCondition(KafkaDsError):
+    """The condition is invalid for these columns, or fails on a record."""
 
 
 class RecordCondition:
-    """One condition. Raises ModuleNotFoundError without DuckDB."""
+    """One condition. Raises ModuleNotFoundError without DuckDB, and InvalidCondition."""
 
     def __init__(self, text: str) -> None:
         import duckdb
@@ -51,32 +51,32 @@ class RecordCondition:
                 "enable_external_access": "false",
             }
         )
-        # Rows are asked piece by piece: a subquery on them would have another answer in each. It finds no table.
+        # Rows come in pieces, so a subquery on them would be wrong: a random name keeps it from finding them.
         self._rows = f"rows_{secrets.token_hex(16)}"
         self._connection.execute("SET python_enable_replacements = false")
         self._connection.execute("SET TimeZone = 'UTC'")
         for macro in DUCKDB.before:
             self._connection.execute(macro)
-        self._refuse_changing()
+        self._reject_volatile()
         self.holds(np.array(0), TOPIC_SCHEMA.empty_table().drop_columns(["partition"]))
 
-    def _refuse_changing(self) -> None:
-        """Raises BadCondition for functions that give something else in the next search."""
+    def _reject_volatile(self) -> None:
+        """Raises InvalidCondition for functions whose result changes between searches."""
         asked = self._connection.execute(
             "SELECT json_serialize_sql(?)", [f"SELECT 1 WHERE ({self.text}\n)"]
         )
         tree = json.loads(asked.fetchone()[0])
         if tree["error"]:
-            raise BadCondition(tree["error_message"])
+            raise InvalidCondition(tree["error_message"])
         listed = self._connection.execute(
             "SELECT function_name FROM duckdb_functions() WHERE stability <> 'CONSISTENT'"
         )
-        changing = _CLOCKS.union(name for (name,) in listed.fetchall())
-        if found := changing.intersection(_names_in(tree)):
-            raise BadCondition(f"{min(found)} has another answer each time: name a constant")
+        volatile = _CLOCKS.union(name for (name,) in listed.fetchall())
+        if found := volatile.intersection(_names_in(tree)):
+            raise InvalidCondition(f"{min(found)} changes between evaluations: use a constant")
 
     def holds(self, partition: NDArray[Any], rows: pa.RecordBatch | pa.Table) -> NDArray[Any]:
-        """Of which rows it holds. Raises BadCondition."""
+        """A mask of the rows that match. Raises InvalidCondition."""
         count = rows.num_rows
         columns = {name: rows.column(name) for name in rows.schema.names if name != "partition"}
         columns["partition"] = pa.array(np.broadcast_to(partition, count).astype(np.int32))
@@ -86,14 +86,14 @@ class RecordCondition:
             holding = self._connection.table(self._rows).filter(f"({self.text}\n)")
             found = holding.project(_PLACE).fetchnumpy()[_PLACE]
         except self._error as problem:
-            raise BadCondition(str(problem).partition("\n\nLINE ")[0]) from None
+            raise InvalidCondition(str(problem).partition("\n\nLINE ")[0]) from None
         mask = np.zeros(count, np.bool_)
         mask[np.asarray(found, np.int64)] = True
         return mask
 
 
 def _names_in(tree: Any) -> Iterator[str]:
-    """The functions of a statement, and columns, as which DuckDB reads some of them."""
+    """The functions and columns of a statement; DuckDB parses some functions as columns."""
     for name, value in tree.items() if isinstance(tree, dict) else ():
         if name == "function_name":
             yield value.lower()

@@ -1,8 +1,8 @@
-"""Shell: erases records from a topic: looks for them everywhere, takes out what it finds, and looks again.
+"""Shell: erases records from a topic: searches everywhere, removes what it finds, and searches again.
 
-What is done in a round follows from what was found in it, so a run that was killed is finished by another. Logs are
-searched before the table, as records go from there to here. Records leave a log by being tiered and deleted there, for
-which the topic's settings change for a while. Nothing is proven where something was not searched.
+Each round acts only on what it has found, so another run can finish one that was killed. Logs are searched before the
+table, as records move from log to table. Records leave a log by being tiered and deleted locally; the topic's settings
+change for that time. The erasure is proven only if every place was searched.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from broker.erasure import acts, unfinished
+from broker.erasure import erasure_state, removal
+from broker.erasure.checks import ErasureRefused, check_spelling, check_topic_of, snapshot_of
 from broker.erasure.search import (
     HIDDEN,
     LOGGED,
@@ -33,10 +34,9 @@ from broker.erasure.search import (
     UNREADABLE,
     Finding,
     Search,
+    SearchTimeout,
     TableKind,
-    TimeIsUp,
 )
-from broker.erasure.unsettled import Unsettled, check_spelling, check_topic_of, snapshot_of
 from broker.erasure.wanted import WantedRecords, joined
 from kafka_ds.client.admin import Admin, LogDirectoryDescription, TopicDescription
 from kafka_ds.delta.log import DeltaLog
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from kafka_ds.client.cluster import Cluster
     from kafka_ds.delta.store.store import Store
 
-# While records leave the logs: all that is written is rolled, copied and deleted soon.
-HURRIED: Final = {
+# The topic's settings during an erasure, so that records are soon rolled, copied and deleted locally.
+TEMPORARY_SETTINGS: Final = {
     "segment.ms": "1000",
     "segment.jitter.ms": "0",
     "local.retention.ms": "1",
@@ -64,14 +64,14 @@ HURRIED: Final = {
     "file.delete.delay.ms": "1000",
 }
 POLL_S: Final = 1.0
-# Rounds in which nothing happens and nothing is waited for.
+# A run ends after so many rounds that change nothing and wait for nothing.
 IDLE_ROUNDS: Final = 3
-# A file that was written so recently may be in use by a writer.
+# A file younger than this may belong to a commit in progress.
 YOUNG_MS: Final = 5 * 60 * 1000
-# Searches find nothing for as long: a broker may still write what it has read from the table before rows were deleted,
-# and move a log to where it was looked for already.
+# Searches must find nothing for this time: a broker may still write records that it read from the table before the
+# DELETE, or move a log to a directory that was searched already.
 SETTLES_S: Final = 2.0
-_TIME_IS_UP: Final = "time is up (--timeout)"
+_TIMED_OUT: Final = "timed out (--timeout)"
 _UNSUPPORTED: Final = "Unsupported table features"
 _OWN: Final = 1  # A setting's source: the topic itself.
 
@@ -79,26 +79,26 @@ Say = Callable[[str], object]
 
 
 @dataclass(slots=True, kw_only=True)
-class Account:
-    """What was found, and what is left."""
+class ErasureReport:
+    """What was found, and what remains."""
 
     found: dict[tuple[str, str], int] = field(default_factory=dict)
-    """The most that was in a place at once, by place and kind."""
+    """The most records found at once, by place and kind."""
     left: list[Finding] = field(default_factory=list)
     unsearched: list[str] = field(default_factory=list)
     """Places that could not be searched, and why."""
     files: int = 0
-    rows_of_gone: int = 0
-    """Rows of typed tables whose records have left the topic: no place of them is known."""
+    expired_rows: int = 0
+    """Rows of typed tables whose records have expired in the topic, so that their offsets are unknown."""
 
     @property
     def is_proven(self) -> bool:
-        """Whether all was searched, and nothing found."""
+        """Whether every place was searched and nothing was found."""
         return not self.left and not self.unsearched
 
 
 class Erasure:
-    """Of one topic: the records of a key, or those of which a condition holds."""
+    """Erases the records of a topic with a key, or those that match a condition."""
 
     def __init__(
         self,
@@ -120,9 +120,9 @@ class Erasure:
         self.is_compacted = is_compacted
         self._say = say
         self._topic_id = uuid_from_text(topic.topic_id)
-        self._unfinished = unfinished.read(store, topic.name, topic.topic_id)
+        self._state = erasure_state.read(store, topic.name, topic.topic_id)
         self._wanted = WantedRecords(
-            key, self._unfinished.places, None if condition is None else condition.holds
+            key, self._state.places, None if condition is None else condition.holds
         )
         self._search = Search(self._wanted)
         self._search.advance = advance
@@ -130,23 +130,23 @@ class Erasure:
         asked = b"where:" + condition.text.encode() if condition else b"key:" + (key or b"")
         self._digest = hashlib.sha256(self._topic_id + asked).hexdigest()
         self._searched_here: list[str] = []
-        self._removed: dict[str, acts.RemovedFiles] = {}
+        self._removed: dict[str, removal.RemovedFiles] = {}
         self._for_spark: set[str] = set()
-        """Tables that deltalake does not write to."""
+        """Tables that deltalake cannot write to."""
         self._ends: dict[TopicPartition, int] = {}
-        self.account = Account()
+        self.account = ErasureReport()
 
     @property
     def has_begun(self) -> bool:
-        """Whether the topic's settings are still as an earlier run changed them."""
-        return bool(self._unfinished.settings)
+        """Whether an earlier run has left the topic's settings changed."""
+        return bool(self._state.settings)
 
-    # -- looking --------------------------------------------------------------------------------
+    # -- searching ------------------------------------------------------------------------------
 
-    def look(self, timeout_s: float | None = None) -> list[Finding]:
-        """Search everything, and again for places that are met on the way; what is met then is for the next time.
+    def search(self, timeout_s: float | None = None) -> list[Finding]:
+        """Search everything, and once more if the first pass learned offsets that typed tables are searched by.
 
-        Raises Unsettled.
+        Raises ErasureRefused.
         """
         if timeout_s is not None:
             self._search.deadline = time.monotonic() + timeout_s
@@ -161,14 +161,14 @@ class Erasure:
                 if not self._learn(found):
                     break
                 self._search.places_changed()
-        except TimeIsUp:
-            unsearched.append(f"the rest of the files: {_TIME_IS_UP}")
+        except SearchTimeout:
+            unsearched.append(f"the remaining files: {_TIMED_OUT}")
             self._searched_here = []
         account = self.account
-        account.rows_of_gone = sum(self._search.of_gone.values())
-        if account.rows_of_gone and self._has_condition:
+        account.expired_rows = sum(self._search.expired_rows.values())
+        if account.expired_rows and self._has_condition:
             unsearched.append(
-                f"{account.rows_of_gone} rows of typed tables, whose records have left the topic"
+                f"{account.expired_rows} rows of typed tables whose records have expired in the topic"
             )
         account.left, account.unsearched = found, unsearched
         account.files = len(self._search.files)
@@ -186,7 +186,7 @@ class Erasure:
     def _tables(self) -> list[tuple[str, TableKind]]:
         name = self._topic.name
         tables = [(topic_table(name), TOPIC_TABLE)]
-        if not name.endswith(ERRORS):  # Such a topic has none: the name is of another topic's.
+        if not name.endswith(ERRORS):  # Such a name is another topic's errors table.
             tables += [(f"{TYPED_TABLES}/{name}{each}", TYPED_TABLE) for each in ("", ERRORS)]
         found = []
         for folder, kind in tables:
@@ -197,14 +197,14 @@ class Erasure:
         return found
 
     def _local(self, found: list[Finding], unsearched: list[str]) -> None:
-        """What is in brokers' directories on this machine, and which of the brokers' are not."""
+        """Search the log directories on this machine; those elsewhere are unsearched."""
         self._check_topic()
         if not self._search.starts:
             starts = self._offsets(EARLIEST)
             self._search.starts = {place.partition: offset for place, offset in starts.items()}
         cluster = self._admin.describe_cluster()
         directories = self._admin.log_directories()
-        known = self._unfinished.searched.get(self._digest, {})
+        known = self._state.searched.get(self._digest, {})
         self._searched_here = []
         for each in directories:
             where = f"{each.path} of broker {each.broker}"
@@ -232,19 +232,19 @@ class Erasure:
         silent = brokers - answering
         unsearched += [f"broker {each} does not answer" for each in sorted(silent)]
         unsearched += [
-            f"partition {partition} on broker {broker}, which is in none of its directories"
+            f"partition {partition}: broker {broker} reports no replica in its log directories"
             for broker, partition in sorted(replicas - told)
             if broker not in silent
         ]
 
     def _check_topic(self) -> None:
-        """Raises Unsettled if the topic no longer exists."""
+        """Raises ErasureRefused if the topic no longer exists."""
         if not self._is_there():
             name = self._topic.name
-            raise Unsettled(f"topic {name} was deleted meanwhile: nothing more is done")
+            raise ErasureRefused(f"topic {name} was deleted meanwhile: stopping")
 
     def _is_there(self) -> bool:
-        """Whether it is the same topic still. See where its replicas are now."""
+        """Whether the topic still exists with the same id; updates its replicas."""
         name = self._topic.name
         now = self._admin.describe_topics([name]).get(name)
         if now is None or now.topic_id != self._topic.topic_id:
@@ -254,26 +254,26 @@ class Erasure:
 
     # -- erasing --------------------------------------------------------------------------------
 
-    def carry_out(self, timeout_s: float, *, takes_over: bool = False) -> None:
-        """Take out what is found, until nothing is, or nothing more can be done, or time is up.
+    def erase(self, timeout_s: float, *, takes_over: bool = False) -> None:
+        """Remove what is found until nothing is found, nothing more can be done, or the time is up.
 
-        `takes_over` from a run that seems not to have ended. Raises Unsettled.
+        `takes_over` replaces a run that seems not to have ended. Raises ErasureRefused.
         """
         deadline = self._search.deadline = time.monotonic() + timeout_s
         self._check_topic()
-        self._unfinished = unfinished.claim(
+        self._state = erasure_state.claim(
             self._store, self._topic.name, self._topic.topic_id, takes_over=takes_over
         )
-        self._wanted.learn(self._unfinished.places)
+        self._wanted.learn(self._state.places)
         is_done = False
         try:
             self._ends = self._offsets(LATEST)
             idle = 0
             clean_since = math.inf
             while True:
-                found = self.look()
+                found = self.search()
                 waits = self._waits(found)
-                self._note_searched(is_clean=not waits and all(map(_stays, found)))
+                self._record_searched(is_clean=not waits and all(map(_stays, found)))
                 now = time.monotonic()
                 is_clean = not found and not waits
                 clean_since = min(clean_since, now) if is_clean else math.inf
@@ -288,14 +288,14 @@ class Erasure:
                 if not acted:
                     self._search.advance(0)
                     time.sleep(POLL_S)
-        except TimeIsUp:
-            self.account.unsearched.append(f"what was deleted at last: {_TIME_IS_UP}")
+        except SearchTimeout:
+            self.account.unsearched.append(f"the result of the last deletion: {_TIMED_OUT}")
         finally:
-            self._put_settings_back(is_done=is_done)
+            self._restore_settings(is_done=is_done)
 
-    def _note_searched(self, *, is_clean: bool) -> None:
-        """What is found anywhere may come to where nothing was found before."""
-        searched = self._unfinished.searched
+    def _record_searched(self, *, is_clean: bool) -> None:
+        """Record searched directories; after a finding none counts, as its records may move there."""
+        searched = self._state.searched
         if not is_clean:
             searched.pop(self._digest, None)
         elif self._searched_here:
@@ -303,7 +303,7 @@ class Erasure:
             searched.setdefault(self._digest, {}).update(now)
 
     def _waits(self, found: Sequence[Finding]) -> bool:
-        """Whether records are in logs that will leave them."""
+        """Whether local logs contain records that will be tiered and deleted."""
         if self.is_compacted:
             return False
         if not self.account.unsearched:
@@ -319,11 +319,11 @@ class Erasure:
         return {place: answer.offset for place, answer in answers.items()}
 
     def _act(self, found: Sequence[Finding], *, waits: bool) -> bool:
-        """Do what is to be done about each finding; whether anything was done."""
-        self._unfinished.places = self._wanted.places
+        """Act on each finding; whether anything changed."""
+        self._state.places = self._wanted.places
         self._check_topic()
-        acted = waits and self._hurry()
-        unfinished.write(self._store, self._topic.name, self._unfinished)
+        acted = waits and self._shorten_local_retention()
+        erasure_state.write(self._store, self._topic.name, self._state)
         for folder, kind in self._tables():
             of_table = [each for each in found if each.place == folder]
             try:
@@ -331,111 +331,119 @@ class Erasure:
                     partial(self._act_on_table, folder, kind, of_table), self._search.deadline
                 )
             except CommitFailedError as problem:
-                acted |= self._goes_on(folder, of_table, str(problem))
+                acted |= self._should_retry(folder, of_table, str(problem))
             except (DeltaError, OSError) as problem:
                 self._say(f"{folder}: {problem}")
         for each in found:
-            # What a broker is writing to it gets its name soon.
+            # A temporary file gets its name soon.
             if f"/{REMOTE_CACHE}/" in each.path and not each.path.endswith(TEMPORARY):
                 with suppress(FileNotFoundError):
                     os.unlink(each.path)
                 acted = True
         return acted
 
-    def _goes_on(self, folder: str, found: Sequence[Finding], problem: str) -> bool:
-        """Whether a failed commit is worth waiting: usually another writer was first. Else it is for Spark."""
+    def _should_retry(self, folder: str, found: Sequence[Finding], problem: str) -> bool:
+        """Whether to retry a failed commit: usually another writer was first. Unsupported tables are left to Spark."""
         time.sleep(POLL_S)
         if _UNSUPPORTED not in problem:
             return True
         if folder not in self._for_spark:
             self._for_spark.add(folder)
-            self._say(f"{folder}: {problem}: waiting for kafka-ds pipelines run to do it")
-        # They take rows out, and leave what is behind deletion vectors.
+            self._say(f"{folder}: {problem}: waiting for `kafka-ds pipelines run` to delete them")
+        # Pipelines delete rows, but keep files with deletion vectors.
         return any(each.kind == ROWS for each in found)
 
     def _act_on_table(self, folder: str, kind: TableKind, found: Sequence[Finding]) -> bool:
-        """Of one table. Files of what goes out of it now are of older versions in the next round."""
+        """Act on the findings of a table. Files that are removed now are old versions in the next round."""
         old = [each.path for each in found if each.kind == OLD]
         own_id = self._topic_id if kind is TOPIC_TABLE else None
-        removed = self._removed.setdefault(folder, acts.RemovedFiles(self._store, folder, own_id))
+        removed = self._removed.setdefault(
+            folder, removal.RemovedFiles(self._store, folder, own_id)
+        )
         acted = self._remove_old(folder, old, removed)
         for each in found:
-            if each.kind == RESIDUE_BATCHES and acts.rewrite_residue(
+            if each.kind == RESIDUE_BATCHES and removal.rewrite_residue(
                 self._store, each.path, each.places
             ):
-                self._say(f"{each.path}: written without {counted(each.records, 'record')}")
+                self._say(f"{each.path}: rewritten without {counted(each.records, 'record')}")
                 acted = True
         rows = joined(each.places for each in found if each.kind == ROWS)
         hidden = {each.path for each in found if each.kind == HIDDEN}
         if kind is TOPIC_TABLE and (rows or hidden):
-            # As it is now: it may be another topic's meanwhile.
+            # Check again: the table may be another topic's by now.
             snapshot_of(self._store, folder, self._topic_id)
         if kind is TYPED_TABLE and rows:
             own = snapshot_of(self._store, topic_table(self._topic.name), self._topic_id)
             rows = check_spelling(own, self._wanted, rows)
         if any(map(len, rows.values())):
-            count = acts.delete_rows(self._store, folder, kind, rows)
+            count = removal.delete_rows(self._store, folder, kind, rows)
             self._say(f"{folder}: {counted(count, 'row')} deleted")
             return acted or count > 0
-        if hidden and acts.purge(self._store, folder, kind, hidden):
-            self._say(f"{folder}: rewritten without rows that were deleted before")
+        if hidden and removal.purge(self._store, folder, kind, hidden):
+            self._say(f"{folder}: files rewritten without deleted rows")
             return True
         return acted
 
-    def _remove_old(self, folder: str, paths: Sequence[str], removed: acts.RemovedFiles) -> bool:
+    def _remove_old(self, folder: str, paths: Sequence[str], removed: removal.RemovedFiles) -> bool:
         if not paths:
             return False
         gone = removed.now().intersection(paths)
         for path in sorted(gone):
             self._store.delete(path)
         if gone:
-            self._say(f"{folder}: removed {counted(len(gone), 'file')} of older versions")
+            self._say(f"{folder}: deleted {counted(len(gone), 'file')} of older versions")
         return bool(gone)
 
     # -- settings -------------------------------------------------------------------------------
 
-    def _hurry(self) -> bool:
-        """Have logs give their records to the lake; whether settings had to be changed."""
+    def _shorten_local_retention(self) -> bool:
+        """Change the topic's settings so that records leave the local logs; whether any had to change."""
         now = {each.name: each for each in self._admin.describe_topic_configs(self._topic.name)}
         changes = {
-            name: text for name, text in HURRIED.items() if name in now and now[name].value != text
+            name: text
+            for name, text in TEMPORARY_SETTINGS.items()
+            if name in now and now[name].value != text
         }
         if not changes:
             return False
-        # Also what a person has changed since: that is to be put back then.
+        # Includes what a user has changed since an earlier run: the latest value is restored.
         former = {n: now[n].value if now[n].source == _OWN else None for n in changes}
-        self._unfinished.settings = {**(self._unfinished.settings or {}), **former}
-        unfinished.write(self._store, self._topic.name, self._unfinished)
+        self._state.settings = {**(self._state.settings or {}), **former}
+        erasure_state.write(self._store, self._topic.name, self._state)
         self._admin.alter_topic_configs(self._topic.name, changes)
-        self._say(f"{self._topic.name}: waiting until its records have left the brokers' logs")
+        self._say(
+            f"{self._topic.name}: waiting until its records are tiered and deleted from the local logs"
+        )
         return True
 
-    def _put_settings_back(self, *, is_done: bool) -> None:
-        former: Mapping[str, Any] | None = self._unfinished.settings
+    def _restore_settings(self, *, is_done: bool) -> None:
+        former: Mapping[str, Any] | None = self._state.settings
         is_there = True
         if former:
             try:
-                # A deleted topic's settings are gone with it.
+                # A deleted topic has no settings.
                 if is_there := self._is_there():
                     now = self._admin.describe_topic_configs(self._topic.name)
-                    ours = {each.name for each in now if each.value == HURRIED.get(each.name)}
+                    ours = {
+                        each.name for each in now if each.value == TEMPORARY_SETTINGS.get(each.name)
+                    }
                     back = {name: value for name, value in former.items() if name in ours}
                     if back:
                         self._admin.alter_topic_configs(self._topic.name, back)
             except BaseException:
                 self._say(
-                    f"the settings of topic {self._topic.name} are still changed ({', '.join(former)}): run it again"
+                    f"cannot restore the settings of topic {self._topic.name} ({', '.join(former)}): run it again"
                 )
                 raise
         if is_done:
-            self._unfinished.searched.pop(self._digest, None)
+            self._state.searched.pop(self._digest, None)
         is_done = is_done or not is_there
-        unfinished.release(self._store, self._topic.name, self._unfinished, is_done=is_done)
-        self._unfinished.settings = {}
+        erasure_state.release(self._store, self._topic.name, self._state, is_done=is_done)
+        self._state.settings = {}
 
 
 def _in_time(act: Callable[[], bool], deadline: float) -> bool:
-    """What an act gives. Raises TimeIsUp: it may go on then until this process ends, as in a run that is killed."""
+    """The result of `act`. Raises SearchTimeout at the deadline; `act` may then go on until the process ends."""
     given: list[bool] = []
     failed: list[BaseException] = []
 
@@ -452,7 +460,7 @@ def _in_time(act: Callable[[], bool], deadline: float) -> bool:
     if failed:
         raise failed[0]
     if not given:
-        raise TimeIsUp
+        raise SearchTimeout
     return given[0]
 
 
@@ -461,17 +469,17 @@ def _name(directory: LogDirectoryDescription) -> str:
 
 
 def _stays(finding: Finding) -> bool:
-    """Whether it is nothing that could come to another place."""
+    """Whether the finding cannot move to another place."""
     return finding.kind == LOGGED
 
 
 def _is_young(finding: Finding) -> bool:
-    """Whether another writer may be writing a file, or be about to commit it."""
+    """Whether the file may belong to a commit in progress."""
     return finding.kind in (OLD, UNREADABLE) and finding.modified_ms > time.time() * 1000 - YOUNG_MS
 
 
 def _is_of(directory: str, broker: int, cluster_id: str) -> bool:
-    """Whether a directory of this machine is that broker's: another machine may have one of the same name."""
+    """Whether a directory of this machine is that broker's; the path alone does not tell."""
     try:
         with open(f"{directory}/{META_PROPERTIES}", "rb") as file:
             said = decode_meta_properties(file.read())

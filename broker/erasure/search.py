@@ -1,8 +1,8 @@
-"""Shell: looks for records that are to be erased in every file that may hold them: of tables, residue, logs, caches.
+"""Shell: searches every file that may contain the records to erase: tables, residue, logs, caches.
 
-Files are decoded, for what is compressed cannot be found by its bytes. It makes no difference whether a version names a
-file. A file that was searched is not read again while its size and time stay; what goes away meanwhile holds nothing.
-What cannot be read is a finding, since its content is unknown.
+Files are decoded, as compressed records cannot be found by their bytes. Files that no version references are searched,
+too. A searched file is not read again while its size and time stay the same; one that disappears contains nothing. A
+file that cannot be read is a finding.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from broker.erasure.unsettled import check_places, snapshot_of
-from broker.erasure.wanted import Places, WantedRecords, rising
+from broker.erasure.checks import check_places, snapshot_of
+from broker.erasure.wanted import Places, WantedRecords, sorted_distinct
 from kafka_ds.delta.deletion_vector import BadVector, Positions, kept, positions_of, stored_span
 from kafka_ds.delta.names import LOG_FOLDER, resolve_path
 from kafka_ds.delta.store.store import TEMPORARY_SUFFIX, Store, StoreEntry
@@ -51,22 +51,22 @@ _CACHE_HEAD: Final = 16
 # Batches are decompressed as a whole, and may then be many times as large.
 _SLICE_BYTES: Final = 4 << 20
 _BATCH_ROWS: Final = 8192
-# Also what damaged batches may say.
+# Damaged batches may have any offset.
 _ALL_OFFSETS: Final = (-(2**63), 2**63 - 1)
-# Of all catalogs.
+# Iceberg metadata of all catalogs.
 _OF_ICEBERG: Final = re.compile(rf"{ICEBERG}(_[^/]*)?/(metadata|deletes)/")
 _PARTITION: Final = re.compile(r"(?:^|/)partition=(\d+)/")
-# Spark's and delta-rs's statistics hold the beginnings of texts.
+# Spark and delta-rs truncate texts in statistics.
 _STATISTIC_CHARACTERS: Final = 32
 _STATISTICS: Final = ("stats", "stats_parsed")
 _UNREADABLE: Final = (OSError, pa.ArrowException, ValueError, KeyError)
-# What is being written is whole by then.
+# A batch that is being written is complete after this time.
 _WHOLE_SOON_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Finding:
-    """What one file holds of the wanted records."""
+    """The wanted records in one file."""
 
     kind: str
     place: str
@@ -76,63 +76,63 @@ class Finding:
     places: Places = field(default_factory=dict)
     note: str = ""
     is_of_topic: bool = False
-    """Whether these places are the topic's for certain: not a former topic's, nor known only from a typed table."""
+    """Whether these places are certainly the topic's: not a deleted topic's, and not from a typed table only."""
     modified_ms: int = 0
-    """When the file was written, of tables' files."""
+    """The file's modification time, for files of tables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableKind:
-    """What the columns of a table are called."""
+    """The column names of a table."""
 
     offset: str
     partition: str
     key: str
 
 
-# Of rows their partitions and offsets.
+# Partitions and offsets of rows.
 _Rows = tuple[NDArray[Any], NDArray[np.int64]]
 
 TOPIC_TABLE: Final = TableKind(offset="offset", partition="partition", key="key")
 TYPED_TABLE: Final = TableKind(offset="_offset", partition="_partition", key="_key")
 
 
-class TimeIsUp(Exception):
-    """Not all was searched."""
+class SearchTimeout(Exception):
+    """The deadline passed before everything was searched."""
 
 
-class CutBatch(Exception):
-    """Bytes that are no whole batch, so that what follows cannot be read."""
+class TruncatedBatch(Exception):
+    """An incomplete batch, after which the file cannot be read."""
 
 
 class Search:
-    """Searches places, and remembers those that need not be searched again."""
+    """Searches files, and caches results while files do not change."""
 
     def __init__(self, wanted: WantedRecords) -> None:
         self._wanted = wanted
         self._known: dict[str, tuple[object, list[Finding]]] = {}
         self._generation = 0
         self.files: set[str] = set()
-        """All that were searched."""
+        """All searched files."""
         self.deadline = float("inf")
-        """By `time.monotonic()`: no other file is begun after it."""
+        """By `time.monotonic()`; no further file is searched after it."""
         self.starts: Mapping[int, int] = {}
-        """Where the topic's partitions begin."""
+        """The log start offset of each partition."""
         self._below: dict[str, int] = {}
-        self.of_gone: dict[str, int] = {}
-        """Of typed tables the rows before these starts: nothing else tells of their records."""
+        self.expired_rows: dict[str, int] = {}
+        """By typed table, the rows below these offsets, whose records have expired."""
         self.advance: Callable[[int], object] = lambda files: None
-        """Called with each file that was read."""
+        """Called with the number of files read."""
 
     def places_changed(self) -> None:
-        """More places are wanted, by which typed tables are searched."""
+        """More places are wanted: search typed tables again."""
         self._generation += 1
 
     def _once(self, path: str, state: object, look: Callable[[], list[Finding]]) -> list[Finding]:
         known = self._known.get(path)
         if known is None or known[0] != state:
             if time.monotonic() > self.deadline:
-                raise TimeIsUp
+                raise SearchTimeout
             try:
                 known = state, look()
             except FileNotFoundError:
@@ -147,15 +147,15 @@ class Search:
     def table(
         self, store: Store, folder: str, kind: TableKind, topic_id: bytes = b""
     ) -> list[Finding]:
-        """All files in the folder of a table, and those elsewhere that it names.
+        """Search all files in the folder of a table, and check for those that it references elsewhere.
 
-        `topic_id` is the topic's. Raises Unsettled.
+        `topic_id` is the topic's. Raises ErasureRefused.
         """
         snapshot = snapshot_of(store, folder, topic_id if kind is TOPIC_TABLE else None)
         found: list[Finding] = []
         entries = store.list(folder)
         for path in sorted(snapshot.files.keys() - {each.path for each in entries}):
-            note = f"{folder} names it, and it is not in the folder"
+            note = f"{folder} references it, but it is not in the folder"
             found.append(Finding(kind=UNREADABLE, place=folder, path=path, records=0, note=note))
         logs: list[StoreEntry] = []
         for entry in entries:
@@ -171,7 +171,7 @@ class Search:
                     self._residue(store, folder, entry.path, entry.size, topic_id),
                 )
             elif _OF_ICEBERG.match(name):
-                # They have places, numbers and partition values. What other engines added lies elsewhere.
+                # kafka-ds' Iceberg metadata contain paths, counts and partition values only.
                 continue
             elif file is not None or name.endswith((".parquet", TEMPORARY_SUFFIX)):
                 vector = None if file is None else file.vector
@@ -179,7 +179,7 @@ class Search:
                 state = (*state, self._generation if kind is TYPED_TABLE else 0)
                 look = self._parquet(store, folder, entry, kind, file)
                 found += self._once(entry.path, state, look)
-        self.of_gone[folder] = sum(self._below.get(path, 0) for path in snapshot.files)
+        self.expired_rows[folder] = sum(self._below.get(path, 0) for path in snapshot.files)
         clean = snapshot.files.keys() - {each.path for each in found}
         for entry in logs if self._wanted.key else ():
             state = (entry.size, entry.modified_ms)
@@ -224,7 +224,7 @@ class Search:
         def look() -> list[Finding]:
             finding = Finding(kind=LOGGED, place=folder, path=path, records=0)
             try:
-                count = times_named(store, path, self._wanted.key or b"", folder, clean)
+                count = count_mentions(store, path, self._wanted.key or b"", folder, clean)
             except FileNotFoundError:
                 raise
             except _UNREADABLE as problem:
@@ -249,8 +249,8 @@ class Search:
                 ]
             except CorruptResidue as problem:
                 return [replace(finding, kind=UNREADABLE, note=str(problem))]
-            is_ours = residue.header.topic_id == topic_id
-            kind = RESIDUE_BATCHES if is_ours else FORMER_RESIDUE
+            is_of_topic = residue.header.topic_id == topic_id
+            kind = RESIDUE_BATCHES if is_of_topic else FORMER_RESIDUE
             return self._of_batches(replace(finding, kind=kind), residue.header.partition, batches)
 
         return look
@@ -258,18 +258,18 @@ class Search:
     # -- brokers' directories -------------------------------------------------------------------
 
     def directory(self, folder: str, topic: str, topic_id: bytes) -> list[Finding]:
-        """The segments of a topic in a broker's directory, also those that are going, and the cache beside them."""
+        """Search the segments of a topic in a log directory, also deleted ones, and the remote cache."""
         found: list[Finding] = []
         for name in os.listdir(folder):
             log = names.parse_folder_name(name)
-            if log is None or not (log.topic == topic or _is_cut(name, topic)):
+            if log is None or not (log.topic == topic or _is_truncated_name(name, topic)):
                 continue
             path = f"{folder}/{name}"
-            is_ours = not log.suffix and _topic_id_of(path) == topic_id
+            is_of_topic = not log.suffix and _topic_id_of(path) == topic_id
             for file in _files(path):
                 segment = names.parse_file_name(file.name)
                 if segment is not None and segment.kind == names.LOG:
-                    kind = SEGMENTS if is_ours else FORMER
+                    kind = SEGMENTS if is_of_topic else FORMER
                     found += self._local(kind, folder, file, log.partition)
         for file in _files(f"{folder}/{names.REMOTE_CACHE}"):
             _, id_of_topic, rest = file.name.partition(f"_{topic_id.hex()}-")
@@ -288,7 +288,7 @@ class Search:
                         head = opened.read(_CACHE_HEAD)
                         start = _CACHE_HEAD + int.from_bytes(head[-4:], "big")
                         if len(head) < _CACHE_HEAD or start > status.st_size:
-                            raise OSError("it is not a file of the cache")
+                            raise OSError("not a file of the remote cache")
                     return self._of_batches(finding, partition, slices_of(opened.fileno(), start))
             except FileNotFoundError:
                 raise
@@ -323,9 +323,9 @@ class Search:
                     at = self._wanted.among(partition, numbers, batch.column("key"), batch)
                     offsets.append(numbers.to_numpy()[at])
                 unread += sum(each.kind == "undecodable" for each in left)
-        except CutBatch as problem:
+        except TruncatedBatch as problem:
             cut = str(problem)
-        places = {partition: rising(*offsets)} if offsets else {}
+        places = {partition: sorted_distinct(*offsets)} if offsets else {}
         count = sum(map(len, offsets))
         found = _some(replace(finding, records=count, places=places))
         if unread or cut:
@@ -342,8 +342,8 @@ def _count(places: Places) -> int:
     return sum(map(len, places.values()))
 
 
-def _is_cut(name: str, topic: str) -> bool:
-    """Whether a folder may be of a deleted log of the topic, whose name was too long."""
+def _is_truncated_name(name: str, topic: str) -> bool:
+    """Whether a folder may be a deleted log of the topic, with a name that was truncated."""
     return len(name) == names.FOLDER_NAME_MAX and f"{topic}-".startswith(name.rpartition(".")[0])
 
 
@@ -360,9 +360,9 @@ def _files(folder: str) -> list[Path]:
 
 
 def slices_of(file: int, start: int) -> Iterator[bytes]:
-    """Whole batches, many at a time. The file may grow or be truncated meanwhile.
+    """Yields whole batches in slices. The file may grow or be truncated meanwhile.
 
-    Raises CutBatch at the end where there is more: a damaged length would hide all that follows.
+    Raises TruncatedBatch if bytes remain at the end: a damaged length would hide all that follows.
     """
     at = start
     cut_at = -1
@@ -375,20 +375,20 @@ def slices_of(file: int, start: int) -> Iterator[bytes]:
                 yield os.pread(file, at - start, start)
                 start = at
         elif _is_zero(file, at):
-            break  # What log.preallocate has made room for.
+            break  # Preallocated space.
         elif cut_at != end:
             cut_at = end
             time.sleep(_WHOLE_SOON_S)
         else:
             if at > start:
                 yield os.pread(file, at - start, start)
-            raise CutBatch(f"what is at byte {at} is not a whole batch")
+            raise TruncatedBatch(f"no complete batch at byte {at}")
     if at > start:
         yield os.pread(file, at - start, start)
 
 
 def _is_zero(file: int, at: int) -> bool:
-    """Whether nothing else follows."""
+    """Whether only zeros follow."""
     while part := os.pread(file, _SLICE_BYTES, at):
         if np.frombuffer(part, "u1").any():
             return False
@@ -397,7 +397,7 @@ def _is_zero(file: int, at: int) -> bool:
 
 
 def _deleted(store: Store, file: Any) -> Positions | None:
-    """Where the deleted rows of a table's file are."""
+    """The deletion vector of a file."""
     vector = file.vector
     if vector is None:
         return None
@@ -416,7 +416,7 @@ def rows_in(
     wanted: WantedRecords,
     deleted: Positions | None = None,
 ) -> tuple[Places, Places]:
-    """The places of the wanted rows of a Parquet file; apart from them those of deleted rows."""
+    """The places of the wanted rows of a Parquet file: live rows, and rows deleted by the vector."""
     local = store.local_path(path)
     live: list[_Rows] = []
     hidden: list[_Rows] = []
@@ -433,8 +433,8 @@ def rows_in(
         first = 0
         for batch in file.iter_batches(columns=columns, batch_size=_BATCH_ROWS):
             if kind is TOPIC_TABLE:
-                # Other engines' types, such as views of bytes, are no reason to overlook a key.
-                batch = _as_ours(batch)
+                # Other engines may write other types, such as binary views.
+                batch = _in_topic_schema(batch)
             keys = batch.column(kind.key) if kind.key in columns else None
             if of_path is not None:
                 partitions: Any = np.full(batch.num_rows, int(of_path[1]))
@@ -446,7 +446,7 @@ def rows_in(
             found = wanted.among(partitions, offsets, keys, rows, by_place=rows is None)
             if offsets.null_count and found[unnumbered := np.asarray(offsets.is_null())].any():
                 row = first + int(np.flatnonzero(found & unnumbered)[0])
-                raise ValueError(f"row {row} has no {kind.offset}, by which to delete it")
+                raise ValueError(f"row {row} has no {kind.offset} to delete it by")
             is_there = np.ones(batch.num_rows, np.bool_)
             if deleted is not None:
                 is_there = kept(deleted, first, batch.num_rows)
@@ -461,7 +461,7 @@ def rows_in(
 def _rows_below(
     store: Store, path: str, starts: Mapping[int, int], deleted: Positions | None
 ) -> int:
-    """How many rows of a typed table's file are of offsets before these."""
+    """How many rows of a typed table's file have offsets below these."""
     local = store.local_path(path)
     source = pa.BufferReader(store.read(path)) if local is None else pa.memory_map(local)
     with source:
@@ -480,13 +480,13 @@ def _places(rows: Sequence[_Rows]) -> Places:
         return {}
     partitions, offsets = (np.concatenate(each) for each in zip(*rows, strict=True))
     return {
-        partition: rising(offsets[partitions == partition])
+        partition: sorted_distinct(offsets[partitions == partition])
         for partition in np.unique(partitions).tolist()
     }
 
 
-def _as_ours(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The columns as the topic's table has them. Raises ArrowException."""
+def _in_topic_schema(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The columns in the types of the topic's table. Raises ArrowException."""
     table = pa.Table.from_batches([batch])
     names = [each for each in table.column_names if each in TOPIC_FILE_SCHEMA.names]
     ours = conform(table, names)
@@ -496,15 +496,15 @@ def _as_ours(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch if found is None else found
 
 
-def times_named(
+def count_mentions(
     store: Store, path: str, key: bytes, folder: str = "", clean: Set[str] = frozenset()
 ) -> int:
-    """How often a file of a log names the key: in statistics of a table's files, or in the predicate of a change.
+    """How often a file of a Delta log contains the key: in file statistics or commit parameters.
 
-    Those of `clean` files are not of the key, whatever they begin with.
+    Statistics of `clean` files do not count: those files do not contain the key.
     """
     adds, commits = _actions(store.read(path))
-    count = sum(_is_said(each, key) for each in commits)
+    count = sum(_is_in_parameters(each, key) for each in commits)
     with suppress(UnicodeDecodeError):
         text = key.decode()
         for add in adds:
@@ -515,7 +515,7 @@ def times_named(
 
 
 def _actions(data: bytes) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """What a file of a log says of files, and of commits; nothing where it is none, such as Hadoop's checksums."""
+    """The file actions and commitInfos of a Delta log file; none for other files, such as Hadoop's checksums."""
     adds: list[Any] = []
     commits: list[Any] = []
     if data.startswith(b"PAR1"):
@@ -527,21 +527,21 @@ def _actions(data: bytes) -> tuple[list[Mapping[str, Any]], list[Mapping[str, An
             for kind, action in json.loads(line).items():
                 if kind == "commitInfo":
                     commits.append(action)
-                elif kind == "allFiles":  # Of a version's checksum, as Spark writes it.
+                elif kind == "allFiles":  # In Spark's version checksum files.
                     adds += action
                 elif isinstance(action, dict):
                     adds.append(action)
     return adds, commits
 
 
-def _is_said(commit: Mapping[str, Any], key: bytes) -> bool:
-    """Whether a commit's parameters have the key, as they do for a DELETE by it. Spark's have no quotes."""
+def _is_in_parameters(commit: Mapping[str, Any], key: bytes) -> bool:
+    """Whether a commit's parameters contain the key, as of a DELETE by key. Spark's have no quotes."""
     spelled: tuple[str, ...] = ()
     with suppress(UnicodeDecodeError):
         plain = key.decode().replace("\\", "")
         spelled = (plain, plain.replace("'", "''"))
     said = json.dumps(commit.get("operationParameters"), ensure_ascii=False)
-    # JSON in JSON, and SQL of several dialects: each with backslashes of its own.
+    # JSON within JSON and SQL dialects each add backslashes.
     said = said.replace("\\", "")
     if f"'{key.hex()}'" in said.lower() or any(f"'{each}'" in said for each in spelled):
         return True
@@ -549,7 +549,7 @@ def _is_said(commit: Mapping[str, Any], key: bytes) -> bool:
         return False
     words = [f"0x{key.hex()}", key.hex(), *filter(None, spelled)]
     if "key" not in said.lower():
-        words = [each for each in words if not each.isdigit()]  # An offset, mostly.
+        words = [each for each in words if not each.isdigit()]  # A number is mostly an offset.
     return any(re.search(rf"(?<!\w){re.escape(each)}(?!\w)", said, re.IGNORECASE) for each in words)
 
 

@@ -1,8 +1,8 @@
-"""Pure: which records are to be erased: those with a key or by a condition, and those at places that are known.
+"""Pure: the records to erase: by key or condition, and by known places.
 
-A place is a partition and an offset of a row of the topic's table, and no other record ever has it. What a log alone
-has may be truncated, and its offset used again: that teaches no place. Typed tables may spell the key in another way,
-or not at all; there alone records are found by their places.
+A place is a partition and an offset of a row of the topic's table, which no other record ever has. Records that are
+only in a local log may be truncated and their offsets reused, so they add no places. Only typed tables are searched by
+place, as they may lack the key or store it in another form.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ _BYTES: Final = (
 )
 
 Offsets = NDArray[np.int64]
-# Of partitions, each with offsets that rise.
+# Sorted, distinct offsets by partition.
 Places = dict[int, Offsets]
 Holds = Callable[[NDArray[Any], pa.RecordBatch], NDArray[Any]]
 
 
 def joined(several: Iterable[Places]) -> Places:
-    """All of these places."""
+    """The union of several sets of places."""
     parts: dict[int, list[Offsets]] = {}
     for places in several:
         for partition, offsets in places.items():
             parts.setdefault(partition, []).append(offsets)
-    return {partition: rising(*each) for partition, each in parts.items()}
+    return {partition: sorted_distinct(*each) for partition, each in parts.items()}
 
 
-def rising(*offsets: ArrayLike) -> Offsets:
-    """All of these, each once. (NumPy's own function sorts no better where they rise already.)"""
+def sorted_distinct(*offsets: ArrayLike) -> Offsets:
+    """Sorted, distinct offsets. (A stable sort is fast on sorted input.)"""
     found = np.sort(np.concatenate([np.asarray(each, np.int64) for each in offsets]), kind="stable")
     distinct: Offsets = found[np.append(True, np.diff(found) > 0)[: len(found)]]
     return distinct
@@ -56,24 +56,24 @@ class WantedRecords:
         places: Mapping[int, ArrayLike] | None = None,
         holds: Holds | None = None,
     ) -> None:
-        """`holds`: of which rows of a topic a condition holds."""
+        """`holds` returns a mask of the rows that match the condition."""
         self.key = key
         self._holds = holds
         self._keys = pa.array([key], pa.large_binary())
         self.places: Places = {}
-        """What is known of each partition."""
+        """The known places."""
         self.learn(places or {})
 
     def learn(self, places: Mapping[int, ArrayLike]) -> bool:
-        """Remember places; whether any is new."""
+        """Add places; whether any is new."""
         before = sum(map(len, self.places.values()))
         for partition, offsets in places.items():
             known = self.places.get(partition, np.empty(0, np.int64))
-            self.places[partition] = rising(known, offsets)
+            self.places[partition] = sorted_distinct(known, offsets)
         return sum(map(len, self.places.values())) > before
 
     def known(self, partition: int, offsets: Offsets) -> NDArray[np.bool_]:
-        """Which of these places are known."""
+        """A mask of the known places."""
         places = self.places.get(partition)
         if places is None or not len(places):
             return np.zeros(len(offsets), np.bool_)
@@ -83,7 +83,7 @@ class WantedRecords:
 
     @property
     def columns(self) -> frozenset[str]:
-        """What of a record has to be known."""
+        """The columns needed to match records."""
         return frozenset({"offset", "key"} if self._holds is None else TOPIC_FILE_SCHEMA.names)
 
     def among(
@@ -95,9 +95,9 @@ class WantedRecords:
         *,
         by_place: bool = False,
     ) -> NDArray[np.bool_]:
-        """Which rows are to be erased; `partitions` is one number where all rows are of one partition.
+        """A mask of the rows to erase; `partitions` may be one number.
 
-        `rows` are those of a topic, for a condition; those of a typed table are looked for `by_place`, too.
+        `rows` of the topic are needed for a condition; typed tables are also searched `by_place`.
         """
         numbers = _numbers(offsets)
         found = np.zeros(len(numbers), np.bool_)
@@ -114,7 +114,7 @@ class WantedRecords:
 
 
 def as_bytes(column: pa.Array) -> pa.Array | None:
-    """Bytes or text in one type, whatever the writer made of them: delta-rs writes views. None: they are neither."""
+    """Binary or text columns as large_binary, also dictionaries and views; None for other types."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     kind = column.type
@@ -128,6 +128,6 @@ def as_bytes(column: pa.Array) -> pa.Array | None:
 
 
 def _numbers(column: pa.Array) -> NDArray[Any]:
-    """A row without an offset is at none."""
+    """The offsets; -1 for null."""
     numbers: NDArray[Any] = pc.fill_null(column.cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
     return numbers

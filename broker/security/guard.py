@@ -1,9 +1,9 @@
-"""Shell: a request before its handler: what its sender may not do is refused, what is left is done.
+"""Shell: authorizes and throttles a request before and after its handler.
 
-- Access is decided before the handler sees the request, by the table in `access`; only the filtering of answers comes
-  later. If nothing of the request is allowed, the handler is not called.
-- A refusal looks like the API's own errors. It does not reveal whether the resource exists.
-- If there are quotas, usage is counted (`throttle`), and the answer says how long the client must wait.
+- The table in `access` decides before the handler runs; only responses are filtered later. If every element is denied,
+  the handler is not called.
+- A denial looks like the API's own errors and does not reveal whether the resource exists.
+- With quotas, `throttle` counts the usage, and the response carries the throttle time.
 - Without an authorizer and without quotas this costs one check for each.
 """
 
@@ -40,9 +40,9 @@ def guarded(
     context: RequestContext,
     size_bytes: int = 0,
 ) -> Any | None | Awaitable[Any | None]:
-    """What the handler answers to what is allowed of this request of `size_bytes`, with refusals of the rest.
+    """Call the handler with the allowed part of a request; the response has errors for the rest.
 
-    Raises KafkaError where the whole is refused.
+    Raises KafkaError if the whole request is denied.
     """
     security = getattr(context.node, "security", None)
     if security is None:
@@ -51,11 +51,11 @@ def guarded(
     if not quotas.is_limiting or is_exempt(served, request):
         if authorizer is None:
             return served.handler(request, context)
-        return _Guarding(served, context, authorizer).handle(request)
+        return _GuardedRequest(served, context, authorizer).handle(request)
     throttling = Throttling(quotas, served, context, size_bytes)
     started_s = perf_counter()
     try:
-        result = _Guarding(served, context, authorizer, throttling).handle(request)
+        result = _GuardedRequest(served, context, authorizer, throttling).handle(request)
     except KafkaError as error:
         raise throttling.refused(error, perf_counter() - started_s) from None
     except BaseException:
@@ -80,8 +80,8 @@ async def _throttled_later(
     return throttling.answered(request, response, worked_s)
 
 
-class _Guarding:
-    """One request on its way through the rules of its API."""
+class _GuardedRequest:
+    """Applies the rules of its API to one request."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class _Guarding:
         self._shown: list[Shown] = []
 
     def handle(self, request: Any) -> Any:
-        """Ask the rules, then the handler."""
+        """Apply the rules, then call the handler."""
         request, answer = self._without_refused(request)
         if answer is None and self._throttling is not None:
             request, answer = self._count_mutations(self._throttling, request)
@@ -110,7 +110,7 @@ class _Guarding:
         return self._later(result) if isinstance(result, Awaitable) else self._finish(result)
 
     def _without_refused(self, request: Any) -> tuple[Any, Any]:
-        """The request without what is refused; where nothing is left, an answer that lacks only that."""
+        """The request without denied elements; if none is left, also a response that lacks only their errors."""
         version = self._context.header.api_version
         empty = None
         for rule in ACCESS[self._served.name] if self._authorizer is not None else ():
@@ -129,7 +129,7 @@ class _Guarding:
         return request, empty
 
     def _count_mutations(self, throttling: Throttling, request: Any) -> tuple[Any, Any]:
-        """The same without what is more than the client's quota."""
+        """The request without elements above the mutation quota; if none is left, also a response as above."""
         counted = throttling.mutations(request)
         if counted is None or not counted[2]:
             return request, None
@@ -145,7 +145,7 @@ class _Guarding:
 
     def _finish(self, response: Any) -> Any:
         if response is None:
-            # A client that awaits no answer learns from the end of the connection that something was refused.
+            # acks=0 has no response: as in Kafka, closing the connection tells the client.
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         for rule in self._shown:
             shown = [
@@ -171,7 +171,7 @@ class _Guarding:
         *,
         log_if_denied: bool = True,
     ) -> bool:
-        assert self._authorizer is not None, "nobody decides"
+        assert self._authorizer is not None, "rules are applied only with an authorizer"
         allows, context = self._authorizer.allows, self._context
         who, host = context.principal, context.client_host
         if or_else is not None and allows(who, host, or_else, *CLUSTER, log_if_denied=False):
@@ -194,7 +194,7 @@ class _Guarding:
         raise KafkaError(rule.code or CODES[resource[0]])
 
     def _remove_denied(self, rule: Elements, request: Any) -> tuple[Any, Any]:
-        """The request without what is refused; where nothing is left, an answer that lacks only that."""
+        """The request without denied elements; if none is left, also a response that lacks only their errors."""
         image = self._context.node.metadata
         left, refused = [], []
         for item in getattr(request, rule.field):
@@ -217,7 +217,7 @@ class _Guarding:
         return rest, empty if not left else None
 
     def _refuse(self, request: Any, field: str, items: list[Any], error: KafkaError) -> Any:
-        """Note the refusals of these elements; an answer without any. Raises the error where none is awaited."""
+        """Remember errors for these elements; returns a response without them. Raises the error if acks=0."""
         cls, version = type(request), self._context.header.api_version
         if not getattr(request, "is_answered", True):
             raise error

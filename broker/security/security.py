@@ -1,6 +1,6 @@
-"""Shell: a broker's security, put together: ACLs, quotas, credentials, as the metadata have them.
+"""Shell: assembles a broker's authorizer, quotas and credentials and applies metadata changes to them.
 
-Wiring only. Without `authorizer.class.name` there is no authorizer, and everybody may do all.
+Without `authorizer.class.name` there is no authorizer, and everything is allowed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from broker.principal import Principal
     from kafka_ds.delta.store.store import Store
 
-# Kafka's name of the log of decisions.
+# Kafka's logger for authorization decisions.
 _LOGGER = logging.getLogger("kafka.authorizer.logger")
 
 
@@ -43,7 +43,7 @@ class Security:
         new_uuid: Callable[[], bytes],
         address_rates: AddressRates,
     ) -> None:
-        """`address_rates` are those of the acceptors."""
+        """`address_rates` is shared with the acceptors."""
         self._image = image
         self._address_rates = address_rates
         self.authorizer = _authorizer(config)
@@ -64,17 +64,17 @@ class Security:
         )
 
     async def start(self) -> None:
-        """Apply the present metadata."""
+        """Apply the current metadata."""
         self._apply_acls()
         self._apply_quotas()
         await self.credentials.start()
 
     def stop(self) -> None:
-        """Follow no more."""
+        """Stop reading credentials."""
         self.credentials.stop()
 
     def apply(self, events: Sequence[Event]) -> None:
-        """These events have come true."""
+        """Apply committed metadata events."""
         if any(isinstance(event, AclCreated | AclDeleted) for event in events):
             self._apply_acls()
         if any(isinstance(event, ClientQuotaChanged) for event in events):

@@ -1,4 +1,4 @@
-"""Shell: accepts the connections of each listener, by TLS and with SASL where the listener asks for it."""
+"""Shell: accepts the connections of each listener, with TLS and SASL if its protocol has them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Acceptor:
         self._delay_ms = delay_ms
 
     async def serve(self, name: str, listener: BoundListener, backlog: int) -> None:
-        """Accept clients on a listener; raises OSError."""
+        """Accept clients on a listener. Raises OSError."""
         security = self._keys.of(name)
         new = partial(self._connection, name, security)
         if security is not None and security.uses_tls:

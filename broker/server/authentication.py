@@ -1,10 +1,10 @@
-"""Shell: the authenticator of a connection with SASL: nothing passes before its client has authenticated.
+"""Shell: the SASL authenticator of a connection.
 
-As in Apache Kafka only ApiVersions, SaslHandshake and SaslAuthenticate are answered before that; a session that is over
-closes the connection unless its client authenticates again (KIP-368). A failed client is answered after
-connection.failed.authentication.delay.ms and disconnected, and so is any other request, by its API's own error. Every
-failure is counted; a client that hangs up is none. A client has AUTHENTICATION_SECONDS_MAX for all of it. Where no
-session ends the authenticator is taken away afterwards.
+As in Apache Kafka only ApiVersions, SaslHandshake and SaslAuthenticate are answered before authentication. After a
+failure the client gets the error, and any other request its own API's error, after
+connection.failed.authentication.delay.ms; then the connection is closed. After the session's expiry (KIP-368) only
+re-authentication is answered. A client has AUTHENTICATION_SECONDS_MAX in total; one that disconnects has not failed.
+Without session expiry the connection drops the authenticator once it is done.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _LENGTH = struct.Struct(">i")
 
 
 class Authentication:
-    """One connection's. `handle` stands before the dispatcher's of the same form."""
+    """The authentication of one connection. `handle` has the signature of the dispatcher's and comes before it."""
 
     def __init__(
         self,
@@ -66,14 +66,14 @@ class Authentication:
         self._now_ms = now_ms
         self._delay_ms = delay_ms
         loop = asyncio.get_running_loop()
-        self._deadline = loop.call_later(AUTHENTICATION_SECONDS_MAX, self._late)
+        self._deadline = loop.call_later(AUTHENTICATION_SECONDS_MAX, self._on_timeout)
 
     def close(self) -> None:
-        """The connection is gone."""
+        """The connection has closed."""
         self._deadline.cancel()
 
     def on_malformed(self) -> None:
-        """What came has a size that no request has: the connection ends."""
+        """The client sent a frame of an invalid size: authentication fails."""
         if self.machine.phase not in (SaslState.DONE, SaslState.FAILED):
             self._count_failure()
             self._connection.end_after(self._delay_ms / 1_000)
@@ -81,7 +81,7 @@ class Authentication:
     def handle(
         self, frame: memoryview, host: str, listener: str, arrived_s: float, principal: Principal
     ) -> Answer | Waiting:
-        """Lets a request through, or not; Unanswerable closes the connection."""
+        """Pass a request on to the dispatcher, or reject it. Unanswerable closes the connection."""
         machine = self.machine
         if machine.phase is SaslState.FAILED:
             return None
@@ -89,7 +89,7 @@ class Authentication:
             return self._authenticate_raw(frame)
         api_key = int.from_bytes(frame[:2], "big")
         if api_key == _AUTHENTICATE and machine.phase is SaslState.HANDSHAKE:
-            # It fails, whatever it holds: there is no mechanism.
+            # It fails whatever its content, as no mechanism is chosen.
             return self._authenticate_raw(frame)
         if api_key in _SASL:
             return self._handle(frame, host, listener, arrived_s, principal, self.answer)
@@ -97,15 +97,15 @@ class Authentication:
             if not machine.is_expired(self._now_ms()):
                 return self._handle(frame, host, listener, arrived_s, principal)
             self._metrics.sessions_expired += 1
-            raise Unanswerable("its SASL session has expired without re-authentication")
+            raise Unanswerable("the SASL session expired and the client did not re-authenticate")
         if api_key != _API_VERSIONS or machine.phase is not SaslState.HANDSHAKE:
             is_answered = machine.phase is SaslState.AUTHENTICATE
             error = machine.refuse(api_key)
-            return self._put_off(frame, arrived_s, error) if is_answered else self._end(error)
+            return self._answer_later(frame, arrived_s, error) if is_answered else self._end(error)
         return self._handle(frame, host, listener, arrived_s, principal)
 
     def answer(self, request: Any, context: RequestContext) -> Any:
-        """The handler of the two requests of SASL while a client may authenticate."""
+        """Handle a SaslHandshake or SaslAuthenticate request; a failure is answered with a delay."""
         if isinstance(request, SaslHandshakeRequest):
             return self._handshake(request, context.header.api_version)
         return self._authenticate(request)
@@ -114,7 +114,7 @@ class Authentication:
         try:
             self.machine.handshake(request.mechanism, version)
         except KafkaError as error:
-            # Only a client that asked for an unknown mechanism gets the list, as from Kafka.
+            # As in Kafka only UNSUPPORTED_SASL_MECHANISM lists the mechanisms.
             is_other = error.code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
             mechanisms = self.machine.mechanisms if is_other else []
             return self._refuse(
@@ -134,7 +134,7 @@ class Authentication:
         return SaslAuthenticateResponse(auth_bytes=answer, session_lifetime_ms=lifetime_ms)
 
     def _authenticate_raw(self, frame: memoryview) -> Answer:
-        """A token whose failure is not answered: without a request around it, after a handshake of version 0."""
+        """A token without a Kafka header (handshake version 0); its failure has no response."""
         try:
             answer, _ = self.machine.authenticate(bytes(frame), self._now_ms())
         except KafkaError as error:
@@ -143,27 +143,29 @@ class Authentication:
         return [_LENGTH.pack(len(answer)), answer]
 
     def _end(self, error: KafkaError) -> Answer:
-        """Without an answer."""
+        """Fail without a response."""
         self._fail(error)
         self._connection.end_after(self._delay_ms / 1_000)
         return None
 
-    def _put_off(self, frame: memoryview, arrived_s: float, error: KafkaError) -> Answer | Waiting:
-        """With the error of the request's own API."""
+    def _answer_later(
+        self, frame: memoryview, arrived_s: float, error: KafkaError
+    ) -> Answer | Waiting:
+        """Fail with the error in the response of the request's own API."""
         try:
-            waiting = self._dispatcher.put_off(frame, arrived_s, partial(self._later, error))
+            waiting = self._dispatcher.answer_later(frame, arrived_s, partial(self._later, error))
         except MalformedFrame:
             return self._end(error)
         self._fail(error)
         return waiting
 
     def _end_if_authenticated(self) -> None:
-        """Admits the client, if it has just authenticated."""
+        """Pass on the principal if authentication is complete."""
         machine = self.machine
         if machine.phase is not SaslState.DONE:
             return
         self._deadline.cancel()
-        if machine.is_again:
+        if machine.is_reauthenticating:
             self._metrics.reauthentications += 1
             return
         self._metrics.authentications += 1
@@ -178,7 +180,7 @@ class Authentication:
         return self._later(response)
 
     async def _later(self, outcome: Any) -> Any:
-        self._connection.drain()  # Here, and not before: it closes a connection that owes no answer.
+        self._connection.drain()  # Only once the response is pending, as it closes a connection without one.
         await asyncio.sleep(self._delay_ms / 1_000)
         if isinstance(outcome, KafkaError):
             raise outcome
@@ -186,17 +188,17 @@ class Authentication:
 
     def _fail(self, error: KafkaError) -> None:
         self._count_failure()
-        log.info("%s could not authenticate: %s", self._connection.peer, error.message)
+        log.info("Failed authentication with %s (%s)", self._connection.peer, error.message)
 
     def _count_failure(self) -> None:
-        if self.machine.is_again:
+        if self.machine.is_reauthenticating:
             self._metrics.failed_reauthentications += 1
         else:
             self._metrics.failed_authentications += 1
 
-    def _late(self) -> None:
+    def _on_timeout(self) -> None:
         log.info(
-            "closing %s: it has not authenticated within %d s",
+            "closing %s: not authenticated within %d s",
             self._connection.peer,
             AUTHENTICATION_SECONDS_MAX,
         )

@@ -1,10 +1,10 @@
-"""Shell: one client's connection: requests in, answers out, in the same order.
+"""Shell: one client connection: requests in, responses out in the same order.
 
-Requests run one after the other, as Kafka promises its clients; the next may begin before the last is answered only if
-both handlers are `pipelined`. A waiting answer is notified when a request has come behind it, and may be sent early
-(`hurry`). With UNANSWERED_REQUESTS_MAX of them, or UNANSWERED_BYTES_MAX bytes, or a peer that does not read, nothing
-more is read. Answers are written once a turn of the event loop, which serves REQUESTS_PER_TURN_MAX requests of a
-connection. Whatever is wrong with the bytes closes this connection, with one line in the log, and nothing else.
+Requests run one at a time, as Kafka guarantees; the next may start before the last is answered only if both handlers
+are `pipelined`. A request behind a waiting one calls `hurry` on it, so that it may answer early. The connection stops
+reading at UNANSWERED_REQUESTS_MAX requests, UNANSWERED_BYTES_MAX bytes or if the client does not read. Responses are
+written once per turn of the event loop, which serves at most REQUESTS_PER_TURN_MAX requests of a connection. Malformed
+bytes close this connection, with one line in the log.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ UNANSWERED_REQUESTS_MAX = 100
 UNANSWERED_BYTES_MAX = 16 << 20
 REQUESTS_PER_TURN_MAX = 64
 FLUSH_BYTES = 64 << 10
-# Above this much unsent, `pause_writing` is called; below a quarter of it, `resume_writing`.
+# asyncio calls `pause_writing` above this many unsent bytes and `resume_writing` below a quarter of them.
 UNSENT_BYTES_MAX = 1 << 20
-# A connection is closed after its idle time and at most a part of this more.
+# An idle connection is closed at most 1/8 of the idle time late.
 TICKS_PER_IDLE_TIME = 8
 TICK_SECONDS_MIN = 0.05
-# How long answers may take that are owed when the broker stops.
+# How long the broker waits for pending responses when it stops.
 DRAIN_SECONDS_MAX = 2.0
-# How many rejected clients may be kept waiting; more are closed at once.
+# At most so many rejected connections are delayed; further ones are closed at once.
 REJECTED_MAX = 1_000
 
 
 class _Slot:
-    """The place of one answer in the order of the answers."""
+    """The place of one response in the order of responses."""
 
     __slots__ = ("answer", "frame", "future", "is_pipelined", "waiting")
 
@@ -66,7 +66,7 @@ class _Slot:
         frame: memoryview,
         answer: Answer = None,
     ) -> None:
-        self.waiting = waiting  # None once the answer is there
+        self.waiting = waiting  # None once `answer` is set
         self.future = future
         self.frame = frame
         self.is_pipelined = waiting is None or waiting.served.pipelined
@@ -74,25 +74,25 @@ class _Slot:
 
 
 class Authenticator(Protocol):
-    """Handles requests before a client has authenticated; `broker.server.authentication` is above connections."""
+    """Handles requests before authentication. A Protocol, as `broker.server.authentication` imports this module."""
 
     def handle(
         self, frame: memoryview, host: str, listener: str, arrived_s: float, principal: Principal, /
     ) -> Answer | Waiting:
-        """Answer a request, or pass it on; Unanswerable closes the connection."""
+        """Answer a request or pass it on. Unanswerable closes the connection."""
 
     def on_malformed(self) -> None:
-        """What came is of no size that a request may have."""
+        """The client sent a frame of an invalid size."""
 
     def close(self) -> None:
-        """The connection is gone."""
+        """The connection has closed."""
 
 
 class Connections:
-    """The connections of one broker: limits, the list of them, shared buffers, and which was silent for too long.
+    """All open connections of a broker, their limits and shared buffers; closes idle ones.
 
-    Silence is measured in ticks, counted by one timer; a connection notes the tick of its last byte, so that a request
-    costs no timer and no look at a clock. Who reads a large answer slowly is not silent, either, as in Kafka.
+    Idle time is counted in ticks of one timer. A connection keeps the tick of its last byte, so that a request costs
+    neither a timer nor a clock reading. As in Kafka, a client that slowly reads a large response is not idle.
     """
 
     def __init__(
@@ -108,8 +108,10 @@ class Connections:
         self.scratch = FrameBuffer()
         self.pool = BufferPool()
         self.request_bytes_max = config.socket_request_max_bytes
-        # Connections that have not authenticated yet.
-        self.unknown_bytes_max = min(config.sasl_server_max_receive_size, self.request_bytes_max)
+        # For connections that have not authenticated yet.
+        self.unauthenticated_bytes_max = min(
+            config.sasl_server_max_receive_size, self.request_bytes_max
+        )
         most = config.queued_max_request_bytes
         self.memory = RequestMemory(most) if most > 0 else None
         self.limits = ConnectionLimits(limits)
@@ -118,46 +120,46 @@ class Connections:
         )
         self.tick = 0
         self.gathers_writes = False
-        self._open: dict[Connection, None] = {}  # In the order in which they came.
-        # Of answers that their clients do not read as fast as they come: how much lies here, of each and altogether.
+        self._open: dict[Connection, None] = {}  # in order of acceptance
+        # Unsent response bytes of clients that read slowly, per connection and in total.
         self._unsent: dict[Connection, int] = {}
         self.unsent_bytes = 0
-        # Clients that connected too fast, and how each is closed.
+        # Connections rejected by their address's quota: the function that closes each.
         self._rejected: set[Callable[[], object]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._bytes_at_last_tick = 0
         self._all_closed: asyncio.Event | None = None
 
     def __iter__(self) -> Iterator[Connection]:
-        """Those that are open now."""
+        """The open connections."""
         return iter(tuple(self._open))
 
     def __len__(self) -> int:
         return len(self._open)
 
-    # -- beginning and ending -----------------------------------------------------------------------
+    # -- start and stop -----------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Let clients come, and the ticks run."""
-        # Selector transports join what they are given (Python 3.11), or never ask for a pause, however much it is
-        # (3.12.0 to 3.12.8, 3.13.0 and 3.13.1; CVE-2024-12254).
+        """Start the timer of the ticks."""
+        # asyncio's `writelines` joins the parts (Python 3.11) or never calls `pause_writing` (3.12.0 to 3.12.8, 3.13.0
+        # and 3.13.1; CVE-2024-12254); uvloop's does neither.
         self.gathers_writes = type(asyncio.get_running_loop()).__module__.startswith("uvloop")
         self.on_tick()
 
     @property
     def is_stopping(self) -> bool:
-        """Whether no connection is accepted any more."""
+        """Whether the broker no longer accepts connections."""
         return self._all_closed is not None
 
     def stop_accepting(self) -> None:
-        """Accept no more connections; those that are open are served."""
+        """Accept no more connections; open ones are still served."""
         if self._timer is not None:
             self._timer.cancel()
         self._all_closed = asyncio.Event()
 
     async def end(self) -> None:
-        """Answer what was begun, and close all."""
-        assert self._all_closed is not None, "accepting is stopped first"
+        """Answer requests in progress, then close all connections."""
+        assert self._all_closed is not None, "stop_accepting comes first"
         for close in list(self._rejected):
             self._close_rejected(close)
         for connection in self:
@@ -167,15 +169,15 @@ class Connections:
                 await asyncio.wait_for(self._all_closed.wait(), DRAIN_SECONDS_MAX)
             except TimeoutError:
                 log.info(
-                    "aborted %s that did not end in time", counted(len(self._open), "connection")
+                    "aborted %s that did not close in time", counted(len(self._open), "connection")
                 )
                 for connection in self:
                     connection.abort()
 
-    # -- coming and going ---------------------------------------------------------------------------
+    # -- accepting and closing ----------------------------------------------------------------------
 
     def admit(self, connection: Connection) -> str | None:
-        """Accepts a connection, or returns why not."""
+        """Accept a connection, or return why it is refused."""
         refusal = self.limits.refusal(connection.host, connection.listener)
         if refusal is not None:
             self.metrics.connections_refused += 1
@@ -191,18 +193,16 @@ class Connections:
         return None
 
     def _evict(self, listener: str) -> None:
-        """Makes room for a broker: closes the connection of another listener that was silent for longest (KIP-402)."""
+        """Close the longest idle connection of another listener, for one on the protected listener (KIP-402)."""
         others = [connection for connection in self._open if connection.listener != listener]
         if others:
-            silent = min(others, key=lambda connection: connection.last_tick)
-            log.info(
-                "closing %s: max.connections is reached and another broker connects", silent.peer
-            )
-            silent.abort()
-            self.forget(silent)
+            victim = min(others, key=lambda connection: connection.last_tick)
+            log.info("closing %s: max.connections is reached and a broker connects", victim.peer)
+            victim.abort()
+            self.forget(victim)
 
     def rejects(self, host: str, close: Callable[[], object]) -> bool:
-        """Whether connections from there come too fast (KIP-612): then this one is closed in a while by `close`."""
+        """Whether a host exceeds its connection creation rate (KIP-612); if so, `close` is called after a delay."""
         loop = asyncio.get_running_loop()
         wait_ms = self.address_rates.wait_ms(host, round(loop.time() * 1_000))
         if not wait_ms:
@@ -221,11 +221,11 @@ class Connections:
             close()
 
     def delay_s(self, connection: Connection) -> float:
-        """How many seconds one that was admitted has to wait (max.connection.creation.rate)."""
+        """The delay in seconds before an accepted connection is served (max.connection.creation.rate)."""
         return self.limits.delay_s(connection.listener, asyncio.get_running_loop().time())
 
     def set_options(self, connected: socket.socket | None) -> None:
-        """Kafka's options for a client's socket."""
+        """Set Kafka's options on a client's socket."""
         if connected is None:
             return
         config = self._config
@@ -240,13 +240,13 @@ class Connections:
             )
 
     def record_unsent(self, connection: Connection, size_bytes: int) -> None:
-        """So much of a connection's answers lies here, and its client has yet to read what is before it."""
+        """Record how many response bytes of a connection are unsent."""
         self.unsent_bytes += size_bytes - self._unsent.pop(connection, 0)
         if size_bytes:
             self._unsent[connection] = size_bytes
 
     def forget(self, connection: Connection) -> None:
-        """A connection is gone; harmless when it is forgotten."""
+        """Remove a closed connection; idempotent."""
         self.record_unsent(connection, 0)
         if connection not in self._open:
             return
@@ -257,7 +257,7 @@ class Connections:
         if not self._open and self._all_closed is not None:
             self._all_closed.set()
 
-    def _look_at_slow_readers(self) -> None:
+    def _check_slow_readers(self) -> None:
         for connection, before in tuple(self._unsent.items()):
             size_bytes = connection.unsent_bytes()
             if size_bytes < before:
@@ -265,7 +265,7 @@ class Connections:
             self.record_unsent(connection, size_bytes)
 
     def on_tick(self) -> None:
-        """Periodic work: closes connections after the idle time, frees unused memory."""
+        """Periodic work: closes idle connections, frees unused memory."""
         idle_ms = self._config.connections_max_idle_ms
         seconds = (
             max(idle_ms / 1000 / TICKS_PER_IDLE_TIME, TICK_SECONDS_MIN) if idle_ms >= 0 else 60.0
@@ -277,19 +277,21 @@ class Connections:
         self._bytes_at_last_tick = self.metrics.bytes_in
         if idle_ms < 0:
             return
-        self._look_at_slow_readers()
+        self._check_slow_readers()
         ticks_max = max(-(-idle_ms // int(seconds * 1000)), 1)
         for connection in self:
             if self.tick - connection.last_tick > ticks_max:
                 log.info(
-                    "closed %s: silent for connections.max.idle.ms=%d", connection.peer, idle_ms
+                    "closing the idle connection from %s: connections.max.idle.ms=%d",
+                    connection.peer,
+                    idle_ms,
                 )
                 self.metrics.connections_idle += 1
                 connection.abort()
 
 
 class _Gone(asyncio.Transport):
-    """In place of a transport that has ended: there is nothing to close."""
+    """Replaces the transport of a closed connection."""
 
     def is_closing(self) -> bool:
         return True
@@ -304,7 +306,7 @@ _GONE = _Gone()
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The protocol that the event loop calls for one client."""
+    """The asyncio protocol of one client."""
 
     __slots__ = (
         "_all",
@@ -338,7 +340,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(
         self, connections: Connections, listener: str, security: ListenerSecurity | None = None
     ) -> None:
-        """`security` is the listener's, where it is not PLAINTEXT."""
+        """`security` is the listener's; None for PLAINTEXT."""
         self._all = connections
         self._assembler = FrameAssembler(
             connections.scratch, connections.pool, connections.request_bytes_max, connections.memory
@@ -351,45 +353,49 @@ class Connection(asyncio.BufferedProtocol):
         self.listener = listener
         self.host = ""
         self.peer = ""
-        self.principal = ANONYMOUS  # whom the listener has made sure of
+        self.principal = ANONYMOUS
         self.last_tick = connections.tick
-        # Received, not begun: when (perf_counter's seconds) and what.
+        # Requests not started: arrival (perf_counter's seconds) and frame.
         self._frames: deque[tuple[float, memoryview]] = deque()
-        self._slots: deque[_Slot] = deque()  # begun, not answered
-        self.unanswered_bytes = 0  # of both: a request that has begun keeps its bytes
+        self._slots: deque[_Slot] = deque()  # started, not answered
+        self.unanswered_bytes = 0  # of both: a started request keeps its bytes
         self._out: list[Any] = []  # answered, not written
         self._out_bytes = 0
         self._is_reading = True
         self._is_writable = True
         self._is_scheduled = False
         self._is_closed = False
-        self._is_held = False  # until the time of `end_after` is over
+        self._is_held = False  # during the delay of `end_after`
         self._reached_end = False
         self._is_muted = False
         self._muted_until_s = 0.0
         self._waits_for_room = False
 
     def authenticate_by(self, authenticator: Authenticator) -> None:
-        """Until `authenticated` all requests come to this authenticator."""
+        """Send all requests to this authenticator until it calls `authenticated`."""
         self.authenticator = authenticator
         self._handle = authenticator.handle
-        self._assembler.size_max = self._all.unknown_bytes_max
+        self._assembler.size_max = self._all.unauthenticated_bytes_max
         self._assembler.is_exempt = True
 
-    # -- what the event loop calls ------------------------------------------------------------------
+    # -- called by the event loop -------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's own has no such base
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's does not inherit from it
         self.set_peer(self._transport, transport.get_extra_info("peername") or ("", 0))
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
         came_by_tls = self._came_by_tls
         if not came_by_tls and self._all.rejects(self.host, self._transport.abort):
-            log.info("refused %s: connection_creation_rate of its address", self.peer)
+            log.info("refused %s: connection_creation_rate of its address is exceeded", self.peer)
             self._is_closed = True
             if not self._transport.is_closing():
                 self._transport.pause_reading()
             return
-        refusal = self._know(self._security) if came_by_tls else self._all.admit(self)
+        refusal = (
+            self._authenticate_by_certificate(self._security)
+            if came_by_tls
+            else self._all.admit(self)
+        )
         if refusal is not None:
             log.info("refused %s: %s", self.peer, refusal)
             self._is_closed = True
@@ -403,19 +409,19 @@ class Connection(asyncio.BufferedProtocol):
             asyncio.get_running_loop().call_later(delay_s, self._regulate)
 
     def set_peer(self, transport: Any, name: Sequence[Any]) -> None:
-        """By what it is closed, and the address of its other end."""
+        """Set the transport and the client's address."""
         self._transport = transport
         self.host = one_text(str(name[0]))
         self.peer = f"{self.host}:{name[1]}"
 
-    def _know(self, security: ListenerSecurity | None) -> str | None:
-        """Takes the certificate's holder as the user, without SASL; returns why that fails."""
+    def _authenticate_by_certificate(self, security: ListenerSecurity | None) -> str | None:
+        """Without SASL the principal is that of the certificate; returns why that fails."""
         if security is None or security.uses_sasl:
             return None
         principal = security.principal_of(self._transport.get_extra_info("peercert"))
         if principal is None:
             self._all.metrics.failed_authentications += 1
-            return "no rule of ssl.principal.mapping.rules names the holder of its certificate"
+            return "no rule of ssl.principal.mapping.rules matches its certificate"
         self._all.metrics.authentications += 1
         self.principal = principal
         return None
@@ -432,7 +438,7 @@ class Connection(asyncio.BufferedProtocol):
                 slot.future.cancel()
         self._slots.clear()
         self._all.forget(self)
-        # Both lead back here: TLS would keep tens of KiB of each connection until the collector comes.
+        # Break reference cycles: TLS holds tens of KiB per connection until the garbage collector runs.
         self._transport, self.authenticator = _GONE, None
         self._handle = self._all.dispatcher.handle
 
@@ -455,7 +461,7 @@ class Connection(asyncio.BufferedProtocol):
             self._serve()
         elif self._assembler.needs_room:
             self._regulate()
-        # What came before it counts first: if that closed the connection, the rest is ignored.
+        # The requests before the malformed bytes may have closed the connection.
         if error is not None and not self._is_closed and not self._reached_end:
             if self.authenticator is not None:
                 self.authenticator.on_malformed()
@@ -463,11 +469,11 @@ class Connection(asyncio.BufferedProtocol):
             self._close_if_done()
 
     def eof_received(self) -> bool:
-        """Keeps the sending side open while there is something left to send."""
+        """Keeps the sending side open while responses are pending."""
         self._reached_end = True
         if not self._assembler.is_between_frames:
             log.debug("%s disconnected in the middle of a request", self.peer)
-        # TLS has no way out that stays open alone.
+        # asyncio's TLS cannot be half-closed.
         return bool(self._slots or self._frames or self._is_held) and not self._came_by_tls
 
     def pause_writing(self) -> None:
@@ -483,21 +489,21 @@ class Connection(asyncio.BufferedProtocol):
     def authenticated(
         self, principal: Principal, handle: Callable[..., Answer | Waiting] | None
     ) -> None:
-        """The client has authenticated; with `handle` nothing more is asked of it."""
+        """The client has authenticated; `handle`, if given, replaces the authenticator's."""
         self.principal = principal
         self._assembler.size_max = self._all.request_bytes_max
         self._assembler.is_exempt = False
         if handle is not None:
             self._handle = handle
 
-    # -- what the server calls ----------------------------------------------------------------------
+    # -- called by the server -----------------------------------------------------------------------
 
     def unsent_bytes(self) -> int:
-        """How much of its answers lies here."""
+        """The size of unsent responses."""
         return self._transport.get_write_buffer_size()
 
     def drain(self) -> None:
-        """Takes no more requests; closes as soon as those that were begun are answered."""
+        """Take no more requests; close once those in progress are answered."""
         if not self._is_closed:
             self._frames.clear()
             self._reached_end = True
@@ -505,7 +511,7 @@ class Connection(asyncio.BufferedProtocol):
             self._close_if_done()
 
     def end_after(self, delay_s: float) -> None:
-        """Takes no more requests, and closes when this time is over: nothing that is read by then shortens it."""
+        """Take no more requests; close after this delay, whatever the client does."""
         self._is_held = True
         self.drain()
         asyncio.get_running_loop().call_later(delay_s, self._end_now)
@@ -515,20 +521,20 @@ class Connection(asyncio.BufferedProtocol):
         self._close_if_done()
 
     def close(self) -> None:
-        """Closes at once, after what is written has been sent."""
+        """Close once the written bytes are sent."""
         if not self._is_closed:
             self._is_closed = True
             self._transport.close()
 
     def abort(self) -> None:
-        """Closes at once, whatever has not been sent."""
+        """Close at once; unsent bytes are lost."""
         self._is_closed = True
         self._transport.abort()
 
-    # -- the order of things ------------------------------------------------------------------------
+    # -- requests and responses ---------------------------------------------------------------------
 
     def _serve(self) -> None:
-        """Begins as many requests as may begin now, and writes what is answered."""
+        """Start as many requests as allowed and write the responses."""
         frames = self._frames
         left = REQUESTS_PER_TURN_MAX
         try:
@@ -574,7 +580,7 @@ class Connection(asyncio.BufferedProtocol):
             self._write(outcome)
 
     def _completed(self, slot: _Slot, future: asyncio.Future[Any]) -> None:
-        """A request that had to wait is done; its answer goes out when those before it have."""
+        """A waiting request is done; its response follows those before it."""
         cancelled = future.cancelled()
         error = None if cancelled else future.exception()
         if self._is_closed:
@@ -621,10 +627,10 @@ class Connection(asyncio.BufferedProtocol):
         if not self._is_writable:
             self._all.record_unsent(self, self.unsent_bytes())
 
-    # -- back-pressure, and the end -----------------------------------------------------------------
+    # -- back-pressure and closing ------------------------------------------------------------------
 
     def _regulate(self) -> None:
-        """Reads on, or not."""
+        """Pause or resume reading."""
         if self._is_closed or self._transport.is_closing():
             return
         wants = (
@@ -643,7 +649,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.pause_reading()
 
     def _has_room(self, memory: RequestMemory) -> bool:
-        """Whether more of this connection may be in memory; where not, it is called again when there is room."""
+        """Whether queued.max.request.bytes has room for this connection; if not, waits for it."""
         assembler = self._assembler
         if assembler.is_exempt:
             return True
@@ -654,16 +660,16 @@ class Connection(asyncio.BufferedProtocol):
             return True
         if not self._waits_for_room:
             self._waits_for_room = True
-            memory.wait(self._room_came)
+            memory.wait(self._on_room)
         return False
 
-    def _room_came(self) -> None:
+    def _on_room(self) -> None:
         self._waits_for_room = False
         if not self._is_closed:
             self._regulate()
 
     def mute(self, throttle_ms: int) -> None:
-        """Hears nothing more of a client that has used up its quota, for this long (KIP-219)."""
+        """Stop reading for the throttle time of a client above its quota (KIP-219)."""
         loop = asyncio.get_running_loop()
         self._muted_until_s = max(self._muted_until_s, loop.time() + throttle_ms / 1_000)
         if not self._is_muted:
@@ -673,7 +679,7 @@ class Connection(asyncio.BufferedProtocol):
     def _unmute(self) -> None:
         loop = asyncio.get_running_loop()
         if loop.time() < self._muted_until_s and not self._is_closed:
-            # An earlier answer had a longer time. (A timer may come a little early.)
+            # `mute` has extended the time, or the timer is slightly early.
             loop.call_at(self._muted_until_s, self._unmute)
             return
         self._is_muted = False
@@ -696,7 +702,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
 
     def _end_malformed(self, error: Exception) -> None:
-        """Nothing more is read; what came before is answered, then the connection is closed."""
+        """Stop reading; answer earlier requests, then close."""
         self._all.metrics.malformed += 1
         log.info("closing %s: %s", self.peer, error)
         self._reached_end = True

@@ -1,10 +1,11 @@
-"""Shell: one request: header, version, message, handler, answer.
+"""Shell: decodes one request, calls its handler and encodes the response.
 
-- Whatever a handler raises ends here. KafkaError becomes the API's refusal; anything else is our fault: it is logged
-  with its traceback and answered with UNKNOWN_SERVER_ERROR. Where no answer is awaited, the connection is closed.
-- Bytes that are not a known request raise MalformedFrame, which closes the connection; so does an unknown API, and
-  a version that is not served, with the exceptions of `unsupported_version`.
-- An answer is encoded where it arises, in the same callback; only a handler that waits costs a task.
+- All exceptions of handlers end here. KafkaError becomes the API's error response; anything else is a bug: it is logged
+  with its traceback and answered with UNKNOWN_SERVER_ERROR. If the request has no response (acks=0), the connection is
+  closed.
+- Bytes that are not a known request raise MalformedFrame, which closes the connection. So do an unknown API and an
+  unsupported version, with the exceptions in `unsupported_version`.
+- A response is encoded in the handler's callback; only a handler that waits costs a task.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _FETCH = api_key_of(FetchRequest)
-# A frame's length precedes it.
+# The length prefix of a frame.
 LENGTH_BYTES = 4
 
-# An encoded answer, or None where there is none to give.
+# An encoded response; None for a request without one.
 Answer: TypeAlias = list[Any] | None
 
 
 class Throttled(list[Any]):
-    """An answer after which its connection is muted for a while (KIP-219); without parts if the client awaits none."""
+    """A response that mutes its connection (KIP-219); without parts if the request has none."""
 
     __slots__ = ("throttle_ms",)
 
@@ -52,7 +53,7 @@ class Throttled(list[Any]):
 
 
 class Waiting(NamedTuple):
-    """A request whose answer is not there yet."""
+    """A request whose handler has not finished."""
 
     result: Awaitable[Any]
     request: Any
@@ -64,11 +65,11 @@ class Waiting(NamedTuple):
 
 
 class Unanswerable(Exception):
-    """A failure of a request without an answer: the connection is closed."""
+    """A request that fails without a response: the connection is closed."""
 
 
 class Dispatcher:
-    """Takes requests of all connections to their handlers."""
+    """Dispatches the requests of all connections to their handlers."""
 
     def __init__(self, registry: Registry, node: KafkaBroker, metrics: NetMetrics) -> None:
         self._node = node
@@ -96,14 +97,14 @@ class Dispatcher:
         principal: Principal = ANONYMOUS,
         handler: Handler | None = None,
     ) -> Answer | Waiting:
-        """Answers a request that `arrived_s` (perf_counter's seconds), or begins to.
+        """Handle a request; `arrived_s` is perf_counter's time of its arrival.
 
-        `handler` answers it instead of the registry's. Raises MalformedFrame or Unanswerable to end the connection.
+        `handler` replaces the registry's. Raises MalformedFrame or Unanswerable, which close the connection.
         """
         header, position = decode_request_header(frame)
         found = self._served.get(header.api_key)
         if found is None:
-            raise MalformedFrame(f"a request with API key {header.api_key}, which is not served")
+            raise MalformedFrame(f"unsupported API key {header.api_key}")
         served, counters, response_class = found
         if handler is not None:
             served = replace(served, handler=handler)
@@ -142,9 +143,9 @@ class Dispatcher:
     async def serve_enveloped(
         self, frame: memoryview, client_host: str, listener: str, principal: Principal
     ) -> bytes | None:
-        """The encoded answer of a request that came in an Envelope (KIP-590), without its length.
+        """The encoded response, without length prefix, to a request in an Envelope (KIP-590).
 
-        Raises KafkaError: NOT_CONTROLLER where this broker has resigned meanwhile, INVALID_REQUEST for other bytes.
+        Raises KafkaError: NOT_CONTROLLER if this broker has resigned meanwhile, INVALID_REQUEST for malformed bytes.
         """
         try:
             outcome = self.handle(frame, client_host, listener, perf_counter(), principal)
@@ -161,25 +162,25 @@ class Dispatcher:
             raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
         return b"".join(outcome)[LENGTH_BYTES:] if outcome is not None else None
 
-    def put_off(
+    def answer_later(
         self, frame: memoryview, arrived_s: float, later: Callable[[], Awaitable[Any]]
     ) -> Waiting:
-        """Has a request wait for what `later` comes to, in place of its handler.
+        """Answer a request with the result of `later` instead of its handler's.
 
-        Raises MalformedFrame where it is none that is served.
+        Raises MalformedFrame if the API or version is not supported.
         """
         header, position = decode_request_header(frame)
         found = self._served.get(header.api_key)
         version = header.api_version
         if found is None or not found[0].lowest <= version <= found[0].highest:
-            raise MalformedFrame(f"API key {header.api_key}, version {version} is not served")
+            raise MalformedFrame(f"unsupported API key {header.api_key} or version {version}")
         served, counters, _ = found
         request = _decoded(served, frame, version, position)
         now_s = _count(counters, version, frame, arrived_s)
         return Waiting(later(), request, header, served, counters, arrived_s, now_s)
 
     def finish(self, waiting: Waiting, result: Any, error: BaseException | None) -> Answer:
-        """Encodes what a request that had to wait came to."""
+        """Encode the result of a request that waited."""
         _, request, header, served, counters, arrived_s, waited_since_s = waiting
         now_s = perf_counter()
         counters.remote_s += now_s - waited_since_s
@@ -189,7 +190,7 @@ class Dispatcher:
                 if result is None or type(result) is Unanswered:
                     return _unanswered(result)
                 return _answered(result, header, counters)
-            except Exception as failure:  # noqa: BLE001 - an answer that cannot be written is our fault
+            except Exception as failure:  # noqa: BLE001 - a response that cannot be encoded is a bug
                 error = failure
         return _failure(served, counters, header, request, error)
 
@@ -206,13 +207,13 @@ class Dispatcher:
 
 
 def _decoded(served: Served, frame: memoryview, version: int, position: int) -> Any:
-    # Kafka's parser never looks at what is left behind a request, so clients' mistakes live there for years: librdkafka
-    # leaves three bytes in Metadata and one in AlterUserScramCredentials, kafka-go one in DescribeAcls.
+    # Kafka's parser ignores trailing bytes, and some clients send them: librdkafka three in Metadata and one in
+    # AlterUserScramCredentials, kafka-go one in DescribeAcls.
     return decode(served.request, frame, version, position, spare_bytes_max=len(frame))
 
 
 def _answered(response: Any, header: RequestHeader, counters: ApiCounters) -> list[Any]:
-    """The encoded response of a handler; its error for the request as a whole is counted."""
+    """The encoded response of a handler; counts its top-level error code."""
     if code := getattr(response, "error_code", 0):
         _count_error(counters, ErrorCode(code))
     return _encoded(response, header)
@@ -250,14 +251,16 @@ def _failure(
     _count_error(counters, code)
     response = refusal_of(request, header.api_version, code, message)
     if response is None:
-        raise Unanswerable(f"{served.name} has no answer for {code.name}") from None
+        raise Unanswerable(
+            f"{served.name} failed with {code.name} and has no response to say so"
+        ) from None
     if isinstance(error, ThrottledRefusal) and hasattr(response, "throttle_time_ms"):
         response.throttle_time_ms = error.throttle_ms
     return _encoded(response, header)
 
 
 def _count(counters: ApiCounters, version: int, frame: memoryview, arrived_s: float) -> float:
-    """Counts a request that begins; returns when that is."""
+    """Count a request that starts; returns the time."""
     versions = counters.by_version
     versions[version] = versions.get(version, 0) + 1
     counters.bytes_in += len(frame)

@@ -1,9 +1,9 @@
-"""Shell: the little of HTTP that metrics and console need.
+"""Shell: a minimal HTTP server for metrics and console.
 
-One request a connection, answered and closed; anything but GET and HEAD is refused, and POST where it is not asked for.
-A head of more than HEAD_BYTES_MAX or a body of more than BODY_BYTES_MAX is cut off, and so is a connection above
-EXCHANGES_MAX, which has REQUEST_SECONDS_MAX for TLS and request each. It lives in the broker's event loop, where alone
-its state may be read; an answer that takes long gives way to clients by itself.
+One request per connection; only GET and HEAD, and POST if enabled. Requests with a head above HEAD_BYTES_MAX or a body
+above BODY_BYTES_MAX are rejected, as are connections beyond EXCHANGES_MAX. TLS and the request each have
+REQUEST_SECONDS_MAX. The server runs in the broker's event loop, as only that may read the broker's state; long answers
+yield to clients.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kafka_ds.process.seams import BoundListener, Network
 log = logging.getLogger(__name__)
 
 HEAD_BYTES_MAX = 8 << 10
-# Of a POST: a login, whose token may be long (Kafka's sasl.server.max.receive.size is 512 KiB).
+# A login may POST a long token (Kafka's sasl.server.max.receive.size is 512 KiB).
 BODY_BYTES_MAX = 64 << 10
 REQUEST_SECONDS_MAX = 10.0
 EXCHANGES_MAX = 64
@@ -33,7 +33,7 @@ PLAIN = "text/plain; charset=utf-8"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpRequest:
-    """What is asked: the path and the query behind it as they were sent, headers by their names in lower case."""
+    """A request: path and query as sent, header names in lower case."""
 
     path: str
     query: str
@@ -42,12 +42,12 @@ class HttpRequest:
     body: bytes = b""
     client_host: str = ""
     certificate: Mapping[str, Any] | None = None
-    """The client's, where TLS has asked for one and it is good."""
+    """The client's verified TLS certificate, if it sent one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpResponse:
-    """What is answered."""
+    """A response."""
 
     status: str = "200 OK"
     body: bytes = b""
@@ -66,19 +66,19 @@ class HttpServer:
         self.methods = ("GET", "HEAD", "POST") if serves_posts else ("GET", "HEAD")
         self.exchanges = 0
         self._listener: BoundListener | None = None
-        self._shaking_hands: set[asyncio.Task[None]] = set()
+        self._handshakes: set[asyncio.Task[None]] = set()
 
     def bind(self, network: Network, host: str, port: int, setting: str) -> None:
-        """Takes the port, which `setting` asks for."""
+        """Bind the port; `setting` is for error messages."""
         self._listener = bind(network, host, port, setting)
 
     @property
     def address(self) -> tuple[str, int] | None:
-        """Where it listens, if it does."""
+        """The bound address, or None."""
         return self._listener.address if self._listener is not None else None
 
     async def serve(self, tls: Callable[[], ssl.SSLContext] | None = None) -> None:
-        """Begins to accept, if it has a port; `tls` gives the context of a connection that begins."""
+        """Start accepting if a port is bound; `tls` returns the context for new connections."""
         if self._listener is None:
             return
         if tls is None:
@@ -87,14 +87,14 @@ class HttpServer:
             await self._listener.accept(partial(self._begin_tls, tls), backlog=16)
 
     def _begin_tls(self, tls: Callable[[], ssl.SSLContext], accepted: socket.socket) -> None:
-        if self.exchanges + len(self._shaking_hands) >= EXCHANGES_MAX:
+        if self.exchanges + len(self._handshakes) >= EXCHANGES_MAX:
             accepted.close()
             return
-        task = asyncio.get_running_loop().create_task(self._shake_hands(tls(), accepted))
-        self._shaking_hands.add(task)
-        task.add_done_callback(self._shaking_hands.discard)
+        task = asyncio.get_running_loop().create_task(self._handshake(tls(), accepted))
+        self._handshakes.add(task)
+        task.add_done_callback(self._handshakes.discard)
 
-    async def _shake_hands(self, context: ssl.SSLContext, accepted: socket.socket) -> None:
+    async def _handshake(self, context: ssl.SSLContext, accepted: socket.socket) -> None:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 partial(_Exchange, self),
@@ -102,19 +102,19 @@ class HttpServer:
                 ssl=context,
                 ssl_handshake_timeout=REQUEST_SECONDS_MAX,
             )
-        except OSError as error:  # Browsers hang up on unknown certificates.
+        except OSError as error:  # Browsers disconnect on unknown certificates.
             log.debug("TLS handshake with a browser failed: %s", error)
 
     async def stop(self) -> None:
-        """Accepts no more connections."""
+        """Stop accepting connections."""
         if self._listener is not None:
             await self._listener.close()
-        for task in self._shaking_hands:
+        for task in self._handshakes:
             task.cancel()
 
 
 class _Exchange(asyncio.Protocol):
-    """One request and its answer."""
+    """One request and its response."""
 
     def __init__(self, server: HttpServer) -> None:
         self._server = server

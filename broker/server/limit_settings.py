@@ -1,6 +1,6 @@
-"""Shell: the limits of connections out of the settings, hosts by their addresses.
+"""Shell: reads the connection limits from the settings and resolves host names.
 
-A host without an address has no limit of its own now, which must not keep a broker from its work.
+A host name that does not resolve has no limit of its own; that must not keep the broker from starting.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RESOLVE_SECONDS_MAX = 5.0
 
 
 async def limits_in_force(config: BrokerConfig) -> LimitSettings:
-    """The current limits, with those of named hosts. Raises ConfigError."""
+    """The limits, including those of host names. Raises ConfigError."""
     found = limit_settings(config)
     overrides = overrides_of(config.max_connections_per_ip_overrides)
     named = {host: count for host, count in overrides.items() if _address(host) is None}
@@ -39,7 +39,7 @@ async def limits_in_force(config: BrokerConfig) -> LimitSettings:
 
 
 def limit_settings(config: BrokerConfig) -> LimitSettings:
-    """The same without what names of hosts stand for, which has to be asked for and waited for."""
+    """The limits without those of host names, which need a DNS lookup."""
     listeners = tuple(config.protocols)
     between = config.inter_broker_listener
     return LimitSettings(
@@ -58,7 +58,7 @@ def limit_settings(config: BrokerConfig) -> LimitSettings:
 
 
 def _own(config: BrokerConfig, base: str) -> dict[str, int]:
-    """The limits that listeners have of their own."""
+    """The overrides of a setting by listeners."""
     found = {}
     general = config.value_of(base)
     for listener in config.protocols:
@@ -69,7 +69,7 @@ def _own(config: BrokerConfig, base: str) -> dict[str, int]:
 
 
 def _address(host: str) -> str | None:
-    """An address as sockets write it; None for a name."""
+    """The canonical text of an address; None for a host name."""
     try:
         ip_address(host)
     except ValueError:
@@ -78,13 +78,13 @@ def _address(host: str) -> str | None:
 
 
 async def _addresses_of(host: str) -> set[str]:
-    """The addresses of a host name; none if it cannot be resolved, which must not stop the broker."""
+    """The addresses of a host name; empty if it cannot be resolved."""
     lookup = asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     try:
         found = await asyncio.wait_for(lookup, RESOLVE_SECONDS_MAX)
     except (OSError, UnicodeError, TimeoutError):
         log.warning(
-            "%s: %.60s does not resolve to an address, so its limit applies to no connection",
+            "%s: cannot resolve host %.60s; its limit is ignored",
             OVERRIDES,
             host,
         )

@@ -1,7 +1,7 @@
-"""Shell: a request of this broker to itself: the same handler that serves others, without a socket.
+"""Shell: a request of this broker to itself: calls the handler without a socket.
 
-What comes back is what a peer would have read: a handler's KafkaError is in the response, where the API has a place for
-it. On behalf of another principal it is refused what that principal may not do, as on a connection.
+The result is what a peer would read: a handler's KafkaError is in the response if the API has a field for it. With
+`on_behalf_of` the request is authorized as on that client's connection.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ async def handle_locally(
     request: Any,
     on_behalf_of: RequestContext | None = None,
 ) -> Any:
-    """The answer of this broker, in the newest version of the API that it serves, to whoever `on_behalf_of` names."""
+    """This broker's response to a request, in the highest version it supports, authorized for `on_behalf_of`."""
     served = REGISTRY.get(api_key_of(type(request)))
-    assert served is not None, f"{type(request).__name__} is not served"
+    assert served is not None, f"{type(request).__name__} is not supported"
     version, config = served.highest, node.config
     header = RequestHeader(served.api_key, version, 0, f"broker-{config.node_id}")
     context = RequestContext(

@@ -1,8 +1,7 @@
-"""Pure: what the network layer counts, and where all that a broker shows comes together.
+"""Pure: the metrics of the network layer, and the collection of all metrics of a broker.
 
-Counters are plain numbers that only grow; their readers make rates of them. Counting is part of every request, so it is
-a few additions; everything else happens when the metrics are read. Other parts show their own through `add_source`; how
-a metric is declared says `broker.metrics.names`.
+Counting is part of every request, so counters are plain numbers that only grow; rates are the readers' business.
+`add_source` adds the samples of other parts. `broker.metrics.names` says how to declare a metric.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ REQUESTS = meter(
 )
 ERRORS = meter(
     f"{_REQUESTS}ErrorsPerSec",
-    "Requests that were answered with an error for the request as a whole.",
+    "Requests answered with a top-level error code.",
     "request",
     "error",
 )
 REQUEST_BYTES = histogram(f"{_REQUESTS}RequestBytes", "Bytes of requests.", "request")
 TOTAL_TIME = histogram(
-    f"{_REQUESTS}TotalTimeMs", "Time from a request's last byte to its answer, in ms.", "request"
+    f"{_REQUESTS}TotalTimeMs", "Time from a request's last byte to its response, in ms.", "request"
 )
 QUEUE_TIME = histogram(
     f"{_REQUESTS}RequestQueueTimeMs",
-    "How long requests waited for earlier ones of their connection, in ms.",
+    "Time requests waited for earlier requests of their connection, in ms.",
     "request",
 )
 LOCAL_TIME = histogram(
@@ -39,7 +38,7 @@ LOCAL_TIME = histogram(
 )
 REMOTE_TIME = histogram(
     f"{_REQUESTS}RemoteTimeMs",
-    "How long requests waited for replicas, more records, the disk or the lake, in ms.",
+    "Time requests waited for replicas, more records, the disk or the lake, in ms.",
     "request",
 )
 BYTES_IN = attribute(_SOCKETS, "incoming-byte-total", "Bytes read from clients.")
@@ -64,7 +63,7 @@ AUTHENTICATED = attribute(
 NOT_AUTHENTICATED = attribute(
     _SOCKETS,
     "failed-authentication-total",
-    "Failed authentications; also clients that sent another request first.",
+    "Failed authentications, including clients that sent another request first.",
 )
 REAUTHENTICATED = attribute(
     _SOCKETS, "successful-reauthentication-total", "Successful re-authentications."
@@ -100,34 +99,34 @@ FETCH_FOLLOWER = "FetchFollower"
 
 @dataclass(slots=True)
 class ApiCounters:
-    """What is counted of one API; times in seconds."""
+    """The counters of one API; times in seconds."""
 
     name: str
     by_version: dict[int, int] = field(default_factory=dict)
     bytes_in: int = 0
     queue_s: float = 0.0  # from the last byte to the start of the handler
     local_s: float = 0.0  # in the handler
-    remote_s: float = 0.0  # from the handler's return to the result that it promised
-    times: RecentTimes = field(default_factory=RecentTimes)  # all of it
+    remote_s: float = 0.0  # from the handler's return to its awaited result
+    times: RecentTimes = field(default_factory=RecentTimes)  # in total
     errors: dict[str, int] = field(default_factory=dict)  # by the name of the error code
 
     @property
     def requests(self) -> int:
-        """All of them, answered or not."""
+        """The number of requests, answered or not."""
         return sum(self.by_version.values())
 
     @property
     def seconds(self) -> float:
-        """All answered ones' time together."""
+        """The total time of answered requests."""
         return self.times.total_s
 
 
 @dataclass(slots=True)
 class NetMetrics:
-    """What the network layer counts."""
+    """The counters of the network layer."""
 
     apis: dict[int, ApiCounters] = field(default_factory=dict)
-    # Fetch has two counters: consumers' under its key, brokers' here.
+    # Fetches of consumers are counted under the API's key, those of followers here.
     followers: ApiCounters = field(default_factory=lambda: ApiCounters(FETCH_FOLLOWER))
     bytes_in: int = 0
     bytes_out: int = 0
@@ -153,7 +152,7 @@ class NetMetrics:
         return counters
 
     def samples(self) -> Iterator[Sample]:
-        """All of them."""
+        """The samples of all counters."""
         for _, counters in sorted(self.apis.items()):
             if counters.name == FETCH_CONSUMER:
                 both = (counters, self.followers)
@@ -207,17 +206,17 @@ def _api_samples(name: str, parts: Sequence[ApiCounters]) -> Iterator[Sample]:
 
 
 class Metrics:
-    """All that a broker shows: the network's own, and what others add."""
+    """All metrics of a broker."""
 
     def __init__(self) -> None:
         self.net = NetMetrics()
         self._sources: list[Source] = [self.net.samples]
 
     def add_source(self, source: Source) -> None:
-        """Has `source` asked at each reading."""
+        """Add a source of samples."""
         self._sources.append(source)
 
     def samples(self) -> Iterator[Sample]:
-        """Everything, as it is now; may be read in parts, between which the broker goes on."""
+        """All current samples; may be read in steps, between which values change."""
         for source in tuple(self._sources):
             yield from source()

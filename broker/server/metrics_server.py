@@ -1,7 +1,7 @@
-"""Shell: the metrics for Prometheus, at /metrics of a port of their own.
+"""Shell: serves Prometheus metrics at /metrics on a port of its own.
 
-Readings take turns, and what they cost `broker.server.metrics_text` keeps away from clients (prometheus-client's own
-server would read from a thread). Text or OpenMetrics, plain or gzipped: what the headers ask.
+Requests are served one after the other. `broker.server.metrics_text` keeps their cost away from clients, which
+prometheus-client's own server, a thread, cannot. The headers choose text or OpenMetrics, plain or gzip.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ class MetricsServer:
         self._turn = asyncio.Lock()
 
     def bind(self, network: Network, host: str, port: int) -> None:
-        """Takes the port."""
+        """Bind the port."""
         self._server.bind(network, host, port, f"metrics.port={port}")
 
     @property
     def address(self) -> tuple[str, int] | None:
-        """Where it listens, if it does."""
+        """The bound address, or None."""
         return self._server.address
 
     async def serve(self) -> None:
-        """Begins to accept."""
+        """Start accepting."""
         await self._server.serve()
         if self.address is not None:
-            log.info("metrics are at http://%s:%d/metrics", *self.address)
+            log.info("serving metrics at http://%s:%d/metrics", *self.address)
 
     async def stop(self) -> None:
-        """Accepts no more connections."""
+        """Stop accepting connections."""
         await self._server.stop()
 
     async def _answer(self, request: HttpRequest) -> HttpResponse:

@@ -1,9 +1,9 @@
-"""Shell: metrics as prometheus-client's objects and text, with those of the process.
+"""Shell: renders all metrics, with those of the process, by prometheus-client.
 
-- The registry is our own and made for one reading: prometheus-client's global one belongs to the embedding program.
-- Samples are taken in the event loop, whose state they show, SAMPLES_AT_ONCE at a time, so that clients of a broker
-  with thousands of partitions do not wait for it. The text is made of them in a thread.
-- This module alone imports prometheus-client (70 ms), and is itself imported where metrics are served only.
+- Each request has its own registry: prometheus-client's global one belongs to the embedding program.
+- The event loop takes the samples, as they show its state, and yields after every SAMPLES_AT_ONCE, so that clients of a
+  broker with thousands of partitions do not wait. A thread renders the text.
+- Only this module imports prometheus-client (70 ms), and it is imported only if metrics are served.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SAMPLES_AT_ONCE = 500
 
 
 class _Families(Collector):
-    """What was taken in the event loop, for the registry."""
+    """Collected samples, for the registry."""
 
     def __init__(self, families: Sequence[Family]) -> None:
         self._families = families
@@ -34,7 +34,7 @@ class _Families(Collector):
 
 
 async def text_of(metrics: Metrics, accept: str, accept_encoding: str) -> tuple[bytes, str, bool]:
-    """The text, its content type, and whether it is gzipped, as the two headers ask for."""
+    """The text, its content type and whether it is gzipped, by the request's two headers."""
     families = await collect(metrics)
 
     def work() -> tuple[bytes, str, bool]:
@@ -51,12 +51,12 @@ async def text_of(metrics: Metrics, accept: str, accept_encoding: str) -> tuple[
 
 
 async def collect(metrics: Metrics) -> list[Family]:
-    """All samples as they are now, by metric."""
+    """All current samples, by metric."""
     families: dict[Metric, Family] = {}
     for number, (metric, values, value) in enumerate(metrics.samples(), 1):
         family = families.get(metric)
         if family is None:
-            # prometheus-client adds the suffix of a counter to its family's name by itself.
+            # prometheus-client adds a counter's suffix to the family's name.
             name = (
                 metric.name.removesuffix("_total")
                 if metric.kind is MetricKind.COUNTER

@@ -1,8 +1,7 @@
-"""Shell: the listeners, from the port that is taken to the last answer that is owed.
+"""Shell: all listeners of a broker, from binding their ports to closing their connections.
 
-It knows no Kafka. Ports are taken first, so that a port in use is found out before anything is begun. Keys are opened
-later, when the settings that were changed while the broker ran are known: the file of settings may still name keys that
-are gone.
+It knows nothing of Kafka's protocol. Ports are bound first, so that a port in use is reported before anything starts.
+Keys are read after the metadata, as dynamic settings may replace keys that the file names and that are gone.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_ANY_HOST = "0.0.0.0"  # noqa: S104 - what an empty host in `listeners` asks for
+_ANY_HOST = "0.0.0.0"  # noqa: S104 - an empty host in `listeners`
 
 
 def _wall_ms() -> int:
@@ -50,7 +49,7 @@ class Server:
         now_ms: Callable[[], int] = _wall_ms,
         credentials: Credentials = lambda user, mechanism: None,
     ) -> None:
-        """`now_ms` and `credentials` are what listeners with SASL go by."""
+        """`now_ms` and `credentials` are for listeners with SASL."""
         self._config = config
         self.connections = Connections(config, dispatcher, metrics, limit_settings(config))
         self.keys = ListenerKeys(credentials)
@@ -60,18 +59,18 @@ class Server:
         self._listeners: list[tuple[ListenerEndpoint, BoundListener]] = []
 
     def bind(self, network: Network) -> None:
-        """Binds the ports, before clients are served: a port in use is found first."""
+        """Bind all ports. Raises ConfigError."""
         for endpoint in self._config.endpoints:
             listener = bind(network, endpoint.host, endpoint.port, _setting(endpoint))
             self._listeners.append((endpoint, listener))
 
     @property
     def addresses(self) -> dict[str, tuple[str, int]]:
-        """Host and port of each listener by its name, as they are bound."""
+        """The bound host and port of each listener."""
         return {endpoint.name: listener.address for endpoint, listener in self._listeners}
 
     async def serve(self) -> None:
-        """Begins to accept."""
+        """Start accepting."""
         self.connections.begin()
         for endpoint, listener in self._listeners:
             try:
@@ -83,12 +82,12 @@ class Server:
         self.keys.watch()
 
     async def configure(self, config: BrokerConfig) -> None:
-        """Takes settings that were changed while the broker runs."""
+        """Apply dynamic settings."""
         await self._configure_limits(config)
         await self.keys.configure(config)
 
     async def open(self, config: BrokerConfig) -> None:
-        """Takes the settings that hold at the start; ConfigError names keys that cannot be read."""
+        """Apply the settings at startup. Raises ConfigError for keys that cannot be read."""
         await self._configure_limits(config)
         await self.keys.open(config)
 
@@ -96,30 +95,30 @@ class Server:
         try:
             self.connections.limits.settings = await limits_in_force(config)
         except (ConfigError, OSError) as error:
-            # What is committed is committed: a broker that dies of it would die at each start.
+            # The settings are committed: a broker that fails on them would fail at each start.
             log.error("keeping the previous connection limits: %s", error)
 
     async def stop_accepting(self) -> None:
-        """Accepts no more connections; those that are open are served."""
+        """Stop accepting connections; open ones are still served."""
         self.keys.stop()
         self.connections.stop_accepting()
         for _, listener in self._listeners:
             await listener.close()
 
     async def stop(self) -> None:
-        """Answers what was begun, and closes all connections."""
+        """Answer requests in progress, then close all connections."""
         if not self.connections.is_stopping:
             await self.stop_accepting()
         await self.connections.end()
 
 
 def own_host() -> str:
-    """What this machine is called, for clients of a listener without a host."""
+    """This machine's host name, advertised for listeners without a host."""
     return socket.gethostname()
 
 
 def bind(network: Network, host: str, port: int, setting: str) -> BoundListener:
-    """Binds a port, for `setting`. Raises ConfigError."""
+    """Bind a port; `setting` is for the message of the ConfigError it raises."""
     try:
         return network.bind(host or _ANY_HOST, port)
     except OSError as error:
@@ -127,7 +126,7 @@ def bind(network: Network, host: str, port: int, setting: str) -> BoundListener:
 
 
 def cannot_listen(setting: str, address: tuple[str, int], error: OSError) -> ConfigError:
-    """The one line for a port that cannot be had."""
+    """The error for a port that cannot be bound."""
     if error.errno == errno.EADDRINUSE:
         host, port = address
         name = setting.partition("=")[0]
@@ -135,7 +134,7 @@ def cannot_listen(setting: str, address: tuple[str, int], error: OSError) -> Con
             f"{setting}: failed to bind to {host}:{port}: address already in use "
             f"(set another port in {name}; `ss -ltnp 'sport = :{port}'` shows what listens there)"
         )
-    number = error.errno or 0  # a name that does not resolve has a number of another kind
+    number = error.errno or 0  # getaddrinfo's numbers are not errno's
     reason = os.strerror(number) if number in errno.errorcode else error.strerror or str(error)
     return ConfigError(f"{setting}: {reason.lower()}")
 

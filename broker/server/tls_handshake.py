@@ -1,9 +1,9 @@
-"""Shell: a connection by a listener with TLS: counted at once, then the handshake, then requests.
+"""Shell: accepts a connection of a listener with TLS.
 
-An address that connects too fast is rejected before all else. A client counts as a connection from the first moment,
-and has HANDSHAKE_SECONDS_MAX. The context is that of the moment: keys that were read again apply to the next client.
-Whose handshake fails is sent an alert (`broker.transport.alerts`), and has ALERTED_SECONDS_MAX to read it. As in Kafka
-only a failure of TLS counts as one of authentication.
+The connection creation rate of the address is checked first. The connection counts from acceptance, and the handshake
+has HANDSHAKE_SECONDS_MAX. Each handshake uses the current context, so reloaded keys apply to the next client. A failed
+handshake sends an alert (`broker.transport.alerts`), which the client has ALERTED_SECONDS_MAX to read. As in Kafka only
+TLS failures count as failed authentications.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 HANDSHAKE_SECONDS_MAX = 30.0
-# Clients hang up as soon as they have read an alert; for those that do not.
+# For clients that do not disconnect after the alert.
 ALERTED_SECONDS_MAX = 2.0
 _NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST"})
 
 
 class TlsHandshake:
-    """One client's handshake; until it is done this is its connection's transport."""
+    """One client's handshake, and the connection's transport until it is done."""
 
     def __init__(
         self,
@@ -60,32 +60,32 @@ class TlsHandshake:
             self._connection.connection_lost(None)
             accepted.close()
             return
-        self._has_begun = False  # From then on the event loop closes the socket.
+        self._has_begun = False  # If True, the event loop closes the socket.
         self._has_failed = False
         self._ending: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None
-        self._task = asyncio.get_running_loop().create_task(self._enter())
-        self._task.add_done_callback(self._entered)
+        self._task = asyncio.get_running_loop().create_task(self._handshake())
+        self._task.add_done_callback(self._on_done)
 
     def abort(self) -> None:
-        """Ends it at once; harmless when it has ended."""
+        """Cancel the handshake; idempotent."""
         if self._task is not None:
             self._task.cancel()
 
     def close(self) -> None:
-        """As above: a client that has not authenticated is owed no answer."""
+        """Cancel the handshake: no response can be pending."""
         self.abort()
 
     def is_closing(self) -> bool:
-        """Whether there is nothing to read from: there is not, yet."""
+        """True: there is no transport to read from yet."""
         return True
 
-    async def _enter(self) -> None:
+    async def _handshake(self) -> None:
         delay_s = self._all.delay_s(self._connection)
         if delay_s > 0:
             await asyncio.sleep(delay_s)
         self._has_begun = True
-        set_failure_handler(self._alerted)
+        set_failure_handler(self._on_failure)
         await asyncio.get_running_loop().connect_accepted_socket(
             lambda: self._connection,
             self._socket,
@@ -93,8 +93,8 @@ class TlsHandshake:
             ssl_handshake_timeout=HANDSHAKE_SECONDS_MAX,
         )
 
-    def _entered(self, task: asyncio.Task[None]) -> None:
-        # It leads back here, and so do the frames of what has failed: neither waits for the collector.
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        # Break reference cycles through the task and the traceback, so that they need no garbage collection.
         self._task = None
         error = None if task.cancelled() else task.exception()
         if error is None and not task.cancelled() and not self._has_failed:
@@ -109,8 +109,8 @@ class TlsHandshake:
         if not self._has_begun:
             self._socket.close()
 
-    def _alerted(self, error: ssl.SSLError) -> None:
-        """The handshake has failed, and its alert goes out: it ends when the client hangs up, or soon."""
+    def _on_failure(self, error: ssl.SSLError) -> None:
+        """The handshake has failed and sends its alert; close when the client disconnects, or soon."""
         self._failed(error)
         loop = asyncio.get_running_loop()
         self._ending = loop.call_later(ALERTED_SECONDS_MAX, self.abort)
@@ -119,12 +119,12 @@ class TlsHandshake:
         self._has_failed = True
         if isinstance(error, ssl.SSLError):
             self._all.metrics.failed_authentications += 1
-        log.info("closing %s: TLS: %s", self._connection.peer, _reason(error))
+        log.info("closing %s: SSL handshake failed: %s", self._connection.peer, _reason(error))
 
 
 def _reason(error: BaseException) -> str:
-    """OpenSSL's reason, without the place in its sources; it has odd words for a client without TLS."""
+    """OpenSSL's reason without its source location; names a client without TLS."""
     if isinstance(error, ssl.SSLError) and error.reason:
         said = error.reason.lower().replace("_", " ")
-        return f"the client does not speak it ({said})" if error.reason in _NO_TLS else said
+        return f"the client does not use TLS ({said})" if error.reason in _NO_TLS else said
     return str(error) or type(error).__name__

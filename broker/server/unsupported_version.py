@@ -1,9 +1,8 @@
-"""Pure: the answers to versions that are not served.
+"""Pure: responses to requests in unsupported versions.
 
-A client learns from ApiVersions what it may send, so a request in another version is a mistake that closes the
-connection, as in Kafka. Two are not: ApiVersions itself, by which a client finds out (the answer has a body of version
-0, which every client can read, KIP-511), and Produce 0-2, which Kafka 4 advertises without serving, because old
-librdkafka takes the range as a sign of what compression it may use.
+An unsupported version closes the connection, as in Kafka. There are two exceptions. ApiVersions is answered in version
+0, which every client can read (KIP-511). Produce 0-2 gets UNSUPPORTED_VERSION: Kafka 4 advertises but does not support
+them, because old librdkafka derives the supported compression from the range.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from kafka_ds.protocol.messages.cluster import ApiVersion
 from kafka_ds.protocol.refusal import refusal_of
 
 _NO_TRANSACTIONAL_ID = b"\xff\xff"  # a null string
-_PRODUCE_LIKE = 3  # the version that has the fields of 0-2, and the transactional id
+_PRODUCE_LIKE = 3  # has the fields of 0-2 and the transactional id
 _THROTTLE_TIME_BYTES = 4
 
 
 def refuse_unsupported(
     served: Served, header: RequestHeader, frame: memoryview, position: int
 ) -> list[Any]:
-    """The answer to a request in a version that is not served, or MalformedFrame."""
+    """The response to a request in an unsupported version. Raises MalformedFrame if there is none."""
     if served.request is ApiVersionsRequest:
         own = ApiVersion(
             api_key=served.api_key,
@@ -46,7 +45,7 @@ def refuse_unsupported(
         )
         if request.acks != 0:
             return _refuse_produce(request, header)
-    raise MalformedFrame(f"{served.name} in version {header.api_version}, which is not served")
+    raise MalformedFrame(f"unsupported version {header.api_version} of {served.name}")
 
 
 def _refuse_produce(request: ProduceRequest, header: RequestHeader) -> list[Any]:

@@ -1,8 +1,7 @@
-"""Pure: the addresses of clients as texts, one text for each.
+"""Pure: the canonical text of an address.
 
-An address can be written in many ways, and what is said of it (an ACL's host, a limit, a quota) is said in one of them.
-A client that comes by IPv4 to a socket of IPv6 is `::ffff:10.0.0.1` there; as in Java it is 10.0.0.1. Java writes
-0:0:0:0:0:0:0:1, Python ::1.
+An address has several spellings; ACL hosts, limits and quotas need one. An IPv4 client of an IPv6 socket is
+`::ffff:10.0.0.1` there; as in Java it is 10.0.0.1. Java writes 0:0:0:0:0:0:0:1, Python ::1.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from ipaddress import IPv6Address, ip_address
 
 
 def one_text(written: str) -> str:
-    """The text that stands for this address, however it was written; what is no address is returned as it is."""
+    """The canonical text of an address; anything else is returned as it is."""
     try:
         address = ip_address(written)
     except ValueError:

@@ -1,9 +1,9 @@
-"""Shell: a listener's TLS that sends clients the reason of a failed handshake, by TLS's own alert.
+"""Shell: a TLS context that sends the client an alert when its handshake fails.
 
-asyncio and uvloop drop a connection whose handshake has failed together with the alert that OpenSSL has made for it, so
-that the client learns nothing and asks again. Here such a handshake looks as if it waited for more: the event loop
-sends the alert, and the side that began the handshake gets it and closes. What comes after that is read and dropped:
-a connection that ends with bytes unread is reset, and a reset may overtake the alert.
+asyncio and uvloop drop the connection together with the alert that OpenSSL has made, so that the client does not learn
+the reason and retries. Here a failed handshake seems to wait for more bytes: the event loop then sends the alert, and
+the handler closes. Further bytes are read and dropped: closing with unread bytes resets the connection, and a reset may
+overtake the alert.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from weakref import WeakMethod
 
-# What is called after a handshake's failure. Weak: a connection's context lives as long as the connection.
+# Weak, as a context variable lives as long as the connection.
 FailureHandler = Callable[[ssl.SSLError], None]
 _HANDLER: ContextVar[WeakMethod[FailureHandler] | None] = ContextVar("handler", default=None)
 
 
 def set_failure_handler(handler: FailureHandler) -> None:
-    """Call this method if a handshake fails that the running task begins by an `AlertingContext`."""
+    """Set the method to call if a handshake fails that the current task starts with an `AlertingContext`."""
     _HANDLER.set(WeakMethod(handler))
 
 
@@ -50,7 +50,7 @@ class _Handshake(ssl.SSLObject):
 
 
 class AlertingContext(ssl.SSLContext):
-    """As its parent; a handshake that a task has begun after `set_failure_handler` ends with an alert."""
+    """An SSLContext whose handshakes after `set_failure_handler` send an alert when they fail."""
 
     sslobject_class = _Handshake
 

@@ -1,10 +1,9 @@
-"""Shell: one connection from this broker to another: requests out, answers in.
+"""Shell: one connection from this broker to another.
 
-Requests are pipelined: `send` may be called while others wait. Every question has a deadline by the event loop's own
-time; an answer that is late closes the connection, as the peer may be stuck in the middle of it. A session that expires
-(KIP-368) is renewed by the first request late in its life; others are sent when it is. Whatever is wrong (refused,
-reset, late, malformed, not asked for) is one error to all who wait, `PeerUnreachable` (`PeerLate` if nothing came in
-time). What a peer answers properly, error codes among it, is the caller's matter.
+`send` pipelines requests. Every request has a deadline by the event loop's clock; a late response closes the
+connection. The first request late in a SASL session renews it (KIP-368), and others wait for that. Every failure
+(refused, reset, late, malformed, unexpected) raises one error for all waiting callers: `PeerUnreachable`, or `PeerLate`
+if the response did not arrive in time. Callers handle error codes in responses.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# More requests than a broker serves of one connection before it stops reading (broker.server.connection).
+# A broker stops reading a connection at so many requests (broker.server.connection).
 UNANSWERED_MAX = 100
 
 
 class PeerUnreachable(ConnectionError):
-    """The other broker cannot be reached, has gone, is late, or does not speak the protocol."""
+    """The other broker cannot be reached, has disconnected, is late or does not use the protocol."""
 
 
 class PeerLate(PeerUnreachable):
-    """The other broker does not answer in time: it may live."""
+    """The other broker does not answer in time; it may be alive."""
 
 
 class PeerConnection(asyncio.BufferedProtocol):
-    """A negotiated connection to another broker. Made by `connect`; of no use after its first error."""
+    """A negotiated connection to another broker. `connect` makes it; the first error closes it."""
 
     def __init__(self, address: str, client_id: str, login: SecureNetwork | None) -> None:
         self.address = address
@@ -64,12 +63,12 @@ class PeerConnection(asyncio.BufferedProtocol):
         timeout_ms: int,
         receive_buffer_bytes: int = -1,
     ) -> PeerConnection:
-        """Connects, agrees on versions and logs in, all within `timeout_ms`.
+        """Connect, negotiate versions and authenticate within `timeout_ms`.
 
         `receive_buffer_bytes` is the socket's (replica.socket.receive.buffer.bytes), -1 the system's own.
 
         Raises:
-            PeerUnreachable: no broker answers there in time (`PeerLate`), or not in Kafka's protocol.
+            PeerUnreachable: no broker answers in time (`PeerLate`), or not in Kafka's protocol.
         """
         login = network if isinstance(network, SecureNetwork) and network.has_login else None
         connection = cls(f"{host}:{port}", client_id, login)
@@ -78,7 +77,7 @@ class PeerConnection(asyncio.BufferedProtocol):
                 transport, _ = await network.connect(lambda: connection, host, port)
                 _set_receive_buffer(transport, receive_buffer_bytes)
                 connection._session.negotiate(connection._loop.time(), timeout_ms)
-                await connection._shake_hands()
+                await connection._await_handshake()
                 await connection._authenticate(timeout_ms)
         except TimeoutError:
             connection.close()
@@ -86,7 +85,9 @@ class PeerConnection(asyncio.BufferedProtocol):
         except SaslRefused as refused:
             connection.close()
             assert login is not None
-            raise PeerUnreachable(f"{host}:{port}: {login.refused(host, port, refused)}") from None
+            raise PeerUnreachable(
+                f"{host}:{port}: {login.login_failed(host, port, refused)}"
+            ) from None
         except UnsupportedByBroker as error:
             connection.close()
             raise PeerUnreachable(str(error)) from None
@@ -96,10 +97,10 @@ class PeerConnection(asyncio.BufferedProtocol):
                 raise PeerUnreachable(f"{host}:{port}: {error}") from None
             raise
         if login is not None:
-            login.let_in(host, port)
+            login.login_succeeded(host, port)
         return connection
 
-    # -- what the event loop calls --------------------------------------------------------------
+    # -- called by the event loop ---------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -117,7 +118,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         if session.error is None or isinstance(session.error, SaslRefused | UnsupportedByBroker):
             self._go_on()
         else:
-            self.fail(f"sent what is no answer: {session.error}")
+            self.fail(f"sent an invalid response: {session.error}")
 
     def eof_received(self) -> bool:
         self.fail("closed the connection")
@@ -130,16 +131,16 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether a question may be asked."""
+        """Whether a request may be sent."""
         return self._why_closed is None
 
     def version_of(self, request: type) -> int:
         """The highest version of a request that both sides support.
 
-        APIs between brokers need not be advertised, as ApiVersions is for clients: for these it is our highest.
+        Inter-broker APIs need not be advertised; for those it is this broker's highest.
 
         Raises:
-            KafkaError: UNSUPPORTED_VERSION, there is none.
+            KafkaError: UNSUPPORTED_VERSION, no version is common to both.
         """
         try:
             return self._session.version_of(request)
@@ -147,13 +148,13 @@ class PeerConnection(asyncio.BufferedProtocol):
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, str(error)) from None
 
     async def send(self, request: Any, *, timeout_ms: int) -> Any:
-        """The answer to a request, within `timeout_ms`.
+        """The response to a request, within `timeout_ms`.
 
-        If the caller is cancelled the connection stays as it is: the answer is read and dropped.
+        If the caller is cancelled, the connection stays open and its response is dropped.
 
         Raises:
-            PeerUnreachable: the connection is lost, or the answer late; the connection is closed then.
-            KafkaError: UNSUPPORTED_VERSION, there is no version of the request that both sides speak.
+            PeerUnreachable: the connection is lost or the response late, which closes it.
+            KafkaError: UNSUPPORTED_VERSION, no version of the request is common to both.
         """
         began_at = self._loop.time()
         try:
@@ -165,7 +166,9 @@ class PeerConnection(asyncio.BufferedProtocol):
                     await asyncio.shield(self._renewing)
                     await self._room.acquire()
         except TimeoutError:
-            self.fail(f"took no request for {timeout_ms} ms: {UNANSWERED_MAX} wait, or a renewal")
+            self.fail(
+                f"accepted no request for {timeout_ms} ms: {UNANSWERED_MAX} are in flight, or re-authentication is"
+            )
             raise self._unreachable() from None
         if self._why_closed is not None:
             self._room.release()
@@ -179,9 +182,9 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._go_on()
         return await future
 
-    # -- login ----------------------------------------------------------------------------------
+    # -- authentication -------------------------------------------------------------------------
 
-    async def _shake_hands(self) -> None:
+    async def _await_handshake(self) -> None:
         self._handshake = self._loop.create_future()
         self._go_on()
         await self._handshake
@@ -193,10 +196,10 @@ class PeerConnection(asyncio.BufferedProtocol):
         if self._why_closed is not None:
             raise self._unreachable()
         self._session.authenticate(mechanism, exchange, self._loop.time(), timeout_ms)
-        await self._shake_hands()
+        await self._await_handshake()
 
     def _must_wait_for_renewal(self, timeout_ms: int) -> bool:
-        """Whether a renewal has to be waited for; begins one when it is time."""
+        """Whether the caller has to wait for re-authentication; starts it if it is due."""
         is_due = self._renewing is None and self._session.must_renew(self._loop.time())
         if is_due and self._why_closed is None:
             self._renewing = self._loop.create_task(self._renew(timeout_ms))
@@ -206,14 +209,14 @@ class PeerConnection(asyncio.BufferedProtocol):
         try:
             await self._authenticate(timeout_ms)
         except (ConnectionError, SaslRefused, UnsupportedByBroker) as error:
-            self.fail(f"could not be authenticated with anew: {error}")
+            self.fail(f"failed re-authentication: {error}")
         finally:
             self._renewing = None
 
-    # -- the machine's other side ---------------------------------------------------------------
+    # -- driving the session --------------------------------------------------------------------
 
     def _go_on(self) -> None:
-        """Do what the session wants now: write, end a handshake, look at the clock."""
+        """Write what the session sends, complete a handshake, set the next deadline."""
         session, handshake = self._session, self._handshake
         assert self._transport is not None
         for frame in session.data_to_send():
@@ -228,9 +231,9 @@ class PeerConnection(asyncio.BufferedProtocol):
             self._timer.cancel()
             self._timer = None
         if deadline is not None and self._timer is None:
-            self._timer = self._loop.call_at(deadline, self._look_at_clock)
+            self._timer = self._loop.call_at(deadline, self._check_deadlines)
 
-    def _look_at_clock(self) -> None:
+    def _check_deadlines(self) -> None:
         self._timer = None
         late = self._session.late(self._loop.time())
         if late is None:
@@ -240,11 +243,11 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.fail(f"did not answer {late.request.__name__} within {late.timeout_ms} ms")
 
     def close(self) -> None:
-        """Ends the connection, and all waits for an answer; harmless when ended."""
-        self.fail("closed by us")
+        """Close the connection; waiting callers fail. Idempotent."""
+        self.fail("closed by this broker")
 
     def fail(self, why: str) -> None:
-        """Ends the connection, once, with the reason for all waiting callers."""
+        """Close the connection once, with the reason for all waiting callers."""
         if self._why_closed is not None:
             return
         self._why_closed = why

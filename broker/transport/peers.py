@@ -1,8 +1,7 @@
-"""Shell: connections to other brokers by their number: one each, made when needed, kept while it works.
+"""Shell: one connection to each other broker, made on demand and reused.
 
-Callers that ask for the same broker at once wait for the same connection. A connection that is lost, or leads to an old
-address of the broker, is made again at the next request; those who wait for the old one learn that it is
-unreachable.
+Concurrent callers wait for the same connection. A connection that is lost or leads to an old address is replaced at the
+next request; callers waiting for the old one get PeerUnreachable.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ if TYPE_CHECKING:
     from kafka_ds.process.seams import Network
 
 
-class _Kept(NamedTuple):
+class _PeerEntry(NamedTuple):
     host: str
     port: int
     connecting: asyncio.Task[PeerConnection]
 
     @property
-    def is_good(self) -> bool:
-        """Whether it may be used, or waited for."""
+    def is_usable(self) -> bool:
+        """Whether the connection is open or being made."""
         if not self.connecting.done():
             return True
         if self.connecting.cancelled() or self.connecting.exception() is not None:
@@ -32,22 +31,22 @@ class _Kept(NamedTuple):
 
 
 class Peers:
-    """The connections of one part of this broker, so that no part waits behind another one's requests."""
+    """The connections of one part of this broker; each part has its own, so that none waits for another's requests."""
 
     def __init__(self, network: Network, *, client_id: str) -> None:
         self._network = network
         self._client_id = client_id
-        self._kept: dict[int, _Kept] = {}
+        self._kept: dict[int, _PeerEntry] = {}
 
     async def send(
         self, broker_id: int, host: str, port: int, request: Any, *, timeout_ms: int
     ) -> Any:
-        """The answer of a broker; connecting and answering each take at most `timeout_ms`.
+        """The response of a broker; connecting and the request each have `timeout_ms`.
 
         Raises PeerUnreachable, and KafkaError UNSUPPORTED_VERSION, as `PeerConnection.send`.
         """
         kept = self._kept.get(broker_id)
-        if kept is None or not kept.is_good or (kept.host, kept.port) != (host, port):
+        if kept is None or not kept.is_usable or (kept.host, kept.port) != (host, port):
             self.drop(broker_id)
             connecting = asyncio.get_running_loop().create_task(
                 PeerConnection.connect(
@@ -58,10 +57,9 @@ class Peers:
                     timeout_ms=timeout_ms,
                 )
             )
-            kept = self._kept[broker_id] = _Kept(host, port, connecting)
+            kept = self._kept[broker_id] = _PeerEntry(host, port, connecting)
         if not kept.connecting.done():
-            # A cancelled caller must not take the connection away from others that wait for it; nor must these be
-            # cancelled, if it is dropped.
+            # A cancelled caller must not cancel the connection for others, nor a dropped connection its callers.
             await asyncio.wait([kept.connecting])
         if kept.connecting.cancelled():
             raise PeerUnreachable(f"{host}:{port} did not answer in time")
@@ -78,6 +76,6 @@ class Peers:
             kept.connecting.result().close()
 
     def close(self) -> None:
-        """Close them all."""
+        """Close all connections."""
         for broker_id in tuple(self._kept):
             self.drop(broker_id)

@@ -1,9 +1,9 @@
-"""Shell: the network between brokers where their listener is not PLAINTEXT: encrypted, and how a broker logs in.
+"""Shell: the network between brokers if their listener is not PLAINTEXT: TLS and SASL.
 
-It stands in the place of the Network seam: `connect` gives a connection whose TLS handshake is done, and `exchange`
-what a `PeerConnection` says of this broker by SASL. A broker shows the key of its inter-broker listener and trusts whom
-that listener trusts; it logs in by sasl.mechanism.inter.broker.protocol, with the name and password (or token) of its
-JAAS entry there, as in Kafka. Keys and tokens are read each time. No refusal repeats what was sent.
+It implements the Network seam: `connect` returns a connection whose TLS handshake is done, and `exchange` the SASL
+mechanism that a `PeerConnection` authenticates with. Keys and trust are the inter-broker listener's; the mechanism is
+sasl.mechanism.inter.broker.protocol, with the user and password (or token) of its JAAS entry, as in Kafka. Keys and
+tokens are read for each connection. Errors never contain what was sent.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class SecureNetwork:
     def __init__(
         self, network: Network, config: BrokerConfig, current: Callable[[], BrokerConfig]
     ) -> None:
-        """ConfigError: this login cannot work. Keys are those of `current`, whenever a connection is made.
+        """Raises ConfigError for an invalid JAAS entry. Each connection takes its keys from `current`.
 
-        That they can be read is for the listener to find out, which has the same (`ListenerSecurity`).
+        `ListenerSecurity` checks that they can be read.
         """
         self._network = network
         self._listener = listener = config.inter_broker_listener
@@ -49,8 +49,8 @@ class SecureNetwork:
         self._config = current
         self._mechanism = str(config.sasl_mechanism_inter_broker_protocol)
         self._entry: JaasEntry | None = None
-        # Logged once: it is tried again several times a second.
-        self._refused_at: set[tuple[str, int]] = set()
+        # Logged once, as brokers retry several times a second.
+        self._failed_at: set[tuple[str, int]] = set()
         if self._protocol.startswith("SASL"):
             self._entry = self._login(config)
 
@@ -60,11 +60,11 @@ class SecureNetwork:
     async def connect(
         self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> tuple[asyncio.Transport, Any]:
-        """As the seam's, encrypted; the caller sets the timeout."""
+        """Connect, with TLS; the caller sets the timeout."""
         if not self._protocol.endswith("SSL"):
             return await self._network.connect(protocol_factory, host, port)
         loop = asyncio.get_running_loop()
-        # Read each time, in a thread: such connections are few, and keys change.
+        # Read each time, in a thread: connections are few, and keys change.
         try:
             context = await loop.run_in_executor(None, self._context)
         except ConfigError as error:
@@ -85,7 +85,7 @@ class SecureNetwork:
         except TlsError as error:
             raise ConfigError(f"listener {listener}: {error}") from None
 
-    # -- logging in -----------------------------------------------------------------------------
+    # -- SASL -----------------------------------------------------------------------------------
 
     @property
     def has_login(self) -> bool:
@@ -98,17 +98,19 @@ class SecureNetwork:
         try:
             return login(self._mechanism, text)
         except JaasError as error:
-            raise ConfigError(f"{self._setting}: brokers log in by it, too: {error}") from None
+            raise ConfigError(
+                f"{self._setting}: brokers authenticate with it, too: {error}"
+            ) from None
 
     @property
     def _setting(self) -> str:
         return names_of(self._listener, JAAS, self._mechanism)[0]
 
     async def exchange(self) -> tuple[str, ClientMechanism]:
-        """The mechanism, and this broker's messages for one login.
+        """The mechanism, and this broker's side of one SASL exchange.
 
         Raises:
-            ConnectionError: the file of its token cannot be read.
+            ConnectionError: the token file cannot be read.
         """
         assert self._entry is not None
         token = None
@@ -123,25 +125,25 @@ class SecureNetwork:
             self._mechanism, self._entry, nonce=nonce, token=token
         )
 
-    def refused(self, host: str, port: int, refusal: SaslRefused) -> str:
-        """Log a refused login of this broker, once: an operator has to fix it."""
-        why = f"it does not let this broker in by {self._setting}: {refusal}"
+    def login_failed(self, host: str, port: int, refusal: SaslRefused) -> str:
+        """Log a failed login of this broker, once; returns the reason."""
+        why = f"failed authentication with {self._setting}: {refusal}"
         if refusal.cause != "credentials":
-            why = f"it does not offer {self._mechanism}"
-        if (host, port) not in self._refused_at:
-            self._refused_at.add((host, port))
+            why = f"it does not enable {self._mechanism}"
+        if (host, port) not in self._failed_at:
+            self._failed_at.add((host, port))
             _LOGGER.warning("the broker at %s:%d: %s", host, port, why)
         return why
 
-    def let_in(self, host: str, port: int) -> None:
-        """The broker at this address lets this one in: what comes later is news."""
-        self._refused_at.discard((host, port))
+    def login_succeeded(self, host: str, port: int) -> None:
+        """A login succeeded: the next failure is logged again."""
+        self._failed_at.discard((host, port))
 
 
-def between_brokers(
+def inter_broker_network(
     network: Network, config: BrokerConfig, current: Callable[[], BrokerConfig]
 ) -> Network:
-    """The network by which brokers reach each other: as it is, or secured."""
+    """The network between brokers: plaintext, or a SecureNetwork."""
     if config.protocols.get(config.inter_broker_listener, "PLAINTEXT") == "PLAINTEXT":
         return network
     return SecureNetwork(network, config, current)

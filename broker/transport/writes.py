@@ -1,7 +1,6 @@
-"""Shell: the parts of answers into a connection's transport.
+"""Shell: writes the parts of a response to a connection's transport.
 
-TLS passes what it is given on as a whole, and sees only afterwards that the other side does not read; nothing of that
-would be known as unsent. So it is given large parts in pieces: after the first, it knows.
+TLS reports back-pressure only after a whole write, so large parts are written in pieces.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import asyncio
 
-# Up to here one copy is cheaper than a write of many parts.
+# Up to this size one copy is cheaper than writing many parts.
 JOINED_BYTES_MAX = 16 << 10
 TLS_PIECE_BYTES_MAX = 256 << 10
 

@@ -94,7 +94,7 @@ async def test_a_wrong_password_between_brokers_is_said_once_by_its_setting(
                     network, "127.0.0.1", port, client_id="broker-2", timeout_ms=30_000
                 )
     (warning,) = [r.getMessage() for r in caplog.records if r.name == SecureNetwork.__module__]
-    assert f"127.0.0.1:{port}: it does not let this broker in by " in warning
+    assert f"127.0.0.1:{port}: failed authentication with " in warning
     assert "listener.name.between.plain.sasl.jaas.config: " in warning
     assert "mistyped" not in caplog.text
 
@@ -107,7 +107,9 @@ async def test_what_brokers_need_of_each_other_is_asked_for_at_the_start(tmp_pat
             tmp_path,
             **{k: v for k, v in given.items() if not k.endswith("jaas_config")},
         )
-    with pytest.raises(ConfigError, match=r"sasl\.mechanism\.inter\.broker\.protocol= is none of"):
+    with pytest.raises(
+        ConfigError, match=r"sasl\.mechanism\.inter\.broker\.protocol= is not among"
+    ):
         new_node(tmp_path, **{k: v for k, v in given.items() if "inter_broker_protocol" not in k})
     more: dict[str, object] = {"ssl_truststore_location": tmp_path / "nothing"}
     for client_auth in ("required", "none"):  # Whom it trusts matters to who connects, too.

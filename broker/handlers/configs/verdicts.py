@@ -74,7 +74,7 @@ async def why_not(node: KafkaBroker, changes: Changes) -> str | None:
     """Why this broker could not work with them."""
     try:
         changed = check_settings(node.config, changes, node.metadata)
-        await node.keys.judge(changed)
+        await node.keys.validate(changed)
     except ConfigError as error:
         return str(error)
     return None

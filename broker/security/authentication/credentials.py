@@ -1,9 +1,9 @@
-"""Shell: SCRAM credentials as objects of the lake, which no table names (docs/decisions/0016-scram-credentials.md).
+"""Shell: stores SCRAM credentials as objects in the lake, outside any table (docs/decisions/0016-scram-credentials.md).
 
-An object is durable before the commit that names it, and goes after the commit that does not any more. It is written
-once, under a name that begins with the controller's epoch: what a crash left behind is of a lower epoch than the next
-controller's, and goes with it. A broker reads what its metadata name, and asks again for an object that is not there
-until the metadata name another one. Nothing of an object is ever part of a text.
+An object is durable before the commit that references it, and is deleted after the commit that no longer does. It is
+written once. Its name begins with the controller epoch, so that the next controller deletes what an earlier one left
+unreferenced. A broker reads the objects that the metadata reference and retries a missing one until the metadata
+reference another. Log lines and errors never contain anything of an object.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Result = TypeVar("Result")
 
 
 class Credentials:
-    """This broker's view of them, and a controller's hand."""
+    """Reads credentials on every broker; writes and deletes them on the controller."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Credentials:
         self._node_id = node_id
         self._executor = executor
         self._new_uuid = new_uuid
-        # Which object each credential that is known was read from.
+        # The object that each known credential was read from.
         self._read: dict[tuple[str, str], str] = {}
         self._working: asyncio.Task[None] | None = None
         self.sweeping: asyncio.Task[None] | None = None
@@ -70,14 +70,14 @@ class Credentials:
     # -- reading --------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Read all that the metadata name; those that cannot be read now are read later."""
+        """Read all referenced credentials; those that cannot be read now are retried."""
         await self._read_named()
         self._read_on()
         if self._image.controller_id == self._node_id:
             self._sweep_soon(self._image.controller_epoch)
 
     def applied(self, events: Iterable[Event]) -> None:
-        """These events have come true."""
+        """Apply committed metadata events."""
         for event in events:
             if isinstance(event, ScramCredentialDeleted):
                 self._read.pop((event.user, event.mechanism), None)
@@ -90,12 +90,12 @@ class Credentials:
                 self._sweep_soon(event.controller_epoch)
 
     async def settled(self) -> None:
-        """Wait until all that the metadata name has been read, no longer than SETTLE_SECONDS_MAX."""
+        """Wait until all referenced credentials have been read, at most SETTLE_SECONDS_MAX."""
         if self._working is not None:
             await asyncio.wait([self._working], timeout=SETTLE_SECONDS_MAX)
 
     def stop(self) -> None:
-        """Read and sweep no more."""
+        """Stop reading and sweeping."""
         for task in (self._working, self.sweeping):
             if task is not None:
                 task.cancel()
@@ -127,7 +127,7 @@ class Credentials:
                 data = await self._in_thread(partial(self._store.read, name))
                 credential = decode_credential(data)
             except (OSError, ValueError) as error:
-                _LOGGER.warning("the %s credential of %s cannot be read: %s", *key[::-1], error)
+                _LOGGER.warning("cannot read the %s credential of user %s: %s", *key[::-1], error)
                 continue
             entry = self._image.security.credentials.get(key)
             if entry is not None and entry.credential == name:
@@ -137,7 +137,7 @@ class Credentials:
     # -- writing --------------------------------------------------------------------------------
 
     async def write(self, credentials: Sequence[ScramCredential]) -> list[str]:
-        """Put them into the lake; their names, which a commit may name from now on. Raises OSError."""
+        """Write credentials to the lake; returns the object names for the commit. Raises OSError."""
         epoch = self._image.controller_epoch
         names = [
             f"{CREDENTIALS}/{epoch:0{_EPOCH_DIGITS}d}-{uuid_text(self._new_uuid())}"
@@ -153,7 +153,7 @@ class Credentials:
         return names
 
     async def delete(self, names: Sequence[str]) -> None:
-        """Delete objects that no commit names any more; the next controller finds the rest."""
+        """Delete objects that are no longer referenced; the next controller deletes what remains."""
 
         def delete() -> None:
             for name in names:
@@ -164,7 +164,7 @@ class Credentials:
         try:
             await self._in_thread(delete)
         except OSError as error:
-            _LOGGER.warning("cannot delete an old credential from the lake yet: %s", error)
+            _LOGGER.warning("cannot delete an old credential from the lake: %s", error)
 
     def _sweep_soon(self, controller_epoch: int) -> None:
         self.sweeping = asyncio.get_running_loop().create_task(
@@ -172,11 +172,11 @@ class Credentials:
         )
 
     async def _sweep(self, controller_epoch: int) -> None:
-        """Delete what earlier controllers left: objects that were never named, or are not named any more."""
+        """Delete the unreferenced objects of earlier controllers."""
         try:
             entries = await self._in_thread(partial(self._store.list, CREDENTIALS))
         except OSError as error:
-            _LOGGER.warning("credentials in the lake cannot be listed: %s", error)
+            _LOGGER.warning("cannot list the credentials in the lake: %s", error)
             return
         named = {entry.credential for entry in self._image.security.credentials.values()}
         dead = [
@@ -191,6 +191,6 @@ class Credentials:
 
 
 def _epoch_of(path: str) -> float:
-    """The controller epoch in which an object was written, or begun; infinite for other names."""
+    """The controller epoch in an object's name, also of a temporary object; infinite for other names."""
     text = path.rsplit("/", 1)[-1].lstrip(".")[:_EPOCH_DIGITS]
     return int(text) if text.isascii() and text.isdigit() else float("inf")

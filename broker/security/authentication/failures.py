@@ -1,11 +1,11 @@
-"""Pure: why a client is not authenticated."""
+"""Pure: the reasons why authentication fails."""
 
 from __future__ import annotations
 
 
 class AuthenticationFailed(Exception):
-    """The client gets this text, which repeats nothing that it has sent."""
+    """The client gets this text, so it contains nothing that the client has sent."""
 
 
 class InvalidCredentials(AuthenticationFailed):
-    """No such user, or a wrong password. The client does not learn which; the text is for the broker's own log."""
+    """Unknown user or wrong password. Only the broker's log gets the text; the client does not learn which it was."""

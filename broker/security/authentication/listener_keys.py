@@ -1,7 +1,7 @@
-"""Shell: the keys, certificates and users of all listeners, kept new.
+"""Shell: the keys, certificates and users of all listeners; reloads files that change.
 
-Files are looked at every WATCH_SECONDS, and read in a thread; what cannot be read is an ERROR in the log, and what was
-read before stays in force.
+Files are checked every WATCH_SECONDS and read in a thread. If a file cannot be read, the broker logs an ERROR and keeps
+what it read before.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WATCH_SECONDS = 5.0
 
 
 class ListenerKeys:
-    """What the listeners with TLS or SASL of one broker have."""
+    """The security of one broker's listeners with TLS or SASL."""
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
@@ -33,9 +33,9 @@ class ListenerKeys:
         self._watching: asyncio.Task[None] | None = None
 
     async def open(self, config: BrokerConfig) -> None:
-        """Read what the listeners need. Raises ConfigError.
+        """Read keys, certificates and users of all listeners. Raises ConfigError.
 
-        What was changed by command comes before what the file names, which may be gone since.
+        Dynamic settings win over the file's, whose keys may be gone by now.
         """
         loop = asyncio.get_running_loop()
         for listener, protocol in config.protocols.items():
@@ -47,7 +47,7 @@ class ListenerKeys:
         try:
             return ListenerSecurity(listener, config, self._credentials)
         except ConfigError as error:
-            # What is committed is committed: a broker that can start without it does.
+            # Dynamic settings are committed; unusable ones must not keep the broker from starting.
             try:
                 opened = ListenerSecurity(listener, with_changes(config, {}), self._credentials)
             except ConfigError:
@@ -58,31 +58,31 @@ class ListenerKeys:
             return opened
 
     def of(self, listener: str) -> ListenerSecurity | None:
-        """Those of a listener; None for one with neither TLS nor SASL."""
+        """The security of a listener; None for PLAINTEXT."""
         return self._secured.get(listener)
 
     def watch(self) -> None:
-        """Begin to look at the files."""
+        """Start checking the files for changes."""
         if any(each.has_files for each in self._secured.values()):
             self._watching = asyncio.get_running_loop().create_task(self._watch(), name="keys")
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop checking the files."""
         if self._watching is not None:
             self._watching.cancel()
 
     async def configure(self, config: BrokerConfig) -> None:
-        """Settings have changed: read everything again."""
+        """Read everything again after settings have changed."""
         for security in self._secured.values():
             await self._in_thread(security.name, partial(security.read, config))
 
-    async def judge(self, config: BrokerConfig) -> None:
-        """Raises ConfigError where listeners could not go on with these settings."""
+    async def validate(self, config: BrokerConfig) -> None:
+        """Validate new settings for all listeners. Raises ConfigError."""
         for security in self._secured.values():
-            await asyncio.get_running_loop().run_in_executor(None, security.judge, config)
+            await asyncio.get_running_loop().run_in_executor(None, security.validate, config)
 
     async def look(self) -> None:
-        """Read what has changed in files since it was read."""
+        """Reload the files that have changed."""
         for security in self._secured.values():
             if await self._in_thread(security.name, security.read_if_changed):
                 log.info("listener %s reloaded its keys and certificates", security.name)

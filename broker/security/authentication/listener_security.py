@@ -1,9 +1,9 @@
-"""Shell: how one listener is secured: its TLS context, the mechanisms that it offers, the users of certificates.
+"""Shell: the security of one listener: TLS context, SASL mechanisms, mapping of certificates to users.
 
-- Everything is read again as a whole, by `read`, which takes files and so goes to a thread; what cannot be read leaves
-  what was there. Connections that are there keep what they were made with.
-- A new certificate is held against the one that is in use, wherever its file is by then.
-- Mistakes are ConfigError, which names the setting as it is called for this listener.
+- `read` blocks on files, so it runs in a thread. It replaces everything or, on an error, nothing. Open connections keep
+  the context that they were made with.
+- A new certificate is compared with the one in use, even if that file is gone.
+- Errors are ConfigError and name the setting with the listener's prefix.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _NONCE_BYTES = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Read:
-    """What was made of settings and files at one time."""
+    """Everything that one call of `read` produced."""
 
     context: ssl.SSLContext | None
-    # What `context` shows, as PEM; None: it shows nothing, or nothing that is understood.
+    # The certificate of `context` as PEM; None without one, or if it cannot be parsed.
     certificate: bytes | None
     rules: tuple[Rule, ...]
     offered: Mapping[str, Offered]
@@ -57,10 +57,10 @@ class _Read:
 
 
 class ListenerSecurity:
-    """One listener that is not PLAINTEXT."""
+    """The security of one listener with TLS or SASL."""
 
     def __init__(self, name: str, config: BrokerConfig, credentials: Credentials) -> None:
-        """Reads everything. Raises ConfigError."""
+        """Reads all files. Raises ConfigError."""
         self.name = name
         self.protocol = config.protocols[name]
         self.uses_tls = self.protocol.endswith("SSL")
@@ -70,7 +70,7 @@ class ListenerSecurity:
         self._now = self._read(config)
 
     def read(self, config: BrokerConfig) -> None:
-        """Take settings and files as they are now; ConfigError leaves all as it was."""
+        """Read settings and files again; on a ConfigError everything stays as it was."""
         self._now = self._read(config)
         self._config = config
 
@@ -82,10 +82,10 @@ class ListenerSecurity:
         self.read(self._config)
         return True
 
-    def judge(self, config: BrokerConfig) -> None:
-        """Raises ConfigError for keys and certificates that this listener could not go on with, or should not.
+    def validate(self, config: BrokerConfig) -> None:
+        """Validate new keys and certificates for this listener. Raises ConfigError.
 
-        As in Kafka (KIP-978) a new certificate is of the same name, and of the same hosts at least, unless
+        As in Kafka (KIP-978) a new certificate keeps the distinguished name and all subject alternative names, unless
         ssl.allow.dn.changes and ssl.allow.san.changes say otherwise.
         """
         before, after = self._tls(self._config), self._tls(config)
@@ -114,12 +114,12 @@ class ListenerSecurity:
 
     @property
     def has_files(self) -> bool:
-        """Whether there is a file that may change."""
+        """Whether the security of this listener depends on files."""
         return bool(self._now.seen)
 
     @property
     def context(self) -> ssl.SSLContext:
-        """For a connection that begins now."""
+        """The TLS context for new connections."""
         assert self._now.context is not None
         return self._now.context
 
@@ -129,7 +129,7 @@ class ListenerSecurity:
         return self._now.offered
 
     def principal_of(self, certificate: Mapping[str, Any] | None) -> Principal | None:
-        """The principal of a certificate's holder; None if no rule matches."""
+        """The principal of a client certificate; None if no mapping rule matches."""
         if not certificate:
             return ANONYMOUS
         user = user_of(self._now.rules, distinguished_name(certificate["subject"]))
@@ -154,13 +154,14 @@ class ListenerSecurity:
             )
             for mechanism in enabled:
                 offered[mechanism] = self._offer(config, mechanism, files)
-        seen = {
-            path: _stamp_of(path) for path in files
-        }  # Before they are read: a change meanwhile is one.
+        # Taken before the files are read, so that a change during the read is noticed.
+        seen = {path: _stamp_of(path) for path in files}
         try:
             context = server_context(tls, client_auth, AlertingContext) if self.uses_tls else None
             if self.uses_tls and self.name == config.inter_broker_listener:
-                client_context(tls)  # What this broker reaches others by (`SecureNetwork`).
+                client_context(
+                    tls
+                )  # Validates what `SecureNetwork` connects to other brokers with.
         except TlsError as error:
             raise ConfigError(f"listener {self.name}: {error}") from None
         certificate: bytes | None = None
@@ -211,7 +212,7 @@ class ListenerSecurity:
         name = names_of(self.name, JAAS, mechanism)[0]
         text = config.of_listener(self.name, JAAS, mechanism)
         if not isinstance(text, Secret):
-            raise ConfigError(f"{name} is not given: it names the users of {mechanism}")
+            raise ConfigError(f"{name} is not set: it lists the users of {mechanism}")
         try:
             return parse_jaas(text.reveal())
         except JaasError as error:
@@ -226,7 +227,7 @@ class ListenerSecurity:
         url = value("jwks.endpoint.url")
         if not url:
             raise ConfigError(
-                f"sasl.oauthbearer.jwks.endpoint.url is not given: listener {self.name} has {OAUTHBEARER}"
+                f"sasl.oauthbearer.jwks.endpoint.url is not set: listener {self.name} has {OAUTHBEARER}"
             )
         return OauthSettings(
             jwks_url=url,
@@ -238,7 +239,7 @@ class ListenerSecurity:
 
 
 def _stamp_of(path: str) -> tuple[int, int] | None:
-    """When a file was written, and how long it is; None where it is not there."""
+    """The modification time and size of a file; None if it does not exist."""
     try:
         status = os.stat(path)
     except OSError:

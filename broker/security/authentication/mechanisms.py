@@ -1,7 +1,6 @@
-"""Pure: the server's side of PLAIN and OAUTHBEARER, for one connection, and what every mechanism has.
+"""Pure: the server side of PLAIN and OAUTHBEARER, and the interface of all mechanisms.
 
-Comparisons of secrets take the same time for all secrets of a length. A failure repeats nothing of what the client has
-sent.
+Secrets are compared in constant time. An error contains nothing that the client has sent.
 """
 
 from __future__ import annotations
@@ -19,27 +18,27 @@ _END = b"\x01"
 
 
 class ServerMechanism(Protocol):
-    """One exchange. When it `is_done`, `user` has authenticated, until `expires_ms` (None: no limit)."""
+    """One exchange. Once `is_done`, `user` is authenticated until `expires_ms` (None: no limit)."""
 
     is_done: bool
     user: str
     expires_ms: int | None
 
     def respond(self, token: bytes) -> bytes:
-        """The server's message to a client's; AuthenticationFailed ends the exchange."""
+        """The server's answer to a client's token. Raises AuthenticationFailed, which ends the exchange."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What a bearer token has shown: whose it is and until when it holds (milliseconds since 1970)."""
+    """A verified bearer token: its user and when it expires (milliseconds since 1970)."""
 
     subject: str
     expires_ms: int
 
 
 class PlainServer:
-    """RFC 4616: names and passwords are those of the listener's JAAS entry, as in Kafka."""
+    """RFC 4616: users and passwords come from the listener's JAAS entry, as in Kafka."""
 
     def __init__(self, users: Mapping[str, Secret]) -> None:
         self._users = users
@@ -70,10 +69,10 @@ class PlainServer:
 
 
 class OauthBearerServer:
-    """RFC 7628: a refused token is answered as JSON; the client acknowledges that, and the exchange fails."""
+    """RFC 7628: an invalid token is answered with a JSON error; the client acknowledges it, and the exchange fails."""
 
     def __init__(self, verify: Callable[[str], Token]) -> None:
-        """`verify` raises InvalidCredentials for a token that is not good."""
+        """`verify` raises InvalidCredentials for an invalid token."""
         self._verify = verify
         self._refusal = ""
         self.user = ""
@@ -99,7 +98,7 @@ class OauthBearerServer:
 
 
 def _bearer_of(message: bytes) -> tuple[str, str]:
-    """The name to act as, if any, and the token of a client's first message."""
+    """The authorization id, if any, and the token of a client's first message."""
     header, *pairs = message.split(_END)
     gs2 = header.split(b",")
     wrong = AuthenticationFailed("Invalid OAUTHBEARER response")

@@ -1,9 +1,9 @@
-"""Shell: bearer tokens held against the keys of a file (KIP-255, KIP-768).
+"""Shell: verifies bearer tokens with the keys of a JWKS file (KIP-255, KIP-768).
 
-Keys are a JSON Web Key Set, of asymmetric algorithms only; a token without a `kid` is held against the only key. Wanted
-are a good signature, `exp`, `iat`, the claim that names the user, and the expected audience and issuer, within
-sasl.oauthbearer.clock.skew.seconds; a token for an audience is refused where none is expected. PyJWT does the
-cryptography; the log says why a token is refused, without the token.
+Only asymmetric algorithms are accepted. A token without a `kid` is verified with the only key. A token needs a valid
+signature, `exp`, `iat`, the user claim and the expected audience and issuer, within
+sasl.oauthbearer.clock.skew.seconds. A token with an audience is rejected if no audience is configured. PyJWT does the
+cryptography. The log says why a token is rejected, without the token.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SETTING = "sasl.oauthbearer.jwks.endpoint.url"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OauthSettings:
-    """What tokens have to be."""
+    """The settings that tokens are verified by."""
 
     jwks_url: str
     audience: tuple[str, ...] = ()
@@ -43,20 +43,20 @@ class OauthSettings:
 
     @property
     def file(self) -> str:
-        """The file of the keys."""
+        """The path of the JWKS file."""
         return unquote(urlparse(self.jwks_url).path)
 
 
 class TokenVerifier:
-    """The keys of one file, as they are now, and what is asked of tokens."""
+    """Verifies tokens with the keys of one JWKS file."""
 
     def __init__(self, settings: OauthSettings) -> None:
-        """Reads the keys; ConfigError describes what is wrong with the file."""
+        """Reads the keys. Raises ConfigError that says what is wrong with the file."""
         self._settings = settings
         self._keys = _read_keys(settings)
 
     def __call__(self, token: str) -> Token:
-        """Whose the token is; InvalidCredentials where it is not good."""
+        """Verify a token. Raises InvalidCredentials."""
         settings = self._settings
         required = ["exp", "iat", settings.user_claim]
         try:
@@ -70,11 +70,13 @@ class TokenVerifier:
                 options={"require": required},
             )
         except (jwt.PyJWTError, KeyError, ValueError, OverflowError, RecursionError) as error:
-            log.info("a token was refused: %s", type(error).__name__)
+            log.info("rejected an OAUTHBEARER token: %s", type(error).__name__)
             raise InvalidCredentials("OAUTHBEARER: invalid token") from None
         user = claims[settings.user_claim]
         if not isinstance(user, str) or not user.strip() or not _is_text(user):
-            raise InvalidCredentials(f"OAUTHBEARER: the claim {settings.user_claim} names nobody")
+            raise InvalidCredentials(
+                f"OAUTHBEARER: the claim {settings.user_claim} contains no user name"
+            )
         return Token(user, min(int(claims["exp"]) * 1_000, MAX_I64))
 
     def _key_of(self, token: str) -> jwt.PyJWK:
@@ -85,7 +87,7 @@ class TokenVerifier:
 
 
 def _is_text(user: str) -> bool:
-    """Whether it can be written: JSON may hold halves of characters."""
+    """Whether a name can be encoded: JSON may contain lone surrogates."""
     try:
         user.encode()
     except UnicodeEncodeError:
@@ -103,7 +105,7 @@ def _read_keys(settings: OauthSettings) -> Mapping[str | None, jwt.PyJWK]:
     except OSError as error:
         raise ConfigError(f"{where}: {(error.strerror or 'cannot be read').lower()}") from None
     except (ValueError, KeyError, TypeError, AttributeError, jwt.PyJWTError):
-        raise ConfigError(f"{where}: is not a JSON Web Key Set") from None
+        raise ConfigError(f"{where}: not a JSON Web Key Set") from None
     if not keys:
-        raise ConfigError(f"{where}: holds no key of an asymmetric algorithm")
+        raise ConfigError(f"{where}: contains no key of an asymmetric algorithm")
     return keys

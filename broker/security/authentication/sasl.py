@@ -1,11 +1,10 @@
-"""Pure: who a connection's client is, by SASL: the order of messages (KIP-43, KIP-152) and re-authentication (KIP-368).
+"""Pure: the SASL state of one connection (KIP-43, KIP-152) with re-authentication (KIP-368), by Apache Kafka's rules.
 
-The rules are Apache Kafka's:
-- A handshake names the mechanism; then the mechanism's messages follow, in SaslAuthenticate requests or, after a
-  handshake of version 0, as they are. Whatever fails is the end of the connection: the caller answers, late
-  (connection.failed.authentication.delay.ms), and closes.
-- A session has an end where connections.max.reauth.ms is set or the credential has one. Until then, and as the only
-  thing after it, the client may re-authenticate: as the same user by the same mechanism.
+- SaslHandshake names the mechanism. The mechanism's tokens follow in SaslAuthenticate requests or, after a handshake of
+  version 0, without Kafka headers. After any failure the caller answers with a delay
+  (connection.failed.authentication.delay.ms) and closes the connection.
+- A session expires if connections.max.reauth.ms is set or the credential expires. The client may re-authenticate at any
+  time, as the same user with the same mechanism; after the expiry nothing else is accepted.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ class SaslState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offered:
-    """A mechanism of a listener: how an exchange begins, and for how long it holds at most (0: not limited).
+    """A mechanism of a listener: `new` starts an exchange, a session lasts `reauthentication_ms_max` (0: no limit).
 
-    `known`: what a user of this name is known by now, as a password or a credential.
+    `known` returns a user's current password or credential.
     """
 
     new: Callable[[], ServerMechanism]
@@ -41,34 +40,34 @@ class Offered:
 
 
 class SaslServer:
-    """One connection's authentication. Errors are KafkaError, after which the `phase` shows whether it is over."""
+    """The authentication of one connection. After a KafkaError `phase` tells whether the connection has failed."""
 
     def __init__(self, offered: Mapping[str, Offered]) -> None:
         self._offered = offered
         self._mechanism = ""
         self._exchange: ServerMechanism | None = None
-        self.ends_ms: int | None = None  # of the session, by the wall's clock
+        self.ends_ms: int | None = None  # when the session expires, by the wall clock
         self.phase = SaslState.HANDSHAKE
         self.expects_raw_tokens = False
         self.user = ""
-        self.is_again = False  # Whether the client re-authenticates.
+        self.is_reauthenticating = False
 
     @property
     def mechanisms(self) -> list[str]:
-        """What may be asked for."""
+        """The mechanisms that the listener offers."""
         return list(self._offered)
 
     @property
     def has_session(self) -> bool:
-        """Whether it has to re-authenticate some time."""
+        """Whether the session expires, so that the client has to re-authenticate."""
         return self.ends_ms is not None
 
     def is_expired(self, now_ms: int) -> bool:
-        """Whether the session is over, so that nothing but another authentication may follow."""
+        """Whether the session has expired, so that only re-authentication is accepted."""
         return self.ends_ms is not None and now_ms >= self.ends_ms
 
     def handshake(self, mechanism: str, version: int) -> None:
-        """The client chooses.
+        """The client chooses a mechanism.
 
         Raises:
             KafkaError: ILLEGAL_SASL_STATE, UNSUPPORTED_SASL_MECHANISM.
@@ -79,7 +78,7 @@ class SaslServer:
                     ErrorCode.SASL_AUTHENTICATION_FAILED,
                     "the mechanism must not change on re-authentication",
                 )
-            self.is_again = True
+            self.is_reauthenticating = True
         elif self.phase is not SaslState.HANDSHAKE:
             over = "SaslHandshake request received after " + (
                 "successful authentication" if self.phase is SaslState.DONE else "another one"
@@ -91,14 +90,14 @@ class SaslServer:
         if offered is None:
             raise self._failed(
                 ErrorCode.UNSUPPORTED_SASL_MECHANISM,
-                f"this listener offers {', '.join(self._offered)}",
+                f"this listener supports {', '.join(self._offered)}",
             )
         self._mechanism, self._exchange = mechanism, offered.new()
         self.expects_raw_tokens = version == 0
         self.phase = SaslState.AUTHENTICATE
 
     def authenticate(self, token: bytes, now_ms: int) -> tuple[bytes, int]:
-        """The mechanism's answer, and for how many milliseconds the session lasts (0: no limit, or not begun).
+        """The mechanism's answer, and the session lifetime in ms (0: no limit, or not authenticated yet).
 
         Raises:
             KafkaError: ILLEGAL_SASL_STATE, SASL_AUTHENTICATION_FAILED.
@@ -114,7 +113,7 @@ class SaslServer:
         exchange = self._exchange
         try:
             answer = exchange.respond(token)
-            if exchange.is_done and self.is_again and exchange.user != self.user:
+            if exchange.is_done and self.is_reauthenticating and exchange.user != self.user:
                 raise AuthenticationFailed("the user must not change on re-authentication")
         except InvalidCredentials:
             message = (
@@ -131,7 +130,7 @@ class SaslServer:
         return answer, self._begin_session(exchange.expires_ms, now_ms)
 
     def refuse(self, api_key: int) -> KafkaError:
-        """Something else came than what the client has to do next: that is its failure, too."""
+        """The error for a request that is not allowed in this state; authentication has failed."""
         step = "handshake" if self.phase is SaslState.HANDSHAKE else "authentication"
         message = f"Unexpected Kafka request with API key {api_key} during SASL {step}"
         return self._failed(ErrorCode.ILLEGAL_SASL_STATE, message)

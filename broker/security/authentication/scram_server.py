@@ -1,8 +1,8 @@
-"""Pure: the server's side of SCRAM, for one connection (RFC 5802, RFC 7677, KIP-84).
+"""Pure: the server side of one SCRAM exchange (RFC 5802, RFC 7677, KIP-84).
 
-- No channel binding, no extension: a client that insists is refused, as is one that comes with a delegation token
-  (`tokenauth=true`, KIP-48), whose name is no user's. The name to act as is the user's own or none.
-- Every failure that has to do with the user is `InvalidCredentials`, which says no more to the client.
+- Channel binding and extensions are not supported. A client with a delegation token (`tokenauth=true`, KIP-48) is
+  rejected: its name is no user's. The authorization id is empty or the user.
+- Every failure that depends on the user is `InvalidCredentials`, so that the client learns nothing about users.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CLIENT_FINAL = re.compile(
 
 
 class ScramServer:
-    """One exchange: two messages of the client. The caller draws `nonce`."""
+    """One exchange of two client messages. The caller generates `nonce`."""
 
     def __init__(self, mechanism: str, credential: Credential, nonce: str) -> None:
         self._mechanism = mechanism
@@ -52,11 +52,11 @@ class ScramServer:
         self.expires_ms: int | None = None
 
     def respond(self, token: bytes) -> bytes:
-        """The server's message to this one.
+        """The server's answer to a client message.
 
         Raises:
-            AuthenticationFailed: it is none of SCRAM's.
-            InvalidCredentials: there is no such user, or the proof is wrong.
+            AuthenticationFailed: the message is not valid SCRAM.
+            InvalidCredentials: unknown user or wrong proof.
         """
         try:
             text = text_of(token)
@@ -68,16 +68,18 @@ class ScramServer:
         match = _CLIENT_FIRST.fullmatch(text)
         if match is None:
             raise ScramError(
-                "the client's first message is not a SCRAM message without channel binding"
+                "Invalid SASL/SCRAM client first message, or it requires channel binding"
             )
         user = unescaped(match["user"])
         if match["acting"] and unescaped(match["acting"]) != user:
-            raise ScramError("the client wants to act as somebody else")
+            raise ScramError("Client requested an authorization id that is different from username")
         credential = self._credential_of(user)
         if credential is None or _DELEGATED in (match["more"] or "").split(","):
-            raise InvalidCredentials(f"{self._mechanism}: a user that is not known")
+            raise InvalidCredentials(f"{self._mechanism}: unknown user")
         if credential.iterations < ITERATIONS_MIN:
-            raise InvalidCredentials(f"{self._mechanism}: a user with too few iterations")
+            raise InvalidCredentials(
+                f"{self._mechanism}: the user's credential has too few iterations"
+            )
         self.user, self._credential = user, credential
         self._gs2 = match["gs2"].encode()
         self._nonce = match["nonce"] + self._nonce
@@ -90,9 +92,9 @@ class ScramServer:
     def _final(self, text: str) -> bytes:
         match = _CLIENT_FINAL.fullmatch(text)
         if match is None:
-            raise ScramError("the client's last message is not a SCRAM message")
+            raise ScramError("Invalid SASL/SCRAM client final message")
         if base64_of(match["binding"]) != self._gs2 or match["nonce"] != self._nonce:
-            raise ScramError("the client's last message does not go with its first one")
+            raise ScramError("the client final message does not match the client first message")
         credential, mechanism = self._credential, self._mechanism
         assert credential is not None
         whole = f"{self._so_far},{match['unproved']}".encode()
@@ -101,6 +103,6 @@ class ScramServer:
         if len(proof) != len(signature) or not hmac.compare_digest(
             digest(mechanism, xor(proof, signature)), credential.stored_key
         ):
-            raise InvalidCredentials(f"{mechanism}: a wrong proof")
+            raise InvalidCredentials(f"{mechanism}: wrong client proof")
         self.is_done = True
         return b"v=" + b64encode(signed(mechanism, credential.server_key, whole))

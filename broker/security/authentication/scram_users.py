@@ -1,9 +1,9 @@
-"""Pure: what a broker must know of its users to let them authenticate with SCRAM (RFC 5802, KIP-84, KIP-554).
+"""Pure: the SCRAM credentials that a broker knows (RFC 5802, KIP-84, KIP-554).
 
-- A broker never knows a password, only what it was salted to. That is enough to guess passwords by, so it is never
-  printed: not in a `repr`, not in a log line, not in an exception.
-- The cluster's metadata say who has a credential; what it is lies in objects of the lake that are no table. Whoever has
-  read such an object calls `put`; whoever has replayed that the credential is gone calls `forget`.
+- A broker never knows a password, only its salted hash. Passwords can be guessed from that, so it never appears in a
+  `repr`, log line or exception.
+- The metadata say who has a credential; its content is an object in the lake outside any table. `put` takes what was
+  read from an object, `forget` a deletion in the metadata.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 
 from kafka_ds.security.scram import SCRAM_SHA_256, SCRAM_SHA_512, server_key, stored_key
 
-# By the numbers of Kafka's protocol (KIP-554).
+# Mechanism numbers of Kafka's protocol (KIP-554).
 MECHANISMS = {1: SCRAM_SHA_256, 2: SCRAM_SHA_512}
 
 
 @dataclass(frozen=True, slots=True)
 class ScramCredential:
-    """What a password was salted to, `iterations` times."""
+    """The keys derived from a salted password with `iterations`."""
 
     salt: bytes = field(repr=False)
     stored_key: bytes = field(repr=False)
@@ -32,7 +32,7 @@ class ScramCredential:
 def credential_of(
     mechanism: str, salt: bytes, salted_password: bytes, iterations: int
 ) -> ScramCredential:
-    """What is kept of a password that was salted with `salt`, `iterations` times (RFC 5802, section 3)."""
+    """The credential of a password salted with `salt` and `iterations` (RFC 5802, section 3)."""
     return ScramCredential(
         salt=salt,
         stored_key=stored_key(mechanism, salted_password),
@@ -42,7 +42,7 @@ def credential_of(
 
 
 def encode_credential(credential: ScramCredential) -> bytes:
-    """As it lies in the lake."""
+    """The content of a credential object in the lake."""
     fields = {
         "salt": b64encode(credential.salt).decode(),
         "storedKey": b64encode(credential.stored_key).decode(),
@@ -53,7 +53,7 @@ def encode_credential(credential: ScramCredential) -> bytes:
 
 
 def decode_credential(data: bytes) -> ScramCredential:
-    """The credential in these bytes; if they are not one a ValueError, which shows nothing of them."""
+    """The credential in an object. Raises a ValueError that contains nothing of the object."""
     try:
         found = json.loads(data)
         return ScramCredential(
@@ -63,7 +63,7 @@ def decode_credential(data: bytes) -> ScramCredential:
             iterations=int(found["iterations"]),
         )
     except (ValueError, KeyError, TypeError):
-        raise ValueError("no SCRAM credential") from None
+        raise ValueError("not a SCRAM credential") from None
 
 
 class ScramUsers:
@@ -73,17 +73,17 @@ class ScramUsers:
         self._credentials: dict[tuple[str, str], ScramCredential] = {}
 
     def credential(self, user: str, mechanism: str) -> ScramCredential | None:
-        """What a user's proof is held against; None: no such user, or not by this mechanism."""
+        """A user's credential for a mechanism, or None."""
         return self._credentials.get((user, mechanism))
 
     def put(self, user: str, mechanism: str, credential: ScramCredential) -> None:
-        """From now on this is a user's credential."""
+        """Add or replace a user's credential."""
         self._credentials[user, mechanism] = credential
 
     def forget(self, user: str, mechanism: str) -> None:
-        """From now on a user has none for this mechanism."""
+        """Remove a user's credential for this mechanism."""
         self._credentials.pop((user, mechanism), None)
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        """Whose credentials are known: user and mechanism."""
+        """User and mechanism of every known credential."""
         return iter(tuple(self._credentials))

@@ -1,8 +1,8 @@
-"""Pure: what a client must be allowed to do for each API: the one table of it.
+"""Pure: the permissions that each API requires, in one table.
 
-A served API that is missing here is found by a test. `Whole` and `Every` refuse the request; `Elements` takes what is
-refused out of it, and the answer has the refusals beside the rest; `Shown` leaves out what its reader may not know of.
-Rules and errors are those of Kafka's KafkaApis and ControllerApis. What only a handler can tell apart it asks by
+A test finds a served API that is missing. `Whole` and `Every` reject the request; `Elements` removes the denied
+elements, and the response reports their errors beside the rest; `Shown` filters the response. Rules and errors are
+those of Kafka's KafkaApis and ControllerApis. Checks that only a handler can make use
 `broker.security.authorization.permissions`.
 """
 
@@ -31,13 +31,13 @@ CLUSTER: Resource = (ResourceType.CLUSTER, CLUSTER_NAME)
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """The request is refused unless this is allowed; `resource` None: there is nothing to ask."""
+    """The request is rejected unless this is allowed; no check if `resource` returns None."""
 
     operation: AclOperation
     resource: Callable[[Any], Resource | None] = lambda _: CLUSTER
-    # Allowed on the cluster, this will do as well.
+    # An operation on the cluster that is sufficient, too.
     or_else: AclOperation | None = None
-    # Where there is no such resource to write to, any topic will do (KIP-679).
+    # WRITE to any topic is sufficient, too (KIP-679).
     or_any_topic: bool = False
     code: ErrorCode | None = None
     when: Callable[[int], bool] = lambda version: True
@@ -45,20 +45,20 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """Each element of a field of the request is refused unless this is allowed."""
+    """Each element of a request field is rejected unless this is allowed."""
 
     operation: AclOperation
     field: str
     resource: Callable[[Any, MetadataImage, Any], Resource | None]
     or_else: AclOperation | None = None
-    # Where one is refused the others are not tried.
+    # If one is denied, the others fail with OPERATION_NOT_ATTEMPTED.
     all_or_none: bool = False
     when: Callable[[int], bool] = lambda version: True
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Elements of the answer that are shown only to whom this is allowed."""
+    """Elements of the response that are included only if this is allowed."""
 
     operation: AclOperation
     answers: str
@@ -69,7 +69,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """The request is refused unless this is allowed of each of these resources."""
+    """The request is rejected unless this is allowed on each of these resources."""
 
     operation: AclOperation
     resources: Callable[[Any], Iterable[Resource]]
@@ -77,11 +77,11 @@ class Every:
 
 Rule: TypeAlias = Whole | Every | Elements | Shown
 
-# -- how names are taken from requests ---------------------------------------------------------------
+# -- resources of requests ---------------------------------------------------------------------------
 
 
 def _topic(item: Any, image: MetadataImage, _: Any) -> Resource | None:
-    """A topic by its name, or by its id; unknown topics are the handler's matter."""
+    """A topic by its name or id; the handler deals with unknown topics."""
     topic_id = getattr(item, "topic_id", NO_UUID)
     if topic_id != NO_UUID:
         known = image.topics_by_id.get(topic_id)
@@ -153,7 +153,7 @@ def _follower(request: Any) -> Resource | None:
 
 # -- the table ---------------------------------------------------------------------------------------
 
-_BETWEEN_BROKERS = (Whole(AclOperation.CLUSTER_ACTION),)
+_INTER_BROKER = (Whole(AclOperation.CLUSTER_ACTION),)
 _MEMBER = (Whole(AclOperation.READ, _group),)
 _ALTER = (Whole(AclOperation.ALTER),)
 _DESCRIBE = (Whole(AclOperation.DESCRIBE),)
@@ -173,14 +173,14 @@ ACCESS: Mapping[str, tuple[Rule, ...]] = {
     "ApiVersions": (),
     "SaslHandshake": (),
     "SaslAuthenticate": (),
-    # The handler: what may be described is answered, of each topic.
+    # The handler checks each topic.
     "Metadata": (),
     "DescribeCluster": (),
     "Produce": (
         _WRITES_IN_TRANSACTION,
         Elements(AclOperation.WRITE, "topic_data", _topic),
     ),
-    # The handler: a session has more topics than a request.
+    # The handler checks topics: a fetch session has more of them than a request.
     "Fetch": (
         Whole(AclOperation.CLUSTER_ACTION, _follower, code=ErrorCode.TOPIC_AUTHORIZATION_FAILED),
     ),
@@ -204,7 +204,7 @@ ACCESS: Mapping[str, tuple[Rule, ...]] = {
     "SyncGroup": _MEMBER,
     "Heartbeat": _MEMBER,
     "LeaveGroup": _MEMBER,
-    # Expressions are looked up with the member's rights (broker.coordinator.group.consumer_group_reconciler).
+    # A regular expression matches only topics that the member may describe (consumer_group_reconciler).
     "ConsumerGroupHeartbeat": (*_MEMBER, Every(AclOperation.DESCRIBE, _subscribed_topics)),
     "OffsetCommit": (*_MEMBER, Elements(AclOperation.READ, "topics", _topic)),
     "OffsetFetch": (
@@ -297,13 +297,13 @@ ACCESS: Mapping[str, tuple[Rule, ...]] = {
     "UnregisterBroker": _ALTER,
     "UpdateFeatures": _ALTER,
     # Between brokers.
-    "AllocateProducerIds": _BETWEEN_BROKERS,
-    "AlterPartition": _BETWEEN_BROKERS,
-    "AssignReplicasToDirs": _BETWEEN_BROKERS,
-    "BrokerHeartbeat": _BETWEEN_BROKERS,
-    "BrokerRegistration": _BETWEEN_BROKERS,
-    "ControllerLiveness": _BETWEEN_BROKERS,
-    "Envelope": _BETWEEN_BROKERS,
-    "ReadMetadata": _BETWEEN_BROKERS,
-    "JudgeSettings": _BETWEEN_BROKERS,
+    "AllocateProducerIds": _INTER_BROKER,
+    "AlterPartition": _INTER_BROKER,
+    "AssignReplicasToDirs": _INTER_BROKER,
+    "BrokerHeartbeat": _INTER_BROKER,
+    "BrokerRegistration": _INTER_BROKER,
+    "ControllerLiveness": _INTER_BROKER,
+    "Envelope": _INTER_BROKER,
+    "ReadMetadata": _INTER_BROKER,
+    "JudgeSettings": _INTER_BROKER,
 }

@@ -1,9 +1,9 @@
-"""Pure: the authorizer: Kafka's StandardAuthorizer, by ACLs (KIP-801).
+"""Pure: Kafka's StandardAuthorizer: authorization by ACLs (KIP-801).
 
-Super users may do all. For others an ACL that denies wins over all that allow, and without one that allows nothing is
-allowed; where no ACL concerns the resource, `allow.everyone.if.no.acl.found` decides. READ, WRITE, DELETE and ALTER
-allow DESCRIBE, too, and ALTER_CONFIGS DESCRIBE_CONFIGS. Principals are compared by their whole text, hosts by their
-address. Decisions are kept until the ACLs change, DECISIONS_MAX of them, and none for names longer than a topic's.
+Super users may do everything. Otherwise a DENY wins over every ALLOW, and without an ALLOW the request is denied; if no
+ACL matches the resource, `allow.everyone.if.no.acl.found` decides. READ, WRITE, DELETE and ALTER imply DESCRIBE, and
+ALTER_CONFIGS implies DESCRIBE_CONFIGS. Principals are compared as text, hosts as addresses. Decisions are cached until
+the ACLs change: at most DECISIONS_MAX, and none for names longer than a topic's may be.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from broker.principal import USER, Principal
 from broker.transport.addresses import one_text
 
 DECISIONS_MAX = 100_000
-# What an ACL that allows one of these allows as well.
+# The operations that imply an operation.
 _IMPLY = {
     AclOperation.DESCRIBE: (
         AclOperation.READ,
@@ -35,14 +35,14 @@ _IMPLY = {
     ),
     AclOperation.DESCRIBE_CONFIGS: (AclOperation.ALTER_CONFIGS,),
 }
-# A name that no resource has: what may be done to it may be done to any.
+# Kafka's stand-in for "a resource that no ACL names" in authorizeByResourceType.
 _ANY_NAME = "hardcode"
 
 _Key = tuple[Principal, str, int, int, str]
 
 
 class Authorizer:
-    """Decides by the ACLs that it was given last."""
+    """Decides by the ACLs of the latest `replace`."""
 
     def __init__(
         self,
@@ -51,17 +51,17 @@ class Authorizer:
         allows_unlisted: bool,
         denied: Callable[[Principal, str, int, int, str], None] | None = None,
     ) -> None:
-        """`allows_unlisted` is allow.everyone.if.no.acl.found; `denied` is called with each new refusal."""
+        """`allows_unlisted` is allow.everyone.if.no.acl.found; `denied` is called with each new denial."""
         self._super_users = frozenset(super_users)
         self._allows_unlisted = allows_unlisted
         self._denied = denied
         self._index = AclIndex(())
         self.decisions: dict[_Key, bool] = {}
-        # Refusals that `denied` was not called with.
+        # Denials that `denied` was not called with yet.
         self._unlogged_denials: set[_Key] = set()
 
     def replace(self, acls: Iterable[Acl]) -> None:
-        """From now on these are the ACLs."""
+        """Replace all ACLs."""
         self._index = AclIndex(replace(acl, host=one_text(acl.host)) for acl in acls)
         self._forget()
 
@@ -79,9 +79,9 @@ class Authorizer:
         *,
         log_if_denied: bool = True,
     ) -> bool:
-        """Whether this principal may, from this host, which is given as `one_text` writes it.
+        """Whether this principal may do this from this host, written as `one_text` writes it.
 
-        `log_if_denied`: whether a refusal is one, and not just left out of an answer or made good by another right.
+        `log_if_denied` False: a denial only filters the response, or another permission is sufficient.
         """
         key = (principal, host, operation, resource_type, name)
         decided = self.decisions.get(key)
@@ -145,7 +145,7 @@ class Authorizer:
     def operations(
         self, principal: Principal, host: str, resource_type: int, name: str
     ) -> tuple[AclOperation, ...]:
-        """All that this principal may do to a resource, of what can be done to its type (KIP-430)."""
+        """The operations of the resource's type that this principal is authorized for (KIP-430)."""
         return tuple(
             operation
             for operation in OPERATIONS[ResourceType(resource_type)]
@@ -153,7 +153,7 @@ class Authorizer:
         )
 
 
-# What can be done to a resource, by its type.
+# The operations of each resource type.
 OPERATIONS = {
     ResourceType.TOPIC: (
         AclOperation.READ,
@@ -185,7 +185,7 @@ OPERATIONS = {
 
 
 def operations_bits(operations: Iterable[int]) -> int:
-    """Operations as bits by their numbers, for the answers of Metadata and others (KIP-430)."""
+    """Operations as a bit field, for Metadata and other responses (KIP-430)."""
     return sum(1 << operation for operation in operations)
 
 
@@ -194,7 +194,7 @@ def _texts_of(principal: Principal) -> tuple[str, str]:
 
 
 def _is_dominated(acl: Acl, denied: set[tuple[int, str]]) -> bool:
-    """Whether all that this ACL allows is denied."""
+    """Whether a DENY covers everything that this ACL allows."""
     name = acl.resource_name
     if acl.pattern_type == PatternType.LITERAL:
         if name == WILDCARD:

@@ -1,7 +1,4 @@
-"""Pure: what a handler asks about whom it serves.
-
-Without an authorizer everybody may do all.
-"""
+"""Pure: the permission checks of handlers. Without an authorizer everything is allowed."""
 
 from __future__ import annotations
 
@@ -30,8 +27,8 @@ def may(
     log_if_denied: bool = True,
 ) -> bool:
     """Whether the client may do this; `log_if_denied` False: a refusal is not logged."""
-    decides = authorizer_of(context)
-    return decides is None or decides.allows(
+    authorizer = authorizer_of(context)
+    return authorizer is None or authorizer.allows(
         context.principal,
         context.client_host,
         operation,
@@ -42,15 +39,15 @@ def may(
 
 
 def sees(context: RequestContext, topic: str) -> bool:
-    """Whether an answer shows the client this topic, which it has not named: what is left out is no refusal."""
+    """Whether a response may include a topic that the client did not name; a denial is not logged."""
     return may(context, AclOperation.DESCRIBE, ResourceType.TOPIC, topic, log_if_denied=False)
 
 
 def operations_for(context: RequestContext, resource_type: ResourceType, name: str) -> int:
-    """What the asking client may do to a resource, as bits by the operations' numbers (KIP-430)."""
-    decides = authorizer_of(context)
-    if decides is None:
+    """The client's authorized operations on a resource, as a bit field (KIP-430)."""
+    authorizer = authorizer_of(context)
+    if authorizer is None:
         return operations_bits(OPERATIONS[resource_type])
     return operations_bits(
-        decides.operations(context.principal, context.client_host, resource_type, name)
+        authorizer.operations(context.principal, context.client_host, resource_type, name)
     )

@@ -1,10 +1,9 @@
-"""Pure: how fast connections may come from an address: the quota `connection_creation_rate` (KIP-612).
+"""Pure: limits the connection creation rate per IP address (`connection_creation_rate`, KIP-612).
 
-- An address has the quota of its own, else that of all others (the default `ip`), else none.
-- The rate is taken as those of clients are (`broker.security.quotas.quotas`). A client that connects too fast is
-  rejected: it is kept waiting, for no longer than a sample, and then disconnected. This does not count as a
-  connection, so that a client that keeps trying gets in.
-- Of more than ADDRESSES_MAX addresses, those unused for longest are forgotten.
+- An address has its own quota, else the default `ip` quota, else none. `WindowedRate` measures the rate.
+- A connection above the quota is delayed by at most one sample and then closed. It does not count, so a client that
+  keeps trying connects in the end.
+- At most ADDRESSES_MAX addresses are kept, least recently used first to go.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ ADDRESSES_MAX = 10_000
 
 
 class AddressRates:
-    """One broker's, over all its listeners."""
+    """The connection rates of one broker, over all its listeners."""
 
     def __init__(self, *, samples: int, window_ms: int) -> None:
         self._samples = samples
         self._window_ms = window_ms
-        # By address; that of all others as None.
+        # By address; None is the default quota.
         self._quotas: dict[str | None, float] = {}
         self._rates: OrderedDict[str, WindowedRate] = OrderedDict()
 
     def replace(self, quotas: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
-        """From now on these are the quotas."""
+        """Replace all quotas."""
         self._quotas = {
             each.entity_name and one_text(each.entity_name): values[CONNECTION_CREATION_RATE]
             for entity, values in quotas.items()
@@ -43,7 +42,7 @@ class AddressRates:
         }
 
     def wait_ms(self, address: str, now_ms: int) -> int:
-        """One more comes from an address: for how long it is kept waiting; 0: it is accepted, and counts."""
+        """Count a new connection; returns its delay in ms before it is closed, 0 if it is accepted."""
         if not self._quotas:
             return 0
         limit = self._quotas.get(address, self._quotas.get(None))

@@ -1,6 +1,6 @@
-"""Pure: which quotas a DescribeClientQuotas means (KIP-546).
+"""Pure: the entity filter of DescribeClientQuotas (KIP-546).
 
-Each component asks for entities that have its type; `strict` for those that have no other type.
+Each component selects entities that have its type; `strict` excludes entities with further types.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class MatchType(IntEnum):
-    """How a component asks for names."""
+    """How a component matches names."""
 
     EXACT = 0
     DEFAULT = 1
@@ -27,19 +27,19 @@ class MatchType(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaComponentFilter:
-    """One type of entity, and which names of it."""
+    """One component of the filter: an entity type and its names."""
 
     entity_type: str
     match_type: int
     match: str | None
 
     def matches(self, name: str | None) -> bool:
-        """Whether an entity of this name, None the default, is meant."""
+        """Whether an entity of this name matches; None is the default entity."""
         return self.match_type == MatchType.SPECIFIED or name == self.match
 
 
 def check_filter(components: Sequence[QuotaComponentFilter]) -> None:
-    """Raises INVALID_REQUEST, and UNSUPPORTED_VERSION for types of entities that are not Kafka's own."""
+    """Raises INVALID_REQUEST, or UNSUPPORTED_VERSION for an entity type that Kafka does not define."""
     types = [each.entity_type for each in components]
     for each in components:
         if not each.entity_type:
@@ -67,7 +67,7 @@ def check_filter(components: Sequence[QuotaComponentFilter]) -> None:
 def is_meant(
     entity: QuotaEntity, components: Sequence[QuotaComponentFilter], *, strict: bool
 ) -> bool:
-    """Whether the filter means this entity."""
+    """Whether the filter selects this entity."""
     if strict and len(entity) != len(components):
         return False
     names = {each.entity_type: each.entity_name for each in entity}

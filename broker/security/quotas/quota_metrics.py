@@ -1,6 +1,6 @@
-"""Pure: what is to be seen of quotas, under Kafka's names.
+"""Pure: the metrics of client quotas, under Kafka's names.
 
-It reads state and changes none. A label is there where the quota is of a user, of a client id.
+The labels are those of the quota's entity: user, client id.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _WAITS = {
 
 
 def quota_samples(quotas: ClientQuotas, now_ms: int) -> Iterator[Sample]:
-    """Everything about quotas; `now_ms` is a monotonic clock's."""
+    """The samples of all quotas in use; `now_ms` is a monotonic clock's."""
     for name, shared, sensor in quotas.sensors():
         labels = (shared.user or "", shared.client_id or "")
         yield _RATES[name], labels, sensor.rate.rate(now_ms)

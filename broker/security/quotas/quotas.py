@@ -1,10 +1,10 @@
-"""Pure: how much of a broker clients may have, and how long one that had more has to wait (KIP-13, KIP-124, KIP-219).
+"""Pure: client quotas, and how long a client that exceeds one has to wait (KIP-13, KIP-124, KIP-219).
 
-A client has the first of Kafka's eight kinds of quota that is set; all who have the same one share it. A rate is taken
-over quota.window.num samples; who is above it waits until it is the quota, a share of the broker's time no longer than
-one sample. Changes of topics are taken from a bucket that fills at the quota's rate (KIP-599), at once when they are
-asked for; in the end what was granted counts. Names are distinguished by NAME_LENGTH_MAX characters, and at most
-SENSORS_MAX clients are remembered: both are the clients' own words.
+The most specific of Kafka's eight entity kinds applies; all clients that share it share the quota. A rate is measured
+over quota.window.num samples. A client above it waits until the rate has fallen to the quota; for request time at most
+one sample. Topic changes take tokens from a bucket that fills at the quota's rate (KIP-599): they are reserved when
+requested, and only granted changes count in the end. Clients choose their names, so NAME_LENGTH_MAX characters of them
+count, and at most SENSORS_MAX sensors are kept.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 SENSORS_MAX = 10_000
 NAME_LENGTH_MAX = 249
 THROTTLE_MS_MAX = BYTES_MAX = 2**31 - 1
-# What stands for all users, or all client ids, that have no quota of their own; no name is empty.
+# Kafka's `<default>`: users, or client ids, without a quota of their own; no real name is empty.
 _DEFAULT = ""
 _MS = 1_000
 
@@ -43,39 +43,39 @@ class Shared(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The quota that holds for a client, and with whom it is shared."""
+    """The quota that applies to a client, and the clients that share it."""
 
     value: float
     shared: Shared
 
 
 class WindowedRate:
-    """A rate per second over the last samples."""
+    """A rate per second over the latest samples (Kafka's `Rate`)."""
 
     __slots__ = ("_samples", "_samples_max", "_window_ms")
 
     def __init__(self, samples: int, window_ms: int) -> None:
         self._samples_max = samples
         self._window_ms = window_ms
-        # When each began, and what was counted since.
+        # Start time and count of each sample.
         self._samples: deque[list[float]] = deque()
 
     def record(self, value: float, now_ms: int) -> None:
-        """This much more."""
+        """Add `value` to the current sample."""
         self._forget(now_ms)
         if not self._samples or now_ms - self._samples[-1][0] >= self._window_ms:
             self._samples.append([now_ms, 0.0])
         self._samples[-1][1] += value
 
     def span_ms(self, now_ms: int) -> float:
-        """Over how long the rate is taken now."""
+        """The time that the rate is measured over, in ms."""
         elapsed = now_ms - self._samples[0][0] if self._samples else 0.0
         full = int(elapsed // self._window_ms)
         missing = max(self._samples_max - 1 - full, 0)
         return max(elapsed + missing * self._window_ms, self._window_ms)
 
     def rate(self, now_ms: int) -> float:
-        """How much a second."""
+        """The rate per second."""
         self._forget(now_ms)
         return sum(value for _, value in self._samples) * _MS / self.span_ms(now_ms)
 
@@ -85,7 +85,7 @@ class WindowedRate:
 
 
 class TokenBucket:
-    """How much may be taken before the quota is spent (KIP-599)."""
+    """The token bucket of a mutation quota (KIP-599)."""
 
     __slots__ = ("_filled_ms", "_tokens")
 
@@ -94,26 +94,26 @@ class TokenBucket:
         self._filled_ms = now_ms
 
     def fill(self, rate: float, burst: float, now_ms: int) -> float:
-        """What is in it now."""
+        """Add the tokens of the time passed; returns the tokens in the bucket."""
         passed_s = max(now_ms - self._filled_ms, 0) / _MS
         self._tokens = min(self._tokens + passed_s * rate, burst)
         self._filled_ms = max(now_ms, self._filled_ms)
         return self._tokens
 
     def consume(self, count: float) -> None:
-        """Take this much, also more than there is."""
+        """Take tokens; the bucket may go below zero."""
         self._tokens -= count
 
 
 class Quotas:
-    """What quotas there are, by the nearest rule."""
+    """All quotas; the most specific one applies."""
 
     def __init__(self) -> None:
         self._values: dict[str, dict[tuple[str | None, str | None], float]] = {}
         self._found: dict[tuple[str, str, str], Limit | None] = {}
 
     def replace(self, quotas: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
-        """From now on these are the quotas."""
+        """Replace all quotas."""
         self._values = {}
         self._found = {}
         for entity, values in quotas.items():
@@ -132,7 +132,7 @@ class Quotas:
         return bool(self._values)
 
     def of(self, name: str, user: str, client_id: str) -> Limit | None:
-        """The quota of this kind that holds for a client; None: there is none."""
+        """The quota of this kind that applies to a client, or None."""
         if name not in self._values:
             return None
         key = (name, user[:NAME_LENGTH_MAX], client_id[:NAME_LENGTH_MAX])
@@ -170,7 +170,7 @@ class Sensor:
 
 
 class ClientQuotas:
-    """The quotas at work: what was used, and which clients have to wait."""
+    """Measures the usage of clients and computes their throttle times."""
 
     def __init__(
         self,
@@ -193,33 +193,33 @@ class ClientQuotas:
         return self.quotas.is_limiting
 
     def sensors(self) -> Iterator[tuple[str, Shared, Sensor]]:
-        """All quotas in use, for the metrics: name, sharing clients, measured rates."""
+        """All quotas in use, for the metrics: name, clients that share it, sensor."""
         for (name, shared), sensor in tuple(self._sensors.items()):
             yield name, shared, sensor
 
     def produced(self, user: str, client_id: str, size_bytes: int, now_ms: int) -> int:
-        """How long a producer of these bytes has to wait, in ms."""
+        """Count produced bytes; returns the throttle time in ms."""
         return self._record(PRODUCER_BYTE_RATE, user, client_id, size_bytes, now_ms)
 
     def fetched(self, user: str, client_id: str, size_bytes: int, now_ms: int) -> int:
-        """How long a consumer has to wait before it may have these bytes; they count only if it need not."""
+        """Count fetched bytes; returns the throttle time in ms. A throttled fetch sends nothing and does not count."""
         throttle_ms = self._record(CONSUMER_BYTE_RATE, user, client_id, size_bytes, now_ms)
         if throttle_ms:
             self.unfetched(user, client_id, size_bytes, now_ms)
         return throttle_ms
 
     def unfetched(self, user: str, client_id: str, size_bytes: int, now_ms: int) -> None:
-        """These bytes do not go out after all."""
+        """Uncount bytes that are not sent after all."""
         self._count(CONSUMER_BYTE_RATE, user, client_id, -size_bytes, now_ms)
 
     def worked(self, user: str, client_id: str, seconds: float, now_ms: int) -> int:
-        """How long a client has to wait for whom the broker worked that long."""
+        """Count the broker's time spent on a client's request; returns the throttle time in ms."""
         percent = seconds * 100
         throttle_ms = self._record(REQUEST_PERCENTAGE, user, client_id, percent, now_ms)
         return min(throttle_ms, self._window_ms)
 
     def fetch_bytes_max(self, user: str, client_id: str) -> int:
-        """What one fetch may have at most: no more than there is ever room for in a window (KAFKA-9677)."""
+        """The largest fetch that fits into a quota window (KAFKA-9677)."""
         limit = self.quotas.of(CONSUMER_BYTE_RATE, user, client_id)
         if limit is None:
             return BYTES_MAX
@@ -227,7 +227,7 @@ class ClientQuotas:
         return int(min(limit.value * seconds, BYTES_MAX))
 
     def mutation_wait_ms(self, user: str, client_id: str, now_ms: int) -> int:
-        """How long a client has to wait before it may change more partitions."""
+        """The time in ms until a client may change more partitions."""
         found = self._filled(user, client_id, now_ms)
         if found is None:
             return 0
@@ -235,9 +235,9 @@ class ClientQuotas:
         return max(_wait_ms(-tokens / limit.value), 1) if tokens < 0 else 0
 
     def reserve_mutations(self, user: str, client_id: str, count: int, now_ms: int) -> float:
-        """A client wants to change this many partitions: what is taken for it until that is decided.
+        """Reserve tokens for partitions that a client asks to change; returns how many were taken.
 
-        These are not granted yet, so it is no more than it takes to spend all.
+        The change is not granted yet, so at most the whole bucket is reserved.
         """
         found = self._filled(user, client_id, now_ms)
         if found is None:
@@ -248,13 +248,13 @@ class ClientQuotas:
         return consumed
 
     def give_back_mutations(self, user: str, client_id: str, consumed: float, now_ms: int) -> None:
-        """It is decided; what was changed indeed counts by `mutated`."""
+        """Return reserved tokens; `mutated` counts what was really changed."""
         found = self._filled(user, client_id, now_ms)
         if found is not None:
             self._bucket(found[0]).consume(-consumed)
 
     def mutated(self, user: str, client_id: str, count: int, now_ms: int) -> int:
-        """A client has changed this many partitions; how long it has to wait before it may change more."""
+        """Count changed partitions; returns the throttle time in ms."""
         found = self._filled(user, client_id, now_ms)
         if found is None:
             return 0
@@ -264,7 +264,7 @@ class ClientQuotas:
         return _wait_ms((count - tokens) / limit.value)
 
     def _filled(self, user: str, client_id: str, now_ms: int) -> tuple[Limit, float, float] | None:
-        """The quota, what is in its bucket now, and what fits in; None without a quota."""
+        """The quota, the tokens in its bucket and the bucket's size; None without a quota."""
         limit = self.quotas.of(CONTROLLER_MUTATION_RATE, user, client_id)
         if limit is None:
             return None
@@ -276,11 +276,11 @@ class ClientQuotas:
 
     def _bucket(self, limit: Limit) -> TokenBucket:
         bucket = self._sensor(CONTROLLER_MUTATION_RATE, limit.shared).bucket
-        assert bucket is not None, "it has just been filled"
+        assert bucket is not None, "the caller has filled the bucket"
         return bucket
 
     def throttled(self, name: str, user: str, client_id: str, throttle_ms: int) -> None:
-        """A client got this throttle time, for this quota."""
+        """Record a client's throttle time for the metric."""
         limit = self.quotas.of(name, user, client_id)
         if limit is not None:
             self._sensor(name, limit.shared).throttled_ms = throttle_ms

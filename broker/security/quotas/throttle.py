@@ -1,10 +1,10 @@
-"""Shell: a request and its answer held against the client's quotas.
+"""Shell: applies client quotas to a request and its response.
 
-The answer says how long the client has to wait and goes out at once; the connection is not read for that long
-(KIP-219). Of several quotas the longest wait counts. A Produce request counts whole, and so does a Fetch answer; a
-throttled consumer gets nothing, and nothing of its session is taken as sent. Time is what the event loop worked for the
-request. Brokers among themselves are exempt (`is_exempt`), and so is authentication. Changes of topics are counted at
-the controller: newer clients are refused (THROTTLING_QUOTA_EXCEEDED), older ones wait (KIP-599).
+The response carries the throttle time and is sent at once; the connection is muted for that long (KIP-219). Of several
+quotas the longest throttle time counts. The whole Produce request counts, and the whole Fetch response; a throttled
+consumer gets no records, and its fetch session stays as it was. Request time is the event loop's time for the request.
+Inter-broker requests (`is_exempt`) and authentication are exempt. The controller counts topic changes: it rejects newer
+clients (THROTTLING_QUOTA_EXCEEDED) and throttles older ones (KIP-599).
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _LENGTH_BYTES = 4
 
 
 class Unanswered(NamedTuple):
-    """In place of an answer that the client does not await: how long its connection is muted."""
+    """Stands for the response of a request without one (acks=0): how long to mute the connection."""
 
     throttle_ms: int
 
 
 class ThrottledRefusal(KafkaError):
-    """A refusal of the whole request, after which its connection is muted for a while."""
+    """An error for the whole request, with the throttle time of its connection."""
 
     def __init__(self, error: KafkaError, throttle_ms: int) -> None:
         super().__init__(error.code, error.message)
@@ -51,7 +51,7 @@ class ThrottledRefusal(KafkaError):
 
 
 class Mutation(NamedTuple):
-    """How an API changes topics: the elements of its request and answer, and how many partitions one is."""
+    """How an API changes topics: its request and response fields, and the partitions that an element changes."""
 
     fields: tuple[str, ...]
     answers: str
@@ -72,7 +72,7 @@ def _added(topic: Any, image: MetadataImage, _: BrokerConfig) -> int:
 
 def _deleted(topic: Any, image: MetadataImage, _: BrokerConfig) -> int:
     name = topic if isinstance(topic, str) else topic.name
-    # A topic by id has null for its name; an empty name belongs to no topic.
+    # A topic that is given by id has no name.
     known = image.topics.get(name) if name is not None else image.topics_by_id.get(topic.topic_id)
     return len(known.partitions) if known is not None else 0
 
@@ -102,7 +102,7 @@ class Throttling:
     def __init__(
         self, quotas: ClientQuotas, served: Served, context: RequestContext, size_bytes: int
     ) -> None:
-        """`size_bytes` is the request's."""
+        """`size_bytes` is the size of the request."""
         self._quotas = quotas
         self._served = served
         self._context = context
@@ -110,12 +110,12 @@ class Throttling:
         self._user = context.principal.name
         self._client_id = context.header.client_id or ""
         self._throttle_ms = 0
-        # What may be changed by this request, if it can be: how many partitions, by topic.
+        # Partitions that this request asks to change, by topic.
         self._mutations: Counter[str] = Counter()
         self._reserved = 0.0
 
     def mutations(self, request: Any) -> tuple[str, list[Any], list[Any]] | None:
-        """Of a request that changes topics here: field, what may be done, what may not."""
+        """For a request that changes topics at the active controller: its field, allowed and rejected elements."""
         mutation = MUTATIONS.get(self._served.name)
         node, header = self._context.node, self._context.header
         if mutation is None or not node.metadata_driver.is_active:
@@ -143,7 +143,7 @@ class Throttling:
         return field, allowed, refused
 
     def answered(self, request: Any, response: Any, worked_s: float) -> Any:
-        """The answer with what its client has to wait, or another in its place."""
+        """The response with its throttle time, or the response that replaces it."""
         name = self._served.name
         now_ms, user, client_id = self._now_ms(), self._user, self._client_id
         is_fetch = name == "Fetch"
@@ -165,7 +165,7 @@ class Throttling:
         return response
 
     def refused(self, error: KafkaError, worked_s: float) -> KafkaError:
-        """The refusal with what its client has to wait: to find out what is wrong takes time, too."""
+        """The error with its throttle time: a failed request uses request time, too."""
         self.give_back()
         if self._served.name not in _EXEMPT:
             self._wait(
@@ -175,7 +175,7 @@ class Throttling:
         return ThrottledRefusal(error, self._throttle_ms) if self._throttle_ms else error
 
     def give_back(self) -> None:
-        """What was taken for what it wants is free again: it is decided, or there is no answer."""
+        """Return the reserved mutation tokens."""
         if self._reserved:
             self._quotas.give_back_mutations(
                 self._user, self._client_id, self._reserved, self._now_ms()
@@ -183,10 +183,10 @@ class Throttling:
             self._reserved = 0.0
 
     def _mutated(self, response: Any, now_ms: int) -> None:
-        """Count what was changed indeed: what was refused for another reason is not the client's use."""
+        """Count only the changes that succeeded."""
         self.give_back()
         mutation = MUTATIONS[self._served.name]
-        # One that was named by its id is answered with its name.
+        # A topic that was given by id has its name in the response.
         changed = {
             key
             for each in getattr(response, mutation.answers)
@@ -230,15 +230,14 @@ class Throttling:
 
 
 def is_exempt(served: Served, request: Any) -> bool:
-    """Whether quotas do not concern it: followers, and what only brokers ask."""
-    is_between_brokers = (
-        served.internal and served.name != "MaintainTable"
-    )  # an operator asks for that
-    return is_between_brokers or (served.name == "Fetch" and _is_follower(request))
+    """Whether a request is exempt from quotas: fetches of followers and inter-broker requests."""
+    # MaintainTable is kafka-ds only, but clients send it.
+    is_inter_broker = served.internal and served.name != "MaintainTable"
+    return is_inter_broker or (served.name == "Fetch" and _is_follower(request))
 
 
 def fetch_bytes_max(context: RequestContext) -> int:
-    """What a consumer's quota lets one fetch have at most."""
+    """The largest fetch that the consumer's quota allows."""
     security = getattr(context.node, "security", None)
     if security is None or not security.quotas.is_limiting:
         return BYTES_MAX
@@ -255,7 +254,7 @@ def _key_of(item: Any) -> str:
 
 
 def _answer_bytes(response: FetchResponse, version: int) -> int:
-    """How large an answer is by Kafka's count (FetchResponse.sizeOf): its length's bytes and the message."""
+    """The size of a response as in Kafka's FetchResponse.sizeOf: the length prefix and the message."""
     return _LENGTH_BYTES + sum(map(len, encode_parts(response, version)))
 
 

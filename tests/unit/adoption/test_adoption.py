@@ -142,15 +142,14 @@ def test_a_metadata_log_says_which_topics_there_are(tmp_path: Path) -> None:
     assert (acl.principal, acl.resource_name) == ("User:ann", "orders")
     assert list(image.security.quotas.values()) == [{"producer_byte_rate": 1e6}]
     said = "\n".join(lines)
-    assert "gone-0: left alone" in said
+    assert "gone-0 is ignored" in said
     assert (
-        "orders: no.such.thing=x is not taken over: no.such.thing is not a setting of a topic"
-        in said
+        "orders: no.such.thing=x is not adopted: no.such.thing is not a setting of a topic" in said
     )
-    assert "log.retention.ms of all brokers is taken over" in said
+    assert "log.retention.ms of all brokers is adopted" in said
     assert image.broker_configs == {"": {"log.retention.ms": "9"}}
-    assert "SCRAM credentials: not taken over (1 record)" in said
-    assert "replicas are on brokers 2, 3, too" in said
+    assert "SCRAM credentials: not adopted (1 record)" in said
+    assert "brokers 2, 3 have replicas, too" in said
     assert "3 topics, 3 logs of this broker" in said
     # All that was there is as it was; and where logs begin is noted, and that this was taken over.
     after = kafka.contents()
@@ -164,7 +163,7 @@ def test_a_dry_run_does_nothing(tmp_path: Path) -> None:
     kafka = kraft_folder(tmp_path)
     before = kafka.contents()
     lines = take_over(tmp_path, dry_run=True)
-    assert lines[-1] == "nothing was done: --dry-run"
+    assert lines[-1] == "nothing was changed: --dry-run"
     assert kafka.contents() == before
     assert not (tmp_path / "lake").exists()
 
@@ -182,7 +181,7 @@ def test_zookeepers_folders_are_all_that_is_known(tmp_path: Path) -> None:
     (kafka.folder / "strange-0.aaaa-stray").mkdir()
     kafka.checkpoint(names.CLEANER_CHECKPOINT, {("state", 0): 1, ("__consumer_offsets", 0): 0})
     with pytest.raises(
-        ConfigError, match=r"topic orders is set in ZooKeeper: .*\*:cleanup.policy=delete"
+        ConfigError, match=r"topic orders has its settings in ZooKeeper: .*\*:cleanup.policy=delete"
     ):
         take_over(tmp_path)
     given = ["*:cleanup.policy=delete", "orders:retention.ms=1000"]
@@ -220,18 +219,18 @@ def test_a_further_broker_of_the_same_cluster_joins(tmp_path: Path) -> None:
     second = KafkaFolder(tmp_path / "log-2", node_id=2)
     for topic, partition, number in (("orders", 0, 1), ("orders", 1, 1)):
         second.log(topic, partition, {0: batch(0), 300: batch(300)}, number=number)
-    with pytest.raises(ConfigError, match="no folder of state-0, which this broker holds"):
+    with pytest.raises(ConfigError, match="no folder of state-0, of which this broker has"):
         take_over(tmp_path, second.folder, node_id=2)
     second.log("state", 0, {40: batch(40)}, number=2)
     version = image_of(tmp_path).version
     lines = take_over(tmp_path, second.folder, node_id=2)
-    assert f"cluster {CLUSTER_ID} was taken over already: 3 logs of this broker" in lines
+    assert f"cluster {CLUSTER_ID} was adopted already: 3 logs of this broker" in lines
     assert image_of(tmp_path).version == version
     starts = decode_offsets((second.folder / names.LOG_START_OFFSET_CHECKPOINT).read_bytes())
     assert starts == {("orders", 0): 0, ("orders", 1): 0, ("state", 0): 40}
     assert (second.folder / names.ADOPTED).read_text() == str(tmp_path / "lake")
     third = KafkaFolder(tmp_path / "log-3", node_id=3)
-    with pytest.raises(ConfigError, match="node.id=3 is none of its brokers"):
+    with pytest.raises(ConfigError, match="node.id=3 is not one of its brokers"):
         take_over(tmp_path, third.folder, node_id=3)
 
 
@@ -242,7 +241,7 @@ async def test_a_further_broker_that_was_not_taken_over_does_not_start(tmp_path:
     second = KafkaFolder(tmp_path / "log-2", node_id=2)
     second.log("orders", 0, {40: batch(40)}, number=1)
     before = second.contents()
-    with pytest.raises(ConfigError, match="log-2 has logs .* not been taken over .* adopt"):
+    with pytest.raises(ConfigError, match="log-2 has logs .* not adopted .* adopt"):
         async with in_process(tmp_path, node_id=2, log_dirs=second.folder):
             pass
     assert second.contents() == before
@@ -281,9 +280,9 @@ def test_what_cannot_be_taken_over_is_named_and_left_alone(tmp_path: Path) -> No
     refused("--metadata-log-dir: .* does not exist", metadata_log_dir=str(tmp_path / "empty"))
     other = KafkaFolder(tmp_path / "other")
     other.log("orders", 0, {0: b""}, number=1)
-    refused("are of the same partition", kafka.folder, other.folder)
+    refused("are the same partition", kafka.folder, other.folder)
     shutil.rmtree(kafka.folder / "orders-1")
-    refused("no folder of orders-1, which this broker holds")
+    refused("no folder of orders-1, of which this broker has")
     with pytest.raises(ConfigError, match="is in use by another broker"):
         release = AnotherProcess(kafka.folder).release
         try:
@@ -329,7 +328,7 @@ def test_metadata_that_are_not_whole_are_refused(tmp_path: Path) -> None:
         take_over(tmp_path)
     log = folder / names.file_name(0, names.LOG)
     log.rename(folder / names.file_name(8, names.LOG))
-    with pytest.raises(ConfigError, match="begins at offset 8, and has no snapshot"):
+    with pytest.raises(ConfigError, match="starts at offset 8 and has no snapshot"):
         take_over(tmp_path)
     shutil.rmtree(folder)
     kafka.metadata([b"\x01\x02\x09rest"])
@@ -341,7 +340,7 @@ def test_names_that_a_lake_cannot_tell_apart_are_refused(tmp_path: Path) -> None
     kafka = KafkaFolder(tmp_path / "log")
     kafka.metadata([*topic_records("a.b", 1), *topic_records("A_b", 2)])
     with pytest.raises(
-        ConfigError, match=r"topic a\.b cannot be taken over: a lake cannot tell it from A_b"
+        ConfigError, match=r"topic a\.b cannot be adopted: it collides with A_b in the lake"
     ):
         take_over(tmp_path)
 
@@ -363,7 +362,7 @@ def test_the_command_says_what_is_wrong(
     assert main(["adopt", *words, "--override", "node.id=4"]) == 1
     assert "node.id=1, not 4" in capsys.readouterr().err
     assert main(["adopt", *words, "--override", "node.id=1", "--dry-run"]) == 0
-    assert "nothing was done" in capsys.readouterr().out
+    assert "nothing was changed" in capsys.readouterr().out
 
 
 # -- what a start makes of it ----------------------------------------------------------------------
@@ -442,5 +441,5 @@ async def test_a_broker_goes_on_with_it(tmp_path: Path) -> None:
             assert answer.base_offset == 506 + produced
         assert image_of(tmp_path).topics["orders"].topic_id == topic_id(1)
     assert not [path for path in kafka.folder.iterdir() if "stray" in path.name]
-    with pytest.raises(ConfigError, match="node.id=1 has been started in it"):
+    with pytest.raises(ConfigError, match="node.id=1 was started in it"):
         take_over(tmp_path)

@@ -130,7 +130,7 @@ def test_what_brokers_were_given_while_they_ran_is_taken_over(tmp_path: Path) ->
     }
     # With the default that was taken over it is compacted, and a table, since it says so.
     assert image_of(tmp_path).topics["orders"].configs == {"remote.storage.enable": "true"}
-    again = {line.split(" was set")[0] for line in lines if "set it again" in line}
+    again = {line.split(" in Kafka")[0] for line in lines if "set it again" in line}
     assert again == {
         "num.io.threads of all brokers",
         "ssl.keystore.password of all brokers",
@@ -138,9 +138,7 @@ def test_what_brokers_were_given_while_they_ran_is_taken_over(tmp_path: Path) ->
         # With eligible leader replicas it holds for all brokers, or for none.
         "min.insync.replicas of broker 1",
     }
-    assert (
-        "leader.replication.throttled.rate of broker 77 is not taken over: there is none" in lines
-    )
+    assert "leader.replication.throttled.rate of broker 77 is not adopted: no such broker" in lines
     assert not [line for line in lines if "hush" in line]
 
 
@@ -161,8 +159,8 @@ def test_settings_that_are_right_together_are_taken_over_in_any_order(tmp_path: 
     topics = image_of(tmp_path).topics
     kept = {name.replace("_", "."): value for name, value in together.items()}
     assert topics["good"].configs == topics["mixed"].configs == kept
-    (said,) = [line for line in lines if "not taken over: " in line]
-    assert said.startswith("mixed: no.such.thing=x is not taken over")
+    (said,) = [line for line in lines if "not adopted: " in line]
+    assert said.startswith("mixed: no.such.thing=x is not adopted")
 
 
 def test_what_decides_on_deletion_is_not_lost(tmp_path: Path) -> None:
@@ -172,11 +170,13 @@ def test_what_decides_on_deletion_is_not_lost(tmp_path: Path) -> None:
     )
     kafka.log("t", 0, {0: batch(0)}, number=1)
     with pytest.raises(
-        ConfigError, match=r"log\.retention\.hours=900 of all brokers .* in the file"
+        ConfigError, match=r"log\.retention\.hours=900 of all brokers .* in the broker.s file"
     ):
         take_over(tmp_path)
     lines = take_over(tmp_path, settings={"log.retention.ms": str(900 * 3_600_000)})
-    assert [line for line in lines if line.startswith("log.retention.hours of all brokers was set")]
+    assert [
+        line for line in lines if line.startswith("log.retention.hours of all brokers in Kafka")
+    ]
 
 
 # -- ids, and metadata logs that are not whole -----------------------------------------------------
@@ -259,7 +259,9 @@ def test_a_metadata_log_of_another_cluster_is_refused(tmp_path: Path) -> None:
     properties = other.folder / names.META_PROPERTIES
     text = properties.read_text()
     properties.write_text(text.replace(CLUSTER_ID, "x" * len(CLUSTER_ID)))
-    with pytest.raises(ConfigError, match="--metadata-log-dir: .* is of cluster x+, and log.dirs"):
+    with pytest.raises(
+        ConfigError, match="--metadata-log-dir: .* belongs to cluster x+, but log.dirs"
+    ):
         take_over(tmp_path, metadata_log_dir=str(other.folder))
     properties.write_text(text)
     take_over(tmp_path, metadata_log_dir=str(other.folder))
@@ -269,7 +271,7 @@ def test_two_metadata_logs_must_be_one(tmp_path: Path) -> None:
     kafka = orders_folder(tmp_path)
     other = KafkaFolder(tmp_path / "other")
     folder = other.metadata([broker_record(1, 11)])
-    with pytest.raises(ConfigError, match="differ: say which .*--metadata-log-dir"):
+    with pytest.raises(ConfigError, match="differ: name the .*--metadata-log-dir"):
         take_over(tmp_path, kafka.folder, other.folder)
     take_over(
         tmp_path, kafka.folder, other.folder, metadata_log_dir=str(kafka.folder), dry_run=True
@@ -287,7 +289,7 @@ def test_a_lake_with_tables_and_no_cluster_is_not_empty(tmp_path: Path) -> None:
     orders_folder(tmp_path)
     (tmp_path / "lake" / "topics" / "orders").mkdir(parents=True)
     for dry_run in (True, False):
-        with pytest.raises(ConfigError, match="holds tables .*orders.* and no cluster"):
+        with pytest.raises(ConfigError, match="contains tables .*orders.* but no cluster"):
             take_over(tmp_path, dry_run=dry_run)
     assert image_of(tmp_path).cluster_id is None
     (tmp_path / "lake" / "topics" / "orders").rmdir()
@@ -298,4 +300,4 @@ def test_a_dry_run_of_a_further_broker_is_one(tmp_path: Path) -> None:
     orders_folder(tmp_path)
     take_over(tmp_path)
     lines = take_over(tmp_path, dry_run=True)
-    assert lines[0] == f"cluster {CLUSTER_ID} was taken over already: 1 log of this broker"
+    assert lines[0] == f"cluster {CLUSTER_ID} was adopted already: 1 log of this broker"

@@ -35,8 +35,8 @@ async def test_directories_of_before_2_4_do_not_name_their_cluster(tmp_path: Pat
     assert len(uuid_from_text(cluster_id)) == 16
     # The id that a dry run has thought of is nobody's: both say the same but at the end.
     assert tried[:-1] == lines[:-1]
-    assert "Kafka before 2.4 names no cluster: it gets a new id" in lines
-    assert lines[-1] == f"cluster {cluster_id}: broker 1 is taken over; start it"
+    assert "Kafka before 2.4 has no cluster id: the cluster gets a new one" in lines
+    assert lines[-1] == f"cluster {cluster_id}: broker 1 is adopted; start it"
     log_dirs = ",".join(map(str, both))
     async with in_process(tmp_path, node_id=1, log_dirs=log_dirs) as broker:
         assert values_of((await broker.fetch("orders", 0)).records) == [b"v"]
@@ -63,12 +63,12 @@ async def test_zookeepers_folders_are_taken_over_again_as_long_as_nobody_was_sta
     image, before = image_of(tmp_path), kafka.contents()
     for dry_run in (True, False):
         lines = take_over(tmp_path, dry_run=dry_run)
-        said = f"cluster {image.cluster_id} was taken over already: 1 log of this broker"
+        said = f"cluster {image.cluster_id} was adopted already: 1 log of this broker"
         assert lines[0] == said
     assert (image_of(tmp_path).version, kafka.contents()) == (image.version, before)
     async with in_process(tmp_path, node_id=1) as broker:
         assert values_of((await broker.fetch("orders", 20)).records) == [b"v"]
-    with pytest.raises(ConfigError, match="node.id=1 has been started in it"):
+    with pytest.raises(ConfigError, match="node.id=1 was started in it"):
         take_over(tmp_path)
 
 
@@ -84,7 +84,8 @@ def test_zookeepers_folders_do_not_join_a_lake_of_others(
         (second.folder / names.ADOPTED).write_text(str(tmp_path / lake))
         before = second.contents()
         with pytest.raises(
-            ConfigError, match=r"log\.dirs belong to a cluster without an id|is none of its brokers"
+            ConfigError,
+            match=r"log\.dirs belong to a cluster without an id|is not one of its brokers",
         ):
             take_over(tmp_path, second.folder)
         assert second.contents() == before
@@ -99,7 +100,7 @@ async def test_folders_whose_lake_is_lost_are_told_so(tmp_path: Path) -> None:
     async with in_process(tmp_path, node_id=1):
         pass
     lake.rename(tmp_path / "lost")
-    with pytest.raises(ConfigError, match=f"started on lake.uri={lake} since, bring that lake"):
+    with pytest.raises(ConfigError, match=f"started on lake.uri={lake} since, restore that lake"):
         take_over(tmp_path)
 
 

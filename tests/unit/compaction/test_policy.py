@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from broker.cleaner.throttle import Throttle
-from broker.compaction.policy import LogState, LogToClean, Measured, cleanable, group
+from broker.compaction.policy import LogState, SegmentSizes, SegmentState, cleanable, group
 from broker.log.config import LogConfig
 from kafka_ds.records import hashes
 from kafka_ds.records.crc import crc32c
@@ -18,8 +18,8 @@ from tests.fakes.settings import cleaner_settings, log_settings
 NOW_MS = 1_000_000
 
 
-def segment(base: int, size: int, first_ms: int = -1, newest_ms: int = -1) -> LogToClean:
-    return LogToClean(base, size, lambda: first_ms, lambda: newest_ms)
+def segment(base: int, size: int, first_ms: int = -1, newest_ms: int = -1) -> SegmentState:
+    return SegmentState(base, size, lambda: first_ms, lambda: newest_ms)
 
 
 # Three closed segments and an active one; each record is a second younger than the one before.
@@ -72,7 +72,7 @@ def test_the_part_that_is_cleaned(
 ) -> None:
     found = cleanable(state(cleaned_offset=cleaned, last_stable_offset=stable), config(), NOW_MS)
     assert found[:4] == expected
-    assert found.not_believed is None
+    assert found.invalid_checkpoint is None
 
 
 @pytest.mark.parametrize("remembered", [4, 41])
@@ -82,7 +82,7 @@ def test_an_offset_outside_the_log_is_not_believed(remembered: int) -> None:
         config(),
         NOW_MS,
     )
-    assert found.not_believed == remembered
+    assert found.invalid_checkpoint == remembered
     assert (found.first_dirty_offset, found.cleanable_bytes) == (5, 600)
 
 
@@ -116,7 +116,7 @@ def test_neighbours_that_fit_become_one() -> None:
     def bases(sizes: list[int], index: int = 1, ends: list[int] | None = None) -> list[list[int]]:
         starts = ends or [10 * (i + 1) for i in range(len(sizes))]
         measured = [
-            Measured(start - 10, start, size, index, index)
+            SegmentSizes(start - 10, start, size, index, index)
             for start, size in zip(starts, sizes, strict=True)
         ]
         limits = config(segment_bytes=100, segment_index_bytes=10)

@@ -217,7 +217,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is a directory"):
         load(tmp_path)
     (tmp_path / "latin").write_bytes(b"node.id=\xe9\n")
-    with pytest.raises(ConfigError, match="is not UTF-8"):
+    with pytest.raises(ConfigError, match="not UTF-8"):
         load(tmp_path / "latin")
     (tmp_path / "escape").write_text("node.id=\\u12\n")
     with pytest.raises(ConfigError, match=r"hexadecimal digits \(escape line 1\)"):
@@ -435,7 +435,7 @@ def test_a_console_knows_its_readers_by_a_listener() -> None:
     ]
     assert load(None, secured).console_listener == "CLIENT", "the first"
     assert load(None, [*secured, "console.listener.name=tokens"]).console_listener == "TOKENS"
-    with pytest.raises(ConfigError, match="console.listener.name=NONE is none of listeners"):
+    with pytest.raises(ConfigError, match="console.listener.name=NONE is not among listeners"):
         load(None, [*secured, "console.listener.name=none"])
 
 

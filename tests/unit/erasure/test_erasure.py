@@ -13,9 +13,9 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from broker.erasure import erase as module
-from broker.erasure import unfinished
+from broker.erasure import erasure_state
+from broker.erasure.checks import ErasureRefused
 from broker.erasure.erase import Erasure
-from broker.erasure.unsettled import Unsettled
 from kafka_ds.client.admin import (
     BrokerDescription,
     ClusterDescription,
@@ -125,7 +125,7 @@ def erasure(admin, lake, key=b"ada", said=None, condition=None):
 
 def unsearched(admin, lake):
     run = erasure(admin, lake, b"nobody")
-    run.look()
+    run.search()
     return run.account.unsearched
 
 
@@ -148,7 +148,7 @@ def test_every_directory_is_searched_or_named(admin, lake, folder, tmp_path):
 def test_every_replica_has_to_be_somewhere(admin, lake, folder):
     admin.directories = [admin.directory(str(folder))]
     assert unsearched(admin, lake) == [
-        "partition 0 on broker 1, which is in none of its directories"
+        "partition 0: broker 1 reports no replica in its log directories"
     ]
     admin.brokers.append(BrokerDescription(node_id=2, host="h", port=1, rack=None))
     assert unsearched(admin, lake)[0] == "broker 2 does not answer"
@@ -161,7 +161,7 @@ def test_directories_without_the_topic_are_searched(admin, lake, tmp_path):
     log(other / f"orders-0.{'0' * 32}-stray", b"ada")
     admin.directories.append(admin.directory(str(other)))
     run = erasure(admin, lake)
-    assert {each.place for each in run.look()} == {str(tmp_path / "data"), str(other)}
+    assert {each.place for each in run.search()} == {str(tmp_path / "data"), str(other)}
 
 
 def test_another_topic_of_the_name_keeps_its_settings(admin, lake):
@@ -174,22 +174,22 @@ def test_another_topic_of_the_name_keeps_its_settings(admin, lake):
             admin.configs = {}
 
     admin.when_asked = make_anew
-    with pytest.raises(Unsettled, match="topic orders was deleted meanwhile"):
-        run.carry_out(60)
+    with pytest.raises(ErasureRefused, match="topic orders was deleted meanwhile"):
+        run.erase(60)
     assert admin.configs == {}
 
 
 def test_time_is_up_before_all_was_searched(admin, lake):
     run = erasure(admin, lake)
-    run.carry_out(0)
-    assert run.account.unsearched == ["the rest of the files: time is up (--timeout)"]
+    run.erase(0)
+    assert run.account.unsearched == ["the remaining files: timed out (--timeout)"]
     assert not run.account.is_proven
 
 
 def test_what_is_not_proven_leaves_its_places(admin, lake):
-    before = unfinished.claim(lake, "orders", admin.topic.topic_id, takes_over=False)
+    before = erasure_state.claim(lake, "orders", admin.topic.topic_id, takes_over=False)
     before.places = {0: np.array([0])}
-    unfinished.release(lake, "orders", before, is_done=False)
+    erasure_state.release(lake, "orders", before, is_done=False)
     run = erasure(admin, lake)
     asked = []
 
@@ -200,9 +200,9 @@ def test_what_is_not_proven_leaves_its_places(admin, lake):
 
     admin.when_asked = interrupt
     with pytest.raises(KeyboardInterrupt):
-        run.carry_out(60)
+        run.erase(60)
     assert not run.account.is_proven
-    left = unfinished.read(lake, "orders", admin.topic.topic_id)
+    left = erasure_state.read(lake, "orders", admin.topic.topic_id)
     assert (left.settings, left.places[0].tolist(), left.owner) == ({}, [0], None)
     assert admin.configs == {}
 
@@ -211,9 +211,9 @@ def test_a_topic_whose_name_ends_like_errors_has_no_typed_tables(admin, lake):
     """The table of that name is of another topic's errors."""
     rows = pa.table({"_partition": [0], "_offset": pa.array([1], pa.int64()), "_key": ["ada"]})
     write_deltalake(lake.uri("tables/orders__errors"), rows)
-    assert "tables/orders__errors" in {each.place for each in erasure(admin, lake).look()}
+    assert "tables/orders__errors" in {each.place for each in erasure(admin, lake).search()}
     admin.topic = replace(admin.topic, name="orders__errors")
-    assert erasure(admin, lake).look() == []
+    assert erasure(admin, lake).search() == []
 
 
 def test_a_file_that_is_being_written_is_waited_for(admin, lake, folder):
@@ -233,7 +233,7 @@ def test_a_file_that_is_being_written_is_waited_for(admin, lake, folder):
 
     admin.when_asked = finish
     run = erasure(admin, lake)
-    run.carry_out(60)
+    run.erase(60)
     assert run.account.is_proven
 
 
@@ -250,8 +250,8 @@ def typed(lake, *keys, topic_id="", partition=0):
 
 def test_a_typed_table_of_a_former_topic_is_settled_first(admin, lake):
     typed(lake, "ada", topic_id=uuid_text(bytes(16)))
-    with pytest.raises(Unsettled, match="tables/orders has rows of a former topic"):
-        erasure(admin, lake).carry_out(60)
+    with pytest.raises(ErasureRefused, match="tables/orders has rows of a deleted topic"):
+        erasure(admin, lake).erase(60)
 
 
 def test_settings_that_cannot_be_put_back_are_named(admin, lake):
@@ -266,10 +266,9 @@ def test_settings_that_cannot_be_put_back_are_named(admin, lake):
 
     admin.alter_topic_configs = refuse
     with pytest.raises(OSError, match="away"):
-        run.carry_out(0.5)
+        run.erase(0.5)
     assert (
-        said[-1]
-        == "the settings of topic orders are still changed (local.retention.ms): run it again"
+        said[-1] == "cannot restore the settings of topic orders (local.retention.ms): run it again"
     )
 
 
@@ -282,8 +281,8 @@ def test_a_deleted_topic_has_no_changed_settings(admin, lake):
             admin.topic = replace(admin.topic, topic_id=uuid_text(bytes(16)[:-1] + b"x"))
 
     admin.when_asked = delete
-    with pytest.raises(Unsettled, match="was deleted meanwhile"):
-        run.carry_out(60)
+    with pytest.raises(ErasureRefused, match="was deleted meanwhile"):
+        run.erase(60)
     assert not any("still changed" in each for each in said)
     assert not lake.list("_erasures")
 
@@ -307,9 +306,9 @@ class Machines:
         self.here = self.folders[machine]
         run = erasure(self.admin, self.lake, key)
         if is_dry:
-            run.look()
+            run.search()
         else:
-            run.carry_out(5)
+            run.erase(5)
         return run.account
 
     def empty(self, machine):
@@ -351,7 +350,7 @@ def test_what_is_found_later_voids_what_was_searched_before(machines, tmp_path):
 def test_a_search_counts_for_a_day(machines, monkeypatch):
     assert not machines.run(0).is_proven
     now = module.time.time
-    monkeypatch.setattr(unfinished.time, "time", lambda: now() + unfinished.SEARCHED_S + 60)
+    monkeypatch.setattr(erasure_state.time, "time", lambda: now() + erasure_state.SEARCHED_S + 60)
     assert not machines.run(1).is_proven
 
 
@@ -360,12 +359,12 @@ def test_a_delete_that_takes_too_long_is_let_be(admin, lake, folder, monkeypatch
         each.write_bytes(b"")
     typed(lake, "ada")
     released = threading.Event()
-    monkeypatch.setattr(module.acts, "delete_rows", lambda *_: released.wait(30))
+    monkeypatch.setattr(module.removal, "delete_rows", lambda *_: released.wait(30))
     monkeypatch.setattr(module, "check_spelling", lambda own, wanted, places: places)
     run = erasure(admin, lake)
-    run.carry_out(0.5)
+    run.erase(0.5)
     released.set()
-    assert run.account.unsearched == ["what was deleted at last: time is up (--timeout)"]
+    assert run.account.unsearched == ["the result of the last deletion: timed out (--timeout)"]
     assert not run.account.is_proven
 
 
@@ -375,13 +374,13 @@ def test_a_typed_table_without_a_log_is_searched(admin, lake):
     (written,) = (each.path for each in lake.list("tables/orders") if "part-" in each.path)
     Path(lake.local_path(written)).rename(path)
     shutil.rmtree(lake.local_path("tables/orders/_delta_log"))
-    assert "files of older versions" in {each.kind for each in erasure(admin, lake).look()}
+    assert "files of older versions" in {each.kind for each in erasure(admin, lake).search()}
 
 
 def test_a_damaged_tables_log_is_one_line(admin, lake):
     lake.put_durable("tables/orders/_delta_log/00000000000000000000.json", b"{")
-    with pytest.raises(Unsettled, match="tables/orders"):
-        erasure(admin, lake).look()
+    with pytest.raises(ErasureRefused, match="tables/orders"):
+        erasure(admin, lake).search()
 
 
 def test_residue_teaches_no_place(admin, lake):
@@ -400,7 +399,7 @@ def test_residue_teaches_no_place(admin, lake):
     path = "topics/orders/_residue/partition=0/x.residue"
     lake.put_durable(path, b"".join(encode_residue(header, [aborted])))
     run = erasure(admin, lake)
-    assert {each.kind for each in run.look()} == {"local segments", "residue"}
+    assert {each.kind for each in run.search()} == {"local segments", "residue"}
 
 
 def test_statistics_that_only_begin_alike_are_not_of_the_key(admin, lake, folder):
@@ -408,8 +407,8 @@ def test_statistics_that_only_begin_alike_are_not_of_the_key(admin, lake, folder
         each.write_bytes(b"")
     prefix = "urn:uuid:00000000-0000-0000-0000-"
     typed(lake, f"{prefix}ben")
-    assert erasure(admin, lake, f"{prefix}ada".encode()).look() == []
-    found = erasure(admin, lake, f"{prefix}ben".encode()).look()
+    assert erasure(admin, lake, f"{prefix}ada".encode()).search() == []
+    found = erasure(admin, lake, f"{prefix}ben".encode()).search()
     assert {each.kind for each in found} == {"rows", "the table's log"}
 
 
@@ -425,18 +424,18 @@ def test_settings_that_a_person_changed_meanwhile_are_kept(admin, lake):
             admin.configs = {"local.retention.ms": "7000"}
 
     admin.when_asked = change
-    run.carry_out(0.5)
+    run.erase(0.5)
     assert len(asked) > 3
     assert admin.configs == {"local.retention.ms": "7000"}
 
 
 @pytest.mark.parametrize("last", ["1", "7000"])
 def test_settings_that_a_person_put_back_after_a_kill_stay(admin, lake, last):
-    left = unfinished.claim(lake, "orders", admin.topic.topic_id, takes_over=False)
+    left = erasure_state.claim(lake, "orders", admin.topic.topic_id, takes_over=False)
     left.settings = {"local.retention.ms": "9000"}
-    unfinished.write(lake, "orders", left)
+    erasure_state.write(lake, "orders", left)
     admin.configs = {"local.retention.ms": last}
-    erasure(admin, lake, b"nobody").carry_out(5)
+    erasure(admin, lake, b"nobody").erase(5)
     assert admin.configs == {"local.retention.ms": "9000" if last == "1" else "7000"}
 
 
@@ -454,7 +453,7 @@ class Mortal:
             (LocalStore, "put_durable"),
             (LocalStore, "delete"),
             (Admin, "alter_topic_configs"),
-            (module.acts, "delete_rows"),
+            (module.removal, "delete_rows"),
         ):
             monkeypatch.setattr(owner, name, self.mortal(getattr(owner, name)))
 
@@ -492,9 +491,9 @@ def test_a_run_that_was_killed_at_any_change_is_finished(tmp_path, admin, lake, 
             patches.setattr(module, "check_spelling", lambda own, wanted, places: places)
             with suppress(Killed), pytest.MonkeyPatch.context() as mortal:
                 life = Mortal(mortal, at=at, is_done=is_done)
-                erasure(admin, lake, said=[]).carry_out(60)
+                erasure(admin, lake, said=[]).erase(60)
             run = erasure(admin, lake, said=[])
-            run.carry_out(60)
+            run.erase(60)
         assert run.account.is_proven, run.account
         assert admin.configs == {}, at
         assert not lake.list("_erasures")
@@ -522,16 +521,20 @@ def test_a_log_that_moves_to_where_it_was_looked_for_is_found(admin, lake, folde
     run = erasure(admin, lake)
     with pytest.MonkeyPatch.context() as patches:
         patches.setattr(module.Search, "directory", directory)
-        run.carry_out(0.5)
+        run.erase(0.5)
     assert [each.place for each in run.account.left] == [str(other)]
 
 
 def test_a_condition_is_not_asked_of_typed_rows_whose_records_are_gone(admin, lake, monkeypatch):
     monkeypatch.setattr(module.Search, "directory", lambda *_: [])
     run = erasure(admin, lake, None, condition=SimpleNamespace(text="true", holds=None))
-    run.look()
+    run.search()
     assert run.account.is_proven
-    monkeypatch.setattr(module.Search, "table", lambda search, *_: search.of_gone.update(a=2) or [])
+    monkeypatch.setattr(
+        module.Search, "table", lambda search, *_: search.expired_rows.update(a=2) or []
+    )
     typed(lake, "ben")
-    run.look()
-    assert run.account.unsearched == ["2 rows of typed tables, whose records have left the topic"]
+    run.search()
+    assert run.account.unsearched == [
+        "2 rows of typed tables whose records have expired in the topic"
+    ]

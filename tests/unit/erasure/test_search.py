@@ -23,9 +23,9 @@ from broker.erasure.search import (
     TYPED_TABLE,
     UNREADABLE,
     Search,
-    TimeIsUp,
+    SearchTimeout,
+    count_mentions,
     slices_of,
-    times_named,
 )
 from broker.erasure.wanted import WantedRecords
 from broker.worker.cache.chunk_files import ChunkKey, encode_chunk, file_name
@@ -150,7 +150,7 @@ def test_no_file_is_begun_after_the_deadline(tmp_path: Path) -> None:
     log(tmp_path, "orders-0", batch(0, b"ada"))
     search = Search(WantedRecords(b"ada"))
     search.deadline = 0
-    with pytest.raises(TimeIsUp):
+    with pytest.raises(SearchTimeout):
         search.directory(str(tmp_path), "orders", TOPIC_ID)
 
 
@@ -215,7 +215,7 @@ def test_a_row_without_an_offset_cannot_be_deleted(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path / "t"), rows)
     found = Search(WantedRecords(b"ada")).table(LocalStore(str(tmp_path)), "t", TYPED_TABLE)
     (one,) = (each for each in found if each.kind != LOGGED)
-    assert (one.kind, one.note) == (UNREADABLE, "row 0 has no _offset, by which to delete it")
+    assert (one.kind, one.note) == (UNREADABLE, "row 0 has no _offset to delete it by")
 
 
 @pytest.mark.parametrize("key", ["ada", "ada's", "x" * 40])
@@ -227,8 +227,8 @@ def test_a_tables_log_names_a_key(tmp_path: Path, key: str) -> None:
     store = LocalStore(str(tmp_path))
     (first,) = (tmp_path / "t" / "_delta_log").glob("*0.json")
     names = [f"t/_delta_log/{first.name}", f"t/_delta_log/{first.stem}.checkpoint.parquet"]
-    assert [times_named(store, each, key.encode()) for each in names] == [1, 1]
-    assert [times_named(store, each, b"ad") for each in names] == [0, 0]
+    assert [count_mentions(store, each, key.encode()) for each in names] == [1, 1]
+    assert [count_mentions(store, each, b"ad") for each in names] == [0, 0]
     found = Search(WantedRecords(key.encode())).table(store, "t", TYPED_TABLE)
     assert sorted(each.kind for each in found) == ["rows", LOGGED, LOGGED]
 
@@ -248,8 +248,8 @@ def test_a_predicate_names_a_key(tmp_path: Path, predicate: str) -> None:
     parameters = {"predicate": predicate}
     told = {"commitInfo": {"operationParameters": parameters, "engineInfo": "Apache-Spark/4.2.0"}}
     (tmp_path / path).write_text(json.dumps(told) + "\n")
-    assert times_named(LocalStore(str(tmp_path)), path, b"ada") == 1
-    assert times_named(LocalStore(str(tmp_path)), path, b"another") == 0
+    assert count_mentions(LocalStore(str(tmp_path)), path, b"ada") == 1
+    assert count_mentions(LocalStore(str(tmp_path)), path, b"another") == 0
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_a_predicate_names_a_key_with_quotes(tmp_path: Path, key: str, predicate
     parameters = {"predicate": predicate}
     told = {"commitInfo": {"operationParameters": parameters, "engineInfo": "Apache-Spark/4.2.0"}}
     (tmp_path / path).write_text(json.dumps(told) + "\n")
-    assert times_named(LocalStore(str(tmp_path)), path, key.encode()) == 1
+    assert count_mentions(LocalStore(str(tmp_path)), path, key.encode()) == 1
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_a_number_in_a_predicate_is_seldom_a_key(
     path = "00000000000000000007.json"
     told = {"operationParameters": {"predicate": predicate}, "engineInfo": "Apache-Spark/4.2.0"}
     (tmp_path / path).write_text(json.dumps({"commitInfo": told}) + "\n")
-    assert times_named(LocalStore(str(tmp_path)), path, key) == count
+    assert count_mentions(LocalStore(str(tmp_path)), path, key) == count
 
 
 def test_a_checksum_of_spark_names_a_key(tmp_path: Path) -> None:
@@ -291,8 +291,8 @@ def test_a_checksum_of_spark_names_a_key(tmp_path: Path) -> None:
     )
     (tmp_path / "t/_delta_log/.00000000000000000007.crc.crc").write_bytes(b"of Hadoop")
     store = LocalStore(str(tmp_path))
-    assert times_named(store, path, b"ada") == 1
-    assert times_named(store, "t/_delta_log/.00000000000000000007.crc.crc", b"ada") == 0
+    assert count_mentions(store, path, b"ada") == 1
+    assert count_mentions(store, "t/_delta_log/.00000000000000000007.crc.crc", b"ada") == 0
 
 
 def test_a_log_that_is_cut_while_it_is_searched_ends_there(tmp_path: Path) -> None:
@@ -331,7 +331,7 @@ def test_typed_rows_of_records_that_have_left_the_topic_are_counted(tmp_path: Pa
     found = Search(WantedRecords(b"ada"))
     found.starts = {0: 15, 1: 0}
     found.table(store, "tables/orders", TYPED_TABLE)
-    assert found.of_gone == {"tables/orders": 1}
+    assert found.expired_rows == {"tables/orders": 1}
     write_deltalake(str(tmp_path / "tables" / "orders"), rows.slice(1), mode="overwrite")
     found.table(store, "tables/orders", TYPED_TABLE)
-    assert found.of_gone == {"tables/orders": 0}
+    assert found.expired_rows == {"tables/orders": 0}

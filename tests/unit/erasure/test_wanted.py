@@ -5,8 +5,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from broker.erasure import acts
-from broker.erasure.acts import TERMS_MAX, predicates
+from broker.erasure import removal
+from broker.erasure.removal import TERMS_MAX, predicates
 from broker.erasure.search import TOPIC_TABLE, TYPED_TABLE
 from broker.erasure.wanted import WantedRecords
 
@@ -44,7 +44,7 @@ def holding(predicate: str, count: int) -> set[int]:
 
 @pytest.mark.parametrize("terms", [3, 20, 5000])
 def test_deletes_name_each_place_and_no_other(terms: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acts, "TERMS_MAX", terms)
+    monkeypatch.setattr(removal, "TERMS_MAX", terms)
     random = np.random.default_rng(terms)
     offsets = np.unique(np.append(random.integers(0, 400, 60), np.arange(90, 130)))
     deletes = [holding(each, 400) for each in predicates(TYPED_TABLE, {0: offsets})]

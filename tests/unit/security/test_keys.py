@@ -173,7 +173,7 @@ def test_tokens_are_held_against_the_keys(tmp_path: Path) -> None:
             issuer.token("carol")
         )  # for an audience, of which nobody has said that it is this broker
     issuer.file.write_text('{"keys": []}')
-    with pytest.raises(ConfigError, match=r"jwks\.endpoint\.url=.*holds no key"):
+    with pytest.raises(ConfigError, match=r"jwks\.endpoint\.url=.*contains no key"):
         TokenVerifier(OauthSettings(jwks_url=issuer.file.as_uri()))
 
 
@@ -283,7 +283,7 @@ def test_a_listener_goes_on_with_new_keys_of_the_same_holder(tmp_path: Path) -> 
 
     def judged(changes: dict[str, str], **more: str) -> None:
         config, security = listener(**more)
-        security.judge(with_changes(config, {"": changes}))
+        security.validate(with_changes(config, {"": changes}))
         assert security.read_if_changed() is False
 
     judged({})
@@ -304,9 +304,9 @@ def test_a_listener_goes_on_with_new_keys_of_the_same_holder(tmp_path: Path) -> 
     (tmp_path / "lost.pem").write_bytes(first.both_file.read_bytes())
     config, security = listener(ssl_keystore_location=str(tmp_path / "lost.pem"))
     (tmp_path / "lost.pem").unlink()
-    security.judge(with_changes(config, {"": {key: str(renewed.both_file)}}))
+    security.validate(with_changes(config, {"": {key: str(renewed.both_file)}}))
     with pytest.raises(ConfigError, match="CN=other, and not of CN=broker"):
-        security.judge(with_changes(config, {"": {key: str(other.both_file)}}))
+        security.validate(with_changes(config, {"": {key: str(other.both_file)}}))
     before = holder_of(
         TlsSettings(ssl_keystore_type="PEM", ssl_keystore_location=str(first.both_file))
     )

@@ -162,7 +162,9 @@ def test_nothing_holds_who_came_by_tls(
 
     with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
         runner.run(run())
-    assert ("TLS: the client does not speak it" in caplog.text) == (client is without_tls)
+    assert ("SSL handshake failed: the client does not use TLS" in caplog.text) == (
+        client is without_tls
+    )
 
 
 # -- who fails -----------------------------------------------------------------------------------------

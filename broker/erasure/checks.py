@@ -1,7 +1,7 @@
-"""Shell: a topic's table as an erasure may change it; anything else has to be settled by a person first.
+"""Shell: checks that a topic's tables may be changed by an erasure; other states need an operator first.
 
-Offsets say which record is meant only where all rows are the topic's own, and all are there. Rows that another engine
-inserted have the offsets of others' records. What a RESTORE took out may be wanted back.
+Offsets identify records only if all rows are the topic's own and none is missing. Rows inserted by another engine have
+offsets of other records. Rows removed by a RESTORE may be wanted back.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from broker.erasure.wanted import rising
+from broker.erasure.wanted import sorted_distinct
 from kafka_ds.delta.actions import CorruptLog
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.snapshot import NoSuchTable, TableSnapshot
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from broker.erasure.wanted import Offsets, Places, WantedRecords
     from kafka_ds.delta.store.store import Store
 
-_HOW = "settle that first (docs/how-to/repair-the-lake.md)"
+_HOW = "repair it first (docs/how-to/repair-the-lake.md)"
 
 
-class Unsettled(KafkaDsError):
-    """Nothing may be erased now; the message has the reason."""
+class ErasureRefused(KafkaDsError):
+    """The erasure cannot run now; the message has the reason."""
 
 
 def snapshot_of(store: Store, folder: str, topic_id: bytes | None) -> TableSnapshot:
-    """The newest version of a table, without files where there is none yet; with `topic_id`, of that topic's own.
+    """The newest snapshot of a table, empty if it does not exist; `topic_id` for the topic's own table.
 
-    Raises Unsettled.
+    Raises ErasureRefused.
     """
     log = DeltaLog(store, folder)
     plain = TableSnapshot(log, reads_vectors=True)
@@ -48,49 +48,49 @@ def snapshot_of(store: Store, folder: str, topic_id: bytes | None) -> TableSnaps
     except NoSuchTable:
         return snapshot
     except (CorruptLog, UnsupportedFile, UnreadableFile) as problem:
-        raise Unsettled(f"{folder}: {problem}") from problem
+        raise ErasureRefused(f"{folder}: {problem}") from problem
     if not isinstance(snapshot, TopicSnapshot):
         return snapshot
     if snapshot.files and snapshot.topic_id != topic_id:
-        raise Unsettled(
-            f"{folder} has rows of a former topic of that name; the broker removes them"
+        raise ErasureRefused(
+            f"{folder} has rows of a deleted topic of that name; the broker removes them"
         )
     if snapshot.missing_files() or any(missing_files_of(folder, snapshot.txns)):
-        raise Unsettled(f"{folder}: a RESTORE removed offsets from the table; {_HOW}")
+        raise ErasureRefused(f"{folder}: a RESTORE removed offsets from the table; {_HOW}")
     inserted = sorted(snapshot.quarantined & snapshot.files.keys())
     if inserted:
-        raise Unsettled(
+        raise ErasureRefused(
             f"{folder}: another engine inserted rows ({inserted[0]}): delete them first with SQL"
         )
     return snapshot
 
 
 def check_places(snapshot: TableSnapshot, places: Places) -> None:
-    """See that rows at places are records of the topic, of whose table this is. Raises Unsettled.
+    """Check that the rows at these places are records of the topic. Raises ErasureRefused.
 
-    Each offset is in the table once, below the tiered end. Inserted rows that were merged with records, or that a
-    checkpoint hides, are known by that alone.
+    Each offset is in the table once, at most at the tiered end. That is the only sign of inserted rows that were
+    compacted with records or are older than a checkpoint.
     """
     assert isinstance(snapshot, TopicSnapshot), "the topic's own table"
     for partition, offsets in places.items():
         end = snapshot.tiered_end(partition)
         times = np.zeros(len(offsets), np.int64)
-        # Also rows behind a deletion vector: of two of the same offset it is unknown which was the record.
+        # Includes deleted rows: of two rows with one offset it is unknown which was the record.
         for there in _offsets_beside(snapshot, partition, offsets):
             at = np.searchsorted(offsets, there).clip(max=len(offsets) - 1)
             np.add.at(times, at[offsets[at] == there], 1)
         strange = offsets[(times > 1) | (offsets > (-1 if end is None else end))]
         if len(strange):
-            raise Unsettled(
+            raise ErasureRefused(
                 f"{snapshot.log.table}: another engine inserted rows (at offset {strange[0]} of partition "
                 f"{partition}): delete them first with SQL"
             )
 
 
 def check_spelling(snapshot: TableSnapshot, wanted: WantedRecords, places: Places) -> Places:
-    """Of typed rows with the key those that may go: of known records, or of records that have left the topic's table.
+    """The typed rows with the key that may be deleted: of known records, or of records that left the topic's table.
 
-    Others wait until their records are there. Raises Unsettled where the record has another key in the topic's table.
+    Others wait for their records. Raises ErasureRefused if a record has another key in the topic's table.
     """
     assert isinstance(snapshot, TopicSnapshot), "the topic's own table"
     may_go: Places = {}
@@ -101,28 +101,28 @@ def check_spelling(snapshot: TableSnapshot, wanted: WantedRecords, places: Place
         for there in _offsets_beside(snapshot, partition, others) if len(others) else ():
             of_another = np.intersect1d(others, there)
             if len(of_another):
-                raise Unsettled(
-                    f"a typed table spells keys otherwise than the topic, as at offset {of_another[0]} of partition "
+                raise ErasureRefused(
+                    f"a typed table has other key bytes than the topic, as at offset {of_another[0]} of partition "
                     f"{partition}: name the topic's own key (--key-hex) or a condition (--where)"
                 )
-        may_go[partition] = rising(offsets[known], others)
+        may_go[partition] = sorted_distinct(offsets[known], others)
     return may_go
 
 
 def check_topic_of(log: DeltaLog, topic_id: str) -> None:
-    """See that a typed table has no rows of a former topic, whose offsets are of others. Raises Unsettled."""
+    """Check that a typed table has no rows of a deleted topic with the same name. Raises ErasureRefused."""
     try:
         step = last_step(log)
     except CorruptLog as problem:
-        raise Unsettled(f"{log.table}: {problem}") from problem
+        raise ErasureRefused(f"{log.table}: {problem}") from problem
     if step is not None and step.topic_id not in ("", topic_id):
-        raise Unsettled(
-            f"{log.table} has rows of a former topic of that name; `kafka-ds pipelines run` removes them"
+        raise ErasureRefused(
+            f"{log.table} has rows of a deleted topic of that name; `kafka-ds pipelines run` removes them"
         )
 
 
 def _offsets_beside(snapshot: TopicSnapshot, partition: int, wanted: Offsets) -> Iterator[Offsets]:
-    """The offsets of each file that may have any of these; they need not be sorted."""
+    """The offsets of each file that may contain any of these, unsorted."""
     for file in snapshot.files.values():
         if (
             file.partition != partition
@@ -133,6 +133,6 @@ def _offsets_beside(snapshot: TopicSnapshot, partition: int, wanted: Offsets) ->
         try:
             column = snapshot.reader.open(file.path).read(columns=["offset"]).column("offset")
         except (OSError, pa.ArrowException, UnreadableFile) as problem:
-            raise Unsettled(f"{file.path}: {problem}") from problem
+            raise ErasureRefused(f"{file.path}: {problem}") from problem
         found: Offsets = column.cast(pa.int64()).to_numpy()
         yield found

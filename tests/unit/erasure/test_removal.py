@@ -3,7 +3,7 @@
 import pytest
 from deltalake import DeltaTable
 
-from broker.erasure.acts import RemovedFiles, purge
+from broker.erasure.removal import RemovedFiles, purge
 from broker.erasure.search import HIDDEN, TOPIC_TABLE, Search
 from broker.erasure.wanted import WantedRecords
 from kafka_ds.delta.store.local import LocalStore

@@ -1,9 +1,9 @@
-"""Shell: what an erasure leaves behind while it runs, so that another run can finish it after a kill.
+"""Shell: the persistent state of a running erasure, so that another run can finish it.
 
-An object in the lake for each topic, `_erasures/<topic>.json`, from before the first change until the records are
-proven to be gone. It holds the topic's own settings as they were, places of records, and which log directories were
-searched in vain, for whom: by a digest, never the key. One run at a time owns it. Whether a run on another machine was
-killed, nobody can see: a person says so.
+One object per topic, `_erasures/<topic>.json` in the lake, from before the first change until the erasure is proven. It
+contains the topic's former settings, places of records, and which log directories were searched without a finding, by a
+digest of key or condition, never the key. One run at a time owns it. A run on another machine cannot be checked, so the
+operator says if it was killed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from broker.erasure.unsettled import Unsettled
+from broker.erasure.checks import ErasureRefused
 from kafka_ds.topic.names import erasure_file
 
 if TYPE_CHECKING:
@@ -28,27 +28,27 @@ if TYPE_CHECKING:
     from kafka_ds.delta.store.store import Store
 
 Owner = dict[str, "str | int"]
-# Of digests: of directories the time of the search (seconds since 1970).
+# By digest and directory: the time of the search (seconds since 1970).
 Searched = dict[str, dict[str, int]]
 SEARCHED_S: Final = 24 * 3600
 
 
 @dataclass(slots=True)
-class Unfinished:
-    """One topic's."""
+class ErasureState:
+    """The state of one topic's erasure."""
 
     topic_id: str
     settings: dict[str, str | None] | None = None
-    """The topic's own settings before they were changed, None: it had none of that name. None in all: no run began."""
+    """The topic's former overrides by name (None: not set); None before the first run."""
     places: Places = field(default_factory=dict)
     owner: Owner | None = None
-    """The run that has not ended."""
+    """The run in progress."""
     searched: Searched = field(default_factory=dict)
-    """Directories in which nothing was found since anything was found anywhere, for a day."""
+    """Directories searched without a finding since the last finding anywhere; they expire after SEARCHED_S."""
 
 
-def read(store: Store, topic: str, topic_id: str) -> Unfinished:
-    """What an earlier run of this very topic has left, or nothing. Raises Unsettled."""
+def read(store: Store, topic: str, topic_id: str) -> ErasureState:
+    """The state that an earlier run for this topic id has left, or an empty one. Raises ErasureRefused."""
     name = erasure_file(topic)
     with suppress(FileNotFoundError):
         try:
@@ -57,71 +57,71 @@ def read(store: Store, topic: str, topic_id: str) -> Unfinished:
                 places = {int(each): _unpacked(text) for each, text in found["places"].items()}
                 settings = None if found["settings"] is None else dict(found["settings"])
                 searched = _not_expired(found["searched"])
-                return Unfinished(topic_id, settings, places, found["owner"], searched)
+                return ErasureState(topic_id, settings, places, found["owner"], searched)
         except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as problem:
-            raise Unsettled(
-                f"{name} in the lake cannot be read ({problem!r}): remove it, "
-                "and see that the topic's settings are yours"
+            raise ErasureRefused(
+                f"{name} in the lake cannot be read ({problem!r}): delete it, "
+                "and check the topic's settings"
             ) from None
-    return Unfinished(topic_id)
+    return ErasureState(topic_id)
 
 
-def claim(store: Store, topic: str, topic_id: str, *, takes_over: bool) -> Unfinished:
-    """Become the only run for a topic, and get what earlier ones have left. Raises Unsettled."""
+def claim(store: Store, topic: str, topic_id: str, *, takes_over: bool) -> ErasureState:
+    """Become the owner, and get the state of earlier runs. Raises ErasureRefused."""
     owner: Owner = {
         "host": socket.gethostname(),
         "process": os.getpid(),
         "started_ns": time.time_ns(),
     }
-    mine = Unfinished(topic_id, {}, {}, owner)
+    mine = ErasureState(topic_id, {}, {}, owner)
     if store.put_if_absent(erasure_file(topic), _encoded(mine)):
         return mine
     found = read(store, topic, topic_id)
     other = found.owner
     if other is not None and not takes_over and not _has_ended(other):
-        raise Unsettled(
+        raise ErasureRefused(
             f"another erasure of topic {topic} runs on {other.get('host')} as process "
-            f"{other.get('process')}; if it was killed, say --resume"
+            f"{other.get('process')}; if it was killed, use --resume"
         )
     mine = replace(found, settings=found.settings or {}, owner=owner)
     store.put_durable(erasure_file(topic), _encoded(mine))
     return mine
 
 
-def write(store: Store, topic: str, unfinished: Unfinished) -> None:
-    """Keep it. Raises Unsettled if another run has taken over."""
-    if read(store, topic, unfinished.topic_id).owner != unfinished.owner:
-        raise Unsettled(f"another erasure of topic {topic} has taken over")
-    store.put_durable(erasure_file(topic), _encoded(unfinished))
+def write(store: Store, topic: str, state: ErasureState) -> None:
+    """Write the state. Raises ErasureRefused if another run has taken over."""
+    if read(store, topic, state.topic_id).owner != state.owner:
+        raise ErasureRefused(f"another erasure of topic {topic} has taken over")
+    store.put_durable(erasure_file(topic), _encoded(state))
 
 
-def release(store: Store, topic: str, unfinished: Unfinished, *, is_done: bool) -> None:
-    """The run ends, and none of the topic's settings is changed any more. Raises Unsettled as `write` does.
+def release(store: Store, topic: str, state: ErasureState, *, is_done: bool) -> None:
+    """End the run; the topic's settings have been restored. Raises ErasureRefused as `write` does.
 
-    Places are kept unless all is done: another run finds rows by them that nothing else names.
+    Places are kept unless `is_done`: the next run finds rows of typed tables by them.
     """
-    write(store, topic, unfinished)
-    places = {} if is_done else unfinished.places
-    left = replace(unfinished, settings={}, places=places, owner=None)
+    write(store, topic, state)
+    places = {} if is_done else state.places
+    left = replace(state, settings={}, places=places, owner=None)
     if left.places or left.searched:
         store.put_durable(erasure_file(topic), _encoded(left))
     else:
         store.delete(erasure_file(topic))
 
 
-def _encoded(unfinished: Unfinished) -> bytes:
+def _encoded(state: ErasureState) -> bytes:
     fields = {
-        "topic_id": unfinished.topic_id,
-        "settings": unfinished.settings,
-        "places": {str(each): _packed(offsets) for each, offsets in unfinished.places.items()},
-        "owner": unfinished.owner,
-        "searched": unfinished.searched,
+        "topic_id": state.topic_id,
+        "settings": state.settings,
+        "places": {str(each): _packed(offsets) for each, offsets in state.places.items()},
+        "owner": state.owner,
+        "searched": state.searched,
     }
     return json.dumps(fields).encode()
 
 
 def _packed(offsets: Offsets) -> str:
-    """They rise, so their distances are small."""
+    """Delta-encoded: sorted offsets have small differences."""
     return base64.b64encode(
         zlib.compress(np.diff(offsets, prepend=0).astype("<i8").tobytes())
     ).decode()
@@ -142,12 +142,12 @@ def _not_expired(searched: Searched) -> Searched:
 
 
 def _has_ended(owner: Owner) -> bool:
-    """Whether a process of this machine is no more."""
+    """Whether the owner was a process of this machine that has ended."""
     if owner.get("host") != socket.gethostname():
         return False
     process = int(owner["process"])
     if process == os.getpid():
-        return True  # An earlier one of that number.
+        return True  # The number was reused.
     try:
         os.kill(process, 0)
     except ProcessLookupError:

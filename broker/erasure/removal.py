@@ -1,8 +1,8 @@
-"""Shell: what takes records out of files: one act for each kind of finding. Each may be repeated.
+"""Shell: removes records from files: one function for each kind of finding. All are idempotent.
 
-Rows are deleted by their places, because a commit has its predicate, for all readers of the log. A file goes only if
-the log says that it was taken out of its table: an uncommitted file is a writer's work. A residue file keeps its name,
-since the log of segments names it, and stays whole but for the records.
+Rows are deleted by offset, not by key: a Delta commit keeps its predicate for all readers of the log. A file is deleted
+only if the Delta log has removed it from the table: an uncommitted file may be a writer's. A residue file keeps its
+name, which the log of segments references, and all other records.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from broker.erasure.checks import ErasureRefused, snapshot_of
 from broker.erasure.search import TableKind
-from broker.erasure.unsettled import Unsettled, snapshot_of
 from broker.erasure.wanted import Places
 from kafka_ds.delta.actions import CorruptLog
 from kafka_ds.delta.log import DeltaLog
@@ -26,16 +26,16 @@ from kafka_ds.records.batch import build_batch, read_header, read_records
 from kafka_ds.records.compression import Codec, CorruptRecord
 from kafka_ds.topic.batches.residue import CorruptResidue, Residue, ResidueBatch, encode_residue
 
-# Of one DELETE: an engine's plan takes long for many conditions. Offsets of a list cost less than a range.
+# The most terms in one DELETE, as engines plan many conditions slowly. Listed offsets cost less than a range.
 TERMS_MAX: Final = 5_000
 _TERMS_OF_RANGE: Final = 10
-# In one go: each may leave another copy of the same files, which the next round removes.
+# DELETEs in one round: each may leave old versions of files, which the next round removes.
 DELETES_MAX: Final = 50
 _TARGET_BYTES_MIN: Final = 100 << 20
 
 
 def delete_rows(store: Store, folder: str, kind: TableKind, places: Places) -> int:
-    """DELETE rows of a table by their places, or the first of them; gives how many went."""
+    """DELETE rows of a table by their offsets, at most DELETES_MAX times; returns the number of deleted rows."""
     count = 0
     for predicate in islice(predicates(kind, places), DELETES_MAX):
         done = _open(store, folder).delete(predicate)
@@ -44,7 +44,7 @@ def delete_rows(store: Store, folder: str, kind: TableKind, places: Places) -> i
 
 
 def predicates(kind: TableKind, places: Places) -> Iterator[str]:
-    """The conditions of as many DELETEs as it takes, each of offsets that are near to each other."""
+    """The predicates of the necessary DELETEs, each over nearby offsets."""
     for partition, offsets in sorted(places.items()):
         if not len(offsets):
             continue
@@ -68,10 +68,9 @@ def predicates(kind: TableKind, places: Places) -> Iterator[str]:
 
 
 def purge(store: Store, folder: str, kind: TableKind, paths: Set[str]) -> bool:
-    """OPTIMIZE the partitions of a table that have these files, which are rewritten without deleted rows.
+    """OPTIMIZE the partitions of these files, which rewrites them without deleted rows; whether any was rewritten.
 
-    Files are merged with others; where there is none to merge with, all of a partition are sorted. Whether any was
-    written.
+    Compaction skips a file that it cannot merge with another; then Z-ordering rewrites the partition.
     """
     table = _open(store, folder)
     names = table.metadata().partition_columns
@@ -99,7 +98,7 @@ def _open(store: Store, folder: str) -> DeltaTable:
 
 
 class RemovedFiles:
-    """The files that were taken out of a table and did not come back, and those of its change feed."""
+    """The files that commits have removed from a table, and those of its change data feed."""
 
     def __init__(self, store: Store, folder: str, topic_id: bytes | None = None) -> None:
         """`topic_id` for the topic's own table."""
@@ -109,26 +108,26 @@ class RemovedFiles:
         self._last: dict[str, str] = {}
 
     def now(self) -> set[str]:
-        """As of the newest version. Raises Unsettled."""
+        """As of the newest version. Raises ErasureRefused."""
         folder = self._log.table
         try:
             for version in self._log.listing(start=self._next_version).commits:
                 actions = self._log.read_version(version) or ()
-                # A version may name a file twice, where its deletion vector is another: it stays.
+                # A commit may remove and add a file with another deletion vector: the file stays.
                 for name in ("remove", "cdc", "add"):
                     for action in actions:
                         if name in action:
                             self._last[resolve_path(folder, action[name]["path"])] = name
                 self._next_version = version + 1
         except CorruptLog as problem:
-            raise Unsettled(str(problem)) from problem
-        # What came back meanwhile.
+            raise ErasureRefused(str(problem)) from problem
+        # A RESTORE may have added files again.
         there = snapshot_of(self._log.store, folder, self._topic_id).files
         return {path for path, name in self._last.items() if name != "add" and path not in there}
 
 
 def rewrite_residue(store: Store, path: str, places: Places) -> bool:
-    """Rewrite a residue file without the records at these places, which are its own; whether any was removed."""
+    """Rewrite a residue file without the records at these places; whether any was removed."""
     size = store.size(path)
     if size is None:
         return False
@@ -138,7 +137,7 @@ def rewrite_residue(store: Store, path: str, places: Places) -> bool:
         )
         before = {each: residue.batch(each) for each in residue.header.batches}
     except (CorruptResidue, FileNotFoundError):
-        return False  # The next search reports it.
+        return False  # The next search reports the error.
     offsets = set(places.get(residue.header.partition, np.empty(0)).tolist())
     after = {place: _without(data, offsets) for place, data in before.items()}
     batches = [
@@ -156,7 +155,7 @@ def rewrite_residue(store: Store, path: str, places: Places) -> bool:
 
 
 def _without(batch: bytes, offsets: Set[int]) -> bytes:
-    """The batch without the records of these offsets, as compaction would leave it; whole if it cannot be decoded."""
+    """The batch without the records at these offsets, as compaction leaves it; unchanged if it cannot be decoded."""
     try:
         header = read_header(batch)
         records = () if header.is_control else read_records(batch, header=header)

@@ -6,9 +6,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from broker.erasure.acts import RemovedFiles
+from broker.erasure.checks import ErasureRefused, check_spelling, snapshot_of
+from broker.erasure.removal import RemovedFiles
 from broker.erasure.search import OLD, ROWS, TOPIC_TABLE, TYPED_TABLE, UNREADABLE, Search
-from broker.erasure.unsettled import Unsettled, check_spelling, snapshot_of
 from broker.erasure.wanted import WantedRecords
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.topic.recovery import add_back, give_up
@@ -83,7 +83,9 @@ def test_typed_rows_go_with_records_of_the_same_key(table):
 
     assert (may_go(snapshot, 0, 5), may_go(snapshot, 1, 3)) == ([5], [])
     assert may_go(snapshot, 0, 99) == [], "it is not in the table yet"
-    with pytest.raises(Unsettled, match="at offset 7 of partition 0: name the topic's own key"):
+    with pytest.raises(
+        ErasureRefused, match="at offset 7 of partition 0: name the topic's own key"
+    ):
         may_go(snapshot, 0, 5, 7)
     delta(table).delete('"offset" = 7')
     gone = snapshot_of(table.log.store, table.folder, TOPIC_ID)
@@ -94,11 +96,11 @@ def test_while_a_restore_has_taken_offsets_out_nothing_is_done(table):
     """Its files hold records that `add_back` brings back."""
     delta(table).restore(2)
     for look in (lambda: found(table, b"key-22"), lambda: files_gone(table)):
-        with pytest.raises(Unsettled, match="a RESTORE removed offsets from the table"):
+        with pytest.raises(ErasureRefused, match="a RESTORE removed offsets from the table"):
             look()
     table.read()
     table.mark_complaints()
-    with pytest.raises(Unsettled, match="a RESTORE removed offsets from the table"):
+    with pytest.raises(ErasureRefused, match="a RESTORE removed offsets from the table"):
         found(table, b"key-22")
     add_back(table.log.store.root, "orders")
     assert rows(table, b"key-22") == [{0: [22]}]
@@ -155,14 +157,14 @@ def test_rows_that_another_engine_inserted_are_settled_first(table, then, shift)
     rows = rows.set_column(rows.column_names.index("offset"), "offset", offset)
     write_deltalake(table.log.store.uri(table.folder), rows, mode="append")
     then(table)
-    with pytest.raises(Unsettled, match="another engine inserted rows"):
+    with pytest.raises(ErasureRefused, match="another engine inserted rows"):
         found(table, b"ada")
     delta(table).delete("key = X'616461'")
     assert [each for each in found(table, b"ada") if each.is_of_topic] == []
 
 
 def test_rows_of_a_former_topic_are_settled_first(table):
-    with pytest.raises(Unsettled, match="rows of a former topic"):
+    with pytest.raises(ErasureRefused, match="rows of a deleted topic"):
         snapshot_of(table.log.store, table.folder, bytes(16))
 
 
