@@ -81,6 +81,13 @@ DUCKDB = Engine(
         "CREATE OR REPLACE TEMPORARY MACRO unix_millis(t) AS epoch_ms(t)",
     ),
 )
+# DuckDB makes JSON of bytes by escaping them, so that whatever is asked of it is null: these ask their text instead. A
+# macro `json_extract` would break `->`.
+DUCKDB_JSON_OF_BYTES = tuple(
+    f'CREATE OR REPLACE TEMPORARY MACRO "{name}"(v BLOB, p) AS system.main."{name}"(decode(v), p), '
+    f'(v, p) AS system.main."{name}"(v, p)'
+    for name in ("->>", "json_extract_string", "json_value")
+)
 ENGINES = {"spark": SPARK, "duckdb": DUCKDB}
 
 

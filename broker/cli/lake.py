@@ -14,6 +14,7 @@ from string import Template
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.options import Mistake
+from kafka_ds.process.amounts import counted
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable, Field, Schema
@@ -25,6 +26,16 @@ _UNKNOWN_TABLE: Final = re.compile(
     r'Catalog Error: Table with name "?(.+?)"? does not exist(?:!| because)'
 )
 _BARE_OFFSET: Final = re.compile(r'(?<!["\w])offset(?!["\w])')
+_SHOW_TABLES: Final = re.compile(r"\s*show\s+tables\s*;?\s*", re.IGNORECASE)
+# `value -> 'x'`, `value::JSON`, `CAST(value AS VARCHAR)`: DuckDB escapes what is no letter, and says nothing.
+_ESCAPED: Final = re.compile(
+    r"""\b(?:key|value)"?\s*(?:->(?!>)|::\s*(?:json|varchar|text|string)\b)"""
+    r"""|\bcast\s*\(\s*[\w".]*\b(?:key|value)"?\s+as\s+(?:json|varchar|text|string)\b"""
+    r"""|\bjson_extract\s*\(\s*[\w".]*\b(?:key|value)\b"""
+)
+_BYTES_NOTE: Final = (
+    "key and value are bytes: decode(value) is the text, as in decode(value)->'total'"
+)
 _ADDRESS: Final = re.compile(r"'([a-z][a-z0-9+.-]*)://")
 # What makes a statement one about all tables.
 _LISTING: Final = ("show", "information_schema", "duckdb_tables", "duckdb_views", "sqlite_master")
@@ -168,7 +179,7 @@ class LakeQueries:
             import duckdb
         except ImportError:
             raise Mistake("SQL needs DuckDB: pip install duckdb") from None
-        from spark_conf.system_views import DUCKDB
+        from spark_conf.system_views import DUCKDB, DUCKDB_JSON_OF_BYTES
 
         self._lake = lake
         self._duckdb: Any = duckdb
@@ -178,11 +189,11 @@ class LakeQueries:
         }
         self._connection = duckdb.connect(config=offline)
         self._text = ""
-        # Topics of the statement that ran last whose tables have no rows.
-        self.empty: list[str] = []
+        # What the person should know of the answer to the statement that ran last.
+        self.notes: list[str] = []
         self._schemes = {"file"}  # Whose addresses DuckDB can read and write.
         self._connection.execute("SET TimeZone = 'UTC'")
-        for macro in DUCKDB.before:
+        for macro in (*DUCKDB.before, *DUCKDB_JSON_OF_BYTES):
             self._connection.execute(macro)
 
     def close(self) -> None:
@@ -206,11 +217,24 @@ class LakeQueries:
     def run(self, statement: str) -> tuple[list[str], Iterator[list[tuple[Any, ...]]]]:
         """The names of the columns, and the rows a batch at a time. Raises Mistake."""
         self._prepare(statement)
+        if _SHOW_TABLES.fullmatch(statement):
+            statement = self._tables()
         try:
             reader = self._connection.execute(statement).to_arrow_reader(2048)
         except self._duckdb.Error as problem:
             raise self._mistaken(problem) from None
         return list(reader.schema.names), self._batches(reader)
+
+    def _tables(self) -> str:
+        """What SHOW TABLES is about: topics and typed tables; its own answer would begin with the system views."""
+        from spark_conf.system_views import questions
+
+        names = [*self._lake.topics(), *(f"typed.{name}" for name in self._lake.typed_tables())]
+        quoted = ",".join("'" + name.replace("'", "''") + "'" for name in names)
+        self.notes.append(
+            f"not listed: {counted(len(questions()), 'system view')} (.views at the prompt, or SHOW ALL TABLES)"
+        )
+        return f"SELECT unnest([{quoted}]::VARCHAR[]) AS name"
 
     def rows(self, statement: str) -> list[dict[str, Any]]:
         """All rows by the names of columns, of which there are few. Raises Mistake."""
@@ -233,21 +257,30 @@ class LakeQueries:
 
         self._text = text = statement.lower()
         self._open_file_systems(text)
-        is_listing = any(word in text for word in _LISTING)
+        is_listing = any(word in text for word in _LISTING) and not _SHOW_TABLES.fullmatch(text)
         topics = self._lake.topics()
-        self.empty = []
+        self.notes = []
         for name in self._views_named(text, is_listing, topics):
             self._make_view(name)
         for topic in topics:
             if is_listing or topic.lower() in text:
                 rows = self._register(topic, topic_table(topic))
                 named = re.search(rf"(?<![\w.-]){re.escape(topic.lower())}(?![\w.-])", text)
-                if named and not (getattr(rows, "files", None) or getattr(rows, "num_rows", 0)):
-                    self.empty.append(topic)
+                if named:
+                    self._note_bytes_and_no_rows(topic, rows)
         if is_listing or "typed" in text:
             for table in self._lake.typed_tables():
                 if is_listing or table.lower() in text:
                     self._register_typed(table)
+
+    def _note_bytes_and_no_rows(self, topic: str, rows: Any) -> None:
+        if not (getattr(rows, "files", None) or getattr(rows, "num_rows", 0)):
+            self.notes.append(
+                f"{topic} has no rows in the lake: brokers copy segments once they are rolled, "
+                "or within lake.max.lag.ms; --spark reads the newest records, too"
+            )
+        if _ESCAPED.search(self._text) and _BYTES_NOTE not in self.notes:
+            self.notes.append(_BYTES_NOTE)
 
     def _open_file_systems(self, text: str) -> None:
         """Let DuckDB reach the addresses that a statement names, as in COPY … TO 'gs://…': by fsspec."""
@@ -317,6 +350,10 @@ class LakeQueries:
         unknown = _UNKNOWN_TABLE.match(message)
         if unknown is not None:
             return Mistake(_why_unknown(unknown[1]))
+        if "BLOB" in message and message.startswith("Binder Error"):
+            message += f" ({_BYTES_NOTE})"
+        if "Malformed JSON" in message:
+            message += " (try(...) around the expression makes null of what is no JSON)"
         if _BARE_OFFSET.search(self._text) and message.startswith("Parser Error"):
             message += ' (OFFSET is a keyword: write "offset" in double quotes)'
         return Mistake(message)

@@ -43,27 +43,30 @@ def print_rows(rows: Sequence[Row], columns: Sequence[str], *, as_json: bool) ->
 
 
 def print_table(
-    rows: Sequence[Sequence[Any]], columns: Sequence[str], *, with_head: bool = True
+    rows: Sequence[Sequence[Any]],
+    columns: Sequence[str],
+    *,
+    with_head: bool = True,
+    null: str = NOTHING,
 ) -> None:
-    """Aligned columns, numbers to the right."""
-    texts = [[cell(value) for value in row] for row in rows]
+    """Aligned columns, numbers to the right; `null` is what stands for None, dim on a terminal."""
+    texts = [[cell(value, null) for value in row] for row in rows]
     widths = [max([len(name), *(len(row[at]) for row in texts)]) for at, name in enumerate(columns)]
     is_number = [
         bool(rows) and all(isinstance(row[at], int | float | None) for row in rows)
         for at in range(len(columns))
     ]
 
-    def line(values: Sequence[str]) -> str:
-        padded = (
-            value.rjust(width) if right else value.ljust(width)
-            for value, width, right in zip(values, widths, is_number, strict=True)
-        )
-        return "  ".join(padded).rstrip()
+    def padded(values: Sequence[str]) -> Iterator[str]:
+        for value, width, right in zip(values, widths, is_number, strict=True):
+            yield value.rjust(width) if right else value.ljust(width)
 
     if with_head:
-        click.secho(line(columns), bold=True)
-    for row in texts:
-        click.echo(line(row))
+        click.secho("  ".join(padded(columns)).rstrip(), bold=True)
+    for row, row_texts in zip(rows, texts, strict=True):
+        shown = zip(padded(row_texts), row, strict=True)
+        cells = [click.style(text, dim=True) if value is None else text for text, value in shown]
+        click.echo("  ".join(cells).rstrip())
 
 
 def print_facts(facts: Mapping[str, Any]) -> None:
@@ -73,10 +76,12 @@ def print_facts(facts: Mapping[str, Any]) -> None:
         click.echo(f"{click.style(name.ljust(width), bold=True)}  {cell(value)}")
 
 
-def cell(value: Any) -> str:
-    """A value in a table."""
-    if value is None or value == "":
-        return NOTHING
+def cell(value: Any, null: str = NOTHING) -> str:
+    """A value in a table; where `null` is a word of its own, an empty text is shown as it is."""
+    if value is None:
+        return null
+    if value == "":
+        return NOTHING if null == NOTHING else ""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):

@@ -106,11 +106,8 @@ def fsspec_options(given: Sequence[str]) -> str:
 def _run_all(queries: LakeQueries, text: str, show: Show) -> None:
     for statement in queries.split(text):
         show(*queries.run(statement))
-        for topic in queries.empty:
-            note(
-                f"{topic} has no rows in the lake: brokers copy segments once they are rolled, "
-                "or within lake.max.lag.ms; --spark reads the newest records, too"
-            )
+        for each in queries.notes:
+            note(each)
 
 
 def _run_spark(target: Target, statement: str | None, lake: str | None) -> None:
@@ -241,7 +238,7 @@ def _show_table(names: list[str], batches: Rows) -> None:
     is_first = True
     for batch in batches:
         rows = [[_value(each) for each in row] for row in batch]
-        print_table(rows, names, with_head=is_first)
+        print_table(rows, names, with_head=is_first, null="NULL")
         is_first = False
     if is_first:
         print_table([], names)

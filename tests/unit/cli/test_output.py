@@ -58,3 +58,8 @@ def test_what_is_waited_for_is_said_and_a_mistake_goes_on_in_its_line(
     with awaiting("connecting to b:1"):
         pass
     assert capsys.readouterr().err == ""
+
+
+def test_null_is_no_text(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table([["-", None, ""], ["", "-", None]], ("a", "b", "c"), null="NULL")
+    assert capsys.readouterr().out.splitlines() == ["a  b     c", "-  NULL", "   -     NULL"]

@@ -1,6 +1,7 @@
 """Conditions are asked of pieces, so they may not be about all rows."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from tests.fakes.lake_rows import batch_of
@@ -38,6 +39,16 @@ def test_what_changes_from_search_to_search_is_refused(text):
     """Rows that it held of at first would be taken for erased."""
     with pytest.raises(condition.InvalidCondition, match="changes between evaluations"):
         condition.RecordCondition(text)
+
+
+def test_json_is_read_out_of_bytes():
+    rows = batch_of(range(2)).set_column(
+        batch_of(range(2)).schema.get_field_index("value"),
+        "value",
+        pa.array([b'{"who": "ada"}', None], pa.binary()),
+    )
+    holds = condition.RecordCondition("value->>'who' = 'ada'").holds
+    assert holds(np.array(0), rows).tolist() == [True, False]
 
 
 def test_a_condition_holds_of_rows():

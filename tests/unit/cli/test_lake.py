@@ -1,0 +1,88 @@
+"""SQL over a lake: what is a person's surprise otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from broker.cli.lake import Lake, LakeQueries
+from broker.cli.options import Mistake
+
+VALUES = [b'{"total": 12.5, "of": [1, {"a": 2}]}', None, b'{"total": 3}']
+
+
+@pytest.fixture
+def queries(tmp_path: Path) -> Iterator[LakeQueries]:
+    write_deltalake(tmp_path / "topics" / "orders", pa.table({"key": [b"1"] * 3, "value": VALUES}))
+    write_deltalake(tmp_path / "tables" / "orders", pa.table({"value": ["text"]}))
+    made = LakeQueries(Lake(str(tmp_path)))
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "value->>'$.total'",
+        "value->>'total'",
+        "decode(value)->>'total'",
+        "json_extract_string(value, '$.total')",
+        "json_value(value, '$.total')",
+        "decode(value)->'total'",
+        "decode(value)->>'$.total'",
+        "get_json_object(value, '$.total')",
+    ],
+)
+def test_json_is_read_out_of_bytes(queries: LakeQueries, asked: str) -> None:
+    found = queries.rows(f"SELECT ({asked})::VARCHAR AS total FROM orders")
+    assert [row["total"] for row in found] == ["12.5", None, "3"]
+    assert queries.notes == []
+
+
+def test_json_of_texts_is_read_as_before(queries: LakeQueries) -> None:
+    asked = "SELECT '{\"a\": [5]}'->'a'->>0 AS x, list_transform([1], lambda n: n + 1) AS y, NULL->>'a' AS z"
+    assert queries.rows(asked) == [{"x": "5", "y": [2], "z": None}]
+    assert queries.rows("SELECT '{\"a\": 1}'::JSON->>'a' AS x") == [{"x": "1"}]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "value->'total'",
+        "json_extract(orders.value, '$.total')",
+        "orders.value::JSON",
+        "CAST(value AS VARCHAR)",
+        'cast(o."key" as TEXT)',
+    ],
+)
+def test_bytes_that_duckdb_escapes_are_told(queries: LakeQueries, asked: str) -> None:
+    queries.rows(f"SELECT {asked} FROM orders AS {'o' if 'o.' in asked else 'orders'}")
+    (note,) = queries.notes
+    assert "decode(value) is the text" in note
+    queries.rows("SELECT value::JSON FROM typed.orders WHERE false")
+    assert queries.notes == []
+
+
+def test_a_function_that_takes_no_bytes_is_told(queries: LakeQueries) -> None:
+    with pytest.raises(Mistake, match=r"decode\(value\) is the text"):
+        queries.rows("SELECT * FROM orders WHERE value LIKE '%3%'")
+
+
+def test_a_value_that_is_no_json_can_be_passed_over(tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "topics" / "odd", pa.table({"value": [b"{}", b"no"]}))
+    queries = LakeQueries(Lake(str(tmp_path)))
+    with pytest.raises(Mistake, match=r"Malformed JSON .*\(try\(\.\.\.\)"):
+        queries.rows("SELECT value->>'a' AS a FROM odd")
+    assert queries.rows("SELECT try(value->>'a') AS a FROM odd") == [{"a": None}, {"a": None}]
+    queries.close()
+
+
+def test_tables_are_topics_and_typed_tables(queries: LakeQueries) -> None:
+    for asked in ("SHOW TABLES", "show tables;"):
+        assert [row["name"] for row in queries.rows(asked)] == ["orders", "typed.orders"]
+        (note,) = queries.notes
+        assert "17 system views" in note
