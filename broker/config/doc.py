@@ -47,7 +47,7 @@ does not set it, the broker's setting holds that is named after *else*. The brok
 
 """
 _UNSERVED_HEAD = """
-## Known and not honoured
+## Known but not supported
 
 These settings of Apache Kafka have no effect here. They are accepted with Kafka's default value; any other value is
 refused, because the broker would not act on it.

@@ -23,8 +23,8 @@ class CommitLost(StorageError):
     """The commit's version is another writer's by now."""
 
 
-class SourceGone(Exception):
-    """A local segment to be copied is missing, or not what the request says."""
+class SegmentNotFound(Exception):
+    """A local segment to be copied is missing, or is not the one in the request."""
 
 
 class OffsetOutOfRange(Exception):
@@ -45,7 +45,7 @@ def apart(failed: Callable[[str, str], None]) -> Iterator[None]:
         yield
     except ForeignTable as error:
         failed(str(error), CONFLICT)
-    except (SourceGone, *STORE_ERRORS) as error:
+    except (SegmentNotFound, *STORE_ERRORS) as error:
         failed(str(error), FAILED)
     except Exception as error:
         log.exception("unexpected error with one partition or table")

@@ -1,7 +1,7 @@
 """Shell: the batches of a range from a local segment, as rows and residue, a few MiB at a time.
 
 The range is the `size_bytes` bytes from `position` on. They are read once, front to back, in chunks that end between
-batches, so that a chunk and not a segment bounds the memory. `SourceGone` is raised, and nothing of the range is
+batches, so that a chunk and not a segment bounds the memory. `SegmentNotFound` is raised, and nothing of the range is
 committed, if the segment is missing, is shorter, is another topic's, or continues although its batches end before the
 range does. In a compacted log the segment may end early: compaction leaves gaps, also at the ends of segments. Bytes
 that are no batch of this range become residue and do not stop it.
@@ -14,7 +14,7 @@ from contextlib import suppress
 import numpy as np
 import pyarrow as pa
 
-from broker.worker.errors import SourceGone
+from broker.worker.errors import SegmentNotFound
 from broker.worker.rpc import LogSegmentData
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.records import decoder, kernel
@@ -59,10 +59,12 @@ class RangeSource:
             self.max_timestamp_ms = max(self.max_timestamp_ms, decoded.max_timestamp_ms)
             yield from decoded.table_batches
         if next_offset <= end and not self._may_end_early and not self.is_undecodable:
-            raise SourceGone(f"{self._source.path} ends at offset {next_offset - 1}, not at {end}")
+            raise SegmentNotFound(
+                f"{self._source.path} ends at offset {next_offset - 1}, not at {end}"
+            )
 
     def _check_topic_id(self) -> None:
-        """Raise SourceGone if the opened file is another topic's, deleted and created again with the same name.
+        """Raise SegmentNotFound if the opened file is another topic's, deleted and created again with the same name.
 
         Checked after opening: a log's folder gets its topic id before its first record, and never another one.
         """
@@ -71,7 +73,7 @@ class RangeSource:
             with open(f"{folder}/{PARTITION_METADATA}", "rb") as file:
                 found = decode_partition_metadata(file.read())
             if found != self._segment.topic_id:
-                raise SourceGone(f"{self._source.path} is of topic id {uuid_text(found)}")
+                raise SegmentNotFound(f"{self._source.path} is of topic id {uuid_text(found)}")
 
     @property
     def is_undecodable(self) -> bool:
@@ -85,7 +87,7 @@ class RangeSource:
         try:
             descriptor = os.open(self._source.path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError as error:
-            raise SourceGone(f"{self._source.path} does not exist") from error
+            raise SegmentNotFound(f"{self._source.path} does not exist") from error
         try:
             self._check_topic_id()
             position = self._source.position
@@ -95,7 +97,9 @@ class RangeSource:
             while left > 0:
                 fresh = os.pread(descriptor, min(left, wanted), position)
                 if not fresh:
-                    raise SourceGone(f"{self._source.path} is shorter than {position + left} bytes")
+                    raise SegmentNotFound(
+                        f"{self._source.path} is shorter than {position + left} bytes"
+                    )
                 position += len(fresh)
                 left -= len(fresh)
                 data = carried + fresh if carried else fresh

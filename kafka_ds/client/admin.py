@@ -1,7 +1,7 @@
-"""Shell: what an operator asks of a cluster and changes in it: topics, settings, groups, log directories.
+"""Shell: an admin client for topics, settings, groups and log directories.
 
-The words are those of Kafka's AdminClient. Every request is retried by `Cluster.persist`; a refusal leaves as
-KafkaError with the broker's own message. Requests about a group go to its coordinator, which is looked up for each.
+Method names are those of Kafka's AdminClient. `Cluster.persist` retries every request; other errors are raised as
+KafkaError with the broker's message. Requests about a group go to its coordinator.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPreview:
-    """What a new topic has; -1 partitions and no settings where the cluster does not say, or the user may not know."""
+    """A new topic; -1 partitions and no settings if the brokers do not report them or the user may not see them."""
 
     partition_count: int
     settings: Mapping[str, str | None]
@@ -158,7 +158,7 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupListing:
-    """A group, as its coordinator lists it; `kind` is empty before Kafka 3.8."""
+    """A group in ListGroups; `kind` is empty before Kafka 3.8."""
 
     group_id: str
     state: str
@@ -169,7 +169,7 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """A member, and what it reads."""
+    """A member and its assigned partitions."""
 
     member_id: str
     client_id: str
@@ -193,7 +193,7 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirectorySize:
-    """What a replica takes in a broker's log directory."""
+    """The size of a replica in a broker's log directory."""
 
     broker: int
     log_dir: str
@@ -251,7 +251,7 @@ class Admin:
         return [size for each in self.log_directories() for size in each.sizes]
 
     def log_directories(self) -> list[LogDirectoryDescription]:
-        """Every directory of every live broker, also those that are empty or offline."""
+        """Every directory of every live broker, including empty and offline ones."""
 
         def attempt() -> list[LogDirectoryDescription]:
             found: list[LogDirectoryDescription] = []
@@ -294,7 +294,7 @@ class Admin:
         configs: Mapping[str, str] | None = None,
         validate_only: bool = False,
     ) -> TopicPreview:
-        """Create it, or only check whether that is possible."""
+        """Create a topic; with `validate_only` only check whether that is possible."""
         topic = CreatableTopic(
             name=name,
             num_partitions=partitions,
@@ -319,7 +319,7 @@ class Admin:
         return self._cluster.persist(f"creation of topic {name}", attempt)
 
     def create_partitions(self, name: str, count: int) -> None:
-        """Have the topic have so many partitions."""
+        """Increase the number of partitions to `count`."""
 
         def attempt() -> None:
             topic = CreatePartitionsTopic(name=name, count=count, assignments=None)
@@ -333,7 +333,7 @@ class Admin:
         self._cluster.persist(f"partitions of topic {name}", attempt)
 
     def delete_topic(self, name: str) -> None:
-        """Delete it. Raises TopicGone where there is none."""
+        """Delete a topic. Raises TopicGone if it does not exist."""
 
         def attempt() -> None:
             connection = self._cluster.any_broker()
@@ -344,7 +344,7 @@ class Admin:
                 request = DeleteTopicsRequest(topic_names=[name], timeout_ms=self._timeout_ms)
             answer = connection.call(request, DeleteTopicsResponse)
             for result in answer.responses:
-                # Retriable for a reader; a deleting client gets it at once.
+                # Retriable for readers, but final here.
                 if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise TopicGone(f"there is no topic {name}")
                 _check(result.error_code, result.error_message or f"topic {name}")
@@ -354,7 +354,7 @@ class Admin:
     # -- settings -------------------------------------------------------------------------------
 
     def describe_topic_configs(self, topic: str) -> list[ConfigEntry]:
-        """All settings of a topic, its own and inherited ones."""
+        """All settings of a topic, including inherited ones."""
         return self._cluster.persist(
             f"settings of topic {topic}",
             lambda: _configs(self._cluster.any_broker(), TOPIC_RESOURCE, topic),
@@ -363,9 +363,9 @@ class Admin:
     def topic_settings(
         self, topics: Collection[str], names: Collection[str]
     ) -> dict[str, dict[str, str | None]]:
-        """The values of these settings by topic, of existing topics whose settings the user may see.
+        """The values of these settings, for the topics that exist and whose settings the user may see.
 
-        A setting that brokers lack is missing.
+        A setting that the brokers do not know is left out.
         """
         wanted = [
             DescribeConfigsResource(
@@ -388,7 +388,7 @@ class Admin:
         return self._cluster.persist("settings of topics", attempt) if wanted else {}
 
     def describe_broker_configs(self, node_id: int) -> list[ConfigEntry]:
-        """All settings of a broker, from that broker."""
+        """All settings of a broker."""
 
         def attempt() -> list[ConfigEntry]:
             connection = self._cluster.connection(self._cluster.addresses()[node_id])
@@ -397,7 +397,7 @@ class Admin:
         return self._cluster.persist(f"settings of broker {node_id}", attempt)
 
     def alter_topic_configs(self, topic: str, changes: Mapping[str, str | None]) -> None:
-        """Set a topic's settings; None takes one back to what it inherits."""
+        """Set a topic's settings; None removes one."""
 
         def attempt() -> None:
             resource = IncrementalAlterConfigsResource(
@@ -418,9 +418,9 @@ class Admin:
         self._cluster.persist(f"settings of topic {topic}", attempt)
 
     def maintain_table(self, place: TopicPartition, operation: int) -> MaintainTableResponse:
-        """Have the leader of a partition OPTIMIZE its table, or EXPIRE what is due, and wait until it has.
+        """Have a partition's leader OPTIMIZE its table, or expire what is due, and wait for the result.
 
-        Only brokers of this project know that. Raises KafkaError.
+        Only kafka-ds brokers have this API. Raises KafkaError.
         """
 
         def attempt() -> MaintainTableResponse:
@@ -462,7 +462,7 @@ class Admin:
         return self._cluster.persist("ListGroups", attempt)
 
     def describe_group(self, group: str) -> GroupDescription:
-        """A group of the consumer protocol, or else of the classic one; one that is not there is in state Dead."""
+        """A group of the consumer or the classic protocol; one that does not exist is in state Dead."""
 
         def attempt(connection: Connection) -> GroupDescription:
             try:
@@ -477,7 +477,7 @@ class Admin:
         return self._cluster.coordinated(Coordinator.GROUP, group, "DescribeGroups", attempt)
 
     def delete_group(self, group: str) -> None:
-        """Remove a group without members, with its offsets."""
+        """Delete an empty group with its offsets."""
 
         def attempt(connection: Connection) -> None:
             answer = connection.call(
@@ -489,7 +489,7 @@ class Admin:
         self._cluster.coordinated(Coordinator.GROUP, group, "DeleteGroups", attempt)
 
     def committed_offsets(self, group: str) -> dict[TopicPartition, int]:
-        """What the group has committed."""
+        """The committed offsets of a group."""
 
         def attempt(connection: Connection) -> dict[TopicPartition, int]:
             ceiling = FIRST_VERSION_WITH_TOPIC_IDS - 1
@@ -513,7 +513,7 @@ class Admin:
         return self._cluster.coordinated(Coordinator.GROUP, group, "OffsetFetch", attempt)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit for a group without members. Raises KafkaError (UNKNOWN_MEMBER_ID) where it has some."""
+        """Commit offsets of an empty group. Raises KafkaError (UNKNOWN_MEMBER_ID) if it has members."""
         topics: dict[str, list[OffsetCommitRequestPartition]] = {}
         for (topic, partition), offset in sorted(offsets.items()):
             each = OffsetCommitRequestPartition(
@@ -646,7 +646,7 @@ def _classic_described(connection: Connection, group: str) -> GroupDescription:
 
 
 def _assigned(data: bytes) -> Iterator[TopicPartition]:
-    """Of a member of the consumers' protocol; others' assignments (Connect's) are not understood."""
+    """The assignment of a consumer; those of other members (Connect) have another format, and are skipped."""
     try:
         assignment = decode_assignment(data)
     except MalformedFrame:

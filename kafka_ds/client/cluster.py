@@ -1,9 +1,8 @@
-"""Shell: a small Kafka client: which broker leads what, where offsets begin and end, what a setting is.
+"""Shell: a small Kafka client: metadata, leaders, coordinators, offsets, settings.
 
-Every public method retries until it has an answer, a final error, or ``kafka.default.api.timeout.ms`` is over. Pauses
-grow from ``kafka.retry.backoff.ms``. After a broker's failure its connection is dropped and the metadata are requested
-again. Topics are created only for writers: by the brokers (auto.create.topics.enable), when their metadata are
-requested.
+Every public method retries until it has a response, a final error, or ``kafka.default.api.timeout.ms`` expires, with
+exponential backoff from ``kafka.retry.backoff.ms``. After a broker's failure its connection is closed and the metadata
+are requested again. Only for writers do metadata requests let brokers create topics (auto.create.topics.enable).
 """
 
 from __future__ import annotations
@@ -62,8 +61,8 @@ Value = TypeVar("Value")
 EARLIEST_LOCAL_VERSION: Final = 8  # KIP-405
 COORDINATOR_KEYS_VERSION: Final = 4  # KIP-699
 BRIEF_MS: Final = 20
-# A wrong address is reported soon, but not before a name has come back that is unknown while brokers are rolled
-# (Kubernetes), or a broker has started that was started together with the query.
+# How long an address that looks wrong is retried: a host name may be unknown while pods are restarted (Kubernetes), and
+# brokers may be started together with the query.
 PATIENCE_MS: Final[dict[type[ClientError], int]] = {NoSuchHost: 10_000, NobodyListens: 15_000}
 
 _ABSENT: Final = frozenset(
@@ -91,7 +90,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetAnswer:
-    """A leader's answer about offsets; ``offset`` is -1 if no record is young enough."""
+    """A leader's response to ListOffsets; ``offset`` is -1 if no record is at or after the timestamp."""
 
     offset: int
     leader_epoch: int
@@ -99,14 +98,14 @@ class OffsetAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderEpochEnd:
-    """The largest epoch not above the one asked for, and where it ends; -1 and -1 where none is known."""
+    """The largest epoch not above the requested one, and its end offset; -1 and -1 if the leader knows none."""
 
     epoch: int
     end_offset: int
 
 
 class Coordinator(IntEnum):
-    """What a broker coordinates, by Kafka's numbers."""
+    """The key type of FindCoordinator."""
 
     GROUP = 0
     TRANSACTION = 1
@@ -125,7 +124,7 @@ class Cluster:
         self._warned_of_silence = False
 
     def close(self) -> None:
-        """End every connection."""
+        """Close every connection."""
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
@@ -191,7 +190,7 @@ class Cluster:
     def leader_address(
         self, partition: TopicPartition, *, refresh: bool = False
     ) -> tuple[str, int]:
-        """The address of the partition's leader, for callers with connections of their own.
+        """The address of the partition's leader, for callers with their own connections.
 
         Raises:
             TopicGone: there is no such topic or partition.
@@ -216,21 +215,21 @@ class Cluster:
         return self._brokers[leader.node_id], leader
 
     def topic(self, name: str) -> Topic:
-        """The topic as it was last seen.
+        """The cached metadata of a topic.
 
         Raises:
-            TopicGone: it was not.
+            TopicGone: there are none.
         """
         if name not in self._topics:
             raise TopicGone(f"there is no topic {name}")
         return self._topics[name]
 
     def forget(self, name: str) -> None:
-        """Drop what is known about the topic; it is requested again when it is needed next."""
+        """Drop the cached metadata of a topic."""
         self._topics.pop(name, None)
 
     def partition_count(self, name: str) -> int:
-        """How many partitions a topic has; waits for a topic that is being created.
+        """The number of partitions of a topic; waits for a topic that is being created.
 
         Raises:
             BrokerTimeout: it does not exist, and no broker creates it.
@@ -249,9 +248,9 @@ class Cluster:
     def offsets(
         self, questions: Mapping[TopicPartition, int], *, read_committed: bool
     ) -> dict[TopicPartition, OffsetAnswer]:
-        """Where each partition's timestamp lies; -1 asks for its end, -2 for its start.
+        """The offset of each partition's timestamp; -1 requests the end, -2 the start.
 
-        The end is the last stable offset for ``read_committed``, else the high watermark.
+        The end is the last stable offset with ``read_committed``, else the high watermark.
         """
         answers: dict[TopicPartition, OffsetAnswer] = {}
 
@@ -271,7 +270,7 @@ class Cluster:
         questions: Mapping[TopicPartition, int],
         isolation_level: int,
     ) -> dict[TopicPartition, OffsetAnswer]:
-        # A cluster without tiered storage has nothing that is not local.
+        # A cluster without tiered storage has only local records.
         tiers = connection.version_of(ListOffsetsRequest) >= EARLIEST_LOCAL_VERSION
 
         def timestamp(partition: TopicPartition) -> int:
@@ -307,7 +306,7 @@ class Cluster:
     def epoch_ends(
         self, epochs: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, LeaderEpochEnd]:
-        """Where these leader epochs end in the logs of the present leaders (KIP-320)."""
+        """The end offsets of these leader epochs in the logs of the present leaders (KIP-320)."""
         ends: dict[TopicPartition, LeaderEpochEnd] = {}
 
         def attempt() -> dict[TopicPartition, LeaderEpochEnd]:
@@ -351,7 +350,7 @@ class Cluster:
     # -- settings -------------------------------------------------------------------------------
 
     def broker_setting(self, name: str) -> str | None:
-        """The value of a setting, from any broker; None if that broker does not know the setting."""
+        """The value of a broker setting; None if the broker does not know the setting."""
 
         def attempt() -> str | None:
             self._fetch_metadata([])
@@ -366,7 +365,7 @@ class Cluster:
         """The value of a topic's setting, its own or an inherited one; None if there is no such setting.
 
         Raises:
-            KafkaError: TOPIC_AUTHORIZATION_FAILED for who may not DESCRIBE_CONFIGS.
+            KafkaError: TOPIC_AUTHORIZATION_FAILED without the right DESCRIBE_CONFIGS.
         """
         return self.persist(
             f"settings of topic {topic}",
@@ -376,12 +375,12 @@ class Cluster:
     # -- brokers --------------------------------------------------------------------------------
 
     def any_broker(self) -> Connection:
-        """A connection to whichever broker answers.
+        """A connection to any broker.
 
         Raises:
-            BrokerUnreachable: none does; the message names each.
-            NoSuchHost: none has a name that can be resolved.
-            NobodyListens: all refuse connections, or have no such name, and did ever since.
+            BrokerUnreachable: no broker answers; the message names each.
+            NoSuchHost: no host name can be resolved.
+            NobodyListens: all refuse connections or have an unknown host name, and have done so in this process.
         """
         addresses = dict.fromkeys([*self._brokers.values(), *self.settings.bootstrap_servers])
         open_ones = [a for a in addresses if a in self._connections and self._connections[a].idle]
@@ -403,7 +402,7 @@ class Cluster:
         )
 
     def addresses(self) -> dict[int, tuple[str, int]]:
-        """The address of each live broker, by its id."""
+        """The addresses of the live brokers, by node id."""
 
         def attempt() -> dict[int, tuple[str, int]]:
             self._fetch_metadata([])
@@ -421,13 +420,13 @@ class Cluster:
         return connection
 
     def new_connection(self, address: tuple[str, int]) -> Connection:
-        """A connection of the caller's own, which the caller closes."""
+        """A new connection, which the caller closes."""
         return Connection(*address, self.settings)
 
     def coordinated(
         self, kind: Coordinator, key: str, what: str, attempt: Callable[[Connection], Value]
     ) -> Value:
-        """Ask the coordinator of a group or a transactional id, which is looked up again after every problem."""
+        """Call the coordinator of a group or a transactional id; it is looked up again after every error."""
 
         def attempt_it() -> Value:
             try:
@@ -458,7 +457,7 @@ class Cluster:
     def by_leader(
         self, partitions: Collection[TopicPartition]
     ) -> list[tuple[Connection, list[TopicPartition]]]:
-        """The partitions by connections to their leaders; to be asked for within `persist`.
+        """The partitions by connection to their leader; to be called within `persist`.
 
         Raises:
             TopicGone: there is no such topic or partition.
@@ -479,13 +478,13 @@ class Cluster:
             raise KafkaError(code, f"{partition[0]}-{partition[1]}")
 
     def persist(self, what: str, attempt: Callable[[], Value]) -> Value:
-        """Retry while that may help and ``kafka.default.api.timeout.ms`` is not over.
+        """Retry on retriable errors until ``kafka.default.api.timeout.ms`` expires.
 
         Raises:
-            BrokerTimeout: it is; the message says what was asked for, and the last problem.
-            NoSuchHost, NobodyListens: no bootstrap server has a name that can be resolved, or takes connections, nor
-                did before in this process. That is a mistake, but only after `PATIENCE_MS`.
-            KafkaError: a refusal that no retry mends.
+            BrokerTimeout: it expired; the message has the request and the last error.
+            NoSuchHost, NobodyListens: for `PATIENCE_MS` no bootstrap server's host name could be resolved, or none
+                accepted a connection, nor had in this process.
+            KafkaError: an error that is not retriable.
         """
         settings = self.settings
         began_at = time.monotonic()
@@ -514,8 +513,8 @@ class Cluster:
                 problem = found
             if time.monotonic() + pause_ms / 1_000 >= deadline:
                 raise BrokerTimeout(
-                    f"{what}: no answer within kafka.default.api.timeout.ms="
-                    f"{settings.default_api_timeout_ms}; last: {problem}"
+                    f"{what}: timed out after kafka.default.api.timeout.ms="
+                    f"{settings.default_api_timeout_ms}; last error: {problem}"
                 ) from problem
             if _is_brief(problem):
                 time.sleep(min(pause_ms, BRIEF_MS) / 1_000)
@@ -524,7 +523,7 @@ class Cluster:
             pause_ms = min(max(1, pause_ms) * 2, settings.retry_backoff_max_ms)
 
     def _warn_of_silence(self, problem: ClientError) -> None:
-        """Tell the user of a wrong address now, and not only when the time is over."""
+        """Warn of a wrong address at once, and not only after the timeout."""
         if self._brokers or self._warned_of_silence:
             return
         self._warned_of_silence = True
@@ -549,7 +548,7 @@ def _setting(connection: Connection, resource_type: int, resource: str, name: st
 
 
 def _is_brief(problem: ClientError | KafkaError) -> bool:
-    """A transaction that is about to end: the Java client does not wait long for that either."""
+    """Whether a transaction is about to end: like the Java client, retry soon."""
     return isinstance(problem, KafkaError) and problem.code == ErrorCode.CONCURRENT_TRANSACTIONS
 
 

@@ -1,8 +1,8 @@
-"""Shell: clients that outlive a task: Spark's Python worker runs many tasks in sequence, with the same settings.
+"""Shell: a pool of clients: Spark's Python worker runs many tasks in sequence, with the same settings.
 
-A client has one user at a time, and is created if none is free. It is kept only if all went well, and for less time
-than brokers keep an idle connection (their `connections.max.idle.ms` is minutes). So micro-batches save the cost of a
-new client: a connection, its versions and, with TLS and SASL, authentication.
+A client has one user at a time, and is created if none is free. It is kept only if its user had no error, and for less
+time than brokers keep an idle connection (their `connections.max.idle.ms` is minutes). So a micro-batch saves the cost
+of a new client: a connection, ApiVersions and, with TLS and SASL, authentication.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from typing import Final
 from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.settings import ClientSettings
 
-# For how many settings a client is kept, and for how long an unused one.
+# How many clients are kept, and how long an unused one.
 KEPT_MAX: Final = 4
 IDLE_MAX_S: Final = 60.0
 
 _LOCK = threading.Lock()
-# Unused clients, and when they were given back: the longest ago first.
+# Unused clients and the times of their release, the oldest first.
 _KEPT: dict[ClientSettings, tuple[Cluster, float]] = {}
-# A child would use its parent's connections.
+# A forked child must not use its parent's connections.
 os.register_at_fork(after_in_child=_KEPT.clear)
 
 
 @contextmanager
 def pooled_cluster(settings: ClientSettings) -> Iterator[Cluster]:
-    """A client of these settings, for the caller alone until the block ends."""
+    """A client with these settings, for the caller alone until the block ends."""
     cluster = _acquire(settings)
     try:
         yield cluster
@@ -42,7 +42,7 @@ def pooled_cluster(settings: ClientSettings) -> Iterator[Cluster]:
 
 
 def close_pool() -> None:
-    """End the connections of all unused clients."""
+    """Close all unused clients."""
     with _LOCK:
         idle = [cluster for cluster, _ in _KEPT.values()]
         _KEPT.clear()
@@ -64,7 +64,7 @@ def _acquire(settings: ClientSettings) -> Cluster:
 
 def _release(settings: ClientSettings, cluster: Cluster) -> None:
     with _LOCK:
-        # Another thread's of the same settings may be there already.
+        # Another thread may have released a client with the same settings.
         ended = [_KEPT.pop(settings, None)]
         _KEPT[settings] = (cluster, time.monotonic())
         while len(_KEPT) > KEPT_MAX:

@@ -1,9 +1,8 @@
-"""Shell: one connection to one broker: requests out, answers in, in order.
+"""Shell: a blocking connection to a broker.
 
-Calls block, with a deadline on every wait; `session` says what is sent and what an answer means. Several requests may
-be in flight. Any error ends the connection, since the bytes that follow are unknown. With TLS and SASL a connection is
-ready only when both sides are authenticated; a session that expires is renewed on the same connection (KIP-368), once
-all requests in flight have been answered.
+Every call has a deadline. Several requests may be in flight; responses come in order. Any error closes the connection,
+because the position in the stream is unknown. With TLS and SASL a connection is ready once it is authenticated; before
+a session expires the client re-authenticates (KIP-368), after all requests in flight have been answered.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ from kafka_ds.security.token_file import TokenUnreadable, read_token
 IDLE_MS_MIN = 1_000
 # X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH, which Python's ssl does not name.
 _OF_ANOTHER_HOST = (62, 64)
-# Alerts by which a broker refuses us, and what OpenSSL finds by itself, by the names of Python's ssl. Brokers in Java
-# tell of a certificate that is missing by BAD_CERTIFICATE, those with OpenSSL before TLS 1.3 by HANDSHAKE_FAILURE.
+# Alerts of the broker, and OpenSSL's own errors, by their names in Python's ssl. Without a client certificate Java
+# brokers send BAD_CERTIFICATE, and OpenSSL before TLS 1.3 sends HANDSHAKE_FAILURE.
 _OF_OUR_KEY = frozenset({
     "TLSV13_ALERT_CERTIFICATE_REQUIRED", "TLSV1_ALERT_UNKNOWN_CA", "TLSV1_ALERT_ACCESS_DENIED",
     "TLSV1_ALERT_DECRYPT_ERROR", "SSLV3_ALERT_BAD_CERTIFICATE", "SSLV3_ALERT_NO_CERTIFICATE",
@@ -51,10 +50,10 @@ _OF_OUR_VERSIONS = frozenset({
 _OF_OUR_KEY_OR_SUITES = frozenset({
     "SSLV3_ALERT_HANDSHAKE_FAILURE", "TLSV1_ALERT_INSUFFICIENT_SECURITY", "NO_CIPHERS_AVAILABLE",
 })  # fmt: skip
-# Hosts that had an address in this process, and host:port where somebody listened. Such a one is no mistake: in
-# Kubernetes the name of a headless service is unknown for some seconds while its pods are rolled. A sink has a new
-# client for each task and commit, so what one client has seen is not enough. Single operations on a set need no lock,
-# and so none is held while a process forks.
+# Hosts that were resolved, and addresses that accepted a connection, in this process. Such a name is not a mistake: in
+# Kubernetes the name of a headless service is unknown for some seconds while its pods restart. A sink has a new client
+# for each task and commit, so this outlives a client. Single operations on a set need no lock, so none can be held
+# during a fork.
 KNOWN_MAX: Final = 1024
 KNOWN: set[str] = set()
 Response = TypeVar("Response")
@@ -164,19 +163,19 @@ class Connection:
         self._write(type(request))
 
     def receive(self) -> Any:
-        """The answer to the oldest request under way, within ``kafka.request.timeout.ms``."""
+        """The response to the oldest request, within ``kafka.request.timeout.ms``."""
         if not self._answers:
             self._next_answer()
         return self._answers.popleft()
 
     def _next_answer(self) -> None:
-        # What the caller did since it was sent is not the broker's delay.
+        # The caller's own time since then does not count.
         self.session.oldest.deadline = time.monotonic() + self._settings.request_timeout_ms / 1_000
         before = len(self._answers)
         self._wait(lambda: len(self._answers) > before)
 
     def call(self, request: Any, answer: type[Response], ceiling: int = ANY_VERSION) -> Response:
-        """Send a request and wait for its answer; nothing else may be under way."""
+        """Send a request and wait for its response; no other may be in flight."""
         assert not self.session.in_flight and not self._answers
         self.send(request, ceiling)
         message = self.receive()
@@ -184,7 +183,7 @@ class Connection:
         return message
 
     def close(self) -> None:
-        """End it; harmless when ended."""
+        """Close the connection; may be called again."""
         self.session.close()
         self._answers.clear()
         with contextlib.suppress(OSError):
@@ -192,10 +191,9 @@ class Connection:
 
     @property
     def idle(self) -> bool:
-        """Whether it is open with no answer outstanding, and was used within ``kafka.connections.max.idle.ms``.
+        """Whether it is open without a request in flight, and was used within ``kafka.connections.max.idle.ms``.
 
-        After that the broker, or what lies between, may have forgotten it; some do so without a word, and a request
-        would wait until its time is over.
+        After that the broker, or a firewall, may have dropped it without notice, and a request would time out.
         """
         is_free = self._socket.fileno() >= 0 and not self.session.in_flight and not self._answers
         most_ms = self._settings.connections_max_idle_ms
@@ -213,7 +211,7 @@ class Connection:
             self._fail(problem, request)
 
     def _wait(self, is_done: Callable[[], bool]) -> None:
-        """Read until so much has come; what has come in front of an error counts."""
+        """Read until `is_done`; responses before an error count."""
         while not is_done():
             if self.session.error is not None:
                 self._refuse(self.session.error)
@@ -241,7 +239,7 @@ class Connection:
         raise self._ended(problem) from None
 
     def _refuse(self, error: Exception) -> NoReturn:
-        """End the connection with the session's error."""
+        """Close the connection and raise the session's error."""
         self.close()
         if isinstance(error, MalformedFrame):
             raise BrokerUnreachable(f"broker {self.address}: {error}") from None
@@ -251,34 +249,34 @@ class Connection:
         option, why = {
             "protocol": (
                 "security.protocol",
-                f"{protocol} is not this listener's, it seems ({error})",
+                f"{protocol} does not seem to be this listener's protocol ({error})",
             ),
             "mechanism": ("sasl.mechanism", str(error)),
             "credentials": ("sasl.jaas.config", str(error)),
         }[error.cause]
         raise AuthenticationRefused(
-            f"broker {self.address} refuses the login by option 'kafka.{option}': {why}"
+            f"broker {self.address}: authentication with option 'kafka.{option}' failed: {why}"
         ) from None
 
     def _ended(self, problem: OSError) -> ClientError:
-        """What an end of the connection means: TLS that fails does so again."""
+        """The error for a connection that ended; TLS errors are not retriable."""
         security = self._settings.security
         if isinstance(problem, ssl.SSLCertVerificationError):
             return AuthenticationRefused(
-                f"broker {self.address}: its certificate is not accepted by option "
-                f"{_which_refuses(problem, security.tls)}: {problem.verify_message}"
+                f"broker {self.address}: certificate verification failed with option "
+                f"{_verifying_option(problem, security.tls)}: {problem.verify_message}"
             )
         if isinstance(problem, ssl.SSLError) and not isinstance(problem, ssl.SSLEOFError):
-            blamed = _which_is_to_blame(problem.reason, security.tls)
+            blamed = _option_at_fault(problem.reason, security.tls)
             return AuthenticationRefused(
-                f"broker {self.address}: TLS fails by option {blamed}: {problem.reason or problem}"
+                f"broker {self.address}: TLS handshake failed with option {blamed}: {problem.reason or problem}"
             )
-        text = f"broker {self.address} ended the connection: {problem}"
-        if not self.session.is_let_in:
+        text = f"broker {self.address} disconnected: {problem}"
+        if not self.session.is_accepted:
             text += (
                 f" (option 'kafka.security.protocol' is {security.protocol}: is it this listener's?"
             )
-            # Not every broker sends an alert before it hangs up.
+            # Not every broker sends an alert before it disconnects.
             if security.uses_tls and not security.tls.has_key:
                 text += " Or does it want a certificate? 'kafka.ssl.keystore.location' is not given"
             text += ")"
@@ -286,21 +284,21 @@ class Connection:
 
 
 def remember(place: str) -> None:
-    """Remember a host that has an address, or a place with a listener. Of too many, others are forgotten."""
+    """Remember a host that was resolved, or an address that accepted a connection."""
     if place not in KNOWN and len(KNOWN) >= KNOWN_MAX:
         KNOWN.clear()
     KNOWN.add(place)
 
 
 def is_known(place: str) -> bool:
-    """Whether that was so since the process began, as far as is remembered; also in a forked child."""
+    """Whether a host or an address is remembered; also in a forked child."""
     return place in KNOWN
 
 
 def _is_no_host(host: str, problem: OSError | UnicodeError) -> bool:
-    """Whether the name is a mistake, by how it failed: no name server has it, and none did before."""
+    """Whether the host name is unknown, and was not resolved before in this process."""
     if isinstance(problem, UnicodeError):
-        # An empty label, or one of more than 63 characters: it cannot be asked for (RFC 1035, section 2.3.4).
+        # An empty label, or one of more than 63 characters (RFC 1035, section 2.3.4).
         return True
     if not isinstance(problem, socket.gaierror):
         remember(host)
@@ -308,8 +306,8 @@ def _is_no_host(host: str, problem: OSError | UnicodeError) -> bool:
     return problem.errno == socket.EAI_NONAME and not is_known(host)
 
 
-def _which_refuses(problem: ssl.SSLCertVerificationError, tls: TlsSettings) -> str:
-    """The option by which a certificate was looked at, as it is to be named in an error."""
+def _verifying_option(problem: ssl.SSLCertVerificationError, tls: TlsSettings) -> str:
+    """The option, for an error message, with which the broker's certificate was verified."""
     if problem.verify_code in _OF_ANOTHER_HOST:
         return "'kafka.ssl.endpoint.identification.algorithm'"
     if tls.ssl_truststore_certificates is not None:
@@ -319,8 +317,8 @@ def _which_refuses(problem: ssl.SSLCertVerificationError, tls: TlsSettings) -> s
     return f"'kafka.ssl.truststore.location'{where}"
 
 
-def _which_is_to_blame(reason: str | None, tls: TlsSettings) -> str:
-    """The option by which the broker, or OpenSSL here, refused, as it is to be named in an error."""
+def _option_at_fault(reason: str | None, tls: TlsSettings) -> str:
+    """The option, for an error message, because of which the handshake failed."""
     given = "" if tls.has_key else ", which is not given"
     key = "'kafka.ssl.keystore.key'" if tls.ssl_keystore_key else "'kafka.ssl.keystore.location'"
     if reason in _OF_OUR_KEY:

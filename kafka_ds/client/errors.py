@@ -1,4 +1,4 @@
-"""Pure: the client's errors under the name that they had before `kafka_ds.errors`."""
+"""Pure: the client's errors by their former module name; they are in `kafka_ds.errors`."""
 
 from kafka_ds.errors import (
     AuthenticationRefused,

@@ -1,8 +1,8 @@
-"""Shell: the batches of one range of one partition, read from its leader ahead of the decoder.
+"""Shell: fetches a range of a partition from its leader, one request ahead of the caller.
 
-The next Fetch is sent before a response is returned, so that the broker works while we decode. A range is bounded: no
-Fetch is sent for an offset at or past its end. Every Fetch carries the leader epoch of the plan (KIP-320). A new leader
-is used only after a check that its log holds the same records up to the end of the range.
+The next Fetch is sent before a response is returned, so that the broker works while the caller decodes. No Fetch is
+sent for an offset at or after the end of the range. Every Fetch has the leader epoch of the plan (KIP-320). A new
+leader is used only after a check that its log has the same records up to the end of the range.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from kafka_ds.protocol.types import MAX_I64, NO_UUID, same_topic
 from kafka_ds.records.batch import CODEC_MASK, BatchHeader, iterate_headers
 
 UNKNOWN_EPOCH: Final = -1
-# Brokers learn one after the other that there is a topic: how often it is looked for again, with growing pauses.
+# How often an unknown topic is looked up again, with growing backoff: brokers learn of a new topic one after the other.
 ABSENCES_MAX: Final = 4
-# What is asked for at first by offset: single records need no megabytes. It doubles with each Fetch of a range, up to
-# max.partition.fetch.bytes.
+# The first Fetch requests so many bytes per offset: a few records need no megabytes. This doubles with each Fetch of a
+# range, up to max.partition.fetch.bytes.
 OFFSET_BYTES: Final = 16 * 1024
 DOUBLINGS_MAX: Final = 16
 
@@ -55,7 +55,7 @@ _MOVED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """Offsets [start, end) of a partition, as a plan pinned them: topic id and leader epoch included."""
+    """The offsets [start, end) of a partition in a plan, with topic id and leader epoch."""
 
     topic: str
     partition: int
@@ -76,13 +76,12 @@ class Range:
 class CompletedFetch:
     """Whole batches, in order; the first may begin below ``start`` and the last end above the range.
 
-    ``start`` is the offset that was asked for: records below it came before. Leaders cut batches differently, as out of
-    the lake and out of a log, so a batch may hold some of them again.
+    ``start`` is the fetch offset. Records below it were returned before: batches built from the lake have other
+    boundaries than those in a log, so a batch may repeat some.
 
-    ``aborted`` are (producer id, first offset, last offset) of transactions whose batches do not count; ``starts`` are
-    where batches begin, if some are compressed: such records may be hundreds of times as large when they are
-    decompressed. From ``gap`` on, if that is not None, an offset at least has no record: compaction took it, or the
-    lake had no row.
+    ``aborted`` are (producer id, first offset, last offset) of aborted transactions. ``starts`` are the positions of
+    batches, if some are compressed: decompressed records may be hundreds of times as large. ``gap`` is the first offset
+    from which on one has no record, because of compaction or because the lake has no row; None if there is no gap.
     """
 
     records: memoryview
@@ -95,13 +94,13 @@ class CompletedFetch:
 def fetch_range(
     cluster: Cluster, wanted: Range, *, poll_timeout_ms: int, read_committed: bool
 ) -> Iterator[CompletedFetch]:
-    """Every batch that holds an offset of the range.
+    """Every batch with an offset of the range.
 
     Raises:
         OffsetsGone: the leader's log begins above the start or ends below the end.
-        PlanDiverged: the log below the end of the range was replaced since it was planned.
-        TopicGone: the topic is gone, or another one bears its name; the error has the position.
-        BrokerTimeout: no progress within ``kafkaConsumer.pollTimeoutMs``.
+        PlanDiverged: records below the end of the range were replaced since the plan was made.
+        TopicGone: the topic was deleted or recreated; the error has the position.
+        BrokerTimeout: no record within ``kafkaConsumer.pollTimeoutMs``.
     """
     return _RangeReader(
         cluster, wanted, poll_timeout_ms, read_committed=read_committed
@@ -109,7 +108,7 @@ def fetch_range(
 
 
 class _RangeReader:
-    """The position in a range, and the leader that is asked."""
+    """The position in a range, and the connection to the leader."""
 
     def __init__(
         self, cluster: Cluster, wanted: Range, poll_timeout_ms: int, *, read_committed: bool
@@ -150,7 +149,7 @@ class _RangeReader:
             pause_ms, absences = self._settings.retry_backoff_ms, 0
             self._progress = time.monotonic()
             yield fetch
-            # Time that the consumer of the records took is not the broker's delay.
+            # The caller's own time does not count.
             self._progress = time.monotonic()
 
     def _find_leader(self) -> Connection:
@@ -167,10 +166,10 @@ class _RangeReader:
         return connection
 
     def _check_lineage(self) -> None:
-        """A new leader's log must hold what the plan's leader held, up to the end of the range."""
+        """Check that a new leader's log has the records of the plan's leader up to the end of the range."""
         key = self._wanted.topic_partition
         end = self._cluster.epoch_ends({key: self._wanted.leader_epoch})[key]
-        # An epoch unknown to the leader lies below its log's start: the Fetch will show what is left.
+        # A leader does not know epochs before its log start offset: then the Fetch will fail or succeed.
         if end.epoch != UNKNOWN_EPOCH and end.end_offset < self._wanted.end:
             raise PlanDiverged(
                 f"{self._wanted} was planned under leader epoch {self._wanted.leader_epoch}, whose "
@@ -195,7 +194,7 @@ class _RangeReader:
         request = FetchRequest(
             replica_id=CONSUMER,
             max_wait_ms=self._settings.fetch_max_wait_ms,
-            # For more than it may give a broker would wait until max_wait_ms is over.
+            # A broker would wait for max_wait_ms if min_bytes were above max_bytes.
             min_bytes=min(room, self._settings.fetch_min_bytes),
             max_bytes=self._settings.fetch_max_bytes,
             isolation_level=int(self._read_committed),
@@ -205,13 +204,13 @@ class _RangeReader:
         self._connection.send(request, ceiling)
 
     def _receive(self, connection: Connection) -> CompletedFetch | None:
-        """The next response, or None where there was none yet; the next Fetch is under way then."""
+        """The next fetch, or None if the response has no records; the next Fetch has been sent."""
         response: FetchResponse = connection.receive()
         code = ErrorCode(response.error_code)
         if code != ErrorCode.NONE:
             raise KafkaError(code, str(self._wanted))
         if not response.responses:
-            # What Kafka answers whom it throttles; it reads nothing more from this connection meanwhile.
+            # The broker throttles this client, and reads nothing from this connection meanwhile.
             left_ms = self._poll_timeout_ms - (time.monotonic() - self._progress) * 1_000
             time.sleep(max(0.0, min(response.throttle_time_ms, left_ms)) / 1_000)
             self._send()
@@ -248,7 +247,7 @@ class _RangeReader:
         )
 
     def _send_ahead(self, *, has_records: bool) -> None:
-        """The next Fetch. What has come is whole, also if the connection ends now: another one goes on behind it."""
+        """Send the next Fetch. If the connection fails, the records that were received are returned first."""
         try:
             self._send()
         except (BrokerUnreachable, BrokerTimeout):
@@ -257,9 +256,9 @@ class _RangeReader:
             self._lost_leader()
 
     def _check_epochs(self, headers: Sequence[BatchHeader]) -> None:
-        """No record below the end of the range can be of a later epoch than that of the reported end.
+        """Check that no record of the range has a later leader epoch than the plan.
 
-        This also finds leaders that do not know their history, as one that lost its disk.
+        This also detects leaders without their epoch history, such as one that lost its disk.
         """
         pinned = self._wanted.leader_epoch
         for header in headers:
@@ -294,15 +293,15 @@ class _RangeReader:
         if waited_ms >= self._poll_timeout_ms:
             rest = replace(self._wanted, start=self._position)
             raise BrokerTimeout(
-                f"no record of {rest} came within kafkaConsumer.pollTimeoutMs={self._poll_timeout_ms}"
-                + (f"; last: {problem}" if problem is not None else "")
+                f"no record of {rest} within kafkaConsumer.pollTimeoutMs={self._poll_timeout_ms}"
+                + (f"; last error: {problem}" if problem is not None else "")
             )
 
 
 def first_gap(headers: Sequence[BatchHeader], start: int) -> int | None:
-    """The first offset from `start` on that has no record, or that of the batch which lacks one.
+    """The first offset from `start` on without a record, or the base offset of a batch with one; None without a gap.
 
-    Leaders append records without a gap, and markers of transactions are records.
+    Leaders append without gaps, and transaction markers are records.
     """
     for header in headers:
         if header.base_offset > start:
@@ -316,10 +315,10 @@ def first_gap(headers: Sequence[BatchHeader], start: int) -> int | None:
 def aborted_ranges(
     headers: Sequence[BatchHeader], aborted: Sequence[tuple[int, int]]
 ) -> tuple[tuple[int, int, int], ...]:
-    """From where to where the batches of each aborted transaction do not count.
+    """The offset ranges of aborted transactions.
 
-    A Fetch answer names the producer and the first offset; the transaction ends at the producer's next marker, which
-    is a control batch, or beyond this answer.
+    A Fetch response has the producer id and the first offset. The transaction ends at the producer's next control
+    batch, or after this response.
     """
     waiting = sorted(((first, producer) for producer, first in aborted), reverse=True)
     open_since: dict[int, int] = {}

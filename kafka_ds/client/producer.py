@@ -1,9 +1,9 @@
-"""Shell: sends sealed batches to their partitions' leaders, several requests in flight, each batch once and in order.
+"""Shell: sends complete batches to their partitions' leaders, with several requests in flight, exactly once, in order.
 
-A batch keeps its sequence (KIP-98) and is sent again unchanged: a broker that has it says so. After a batch has failed,
-nothing later is sent to its partition until all requests in flight have been answered; then all failed batches are sent
-again, in order. Retriable errors, lost connections and late answers are retried until ``delivery.timeout.ms`` is over.
-The queue is bounded: `send` waits for answers. Every error names the topic, the partition and the rows.
+A retry sends the same bytes with the same sequence (KIP-98), so that a broker recognises a duplicate. After a batch has
+failed, nothing is sent to its partition until all requests in flight have been answered; then all failed batches are
+sent again, in order. Retriable errors, disconnects and timeouts are retried until ``delivery.timeout.ms`` expires.
+The queue is bounded: if it is full, `send` waits for responses. Errors name the topic, the partition and the rows.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from kafka_ds.records.sequences import sequence_after
 
 __all__ = ["NotDelivered", "Outgoing", "Producer", "Written"]
 
-# By name and not by id (KIP-516), and in transactions by the first protocol, in which partitions are added.
+# The last version with topic names instead of ids (KIP-516), and the last of the first transaction protocol.
 PRODUCE_VERSION_MAX: Final = 12
 PRODUCE_IN_TRANSACTIONS_VERSION_MAX: Final = 11
 WAITING_BYTES_MAX: Final = 32 * 1024 * 1024
 NO_OFFSET: Final = -1
 
 _DONE: Final = frozenset({ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER})
-# What is wrong with the producer or its transaction, whichever rows are written.
+# Errors of the producer or its transaction, not of the rows.
 _OF_TRANSACTION: Final = frozenset(
     {
         ErrorCode.PRODUCER_FENCED,
@@ -54,7 +54,7 @@ Address = tuple[str, int]
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Outgoing:
-    """One sealed batch on its way; ``describe`` names its rows (or those at these places) for errors."""
+    """A complete batch to be sent; ``describe`` names the rows at these indexes for errors."""
 
     topic: str
     partition: int
@@ -63,7 +63,7 @@ class Outgoing:
     describe: Callable[[Iterable[int]], str]
     number: int = 0
     first_record: int = 0
-    """Of a part: how many records of the batch come before it."""
+    """The index of its first record in the batch that it was split from."""
     deadline: float = 0.0
     attempts: int = 0
 
@@ -74,7 +74,7 @@ class Outgoing:
 
 @dataclass(slots=True, kw_only=True)
 class Written:
-    """What a partition took: the first and last offset, and how many records (others' may lie between)."""
+    """The first and last offset written to a partition, and the number of records (others' may be in between)."""
 
     first_offset: int
     last_offset: int
@@ -82,15 +82,15 @@ class Written:
 
 
 @dataclass(slots=True)
-class _Lane:
-    """A partition's batches: those that wait, those that came back, and how many are under way."""
+class _PartitionQueue:
+    """A partition's batches: those that wait, those that failed, and how many are in flight."""
 
     waiting: deque[Outgoing] = field(default_factory=deque)
     failed: list[Outgoing] = field(default_factory=list)
-    under_way: int = 0
+    in_flight: int = 0
     count: int = 0
     address: Address | None = None
-    """To whom those under way were sent."""
+    """The leader to which those in flight were sent."""
 
     @property
     def ready(self) -> bool:
@@ -98,8 +98,8 @@ class _Lane:
 
 
 @dataclass(slots=True)
-class _Link:
-    """A connection to a leader and the requests under way on it."""
+class _NodeConnection:
+    """A connection to a leader and the requests in flight on it."""
 
     connection: Connection
     requests: deque[list[Outgoing]] = field(default_factory=deque)
@@ -128,8 +128,8 @@ class Producer:
         self._transactional_id = transactional_id
         self._join = join
         self._joined: set[TopicPartition] = set()
-        self._lanes: dict[TopicPartition, _Lane] = {}
-        self._links: dict[Address, _Link] = {}
+        self._queues: dict[TopicPartition, _PartitionQueue] = {}
+        self._nodes: dict[Address, _NodeConnection] = {}
         self.waiting_bytes = 0
         self._failures = 0
         self._bytes_max: dict[str, int] = {}
@@ -141,107 +141,111 @@ class Producer:
         return self._transactional_id is not None
 
     def batch_bytes_max(self, topic: str) -> int | None:
-        """How many bytes a batch for this topic may have, as far as refusals show; None if none was refused."""
+        """The batch size to which MESSAGE_TOO_LARGE has led for this topic; None without that error."""
         return self._bytes_max.get(topic)
 
     def send(self, batch: Outgoing) -> None:
-        """Hand over a batch; it is under way, waits, or (where too much waits) answers are waited for."""
-        lane = self._lanes.setdefault(batch.topic_partition, _Lane())
-        batch.number, lane.count = lane.count, lane.count + 1
+        """Enqueue a batch; while the queue is full, send and wait for responses."""
+        queue = self._queues.setdefault(batch.topic_partition, _PartitionQueue())
+        batch.number, queue.count = queue.count, queue.count + 1
         batch.deadline = time.monotonic() + self.settings.delivery_timeout_ms / 1_000
-        lane.waiting.append(batch)
+        queue.waiting.append(batch)
         self.waiting_bytes += len(batch.data)
         while self.waiting_bytes > WAITING_BYTES_MAX:
             self.step()
 
     def flush(self) -> None:
-        """Until every batch was taken.
+        """Send until every batch is acknowledged.
 
         Raises:
-            NotDelivered: one was not, and no retry would mend that, or ``delivery.timeout.ms`` is over.
+            NotDelivered: a batch was rejected, or ``delivery.timeout.ms`` expired.
             KafkaError: this producer is fenced, or its transaction has ended.
         """
         while self.step():
             pass
 
     def push(self) -> None:
-        """Send what can be sent without waiting for an answer."""
+        """Send what can be sent without waiting for a response."""
         self._dispatch()
 
     def close(self) -> None:
         """Close the connections; requests in flight are dropped."""
-        for link in self._links.values():
-            link.connection.close()
-        self._links.clear()
+        for node in self._nodes.values():
+            node.connection.close()
+        self._nodes.clear()
 
     # -- sending --------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Send what can be sent, then take one answer; False where nothing is left to do."""
+        """Send what can be sent, then receive one response; False if nothing is left to do."""
         self._dispatch()
-        links = [link for link in self._links.values() if link.requests]
-        back = {k: lane for k, lane in self._lanes.items() if lane.failed and not lane.under_way}
+        nodes = [node for node in self._nodes.values() if node.requests]
+        back = {
+            k: queue for k, queue in self._queues.items() if queue.failed and not queue.in_flight
+        }
         if back:
-            self._again(back)
-        elif links:
-            self._receive(min(links, key=lambda link: link.requests[0][0].deadline))
-        return any(lane.waiting or lane.failed or lane.under_way for lane in self._lanes.values())
+            self._retry(back)
+        elif nodes:
+            self._receive(min(nodes, key=lambda node: node.requests[0][0].deadline))
+        return any(
+            queue.waiting or queue.failed or queue.in_flight for queue in self._queues.values()
+        )
 
     def _dispatch(self) -> None:
         self._join_new()
-        by_leader: dict[Address, list[_Lane]] = {}
-        for key, lane in self._lanes.items():
-            if not lane.ready:
+        by_leader: dict[Address, list[_PartitionQueue]] = {}
+        for key, queue in self._queues.items():
+            if not queue.ready:
                 continue
             address = self.cluster.leader_address(key)
-            # What the former leader has not answered comes first: it may come back, and a new leader would see a gap.
-            if not lane.under_way or lane.address == address:
-                lane.address = address
-                by_leader.setdefault(address, []).append(lane)
-        for address, lanes in by_leader.items():
-            self._fill(address, lanes)
+            # Requests in flight to the former leader may still fail: a new leader would see a gap in the sequences.
+            if not queue.in_flight or queue.address == address:
+                queue.address = address
+                by_leader.setdefault(address, []).append(queue)
+        for address, queues in by_leader.items():
+            self._fill(address, queues)
 
     def _join_new(self) -> None:
         if self._join is None:
             return
-        new = {key for key, lane in self._lanes.items() if lane.ready} - self._joined
+        new = {key for key, queue in self._queues.items() if queue.ready} - self._joined
         if new:
             self._join(new)
             self._joined |= new
 
-    def _fill(self, address: Address, lanes: list[_Lane]) -> None:
+    def _fill(self, address: Address, queues: list[_PartitionQueue]) -> None:
         in_flight_max = self.settings.max_in_flight_requests_per_connection
-        while any(lane.ready for lane in lanes):
-            link = self._links.get(address)
-            if link is not None and len(link.requests) >= in_flight_max:
+        while any(queue.ready for queue in queues):
+            node = self._nodes.get(address)
+            if node is not None and len(node.requests) >= in_flight_max:
                 return
-            if link is not None and not link.requests and not link.connection.idle:
-                link.connection.close()
-                link = None
-            batches = self._next(lanes)
+            if node is not None and not node.requests and not node.connection.idle:
+                node.connection.close()
+                node = None
+            batches = self._next(queues)
             try:
-                if link is None:
+                if node is None:
                     connection = self.cluster.new_connection(address)
-                    link = self._links[address] = _Link(connection)
-                self._post(link, batches)
+                    node = self._nodes[address] = _NodeConnection(connection)
+                self._post(node, batches)
             except (BrokerUnreachable, BrokerTimeout) as problem:
-                self._came_back(batches, problem)
-                self._lost(address, problem)
+                self._batches_failed(batches, problem)
+                self._disconnected(address, problem)
                 return
 
-    def _next(self, lanes: list[_Lane]) -> list[Outgoing]:
-        """One batch a partition, as many as a request may hold, and one at least."""
+    def _next(self, queues: list[_PartitionQueue]) -> list[Outgoing]:
+        """The first batch of each partition, as many as fit into a request, and at least one."""
         batches: list[Outgoing] = []
         room = self.settings.max_request_size
-        for lane in lanes:
-            if lane.ready and (not batches or len(lane.waiting[0].data) <= room):
-                batch = lane.waiting.popleft()
-                lane.under_way += 1
+        for queue in queues:
+            if queue.ready and (not batches or len(queue.waiting[0].data) <= room):
+                batch = queue.waiting.popleft()
+                queue.in_flight += 1
                 room -= len(batch.data)
                 batches.append(batch)
         return batches
 
-    def _post(self, link: _Link, batches: list[Outgoing]) -> None:
+    def _post(self, node: _NodeConnection, batches: list[Outgoing]) -> None:
         topics: dict[str, list[PartitionProduceData]] = {}
         for batch in batches:
             batch.attempts += 1
@@ -256,24 +260,24 @@ class Producer:
         in_transaction = self._transactional_id is not None
         ceiling = PRODUCE_IN_TRANSACTIONS_VERSION_MAX if in_transaction else PRODUCE_VERSION_MAX
         if self.settings.acks == 0:
-            # No broker answers, so where it went, or whether it did, is unknown.
-            link.connection.send(request, ceiling, answered=False)
+            # There is no response, so the offset is unknown.
+            node.connection.send(request, ceiling, answered=False)
             for batch in batches:
                 self._complete(batch, NO_OFFSET)
             return
-        link.connection.send(request, ceiling)
-        link.requests.append(batches)
+        node.connection.send(request, ceiling)
+        node.requests.append(batches)
 
-    # -- answers --------------------------------------------------------------------------------
+    # -- responses ------------------------------------------------------------------------------
 
-    def _receive(self, link: _Link) -> None:
-        address = next(a for a, other in self._links.items() if other is link)
+    def _receive(self, node: _NodeConnection) -> None:
+        address = next(a for a, other in self._nodes.items() if other is node)
         try:
-            response: ProduceResponse = link.connection.receive()
+            response: ProduceResponse = node.connection.receive()
         except (BrokerUnreachable, BrokerTimeout) as problem:
-            self._lost(address, problem)
+            self._disconnected(address, problem)
             return
-        batches = {batch.topic_partition: batch for batch in link.requests.popleft()}
+        batches = {batch.topic_partition: batch for batch in node.requests.popleft()}
         for topic in response.responses:
             for answer in topic.partition_responses:
                 self._answered(batches.pop(TopicPartition(topic.name, answer.index)), answer)
@@ -281,18 +285,18 @@ class Producer:
 
     def _answered(self, batch: Outgoing, answer: PartitionProduceResponse) -> None:
         code = ErrorCode(answer.error_code)
-        lane = self._lanes[batch.topic_partition]
+        queue = self._queues[batch.topic_partition]
         if code in _DONE:
             if self._transactional_id is not None and answer.base_offset == NO_OFFSET:
-                # A duplicate of long ago. The decision about the attempt needs its offset.
+                # A duplicate of which the broker has forgotten the offset, which the commit of the micro-batch needs.
                 raise NotDelivered(
                     f"{_place(batch)}: written, but the broker does not return the offset"
                 )
             self._complete(batch, answer.base_offset)
             self._failures = 0
-        elif code.retriable or (code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and lane.failed):
-            # Out of order is what follows a batch that failed.
-            self._came_back([batch], KafkaError(code, answer.error_message))
+        elif code.retriable or (code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and queue.failed):
+            # After a failed batch the following ones are out of order.
+            self._batches_failed([batch], KafkaError(code, answer.error_message))
         elif code == ErrorCode.MESSAGE_TOO_LARGE and batch.record_count > 1:
             self._split(batch)
         elif self._transactional_id is not None and code in _OF_TRANSACTION:
@@ -311,7 +315,7 @@ class Producer:
         )
 
     def _complete(self, batch: Outgoing, base_offset: int) -> None:
-        self._lanes[batch.topic_partition].under_way -= 1
+        self._queues[batch.topic_partition].in_flight -= 1
         self.waiting_bytes -= len(batch.data)
         last = base_offset + batch.record_count - 1 if base_offset != NO_OFFSET else NO_OFFSET
         before = self.written.get(batch.topic_partition)
@@ -323,21 +327,21 @@ class Producer:
             before.last_offset = max(before.last_offset, last)
             before.record_count += batch.record_count
 
-    # -- trouble --------------------------------------------------------------------------------
+    # -- errors and retries ---------------------------------------------------------------------
 
-    def _lost(self, address: Address, problem: Exception) -> None:
-        link = self._links.pop(address, None)
-        if link is None:
+    def _disconnected(self, address: Address, problem: Exception) -> None:
+        node = self._nodes.pop(address, None)
+        if node is None:
             return
-        link.connection.close()
-        for batches in link.requests:
-            self._came_back(batches, problem)
+        node.connection.close()
+        for batches in node.requests:
+            self._batches_failed(batches, problem)
 
-    def _came_back(self, batches: list[Outgoing], problem: Exception) -> None:
+    def _batches_failed(self, batches: list[Outgoing], problem: Exception) -> None:
         settings = self.settings
         for batch in batches:
-            lane = self._lanes[batch.topic_partition]
-            lane.under_way -= 1
+            queue = self._queues[batch.topic_partition]
+            queue.in_flight -= 1
             late = time.monotonic() >= batch.deadline
             if late or batch.attempts > settings.retries:
                 option = (
@@ -346,21 +350,21 @@ class Producer:
                     else f"kafka.retries={settings.retries}"
                 )
                 raise NotDelivered(
-                    f"{_place(batch)}: {batch.describe(range(batch.record_count))}: not taken within "
-                    f"{option}; last: {problem}"
+                    f"{_place(batch)}: {batch.describe(range(batch.record_count))}: not delivered within "
+                    f"{option}; last error: {problem}"
                 ) from problem
-            lane.failed.append(batch)
+            queue.failed.append(batch)
 
     def _split(self, batch: Outgoing) -> None:
-        """Have parts of it sent, in its place."""
-        lane, size_bytes = self._lanes[batch.topic_partition], len(batch.data)
+        """Replace a batch by parts of it."""
+        queue, size_bytes = self._queues[batch.topic_partition], len(batch.data)
         limit = min(self._bytes_max.get(batch.topic, size_bytes), size_bytes // 2)
         self._bytes_max[batch.topic] = limit
-        lane.under_way -= 1
+        queue.in_flight -= 1
         self.waiting_bytes -= size_bytes
         first = 0
         for data, count in _split(batch.data, limit):
-            lane.failed.append(
+            queue.failed.append(
                 Outgoing(
                     topic=batch.topic,
                     partition=batch.partition,
@@ -375,26 +379,25 @@ class Producer:
             self.waiting_bytes += len(data)
             first += count
 
-    def _again(self, back: dict[TopicPartition, _Lane]) -> None:
-        """All requests to that broker are answered: failed batches go again, in order, to the present leader."""
-        # A batch that was never sent is a part of one that was too large: its leader is well, and what came behind it
-        # failed for that alone.
-        troubled = {k: lane for k, lane in back.items() if all(b.attempts for b in lane.failed)}
-        if troubled:
+    def _retry(self, back: dict[TopicPartition, _PartitionQueue]) -> None:
+        """Enqueue failed batches again, in order, for the present leader; none of their partitions' are in flight."""
+        # A batch without attempts is a part of a batch that was too large, which needs no backoff and no new leader.
+        erroneous = {k: queue for k, queue in back.items() if all(b.attempts for b in queue.failed)}
+        if erroneous:
             self._failures += 1
             client = self.settings.client
             pause_ms = client.retry_backoff_ms * 2 ** min(self._failures - 1, 10)
             time.sleep(min(pause_ms, client.retry_backoff_max_ms) / 1_000)
-        for key, lane in back.items():
-            lane.failed.sort(key=lambda batch: (batch.number, batch.first_record))
-            lane.waiting.extendleft(reversed(lane.failed))
-            lane.failed.clear()
-            if key in troubled:
-                self._find_leader(key, lane)
+        for key, queue in back.items():
+            queue.failed.sort(key=lambda batch: (batch.number, batch.first_record))
+            queue.waiting.extendleft(reversed(queue.failed))
+            queue.failed.clear()
+            if key in erroneous:
+                self._find_leader(key, queue)
 
-    def _find_leader(self, key: TopicPartition, lane: _Lane) -> None:
-        """Look it up again, for as long as the first batch may wait (``max.block.ms`` bounds first look-ups)."""
-        batch = lane.waiting[0]
+    def _find_leader(self, key: TopicPartition, queue: _PartitionQueue) -> None:
+        """Look up the leader again, until the first batch's deadline."""
+        batch = queue.waiting[0]
         while True:
             try:
                 self.cluster.leader_address(key, refresh=True)
@@ -418,9 +421,9 @@ def _place(batch: Outgoing) -> str:
 
 
 def _split(data: bytes | bytearray, bytes_max: int) -> Iterator[tuple[bytes, int]]:
-    """The batch as two parts at least, each with its number of records: about ``bytes_max`` bytes, where alike.
+    """At least two parts of a batch of about ``bytes_max`` bytes, each with its number of records.
 
-    Sequences go on where the last part's end (KIP-98): a broker takes each record once, and what follows stays.
+    The records keep their sequences (KIP-98), so the batches that follow stay in order.
     """
     header, records = read_header(data), read_records(data)
     assert len(records) > 1, "a record cannot be split"

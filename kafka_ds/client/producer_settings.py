@@ -1,8 +1,8 @@
-"""Pure: the `kafka.*` options of a producer, by Kafka's names; the remaining ones are the connection's.
+"""Pure: parses the `kafka.*` options of a producer; `client.settings` parses those of its connections.
 
-One declaration per setting, with Kafka's default unless a comment says why not. A setting that cannot be honoured is an
-error that names it. Settings of machinery that does not exist here change no row and are accepted. Idempotence is on
-unless it is switched off, or other settings exclude it (Kafka's own rule, KIP-679).
+Each setting is declared once, with Kafka's default except where a comment gives a reason. A setting that is not
+supported is an error that names it. Settings of features that do not exist here are accepted. Idempotence is on unless
+it is disabled, or other settings exclude it (KIP-679).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from kafka_ds.records.compression import Codec
 __all__ = ["ALL", "ProducerSettings", "parse_producer_settings"]
 
 ALL: Final = -1
-# A broker remembers a producer's last five batches (KIP-98): more in flight could not be told apart.
+# A broker remembers a producer's last five batches (KIP-98): it could not recognise a duplicate of an older one.
 IDEMPOTENT_IN_FLIGHT_MAX: Final = 5
 
-# Rows are not waited for: a task hands over all that it has, so a batch is as full as the rows make it.
+# There is no lingering: a task has all its rows at once.
 _WITHOUT_EFFECT: Final = re.compile(
     r"linger\.ms|buffer\.memory|metadata\.max\.idle\.ms|partitioner\.(adaptive\.partitioning\.enable"
     r"|availability\.timeout\.ms)"
@@ -46,7 +46,7 @@ class ProducerSettings:
     enable_idempotence: bool = True
     compression: Codec = Codec.NONE
     compression_level: int | None = None
-    # Kafka's 16 KiB keeps latencies low where records come one by one. Here a task has all of its rows at once.
+    # Kafka: 16 KiB, for low latency if records come one by one. A task has all its rows at once.
     batch_size: int = 512 * 1024
     max_request_size: int = 1024 * 1024
     max_in_flight_requests_per_connection: int = 5
@@ -54,12 +54,12 @@ class ProducerSettings:
     request_timeout_ms: int = 30_000
     delivery_timeout_ms: int = 120_000
     max_block_ms: int = 60_000
-    # Kafka's 60 s is for a transaction of a few records; a task's lasts until its whole micro-batch is decided.
+    # Kafka: 60 s. A task's transaction stays open until its whole micro-batch is committed.
     transaction_timeout_ms: int = 900_000
     keys_decide: bool = True
 
 
-# field: (lowest, highest) of the whole numbers.
+# The integers: field → (lowest, highest).
 _NUMBERS: Final[dict[str, tuple[int, int]]] = {
     "batch_size": (1, INT32_MAX),
     "max_request_size": (1, INT32_MAX),
@@ -71,7 +71,7 @@ _NUMBERS: Final[dict[str, tuple[int, int]]] = {
     "transaction_timeout_ms": (1, INT32_MAX),
 }
 _ACKS: Final = {"all": ALL, "-1": ALL, "1": 1, "0": 0}
-# setting: (field, value by word)
+# setting → (field, value by word)
 _WORDS: Final[dict[str, tuple[str, Mapping[str, object]]]] = {
     "acks": ("acks", _ACKS),
     "enable.idempotence": ("enable_idempotence", {"true": True, "false": False}),
@@ -81,10 +81,10 @@ _WORDS: Final[dict[str, tuple[str, Mapping[str, object]]]] = {
 
 
 def parse_producer_settings(options: Mapping[str, str]) -> ProducerSettings:
-    """The settings out of options, of which only those that begin with ``kafka.`` are looked at.
+    """Parse the options that begin with ``kafka.``.
 
     Raises:
-        OptionError: unknown, ill-typed, out of bounds, or not to be honoured.
+        OptionError: an option is unknown, has a wrong type, is out of bounds, or is not supported.
     """
     values: dict[str, object] = {}
     rest: dict[str, str] = {}
@@ -123,12 +123,12 @@ def _client(settings: ProducerSettings) -> ClientSettings:
 
 def _one_of(name: str, text: str, values: Mapping[str, object]) -> object:
     if text not in values:
-        raise OptionError(f"option 'kafka.{name}' is {text!r}; it is {' or '.join(values)}")
+        raise OptionError(f"option 'kafka.{name}' is {text!r}; it must be {' or '.join(values)}")
     return values[text]
 
 
 def _level(settings: ProducerSettings, named: Mapping[str, str]) -> int | None:
-    """The level of the codec in use (KIP-390); those of others are checked and have no effect."""
+    """The level of the codec in use (KIP-390); levels of other codecs are validated and have no effect."""
     found: int | None = None
     for name, value in named.items():
         codec = next((c for c in _LEVELS if name == f"compression.{c.name.lower()}.level"), None)
@@ -140,7 +140,7 @@ def _level(settings: ProducerSettings, named: Mapping[str, str]) -> int | None:
 
 
 def _checked(settings: ProducerSettings, *, asked: bool) -> ProducerSettings:
-    """Idempotence with what it needs: an error where it was asked for, else it is switched off (KIP-679)."""
+    """Check what idempotence needs: if it was enabled explicitly, raise OptionError; else disable it (KIP-679)."""
     in_flight = settings.max_in_flight_requests_per_connection
     problems = {
         "acks": settings.acks != ALL,

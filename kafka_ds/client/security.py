@@ -1,7 +1,7 @@
 """Pure: how a client connects and authenticates: `kafka.security.protocol`, `kafka.ssl.*` and `kafka.sasl.*`.
 
-Names, defaults and the form of `sasl.jaas.config` are Kafka's. An option that cannot be honoured is an error that names
-the option and never repeats its value: a job must not run without the protection that it asked for.
+Names, defaults and the format of `sasl.jaas.config` are Kafka's. An option that is not supported is an error, so that
+no job runs without the protection that it is configured with. Errors name the option and never repeat its value.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LISTS: Final = ("ssl.enabled.protocols", "ssl.cipher.suites")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSecurity:
-    """The protocol, and what it needs."""
+    """The security protocol and its settings."""
 
     protocol: str = "PLAINTEXT"
     tls: TlsSettings = field(default_factory=TlsSettings)
@@ -46,10 +46,10 @@ class ClientSecurity:
 
 
 def parse_security(given: Mapping[str, str]) -> ClientSecurity:
-    """The settings out of options without their prefix, of which only those of PREFIXES are looked at.
+    """Parse the options that begin with one of PREFIXES; they are given without `kafka.`.
 
     Raises:
-        OptionError: unknown, wrong, missing, or without effect under the protocol.
+        OptionError: an option is unknown, invalid, missing, or has no effect with the protocol.
     """
     options = {name: text.strip() for name, text in given.items() if name.startswith(PREFIXES)}
     protocol = options.pop("security.protocol", "PLAINTEXT").upper()

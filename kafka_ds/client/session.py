@@ -1,9 +1,9 @@
-"""Pure: a client's side of one connection, without its socket: what is to be sent, and what an answer means.
+"""Pure: the client's side of a connection, without its socket: requests to bytes, and bytes to responses.
 
-Versions are agreed on once (ApiVersions). With SASL the client says who it is, and again where the broker limits the
-session (KIP-368). An answer finds its request by the correlation id; every request has a deadline by the caller's
-clock. After an `error` the session is of no more use: the bytes that follow are unknown.
-Two shells hold a socket each: `Connection`, which blocks, and asyncio's `broker.transport.peer.PeerConnection`.
+Versions are negotiated once (ApiVersions). With SASL the client authenticates, and re-authenticates if the broker
+limits the session (KIP-368). Responses are matched to requests by correlation id; every request has a deadline by the
+caller's clock. After an `error` the session cannot be used, because the position in the stream is unknown.
+Two shells use it: `Connection`, which blocks, and asyncio's `broker.transport.peer.PeerConnection`.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from kafka_ds.security.mechanisms import ClientMechanism, Refused
 from kafka_ds.security.scram import ScramError
 from kafka_ds.version import CLIENT_SOFTWARE, VERSION
 
-# A frame's length is an int32. Memory is taken as bytes come, not as a length promises them.
+# A frame's length is an int32. Memory is allocated as bytes arrive.
 RESPONSE_BYTES_MAX: Final = 2**31 - 1
 ANY_VERSION: Final = 2**15
-# After which part of its life a session is renewed (Kafka's clients: between 0.85 and 0.95).
+# The part of a session's lifetime after which the client re-authenticates (Kafka's clients: 0.85 to 0.95).
 RENEWED_AFTER: Final = 0.85
 _NOTHING: Final = Versions(0, -1)
 
-# The requests of a handshake with their versions; each gets its answer.
+# Yields the requests of a handshake with their versions, and is sent the responses.
 Steps: TypeAlias = Generator[tuple[Any, int], Any, None]
 
 
 class SaslRefused(Exception):
-    """The broker refuses the login; ``cause`` names the reason."""
+    """Authentication failed; ``cause`` names the reason."""
 
     def __init__(self, cause: Literal["protocol", "mechanism", "credentials"], why: str) -> None:
         super().__init__(why)
@@ -51,7 +51,7 @@ class SaslRefused(Exception):
 
 @dataclass(slots=True, eq=False)
 class InFlight:
-    """A request that waits for its answer, until ``deadline`` by the caller's clock."""
+    """A request without a response yet; ``deadline`` is by the caller's clock."""
 
     correlation_id: int
     request: type
@@ -62,17 +62,17 @@ class InFlight:
 
 
 class Answer(NamedTuple):
-    """What came for a request."""
+    """A response and its request."""
 
     asked: InFlight
     message: Any
 
 
 class Session:
-    """One connection to the broker called ``peer``.
+    """A connection to the broker called ``peer``.
 
-    Bytes go into `get_buffer`, and `received` gives the answers; what is to be written is in `data_to_send`.
-    ``asks_unadvertised``: an API that the broker does not list is asked in our highest version, as between brokers.
+    Bytes are read into `get_buffer`, and `received` returns the responses; `data_to_send` returns what to write.
+    ``asks_unadvertised``: an API that the broker does not list is called in our highest version, as between brokers.
     """
 
     def __init__(self, peer: str, client_id: str, *, asks_unadvertised: bool = False) -> None:
@@ -89,26 +89,26 @@ class Session:
         self._outgoing: list[bytes] = []
         self.in_flight: dict[int, InFlight] = {}
         self.used_at = 0.0
-        self.is_let_in = False
-        """Whether something beside its versions was answered."""
+        self.is_accepted = False
+        """Whether a response other than ApiVersions has been received."""
         self.error: Exception | None = None
-        """MalformedFrame, UnsupportedByBroker or SaslRefused: why nothing may follow."""
+        """MalformedFrame, UnsupportedByBroker or SaslRefused."""
 
     # -- handshakes -----------------------------------------------------------------------------
 
     @property
     def is_ready(self) -> bool:
-        """Whether no handshake is under way."""
+        """Whether no handshake is in progress."""
         return self._steps is None
 
     def negotiate(self, now: float, timeout_ms: int) -> None:
-        """Ask for the broker's versions."""
+        """Request the broker's API versions."""
         self._begin(self._negotiation(), now, timeout_ms)
 
     def authenticate(
         self, mechanism: str, exchange: ClientMechanism, now: float, timeout_ms: int
     ) -> None:
-        """Authenticate, for the first time or again; each step has so much time."""
+        """Authenticate or re-authenticate; each step has the timeout."""
         self._begin(self._authentication(mechanism, exchange), now, timeout_ms)
 
     def must_renew(self, now: float) -> bool:
@@ -133,7 +133,7 @@ class Session:
         self._send(request, version, self._step_timeout_ms, self._now, is_step=True)
 
     def _negotiation(self) -> Steps:
-        """A broker that is older than the request answers so in version 0 (KIP-511)."""
+        """A broker that does not know the request's version answers in version 0 (KIP-511)."""
         question = ApiVersionsRequest(
             client_software_name=CLIENT_SOFTWARE, client_software_version=VERSION
         )
@@ -202,12 +202,12 @@ class Session:
         ceiling: int = ANY_VERSION,
         answered: bool = True,
     ) -> InFlight:
-        """Have a request sent, which has so much time from ``since`` on (now, if that is not given).
+        """Queue a request; its timeout counts from ``since`` (default: now).
 
-        Only a Produce with acks=0 is not ``answered``.
+        Only Produce with acks=0 has no response (``answered``).
 
         Raises:
-            UnsupportedByBroker: there is no version of it that both sides speak.
+            UnsupportedByBroker: both sides have no common version of it.
         """
         self._now = now
         version = self.version_of(type(request), ceiling)
@@ -238,27 +238,27 @@ class Session:
         return asked
 
     def data_to_send(self) -> list[bytes]:
-        """What is to be written now, in this order."""
+        """The buffers to write, in their order."""
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
 
     @property
     def oldest(self) -> InFlight:
-        """The request that was sent first of those without an answer."""
+        """The oldest request without a response."""
         return next(iter(self.in_flight.values()))
 
     def late(self, now: float) -> InFlight | None:
-        """A request whose answer should be here by now."""
+        """A request past its deadline."""
         return next((each for each in self.in_flight.values() if each.deadline <= now), None)
 
-    # -- answers --------------------------------------------------------------------------------
+    # -- responses ------------------------------------------------------------------------------
 
     def get_buffer(self) -> memoryview:
-        """Where the next bytes go; to be followed by `received`, and to be let go before it."""
+        """The buffer for the next bytes; release it before `received`."""
         return self._assembler.get_buffer()
 
     def received(self, count: int, now: float) -> list[Answer]:
-        """The answers that are complete with ``count`` more bytes; an `error` comes after them."""
+        """The responses that are complete with ``count`` more bytes; `error` may be set as well."""
         self._now = now
         answers: list[Answer] = []
         for frame in self._assembler.received(count):
@@ -279,21 +279,21 @@ class Session:
         except MalformedFrame as error:
             self.error = MalformedFrame(f"answered {asked.request.__name__} with {error}")
             return
-        self.is_let_in |= asked.request is not ApiVersionsRequest
+        self.is_accepted |= asked.request is not ApiVersionsRequest
         if asked.is_step:
             self._go_on(message)
         else:
             answers.append(Answer(asked, message))
 
     def close(self) -> None:
-        """Forget what is under way."""
+        """Drop the requests in flight."""
         self._assembler.close()
         self.in_flight.clear()
         self._outgoing.clear()
 
 
 def _decode(asked: InFlight, frame: memoryview) -> Any:
-    """The answer in a frame. An ApiVersions that is too new for the broker is answered in version 0."""
+    """The response in a frame. A broker answers an ApiVersions version that it does not know in version 0."""
     answer = RESPONSES[cast(int, message_info(asked.request).key)]
     try:
         return decode_response(answer, frame, asked.version)[1]

@@ -1,8 +1,8 @@
-"""Pure: the `kafka.*` options, which are a Kafka client's own settings, read into one value.
+"""Pure: parses the `kafka.*` options, which are the settings of Kafka's consumer.
 
-One declaration per setting, with Kafka's default. A setting that cannot be honoured is an error that names it (a job
-must not run without the encryption that it asked for). Settings of machinery that does not exist here (groups, metrics,
-polling) change no row and are accepted, so that switching a job stays a change of one word.
+Each setting is declared once, with Kafka's default. A setting that is not supported is an error that names it.
+Settings of features that do not exist here (groups, metrics, polling) cannot change a row, and are accepted: so a job
+switches from Spark's own source by changing one word.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ READ_COMMITTED: Final = "read_committed"
 READ_UNCOMMITTED: Final = "read_uncommitted"
 INT32_MAX: Final = 2**31 - 1
 
-# Settings of consumer groups, metrics and polling: there are none here, so they have nothing to change. The leader is
-# always asked, whatever the rack; checksums are always checked; and who connects again waits by retry.backoff.ms.
+# There are no consumer groups, metrics and polls here. Besides: fetches always go to the leader, checksums are always
+# validated, and reconnects wait for retry.backoff.ms.
 _WITHOUT_EFFECT: Final = re.compile(
     r"group\.(id|instance\.id|protocol|remote\.assignor)|session\.timeout\.ms|heartbeat\.interval\.ms"
     r"|max\.poll\.(records|interval\.ms)|partition\.assignment\.strategy|auto\.commit\.interval\.ms"
@@ -40,17 +40,17 @@ REFUSED: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """The settings of the client, by Kafka's names and with Kafka's defaults unless a comment says why not."""
+    """The client's settings, with Kafka's names; the defaults are Kafka's except where a comment gives a reason."""
 
     bootstrap_servers: tuple[tuple[str, int], ...]
     client_id: str = "kafka-ds"
     isolation_level: str = READ_COMMITTED
     fetch_min_bytes: int = 1
     fetch_max_bytes: int = 50 * 1024 * 1024
-    # Kafka waits 500 ms where nothing is there yet. The source asks only for offsets that exist, so a wait can only be
-    # the tail of a range whose last offsets were compacted away.
+    # Kafka: 500 ms, for consumers that wait for new records. The source fetches only offsets that exist, so it waits
+    # only if the last offsets of a range were compacted away.
     fetch_max_wait_ms: int = 10
-    # Kafka's 1 MiB bounds a consumer of many partitions; a task here reads one partition at a time.
+    # Kafka: 1 MiB, for consumers of many partitions. A task reads one partition at a time.
     max_partition_fetch_bytes: int = 4 * 1024 * 1024
     request_timeout_ms: int = 30_000
     default_api_timeout_ms: int = 60_000
@@ -59,17 +59,17 @@ class ClientSettings:
     socket_connection_setup_timeout_ms: int = 10_000
     receive_buffer_bytes: int = -1
     send_buffer_bytes: int = -1
-    # Less than brokers wait (600 s), so that it is the client that ends a connection. -1: never.
+    # Below the brokers' 600 s, so that the client closes an idle connection. -1: never.
     connections_max_idle_ms: int = 540_000
     security: ClientSecurity = field(default_factory=ClientSecurity)
 
     @property
     def read_committed(self) -> bool:
-        """Whether aborted and open transactions are left out."""
+        """Whether records of aborted and open transactions are left out."""
         return self.isolation_level == READ_COMMITTED
 
 
-# field: (lowest, highest) of the whole numbers.
+# The integers: field → (lowest, highest).
 _NUMBERS: Final[dict[str, tuple[int, int]]] = {
     "fetch_min_bytes": (0, INT32_MAX),
     "fetch_max_bytes": (0, INT32_MAX),
@@ -92,10 +92,10 @@ def option_name(field: str) -> str:
 
 
 def parse_settings(options: Mapping[str, str]) -> ClientSettings:
-    """The settings out of options, of which only those that begin with ``kafka.`` are looked at.
+    """Parse the options that begin with ``kafka.``.
 
     Raises:
-        OptionError: unknown, ill-typed, out of bounds, or not to be honoured.
+        OptionError: an option is unknown, has a wrong type, is out of bounds, or is not supported.
     """
     given = {
         name.lower().removeprefix(PREFIX): value
@@ -124,7 +124,7 @@ def _parse(field: str, value: str) -> object:
     if field == "isolation_level":
         if text.lower() not in (READ_COMMITTED, READ_UNCOMMITTED):
             raise OptionError(
-                f"option '{name}' is {value!r}; it is {READ_COMMITTED} or {READ_UNCOMMITTED}"
+                f"option '{name}' is {value!r}; it must be {READ_COMMITTED} or {READ_UNCOMMITTED}"
             )
         return text.lower()
     if field == "client_id":
@@ -135,17 +135,17 @@ def _parse(field: str, value: str) -> object:
 
 
 def parse_number(option: str, text: str, low: int, high: int) -> int:
-    """The whole number that an option is.
+    """Parse an integer.
 
     Raises:
-        OptionError: it is none, or not between ``low`` and ``high``; the message names the option.
+        OptionError: it is not an integer between ``low`` and ``high``; the message names the option.
     """
     try:
         number = int(text)
     except ValueError:
-        raise OptionError(f"option '{option}' is {text!r}; it is a whole number") from None
+        raise OptionError(f"option '{option}' is {text!r}; it must be an integer") from None
     if not low <= number <= high:
-        raise OptionError(f"option '{option}' is {number}; it lies between {low} and {high}")
+        raise OptionError(f"option '{option}' is {number}; it must be between {low} and {high}")
     return number
 
 
@@ -161,7 +161,7 @@ def parse_servers(text: str) -> tuple[tuple[str, int], ...]:
         host = host.removeprefix("[").removesuffix("]")
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:
             raise OptionError(
-                f"option 'kafka.bootstrap.servers' holds {server!r}, which is not host:port"
+                f"option 'kafka.bootstrap.servers' has {server!r}, which is not host:port"
             )
         found.append((host, int(port)))
     if not found:

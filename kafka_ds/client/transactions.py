@@ -1,8 +1,8 @@
-"""Shell: requests to a transaction coordinator: the producer's id, what takes part, how it ends, what is open.
+"""Shell: requests to a transaction coordinator: InitProducerId, AddPartitionsToTxn, EndTxn, ListTransactions.
 
-It uses the first transaction protocol (KIP-98), in which partitions are added by name and an end raises no epoch. So
-whoever knows the transactional id, producer id and epoch can end a transaction, now or again, from anywhere. A
-retriable error is retried; every other one is left to the caller, who knows what it means.
+It uses the first transaction protocol (KIP-98), in which partitions are added explicitly and EndTxn does not bump the
+epoch. So any process that knows the transactional id, producer id and epoch can end a transaction, also repeatedly.
+Retriable errors are retried; others are raised as KafkaError.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from kafka_ds.protocol.topic_partition import TopicPartition
 __all__ = ["Identity", "Transactions"]
 
 PATTERN_VERSION: Final = 2  # KIP-1152
-# The last versions of the first protocol: later ones add partitions by writing, and raise the epoch at each end.
+# The last versions of the first protocol; in the second, partitions are added implicitly (KIP-890).
 ADD_PARTITIONS_VERSION_MAX: Final = 3
 END_VERSION_MAX: Final = 4
 _OPEN_STATE: Final = "Ongoing"
@@ -41,7 +41,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """The producer: an id and the epoch that fences those before."""
+    """A producer id and epoch."""
 
     producer_id: int
     epoch: int
@@ -54,9 +54,9 @@ class Transactions:
         self._cluster = cluster
 
     def begin(self, transactional_id: str | None, timeout_ms: int) -> Identity:
-        """A producer's id; whoever used this transactional id before is fenced, and its open transaction aborted.
+        """A producer id and epoch; fences the former producer of this transactional id and aborts its transaction.
 
-        Without a transactional id: of an idempotent producer, which is never fenced.
+        Without a transactional id: the id of an idempotent producer, which is never fenced.
         """
 
         def attempt(connection: Connection) -> Identity:
@@ -79,7 +79,7 @@ class Transactions:
     def add(
         self, transactional_id: str, identity: Identity, partitions: Collection[TopicPartition]
     ) -> None:
-        """Make partitions part of the transaction, which the first of them begins."""
+        """Add partitions to the transaction; the first call begins it."""
         by_topic: dict[str, list[int]] = {}
         for topic, partition in sorted(partitions):
             by_topic.setdefault(topic, []).append(partition)
@@ -102,7 +102,7 @@ class Transactions:
                 for topic in answer.results_by_topic_v3_and_below
                 for result in topic.results_by_partition
             ]
-            # Partitions refused because of others say less than the refusal that was the reason.
+            # OPERATION_NOT_ATTEMPTED follows from another partition's error, which comes first here.
             codes.sort(key=lambda code: code == ErrorCode.OPERATION_NOT_ATTEMPTED)
             for code in codes:
                 _check(code, "AddPartitionsToTxn", transactional_id)
@@ -112,12 +112,12 @@ class Transactions:
         )
 
     def end(self, transactional_id: str, identity: Identity, *, committed: bool) -> None:
-        """Decide the transaction; deciding it again in the same way changes nothing.
+        """Commit or abort the transaction; repeating it has no effect.
 
         Raises:
-            KafkaError: INVALID_PRODUCER_EPOCH, PRODUCER_FENCED or INVALID_PRODUCER_ID_MAPPING where the id has been
-                used since or the transaction timed out; INVALID_TXN_STATE where it has ended in the other way, or has
-                nothing in it.
+            KafkaError: INVALID_PRODUCER_EPOCH, PRODUCER_FENCED or INVALID_PRODUCER_ID_MAPPING if another producer has
+                used the id or the transaction timed out; INVALID_TXN_STATE if it ended with the other result, or is
+                empty.
         """
 
         def attempt(connection: Connection) -> None:

@@ -338,7 +338,7 @@ def test_tls_and_sasl_by_a_properties_file(tmp_path: Path) -> None:
         assert found[0]["value"] == "x"
         properties.write_text("\n".join(lines).replace(PASSWORD, "wrong"))
         told = kafka_ds.run("topic", "list", *secure).complaint
-        assert "refuses the login by sasl.jaas.config" in told
+        assert "authentication with sasl.jaas.config failed" in told
         assert "wrong" not in told
         properties.write_text("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\n")
         told = kafka_ds.run("topic", "list", *secure).complaint

@@ -44,8 +44,8 @@ _LOGGER = logging.getLogger(__name__)
 ALL_OFFSETS = 2**63 - 1
 
 
-class _Believed(NamedTuple):
-    """Why gaps between segments, and zeros behind the last one, are no damage."""
+class _Expectations(NamedTuple):
+    """Why gaps between segments, and zeros after the last one, are not damage."""
 
     is_compacted: bool
     durable_to: int  # More than the recovery point, if something below it is damaged.
@@ -112,8 +112,8 @@ def load(
                 log_start_offset=log_start_offset,
             )
         except _OldSegments as found:
-            vouched_to = ALL_OFFSETS if clean_shutdown else recovery_point
-            converted += _convert_old(disk, directory, found.base_offsets, vouched_to)
+            checked_to = ALL_OFFSETS if clean_shutdown else recovery_point
+            converted += _convert_old(disk, directory, found.base_offsets, checked_to)
             files = list_files(disk, directory)
         else:
             log_conversion(directory, converted)
@@ -125,7 +125,7 @@ def load(
 
 
 def _convert_old(
-    disk: Disk, directory: str, old: Sequence[int], vouched_to: int
+    disk: Disk, directory: str, old: Sequence[int], checked_to: int
 ) -> list[Converted]:
     """Convert segments, oldest first; the log ends with the first one that is not whole."""
     bases = sorted(offsets_of(disk, directory, names.LOG))
@@ -138,7 +138,7 @@ def _convert_old(
             disk,
             directory,
             base_offset,
-            is_vouched_for=end_offset <= vouched_to,
+            is_below_recovery_point=end_offset <= checked_to,
             first_offset=bases[0],
             behind=behind,
         )
@@ -168,14 +168,14 @@ def _load(
     dropped: Dropped | None = None
     known_end_offset = recovery_point
     durable_to = ALL_OFFSETS if clean_shutdown else recovery_point
-    believed = _Believed(config.is_compacted, durable_to, config.preallocate)
+    expectations = _Expectations(config.is_compacted, durable_to, config.preallocate)
     if segments:
         damaged = _first_damaged(segments, look_at_end=clean_shutdown)
         if damaged is not None:
             recovery_point = min(recovery_point, damaged.base_offset)
             clean_shutdown = False
         if not clean_shutdown:
-            scanned_from, dropped = _recover(disk, segments, epochs, believed, recovery_point)
+            scanned_from, dropped = _recover(disk, segments, epochs, expectations, recovery_point)
     if segments and segments[-1].next_offset < log_start_offset:
         # The beginning was moved, and what was to follow it is lost: nothing is left.
         _remove_all(disk, segments, log_start_offset)
@@ -317,11 +317,11 @@ def _recover(
     disk: Disk,
     segments: list[Segment],
     epochs: LeaderEpochs,
-    believed: _Believed,
+    expectations: _Expectations,
     recovery_point: int,
 ) -> tuple[int, Dropped | None]:
     """Scan what reaches above the recovery point; returns where the scan began, and what was truncated."""
-    is_compacted, durable_to, is_preallocated = believed
+    is_compacted, durable_to, is_preallocated = expectations
     dropped: Dropped | None = None
     first = next(
         (i for i, s in enumerate(segments[:-1]) if s.next_offset > recovery_point),

@@ -67,14 +67,15 @@ def convert(
     directory: str,
     base_offset: int,
     *,
-    is_vouched_for: bool,
+    is_below_recovery_point: bool,
     first_offset: int,
     behind: Sequence[int],
 ) -> Converted:
     """Write a segment's batches under `.swap` names; finishing leftovers then swaps them in.
 
-    `is_vouched_for`: if it is not whole, raise DamagedLogError. `first_offset`: where the log begins. `behind`: the
-    segments after this one. If it is not whole they are deleted before it gets shorter: a crash leaves no gap.
+    `is_below_recovery_point`: it must be intact, else raise DamagedLogError. `first_offset`: the log's first offset.
+    `behind`: the segments after this one; if it is corrupt, they are deleted before it is truncated, so that a crash
+    leaves no gap.
     """
     path = f"{directory}/{names.file_name(base_offset, names.LOG)}"
     known, is_changed = _with_first_epoch(disk, directory, first_offset)
@@ -87,7 +88,7 @@ def convert(
     try:
         size = file.size()
         consumed = _pour(file, size, upconverter, parts)
-        if consumed < size and is_vouched_for:
+        if consumed < size and is_below_recovery_point:
             why = upconverter.damage or "truncated"
             raise DamagedLogError(
                 f"{path}: damaged at byte {consumed} of {size} ({why}), so its messages of format 0 or 1 stay. To do "

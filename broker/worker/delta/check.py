@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from broker.worker.delta.segments import described
 from broker.worker.delta.tables import SharedTable, TopicTables, tiered_end
-from broker.worker.errors import SourceGone, StorageError
+from broker.worker.errors import SegmentNotFound, StorageError
 from broker.worker.rpc import LogSegmentData, Missing
 from kafka_ds.delta.commit import Conflict
 from kafka_ds.delta.store.store import Store
@@ -165,7 +165,7 @@ class StoreCheck:
                     self._write_residue(shared.folder, gap, found)
                 else:
                     self._write_rows(shared, topic_id, partition, leader_epoch, gap, found)
-            except (_NotThere, SourceGone, UnreadableFile) as error:
+            except (_NotThere, SegmentNotFound, UnreadableFile) as error:
                 log.warning("%s cannot be rewritten: %s", where, error)
                 continue
             except Conflict as conflict:

@@ -154,7 +154,7 @@ class RemoteStorageManager:
         """Make the files of consecutive segments of one partition durable, but not visible.
 
         They share files; or `loaded` are theirs, one each, which a bulk load of `loaded_count` partitions has written.
-        Raises SourceGone, StorageError.
+        Raises SegmentNotFound, StorageError.
         """
         first = sources[0].segment
         table = self._tables.get(first.topic)

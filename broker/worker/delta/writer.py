@@ -186,7 +186,7 @@ def write_residue_again(
     segments: Sequence[RemoteLogSegment],
     sources: Sequence[LogSegmentData],
 ) -> None:
-    """Write the residue file of tiered ranges that is missing. Raises SourceGone, OSError."""
+    """Write the residue file of tiered ranges that is missing. Raises SegmentNotFound, OSError."""
     origins = []
     for source in sources:
         reader = RangeSource(source)

@@ -166,10 +166,13 @@ def test_out_of_order_without_a_reason_is_final() -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"delivery_timeout_ms": 1}, r"kafka.delivery.timeout.ms=1; last: NOT_ENOUGH_REPLICAS"),
+        (
+            {"delivery_timeout_ms": 1},
+            r"kafka.delivery.timeout.ms=1; last error: NOT_ENOUGH_REPLICAS",
+        ),
         (
             {"retries": 2, "enable_idempotence": False},
-            r"kafka.retries=2; last: NOT_ENOUGH_REPLICAS",
+            r"kafka.retries=2; last error: NOT_ENOUGH_REPLICAS",
         ),
     ],
 )

@@ -36,9 +36,17 @@ def told(port: int, given: Mapping[str, str]) -> str:
     ("code", "offered", "option"),
     [
         # A listener without SASL, and one with a mechanism that is not ours.
-        (ErrorCode.ILLEGAL_SASL_STATE, [], "'kafka.security.protocol': SASL_PLAINTEXT"),
-        (ErrorCode.UNSUPPORTED_SASL_MECHANISM, [], "'kafka.security.protocol': SASL_PLAINTEXT"),
-        (ErrorCode.UNSUPPORTED_SASL_MECHANISM, ["GSSAPI"], "'kafka.sasl.mechanism': .* GSSAPI"),
+        (ErrorCode.ILLEGAL_SASL_STATE, [], "'kafka.security.protocol' failed: SASL_PLAINTEXT"),
+        (
+            ErrorCode.UNSUPPORTED_SASL_MECHANISM,
+            [],
+            "'kafka.security.protocol' failed: SASL_PLAINTEXT",
+        ),
+        (
+            ErrorCode.UNSUPPORTED_SASL_MECHANISM,
+            ["GSSAPI"],
+            "'kafka.sasl.mechanism' failed: .* GSSAPI",
+        ),
     ],
 )
 def test_a_handshake_of_sasl_that_is_refused(

@@ -63,7 +63,7 @@ def test_settings_have_kafkas_names_and_words() -> None:
         ("compression.type", "brotli", "none or gzip"),
         ("compression.lz4.level", "18", "between 1 and 17"),
         ("compression.snappy.level", "1", "not a setting of a Kafka producer"),
-        ("batch.size", "many", "a whole number"),
+        ("batch.size", "many", "an integer"),
         ("batch.size", "0", "between 1 and"),
         ("key.serializer", "x", "encode them with DataFrame operations"),
         ("transactional.id", "x", "transactionalIdPrefix"),

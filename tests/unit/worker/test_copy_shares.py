@@ -16,7 +16,7 @@ from broker.worker.copy_shares import cut
 from broker.worker.delta import writer
 from broker.worker.delta.segments import WrittenFiles
 from broker.worker.delta.writer import write_ranges
-from broker.worker.errors import SourceGone
+from broker.worker.errors import SegmentNotFound
 from broker.worker.rpc import LogSegmentData
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.records.batch import build_batch
@@ -236,17 +236,17 @@ def test_a_segment_may_end_before_its_range_where_compaction_took_the_rest(tmp_p
         assert [each.end_offset for each in done.segments] == [29, 39, 250]
     # Of a log that is not compacted, what is missing is not there yet, or lost.
     for each in ranges:
-        with pytest.raises(SourceGone, match="ends at offset"):
+        with pytest.raises(SegmentNotFound, match="ends at offset"):
             written(MemoryStore(), [replace(each, may_have_gaps=False)], 1)
 
 
 def test_a_segment_that_is_gone_or_short_is_said_to_be(ranges: list[LogSegmentData]) -> None:
     long = changed(ranges[1], size_bytes=ranges[1].segment.size_bytes + 5000)
-    with pytest.raises(SourceGone, match="shorter"):
+    with pytest.raises(SegmentNotFound, match="shorter"):
         written(MemoryStore(), [long], 3)
     of_less = changed(ranges[1], size_bytes=len(build_batch(records(21, 7), leader_epoch=3)))
-    with pytest.raises(SourceGone, match="ends at offset 27, not at 220"):
+    with pytest.raises(SegmentNotFound, match="ends at offset 27, not at 220"):
         written(MemoryStore(), [of_less], 1)
     Path(ranges[1].path).unlink()
-    with pytest.raises(SourceGone, match="does not exist"):
+    with pytest.raises(SegmentNotFound, match="does not exist"):
         written(MemoryStore(), ranges, 3)
