@@ -240,7 +240,7 @@ class Restoration:
         assert tier is not None, "checked before"
         while asked:
             try:
-                found = await tier.tiered_ends(asked)
+                found = await tier.highest_offsets_in_remote_storage(asked)
             except KafkaError as error:
                 found = [error]
             ends = [each for each in found if isinstance(each, int)]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _RANGES = """
 SELECT topic_id, partition, count(*) AS ranges, CAST(sum(lake_bytes) AS BIGINT) AS lake_bytes,
-       CAST(sum(row_count) AS BIGINT) AS lake_rows, max(end_offset) AS tiered_end
+       CAST(sum(row_count) AS BIGINT) AS lake_rows, max(end_offset) AS highest_offset_in_remote_storage
 FROM remote_segments WHERE state = 'COPY_SEGMENT_FINISHED' GROUP BY topic_id, partition
 """
 _DUE = "SELECT topic_id, count(*) AS ranges FROM retention_debt GROUP BY topic_id"
@@ -126,11 +126,17 @@ def _row(
         row[name] = sum(each[name] or 0 for each in mine.values())
     row["due"] = due.get(topic.topic_id, 0)
     if is_tiered:
-        row["lag"] = _lag(cluster, topic, {p: each["tiered_end"] for p, each in mine.items()})
+        row["lag"] = _lag(
+            cluster,
+            topic,
+            {p: each["highest_offset_in_remote_storage"] for p, each in mine.items()},
+        )
     return row
 
 
-def _lag(cluster: Cluster, topic: TopicDescription, tiered_ends: dict[int, int]) -> int | None:
+def _lag(
+    cluster: Cluster, topic: TopicDescription, highest_offsets_in_remote_storage: dict[int, int]
+) -> int | None:
     """Committed offsets that are not in the lake; None while a partition has no leader."""
     from kafka_ds.protocol.topic_partition import TopicPartition
 
@@ -143,7 +149,8 @@ def _lag(cluster: Cluster, topic: TopicDescription, tiered_ends: dict[int, int])
 
     starts, ends = at("beginning"), at("end")
     return sum(
-        max(0, ends[p] - max(starts[p], tiered_ends.get(p.partition, -1) + 1)) for p in places
+        max(0, ends[p] - max(starts[p], highest_offsets_in_remote_storage.get(p.partition, -1) + 1))
+        for p in places
     )
 
 

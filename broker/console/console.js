@@ -321,7 +321,7 @@ const pages = {
     return [h("h1", {}, link(topic, "topic", topic), " / " + partition),
       h("div", { class: "tiles" }, tile("Leader", p.leader < 0 ? "none" : number(p.leader)), tile("ISR", p.isr.join(", ") || "–"),
         tile("Local", size(p.local_bytes)), tile("Segments", number(p.segment_count)),
-        tile("In the lake", size(p.lake_bytes)), tile("Last tiered", p.tiered_end < 0 ? "–" : number(p.tiered_end))),
+        tile("In the lake", size(p.lake_bytes)), tile("Last tiered", p.highest_offset_in_remote_storage < 0 ? "–" : number(p.highest_offset_in_remote_storage))),
       here("Offsets, sizes and records"),
       h("h2", {}, "Where its offsets are"), picture(p),
       document.getElementById("messages") || messages(topic, partition)];

@@ -266,14 +266,14 @@ class Views:
         log, tier = replica.log, self._node.tier
         shows_sizes = _may_see_sizes(context)
         holding = tier.metrics.holdings.get((topic, number)) if tier is not None else None
-        _, tiered_end = self._tiered(replica)
+        _, highest_offset_in_remote_storage = self._tiered(replica)
         return {
             "log_start_offset": log.log_start_offset,
             "local_log_start_offset": log.local_log_start_offset,
             "last_stable_offset": replica.last_stable_offset(),
             "high_watermark": replica.high_watermark,
             "log_end_offset": log.log_end_offset,
-            "tiered_end": tiered_end,
+            "highest_offset_in_remote_storage": highest_offset_in_remote_storage,
             "local_bytes": log.size_bytes if shows_sizes else None,
             "lake_bytes": holding.size_bytes if holding is not None and shows_sizes else None,
             "lake_segments": holding.segments if holding is not None else None,
@@ -285,7 +285,11 @@ class Views:
         if not log.config.remote_storage_enable:
             return log.log_start_offset, None
         # What is copied; followers know only what was checked since, up to a minute later.
-        end = tier.tiered_end(log.topic_id, log.partition) if tier is not None else None
+        end = (
+            tier.highest_offset_in_remote_storage(log.topic_id, log.partition)
+            if tier is not None
+            else None
+        )
         return log.log_start_offset, log.highest_offset_in_remote_storage if end is None else end
 
     async def _history(self, query: Query, context: RequestContext) -> list[Row]:
@@ -330,7 +334,7 @@ class Views:
         segments = list(replica.log.segments.all)
         row = self._replica_row(context, topic.name, number)
         shows_sizes = _may_see_sizes(context)
-        tier, end = self._node.tier, row["tiered_end"]
+        tier, end = self._node.tier, row["highest_offset_in_remote_storage"]
         gaps = tier.missing_of(topic.topic_id, number) if tier is not None else []
         start = row["log_start_offset"]
         return {
@@ -501,8 +505,14 @@ class Views:
     def _lag_row(self, topic: str, number: int, committed: int) -> Row:
         replica = self._node.replica_manager.replica(topic, number)
         end = replica.last_stable_offset() if replica is not None else None
-        start, tiered_end = self._tiered(replica) if replica is not None else (0, None)
-        in_lake = None if tiered_end is None else max(0, tiered_end + 1 - max(committed, start))
+        start, highest_offset_in_remote_storage = (
+            self._tiered(replica) if replica is not None else (0, None)
+        )
+        in_lake = (
+            None
+            if highest_offset_in_remote_storage is None
+            else max(0, highest_offset_in_remote_storage + 1 - max(committed, start))
+        )
         return {
             "topic": topic,
             "partition": number,

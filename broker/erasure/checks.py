@@ -73,7 +73,7 @@ def check_places(snapshot: TableSnapshot, places: Places) -> None:
     """
     assert isinstance(snapshot, TopicSnapshot), "the topic's own table"
     for partition, offsets in places.items():
-        end = snapshot.tiered_end(partition)
+        end = snapshot.highest_offset_in_remote_storage(partition)
         times = np.zeros(len(offsets), np.int64)
         # Includes deleted rows: of two rows with one offset it is unknown which was the record.
         for there in _offsets_beside(snapshot, partition, offsets):
@@ -95,7 +95,7 @@ def check_spelling(snapshot: TableSnapshot, wanted: WantedRecords, places: Place
     assert isinstance(snapshot, TopicSnapshot), "the topic's own table"
     may_go: Places = {}
     for partition, offsets in places.items():
-        end = snapshot.tiered_end(partition)
+        end = snapshot.highest_offset_in_remote_storage(partition)
         known = wanted.known(partition, offsets)
         others = offsets[~known & (offsets <= (-1 if end is None else end))]
         for there in _offsets_beside(snapshot, partition, others) if len(others) else ():

@@ -313,18 +313,18 @@ class CopyLoop:
 
     def _learnt(self, led: TieredPartition, state: TieredState) -> None:
         now_ms = self._clock.monotonic_ms()
-        if state.tiered_end >= led.log.log_end_offset:
+        if state.highest_offset_in_remote_storage >= led.log.log_end_offset:
             # The lake has other records at its offsets; these do not make them safe to delete.
-            reason = f"the lake ends at {state.tiered_end}, beyond the log"
+            reason = f"the lake ends at {state.highest_offset_in_remote_storage}, beyond the log"
             led.state.diverge(reason, now_ms)
             log.error("tiering of %s is paused: %s", led.name, reason, extra=_where(led))
             return
         led.state.backoff.succeeded()
         self._resume(led)
-        led.state.learnt(state.tiered_end, now_ms)
+        led.state.learnt(state.highest_offset_in_remote_storage, now_ms)
         led.lake_log_start = state.log_start_offset
         if self.led.get(led.key) is led:
-            led.lake_reaches(state.tiered_end + 1)
+            led.lake_reaches(state.highest_offset_in_remote_storage + 1)
         self._advanced(led)
 
     def _wait_ms(
@@ -371,7 +371,12 @@ class CopyLoop:
     def _settle(self, led: TieredPartition, outcome: PartitionOutcome, *, is_seen: bool) -> None:
         now_ms = self._clock.monotonic_ms()
         if outcome.outcome == FINISHED:
-            led.state.finished(outcome.tiered_end, now_ms, is_seen=is_seen, commit=outcome.commit)
+            led.state.finished(
+                outcome.highest_offset_in_remote_storage,
+                now_ms,
+                is_seen=is_seen,
+                commit=outcome.commit,
+            )
             self._resume(led)
             self._metrics.copied(
                 led.log.topic,
@@ -384,18 +389,21 @@ class CopyLoop:
             return
         self._metrics.copy_failed(led.log.topic)
         is_ours = outcome.outcome != CONFLICT
-        if is_ours and UNKNOWN_END < outcome.tiered_end < led.state.copied_offset:
+        if (
+            is_ours
+            and UNKNOWN_END < outcome.highest_offset_in_remote_storage < led.state.copied_offset
+        ):
             # Another writer removed committed rows: the local log still has what was not deleted.
             log.error(
                 "%s: the table ends at offset %d, before it ended at %d; copying again from there",
                 led.name,
-                outcome.tiered_end,
+                outcome.highest_offset_in_remote_storage,
                 led.state.copied_offset,
                 extra=_where(led),
             )
-            led.lost(outcome.tiered_end)
-        elif outcome.tiered_end >= 0:
-            led.state.learnt(outcome.tiered_end, now_ms)
+            led.lost(outcome.highest_offset_in_remote_storage)
+        elif outcome.highest_offset_in_remote_storage >= 0:
+            led.state.learnt(outcome.highest_offset_in_remote_storage, now_ms)
             self._advanced(led)
         if outcome.outcome == CONFLICT:
             self._pause(led, outcome.message)

@@ -251,19 +251,19 @@ class CopyState:
         """Offsets of files that the store lost, anywhere in the partition, and that the worker cannot write again."""
         self.check_backoff = Backoff(CHECK_FIRST_MS, CHECK_LONGEST_MS)
 
-    def learnt(self, tiered_end: int, now_ms: int) -> None:
-        """The lake reported its last offset; it never moves back (see `lake_lost`)."""
+    def learnt(self, offset: int, now_ms: int) -> None:
+        """The lake reported its last offset; only `lost` moves back what is known of it."""
         if self.phase is CopyPhase.UNKNOWN:
             self.phase = CopyPhase.READY
-        if tiered_end > self.copied_offset:
+        if offset > self.copied_offset:
             self.unseen += 1
-        self._advance(tiered_end, now_ms)
+        self._advance(offset, now_ms)
 
-    def lost(self, tiered_end: int) -> None:
+    def lost(self, offset: int) -> None:
         """The lake's end has moved back: what is behind it is copied again and kept locally."""
-        self.copied_offset = tiered_end
-        self.deletable_offset = min(self.deletable_offset, tiered_end)
-        self._aged_offset = min(self._aged_offset, tiered_end)
+        self.copied_offset = offset
+        self.deletable_offset = min(self.deletable_offset, offset)
+        self._aged_offset = min(self._aged_offset, offset)
         self._aging.clear()
         self._commits.clear()
         self.unseen += 1

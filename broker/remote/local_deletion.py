@@ -179,16 +179,16 @@ class LocalDeletion:
     def _settle(self, led: TieredPartition, question: CopyQuestion, answer: StoreState) -> None:
         """Let the log delete what the store has."""
         state, where = led.state, {"topic": led.log.topic, "partition": led.log.partition}
-        if answer.is_lost or answer.tiered_end < question.offset:
+        if answer.is_lost or answer.highest_offset_in_remote_storage < question.offset:
             _LOGGER.error(
                 "%s: the table ends at offset %d, before it ended at %d: another writer removed commits; "
                 "copying again from there",
                 led.name,
-                answer.tiered_end,
+                answer.highest_offset_in_remote_storage,
                 state.copied_offset,
                 extra=where,
             )
-            led.lost(min(answer.tiered_end, state.copied_offset))
+            led.lost(min(answer.highest_offset_in_remote_storage, state.copied_offset))
             self._copy_again(led.key)
             return
         gaps = [(each.start_offset, each.end_offset) for each in answer.missing]

@@ -57,9 +57,9 @@ class TieredPartition:
         """For log lines."""
         return f"{self.log.topic}-{self.log.partition}"
 
-    def lost(self, tiered_end: int) -> None:
+    def lost(self, offset: int) -> None:
         """The lake's end has moved back to there: the log keeps what is behind it until it is copied again."""
-        self.state.lost(tiered_end)
+        self.state.lost(offset)
         self.log.highest_offset_in_remote_storage = self.state.deletable_offset
 
     def view(self, *, with_active: bool, now_ms: int) -> tuple[CopyView, list[RemoteLogSegment]]:

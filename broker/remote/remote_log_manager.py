@@ -348,7 +348,7 @@ class RemoteLogManager:
         )
         return await self._reads.send(request, topic)
 
-    def tiered_end(self, topic_id: bytes, partition: int) -> int | None:
+    def highest_offset_in_remote_storage(self, topic_id: bytes, partition: int) -> int | None:
         """Last offset that is FINISHED in the lake (-1: nothing yet), or None while unknown."""
         led = self.copies.led.get((topic_id, partition))
         if led is None or led.state.phase in (CopyPhase.UNKNOWN, CopyPhase.DIVERGED):
@@ -360,18 +360,20 @@ class RemoteLogManager:
         led = self.copies.led.get((topic_id, partition))
         return -1 if led is None else led.state.deletable_offset
 
-    async def known_tiered_end(self, topic: str, topic_id: bytes, partition: int) -> int:
-        """As `tiered_end`, but asks the lake if it is not known yet (ListOffsets -5, -6)."""
-        known = self.tiered_end(topic_id, partition)
+    async def known_highest_offset_in_remote_storage(
+        self, topic: str, topic_id: bytes, partition: int
+    ) -> int:
+        """As `highest_offset_in_remote_storage`, but asks the lake if it is not known (ListOffsets -5, -6)."""
+        known = self.highest_offset_in_remote_storage(topic_id, partition)
         if known is not None:
             return known
-        (end,) = await self.tiered_ends([(topic, topic_id, partition)])
+        (end,) = await self.highest_offsets_in_remote_storage([(topic, topic_id, partition)])
         if isinstance(end, KafkaError):
             self._metrics.fetch_failed(topic)
             raise end
         return end
 
-    async def tiered_ends(
+    async def highest_offsets_in_remote_storage(
         self, partitions: Sequence[tuple[str, bytes, int]]
     ) -> list[int | KafkaError]:
         """The lake's last offset of each (topic, topic id, number) now, -1 for none; or why it is unknown."""
@@ -382,7 +384,7 @@ class RemoteLogManager:
     async def fence(
         self, partitions: Sequence[tuple[str, bytes, int, int, str]]
     ) -> list[int | KafkaError]:
-        """As `tiered_ends`; afterwards no leader of an epoch below the fourth value can commit anything.
+        """As `highest_offsets_in_remote_storage`; then no leader of an epoch below the fourth value can commit.
 
         And the bulk load that the fifth one names, if any, is committed.
 
@@ -450,9 +452,9 @@ class RemoteLogManager:
         if led.state.is_paused:
             message = f"tiering of {led.name} is paused: {led.state.pause_reason}"
             raise KafkaError(ErrorCode.OPERATION_NOT_ATTEMPTED, message)
-        if self.tiered_end(*key) is None:
+        if self.highest_offset_in_remote_storage(*key) is None:
             self.copies.look_at(key)
-        return await self.known_tiered_end(led.log.topic, *key) >= 0
+        return await self.known_highest_offset_in_remote_storage(led.log.topic, *key) >= 0
 
     # -- inside -----------------------------------------------------------------------------
 
@@ -527,4 +529,4 @@ def _end_of(state: TieredState | Unavailable) -> int | KafkaError:
     """A partition's last offset, from the worker's answer."""
     if isinstance(state, Unavailable):
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, state.message)
-    return state.tiered_end
+    return state.highest_offset_in_remote_storage

@@ -113,13 +113,15 @@ class LakeRecovery:
             asked = [p for p in waiting if p.log.config.has_table and _must_fence(p) is are_fenced]
             for start in range(0, len(asked), PARTITIONS_ASKED_AT_ONCE):
                 part = asked[start : start + PARTITIONS_ASKED_AT_ONCE]
-                ends = await self._tiered_ends(tier, part, are_fenced=are_fenced)
+                ends = await self._highest_offsets_in_remote_storage(
+                    tier, part, are_fenced=are_fenced
+                )
                 for partition, end in zip(part, ends, strict=True):
                     if isinstance(end, int) and await self._go_on(tier, partition, end):
                         known.append(partition)
         return known
 
-    async def _tiered_ends(
+    async def _highest_offsets_in_remote_storage(
         self, tier: RemoteLogManager, partitions: Sequence[LeaderPartition], *, are_fenced: bool
     ) -> Sequence[int | KafkaError]:
         where = [(p.topic, p.topic_id, p.partition) for p in partitions]
@@ -131,7 +133,7 @@ class LakeRecovery:
                     [(*w, e, load) for w, e, load in zip(where, epochs, loads, strict=True)]
                 )
             else:
-                ends = await tier.tiered_ends(where)
+                ends = await tier.highest_offsets_in_remote_storage(where)
         except KafkaError as error:
             ends = [error] * len(where)
         except Exception as error:
@@ -207,7 +209,7 @@ async def end_of_lake(
         )
     where = (partition.topic, partition.topic_id, partition.partition)
     if offset is None:
-        offset = await tier.known_tiered_end(*where)
+        offset = await tier.known_highest_offset_in_remote_storage(*where)
     next_offset, ended = await tier.ending(*where, offset)
     return next_offset, replace(ended, has_markers_to_come=True)
 

@@ -60,7 +60,7 @@ class _Partition:
     loaded_count: int = 0
     """How many partitions that load knew."""
     written: WrittenFiles | None = None
-    tiered_end: int = UNKNOWN_END
+    highest_offset_in_remote_storage: int = UNKNOWN_END
     outcome: str = FAILED
     message: str = ""
     done: Sequence[RemoteLogSegment] = ()
@@ -74,7 +74,7 @@ class _Partition:
             topic_id=self.topic_id,
             partition=self.partition,
             outcome=self.outcome,
-            tiered_end=self.tiered_end,
+            highest_offset_in_remote_storage=self.highest_offset_in_remote_storage,
             message=self.message,
             ranges=len(self.done),
             rows=sum(each.row_count for each in self.done),
@@ -197,7 +197,7 @@ class Copier:
         if self._storage.is_deleted(segment.topic, segment.topic_id):
             return True
         state = self._storage.state(segment.topic, segment.topic_id, segment.partition)
-        return state.tiered_end >= segment.end_offset
+        return state.highest_offset_in_remote_storage >= segment.end_offset
 
     def copy(self, request: CopyRequest) -> CopyAnswer:
         """Copy what can be copied; each partition has its own outcome."""
@@ -273,8 +273,12 @@ class Copier:
                 self._begin(each, state)
 
     def _begin(self, each: _Partition, state: TieredState) -> None:
-        each.tiered_end = state.tiered_end
-        sources = [one for one in each.asked if one.segment.end_offset > state.tiered_end]
+        each.highest_offset_in_remote_storage = state.highest_offset_in_remote_storage
+        sources = [
+            one
+            for one in each.asked
+            if one.segment.end_offset > state.highest_offset_in_remote_storage
+        ]
         if not sources:
             each.outcome = FINISHED
             return
@@ -282,8 +286,10 @@ class Copier:
         if conflict := state.conflict or _fenced(first, state):
             # Each commit checks it as well; here nothing is written yet, however often it is tried.
             each.fail(conflict, CONFLICT)
-        elif first.start_offset <= state.tiered_end:
-            each.fail(f"the lake ends at {state.tiered_end}, inside the range")
+        elif first.start_offset <= state.highest_offset_in_remote_storage:
+            each.fail(
+                f"the lake ends at {state.highest_offset_in_remote_storage}, inside the range"
+            )
         elif not self._is_given_up(each):
             each.sources = [self._attempt(one) for one in sources]
 
@@ -377,7 +383,7 @@ class Copier:
         self._crash_points.at("after_finished")
         for each in partitions:
             if each.done:
-                each.tiered_end = each.done[-1].end_offset
+                each.highest_offset_in_remote_storage = each.done[-1].end_offset
                 each.outcome = FINISHED
 
 

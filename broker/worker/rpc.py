@@ -302,7 +302,7 @@ class PartitionOutcome:
     topic_id: bytes
     partition: int
     outcome: str
-    tiered_end: int
+    highest_offset_in_remote_storage: int
     """Last offset that is FINISHED (-1: none), by any broker's copy; UNKNOWN_END: not known."""
     message: str = ""
     ranges: int = 0
@@ -317,7 +317,7 @@ class PartitionOutcome:
 class TieredState:
     """What the table holds of one partition."""
 
-    tiered_end: int
+    highest_offset_in_remote_storage: int
     """-1: nothing."""
     log_start_offset: int
     leader_epoch: int = -1
@@ -427,7 +427,7 @@ class StoreState:
 
     is_lost: bool
     """Whether one of the commits is another writer's by now."""
-    tiered_end: int
+    highest_offset_in_remote_storage: int
     missing: tuple[Missing, ...] = ()
 
 

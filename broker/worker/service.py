@@ -216,11 +216,15 @@ class Service:
                 found = self._storage.check.look(
                     place.topic, place.topic_id, place.partition, question.start_offset, segments
                 )
-                end = found.tiered_end
+                end = found.highest_offset_in_remote_storage
             else:
-                end = self._storage.state(place.topic, place.topic_id, place.partition).tiered_end
+                end = self._storage.state(
+                    place.topic, place.topic_id, place.partition
+                ).highest_offset_in_remote_storage
             missing = tuple(found.missing) if found else ()
-            answers.append(StoreState(is_lost=is_lost, tiered_end=end, missing=missing))
+            answers.append(
+                StoreState(is_lost=is_lost, highest_offset_in_remote_storage=end, missing=missing)
+            )
         return answers[0], found
 
     def _repair(self, request: Repair) -> list[StoreState | Unavailable]:

@@ -72,7 +72,7 @@ class Sweeper:
             )
             return Survey(decision=kept, is_counted=False)
         segments = self._metadata.list_segments(place.topic_id, place.partition)
-        reach = min(copied_offset, extent.tiered_end)
+        reach = min(copied_offset, extent.highest_offset_in_remote_storage)
         below = [each for each in segments if _may_go(each, extent.horizon)]
         return Survey(
             decision=decide(

@@ -147,7 +147,7 @@ class TableView(Protocol):
     def protocol(self) -> Mapping[str, Any]: ...
     @property
     def metadata(self) -> Mapping[str, Any]: ...
-    def tiered_end(self, partition: int) -> int | None:
+    def highest_offset_in_remote_storage(self, partition: int) -> int | None:
         """The last offset that is in the table."""
         ...
 
@@ -212,7 +212,7 @@ class TopicChange:
             found.extend(part.removes)
             numbers = [(AppIdKind.LEADER_EPOCH, part.leader_epoch)]
             if part.has_range:
-                numbers.append((AppIdKind.TIERED_END, part.end_offset))
+                numbers.append((AppIdKind.HIGHEST_OFFSET, part.end_offset))
             if part.log_start_offset >= 0:
                 numbers.append((AppIdKind.LOG_START, part.log_start_offset))
             for kind, number in numbers:
@@ -256,7 +256,12 @@ class TopicChange:
             raise TableChanged(complaint)
         for part in self.partitions:
             self._check_number(part, AppIdKind.LEADER_EPOCH, view.leader_epoch(part.partition), -1)
-            self._check_number(part, AppIdKind.TIERED_END, view.tiered_end(part.partition), -1)
+            self._check_number(
+                part,
+                AppIdKind.HIGHEST_OFFSET,
+                view.highest_offset_in_remote_storage(part.partition),
+                -1,
+            )
             self._check_number(part, AppIdKind.LOG_START, view.log_start(part.partition), -1)
             self._check_gap(part, view)
             if not all(_is_in(view, each["remove"]) for each in part.removes):
@@ -298,7 +303,7 @@ class TopicChange:
             if number > part.leader_epoch:
                 why = f"leader epoch {number} wrote, this one's is {part.leader_epoch}"
                 self._reject(LeaderEpochFenced, part, version, why)
-        elif kind is AppIdKind.TIERED_END:
+        elif kind is AppIdKind.HIGHEST_OFFSET:
             if part.has_range and number >= part.start_offset:
                 why = f"offsets up to {number} are there"
                 self._reject(RangeTaken, part, version, why)
@@ -309,7 +314,7 @@ class TopicChange:
         """Nothing that comes between makes a gap: ends and log starts only grow."""
         if not part.has_range or part.partition not in self._left:
             return
-        end = view.tiered_end(part.partition)
+        end = view.highest_offset_in_remote_storage(part.partition)
         next_offset = 0 if end is None else end + 1
         begins = max(next_offset, view.log_start(part.partition) or 0, part.leader_log_start)
         if part.start_offset > begins:

@@ -118,7 +118,7 @@ def is_of_this_history(
 def horizon(log_start_offset: int, files: Iterable[tuple[int, int]], tiered_end: int) -> int:
     """The offset below which all files may be removed; `files` gives the [first, last] offset of each."""
     straddling = [first for first, last in files if first < log_start_offset <= last]
-    return min([log_start_offset, tiered_end + 1, *straddling])
+    return min([log_start_offset, tiered_end, *straddling])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

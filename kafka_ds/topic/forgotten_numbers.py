@@ -1,7 +1,7 @@
 """Pure: whether a checkpoint of a topic's table lacks `txn` actions that were committed with its rows.
 
-An engine that was set to drop `txn` actions leaves them out of its checkpoints. The tiered end is then never taken to
-be lower than the files of the table show.
+An engine that was set to drop `txn` actions leaves them out of its checkpoints. The highest offset is then
+never taken to be lower than the files of the table show.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def forgotten_number(
     ends = np.full(len(partitions), UNKNOWN, np.int64)
     np.maximum.at(ends, places, files.ends)
     for partition, greatest in zip(partitions.tolist(), ends.tolist(), strict=True):
-        end = txns.get(app_id(topic_id, partition, AppIdKind.TIERED_END))
+        end = txns.get(app_id(topic_id, partition, AppIdKind.HIGHEST_OFFSET))
         if end is not None and greatest <= end:
             continue
         of_it = (each for each in files if each.partition == partition)
         if any(_counts(each, end, txns) for each in of_it):
             rows = f"rows of partition {partition} up to offset {greatest}"
             return _text(
-                rows, f"the numbers that were committed with them (the tiered end is {end})"
+                rows, f"the numbers that were committed with them (the highest offset is {end})"
             )
     for text in txns:
         name = parse_app_id(text)

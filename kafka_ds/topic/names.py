@@ -107,7 +107,7 @@ QUARANTINE_PREFIX = "kafkaDs-quarantine-"
 class AppIdKind(Enum):
     """What the version of a `txn` action means: the greatest holds."""
 
-    TIERED_END = ""
+    HIGHEST_OFFSET = ""
     """The last offset that is in the table."""
     LOG_START = "-start"
     """The log start offset: rows below it are deleted, whether or not their files are."""

@@ -100,14 +100,14 @@ class TopicSnapshot(TableSnapshot):
             each.partition
             for each in names
             if each is not None
-            and each.kind is AppIdKind.TIERED_END
+            and each.kind is AppIdKind.HIGHEST_OFFSET
             and each.topic_id == self.topic_id
         )
         return sorted(found)
 
-    def tiered_end(self, partition: int) -> int | None:
+    def highest_offset_in_remote_storage(self, partition: int) -> int | None:
         """The last offset that is in the table, by the number that each copy leaves."""
-        return self._number(partition, AppIdKind.TIERED_END)
+        return self._number(partition, AppIdKind.HIGHEST_OFFSET)
 
     def log_start(self, partition: int) -> int | None:
         """The log start offset, as far as the table has it."""
@@ -232,7 +232,7 @@ class TopicSnapshot(TableSnapshot):
         return entry.path not in self.quarantined and self._is_genuine(entry)
 
     def _is_genuine(self, entry: FileEntry) -> bool:
-        end = self.tiered_end(entry.partition)
+        end = self.highest_offset_in_remote_storage(entry.partition)
         if end is None or entry.max_offset > end:
             return False
         folder = f"{self.log.table}/partition={entry.partition}/{entry.min_offset:020d}-"

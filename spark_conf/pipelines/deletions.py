@@ -106,7 +106,10 @@ class Deletions:
         reached: list[Column] = []
         for each in partitions:
             # Records below the log start offset have expired, which `carry_out` handles.
-            low, end = self._snapshot.log_start(each) or 0, self._snapshot.tiered_end(each)
+            low, end = (
+                self._snapshot.log_start(each) or 0,
+                self._snapshot.highest_offset_in_remote_storage(each),
+            )
             is_here = _at(each) & f.col("_offset").between(low, -1 if end is None else end)
             for first, last in self._snapshot.missing(each):
                 is_here &= ~f.col("_offset").between(first, last)

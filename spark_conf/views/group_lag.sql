@@ -4,7 +4,7 @@ SELECT committed.group_id, committed.topic, committed.partition, committed.commi
          THEN greatest(logs.high_watermark - committed.committed_offset, 0)
        END AS lag,
        greatest(
-         coalesce(tiered.tiered_end + 1, 0)
+         coalesce(tiered.highest_offset_in_remote_storage + 1, 0)
            - greatest(committed.committed_offset, coalesce(logs.log_start_offset, 0), coalesce(tiered.tiered_start, 0)),
          0
        ) AS lag_in_lake,
@@ -15,7 +15,7 @@ JOIN partitions AS known ON known.topic = committed.topic AND known.partition = 
 LEFT JOIN partition_offsets AS logs
 ON logs.topic_id = known.topic_id AND logs.partition = known.partition
 LEFT JOIN (
-  SELECT topic_id, partition, min(start_offset) AS tiered_start, max(end_offset) AS tiered_end
+  SELECT topic_id, partition, min(start_offset) AS tiered_start, max(end_offset) AS highest_offset_in_remote_storage
   FROM remote_segments WHERE state = 'COPY_SEGMENT_FINISHED' GROUP BY topic_id, partition
 ) AS tiered
 ON tiered.topic_id = known.topic_id AND tiered.partition = known.partition

@@ -1,15 +1,15 @@
 -- How far is the lake behind the log? Committed offsets of tiered topics that are not in the table yet.
-SELECT known.topic, known.topic_id, known.partition, known.leader, tiered.tiered_end, tiered.copied_at,
+SELECT known.topic, known.topic_id, known.partition, known.leader, tiered.highest_offset_in_remote_storage, tiered.copied_at,
        logs.last_stable_offset, logs.log_end_offset,
        CASE WHEN logs.last_stable_offset IS NOT NULL
-         THEN greatest(logs.last_stable_offset - greatest(coalesce(tiered.tiered_end + 1, 0), logs.log_start_offset), 0)
+         THEN greatest(logs.last_stable_offset - greatest(coalesce(tiered.highest_offset_in_remote_storage + 1, 0), logs.log_start_offset), 0)
        END AS lag,
        logs.noted_at
 FROM partitions AS known
 LEFT JOIN partition_offsets AS logs
 ON logs.topic_id = known.topic_id AND logs.partition = known.partition
 LEFT JOIN (
-  SELECT topic_id, partition, max(end_offset) AS tiered_end, max(event_time) AS copied_at
+  SELECT topic_id, partition, max(end_offset) AS highest_offset_in_remote_storage, max(event_time) AS copied_at
   FROM ${remote_log_metadata} WHERE state = 'COPY_SEGMENT_FINISHED' GROUP BY topic_id, partition
 ) AS tiered
 ON tiered.topic_id = known.topic_id AND tiered.partition = known.partition

@@ -260,7 +260,10 @@ def _lake_holds(side: OurSide, topic: str, count: int) -> bool:
         snapshot = TopicSnapshot.load(LocalStore(str(side.broker.lake)), topic)
     except NoSuchTable:
         return False
-    return sum((snapshot.tiered_end(n) or -1) + 1 for n in range(PARTITIONS)) >= count
+    return (
+        sum((snapshot.highest_offset_in_remote_storage(n) or -1) + 1 for n in range(PARTITIONS))
+        >= count
+    )
 
 
 def _fill(ours: OurSide, theirs: ApacheKafka) -> None:

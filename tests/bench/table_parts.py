@@ -65,7 +65,7 @@ def _plan(store: LocalStore, count: int) -> None:
 
 
 def _commits(table: TopicTable, count: int) -> Callable[[], None]:
-    start = table.read().tiered_end(0)
+    start = table.read().highest_offset_in_remote_storage(0)
     assert start is not None
     parts = [
         copy_of(table, 0, start + 1 + 10 * n, start + 10 + 10 * n, attempt=f"{count}-{start}-{n}")
@@ -88,7 +88,7 @@ def _start(store: LocalStore) -> None:
         worker = new_worker(settings.worker_arguments(), SystemClock(), idle_ms=-1)
         (state,) = await worker.send(question)
         assert isinstance(state, TieredState)
-        assert state.tiered_end > 0
+        assert state.highest_offset_in_remote_storage > 0
         await worker.stop()
 
     asyncio.run(ask())

@@ -49,7 +49,7 @@ def fill(bootstrap: str) -> None:
 
 
 def has_tiered_offsets(port: int) -> bool:
-    found: bool = ask(port, "partition", topic=TOPIC)["tiered_end"] >= 0
+    found: bool = ask(port, "partition", topic=TOPIC)["highest_offset_in_remote_storage"] >= 0
     return found
 
 
@@ -64,7 +64,7 @@ def test_what_a_broker_tells(tmp_path: Path, free_port: int) -> None:
         wait_until("offsets in the lake", lambda: has_tiered_offsets(free_port))
         partition = ask(free_port, "partition", topic=TOPIC)
         assert partition["log_end_offset"] == 42
-        assert partition["lake"] == [[0, partition["tiered_end"]]]
+        assert partition["lake"] == [[0, partition["highest_offset_in_remote_storage"]]]
         found = ask(free_port, "records", topic=TOPIC, offset=40)
         assert [each["value"]["text"] for each in found["records"]] == [HOSTILE, '{"order": 42}']
         (group,) = ask(free_port, "groups")

@@ -20,8 +20,8 @@ from tests.integration.tier_broker import (
     broker_process,
     consume,
     create_topic,
+    highest_offset_in_remote_storage,
     rows,
-    tiered_end,
 )
 from tests.processes import BrokerProcess, cluster, wait_until
 
@@ -148,14 +148,15 @@ def test_with_a_lake_what_is_in_it_is_served_and_no_offset_is_used_twice(
     assert len(segments_of(broker)) >= 4
     active = int(segments_of(broker)[-1].stem)
     wait_until(
-        "the closed segments in the lake", lambda: tiered_end(broker.lake, TOPIC, 0) >= active - 1
+        "the closed segments in the lake",
+        lambda: highest_offset_in_remote_storage(broker.lake, TOPIC, 0) >= active - 1,
     )
     broker.kill()
     (broker.data / "recovery-point-offset-checkpoint").unlink(missing_ok=True)
     dropped_at = flip(segments_of(broker)[1], 2, place)
     broker.start()
     try:
-        tiered = tiered_end(broker.lake, TOPIC, 0)
+        tiered = highest_offset_in_remote_storage(broker.lake, TOPIC, 0)
         assert said(broker, "WARNING", f"Truncating to offset {dropped_at}: ")
         (error,) = said(broker, "ERROR", f"{TOPIC}-0 ends at offset {dropped_at}, but had records")
         assert "the lake is asked before it leads" in error
@@ -170,7 +171,10 @@ def test_with_a_lake_what_is_in_it_is_served_and_no_offset_is_used_twice(
         assert consume(broker.bootstrap, TOPIC, 0, end=max(whole) + 1) == whole
         again.acknowledged.rows.update({(0, offset): row for offset, row in old.items()})
         newest = int(segments_of(broker)[-1].stem)
-        wait_until("new ones there", lambda: tiered_end(broker.lake, TOPIC, 0) >= newest - 1)
+        wait_until(
+            "new ones there",
+            lambda: highest_offset_in_remote_storage(broker.lake, TOPIC, 0) >= newest - 1,
+        )
         assert_table_holds(broker.lake, TOPIC, again.acknowledged)
     finally:
         broker.stop()

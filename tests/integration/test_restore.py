@@ -27,9 +27,9 @@ from tests.integration.tier_broker import (
     Feeder,
     assert_table_holds,
     create_topic,
+    highest_offset_in_remote_storage,
     restore,
     rows,
-    tiered_end,
 )
 from tests.processes import BrokerCluster, BrokerProcess, wait_until
 
@@ -82,7 +82,7 @@ def assert_lags_are_sql(lake: Path) -> None:
     """The views show what was produced, committed and tiered."""
     with connect() as views:
         duckdb_views(views, lake)
-        late = "SELECT topic, tiered_end, lag FROM tier_lag"
+        late = "SELECT topic, highest_offset_in_remote_storage, lag FROM tier_lag"
         # The rows are in the table a moment before the tier says so.
         wait_until(
             "FINISHED", lambda: views.execute(late).fetchall() == [(TOPIC, 2999, 0)], timeout_s=60
@@ -139,7 +139,11 @@ def test_everybody_goes_on_after_all_disks_are_lost(broker: BrokerProcess) -> No
     other.flush()
     commit(broker, TOPIC, 1234)
     commit(broker, UNTIERED, 7)
-    wait_until("all to be tiered", lambda: tiered_end(broker.lake, TOPIC, 0) == 2999, timeout_s=120)
+    wait_until(
+        "all to be tiered",
+        lambda: highest_offset_in_remote_storage(broker.lake, TOPIC, 0) == 2999,
+        timeout_s=120,
+    )
     wait_for_notes(broker.lake, {TOPIC: 1234, UNTIERED: 7}, {TOPIC: 3000, UNTIERED: 10})
     assert_lags_are_sql(broker.lake)
     before = image_of(broker.lake)
@@ -180,7 +184,11 @@ def test_everybody_goes_on_after_all_disks_are_lost(broker: BrokerProcess) -> No
     feeder.send(rows(500, start=3000))
     feeder.flush(120)
     assert consumed(broker, 3500) == list(range(1234, 3500))
-    wait_until("the rest", lambda: tiered_end(broker.lake, TOPIC, 0) == 3499, timeout_s=120)
+    wait_until(
+        "the rest",
+        lambda: highest_offset_in_remote_storage(broker.lake, TOPIC, 0) == 3499,
+        timeout_s=120,
+    )
     assert_table_holds(broker.lake, TOPIC, feeder.acknowledged)
 
 
@@ -208,7 +216,9 @@ def test_a_restored_broker_leads_what_another_led_last(tmp_path: Path) -> None:
         feeder.send(rows(200))
         feeder.flush(120)
         lake = tmp_path / "lake"
-        wait_until("all to be tiered", lambda: tiered_end(lake, TOPIC, 0) == 199)
+        wait_until(
+            "all to be tiered", lambda: highest_offset_in_remote_storage(lake, TOPIC, 0) == 199
+        )
         for each in brokers.brokers.values():
             each.stop()
             shutil.rmtree(each.data)
@@ -248,7 +258,9 @@ def test_three_brokers_are_restored_one_after_the_other(tmp_path: Path) -> None:
             for partition in range(3):
                 wait_until(
                     f"{topic}-{partition} to be tiered",
-                    lambda t=topic, p=partition: tiered_end(lake, t, p) == 199,
+                    lambda t=topic, p=partition: (
+                        highest_offset_in_remote_storage(lake, t, p) == 199
+                    ),
                     timeout_s=120,
                 )
         wait_for_notes(lake, {TOPIC: 150}, {TOPIC: 200, "alone": 200})
@@ -274,7 +286,9 @@ def test_three_brokers_are_restored_one_after_the_other(tmp_path: Path) -> None:
                 assert sorted(acknowledged.partition(partition)) == list(range(250))
                 wait_until(
                     f"the rest of {feeder.topic}-{partition}",
-                    lambda t=feeder.topic, p=partition: tiered_end(lake, t, p) == 249,
+                    lambda t=feeder.topic, p=partition: (
+                        highest_offset_in_remote_storage(lake, t, p) == 249
+                    ),
                     timeout_s=120,
                 )
             assert_table_holds(lake, feeder.topic, acknowledged)
@@ -302,7 +316,9 @@ def test_a_clean_stop_publishes_what_was_committed(tmp_path: Path) -> None:
         feeder = Feeder(broker.bootstrap, TOPIC)
         feeder.send(rows(500))
         feeder.flush()
-        wait_until("all rows", lambda: tiered_end(broker.lake, TOPIC, 0) == 499)
+        wait_until(
+            "all rows", lambda: highest_offset_in_remote_storage(broker.lake, TOPIC, 0) == 499
+        )
         commit(broker, TOPIC, 321)
         with frozen_worker(broker, 7.0):
             broker.stop()

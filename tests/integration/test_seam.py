@@ -173,7 +173,11 @@ class World:
     def _is_tiered(self, index: int) -> bool:
         node = self.leader(index).node
         replica = node.replica_manager.find("t", index)
-        end = None if replica is None else node.tier.tiered_end(replica.log.topic_id, index)
+        end = (
+            None
+            if replica is None
+            else node.tier.highest_offset_in_remote_storage(replica.log.topic_id, index)
+        )
         return end is not None and end + 1 >= replica.log.log_end_offset
 
     async def settle(self) -> None:

@@ -14,8 +14,8 @@ from tests.integration.tier_broker import (
     alter_topic,
     broker_process,
     create_topic,
+    highest_offset_in_remote_storage,
     table,
-    tiered_end,
 )
 from tests.processes import BrokerProcess, wait_until
 
@@ -44,7 +44,9 @@ def feed(broker: BrokerProcess, count: int) -> None:
     feeder.send(fresh(count))
     feeder.flush()
     alter_topic(broker, TOPIC, remote_log_copy_disable=False)
-    wait_until("all rows", lambda: tiered_end(broker.lake, TOPIC, 0) == count - 1)
+    wait_until(
+        "all rows", lambda: highest_offset_in_remote_storage(broker.lake, TOPIC, 0) == count - 1
+    )
 
 
 def test_no_row_that_delete_records_deleted_stays(broker: BrokerProcess) -> None:
@@ -79,7 +81,10 @@ def test_what_was_deleted_before_it_was_tiered_never_comes(tmp_path: Path) -> No
         delete_records(process.bootstrap, 123)
         feeder.send(fresh(1_500, start=500))
         feeder.flush()
-        wait_until("tiered segments", lambda: tiered_end(process.lake, TOPIC, 0) > 500)
+        wait_until(
+            "tiered segments",
+            lambda: highest_offset_in_remote_storage(process.lake, TOPIC, 0) > 500,
+        )
         assert table(process.lake, TOPIC).select(pl.col("offset").min()).item() == 123
     finally:
         process.stop()

@@ -17,8 +17,8 @@ from tests.integration.tier_broker import (
     consume,
     create_topic,
     finished_end,
+    highest_offset_in_remote_storage,
     rows,
-    tiered_end,
 )
 from tests.processes import BrokerProcess, wait_until
 
@@ -52,7 +52,9 @@ def filled(tmp_path: Path) -> Iterator[tuple[BrokerProcess, Feeder]]:
         feeder.flush()
         wait_until(
             "all to be tiered",
-            lambda: tiered_end(broker.lake, TOPIC, 0) == segments(broker)[-1] - 1,
+            lambda: (
+                highest_offset_in_remote_storage(broker.lake, TOPIC, 0) == segments(broker)[-1] - 1
+            ),
         )
         assert segments(broker)[0] == 0
         yield broker, feeder
@@ -160,7 +162,7 @@ def test_a_file_that_is_lost_between_its_commit_and_finished_is_written_again(
         broker.start()
         feeder.flush()
         all_are_there(broker, feeder)
-        end = tiered_end(broker.lake, TOPIC, 0)
+        end = highest_offset_in_remote_storage(broker.lake, TOPIC, 0)
         wait_until(
             "the segments to be told finished", lambda: finished_end(broker.lake, TOPIC, 0) == end
         )
@@ -200,7 +202,9 @@ def test_the_broker_dies_while_what_an_overwritten_commit_held_is_written_again(
         feeder.flush()
         wait_until(
             "all to be tiered",
-            lambda: tiered_end(before.lake, TOPIC, 0) == segments(before)[-1] - 1,
+            lambda: (
+                highest_offset_in_remote_storage(before.lake, TOPIC, 0) == segments(before)[-1] - 1
+            ),
         )
     before.stop()
     overwrite_commit(before, nth)
@@ -257,7 +261,12 @@ def test_a_lost_file_of_an_optimize_is_written_again_through_deaths(
         feeder.send(rows(RECORDS, start=sent))
         feeder.flush()
         sent += RECORDS
-        wait_until("a copy", lambda: tiered_end(before.lake, TOPIC, 0) == segments(before)[-1] - 1)
+        wait_until(
+            "a copy",
+            lambda: (
+                highest_offset_in_remote_storage(before.lake, TOPIC, 0) == segments(before)[-1] - 1
+            ),
+        )
     wait_until("local segments to go", lambda: len(segments(before)) == 1)
     before.stop()
     lost = optimized_files(before)

@@ -27,9 +27,9 @@ from tests.integration.tier_broker import (
     QUICK,
     Feeder,
     assert_table_holds,
+    highest_offset_in_remote_storage,
     rows,
     table,
-    tiered_end,
 )
 from tests.processes import BrokerCluster, BrokerProcess, cluster, wait_until
 from tests.requests import build
@@ -125,7 +125,9 @@ def assert_all_agree(brokers: BrokerCluster, lake: Path, feeder: Feeder) -> None
         assert sorted(expected) == list(range(end))
         eventually(
             "the lake",
-            lambda partition=partition, end=end: tiered_end(lake, TOPIC, partition) == end - 1,
+            lambda partition=partition, end=end: (
+                highest_offset_in_remote_storage(lake, TOPIC, partition) == end - 1
+            ),
         )
         for broker in brokers.brokers.values():
             eventually(
@@ -204,7 +206,10 @@ def test_leaders_that_die_or_freeze_in_the_midst_of_a_copy_leave_each_record_onc
             feeder.flush(120)
             eventually(
                 "a copy of its successor's",
-                lambda: tiered_end(lake, TOPIC, 0) == max(feeder.acknowledged.partition(0)),
+                lambda: (
+                    highest_offset_in_remote_storage(lake, TOPIC, 0)
+                    == max(feeder.acknowledged.partition(0))
+                ),
             )
         feeder.flush(120)
         assert_all_agree(brokers, lake, feeder)
@@ -258,7 +263,7 @@ class Unclean:
         return offsets
 
     def wait_for_lake(self, end: int) -> None:
-        eventually("the lake", lambda: tiered_end(self.lake, TOPIC, 0) == end)
+        eventually("the lake", lambda: highest_offset_in_remote_storage(self.lake, TOPIC, 0) == end)
 
 
 @pytest.mark.timeout(600)

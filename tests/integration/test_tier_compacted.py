@@ -27,9 +27,9 @@ from tests.integration.tier_broker import (
     broker_process,
     consume,
     create_topic,
+    highest_offset_in_remote_storage,
     restore,
     table,
-    tiered_end,
 )
 from tests.processes import BrokerProcess, wait_until
 
@@ -88,7 +88,10 @@ def cleaned_offset(broker: BrokerProcess) -> int:
 def wait_until_clean(broker: BrokerProcess, acknowledged: Acknowledged) -> int:
     """Wait until all is in the lake and compacted; returns the log's end."""
     end = max(acknowledged.partition(0)) + 1
-    wait_until("all to be in the lake", lambda: tiered_end(broker.lake, TOPIC, 0) == end - 1)
+    wait_until(
+        "all to be in the lake",
+        lambda: highest_offset_in_remote_storage(broker.lake, TOPIC, 0) == end - 1,
+    )
     wait_until("all to be clean", lambda: cleaned_offset(broker) >= end)
     return end
 
@@ -116,12 +119,12 @@ def test_the_table_has_every_record_and_the_log_the_last_of_each_key(broker: Bro
         feeder.flush()
         wait_until("a part to be clean", lambda: cleaned_offset(broker) > 0)
         # What is clean is in the lake.
-        assert cleaned_offset(broker) <= tiered_end(broker.lake, TOPIC, 0) + 1
+        assert cleaned_offset(broker) <= highest_offset_in_remote_storage(broker.lake, TOPIC, 0) + 1
         broker.kill()
         broker.start()
     end = wait_until_clean(broker, feeder.acknowledged)
     assert_table_holds(broker.lake, TOPIC, feeder.acknowledged)
-    assert tiered_end(broker.lake, TOPIC, 0) == end - 1
+    assert highest_offset_in_remote_storage(broker.lake, TOPIC, 0) == end - 1
     found = consume(broker.bootstrap, TOPIC, 0, end=end)
     assert len(found) <= KEYS
     assert last_values(found) == last_values(feeder.acknowledged.partition(0))
@@ -167,7 +170,10 @@ def test_a_log_that_was_compacted_before_becomes_a_table(broker: BrokerProcess) 
     left = consume(broker.bootstrap, TOPIC, 0, end=end)
     assert any(base - 1 not in left for base in bases(broker) if 0 < base < end)
     alter_topic(broker, TOPIC, remote_storage_enable="true")
-    wait_until("the lake to have it", lambda: tiered_end(broker.lake, TOPIC, 0) == max(left))
+    wait_until(
+        "the lake to have it",
+        lambda: highest_offset_in_remote_storage(broker.lake, TOPIC, 0) == max(left),
+    )
     rows = table(broker.lake, TOPIC).select("offset", "key", "value").iter_rows()
     assert [*rows] == [(offset, row.key, row.value) for offset, row in sorted(left.items())]
     feeder.send(changes(random, 100))
@@ -200,7 +206,7 @@ def test_a_table_by_default_becomes_a_compacted_one_from_where_it_is(
     alter_topic(broker, TOPIC, min_cleanable_dirty_ratio=0, delete_retention_ms=0)
     feeder.flush()
     wait_until("a part to be clean", lambda: cleaned_offset(broker) > 0)
-    assert cleaned_offset(broker) <= tiered_end(broker.lake, TOPIC, 0) + 1
+    assert cleaned_offset(broker) <= highest_offset_in_remote_storage(broker.lake, TOPIC, 0) + 1
     broker.kill()
     broker.start()
     feeder.send(Row(key=b"key-%d" % number, value=None) for number in range(KEYS // 2))

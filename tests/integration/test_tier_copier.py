@@ -39,7 +39,7 @@ def test_copied_ranges_are_read_back(lake: Lake, make: Callable[[int, int], Path
     first, second = make(0, 50), make(50, 31)
     answer = lake.copy(copy_request([copy_range(first, 0, 49), copy_range(second, 50, 80)]))
     (outcome,) = answer.partitions
-    assert (outcome.outcome, outcome.tiered_end) == ("finished", 80)
+    assert (outcome.outcome, outcome.highest_offset_in_remote_storage) == ("finished", 80)
     assert (outcome.ranges, outcome.rows) == (2, 81)
     assert lake.records() == records(0, 81)
     assert lake.records(77)[-1] == records(80, 1)[0]
@@ -56,7 +56,7 @@ def test_partitions_are_apart(lake: Lake, make: Callable[[int, int], Path]) -> N
     assert [each.outcome for each in answer.partitions] == ["finished", "finished"]
     assert lake.records(partition=3) == records(0, 10)
     storage = lake.open()[1]
-    assert storage.state(TOPIC, TOPIC_ID, 1).tiered_end == -1
+    assert storage.state(TOPIC, TOPIC_ID, 1).highest_offset_in_remote_storage == -1
     with pytest.raises(OffsetOutOfRange):
         storage.reader.read(TOPIC, TOPIC_ID, 1, 0, max_bytes=1, committed_only=True)
 
@@ -77,7 +77,11 @@ def test_a_repeated_copy_finds_what_the_first_one_did(
     request = copy_request([copy_range(make(0, 10), 0, 9)])
     lake.copy(request)
     (outcome,) = lake.copy(request).partitions
-    assert (outcome.outcome, outcome.tiered_end, outcome.ranges) == ("finished", 9, 0)
+    assert (outcome.outcome, outcome.highest_offset_in_remote_storage, outcome.ranges) == (
+        "finished",
+        9,
+        0,
+    )
     assert len(lake.open()[2].list_segments(TOPIC_ID, 0)) == 1
 
 
@@ -86,7 +90,7 @@ def test_a_range_that_the_lake_holds_in_part_is_not_copied(
 ) -> None:
     lake.copy(copy_request([copy_range(make(0, 10), 0, 9)]))
     (outcome,) = lake.copy(copy_request([copy_range(make(7, 13), 7, 19)])).partitions
-    assert (outcome.outcome, outcome.tiered_end) == ("failed", 9)
+    assert (outcome.outcome, outcome.highest_offset_in_remote_storage) == ("failed", 9)
     assert lake.records() == records(0, 10)
 
 
@@ -111,7 +115,7 @@ def test_a_crash_at_any_step_neither_loses_nor_doubles(
     # Before anybody copies again, nothing is there twice.
     assert lake.records() in (records(0, 10), records(0, 35))
     (outcome,) = lake.copy(copy_request(ranges)).partitions
-    assert (outcome.outcome, outcome.tiered_end) == ("finished", 34)
+    assert (outcome.outcome, outcome.highest_offset_in_remote_storage) == ("finished", 34)
     assert lake.records() == records(0, 35)
     metadata = lake.open()[2]
     finished = [

@@ -20,8 +20,8 @@ from tests.integration.tier_broker import (
     broker_process,
     consume,
     create_topic,
+    highest_offset_in_remote_storage,
     rows,
-    tiered_end,
 )
 from tests.processes import BrokerProcess, wait_until
 
@@ -39,7 +39,8 @@ def last_closed(folder: Path, partition: int) -> int:
 def await_all_tiered(broker: BrokerProcess) -> None:
     def done() -> bool:
         return all(
-            tiered_end(broker.lake, TOPIC, each) == last_closed(broker.folder, each)
+            highest_offset_in_remote_storage(broker.lake, TOPIC, each)
+            == last_closed(broker.folder, each)
             for each in range(PARTITIONS)
         )
 

@@ -16,9 +16,9 @@ from tests.integration.tier_broker import (
     broker_process,
     consume,
     create_topic,
+    highest_offset_in_remote_storage,
     rows,
     table,
-    tiered_end,
 )
 from tests.processes import BrokerProcess, wait_until
 
@@ -52,7 +52,7 @@ def test_copies_end_rows_go_and_come_again(broker: BrokerProcess) -> None:
     feeder.flush()
     lake = broker.lake
     wait_until("the disk to be freed", lambda: local_start(broker) > 2_000, every_s=0.2)
-    end = tiered_end(lake, TOPIC, 0)
+    end = highest_offset_in_remote_storage(lake, TOPIC, 0)
 
     # Copied no more: what is there is read on, what comes stays on disk.
     alter_topic(broker, TOPIC, remote_log_copy_disable="true", local_retention_ms="-2")
@@ -61,7 +61,7 @@ def test_copies_end_rows_go_and_come_again(broker: BrokerProcess) -> None:
     everything = feeder.acknowledged.partition(0)
     assert consume(broker.bootstrap, TOPIC, 0, end=7_000) == everything
     # One that was on its way may have come to its end.
-    assert end <= tiered_end(lake, TOPIC, 0) < 4_000
+    assert end <= highest_offset_in_remote_storage(lake, TOPIC, 0) < 4_000
 
     # No table any more: what the lake has alone is given up, and its rows go.
     kept = local_start(broker)
@@ -82,7 +82,9 @@ def test_copies_end_rows_go_and_come_again(broker: BrokerProcess) -> None:
     alter_topic(broker, TOPIC, remote_storage_enable="true", local_retention_ms="1")
     feeder.send(rows(2_000, start=7_000))
     feeder.flush()
-    wait_until("new rows", lambda: tiered_end(lake, TOPIC, 0) > 7_000, every_s=0.2)
+    wait_until(
+        "new rows", lambda: highest_offset_in_remote_storage(lake, TOPIC, 0) > 7_000, every_s=0.2
+    )
     found = table(lake, TOPIC)["offset"].to_list()
     assert found == list(range(found[0], found[-1] + 1))
     assert 0 < found[0] <= kept

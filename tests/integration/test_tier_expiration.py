@@ -19,10 +19,10 @@ from tests.integration.tier_broker import (
     broker_process,
     consume,
     create_topic,
+    highest_offset_in_remote_storage,
     rows,
     segment_states,
     table,
-    tiered_end,
 )
 from tests.processes import BrokerProcess, wait_until
 
@@ -71,14 +71,18 @@ def test_by_time_what_is_old_goes_and_what_is_new_stays(broker: BrokerProcess) -
     feeder = Feeder(broker.bootstrap, TOPIC)
     feeder.send(rows(3_000))
     feeder.flush()
-    wait_until("tiered segments", lambda: tiered_end(broker.lake, TOPIC, 0) > 1_500)
+    wait_until(
+        "tiered segments", lambda: highest_offset_in_remote_storage(broker.lake, TOPIC, 0) > 1_500
+    )
     assert first_in_table(broker) == 0
     alter_topic(broker, TOPIC, retention_ms=86_400_000)
     # The log rolls between records whose times are so far apart.
     feeder.send(fresh(3_000, start=3_000))
     feeder.flush()
     wait_until("the beginning", lambda: earliest(broker.bootstrap) == 3_000)
-    wait_until("new segments", lambda: tiered_end(broker.lake, TOPIC, 0) > 4_000)
+    wait_until(
+        "new segments", lambda: highest_offset_in_remote_storage(broker.lake, TOPIC, 0) > 4_000
+    )
     wait_until("the table to shrink", lambda: first_in_table(broker) == 3_000)
     start = assert_they_agree(broker, feeder.acknowledged.partition(0), 6_000)
     assert start == 3_000
@@ -115,8 +119,10 @@ def test_delete_records_takes_rows_out(broker: BrokerProcess) -> None:
     feeder = Feeder(broker.bootstrap, TOPIC)
     feeder.send(rows(3_000))
     feeder.flush()
-    wait_until("tiered segments", lambda: tiered_end(broker.lake, TOPIC, 0) > 1_500)
-    end = tiered_end(broker.lake, TOPIC, 0) + 1
+    wait_until(
+        "tiered segments", lambda: highest_offset_in_remote_storage(broker.lake, TOPIC, 0) > 1_500
+    )
+    end = highest_offset_in_remote_storage(broker.lake, TOPIC, 0) + 1
     delete_records(broker.bootstrap, end)
     wait_until(
         "the rows to go", lambda: first_in_table(broker) >= end or first_in_table(broker) < 0
@@ -146,10 +152,15 @@ def test_killed_at_each_step_it_comes_to_the_same_end(tmp_path: Path) -> None:
         feeder = Feeder(broker.bootstrap, TOPIC)
         feeder.send(rows(2_000))
         feeder.flush()
-        wait_until("tiered segments", lambda: tiered_end(broker.lake, TOPIC, 0) > 500)
+        wait_until(
+            "tiered segments", lambda: highest_offset_in_remote_storage(broker.lake, TOPIC, 0) > 500
+        )
         feeder.send(fresh(1_500, start=2_000))
         feeder.flush()
-        wait_until("tiered segments", lambda: tiered_end(broker.lake, TOPIC, 0) > 2_000)
+        wait_until(
+            "tiered segments",
+            lambda: highest_offset_in_remote_storage(broker.lake, TOPIC, 0) > 2_000,
+        )
         alter_topic(broker, TOPIC, retention_ms=86_400_000)
         deaths = 0
         while deaths < len(POINTS):

@@ -76,7 +76,7 @@ def test_lost_answers_neither_lose_nor_double(
     outcomes = [worker.copy(source(10, 19), source(20, 24))[0] for _ in range(30)]
     assert {each.outcome for each in outcomes} <= {FINISHED, FAILED}
     assert store.scripted == 0
-    assert (outcomes[-1].outcome, outcomes[-1].tiered_end) == (FINISHED, 24)
+    assert (outcomes[-1].outcome, outcomes[-1].highest_offset_in_remote_storage) == (FINISHED, 24)
     for each in (worker, Worker(store)):
         assert each.offsets() == list(range(25))
         assert each.finished() == [(0, 9), (10, 19), (20, 24)]
@@ -122,9 +122,9 @@ def test_a_leader_that_recovers_does_not_wait_for_a_column_that_was_dropped(
     log.commit(log.begin(PlainChange("DROP", actions=[action])), read_version=snapshot.version)
     worker = Worker(store, node_id=2)
     worker.storage.fence(TOPIC, TOPIC_ID, {0: 99})
-    assert worker.storage.state(TOPIC, TOPIC_ID, 0).tiered_end == 9
+    assert worker.storage.state(TOPIC, TOPIC_ID, 0).highest_offset_in_remote_storage == 9
     (outcome,) = worker.copy(source(10, 19))
-    assert (outcome.outcome, outcome.tiered_end) == (CONFLICT, 9)
+    assert (outcome.outcome, outcome.highest_offset_in_remote_storage) == (CONFLICT, 9)
     assert "column key was dropped" in outcome.message
 
 
@@ -192,7 +192,7 @@ def test_a_topic_that_was_made_again_in_the_same_folder_is_not_copied_as_the_del
     metadata = tmp_path / "partition.metadata"
     metadata.write_bytes(encode_partition_metadata(bytes(range(3, 19))))
     (outcome,) = worker.copy(copy_range(path, 0, 9))
-    assert (outcome.outcome, outcome.tiered_end) == (FAILED, -1)
+    assert (outcome.outcome, outcome.highest_offset_in_remote_storage) == (FAILED, -1)
     assert "is of topic id" in outcome.message
     # As it is at first, and after a loss of power that took what was in it.
     metadata.write_bytes(b"")
@@ -227,14 +227,18 @@ def test_a_commit_that_another_writer_renamed_over_is_made_again(
     else:
         rename_over(store)
     (outcome,) = worker.copy(source(10, 19))
-    assert (outcome.outcome, outcome.tiered_end, outcome.commit) == (FAILED, 9, None)
+    assert (outcome.outcome, outcome.highest_offset_in_remote_storage, outcome.commit) == (
+        FAILED,
+        9,
+        None,
+    )
     assert worker.finished() == [(0, 9)]
     (said,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
     assert said.startswith("orders-0: offsets 10-19 are not in the table, and are copied again")
     (gap,) = worker.copy(source(20, 29))
-    assert (gap.outcome, gap.tiered_end) == (FAILED, 9)
+    assert (gap.outcome, gap.highest_offset_in_remote_storage) == (FAILED, 9)
     (again,) = worker.copy(source(10, 19), source(20, 29))
-    assert (again.outcome, again.tiered_end) == (FINISHED, 29)
+    assert (again.outcome, again.highest_offset_in_remote_storage) == (FINISHED, 29)
     for each in (worker, Worker(store)):
         assert each.offsets() == list(range(30))
         assert each.finished() == [(0, 9), (10, 19), (20, 29)]
@@ -265,9 +269,9 @@ def test_a_leader_that_was_overtaken_is_fenced_and_the_rest_goes_on(
     worker.copy(source(0, 9), source(0, 9, partition=1))
     put_version(store, txn_action(app_id(TOPIC_ID, 0, AppIdKind.LEADER_EPOCH), 4))
     first, second = worker.copy(source(10, 19), source(10, 19, partition=1))
-    assert (first.outcome, first.tiered_end) == (CONFLICT, 9)
+    assert (first.outcome, first.highest_offset_in_remote_storage) == (CONFLICT, 9)
     assert "leader epoch 4 wrote" in first.message
-    assert (second.outcome, second.tiered_end) == (FINISHED, 19)
+    assert (second.outcome, second.highest_offset_in_remote_storage) == (FINISHED, 19)
     assert worker.offsets() == list(range(10))
     # The leader of the higher epoch goes on.
     (third,) = worker.copy(source(10, 19, epoch=4))
@@ -285,10 +289,10 @@ def test_two_workers_race_for_the_same_ranges(
     store.race(lambda: raced.extend(second.copy(source(10, 19))), path=commits_of(TABLE))
     (outcome,) = first.copy(source(10, 14))
     assert raced[0].outcome == FINISHED
-    assert (outcome.outcome, outcome.tiered_end) == (FAILED, 9)
+    assert (outcome.outcome, outcome.highest_offset_in_remote_storage) == (FAILED, 9)
     # Asked again, it says what there is, so that the leader goes on behind it.
     (again,) = first.copy(source(10, 14))
-    assert (again.outcome, again.tiered_end) == (FINISHED, 19)
+    assert (again.outcome, again.highest_offset_in_remote_storage) == (FINISHED, 19)
     assert first.offsets() == list(range(20))
 
 
@@ -349,7 +353,7 @@ def test_a_table_that_may_not_be_written_to_costs_nothing_until_it_may(
     before = set(store.objects)
     for each in (worker, worker, Worker(store, node_id=2)):
         for outcome in each.copy(source(10, 19), source(10, 19, partition=1)):
-            assert (outcome.outcome, outcome.tiered_end) == (CONFLICT, 9)
+            assert (outcome.outcome, outcome.highest_offset_in_remote_storage) == (CONFLICT, 9)
             assert "delta.appendOnly" in outcome.message
     assert set(store.objects) == before
     set_property(store, "delta.appendOnly", "false")
@@ -404,7 +408,7 @@ def test_a_deletion_vector_stops_no_copy(
     else:
         erase_rows()
     (outcome,) = worker.copy(source(10, 19))
-    assert (outcome.outcome, outcome.tiered_end) == (FINISHED, 19)
+    assert (outcome.outcome, outcome.highest_offset_in_remote_storage) == (FINISHED, 19)
 
 
 def test_a_deleted_topic_s_leader_writes_no_more(
@@ -418,8 +422,8 @@ def test_a_deleted_topic_s_leader_writes_no_more(
     assert outcome.outcome != FINISHED
     fresh = bytes(range(100, 116))
     (again,) = worker.copy(source(0, 4), topic_id=fresh)
-    assert (again.outcome, again.tiered_end) == (FINISHED, 4)
+    assert (again.outcome, again.highest_offset_in_remote_storage) == (FINISHED, 4)
     (outcome,) = asleep.copy(source(10, 19))
     assert outcome.outcome != FINISHED
-    assert worker.storage.state(TOPIC, fresh, 0).tiered_end == 4
+    assert worker.storage.state(TOPIC, fresh, 0).highest_offset_in_remote_storage == 4
     assert not any(".residue" in each and "00000000000000000010-" in each for each in store.objects)

@@ -10,8 +10,8 @@ from tests.integration.tier_broker import (
     Feeder,
     broker_process,
     create_topic,
+    highest_offset_in_remote_storage,
     rows,
-    tiered_end,
 )
 from tests.processes import BrokerProcess, wait_until
 
@@ -39,7 +39,10 @@ def test_the_lake_remembers_where_a_partition_begins(tmp_path: Path) -> None:
     try:
         create_topic(broker, TOPIC)
         produce(broker, 3000)
-        wait_until("a tiered segment", lambda: tiered_end(broker.lake, TOPIC, 0) > 500)
+        wait_until(
+            "a tiered segment",
+            lambda: highest_offset_in_remote_storage(broker.lake, TOPIC, 0) > 500,
+        )
         assert delete_records(broker.bootstrap, 100) == 100
         assert delete_records(broker.bootstrap, 300) == 300
         assert error_at(broker.bootstrap, 299) == ErrorCode.OFFSET_OUT_OF_RANGE

@@ -19,9 +19,9 @@ from tests.integration.tier_broker import (
     consume,
     create_topic,
     finished_end,
+    highest_offset_in_remote_storage,
     rows,
     segment_states,
-    tiered_end,
 )
 from tests.processes import BrokerProcess, wait_until
 
@@ -69,12 +69,19 @@ def test_with_a_lag_the_table_is_fresh_without_a_roll(start: object) -> None:
         feeder.send(rows(20, start=number * 20))
         feeder.flush()
         end = number * 20 + 19
-        wait_until("the rows", lambda: tiered_end(broker.lake, "fresh", 0) == end)  # noqa: B023
+        wait_until(
+            "the rows",
+            lambda end=end: highest_offset_in_remote_storage(broker.lake, "fresh", 0) == end,
+        )
     assert_table_holds(broker.lake, "fresh", feeder.acknowledged)
     # Rolls in between: what was copied out of the active segment is not copied again.
     feeder.send(rows(4_000, start=60))
     feeder.flush()
-    wait_until("the rest", lambda: tiered_end(broker.lake, "fresh", 0) == 4_059, every_s=0.2)
+    wait_until(
+        "the rest",
+        lambda: highest_offset_in_remote_storage(broker.lake, "fresh", 0) == 4_059,
+        every_s=0.2,
+    )
     assert_table_holds(broker.lake, "fresh", feeder.acknowledged)
     found = consume(broker.bootstrap, "fresh", 0, end=4_060)
     assert found == feeder.acknowledged.partition(0)
@@ -87,7 +94,9 @@ def test_an_idle_worker_ends_and_comes_back(start: object) -> None:
     feeder = Feeder(broker.bootstrap, "idle")
     feeder.send(rows(2_500))
     feeder.flush()
-    wait_until("a copy", lambda: tiered_end(broker.lake, "idle", 0) > 0, every_s=0.2)
+    wait_until(
+        "a copy", lambda: highest_offset_in_remote_storage(broker.lake, "idle", 0) > 0, every_s=0.2
+    )
     wait_until("no worker", lambda: not workers(broker))
     assert consume(broker.bootstrap, "idle", 0, end=2_500) == feeder.acknowledged.partition(0)
     assert workers(broker)
@@ -105,7 +114,11 @@ def test_a_property_that_is_taken_back_needs_no_restart(start: object) -> None:
     feeder = Feeder(broker.bootstrap, "undone")
     feeder.send(rows(2_500))
     feeder.flush()
-    wait_until("a copy", lambda: tiered_end(broker.lake, "undone", 0) > 0, every_s=0.2)
+    wait_until(
+        "a copy",
+        lambda: highest_offset_in_remote_storage(broker.lake, "undone", 0) > 0,
+        every_s=0.2,
+    )
 
     def set_append_only(value: str) -> None:
         table = DeltaTable(str(broker.lake / "topics" / "undone"))
@@ -115,10 +128,14 @@ def test_a_property_that_is_taken_back_needs_no_restart(start: object) -> None:
     feeder.send(rows(2_500, start=2_500))
     feeder.flush()
     wait_until("the pause", lambda: "tiering of undone-0 is paused" in log_text(broker))
-    before = tiered_end(broker.lake, "undone", 0)
+    before = highest_offset_in_remote_storage(broker.lake, "undone", 0)
     set_append_only("false")
     # No further record, no round, no other leader: the broker looks again by itself.
-    wait_until("the rest", lambda: tiered_end(broker.lake, "undone", 0) > before, every_s=0.2)
+    wait_until(
+        "the rest",
+        lambda: highest_offset_in_remote_storage(broker.lake, "undone", 0) > before,
+        every_s=0.2,
+    )
     wait_until("the word", lambda: "tiering of undone-0 is resumed" in log_text(broker))
 
 
@@ -139,7 +156,11 @@ def test_a_consumer_goes_on_over_the_worker_s_death(start: object) -> None:
     feeder = Feeder(broker.bootstrap, "deaths")
     feeder.send(rows(6_000))
     feeder.flush()
-    wait_until("copies", lambda: tiered_end(broker.lake, "deaths", 0) > 4_000, every_s=0.2)
+    wait_until(
+        "copies",
+        lambda: highest_offset_in_remote_storage(broker.lake, "deaths", 0) > 4_000,
+        every_s=0.2,
+    )
     first = broker.data / "deaths-0" / f"{0:020d}.log"
     wait_until("the local segment to go", lambda: not first.exists(), every_s=0.1)
     for _ in range(2):
@@ -155,7 +176,9 @@ def test_local_segments_stay_for_the_grace_time(start: object) -> None:
     feeder = Feeder(broker.bootstrap, "grace")
     feeder.send(rows(2_500))
     feeder.flush()
-    wait_until("a copy", lambda: tiered_end(broker.lake, "grace", 0) > 0, every_s=0.1)
+    wait_until(
+        "a copy", lambda: highest_offset_in_remote_storage(broker.lake, "grace", 0) > 0, every_s=0.1
+    )
     first = broker.data / "grace-0" / f"{0:020d}.log"
     wait_until("the local segment to go", lambda: not first.exists(), every_s=0.1)
     log = broker.lake / "topics" / "grace" / "_delta_log"
@@ -171,7 +194,11 @@ def test_a_restarted_broker_knows_what_is_tiered(start: object) -> None:
     for partition in (0, 1):
         feeder.send(rows(3_500), partition)
     feeder.flush()
-    wait_until("copies", lambda: tiered_end(broker.lake, "restart", 1) > 2_000, every_s=0.2)
+    wait_until(
+        "copies",
+        lambda: highest_offset_in_remote_storage(broker.lake, "restart", 1) > 2_000,
+        every_s=0.2,
+    )
     for stop in (broker.stop, broker.kill):
         before = segment_states(broker.lake, "restart", 1)
         stop()
@@ -185,7 +212,7 @@ def test_a_restarted_broker_knows_what_is_tiered(start: object) -> None:
         )
         assert_table_holds(broker.lake, "restart", feeder.acknowledged)
     # An attempt that the kill cut off stays STARTED; what is finished has no gap.
-    end = tiered_end(broker.lake, "restart", 1)
+    end = highest_offset_in_remote_storage(broker.lake, "restart", 1)
     wait_until("FINISHED", lambda: finished_end(broker.lake, "restart", 1) == end)
     assert_segments_finished(broker.lake, "restart", 1, end)
     assert consume(broker.bootstrap, "restart", 1, end=3_500) == {
@@ -224,14 +251,20 @@ def test_a_folder_that_is_not_ours_stops_its_topic_alone(
         feeder = Feeder(broker.bootstrap, topic)
         feeder.send(rows(2_500))
         feeder.flush()
-    wait_until("ours", lambda: tiered_end(broker.lake, "ours", 0) > 0, every_s=0.2)
+    wait_until(
+        "ours", lambda: highest_offset_in_remote_storage(broker.lake, "ours", 0) > 0, every_s=0.2
+    )
     wait_until("a word about it", lambda: complaint in log_text(broker))
     broker.stop()
     broker.start()
     feeder = Feeder(broker.bootstrap, "ours")
     feeder.send(rows(2_500, start=2_500))
     feeder.flush()
-    wait_until("ours again", lambda: tiered_end(broker.lake, "ours", 0) > 2_500, every_s=0.2)
+    wait_until(
+        "ours again",
+        lambda: highest_offset_in_remote_storage(broker.lake, "ours", 0) > 2_500,
+        every_s=0.2,
+    )
     after = {each: each.read_bytes() for each in foreign.rglob("*") if each.is_file()}
     assert after == before
 

@@ -657,7 +657,7 @@ def test_at_every_version_each_offset_is_there_once(
     for _ in range(6):
         make_round(lake, lots, erased)
         optimize(storage_of(lake))
-        end = storage_of(lake).state(TOPIC, TOPIC_ID, 0).tiered_end
+        end = storage_of(lake).state(TOPIC, TOPIC_ID, 0).highest_offset_in_remote_storage
         assert offsets(lake) == [each for each in range(end + 1) if each not in erased]
     for version in range(snapshot(lake).version + 1):
         found = offsets(lake, version)
@@ -671,7 +671,10 @@ def make_round() -> Callable[[Lake, random.Random, set[int]], None]:
         """What another engine, or a copy, does to the table."""
         match lots.choice(["copy", "copy", "compact", "z-order", "delete"]):
             case "copy":
-                fill(lake, storage_of(lake).state(TOPIC, TOPIC_ID, 0).tiered_end + 1)
+                fill(
+                    lake,
+                    storage_of(lake).state(TOPIC, TOPIC_ID, 0).highest_offset_in_remote_storage + 1,
+                )
             case "compact":
                 table(lake).optimize.compact()
             case "z-order":

@@ -19,9 +19,9 @@ from tests.integration.tier_broker import (
     consume,
     create_topic,
     delete_topic,
+    highest_offset_in_remote_storage,
     rows,
     table,
-    tiered_end,
 )
 from tests.processes import BrokerProcess, wait_until
 
@@ -203,9 +203,17 @@ def test_a_recreated_topic_goes_on_in_the_same_table(broker: BrokerProcess) -> N
     feeder = Feeder(broker.bootstrap, "again")
     feeder.send(rows(2_500))
     feeder.flush()
-    wait_until("the first rows", lambda: tiered_end(broker.lake, "again", 0) > 0, every_s=0.2)
+    wait_until(
+        "the first rows",
+        lambda: highest_offset_in_remote_storage(broker.lake, "again", 0) > 0,
+        every_s=0.2,
+    )
     delete_topic(broker, "again")
-    wait_until("no rows", lambda: tiered_end(broker.lake, "again", 0) == -1, every_s=0.2)
+    wait_until(
+        "no rows",
+        lambda: highest_offset_in_remote_storage(broker.lake, "again", 0) == -1,
+        every_s=0.2,
+    )
     create_topic(broker, "again", local_retention_bytes=1)
     second = Feeder(broker.bootstrap, "again")
     second.send(rows(3_500, start=50_000))

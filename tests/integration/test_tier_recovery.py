@@ -100,7 +100,11 @@ def test_a_file_that_is_lost_is_not_finished_and_keeps_nothing_from_being_copied
     del store.objects[lost]
     later = Worker(store)
     (outcome,) = later.copy(source(0, 9))
-    assert (outcome.outcome, outcome.tiered_end, outcome.ranges) == (FINISHED, 9, 0)
+    assert (outcome.outcome, outcome.highest_offset_in_remote_storage, outcome.ranges) == (
+        FINISHED,
+        9,
+        0,
+    )
     assert copy_other(later, source(0, 9)).outcome == FINISHED
     assert later.copy(source(10, 19))[0].ranges == 1
     assert later.finished() == [(10, 19)]
@@ -165,7 +169,7 @@ def test_a_range_is_finished_though_its_commit_was_cleaned_up(
 ) -> None:
     die_copying(Worker(store), "after_commit", source(0, 9))
     later = Worker(store)
-    assert later.storage.state(TOPIC, TOPIC_ID, 0).tiered_end == 9
+    assert later.storage.state(TOPIC, TOPIC_ID, 0).highest_offset_in_remote_storage == 9
     store.delete(f"{TABLE}/{commit_file(1)}")
     later.copier.recover()
     assert later.finished() == [(0, 9)]
@@ -201,7 +205,7 @@ def test_one_attempt_at_a_range_has_won_though_its_commit_was_cleaned_up(
         del store.objects[lost]
         optimize_and_vacuum(store)
     later = Worker(store)
-    assert later.storage.state(TOPIC, TOPIC_ID, 0).tiered_end == 9
+    assert later.storage.state(TOPIC, TOPIC_ID, 0).highest_offset_in_remote_storage == 9
     store.delete(f"{TABLE}/{commit_file(1)}")
     later.copier.recover()
     assert later.metadata.unfinished() == []
@@ -224,7 +228,7 @@ def test_an_attempt_that_another_broker_gave_up_is_not_finished(
     for state in DELETIONS:
         other.metadata.update([replace(won, state=state)])
     later = Worker(store)
-    assert later.storage.state(TOPIC, TOPIC_ID, 0).tiered_end == 19
+    assert later.storage.state(TOPIC, TOPIC_ID, 0).highest_offset_in_remote_storage == 19
     store.delete(f"{TABLE}/{commit_file(1)}")
     later.copier.recover()
     assert later.metadata.unfinished() == []
@@ -274,12 +278,16 @@ def test_a_table_that_a_topic_left_which_was_deleted_as_it_was_made(
     (outcome,) = copier.copy(copy_request([source(0, 4)], topic_id=OTHER_ID)).partitions
     assert asked[0] == TOPIC_ID
     assert (outcome.outcome == FINISHED) is is_known
-    assert storage.state(TOPIC, OTHER_ID, 0).tiered_end == (4 if is_known else -1)
-    assert storage.state(TOPIC, TOPIC_ID, 0).tiered_end == (-1 if is_known else 9)
+    assert storage.state(TOPIC, OTHER_ID, 0).highest_offset_in_remote_storage == (
+        4 if is_known else -1
+    )
+    assert storage.state(TOPIC, TOPIC_ID, 0).highest_offset_in_remote_storage == (
+        -1 if is_known else 9
+    )
     if is_known:
         # The one that is gone takes nothing back, as little as with a table that was deleted in time.
         assert former.copy(source(10, 19))[0].outcome != FINISHED
-        assert storage.state(TOPIC, OTHER_ID, 0).tiered_end == 4
+        assert storage.state(TOPIC, OTHER_ID, 0).highest_offset_in_remote_storage == 4
 
 
 def test_a_leader_whose_topic_was_deleted_before_its_first_copy_leaves_no_rows(
@@ -298,7 +306,7 @@ def test_a_leader_whose_topic_was_deleted_before_its_first_copy_leaves_no_rows(
         (outcome,) = copier.copy(copy_request([source(0, 4)])).partitions
         assert outcome.outcome != FINISHED
         assert "was deleted" in outcome.message
-    assert storage.state(TOPIC, TOPIC_ID, 0).tiered_end == -1
+    assert storage.state(TOPIC, TOPIC_ID, 0).highest_offset_in_remote_storage == -1
     copier.recover()
     assert metadata.unfinished() == []
     assert data_files(store) == []
@@ -338,4 +346,4 @@ def test_who_could_not_ask_whether_its_topic_was_deleted_asks_again(
         (outcome,) = copier.copy(copy_request([source(0, 4)])).partitions
         assert outcome.outcome != FINISHED
     assert not away
-    assert storage.state(TOPIC, TOPIC_ID, 0).tiered_end == -1
+    assert storage.state(TOPIC, TOPIC_ID, 0).highest_offset_in_remote_storage == -1

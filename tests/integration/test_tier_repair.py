@@ -376,7 +376,7 @@ def test_a_hole_that_a_lost_commit_left_is_filled(store: MemoryStore, source: So
     assert repair(later, source(10, 19)).missing == []
     for each in (later, Worker(store)):
         assert each.offsets() == list(range(30))
-        assert each.storage.state(TOPIC, TOPIC_ID, 0).tiered_end == 29
+        assert each.storage.state(TOPIC, TOPIC_ID, 0).highest_offset_in_remote_storage == 29
     assert operations(store)[-1] == "REPAIR"
 
 
@@ -471,10 +471,10 @@ def test_whoever_lets_segments_go_reads_their_commits_back(
         (done,) = worker[CopyRequest](copy_request([source(start, start + 9)])).partitions
         commits.append(done.commit)
     state = check(worker, *commits)
-    assert (state.is_lost, state.tiered_end) == (False, 19)
+    assert (state.is_lost, state.highest_offset_in_remote_storage) == (False, 19)
     take_away(store, commits[-1][0])
     state = check(worker, *commits)
-    assert (state.is_lost, state.tiered_end) == (True, 9)
+    assert (state.is_lost, state.highest_offset_in_remote_storage) == (True, 9)
 
 
 def test_whoever_begins_to_lead_reads_the_table_anew(
@@ -483,9 +483,9 @@ def test_whoever_begins_to_lead_reads_the_table_anew(
     """What its worker has read for others may be another writer's by now."""
     for start in (0, 10):
         (done,) = worker[CopyRequest](copy_request([source(start, start + 9)])).partitions
-    assert check(worker).tiered_end == 19
+    assert check(worker).highest_offset_in_remote_storage == 19
     take_away(store, done.commit[0])
-    assert check(worker).tiered_end == 9
+    assert check(worker).highest_offset_in_remote_storage == 9
 
 
 def test_whoever_begins_to_lead_settles_what_a_dead_leader_left(

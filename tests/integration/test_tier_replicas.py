@@ -37,10 +37,10 @@ def bootstrap(cluster: Cluster, node_id: int) -> str:
     return f"{endpoint.host}:{endpoint.port}"
 
 
-def tiered_end(cluster: Cluster, node_id: int) -> int | None:
+def highest_offset_in_remote_storage(cluster: Cluster, node_id: int) -> int | None:
     tier = cluster.nodes[node_id].node.tier
     assert tier is not None
-    return tier.tiered_end(log_of(cluster, node_id).topic_id, 0)
+    return tier.highest_offset_in_remote_storage(log_of(cluster, node_id).topic_id, 0)
 
 
 class Idempotent:
@@ -131,7 +131,12 @@ async def test_a_new_replica_is_what_it_would_be_had_it_followed_all_along(
             assert (await producer.write(cluster, 1)).error_code == ErrorCode.NONE
         # Records 0 to 3 are in the lake alone: 3 begins the transaction whose marker is at 6.
         await cluster.until(
-            "a lake", lambda: mine.local_log_start_offset == 4 and tiered_end(cluster, 1) == 7, 60
+            "a lake",
+            lambda: (
+                mine.local_log_start_offset == 4
+                and highest_offset_in_remote_storage(cluster, 1) == 7
+            ),
+            60,
         )
         assert [each[:3] for each in mine.aborted_transactions(0, 9)] == [(mine_pid(mine), 3, 6)]
         await cluster.start(2)
@@ -166,7 +171,7 @@ async def test_a_new_replica_of_a_compacted_log_has_all_that_its_leader_has(tmp_
         await producer.begin(cluster, 1)
         for _ in range(5):
             assert (await producer.write(cluster, 1)).error_code == ErrorCode.NONE
-        await cluster.until("a lake", lambda: tiered_end(cluster, 1) == 3, 60)
+        await cluster.until("a lake", lambda: highest_offset_in_remote_storage(cluster, 1) == 3, 60)
         mine = log_of(cluster, 1)
         assert mine.local_log_start_offset == 0
         await cluster.start(2)
@@ -211,7 +216,7 @@ async def test_a_replica_begins_in_the_midst_of_a_segment_whose_producers_only_r
         producer = Idempotent()
         client = await fill(cluster, producer)
         mine = log_of(cluster, 1)
-        await cluster.until("a lake", lambda: tiered_end(cluster, 1) == 2, 60)
+        await cluster.until("a lake", lambda: highest_offset_in_remote_storage(cluster, 1) == 2, 60)
         await cluster.start(2)
         await reassign(cluster, 1, 2)
         await cluster.until("a follower", lambda: has_followed(cluster, 2, mine), 60)

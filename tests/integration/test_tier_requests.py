@@ -85,7 +85,7 @@ def test_many_partitions_of_a_topic_are_asked_about_with_the_requests_of_one(
     worker.asking(lambda: state(StateRequest(partitions=places[:1])))
     of_one = worker.requests
     answer = worker.asking(lambda: state(StateRequest(partitions=places)))
-    assert [each.tiered_end for each in answer] == [RECORDS - 1] * 20
+    assert [each.highest_offset_in_remote_storage for each in answer] == [RECORDS - 1] * 20
     assert worker.requests == of_one
 
 

@@ -168,7 +168,11 @@ def test_aborted_transactions_are_seen_by_those_who_ask_for_them(lake: Lake) -> 
         build_batch(records(11, 2), leader_epoch=3),
     ]
     outcome = lake.copy(0, 12, batches, [(7, 3, 9)])
-    assert (outcome.outcome, outcome.rows, outcome.tiered_end) == ("finished", 7, 12)
+    assert (outcome.outcome, outcome.rows, outcome.highest_offset_in_remote_storage) == (
+        "finished",
+        7,
+        12,
+    )
     assert table(lake.path, TOPIC)["offset"].to_list() == [0, 1, 2, 7, 8, 11, 12]
     assert offsets(lake.read(committed_only=True)) == [0, 1, 2, 7, 8, 11, 12]
     everything = lake.read(committed_only=False)
@@ -274,7 +278,11 @@ def test_a_lake_that_is_gone_is_not_said_to_have_no_such_offsets(
 
 def test_lost_framing_costs_the_rest_of_its_range_alone(lake: Lake) -> None:
     outcome = lake.copy(0, 9, [build_batch(records(0, 5), leader_epoch=3), b"\x00" * 400], [])
-    assert (outcome.outcome, outcome.rows, outcome.tiered_end) == ("finished", 5, 9)
+    assert (outcome.outcome, outcome.rows, outcome.highest_offset_in_remote_storage) == (
+        "finished",
+        5,
+        9,
+    )
     lake.copy(10, 14, [build_batch(records(10, 5), leader_epoch=3)], [])
     assert offsets(lake.read(committed_only=False)) == [*range(5), *range(10, 15)]
 

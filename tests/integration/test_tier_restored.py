@@ -87,7 +87,9 @@ def test_a_consumer_gets_an_error_where_a_restore_took_records_away(
             position = next_offset(chunks)
     assert position == 20, "nobody is led over them"
     assert consumed(storage, END) == list(range(END, END + 10))
-    assert storage.state(TOPIC, TOPIC_ID, 0).tiered_end == END + 9, "no offset is used twice"
+    assert storage.state(TOPIC, TOPIC_ID, 0).highest_offset_in_remote_storage == END + 9, (
+        "no offset is used twice"
+    )
 
 
 Settle = Callable[[str, str], object]

@@ -139,7 +139,7 @@ def test_one_copy_is_one_commit_of_each_topic_and_what_fails_fails_alone(
     expected = [FINISHED] * TOPICS * PARTITIONS
     expected[PARTITIONS + 2] = FAILED
     assert outcomes(answer) == expected
-    assert [each.tiered_end for each in answer.partitions] == [
+    assert [each.highest_offset_in_remote_storage for each in answer.partitions] == [
         RECORDS - 1 if each == FAILED else 2 * RECORDS - 1 for each in expected
     ]
 

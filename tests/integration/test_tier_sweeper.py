@@ -327,7 +327,7 @@ def test_all_may_go_and_the_next_range_comes(lake: Lake, fill: Callable[[Lake, i
     begin_at(lake, 20)
     sweeper(lake).sweep(place())
     state = lake.open()[1].state(TOPIC, TOPIC_ID, 0)
-    assert (state.tiered_end, state.log_start_offset) == (19, 20)
+    assert (state.highest_offset_in_remote_storage, state.log_start_offset) == (19, 20)
     lake.copy(copy_request([copy_range(segment(lake.root / "20", 20, 10), 20, 29)]))
     assert lake.records(20) == records(20, 10)
 

@@ -228,7 +228,7 @@ def table(lake: Path, topic: str) -> pl.DataFrame:
     return pl.read_delta(str(lake / "topics" / topic)).sort("partition", "offset")
 
 
-def tiered_end(lake: Path, topic: str, partition: int) -> int:
+def highest_offset_in_remote_storage(lake: Path, topic: str, partition: int) -> int:
     """The last offset in the table; -1 without any."""
     # The table's folder is there a moment before its first commit.
     if not any((lake / "topics" / topic / "_delta_log").glob("*.json")):

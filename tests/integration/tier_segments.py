@@ -116,7 +116,7 @@ def cold_reads(
         following = next_offset(chunks)
         assert following > offset
         offset = following
-        end = storage.state(topic, topic_id, partition).tiered_end
+        end = storage.state(topic, topic_id, partition).highest_offset_in_remote_storage
         if offset > end:
             assert offset == end + 1
             return

@@ -330,7 +330,8 @@ EXPECTED: dict[str, tuple[str, list[tuple[Any, ...]]]] = {
         ],
     ),
     "tier_lag": (
-        "SELECT topic, partition, tiered_end, last_stable_offset, lag FROM tier_lag ORDER BY topic, partition",
+        "SELECT topic, partition, highest_offset_in_remote_storage, last_stable_offset, lag"
+            " FROM tier_lag ORDER BY topic, partition",
         [
             ("orders", 0, 34, 40, 5),
             ("orders", 1, 9, 12, 2),

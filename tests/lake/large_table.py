@@ -35,7 +35,7 @@ def table_of(store, count):
     table = TopicTable(store, "orders")
     table.open(TOPIC_ID)
     end = count // PARTITIONS * ROWS - 1
-    numbers = ((AppIdKind.TIERED_END, end), (AppIdKind.LEADER_EPOCH, 0))
+    numbers = ((AppIdKind.HIGHEST_OFFSET, end), (AppIdKind.LEADER_EPOCH, 0))
     ends = [
         txn_action(app_id(TOPIC_ID, each, kind), number)
         for each in range(PARTITIONS)

@@ -74,7 +74,7 @@ def tier(store, name, goal):
     tries = 0
     while True:
         snapshot = table.read()
-        ends = {each: snapshot.tiered_end(each) for each in range(PARTITIONS)}
+        ends = {each: snapshot.highest_offset_in_remote_storage(each) for each in range(PARTITIONS)}
         behind = [each for each, end in ends.items() if end is None or end < goal]
         if not behind:
             return

@@ -90,14 +90,14 @@ def test_vacuum_and_time_travel(table):
     assert offsets(table) == list(range(1000))
     commit(table, copy_of(table, 0, 1000, 1009, attempt="later"))
     old = TopicSnapshot.load(table.log.store, "orders", 2)
-    assert old.tiered_end(0) == 399 and len(old.files) == 4
+    assert old.highest_offset_in_remote_storage(0) == 399 and len(old.files) == 4
 
 
 def test_rows_that_somebody_inserts_are_noted(table):
     rows = pa.Table.from_batches([batch_of(range(5000, 5003))])
     rows = rows.add_column(0, TOPIC_SCHEMA.field(0), pa.array([0, 0, 0], pa.int32()))
     write_deltalake(delta(table), rows, mode="append")
-    assert table.read().tiered_end(0) == 999
+    assert table.read().highest_offset_in_remote_storage(0) == 999
     (seen,) = table.snapshot.foreign_commits
     assert seen.complaint == "partition 0: 3 rows came where 0 went"
 
@@ -162,4 +162,4 @@ def test_a_checkpoint_and_clean_up_by_others(table):
     commit(table, copy_of(table, 0, 1000, 1009, attempt="later"))
     fresh = TopicSnapshot.load(table.log.store, "orders")
     assert offsets(table, snapshot=fresh) == list(range(1010))
-    assert fresh.tiered_end(0) == 1009
+    assert fresh.highest_offset_in_remote_storage(0) == 1009

@@ -49,7 +49,7 @@ def assert_each_offset_once(store, goal):
         for uri in (each for each in table.file_uris() if f"/partition={partition}/" in each):
             file = pq.read_table(pa.BufferReader(store.read(uri)), columns=["offset"])
             rows.extend(file.column("offset").to_pylist())
-        end = snapshot.tiered_end(partition)
+        end = snapshot.highest_offset_in_remote_storage(partition)
         if end is None:
             assert rows == [] and goal < 0
             continue
@@ -87,7 +87,9 @@ def test_tiers_that_are_killed_at_any_moment(store):
                 assert running[0].stdout.readline().startswith("won")
             time.sleep(lots.uniform(0, 0.03))
         assert_each_offset_once(store, -1)
-    goal = 20 + max(table.read().tiered_end(each) or 0 for each in range(PARTITIONS))
+    goal = 20 + max(
+        table.read().highest_offset_in_remote_storage(each) or 0 for each in range(PARTITIONS)
+    )
     store.delete("go")
     with racers(store, ("tier", "last", goal)) as running:
         outputs(running)

@@ -271,14 +271,16 @@ def test_a_topic_goes_through_s3_in_bad_weather_though_its_leader_dies(
             {"bootstrap.servers": brokers.bootstrap, "enable.idempotence": True, "linger.ms": 20}
         )
         produce(producer, values[:COUNT])
-        wait_until("the lake has all", lambda: _tiered_end(store) == COUNT - 1)
+        wait_until(
+            "the lake has all", lambda: _highest_offset_in_remote_storage(store) == COUNT - 1
+        )
         leader = leader_and_isr(admin)[0]
         first_segment = brokers[leader].data / "orders-0" / f"{0:020d}.log"
         wait_until("its first segment to go", lambda: not first_segment.exists())
         brokers[leader].kill()
         produce(producer, values[COUNT:])
         end = len(values) - 1
-        wait_until("the lake has the rest", lambda: _tiered_end(store) == end)
+        wait_until("the lake has the rest", lambda: _highest_offset_in_remote_storage(store) == end)
         brokers.start()
         wait_until("all are in sync", lambda: len(leader_and_isr(admin)[1]) == 3)
         assert consumed(brokers.bootstrap, len(values)) == values
@@ -308,7 +310,9 @@ def goes_on_after_a_restore(
         more = [b"again-%d" % number for number in range(MORE)]
         produce(Producer({"bootstrap.servers": one.bootstrap, "enable.idempotence": True}), more)
         end = len(values) + MORE - 1
-        wait_until("the lake has what came then", lambda: _tiered_end(store) == end)
+        wait_until(
+            "the lake has what came then", lambda: _highest_offset_in_remote_storage(store) == end
+        )
         assert consumed(one.bootstrap, end + 1) == [*values, *more]
     finally:
         one.stop()
@@ -341,8 +345,8 @@ def consumed(bootstrap: str, count: int) -> list[bytes | None]:
     return values
 
 
-def _tiered_end(store: Store) -> int | None:
+def _highest_offset_in_remote_storage(store: Store) -> int | None:
     try:
-        return TopicSnapshot.load(store, "orders").tiered_end(0)
+        return TopicSnapshot.load(store, "orders").highest_offset_in_remote_storage(0)
     except Exception:  # not there yet
         return None

@@ -37,7 +37,7 @@ def test_a_table_of_many_files(tmp_path, count):
     timer.lap("write and prove a checkpoint")
     snapshot = TopicSnapshot.load(store, "orders")
     timer.lap("load from a checkpoint")
-    assert len(snapshot.files) == count and snapshot.tiered_end(3) == end
+    assert len(snapshot.files) == count and snapshot.highest_offset_in_remote_storage(3) == end
     lots = random.Random(1)
     wanted = [(lots.randrange(PARTITIONS), lots.randrange(end)) for _ in range(20_000)]
     timer.lap("(drawing lots)")
@@ -53,7 +53,7 @@ def test_a_table_of_many_files(tmp_path, count):
     for part in parts:
         commit(table, part)
     timer.lap("commit a range", times=len(parts))
-    assert snapshot.refresh() and snapshot.tiered_end(0) == end + 200
+    assert snapshot.refresh() and snapshot.highest_offset_in_remote_storage(0) == end + 200
     timer.lap("follow twenty commits")
     assert len(snapshot.find(0, end - 5, end + 15)) == 3
     timer.lap("find after that")

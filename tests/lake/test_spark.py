@@ -92,7 +92,10 @@ def test_spark_works_on_the_table_while_we_do(spark, table):
     rows = spark.sql(f"SELECT offset FROM {name} WHERE partition = 0 ORDER BY offset").collect()
     assert [row[0] for row in rows] == expected
     fresh = TopicSnapshot.load(table.log.store, "orders")
-    assert offsets(table, snapshot=fresh) == expected and fresh.tiered_end(0) == 819
+    assert (
+        offsets(table, snapshot=fresh) == expected
+        and fresh.highest_offset_in_remote_storage(0) == 819
+    )
 
 
 def test_sparks_own_checkpoints_are_read(spark, table):
@@ -104,7 +107,7 @@ def test_sparks_own_checkpoints_are_read(spark, table):
     for version in range(6):
         table.log.store.delete(table.log.path(f"_delta_log/{version:020d}.json"))
     fresh = TopicSnapshot.load(table.log.store, "orders")
-    assert fresh.topic_id == TOPIC_ID and fresh.tiered_end(1) == 799
+    assert fresh.topic_id == TOPIC_ID and fresh.highest_offset_in_remote_storage(1) == 799
     assert offsets(table, snapshot=fresh) == list(range(10, 800))
 
 

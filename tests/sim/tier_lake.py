@@ -293,7 +293,7 @@ class TableWatch:
         self.gone += len(gone)
 
     def end(self, topic: str, partition: int) -> int:
-        """The tiered end in the table of the present topic: its last offset."""
+        """The last offset in the table of the present topic."""
         table = self.tables.get(topic, _Table())
         return table.ends.get((table.topic_id, partition), -1)
 
@@ -376,7 +376,7 @@ def _note_mark(table: _Table, txn: dict[str, Any], where: str) -> None:
     if name is None:
         return
     key, number = (uuid_text(name.topic_id), name.partition), txn["version"]
-    if name.kind is AppIdKind.TIERED_END:
+    if name.kind is AppIdKind.HIGHEST_OFFSET:
         assert number > table.ends.get(key, -1), f"{where}: the end of {key} moves back to {number}"
         table.ends[key] = number
     elif name.kind is AppIdKind.LOG_START:

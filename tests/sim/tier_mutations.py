@@ -57,7 +57,7 @@ def leader_epochs_fence_nobody(patch: pytest.MonkeyPatch) -> None:
 @mutation
 def a_range_is_committed_twice(patch: pytest.MonkeyPatch) -> None:
     """Offsets are added even if they are in the table already."""
-    _without(patch, AppIdKind.TIERED_END)
+    _without(patch, AppIdKind.HIGHEST_OFFSET)
 
 
 @mutation
@@ -70,7 +70,12 @@ def topic_ids_do_not_matter(patch: pytest.MonkeyPatch) -> None:
 
     def admit(self: Any, view: Any) -> None:
         for part in self.partitions:
-            self._check_number(part, AppIdKind.TIERED_END, view.tiered_end(part.partition), -1)
+            self._check_number(
+                part,
+                AppIdKind.HIGHEST_OFFSET,
+                view.highest_offset_in_remote_storage(part.partition),
+                -1,
+            )
         self._raise_if_nothing_is_left()
 
     patch.setattr(SharedTable, "claim", claim)

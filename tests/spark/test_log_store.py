@@ -103,7 +103,7 @@ def test_a_commit_that_came_first_stays(
     spark.sql(f"DELETE FROM {name_of(orders, scheme)} WHERE partition = 0 AND offset = 7")
     assert operations(orders, before) == kept
     fresh = TopicSnapshot.load(orders.log.store, "orders")
-    assert fresh.tiered_end(1) == (399 if "COPY" in kept else 199)
+    assert fresh.highest_offset_in_remote_storage(1) == (399 if "COPY" in kept else 199)
 
 
 def test_a_commit_whose_answer_was_lost_is_known_as_ones_own(
@@ -214,7 +214,7 @@ def test_spark_deltalake_and_copies_race(
     snapshot = TopicSnapshot.load(store, "orders")
     rows = spark.table(name_of(table, scheme)).select("partition", "offset").collect()
     for partition, gone in zip(range(PARTITIONS), (by_spark, by_rs, 0), strict=True):
-        end = snapshot.tiered_end(partition)
+        end = snapshot.highest_offset_in_remote_storage(partition)
         assert end is not None and end >= goal
         left = set(range(end + 1)) - {each * ERASED_EACH for each in range(gone)}
         found = sorted(each["offset"] for each in rows if each["partition"] == partition)

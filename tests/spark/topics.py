@@ -120,7 +120,7 @@ class Topic:
                 snapshot = TopicSnapshot.load(store, self.name)
             except NoSuchTable:
                 return False
-            last = snapshot.tiered_end(partition)
+            last = snapshot.highest_offset_in_remote_storage(partition)
             end = 0 if last is None else last + 1
             return end >= least
 

@@ -169,7 +169,7 @@ class Lookup:
             # A follower may delete local segments by the answer.
             checked = tier.checked_end(partition.topic_id, partition.partition)
             return _seam(partition, checked, timestamp)
-        end = tier.tiered_end(partition.topic_id, partition.partition)
+        end = tier.highest_offset_in_remote_storage(partition.topic_id, partition.partition)
         if end is None:
             return self._find_in_tier_or_log(tier, partition, timestamp)
         return _seam(partition, end, timestamp)
@@ -178,7 +178,10 @@ class Lookup:
         self, tier: RemoteLogManager, partition: LeaderPartition, timestamp: int
     ) -> TimestampOffset:
         end = await self._in_time(
-            tier, tier.known_tiered_end(partition.topic, partition.topic_id, partition.partition)
+            tier,
+            tier.known_highest_offset_in_remote_storage(
+                partition.topic, partition.topic_id, partition.partition
+            ),
         )
         return _seam(partition, end, timestamp)
 
@@ -300,8 +303,14 @@ def _at(partition: LeaderPartition, offset: int) -> TimestampOffset:
     return TimestampOffset(NO_TIMESTAMP, offset, partition.epoch_of(offset))
 
 
-def _seam(partition: LeaderPartition, tiered_end: int, timestamp: int) -> TimestampOffset:
+def _seam(
+    partition: LeaderPartition, highest_offset_in_remote_storage: int, timestamp: int
+) -> TimestampOffset:
     """The last offset of the lake, or the first that is not there."""
     if timestamp == LATEST_TIERED:
-        return _at(partition, tiered_end) if tiered_end >= 0 else NOT_FOUND
-    return _at(partition, max(tiered_end + 1, partition.log.log_start_offset))
+        return (
+            _at(partition, highest_offset_in_remote_storage)
+            if highest_offset_in_remote_storage >= 0
+            else NOT_FOUND
+        )
+    return _at(partition, max(highest_offset_in_remote_storage + 1, partition.log.log_start_offset))

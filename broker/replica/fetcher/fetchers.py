@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from broker.java_hash import java_hash
 from broker.replica.fetcher.context import FetcherContext
 from broker.replica.fetcher.fetcher import Fetcher
-from broker.replica.fetcher.tiered_ends import TieredEnds
+from broker.replica.fetcher.tiered_offsets import TieredOffsets
 from broker.replica.follower.partition import FollowerPartition
 
 _WORD = 1 << 32
@@ -38,7 +38,7 @@ class Fetchers:
         self._failed: set[tuple[str, int]] = set()
         self._is_stopped = False
         self._spread = around.settings.num_replica_fetchers
-        self._tiered_ends = TieredEnds(around, lambda: tuple(self._homes))
+        self._tiered_offsets = TieredOffsets(around, lambda: tuple(self._homes))
 
     def update(
         self, *, remove: Iterable[FollowerPartition] = (), add: Iterable[FollowerPartition] = ()
@@ -75,7 +75,7 @@ class Fetchers:
     def configured(self, partition: FollowerPartition) -> None:
         """The topic's settings may have changed."""
         if partition.log.config.remote_storage_enable:
-            self._tiered_ends.start()
+            self._tiered_offsets.start()
 
     def _remove(self, partition: FollowerPartition) -> None:
         self._failed.discard(partition.key)
@@ -101,7 +101,7 @@ class Fetchers:
         self._is_stopped = True
         fetchers, self._fetchers = tuple(self._fetchers.values()), {}
         self._homes.clear()
-        self._tiered_ends.stop()
+        self._tiered_offsets.stop()
         for fetcher in fetchers:
             fetcher.stop()
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from broker.worker.delta.residue import ResidueFiles
-from broker.worker.delta.tables import TopicTables, tiered_end
+from broker.worker.delta.tables import TopicTables, highest_offset_in_remote_storage
 from broker.worker.errors import OffsetOutOfRange, StorageError
 from broker.worker.rpc import EndOfRange
 from kafka_ds.protocol.topic_partition import TopicIdPartition
@@ -45,14 +45,18 @@ class AuxStateReader:
         Raises OffsetOutOfRange if the lake does not hold it, StorageError.
         """
         with self._tables.get(where.topic).view(fresh=True) as snapshot:
-            end = tiered_end(snapshot, where.topic_id, where.partition)
+            end = highest_offset_in_remote_storage(snapshot, where.topic_id, where.partition)
             start = snapshot.log_start(where.partition) if snapshot is not None else None
         if not 0 <= offset <= end:
             raise OffsetOutOfRange(
                 f"{where}: offset {offset} is beyond the lake's last offset {end}"
             )
         header = self._residue.holding(
-            where.topic, where.topic_id, where.partition, offset, tiered_end=end
+            where.topic,
+            where.topic_id,
+            where.partition,
+            offset,
+            highest_offset_in_remote_storage=end,
         )
         reached = end if header is None else header.end_offset
         known_to = None
@@ -132,7 +136,7 @@ class AuxStateReader:
             where.partition,
             start,
             end,
-            tiered_end=end,
+            highest_offset_in_remote_storage=end,
             # A lost file must not prevent replicas from being built.
             log_start_offset=end + 1,
         )

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from broker.worker.delta.segments import described
-from broker.worker.delta.tables import SharedTable, TopicTables, tiered_end
+from broker.worker.delta.tables import SharedTable, TopicTables, highest_offset_in_remote_storage
 from broker.worker.errors import SegmentNotFound, StorageError
 from broker.worker.rpc import LogSegmentData, Missing
 from kafka_ds.delta.commit import Conflict
@@ -57,7 +57,7 @@ class _Gap:
 class Look:
     """The result of a check of the store."""
 
-    tiered_end: int
+    highest_offset_in_remote_storage: int
     gaps: list[_Gap] = field(default_factory=list)
 
     @property
@@ -107,9 +107,9 @@ class StoreCheck:
         """
         shared = self._tables.get(topic)
         with shared.view(fresh=True) as snapshot:
-            end = tiered_end(snapshot, topic_id, partition)
+            end = highest_offset_in_remote_storage(snapshot, topic_id, partition)
             if snapshot is None or snapshot.topic_id != topic_id:
-                return Look(tiered_end=end)
+                return Look(highest_offset_in_remote_storage=end)
             low = max(start_offset, log_start := snapshot.log_start(partition) or 0)
             files = snapshot.index.find(partition, low, end) if low <= end else []
             out = [
@@ -140,7 +140,7 @@ class StoreCheck:
             and self._holds(each) is None
             and not self._lies_inside(files, lost, each)
         ]
-        return Look(tiered_end=end, gaps=gaps)
+        return Look(highest_offset_in_remote_storage=end, gaps=gaps)
 
     def repair(
         self,

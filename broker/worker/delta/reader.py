@@ -29,7 +29,7 @@ from broker.worker.cache.disk_cache import DiskCache
 from broker.worker.cache.readers import Readers
 from broker.worker.delta.chunk_builder import ChunkBuilder
 from broker.worker.delta.residue import ResidueFiles
-from broker.worker.delta.tables import TopicTables, tiered_end
+from broker.worker.delta.tables import TopicTables, highest_offset_in_remote_storage
 from broker.worker.delta.times import TimesReader
 from broker.worker.errors import OffsetOutOfRange, StorageError
 from broker.worker.rpc import TierSettings
@@ -100,7 +100,7 @@ class _Files:
     """Only these files hold offsets up to here, inclusive."""
     overlap_end: int
     """The last offset that they may hold themselves."""
-    tiered_end: int
+    highest_offset_in_remote_storage: int
     log_start: int
     layout: str
     """A digest of the files: rewritten ones have other names."""
@@ -178,7 +178,7 @@ class ColdReader:
         with self._lock:
             runs, following, next_offset = self.cache.slices(key, chunk, index, max_bytes)
         # A consumer within a chunk, or at its begin, has more of it to come unless it is its last.
-        if (reads_on or index) and following <= found.tiered_end:
+        if (reads_on or index) and following <= found.highest_offset_in_remote_storage:
             with self._lock:
                 self._readers.read(place, offset, next_offset, time.monotonic())
             self._prepare_ahead(place, following)
@@ -304,7 +304,7 @@ class ColdReader:
                 offset = work.following
             else:
                 return  # That thread has a reader waiting for it, which asks for more.
-            if offset > found.tiered_end:
+            if offset > found.highest_offset_in_remote_storage:
                 return
 
     def _share_bytes(self) -> int:
@@ -334,7 +334,7 @@ class ColdReader:
                 place.partition,
                 offset,
                 last,
-                tiered_end=found.tiered_end,
+                highest_offset_in_remote_storage=found.highest_offset_in_remote_storage,
                 log_start_offset=found.log_start,
                 undecodable_only=place.committed_only,
             )
@@ -381,7 +381,7 @@ class ColdReader:
                     and known.first_offset <= offset <= known.files.overlap_end
                 ):
                     return known.files
-                end = tiered_end(snapshot, place.topic_id, place.partition)
+                end = highest_offset_in_remote_storage(snapshot, place.topic_id, place.partition)
                 if snapshot is not None and offset <= end:
                     start = snapshot.log_start(place.partition) or 0
                     if offset >= start:
@@ -415,7 +415,10 @@ def _has_rows(rows: Rows, batch: ResidueBatch) -> bool:
 
 
 def _readable_to(
-    place: _Place, missing: Sequence[tuple[int, int]], offset: int, tiered_end: int
+    place: _Place,
+    missing: Sequence[tuple[int, int]],
+    offset: int,
+    highest_offset_in_remote_storage: int,
 ) -> int:
     """The last offset before the next missing range. Raises StorageError inside of one."""
     for first, last in missing:
@@ -426,7 +429,7 @@ def _readable_to(
             )
         if first > offset:
             return first - 1
-    return tiered_end
+    return highest_offset_in_remote_storage
 
 
 def _overlapping(
@@ -434,7 +437,7 @@ def _overlapping(
     partition: int,
     offset: int,
     limit: int,
-    tiered_end: int,
+    highest_offset_in_remote_storage: int,
     log_start: int,
 ) -> _Files:
     """The files around an offset, and where the next ones begin, up to a limit."""
@@ -450,7 +453,7 @@ def _overlapping(
         files=tuple(files),
         reach=reach,
         overlap_end=overlap_end,
-        tiered_end=tiered_end,
+        highest_offset_in_remote_storage=highest_offset_in_remote_storage,
         log_start=log_start,
         undecodable_to=snapshot.undecodable_to(partition),
         layout=layout,

@@ -58,7 +58,7 @@ class ResidueFiles:
         start_offset: int,
         last_offset: int,
         *,
-        tiered_end: int,
+        highest_offset_in_remote_storage: int,
         log_start_offset: int,
         undecodable_only: bool = False,
     ) -> list[ResidueBatch]:
@@ -69,7 +69,9 @@ class ResidueFiles:
         """
         for is_last in (False, True):
             with self._lock:
-                listing = self._listing((topic, topic_id, partition), last_offset, tiered_end)
+                listing = self._listing(
+                    (topic, topic_id, partition), last_offset, highest_offset_in_remote_storage
+                )
                 covering = self._covering(listing, topic_id, start_offset, last_offset)
                 first = max(start_offset, log_start_offset)
                 missing = _first_uncovered(covering, first, last_offset)
@@ -91,16 +93,26 @@ class ResidueFiles:
         return [found[base] for base in sorted(found)]
 
     def holding(
-        self, topic: str, topic_id: bytes, partition: int, offset: int, *, tiered_end: int
+        self,
+        topic: str,
+        topic_id: bytes,
+        partition: int,
+        offset: int,
+        *,
+        highest_offset_in_remote_storage: int,
     ) -> ResidueHeader | None:
         """The header of the file whose range holds the offset; of several the one that ends first and has the most
         state.
         """
         with self._lock:
-            listing = self._listing((topic, topic_id, partition), offset, tiered_end)
+            listing = self._listing(
+                (topic, topic_id, partition), offset, highest_offset_in_remote_storage
+            )
             covering = self._covering(listing, topic_id, offset, offset)
             headers = [
-                each.header for each in covering if offset <= each.header.end_offset <= tiered_end
+                each.header
+                for each in covering
+                if offset <= each.header.end_offset <= highest_offset_in_remote_storage
             ]
             return min(
                 headers,
@@ -135,13 +147,15 @@ class ResidueFiles:
             for path in [path for path in self._open if path.startswith(f"{topic_table(topic)}/")]:
                 self.open_batches -= _count(self._open.pop(path))
 
-    def _listing(self, key: tuple[str, bytes, int], last_offset: int, tiered_end: int) -> _Listing:
+    def _listing(
+        self, key: tuple[str, bytes, int], last_offset: int, highest_offset_in_remote_storage: int
+    ) -> _Listing:
         """The files of a partition of that topic and id; an earlier listing for the id says nothing of this one."""
         topic, _, partition = key
         known = self._listings.get(key)
         if known is not None and last_offset <= known.known_end:
             return known
-        made = _Listing(known_end=tiered_end)
+        made = _Listing(known_end=highest_offset_in_remote_storage)
         folder = f"{topic_table(topic)}/{RESIDUE}/partition={partition}"
         for entry in self._store.list(folder):
             start = start_of_residue(entry.path)

@@ -27,7 +27,7 @@ from broker.worker.delta.segments import (
     described,
     named_after,
 )
-from broker.worker.delta.tables import SharedTable, TopicTables, tiered_end
+from broker.worker.delta.tables import SharedTable, TopicTables, highest_offset_in_remote_storage
 from broker.worker.delta.tiered_extent import (
     TieredExtent,
     drop_residue,
@@ -130,11 +130,16 @@ class RemoteStorageManager:
         """The same for several partitions of a topic from one read of the table."""
         with self._tables.get(topic).view(fresh=True) as snapshot:
             if snapshot is None or snapshot.topic_id != topic_id:
-                return [TieredState(tiered_end=-1, log_start_offset=0) for _ in partitions]
+                return [
+                    TieredState(highest_offset_in_remote_storage=-1, log_start_offset=0)
+                    for _ in partitions
+                ]
             conflict = objection(snapshot.protocol, snapshot.metadata)
             return [
                 TieredState(
-                    tiered_end=tiered_end(snapshot, topic_id, each),
+                    highest_offset_in_remote_storage=highest_offset_in_remote_storage(
+                        snapshot, topic_id, each
+                    ),
                     log_start_offset=snapshot.log_start(each) or 0,
                     leader_epoch=-1 if (epoch := snapshot.leader_epoch(each)) is None else epoch,
                     conflict=conflict or "",
@@ -218,7 +223,7 @@ class RemoteStorageManager:
         with table.view(fresh=True) as snapshot:
             assert snapshot is not None, "a table that was claimed is there"
             ends = {
-                each: tiered_end(snapshot, topic_id, each)
+                each: highest_offset_in_remote_storage(snapshot, topic_id, each)
                 for each in loaded
                 if loaded_mark(topic_id, each) not in snapshot.txns
             }
@@ -377,7 +382,10 @@ class RemoteStorageManager:
         with table.lock:
             table.table.settle()
             with table.view(fresh=True) as snapshot:
-                if tiered_end(snapshot, segment.topic_id, segment.partition) < segment.end_offset:
+                if (
+                    highest_offset_in_remote_storage(snapshot, segment.topic_id, segment.partition)
+                    < segment.end_offset
+                ):
                     return None
                 assert snapshot is not None
                 decided = self._decided.attempts(table.table.log, snapshot.version, segment)

@@ -238,9 +238,11 @@ class TopicTables:
             return table
 
 
-def tiered_end(snapshot: TopicSnapshot | None, topic_id: bytes, partition: int) -> int:
+def highest_offset_in_remote_storage(
+    snapshot: TopicSnapshot | None, topic_id: bytes, partition: int
+) -> int:
     """The last offset of a partition in the table, -1 if it has none of this incarnation."""
     if snapshot is None or snapshot.topic_id != topic_id:
         return -1
-    end = snapshot.txns.get(app_id(topic_id, partition, AppIdKind.TIERED_END))
+    end = snapshot.txns.get(app_id(topic_id, partition, AppIdKind.HIGHEST_OFFSET))
     return -1 if end is None else end

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from broker.worker.delta.tables import tiered_end
+from broker.worker.delta.tables import highest_offset_in_remote_storage
 from kafka_ds.delta.actions import Action
 from kafka_ds.delta.store.store import Store, StoreEntry
 from kafka_ds.topic.batches.residue import CorruptResidue, Residue
@@ -26,7 +26,7 @@ class TieredExtent:
 
     log_start_offset: int
     """As read from the storage last, by the leader or a former one."""
-    tiered_end: int
+    highest_offset_in_remote_storage: int
     """-1: nothing."""
     horizon: int
     """Below it the table holds only what may be deleted."""
@@ -40,20 +40,20 @@ def tiered_extent_of(
     snapshot: TopicSnapshot | None, topic_id: bytes, partition: int
 ) -> TieredExtent:
     """Where the partition begins in the table; empty if the table belongs to another topic."""
-    end = tiered_end(snapshot, topic_id, partition)
+    end = highest_offset_in_remote_storage(snapshot, topic_id, partition)
     if snapshot is None or snapshot.topic_id != topic_id:
-        return TieredExtent(log_start_offset=0, tiered_end=end, horizon=0)
+        return TieredExtent(log_start_offset=0, highest_offset_in_remote_storage=end, horizon=0)
     start = snapshot.log_start(partition) or 0
     spans = [
         (each.min_offset, each.max_offset) for each in snapshot.index.find(partition, 0, start - 1)
     ]
-    below = horizon(start, spans, end)
+    below = horizon(start, spans, end + 1)
     first = snapshot.index.find_next(partition, start)
     known = bool(first) and all(each.null_timestamps == 0 for each in first)
     times = [each.min_timestamp_ms for each in first if each.min_timestamp_ms is not None]
     return TieredExtent(
         log_start_offset=start,
-        tiered_end=end,
+        highest_offset_in_remote_storage=end,
         horizon=below,
         has_files_below=any(last < below for _, last in spans),
         oldest_ms=min(times) if known and len(times) == len(first) else None,

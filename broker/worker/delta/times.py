@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from broker.worker.delta.tables import TopicTables, tiered_end
+from broker.worker.delta.tables import TopicTables, highest_offset_in_remote_storage
 from broker.worker.errors import StorageError
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile
 from kafka_ds.topic.index import FileEntry, FileIndex, latest_ms
@@ -76,9 +76,9 @@ class TimesReader:
         start_offset: int,
         choose: Callable[[FileIndex], Iterable[FileEntry]],
     ) -> tuple[list[FileEntry], int, int]:
-        """The chosen files above log start and `start_offset`; the larger of these two, and the tiered end."""
+        """The chosen files above log start and `start_offset`; the larger of these two, and the highest offset."""
         with self._tables.get(topic).view(fresh=True) as snapshot:
-            end = tiered_end(snapshot, topic_id, partition)
+            end = highest_offset_in_remote_storage(snapshot, topic_id, partition)
             if snapshot is None or end < 0:
                 return [], start_offset, end
             start = max(snapshot.log_start(partition) or 0, start_offset)

@@ -95,7 +95,7 @@ class LakeTables:
             return {}
         found: dict[int, LakeView] = {}
         for partition in snapshot.partitions():
-            last = snapshot.tiered_end(partition)
+            last = snapshot.highest_offset_in_remote_storage(partition)
             if last is not None:
                 found[partition] = LakeView(
                     version=snapshot.version,

@@ -136,7 +136,11 @@ def test_the_way_of_a_partition(tmp_path: Path) -> None:
         told = await view(broker, "partition", topic="orders", partition=0)
         assert [(s["base_offset"], s["next_offset"]) for s in told["segments"]] == [(0, 2), (2, 3)]
         assert [s["is_active"] for s in told["segments"]] == [False, True]
-        assert (told["lake"], told["gaps"], told["tiered_end"]) == ([], [], None)
+        assert (told["lake"], told["gaps"], told["highest_offset_in_remote_storage"]) == (
+            [],
+            [],
+            None,
+        )
         assert (await error_of(broker, "partition", topic="orders", partition=9))[1] == (
             "orders has no partition 9"
         )

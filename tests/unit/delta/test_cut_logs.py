@@ -40,10 +40,14 @@ def test_a_reader_and_a_writer_that_slept_read_anew(tmp_path, clock):
         store.delete(awake.log.path(commit_file(each)))
     clock.ms += DAY_MS
     assert reader.refresh()
-    assert (reader.version, reader.tiered_end(0), len(reader.files)) == (cut, 19, 2)
+    assert (reader.version, reader.highest_offset_in_remote_storage(0), len(reader.files)) == (
+        cut,
+        19,
+        2,
+    )
     done = commit(sleeper, copy_of(sleeper, 0, 20, 29, attempt="2"))
     assert done.version == cut + 1
-    assert TopicSnapshot.load(store, "orders").tiered_end(0) == 29
+    assert TopicSnapshot.load(store, "orders").highest_offset_in_remote_storage(0) == 29
 
 
 def test_who_slept_before_its_commit_makes_no_version_in_the_hole(log, store, clock):

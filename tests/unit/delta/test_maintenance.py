@@ -101,7 +101,7 @@ def test_a_checkpoint_that_is_not_what_it_should_be_is_taken_away(table, monkeyp
         write_checkpoint(table.log)
     assert table.log.listing().checkpoints == {}
     assert table.log.last_checkpoint() is None
-    assert TopicSnapshot.load(table.log.store, "orders").tiered_end(0) == 39
+    assert TopicSnapshot.load(table.log.store, "orders").highest_offset_in_remote_storage(0) == 39
 
 
 def test_the_log_is_cleaned_below_a_checkpoint_that_is_old_itself(table, tmp_path):
@@ -119,7 +119,11 @@ def test_the_log_is_cleaned_below_a_checkpoint_that_is_old_itself(table, tmp_pat
         "_last_checkpoint",
     ]
     fresh = TopicSnapshot.load(table.log.store, "orders")
-    assert (fresh.version, fresh.tiered_end(0), len(fresh.files)) == (5, 49, 5)
+    assert (fresh.version, fresh.highest_offset_in_remote_storage(0), len(fresh.files)) == (
+        5,
+        49,
+        5,
+    )
 
 
 def test_a_fresh_checkpoint_lets_nothing_go(table, tmp_path):
@@ -471,7 +475,7 @@ def test_an_engine_that_vacuums_what_is_in_flight_ends_the_attempt(table, is_bet
     table.snapshot.refresh = refresh
     table.read()
     commit(table, copy_of(table, 0, 40, 49, attempt="third"))
-    assert table.snapshot.tiered_end(0) == 49
+    assert table.snapshot.highest_offset_in_remote_storage(0) == 49
 
 
 @pytest.mark.parametrize("is_between", [False, True])

@@ -306,7 +306,7 @@ class FakeTier:
         self.opened: list[tuple[int, int]] = []
         self.deleted: list[str] = []
 
-    async def tiered_ends(
+    async def highest_offsets_in_remote_storage(
         self, partitions: Sequence[tuple[str, bytes, int]]
     ) -> list[int | KafkaError]:
         if self.is_away:
@@ -316,7 +316,7 @@ class FakeTier:
     async def fence(
         self, partitions: Sequence[tuple[str, bytes, int, int]]
     ) -> list[int | KafkaError]:
-        return await self.tiered_ends([each[:3] for each in partitions])
+        return await self.highest_offsets_in_remote_storage([each[:3] for each in partitions])
 
     async def ending(
         self, topic: str, topic_id: bytes, partition: int, offset: int
@@ -342,9 +342,9 @@ class FakeTier:
         self.deleted.append(topic)
 
 
-def fake_lake(monkeypatch: pytest.MonkeyPatch, tiered_end: int) -> FakeTier:
+def fake_lake(monkeypatch: pytest.MonkeyPatch, highest_offset_in_remote_storage: int) -> FakeTier:
     """What the partitions of brokers to come ask instead of the lake."""
-    tier = FakeTier(tiered_end)
+    tier = FakeTier(highest_offset_in_remote_storage)
     make = ReplicaManager.__init__
 
     def make_with_fake(self: ReplicaManager, *given: Any, **named: Any) -> None:
@@ -356,17 +356,22 @@ def fake_lake(monkeypatch: pytest.MonkeyPatch, tiered_end: int) -> FakeTier:
     return tier
 
 
-@pytest.mark.parametrize(("tiered_end", "expected"), [(-1, 2), (0, 2), (1, 2), (2, 3), (40, 41)])
+@pytest.mark.parametrize(
+    ("highest_offset_in_remote_storage", "expected"), [(-1, 2), (0, 2), (1, 2), (2, 3), (40, 41)]
+)
 @in_loop
 async def test_after_an_unclean_stop_the_log_goes_on_behind_the_lake(
-    memory_path: Path, monkeypatch: pytest.MonkeyPatch, tiered_end: int, expected: int
+    memory_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    highest_offset_in_remote_storage: int,
+    expected: int,
 ) -> None:
     enabled = {"remote_log_storage_system_enable": "true"}
     async with in_process(memory_path / "a", **enabled) as broker:
         await broker.create("t")
         await broker.produce("t", batch_of([b"a", b"b"]))
         crash(memory_path / "a", memory_path / "b")
-    tier = fake_lake(monkeypatch, tiered_end)
+    tier = fake_lake(monkeypatch, highest_offset_in_remote_storage)
     async with in_process(memory_path / "b", **enabled) as broker:
         partition = broker.node.replica_manager.get("t", 0)
         await asyncio.sleep(0.03)

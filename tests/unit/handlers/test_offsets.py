@@ -144,10 +144,12 @@ class FakeTier:
     def listing_expired(self) -> None:
         self.expired += 1
 
-    def tiered_end(self, topic_id: bytes, partition: int) -> int | None:
+    def highest_offset_in_remote_storage(self, topic_id: bytes, partition: int) -> int | None:
         return self.end
 
-    async def known_tiered_end(self, topic: str, topic_id: bytes, partition: int) -> int:
+    async def known_highest_offset_in_remote_storage(
+        self, topic: str, topic_id: bytes, partition: int
+    ) -> int:
         await asyncio.sleep(0)
         if self.error is not None:
             raise KafkaError(self.error)

@@ -32,7 +32,7 @@ async def test_a_topic_becomes_a_table_and_does_not_cease_to_be_one_by_mistake(
         topic_id = await broker.create("t", remote_storage_enable="false")
         tier = broker.node.tier
         assert tier is not None
-        assert tier.tiered_end(topic_id, 0) is None
+        assert tier.highest_offset_in_remote_storage(topic_id, 0) is None
         assert "t" not in tier.lags()
         answer = await change(broker, TOPIC, "t", ("remote.storage.enable", SET, "true"))
         assert answer.error_code == 0

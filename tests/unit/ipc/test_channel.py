@@ -106,7 +106,7 @@ async def test_a_worker_is_started_by_the_first_question_and_again_after_its_dea
     assert worker.pid is None
     (state,) = await worker.send(STATE)
     assert isinstance(state, TieredState)
-    assert state.tiered_end == -1
+    assert state.highest_offset_in_remote_storage == -1
     first = worker.pid
     assert first is not None
     os.kill(first, signal.SIGKILL)
@@ -139,7 +139,7 @@ async def test_a_worker_imports_nothing_from_the_folder_that_the_broker_was_star
     worker = worker_of(tmp_path / "lake")
     (state,) = await worker.send(STATE)
     assert isinstance(state, TieredState)
-    assert state.tiered_end == -1
+    assert state.highest_offset_in_remote_storage == -1
     await worker.stop()
 
 
@@ -257,7 +257,9 @@ async def test_a_worker_may_end_as_it_is_killed(monkeypatch: pytest.MonkeyPatch)
 def test_copies_cross_as_they_are() -> None:
     request = copy_request([copy_range(Path("nowhere"), 0, 9, aborted=[(1, 2, 3)])])
     assert decode(encode(request)[0]) == request
-    outcome = PartitionOutcome(topic_id=b"x", partition=1, outcome="failed", tiered_end=-2)
+    outcome = PartitionOutcome(
+        topic_id=b"x", partition=1, outcome="failed", highest_offset_in_remote_storage=-2
+    )
     answer = CopyAnswer(partitions=[outcome], milliseconds=3)
     assert decode(encode(answer)[0]) == answer
 

@@ -44,13 +44,18 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
 def outcomes_of(answer: CopyAnswer, outcome: str, message: str) -> CopyAnswer:
     """The same partitions, of which nothing was copied."""
     partitions = [
-        replace(each, outcome=outcome, tiered_end=-1, message=message) for each in answer.partitions
+        replace(each, outcome=outcome, highest_offset_in_remote_storage=-1, message=message)
+        for each in answer.partitions
     ]
     return replace(answer, partitions=partitions)
 
 
-def state_of(tiered_end: int, conflict: str = "") -> TieredState:
-    return TieredState(tiered_end=tiered_end, log_start_offset=0, conflict=conflict)
+def state_of(highest_offset_in_remote_storage: int, conflict: str = "") -> TieredState:
+    return TieredState(
+        highest_offset_in_remote_storage=highest_offset_in_remote_storage,
+        log_start_offset=0,
+        conflict=conflict,
+    )
 
 
 class CopiesAtOnce:
@@ -68,7 +73,9 @@ class CopiesAtOnce:
         self.meanwhile()
         ends = {(each.topic_id, each.partition): each.end_offset for each in ranges}
         outcomes = [
-            PartitionOutcome(topic_id=id_, partition=at, outcome="finished", tiered_end=end)
+            PartitionOutcome(
+                topic_id=id_, partition=at, outcome="finished", highest_offset_in_remote_storage=end
+            )
             for (id_, at), end in ends.items()
         ]
         return CopyAnswer(partitions=outcomes, milliseconds=1)
@@ -588,7 +595,7 @@ def test_a_lake_that_goes_beyond_the_log_pauses_its_partition_for_good(
     assert said(caplog) == ["tiering of t-0 is paused: the lake ends at 10, beyond the log"]
     manager = RemoteLogManager(tier_settings(), ManualClock())
     manager.copies.led[led.key] = led
-    assert manager.tiered_end(*led.key) is None, "ListOffsets asks the lake"
+    assert manager.highest_offset_in_remote_storage(*led.key) is None, "ListOffsets asks the lake"
 
 
 def test_a_table_that_cannot_be_read_pauses_its_partitions_until_it_can(

@@ -106,7 +106,7 @@ class Desk:
         return [found]
 
     def move_log_start(self) -> TieredState:
-        return TieredState(tiered_end=99, log_start_offset=self.in_table)
+        return TieredState(highest_offset_in_remote_storage=99, log_start_offset=self.in_table)
 
     def sweep(self) -> Swept:
         return Swept(segments=1, size_bytes=100, files=1)

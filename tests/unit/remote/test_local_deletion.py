@@ -13,7 +13,7 @@ from broker.remote.partitions import (
     Key,
     TieredPartition,
 )
-from broker.replica.fetcher.tiered_ends import TieredEnds
+from broker.replica.fetcher.tiered_offsets import TieredOffsets
 from broker.worker.rpc import Check, Missing, Repair, StoreState
 from kafka_ds.ipc.child import WorkerFailed, WorkerLost
 from kafka_ds.process.crash_points import CrashPoints
@@ -59,7 +59,7 @@ class Store:
     """A worker that looks at a store, which has all but this; what it repairs is there then."""
 
     def __init__(self) -> None:
-        self.tiered_end = 9
+        self.highest_offset_in_remote_storage = 9
         self.missing: list[Missing] = []
         self.mends = False
         self.is_lost = False
@@ -73,7 +73,9 @@ class Store:
         if isinstance(request, Repair) and self.mends:
             self.missing = []
         answer = StoreState(
-            is_lost=self.is_lost, tiered_end=self.tiered_end, missing=tuple(self.missing)
+            is_lost=self.is_lost,
+            highest_offset_in_remote_storage=self.highest_offset_in_remote_storage,
+            missing=tuple(self.missing),
         )
         return [answer for _ in request.partitions]
 
@@ -112,7 +114,7 @@ class Desk:
     def copied(self, end: int, commit: tuple[int, str]) -> None:
         self.state.copying()
         self.state.finished(end, self.clock.monotonic_ms(), commit=commit)
-        self.store.tiered_end = end
+        self.store.highest_offset_in_remote_storage = end
 
 
 RANGE = copy_range(Path("0.log"), 0, 9)
@@ -217,11 +219,11 @@ def test_a_commit_that_was_taken_away_is_copied_again(is_lost: bool, end: int) -
     desk = led_by(log)
     desk.after(60)
     desk.copied(19, (7, "id"))
-    desk.store.is_lost, desk.store.tiered_end = is_lost, end
+    desk.store.is_lost, desk.store.highest_offset_in_remote_storage = is_lost, end
     desk.after(60)
     assert (log.highest_offset_in_remote_storage, desk.state.copied_offset) == (9, end)
     assert desk.again == [(TOPIC_ID, 0)]
-    desk.store.is_lost, desk.store.tiered_end = False, 19
+    desk.store.is_lost, desk.store.highest_offset_in_remote_storage = False, 19
     if end < 19:
         desk.copied(19, (9, "id"))
     desk.after(60)
@@ -235,7 +237,7 @@ def test_what_the_lake_has_lost_of_what_may_go_stays() -> None:
     desk = led_by(log)
     desk.after(60)
     desk.copied(19, (7, "id"))
-    desk.store.tiered_end = 4
+    desk.store.highest_offset_in_remote_storage = 4
     desk.after(60)
     assert (log.highest_offset_in_remote_storage, desk.state.copied_offset) == (4, 4)
 
@@ -265,7 +267,7 @@ def test_nor_does_it_on_a_follower(error: Exception) -> None:
     followed[0].log.delete_local_segments.side_effect = error
     around: Any = Mock(clock=ManualClock())
     around.settings.lake_local_grace_ms = 0
-    ends = TieredEnds(around, lambda: followed)
+    ends = TieredOffsets(around, lambda: followed)
     for each in followed:
         ends.known[each] = CopyState()
         ends.known[each].finished(9, 0)
@@ -284,7 +286,7 @@ def test_what_the_lake_has_lost_stays_on_a_follower() -> None:
     around: Any = Mock(clock=ManualClock(), node_id=2)
     around.settings.lake_local_grace_ms = 0
     around.address_of.return_value = ("leader", 9092)
-    ends = TieredEnds(around, lambda: [partition])
+    ends = TieredOffsets(around, lambda: [partition])
     reached: list[int] = []
     for end in (9, 4, 9, -1):
         found = Mock(partition_index=0, error_code=ErrorCode.NONE, offset=end)

@@ -323,7 +323,7 @@ COMPACTED = {
 
 @pytest.mark.parametrize("gap", COMPACTED)
 @pytest.mark.parametrize(
-    ("tiered_end", "local_start", "is_beside_table", "is_gone"),
+    ("highest_offset_in_remote_storage", "local_start", "is_beside_table", "is_gone"),
     [
         (9, 0, True, True),
         (-1, 0, True, False),  # It was compacted before it became a table.
@@ -332,7 +332,11 @@ COMPACTED = {
     ],
 )
 def test_what_compaction_takes_from_a_plan_is_no_smaller_answer(
-    gap: int, tiered_end: int, local_start: int, is_beside_table: bool, is_gone: bool
+    gap: int,
+    highest_offset_in_remote_storage: int,
+    local_start: int,
+    is_beside_table: bool,
+    is_gone: bool,
 ) -> None:
     """The table that was planned with did not have it yet; the log does not have it any more."""
 
@@ -344,7 +348,9 @@ def test_what_compaction_takes_from_a_plan_is_no_smaller_answer(
         asked = request.topics[0].partitions[0].timestamp
         found = ListOffsetsPartitionResponse(
             partition_index=0,
-            offset={EARLIEST_LOCAL: local_start, LATEST_TIERED: tiered_end}[asked],
+            offset={EARLIEST_LOCAL: local_start, LATEST_TIERED: highest_offset_in_remote_storage}[
+                asked
+            ],
         )
         return build(ListOffsetsResponse, topics=[{"name": "t", "partitions": [found]}])
 

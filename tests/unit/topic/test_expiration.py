@@ -231,14 +231,14 @@ def test_a_copy_that_crosses_the_log_start_is_a_reason_to_look() -> None:
 
 def test_the_horizon_is_where_the_first_file_that_stays_begins() -> None:
     files = [(0, 9), (10, 29), (30, 39)]
-    assert horizon(0, [], 39) == 0
-    assert horizon(10, files, 39) == 10
-    assert horizon(25, files, 39) == 10
-    assert horizon(30, files, 39) == 30
+    assert horizon(0, [], 40) == 0
+    assert horizon(10, files, 40) == 10
+    assert horizon(25, files, 40) == 10
+    assert horizon(30, files, 40) == 30
     # Others may have laid it in another way.
-    assert horizon(25, [*files, (5, 39)], 39) == 5
+    assert horizon(25, [*files, (5, 39)], 40) == 5
     # Deleted beyond what is in the lake.
-    assert horizon(100, files, 39) == 40
+    assert horizon(100, files, 40) == 40
 
 
 def test_of_the_residue_the_last_that_knows_stays() -> None:

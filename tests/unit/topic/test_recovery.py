@@ -136,7 +136,9 @@ def test_a_file_that_is_put_beside_its_own_rows_is_quarantined(table):
         assert offsets(each) == list(range(40))
 
 
-def test_a_file_beyond_the_tiered_end_was_never_in_the_table_whatever_it_is_called(table):
+def test_a_file_beyond_the_tiered_end_was_never_in_the_table_whatever_it_is_called(
+    table,
+):
     """Its offsets are yet to be given out: a copy that did not commit left it, say."""
     add = next(each["add"] for each in table.log.read_version(4) if "add" in each)
     stats = {"numRecords": 10, "minValues": {"offset": 50}, "maxValues": {"offset": 59}}
@@ -206,7 +208,7 @@ def test_a_restore_that_takes_tiered_ranges_away_is_no_erasure(table, by):
         assert missing(table) == [(20, 39)]
     copies(table, 40)
     assert missing(table) == [(20, 39)], "copies go on behind it"
-    assert [each.tiered_end(0) for each in readers(table)] == [49, 49]
+    assert [each.highest_offset_in_remote_storage(0) for each in readers(table)] == [49, 49]
     assert add_back(table.log.store.root, "orders") == AddedBack(rows={0: 20})
     assert missing(table) == []
     all_have(table, range(50))

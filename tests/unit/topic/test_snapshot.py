@@ -27,7 +27,7 @@ from tests.unit.topic.foreign_commits import foreign_commit
 
 # What comes with rows in each commit of ours.
 TIERED = [
-    txn_action(app_id(TOPIC_ID, 0, AppIdKind.TIERED_END), 99),
+    txn_action(app_id(TOPIC_ID, 0, AppIdKind.HIGHEST_OFFSET), 99),
     txn_action(app_id(TOPIC_ID, 0, AppIdKind.LEADER_EPOCH), 0),
 ]
 
@@ -60,7 +60,7 @@ def test_a_table_is_followed(store, table):
     assert not snapshot.refresh()
     copies(table, 3)
     assert snapshot.refresh()
-    assert snapshot.version == 3 and snapshot.tiered_end(0) == 29
+    assert snapshot.version == 3 and snapshot.highest_offset_in_remote_storage(0) == 29
     assert ranges(snapshot) == [(0, 9), (10, 19), (20, 29)]
     assert len(snapshot.find(0, 5, 12)) == 2
 
@@ -95,7 +95,11 @@ def test_a_checkpoint_says_what_the_commits_say(store, table):
     for each in range(version):
         store.delete(table.log.path(commit_file(each)))
     fresh = TopicSnapshot.load(store, "orders")
-    assert (fresh.version, fresh.tiered_end(0), fresh.topic_id) == (version, 49, TOPIC_ID)
+    assert (fresh.version, fresh.highest_offset_in_remote_storage(0), fresh.topic_id) == (
+        version,
+        49,
+        TOPIC_ID,
+    )
     assert ranges(fresh) == ranges(by_commits)
 
 
@@ -175,7 +179,7 @@ def test_a_checkpoint_in_parts(store, table):
         store.delete(table.log.path(commit_file(each)))
     snapshot = TopicSnapshot.load(store, "orders")
     assert snapshot.version == version and len(snapshot.files) == 4
-    assert snapshot.tiered_end(0) == 39
+    assert snapshot.highest_offset_in_remote_storage(0) == 39
 
 
 def test_files_of_other_engines(store, table, tmp_path):

@@ -61,7 +61,11 @@ def test_ranges_of_many_partitions_share_a_commit(table):
         table, copy_of(table, 0, 0, 9), copy_of(table, 1, 5, 7, leader_epoch=3, log_start=5)
     )
     assert done.version == 1 and done.out == {}
-    assert [table.snapshot.tiered_end(each) for each in (0, 1, 2)] == [9, 7, None]
+    assert [table.snapshot.highest_offset_in_remote_storage(each) for each in (0, 1, 2)] == [
+        9,
+        7,
+        None,
+    ]
     assert [table.snapshot.leader_epoch(each) for each in (0, 1, 2)] == [0, 3, None]
     assert [entry.min_offset for entry in table.snapshot.find(1, 0, 100)] == [5]
 
@@ -71,7 +75,7 @@ def test_a_range_without_rows_moves_the_end_alone(table):
         table, PartitionIntent(partition=0, leader_epoch=0, start_offset=0, end_offset=99)
     )
     assert done.version == 1
-    assert table.snapshot.tiered_end(0) == 99
+    assert table.snapshot.highest_offset_in_remote_storage(0) == 99
     assert table.snapshot.files == {}
 
 
@@ -88,7 +92,7 @@ def test_a_range_that_leaves_a_gap_is_refused(store, table):
     commit(table, copy_of(table, 0, 0, 9))
     done = commit(table, copy_of(table, 0, 11, 19), copy_of(table, 1, 0, 9))
     assert isinstance(done.out[0], RangeGap) and done.out.keys() == {0}
-    assert table_of(store).snapshot.tiered_end(0) == 9
+    assert table_of(store).snapshot.highest_offset_in_remote_storage(0) == 9
 
 
 def test_a_range_may_begin_where_the_log_does(table):
@@ -99,7 +103,7 @@ def test_a_range_may_begin_where_the_log_does(table):
     commit(table, PartitionIntent(partition=0, leader_epoch=0, log_start_offset=20))
     commit(table, copy_of(table, 0, 20, 29))
     commit(table, copy_of(table, 0, 40, 49, log_start=45))
-    assert table.snapshot.tiered_end(0) == 49
+    assert table.snapshot.highest_offset_in_remote_storage(0) == 49
 
 
 def test_two_writers_of_one_range(store, table):
@@ -153,7 +157,7 @@ def test_an_unknown_fate_is_taken_up_again(store, table):
     store.mend()
     table.settle()
     assert table.read().version == 1
-    assert table.snapshot.tiered_end(0) == 9
+    assert table.snapshot.highest_offset_in_remote_storage(0) == 9
 
 
 def test_what_comes_next_is_decided_after_an_unknown_fate_is_settled(store, table):
@@ -219,7 +223,10 @@ def test_files_below_the_log_start_go_at_once(table):
     assert commit_info(table.log.read_version(copied))["isBlindAppend"] is True
     assert commit_info(table.log.read_version(expired))["isBlindAppend"] is False
     assert table.snapshot.files == {}
-    assert table.snapshot.log_start(0) == 10 and table.snapshot.tiered_end(0) == 9
+    assert (
+        table.snapshot.log_start(0) == 10
+        and table.snapshot.highest_offset_in_remote_storage(0) == 9
+    )
     with pytest.raises(FilesRemoved):
         commit(table, removal(table, entry))
 
@@ -250,7 +257,7 @@ def test_a_deleted_topic_leaves_its_log_to_the_next_of_its_name(store, table):
         table_of(store, TOPIC_ID)
     after = table_of(store, OTHER_ID)
     assert after.snapshot.topic_id == OTHER_ID
-    assert after.snapshot.tiered_end(0) is None
+    assert after.snapshot.highest_offset_in_remote_storage(0) is None
     commit(after, copy_of(after, 0, 0, 3, attempt="new"), topic_id=OTHER_ID)
     with pytest.raises(TopicIdChanged):
         commit(stale, copy_of(stale, 0, 10, 19, attempt="stale"))
@@ -258,7 +265,7 @@ def test_a_deleted_topic_leaves_its_log_to_the_next_of_its_name(store, table):
         table_of(store, TOPIC_ID)
     with pytest.raises(TopicIdChanged):
         after.retire(TOPIC_ID)
-    assert TopicSnapshot.load(store, "orders", 1).tiered_end(0) == 9
+    assert TopicSnapshot.load(store, "orders", 1).highest_offset_in_remote_storage(0) == 9
 
 
 def test_a_leader_paused_over_delete_and_recreate_writes_nothing(store, table):

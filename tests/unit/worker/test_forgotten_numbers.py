@@ -58,7 +58,11 @@ def dated(monkeypatch):
 
 def numbers(snapshot):
     return [
-        (snapshot.tiered_end(each), snapshot.leader_epoch(each), snapshot.log_start(each))
+        (
+            snapshot.highest_offset_in_remote_storage(each),
+            snapshot.leader_epoch(each),
+            snapshot.log_start(each),
+        )
         for each in (0, 1)
     ]
 
@@ -171,7 +175,9 @@ def test_an_operator_can_say_the_numbers_again(store, dated):
         Transaction(app_id(TOPIC_ID, partition, kind), number)
         for partition, known in said.items()
         for kind, number in zip(
-            (AppIdKind.TIERED_END, AppIdKind.LEADER_EPOCH, AppIdKind.LOG_START), known, strict=True
+            (AppIdKind.HIGHEST_OFFSET, AppIdKind.LEADER_EPOCH, AppIdKind.LOG_START),
+            known,
+            strict=True,
         )
         if number is not None
     ]
@@ -189,15 +195,15 @@ def test_an_end_that_is_too_low_for_the_files_is_forgotten_too(store, dated):
     """A worker that took the table for a new one, and copied again."""
     table = forget(store)
     cut(table)
-    end = Transaction(app_id(TOPIC_ID, 0, AppIdKind.TIERED_END), 9)
-    other = Transaction(app_id(TOPIC_ID, 1, AppIdKind.TIERED_END), 9)
+    end = Transaction(app_id(TOPIC_ID, 0, AppIdKind.HIGHEST_OFFSET), 9)
+    other = Transaction(app_id(TOPIC_ID, 1, AppIdKind.HIGHEST_OFFSET), 9)
     engine(table).alter.set_table_properties(
         {PROPERTY: "interval 100000 days"},
         raise_if_not_exists=False,
         commit_properties=CommitProperties(app_transactions=[end, other]),
     )
     engine(table).create_checkpoint()
-    with pytest.raises(ForeignTable, match="partition 0 up to offset 29.*the tiered end is 9"):
+    with pytest.raises(ForeignTable, match="partition 0 up to offset 29.*the highest offset is 9"):
         TopicTable(store, "orders").open(TOPIC_ID)
 
 
@@ -208,14 +214,14 @@ def test_rows_that_others_put_in_are_no_numbers_that_are_missing(store):
     insert = actions.encode_actions([{"commitInfo": {"operation": "WRITE"}}, add])
     assert store.put_if_absent(table.log.path(commit_file(2)), insert)
     table.read()
-    assert table.snapshot.tiered_end(5) is None
+    assert table.snapshot.highest_offset_in_remote_storage(5) is None
     table.mark_complaints()
     maintain(table.log, now_ms=SystemLogClock().wall_ms(), interval=0)
 
 
 def empty(table, partition=1):
     """All rows of a partition expired; what is left of it are its numbers."""
-    end = table.read().tiered_end(partition)
+    end = table.read().highest_offset_in_remote_storage(partition)
     commit(table, PartitionIntent(partition=partition, leader_epoch=7, log_start_offset=end + 1))
     gone = removals(table.snapshot, TOPIC_ID, partition, end + 1, now_ms=1)
     assert gone
@@ -275,7 +281,7 @@ def test_a_leader_epoch_that_is_forgotten_alone_is_missed(store, dated):
     table = forget(store)
     cut(table)
     told = [
-        Transaction(app_id(TOPIC_ID, partition, AppIdKind.TIERED_END), number)
+        Transaction(app_id(TOPIC_ID, partition, AppIdKind.HIGHEST_OFFSET), number)
         for partition, (number, _, _) in enumerate(KNOWN)
     ]
     engine(table).alter.set_table_properties(

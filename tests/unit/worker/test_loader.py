@@ -65,7 +65,8 @@ class Worker:
         count = self.loader.load(TOPIC, topic_id, epochs, LOAD)
         self.storage.fence(TOPIC, topic_id, epochs, loaded_count=count)
         return [
-            each.tiered_end + 1 for each in self.storage.states(TOPIC, topic_id, list(partitions))
+            each.highest_offset_in_remote_storage + 1
+            for each in self.storage.states(TOPIC, topic_id, list(partitions))
         ]
 
 

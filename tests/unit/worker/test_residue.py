@@ -52,7 +52,9 @@ def store(tmp_path: Path) -> Store:
 
 
 def read(files: ResidueFiles, topic: str, start: int, last: int) -> list[int]:
-    found = files.between(topic, TOPIC_ID, 0, start, last, tiered_end=END, log_start_offset=0)
+    found = files.between(
+        topic, TOPIC_ID, 0, start, last, highest_offset_in_remote_storage=END, log_start_offset=0
+    )
     assert [each.data for each in found] == [b"%04d" % each.base_offset for each in found]
     return [each.base_offset for each in found]
 
@@ -93,7 +95,7 @@ def test_a_topic_that_is_gone_leaves_nothing_open(store: Store) -> None:
 def test_a_topic_that_is_made_anew_is_listed_anew(store: Store) -> None:
     """Nobody tells a worker of another broker that the former one is gone: a replica would know no leader epochs."""
     files = ResidueFiles(store)
-    assert files.holding("pay", TOPIC_ID, 0, END, tiered_end=END) is not None
+    assert files.holding("pay", TOPIC_ID, 0, END, highest_offset_in_remote_storage=END) is not None
     for entry in store.list(f"{topic_table('pay')}/_residue"):
         store.delete(entry.path)
     header = ResidueHeader(
@@ -106,7 +108,7 @@ def test_a_topic_that_is_made_anew_is_listed_anew(store: Store) -> None:
     )
     path = f"{topic_table('pay')}/{residue_file(0, 0, 'anew')}"
     store.put_durable(path, b"".join(encode_residue(header, [])))
-    found = files.holding("pay", header.topic_id, 0, END, tiered_end=END)
+    found = files.holding("pay", header.topic_id, 0, END, highest_offset_in_remote_storage=END)
     assert found is not None
     assert found.leader_epochs == ((3, 0),)
     assert files.with_snapshot("pay", header.topic_id, 0, END) == found
@@ -168,7 +170,7 @@ def test_what_only_a_deposed_leader_had_is_nobodys(store: Store, names: tuple[st
         expected = [at for at in (*range(5, 40, 10), *range(40, 80, 10)) if start <= at <= last]
         assert read(files, OTHER, start, last) == expected
     for offset, end in ((0, 39), (30, 39), (41, 79)):
-        found = files.holding(OTHER, TOPIC_ID, 0, offset, tiered_end=79)
+        found = files.holding(OTHER, TOPIC_ID, 0, offset, highest_offset_in_remote_storage=79)
         assert found is not None
         assert (found.end_offset, found.leader_epochs[-1][0]) == (end, 3)
     assert files.with_snapshot(OTHER, TOPIC_ID, 0, 70) is None

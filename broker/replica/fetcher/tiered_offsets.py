@@ -29,7 +29,7 @@ _LOGGER = logging.getLogger(__name__)
 PARTITIONS_AT_ONCE = 1_000
 
 
-class TieredEnds:
+class TieredOffsets:
     """Passes the lake's ends to the followed logs."""
 
     def __init__(
@@ -39,7 +39,7 @@ class TieredEnds:
     ) -> None:
         self._around = around
         self._followed = followed
-        self.peers = Peers(around.network, client_id=f"broker-{around.node_id}-tiered-ends")
+        self.peers = Peers(around.network, client_id=f"broker-{around.node_id}-tiered-offsets")
         self.known: dict[FollowerPartition, CopyState] = {}
         self._away: set[int] = set()
         self._task: asyncio.Task[None] | None = None
@@ -47,7 +47,7 @@ class TieredEnds:
     def start(self) -> None:
         """Begin to ask, if that is not so already."""
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run(), name="tiered ends")
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="tiered offsets")
 
     def stop(self) -> None:
         """Stop asking."""
