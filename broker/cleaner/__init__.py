@@ -1,4 +1,4 @@
-"""Shell: the compaction worker, a process of its own: rewrites segments of compacted logs.
+"""Shell: the cleaner process, which rewrites segments of compacted logs.
 
-The broker's process imports of this package only `rpc`; `broker.compaction` decides what is due.
+The broker's process imports only `rpc` from this package; `broker.compaction` decides which logs are due.
 """

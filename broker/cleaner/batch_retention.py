@@ -1,11 +1,9 @@
-"""Shell: decides about each batch as a whole, before its records are looked at.
+"""Shell: the retention of whole batches, before their records are compared with the key table.
 
-As in Kafka's `Cleaner` (KIP-98, KIP-534) most batches have no orders: their records are judged one by one. Only
-batches of transactions, markers, last batches of active producers and the last batch of the cleaned part are handled
-here. The last data batch of a producer that is still active stays, even if it becomes empty: it has the producer's last
-sequence. If a producer's last record is a marker, the marker stays: it has the epoch, which fences. The last batch of
-the cleaned part stays, even if it becomes empty, so that the end of that part is known. It is a shell only because of
-its numpy arrays; nothing is read or written here.
+As in Kafka's `Cleaner` (KIP-98, KIP-534) most batches have no flags, and each of their records is checked. A batch is
+retained even if empty if it is an active producer's last data batch (it has the last sequence) or the last one of the
+cleaned part (it marks the end). A producer's last record that is a marker is retained, as its epoch fences. It is a
+shell only because of numpy arrays; it does no I/O.
 """
 
 from __future__ import annotations
@@ -31,14 +29,14 @@ from kafka_ds.records.marker import read_marker
 
 
 def skipped(buffer: ReadBuffer, transactions: CleanedTransactions) -> NDArray[np.uint8]:
-    """Of each batch whether its keys do not count: it is a control batch, or aborted."""
+    """For each batch, whether its keys are ignored: control batches and aborted batches."""
     rows = buffer.rows
     marks = np.zeros(len(rows), np.uint8)
     last_offsets = buffer.last_offsets
-    for index in _unusual(rows):
+    for index in _transactional(rows):
         row = rows[index]
         if int(row[decoder.ATTRIBUTES]) & CONTROL_FLAG:
-            _is_marker_of_nothing(buffer, row, int(last_offsets[index]), transactions)
+            _ends_empty_transaction(buffer, row, int(last_offsets[index]), transactions)
             marks[index] = 1
         else:
             producer_id = int(row[decoder.PRODUCER_ID])
@@ -46,18 +44,18 @@ def skipped(buffer: ReadBuffer, transactions: CleanedTransactions) -> NDArray[np
     return marks
 
 
-def _unusual(rows: NDArray[np.int64]) -> list[int]:
+def _transactional(rows: NDArray[np.int64]) -> list[int]:
     kinds = rows[:, decoder.ATTRIBUTES] & (CONTROL_FLAG | TRANSACTIONAL_FLAG)
     found: list[int] = np.flatnonzero(kinds).tolist()
     return found
 
 
-def _is_marker_of_nothing(
+def _ends_empty_transaction(
     buffer: ReadBuffer, row: Any, last_offset: int, transactions: CleanedTransactions
 ) -> bool:
-    """Whether nothing is left of the transaction that a control batch ended."""
+    """Whether no batch remains of the transaction that a control batch ended."""
     if not row[decoder.RECORD_COUNT]:
-        return True  # It was kept for its producer's epoch alone.
+        return True  # It was retained only for the producer's epoch.
     start = int(row[decoder.POSITION])
     batch = buffer.data[start : start + int(row[decoder.SIZE])].tobytes()
     try:
@@ -68,7 +66,7 @@ def _is_marker_of_nothing(
 
 
 class BatchRetention:
-    """Gives each batch its orders, in the order of offsets."""
+    """Computes the retention flags of batches; they must come in offset order."""
 
     def __init__(
         self,
@@ -78,7 +76,7 @@ class BatchRetention:
         end_offset: int,
         now_ms: int,
     ) -> None:
-        """`end_offset`: where the part ends that is being cleaned."""
+        """`end_offset` is the end of the cleaned part."""
         self._transactions = transactions
         self._end_offset = end_offset
         self._now_ms = now_ms
@@ -95,16 +93,16 @@ class BatchRetention:
         }
 
     def of(self, buffer: ReadBuffer) -> NDArray[np.uint8]:
-        """Bits of `compacting` for each batch."""
+        """The retention flags (of `kafka_ds.records.compaction`) of each batch."""
         rows, last_offsets = buffer.rows, buffer.last_offsets
-        orders = np.zeros(len(rows), np.uint8)
-        orders[last_offsets + 1 == self._end_offset] |= compaction.RETAIN_EMPTY
+        flags = np.zeros(len(rows), np.uint8)
+        flags[last_offsets + 1 == self._end_offset] |= compaction.RETAIN_EMPTY
         for index in self._last_of_producers(rows, last_offsets):
             if self._last_data[int(last_offsets[index])] == rows[index, decoder.PRODUCER_ID]:
-                orders[index] |= compaction.RETAIN_EMPTY
-        for index in _unusual(rows):
-            orders[index] |= self._of_transaction(buffer, rows[index], int(last_offsets[index]))
-        return orders
+                flags[index] |= compaction.RETAIN_EMPTY
+        for index in _transactional(rows):
+            flags[index] |= self._of_transaction(buffer, rows[index], int(last_offsets[index]))
+        return flags
 
     def _last_of_producers(
         self, rows: NDArray[np.int64], last_offsets: NDArray[np.int64]
@@ -122,12 +120,12 @@ class BatchRetention:
         if not attributes & CONTROL_FLAG:
             is_aborted = self._transactions.data(producer_id, last_offset)
             return compaction.DISCARD if is_aborted else 0
-        order = 0
-        if _is_marker_of_nothing(buffer, row, last_offset, self._transactions):
-            order = compaction.EMPTY_TRANSACTION
+        flag = 0
+        if _ends_empty_transaction(buffer, row, last_offset, self._transactions):
+            flag = compaction.EMPTY_TRANSACTION
             horizon_ms = int(row[decoder.BASE_TIMESTAMP])
             if attributes & DELETE_HORIZON_FLAG and horizon_ms <= self._now_ms:
-                order |= compaction.DISCARD
+                flag |= compaction.DISCARD
         if self._fencing_epochs.get(producer_id) == int(row[decoder.PRODUCER_EPOCH]):
-            order |= compaction.RETAIN_EMPTY
-        return order
+            flag |= compaction.RETAIN_EMPTY
+        return flag

@@ -1,8 +1,7 @@
-"""Shell: the loops of compaction, compiled on first use and cached where `kafka_ds.records.kernel` caches its own.
+"""Shell: compiles the loops of compaction and caches them beside those of `kafka_ds.records.kernel`.
 
-Each loop has one declared signature. numba is imported with this module, so only the child process may import it. numba
-compares the time of the file that holds a loop, but not those of files whose functions it inlines: so the cache
-folder's name has the checksum of all of them.
+Only the child process may import this module, as it imports numba. numba checks the modification time of a loop's own
+file, but not of files whose functions it inlines, so the cache folder's name contains a checksum of all sources.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ __all__ = ["CleanerLoops", "loops"]
 
 
 class CleanerLoops(NamedTuple):
-    """`kafka_ds.records.compaction`, compiled."""
+    """The compiled functions of `kafka_ds.records.compaction`."""
 
     enter_keys: Callable[..., tuple[int, bool]]
     move_keys: Callable[..., None]
@@ -33,7 +32,7 @@ class CleanerLoops(NamedTuple):
 
 @lru_cache(maxsize=1)
 def loops() -> CleanerLoops:
-    """Compile them (some seconds), or load what was compiled before."""
+    """Compile the loops (some seconds) or load them from the cache."""
     data, longs = read_only(None, np.uint8), read_only(None, np.int64)
     batches = fixed(np.empty((0, decoder.BATCH_FIELDS), np.int64))
     secret = np.uint64(0), np.uint64(0)

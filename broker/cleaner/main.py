@@ -1,7 +1,7 @@
-"""Shell: the child process that cleans logs: the record loops and numba, which the broker's own process never loads.
+"""Shell: the cleaner process. Only it loads numba and the record loops, never the broker's process.
 
-log.cleaner.threads threads clean, at a low priority, and one more listens for aborts; a job that needs more of them
-says so. The process ends when the broker's end of the channel closes: the next start removes whatever it leaves.
+log.cleaner.threads low-priority threads clean, and one more receives aborts; a job can raise the number. The process
+ends when the broker closes the channel; the next start removes unfinished files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kafka_ds.ipc.worker import COPY_NICENESS, Operations, Worker, begin, serve
 def main(arguments: Sequence[str]) -> None:
     """Serve the channel whose file descriptor is the first argument."""
     channel = begin(arguments, "log cleaner")
-    # The heavy imports: a broken channel is seen before.
+    # Slow imports come after the check of the channel.
     from broker.cleaner.loops import loops
     from broker.cleaner.service import CleaningService
     from broker.cleaner.throttle import Throttle

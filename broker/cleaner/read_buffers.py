@@ -1,7 +1,7 @@
-"""Shell: the batches of a rolled segment, some hundred kilobytes at a time, as the compiled loops take them.
+"""Shell: reads the batches of a rolled segment in buffers for the compiled loops.
 
-It returns only whole batches of magic 2, with decompressed payloads and plausible counts; anything else raises
-CorruptRecord with its place.
+Returns whole batches of magic 2 with decompressed payloads and plausible record counts. Anything else raises
+CorruptRecord with its position.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadBuffer:
-    """Whole batches that follow each other.
+    """Consecutive whole batches.
 
-    `data` holds them as they lie in the file (`size_bytes`), and behind them the payloads that were compressed; START
-    and END of `rows` say where a payload is, POSITION and SIZE where the batch is.
+    `data` contains the bytes of the file (`size_bytes`), then the decompressed payloads. In `rows`, START and END
+    locate the payload, POSITION and SIZE the batch.
     """
 
     data: NDArray[np.uint8]
@@ -44,7 +44,7 @@ class ReadBuffer:
 def read_buffers(
     file: DiskFile, size_bytes: int, read_bytes: int, start: int = 0
 ) -> Iterator[ReadBuffer]:
-    """The batches of a file from a batch's position on; raises CorruptRecord."""
+    """Reads the batches of a file from a batch's position on. Raises CorruptRecord."""
     position, wanted = start, read_bytes
     while position < size_bytes:
         data = file.read(min(wanted, size_bytes - position), position)
@@ -52,7 +52,7 @@ def read_buffers(
         rows, end, reason = kernel.scan(array)
         where = f"{file.path} at position {position + end}"
         if reason == decoder.AT_GARBAGE:
-            raise CorruptRecord(f"{where}: no batch")
+            raise CorruptRecord(f"{where}: not a batch")
         if not len(rows):
             if len(data) < min(wanted, size_bytes - position) or position + wanted >= size_bytes:
                 raise CorruptRecord(f"{where}: truncated batch")
@@ -64,7 +64,7 @@ def read_buffers(
 
 
 def _batch_bytes(data: bytes) -> int:
-    """The size that the first batch claims; 0 where it cannot be seen."""
+    """The size in the first batch's header."""
     return int.from_bytes(data[8:12], "big", signed=True) + decoder.LOG_OVERHEAD_BYTES
 
 
@@ -72,14 +72,13 @@ def _check(rows: Rows, where: str) -> None:
     others = rows[:, decoder.MAGIC] != MAGIC
     if others.any():
         magic = rows[np.flatnonzero(others)[0], decoder.MAGIC]
-        raise CorruptRecord(f"before {where}: a batch of format {magic}, which is not cleaned")
+        raise CorruptRecord(f"before {where}: unsupported batch format {magic}")
 
 
 def _unpacked(array: NDArray[np.uint8], rows: Rows, size_bytes: int, where: str) -> ReadBuffer:
     counts = rows[:, decoder.RECORD_COUNT]
-    rows[:, decoder.END] = np.where(
-        counts == 0, rows[:, decoder.START], rows[:, decoder.END]
-    )  # what an empty batch may hold is no record
+    # The payload of a batch without records is ignored.
+    rows[:, decoder.END] = np.where(counts == 0, rows[:, decoder.START], rows[:, decoder.END])
     packed = np.flatnonzero((rows[:, decoder.ATTRIBUTES] & CODEC_MASK != 0) & (counts > 0))
     data = array
     if len(packed):
@@ -107,5 +106,7 @@ def _unpacked(array: NDArray[np.uint8], rows: Rows, size_bytes: int, where: str)
     )
     if wrong.any():
         offset = rows[np.flatnonzero(wrong)[0], decoder.BASE_OFFSET]
-        raise CorruptRecord(f"before {where}: the batch at {offset} cannot hold what it claims")
+        raise CorruptRecord(
+            f"before {where}: the batch at offset {offset} has an invalid record count or last offset delta"
+        )
     return ReadBuffer(data=data, rows=rows, size_bytes=size_bytes)

@@ -1,10 +1,10 @@
-"""Shell: one log being cleaned: its dirty part is mapped, then segments are written with the records that stay.
+"""Shell: cleans one log: maps the keys of its dirty part, then writes segments with the retained records.
 
-- Segments are read and never changed; new files have names of their own until the broker swaps them in.
-- Memory is bounded: the table of keys by its setting, a buffer by the largest batch. The table starts small and grows
-  with the keys: a table that fits into the processor's cache is several times faster.
-- When the table is full the part ends after the last batch that is in it completely. Records beyond stay as they are.
-- Between buffers it asks whether to continue, and waits if the disk is to be spared.
+- Source segments are never changed; new files have the suffix `.cleaned` until the broker swaps them in.
+- Memory is bounded: the key table by its setting, a buffer by the largest batch. The table starts small and grows, as a
+  table that fits into the CPU's cache is several times faster.
+- If the table is full, the cleaned part ends after the last batch whose keys all fit; later records stay.
+- `pace` is called after each buffer: it throttles, and raises if the job is aborted.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from kafka_ds.segments.files import unlink_if_there
 from kafka_ds.segments.index import CorruptIndex, OffsetIndex
 
 FIRST_SLOTS = 1 << 14
-# A time before all horizons; as a horizon: none is set.
+# A time before all delete horizons; as a horizon it means none is set.
 NEVER = -1
 
-# Takes the number of bytes that were read or written; raises where the job is to end.
+# Called with the number of bytes read or written; raises if the job is aborted.
 Pace = Callable[[int], None]
 
 
 class KeysDoNotFit(Exception):
-    """Not even one batch fits into the table of keys."""
+    """The keys of the first batch do not fit into the key table."""
 
 
 class Cleaning:
-    """A job under way."""
+    """One cleaning job."""
 
     def __init__(self, job: CleanJob, disk: Disk, secret: tuple[int, int], pace: Pace) -> None:
-        """`secret`: two random numbers of 64 bits for the hash of keys."""
+        """`secret` is the 128-bit key of the hash function."""
         self._job = job
         self._disk = disk
         self._settings = job.settings
@@ -56,7 +56,7 @@ class Cleaning:
         self._known = np.array([0, job.first_dirty_offset - 1], np.int64)
         due_ms, horizon_ms = job.now_ms, min(job.now_ms + job.delete_retention_ms, 2**63 - 1)
         if job.keeps_tombstones:
-            # Nor does their time begin: readers may still be where the older values are when these go.
+            # No delete horizon is set either: readers may still be at the older values in the lake.
             due_ms = horizon_ms = NEVER
         self._rules = fixed(np.array([0, due_ms, horizon_ms], np.int64))
         self._transactions = CleanedTransactions(job.aborted)
@@ -66,17 +66,17 @@ class Cleaning:
             end_offset=job.first_uncleanable_offset,
             now_ms=job.now_ms,
         )
-        # What an earlier job left behind would keep a swap from being finished after a crash.
+        # Files of an earlier job would keep recovery from completing a swap.
         for name in disk.list_names(job.directory):
             if name.endswith(names.CLEANED):
                 unlink_if_there(disk, f"{job.directory}/{name}")
         self._places = np.empty((0, compaction.PLACE_FIELDS), np.int64)
         self._out = np.empty(0, np.uint8)
 
-    # -- the table of keys ------------------------------------------------------------------------
+    # -- key table --------------------------------------------------------------------------------
 
     def map(self) -> Mapped:
-        """Learn the last offset of each key; raises CorruptRecord, KeysDoNotFit, OSError."""
+        """Map each key to its last offset. Raises CorruptRecord, KeysDoNotFit, OSError."""
         job = self._job
         start = job.first_dirty_offset
         transactions = CleanedTransactions(
@@ -90,7 +90,7 @@ class Cleaning:
             bytes_read += size
             if is_full:
                 break
-            # Where compaction has left a gap, nothing more is to come.
+            # Compaction may have left a gap at the end of the segment.
             end = min(segment.next_offset, job.first_uncleanable_offset)
             self._known[compaction.LATEST_OFFSET] = max(
                 self._known[compaction.LATEST_OFFSET], end - 1
@@ -98,8 +98,8 @@ class Cleaning:
         end_offset = int(self._known[compaction.LATEST_OFFSET]) + 1
         if end_offset <= start and start < job.first_uncleanable_offset:
             raise KeysDoNotFit(
-                f"log.cleaner.dedupe.buffer.size has room for {self._keys_max} keys a thread, "
-                f"and the batch at offset {start} has more"
+                f"log.cleaner.dedupe.buffer.size has room for {self._keys_max} keys per thread, "
+                f"but the batch at offset {start} has more"
             )
         self._rules = fixed(np.array([end_offset - 1, *self._rules[1:]], np.int64))
         used = int(self._known[compaction.KEYS]) / self._keys_max
@@ -108,9 +108,9 @@ class Cleaning:
     def _map_segment(
         self, segment: SourceSegment, transactions: CleanedTransactions
     ) -> tuple[int, bool]:
-        """Enter the keys of a segment: the bytes read, and whether the table is full."""
+        """Map the keys of a segment; returns the bytes read and whether the table is full."""
         path = self._path(segment, names.LOG)
-        start = self._position_of_dirt(segment)
+        start = self._first_dirty_position(segment)
         bytes_read = 0
         file = self._disk.open(path)
         try:
@@ -125,11 +125,11 @@ class Cleaning:
 
     @property
     def _slots_max(self) -> int:
-        """One slot is always empty."""
+        """The largest table; one slot always stays empty."""
         return max(self._settings.slots, self._keys_max + 1)
 
     def _enter(self, buffer: ReadBuffer, is_skipped: NDArray[np.uint8], path: str) -> bool:
-        """Enter the keys of a buffer; whether there was room for all."""
+        """Map the keys of a buffer; whether all fitted."""
         done = 0
         while True:
             has_all_slots = len(self._table) == self._slots_max
@@ -149,13 +149,13 @@ class Cleaning:
                 raise _damaged(path, buffer, done)
             if done == len(buffer.rows) or has_all_slots:
                 return done == len(buffer.rows)
-            # The batch that did not fit is entered again as a whole, which changes nothing.
+            # Mapping the batch that did not fit again is idempotent.
             table = np.zeros((min(4 * len(self._table), self._slots_max), 3), np.uint64)
             loops().move_keys(self._table, table)
             self._table = table
 
-    def _position_of_dirt(self, segment: SourceSegment) -> int:
-        """Where in a segment to begin so that all that is dirty is seen."""
+    def _first_dirty_position(self, segment: SourceSegment) -> int:
+        """A position in a segment at or before its first dirty record."""
         relative = self._job.first_dirty_offset - segment.base_offset
         if relative <= 0:
             return 0
@@ -169,7 +169,7 @@ class Cleaning:
     # -- segments ---------------------------------------------------------------------------------
 
     def clean(self, segments: Sequence[SourceSegment]) -> Cleaned:
-        """Write one segment from these, in offset order; raises CorruptRecord, OSError."""
+        """Write one segment from these, in offset order. Raises CorruptRecord, OSError."""
         target = CleanedSegment(
             self._disk,
             self._job.directory,
@@ -199,7 +199,7 @@ class Cleaning:
         self, segment: SourceSegment, target: CleanedSegment, counts: NDArray[np.int64]
     ) -> None:
         path = self._path(segment, names.LOG)
-        # All of it was read when its keys were entered.
+        # The whole segment is in the key table.
         is_checked = (
             segment.base_offset >= self._job.first_dirty_offset
             and segment.next_offset - 1 <= self._known[compaction.LATEST_OFFSET]
@@ -230,7 +230,7 @@ class Cleaning:
             file.close()
 
     def _make_room(self, buffer: ReadBuffer) -> None:
-        """Buffers for what the loop may write; kept from buffer to buffer."""
+        """Enlarge the output arrays for a buffer; they are reused."""
         counts = buffer.rows[:, decoder.RECORD_COUNT]
         most = int(counts.max())
         if most > len(self._places):
@@ -260,7 +260,7 @@ class Cleaning:
     def _packed(
         self, results: NDArray[np.int64], to_pack: list[int], sizes: NDArray[np.int64]
     ) -> list[ReadableBuffer]:
-        """The bytes of all that stays, those batches compressed again that were; `sizes` is brought up to that."""
+        """The bytes of retained batches, compressed again where they were; updates `sizes`."""
         view = self._out.data
         pieces: list[ReadableBuffer] = []
         begin = 0
@@ -284,4 +284,4 @@ class Cleaning:
 
 def _damaged(path: str, buffer: ReadBuffer, index: int) -> CorruptRecord:
     offset = int(buffer.rows[index, decoder.BASE_OFFSET])
-    return CorruptRecord(f"{path}: the batch at offset {offset} is damaged")
+    return CorruptRecord(f"{path}: the batch at offset {offset} is corrupt")

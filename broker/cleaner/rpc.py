@@ -1,8 +1,8 @@
-"""Pure: what the broker asks of the child process that cleans, and the answers.
+"""Pure: the requests of the broker to the cleaner process, and the answers.
 
 One cleaning of a log is a job: `CleanJob` maps the keys of its dirty part, `LogGroup` writes one segment from several,
-`End` forgets the job; `Abort` stops one of its operations at once. The settings may change while the child runs: each
-job brings its own, and `CleanLimit` changes what all jobs together read and write.
+`End` discards the job, `Abort` stops its current operation. Settings are dynamic: each job has its own, and
+`CleanLimit` changes the I/O limit of all jobs.
 """
 
 from __future__ import annotations
@@ -14,55 +14,55 @@ from kafka_ds.ipc.request import Request
 from kafka_ds.process.settings import boolean, double, i32, i64
 from kafka_ds.segments.index import AbortedTxn
 
-# Kinds of error that the child answers with.
+# The kinds of error answers.
 ABORTED = "aborted"
-"""The broker had asked for it."""
+"""The broker aborted the job."""
 CORRUPT = "corrupt"
-"""The log holds what cannot be read: it must be looked at by a human."""
+"""The log is corrupt: an operator must look at it."""
 DISK = "disk"
-"""The disk refused something, which it may not do the next time."""
+"""A disk error, which may not recur."""
 UNKNOWN_JOB = "unknown job"
-"""The child that began it has ended since."""
+"""The child process that started the job has ended."""
 
 NO_OFFSET = -1
-# A key takes its hash of 16 bytes and its last offset, as in Kafka's own table.
+# A 16-byte hash and the last offset, as in Kafka's offset map.
 KEY_BYTES = 24
 
 
-# Without slots: a broker's configuration inherits it beside another class that has some.
+# Without slots, as BrokerConfig has a second base class with slots.
 @dataclass(frozen=True, kw_only=True)
 class CleanerSettings:
     """The settings of the log cleaner, which `broker.config.broker` inherits."""
 
     log_cleaner_backoff_ms: int = i64(
         15_000,
-        "How long a log cleaner waits if there is nothing to compact.",
+        "How long a log cleaner thread waits if there is nothing to clean.",
         low=0,
         changeable=True,
     )
     log_cleaner_dedupe_buffer_size: int = i64(
         128 << 20,
-        "The memory for the keys of logs being compacted, shared by all cleaners; more than 1 MiB for each.",
+        "The memory for the keys of logs being cleaned, shared by all cleaner threads; more than 1 MiB for each.",
         low=0,
         changeable=True,
     )
     log_cleaner_enable: bool = boolean(True, "Whether logs of compacted topics are compacted.")
     log_cleaner_io_buffer_load_factor: float = double(
         0.9,
-        "How full the memory for keys may get: the fuller, the more keys fit in a run, and the slower it is.",
+        "How full the memory for keys may get: fuller means more keys in a run, but slower runs.",
         low=0,
         high=1,
         changeable=True,
     )
     log_cleaner_io_buffer_size: int = i32(
         512 << 10,
-        "The memory for reading and writing, shared by all cleaners.",
+        "The memory for reading and writing, shared by all cleaner threads.",
         low=0,
         changeable=True,
     )
     log_cleaner_io_max_bytes_per_second: float = double(
         1.7976931348623157e308,
-        "The most bytes per second that all cleaners together read and write.",
+        "The most bytes per second that all cleaner threads together read and write.",
         changeable=True,
     )
     log_cleaner_threads: int = i32(
@@ -71,23 +71,23 @@ class CleanerSettings:
 
     @property
     def slots(self) -> int:
-        """How many keys there is memory for in one thread."""
+        """The key slots of one thread."""
         return self.log_cleaner_dedupe_buffer_size // self.log_cleaner_threads // KEY_BYTES
 
     @property
     def keys_max(self) -> int:
-        """How many keys one thread may hold at a time."""
+        """The most keys in the key table of one thread."""
         return max(int(self.slots * self.log_cleaner_io_buffer_load_factor), 1)
 
     @property
     def read_bytes(self) -> int:
-        """How much of a log one thread reads at a time; the other half is for what it writes."""
+        """The read buffer of one thread; the other half of its memory is the write buffer."""
         return max(self.log_cleaner_io_buffer_size // self.log_cleaner_threads // 2, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSegment:
-    """A rolled segment that may be read. `next_offset` is where the following one begins."""
+    """A rolled segment to read. `next_offset` is the base offset of the next segment."""
 
     base_offset: int
     next_offset: int
@@ -96,7 +96,7 @@ class SourceSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastRecord:
-    """What an active producer wrote last; NO_OFFSET if that was a marker."""
+    """An active producer's last record; `last_data_offset` is NO_OFFSET if it is a marker."""
 
     producer_id: int
     producer_epoch: int
@@ -105,7 +105,7 @@ class LastRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanJob(Request["Mapped"]):
-    """What is needed to clean a log: its segments below `first_uncleanable_offset`, and what is known of them."""
+    """Map the keys of a log; `segments` are those below `first_uncleanable_offset`."""
 
     number: int
     directory: str
@@ -115,7 +115,7 @@ class CleanJob(Request["Mapped"]):
     now_ms: int
     delete_retention_ms: int
     keeps_tombstones: bool
-    """Whether tombstones stay, since readers find what they delete in the lake."""
+    """Whether tombstones stay, since readers find the deleted values in the lake."""
     index_interval_bytes: int
     aborted: tuple[AbortedTxn, ...]
     last_records: tuple[LastRecord, ...]
@@ -129,12 +129,12 @@ class Mapped:
     end_offset: int
     bytes_read: int
     buffer_used: float
-    """The share of the table of keys that is in use, of what it may hold."""
+    """The used share of `keys_max`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaned:
-    """A segment was written, whole and durable, under the names `.cleaned`."""
+    """A durable segment was written, with the suffix `.cleaned`."""
 
     size_bytes: int
     bytes_read: int
@@ -153,20 +153,20 @@ class LogGroup(Request[Cleaned]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End(Request[None]):
-    """Forget the job."""
+    """Discard the job."""
 
     job: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abort(Request[None]):
-    """Stop what is being done of the job."""
+    """Stop the current operation of the job."""
 
     job: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanLimit(Request[None]):
-    """All jobs together read and write no more than that."""
+    """Set the I/O limit of all jobs together."""
 
     bytes_per_second: float

@@ -1,7 +1,7 @@
-"""Shell: what the child process does for each operation that the broker may ask for.
+"""Shell: executes the broker's requests in the cleaner process.
 
-Requests become calls of `rewriter`, expected errors become answers. A job's operations come one after the other, an
-`Abort` at any time; jobs of different logs run side by side and share the allowance of bytes.
+Requests become calls of `rewriter`, expected errors become answers. A job's operations come one at a time, an `Abort`
+at any time; jobs of different logs run in parallel and share the I/O limit.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from kafka_ds.ipc.request import ErrorAnswer, Operation
 from kafka_ds.process.seams import Disk
 from kafka_ds.records.batch import CorruptRecord
 
-# How often a thread that waits for its allowance checks it again.
-LIMIT_LOOK_SECONDS = 1.0
+# How often a throttled thread checks whether the limit has changed.
+LIMIT_CHECK_SECONDS = 1.0
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class JobAborted(Exception):
-    """The broker has cancelled it."""
+    """The broker has aborted the job."""
 
 
 class CleaningService:
@@ -52,7 +52,7 @@ class CleaningService:
         new_secret: Callable[[], tuple[int, int]],
         work_with: Callable[[int], None] = lambda threads: None,
     ) -> None:
-        """`new_secret` gives two random numbers of 64 bits; `work_with` lets so many jobs run side by side."""
+        """`new_secret` draws a 128-bit hash key; `work_with` sets the number of parallel jobs."""
         self._disk = disk
         self._throttle = throttle
         self._new_secret = new_secret
@@ -61,7 +61,7 @@ class CleaningService:
         self._aborted: dict[int, threading.Event] = {}
 
     def operations(self) -> Mapping[type, Operation]:
-        """By the class of the request."""
+        """The operations by request class."""
         return {
             CleanJob: self._begin,
             LogGroup: self._group,
@@ -90,7 +90,10 @@ class CleaningService:
     def _group(self, request: LogGroup) -> Cleaned | ErrorAnswer:
         cleaning = self._jobs.get(request.job)
         if cleaning is None:
-            return ErrorAnswer(kind=UNKNOWN_JOB, message=f"job {request.job} was begun elsewhere")
+            return ErrorAnswer(
+                kind=UNKNOWN_JOB,
+                message=f"job {request.job} is unknown: an earlier process started it",
+            )
         return self._answer(request.job, lambda: cleaning.clean(request.segments))
 
     def _end(self, request: End) -> None:
@@ -98,21 +101,21 @@ class CleaningService:
         self._aborted.pop(request.job, None)
 
     def _abort(self, request: Abort) -> None:
-        self._asked_to_abort(request.job).set()
+        self._abort_event(request.job).set()
 
     def _limit(self, request: CleanLimit) -> None:
         self._throttle.limit(request.bytes_per_second)
 
-    def _asked_to_abort(self, number: int) -> threading.Event:
+    def _abort_event(self, number: int) -> threading.Event:
         return self._aborted.setdefault(number, threading.Event())
 
     def _pace(self, number: int, size: int) -> None:
-        """Called between chunks: raises JobAborted, or waits until so many bytes may be read or written."""
-        aborted = self._asked_to_abort(number)
+        """Throttle after each buffer. Raises JobAborted."""
+        aborted = self._abort_event(number)
         changes, wait_seconds = self._throttle.changes, self._throttle.wait_seconds(size)
         while wait_seconds > 0 and self._throttle.changes == changes and not aborted.is_set():
-            aborted.wait(min(wait_seconds, LIMIT_LOOK_SECONDS))
-            wait_seconds -= LIMIT_LOOK_SECONDS
+            aborted.wait(min(wait_seconds, LIMIT_CHECK_SECONDS))
+            wait_seconds -= LIMIT_CHECK_SECONDS
         if aborted.is_set():
             raise JobAborted
 

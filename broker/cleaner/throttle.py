@@ -1,7 +1,6 @@
-"""Shell: log.cleaner.io.max.bytes.per.second, shared by all threads that clean.
+"""Shell: applies log.cleaner.io.max.bytes.per.second to all cleaner threads together.
 
-Reads and writes count alike. A thread that has used up the allowance waits until it is due again; unused allowance is
-not saved.
+Reads and writes count alike. Unused quota does not accumulate.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from kafka_ds.process.seams import Clock
 
 
 class Throttle:
-    """Tells how long to wait after so many bytes; without a limit that is never."""
+    """Computes how long to wait after a number of bytes."""
 
     def __init__(self, clock: Clock) -> None:
         self._ms_per_byte = 0.0
@@ -21,10 +20,10 @@ class Throttle:
         self._free_at_ms = 0.0
         self._bytes_per_second = 0.0
         self.changes = 0
-        """How often the limit has changed: what was to be waited for by then is not."""
+        """The number of limit changes; a change ends all waits."""
 
     def limit(self, bytes_per_second: float) -> None:
-        """From now on so many."""
+        """Set the limit."""
         with self._lock:
             if bytes_per_second == self._bytes_per_second:
                 return

@@ -1,11 +1,10 @@
-"""Pure: what happens to transactions when a log is cleaned.
+"""Pure: transactions during log cleaning, by KIP-98 and, for markers, KAFKA-5415.
 
-By KIP-98, and KAFKA-5415 for the markers:
-- Data of an aborted transaction goes at once: read_committed consumers never see it.
-- A marker stays as long as a batch of its transaction does, even an empty one: otherwise a reader could not tell how
-  the transaction ended. Only then may it go, and only after delete.retention.ms, as tombstones do.
-- The transaction index of the cleaned log names those aborted transactions whose batches the run met.
-- Batches come in the order of their offsets, and only transactional and control batches come.
+- Data of aborted transactions is removed at once: read_committed consumers never see it.
+- A marker stays as long as a batch of its transaction does, even an empty one, as it tells how the transaction ended.
+  After that it is removed after delete.retention.ms, like a tombstone.
+- The transaction index of a cleaned segment lists the aborted transactions of which batches remain.
+- Only transactional and control batches are passed, in offset order.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ from kafka_ds.segments.index import AbortedTxn
 
 
 class CleanedTransactions:
-    """Which transactions are under way at a place of the log."""
+    """The open transactions at the current offset."""
 
     def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
-        """`aborted`: all whose batches or markers may be met, from the transaction indexes."""
+        """`aborted` are the entries of the transaction indexes of the cleaned range."""
         self._to_come = deque(sorted(aborted, key=lambda entry: entry.first_offset))
         self._aborted: dict[int, AbortedTxn] = {}
         self._with_batches: set[int] = set()
         self._committed: set[int] = set()
         self.kept: list[AbortedTxn] = []
-        """The aborted transactions that the index of the cleaned segment has to name; for the caller to empty."""
+        """The entries for the cleaned segment's transaction index; the caller clears it."""
 
     def data(self, producer_id: int, last_offset: int) -> bool:
-        """A batch of a transaction is met; whether its records may go because it was aborted."""
+        """Process a transactional batch; whether it is aborted."""
         self._begin_up_to(last_offset)
         if producer_id in self._aborted:
             self._with_batches.add(producer_id)
@@ -38,7 +37,7 @@ class CleanedTransactions:
         return False
 
     def marker(self, producer_id: int, last_offset: int, *, aborted: bool | None) -> bool:
-        """Process a control batch; whether nothing is left of what it ended. None: an unknown type."""
+        """Process a control batch; whether no batch of its transaction remains. `aborted` None: unknown type."""
         self._begin_up_to(last_offset)
         if aborted is None:
             return False

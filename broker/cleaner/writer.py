@@ -1,8 +1,7 @@
-"""Shell: a new segment under `.cleaned` names: its batches and its indexes.
+"""Shell: writes a new segment with the suffix `.cleaned`: batches and indexes.
 
-Nothing of it counts before `finish` has made all of it durable; the next start removes what a crash leaves
-(`broker.log.recovery`). Its modification time is that of the newest segment that it replaces, by which retention judges
-records without timestamps.
+It is invalid until `finish` has made it durable; the next start removes unfinished files (`broker.log.recovery`). It
+gets the modification time of the newest segment that it replaces, by which records without timestamps expire.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _TIME_ENTRIES = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 
 
 class CleanedSegment:
-    """A segment that is being written."""
+    """A cleaned segment being written."""
 
     def __init__(
         self, disk: Disk, directory: str, base_offset: int, *, index_interval_bytes: int
@@ -50,7 +49,7 @@ class CleanedSegment:
         return self._disk.open(self._path(kind), create=True)
 
     def remove(self) -> None:
-        """Take it from the disk."""
+        """Delete its files."""
         for kind in names.SEGMENT_KINDS:
             unlink_if_there(self._disk, self._path(kind))
 
@@ -61,7 +60,7 @@ class CleanedSegment:
         sizes: NDArray[np.int64],
         timestamps: NDArray[np.int64],
     ) -> None:
-        """Append batches: their bytes, and of each its last offset, size and greatest timestamp."""
+        """Append batches: their bytes, and the last offset, size and largest timestamp of each."""
         for piece in pieces:
             self.size_bytes += _write(self._file, piece, self.size_bytes)
         count = len(last_offsets)
@@ -120,9 +119,9 @@ class CleanedSegment:
 def _write(file: DiskFile, data: ReadableBuffer, position: int) -> int:
     view = memoryview(data)
     written = 0
-    while written < len(view):  # A short write is a full disk: the next write raises.
+    while written < len(view):  # After a short write to a full disk the next write raises.
         more = file.write(view[written:], position + written)
         if more <= 0:
-            raise OSError(f"{file.path}: {len(view) - written} bytes could not be written")
+            raise OSError(f"{file.path}: {len(view) - written} bytes were not written")
         written += more
     return written

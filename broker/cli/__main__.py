@@ -1,4 +1,4 @@
-"""Shell: `python -m broker.cli`, which is `kafka-ds` where no script is installed."""
+"""Shell: `python -m broker.cli` is the same as `kafka-ds`."""
 
 from broker.cli.main import main
 

@@ -1,4 +1,4 @@
-"""Shell: `kafka-ds catalog`: the tables of topics in a Hive metastore or in Unity Catalog."""
+"""Shell: `kafka-ds catalog`: registers topics' tables in a Hive metastore or Unity Catalog."""
 
 from __future__ import annotations
 
@@ -13,32 +13,36 @@ def catalog() -> None:
     """Keep topics' tables registered in a catalog."""
 
 
-@catalog.command("sync", short_help="Register topics' tables, and forget those of gone topics.")
+@catalog.command("sync", short_help="Register topics' tables, and drop those of deleted topics.")
 @click.argument("address")
 @click.option(
     "--lake", metavar="DIR", help="lake.uri, as readers address it. Default: the cluster's."
 )
 @click.option(
-    "--prefix", default="kafka", show_default=True, metavar="NAME", help="Of the schemas' names."
+    "--prefix",
+    default="kafka",
+    show_default=True,
+    metavar="NAME",
+    help="The prefix of schema names.",
 )
-@click.option("--once", is_flag=True, help="Bring the catalog in step, and end.")
+@click.option("--once", is_flag=True, help="Synchronize once and exit.")
 @click.option(
     "--interval",
     type=click.FloatRange(min=0.1),
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="From the end of one round to the next.",
+    help="The pause between two rounds.",
 )
 @cluster_options
 def sync(
     target: Target, address: str, lake: str | None, prefix: str, once: bool, interval: float
 ) -> None:
-    """Register topics' tables in the catalog at ADDRESS, and keep it in step with topics and columns.
+    """Register topics' tables in the catalog at ADDRESS, and keep it up to date with topics and columns.
 
-    thrift://host:9083 is a Hive metastore; unity+http://host:8080/catalog a catalog of Unity Catalog, whose token
+    thrift://host:9083 is a Hive metastore; unity+http://host:8080/catalog is a catalog of Unity Catalog, whose token
     is in $KAFKA_DS_UNITY_TOKEN. Topics' own tables are in the schema kafka_topics, typed tables in
-    kafka_tables. When a topic is deleted its registrations go; files stay. Tables of others are left as they are.
+    kafka_tables. When a topic is deleted, its tables are dropped; files stay. Other tables are not changed.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""Shell: `kafka-ds cluster`: brokers, controller, and what is not as it should be."""
+"""Shell: `kafka-ds cluster`: brokers, controller and unhealthy partitions."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def cluster() -> None:
     """Look at the cluster as a whole."""
 
 
-@cluster.command("status", short_help="Show brokers, controller, and what is wrong.")
+@cluster.command("status", short_help="Show brokers, controller and unhealthy partitions.")
 @json_option
 @cluster_options
 def status(target: Target, as_json: bool) -> None:
     """Show brokers, controller, and partitions that are under-replicated or offline.
 
-    The exit status is 0 also where something is wrong; `--json` has "healthy".
+    The exit status is 0 even if something is wrong; `--json` has "healthy".
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""Shell: `kafka-ds config check`: a broker's configuration before the broker is started with it."""
+"""Shell: `kafka-ds config check`: checks a broker's configuration before the broker starts with it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def config() -> None:
     """Look at a broker's configuration."""
 
 
-@config.command("check", short_help="Check a configuration, and show what it gives.")
+@config.command("check", short_help="Check a configuration and show its settings.")
 @click.argument("properties", metavar="FILE")
 @click.option(
     "--override",
@@ -27,11 +27,11 @@ def config() -> None:
 @click.option("--all", "with_defaults", is_flag=True, help="Settings at their defaults, too.")
 @json_option
 def check(properties: str, overrides: tuple[str, ...], with_defaults: bool, as_json: bool) -> None:
-    """Check a configuration without starting a broker: all mistakes at once, or the values and where they come from.
+    """Check a configuration without starting a broker: report all errors at once, or the values and their sources.
 
-    A mistake is a line on standard error with the setting and the line of the file; the exit status is 1 then. Of
-    settings that contradict each other one contradiction per subject is reported. What depends on the machine (ports,
-    folders, the lake) is seen only when the broker starts.
+    An error is a line on standard error with the setting and the line of the file; the exit status is then 1. Of
+    contradictory settings only one contradiction per subject is reported. What depends on the machine (ports,
+    folders, the lake) is checked only when the broker starts.
 
     \b
     Examples:
@@ -54,7 +54,7 @@ def check(properties: str, overrides: tuple[str, ...], with_defaults: bool, as_j
         print_json(shown)
         return
     print_rows(shown, ("setting", "value", "default", "origin"), as_json=False)
-    note(f"no mistake; {len(rows) - len(shown)} settings are at their defaults and not shown")
+    note(f"no errors; {len(rows) - len(shown)} settings with default values are not shown")
 
 
 def _rows(loaded: Any) -> list[dict[str, Any]]:
@@ -66,7 +66,7 @@ def _rows(loaded: Any) -> list[dict[str, Any]]:
         default = next((s.value for s in each.synonyms if s.source is ConfigSource.DEFAULT), None)
         origin = "default"
         if given:
-            # It may have been given by another name, as log.retention.hours gives log.retention.ms.
+            # Another name may have set it, as log.retention.hours sets log.retention.ms.
             by_name = "" if given[0].name == each.name else f": {given[0].name}"
             origin = f"{loaded.origins.get(given[0].name, 'given')}{by_name}"
         hidden = each.is_sensitive and bool(given)

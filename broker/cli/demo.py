@@ -1,7 +1,7 @@
-"""Shell: `kafka-ds demo`: a broker of its own, orders in, SQL out; each step is a command that one can type.
+"""Shell: `kafka-ds demo`: starts a broker, produces orders and queries them by SQL; each step is a `kafka-ds` command.
 
-The broker is a process that keeps its data in a folder which is removed at the end; it listens on a free port of this
-machine. Nothing but the installed package is needed, and no network.
+The broker is a child process on a free local port; its folder is deleted at the end. Only the installed package is
+needed, and no network.
 """
 
 from __future__ import annotations
@@ -26,18 +26,20 @@ from broker.cli.output import note, progress
 
 RECORDS = 100_000
 LAG_MS = 1_000
-# A broker starts in half a second, and a lake has the records a second after they are produced: on a slow machine, too.
+# Generous for slow machines: a broker starts in half a second, and records are in the lake after another second.
 START_SECONDS = 60.0
 TIERED_SECONDS = 120.0
 CITIES = ("Bergen", "Lima", "Oslo", "Porto", "Quito")
 
 
-@click.command(short_help="Show the whole way of a record, from a broker to SQL.")
-@click.option("--records", default=RECORDS, show_default=True, metavar="N", help="Orders to make.")
-@click.option("--folder", metavar="DIR", help="Keep the data there. Default: removed at the end.")
+@click.command(short_help="Run a demo, from a broker to SQL.")
+@click.option(
+    "--records", default=RECORDS, show_default=True, metavar="N", help="The number of orders."
+)
+@click.option("--folder", metavar="DIR", help="Keep the data there. Default: a temporary folder.")
 @click.option("--keep", is_flag=True, help="Leave the broker running until Ctrl-C.")
 def demo(records: int, folder: str | None, keep: bool) -> None:
-    """Show a record's whole way: a broker, a topic, a consumer's lag, the Delta table, SQL.
+    """Run a demo: a broker, a topic, a consumer group's lag, the Delta table, SQL.
 
     \b
     Examples:
@@ -63,7 +65,7 @@ def demo(records: int, folder: str | None, keep: bool) -> None:
 
 @contextmanager
 def _broker(root: Path) -> Iterator[str]:
-    """A broker on a free port; its address."""
+    """Run a broker on a free port; yields its address."""
     settings = {
         "listeners": "PLAINTEXT://127.0.0.1:0",
         "log.dirs": root / "log",
@@ -92,7 +94,7 @@ def _broker(root: Path) -> Iterator[str]:
 
 
 class Demonstration:
-    """The steps, each a command that is shown and run."""
+    """The steps of the demo; each prints and runs a command."""
 
     def __init__(self, address: str, lake: Path, records: int) -> None:
         self._environment = {**os.environ, ENVIRONMENT_SERVER: address}
@@ -100,7 +102,7 @@ class Demonstration:
         self._records = records
 
     def run(self) -> None:
-        """All of them. Raises Mistake where one fails."""
+        """Run all steps. Raises Mistake if one fails."""
         self._step("topic", "create", "orders", "--partitions", "3")
         self._produce()
         self._step("topic", "describe", "orders")
@@ -139,7 +141,7 @@ class Demonstration:
         return done.stdout
 
     def _produce(self) -> None:
-        """Orders by customer, the same in each run."""
+        """Produce orders keyed by customer, the same in each run."""
         words = ("produce", "orders", "--key-separator", ":", "--compression", "zstd")
         _say(f"... | {shlex.join(['kafka-ds', *words])}")
         chosen = random.Random(1)  # noqa: S311 - examples, no secrets
@@ -171,21 +173,21 @@ class Demonstration:
         click.echo(message)
 
     def _wait_for_lake(self) -> None:
-        """Until the table has every record."""
+        """Wait until the table has every record."""
         deadline = time.monotonic() + TIERED_SECONDS
         done = 0
         note("the first time on a machine the broker compiles its loops: up to half a minute")
         with progress("moving to the lake", self._records) as advance:
             while done < self._records:
                 if time.monotonic() > deadline:
-                    raise Mistake("the lake does not have the records yet: see broker.log")
+                    raise Mistake("the records are not in the lake in time: see broker.log")
                 (row,) = json.loads(self._output("tier", "status", "--json"))
                 advance((row["lake_rows"] or 0) - done)
                 done = row["lake_rows"] or 0
 
 
 def _quoted(word: str) -> str:
-    """A word as one would type it."""
+    """A word quoted for a shell."""
     return f'"{word}"' if "'" in word and '"' not in word else shlex.quote(word)
 
 

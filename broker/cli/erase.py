@@ -1,4 +1,4 @@
-"""Shell: `kafka-ds erase`: records leave a topic, its tables and logs, and it is proven that they have."""
+"""Shell: `kafka-ds erase`: erases records from a topic, its tables and logs, and proves it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Row = dict[str, Any]
 
 
 @click.command(short_help="Erase records everywhere, and prove it.")
-@click.option("--topic", "name", required=True, metavar="TOPIC", help="Of which topic.")
+@click.option("--topic", "name", required=True, metavar="TOPIC", help="The topic.")
 @click.option("--key", metavar="TEXT", help="The records' key.")
 @click.option("--key-hex", metavar="HEX", help="The key's bytes as hexadecimal digits instead.")
 @click.option(
@@ -35,17 +35,21 @@ Row = dict[str, Any]
     metavar="SQL",
     help="A condition on the columns of the topic's table instead (DuckDB).",
 )
-@click.option("--dry-run", is_flag=True, help="Only search, and say where they are.")
+@click.option("--dry-run", is_flag=True, help="Only search and report where they are.")
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0),
     default=1800.0,
     show_default=True,
     metavar="SECONDS",
-    help="For how long it searches, deletes, and waits until logs have given their records away.",
+    help="The limit for searching, deleting and waiting until records have left the local logs.",
 )
 @click.option("--resume", is_flag=True, help="Finish a run that was killed on another machine.")
-@click.option("--lake", metavar="DIR", help="lake.uri, where a broker's own is not this machine's.")
+@click.option(
+    "--lake",
+    metavar="DIR",
+    help="lake.uri, if this machine addresses it differently than the brokers.",
+)
 @json_option
 @cluster_options
 def erase(
@@ -60,11 +64,11 @@ def erase(
     lake: str | None,
     as_json: bool,
 ) -> None:
-    """Erase all records of a key, or those of which a condition holds, and prove that none is left.
+    """Erase all records with a key, or those that match a condition, and prove that none is left.
 
-    They leave the topic's table with its older versions and residue, the typed table and its errors, the brokers' logs
-    and caches. The exit status is 0 only if all files of these were searched and none holds the key.
-    A run that was killed is finished by the next one.
+    They are erased from the topic's table with its older versions and residue, from the typed table and its errors
+    table, and from the brokers' logs and caches. The exit status is 0 only if all of these files were searched and none
+    contains such a record. The next run finishes one that was killed.
 
     \b
     Examples:
@@ -84,7 +88,7 @@ def erase(
         if dry_run:
             erasure.search(timeout)
         else:
-            # What has to be put back is put back.
+            # Exit regularly, so that the topic's settings are restored.
             for number in (signal.SIGTERM, signal.SIGHUP):
                 if signal.getsignal(number) != signal.SIG_IGN:  # As under nohup.
                     signal.signal(number, lambda number, _: sys.exit(128 + number))
@@ -93,15 +97,15 @@ def erase(
     _print(account, as_json=as_json)
     _note(account)
     if dry_run and account.left:
-        note("nothing was changed: repeat it without --dry-run")
+        note("nothing was changed: run it again without --dry-run")
     is_undone = dry_run and erasure.has_begun
     if is_undone:
         note(
-            "the topic's settings are as another run changed them: "
-            "if it was killed, repeat it without --dry-run to finish it"
+            "the topic's settings are still changed by another run: "
+            "if that was killed, run this again without --dry-run to finish it"
         )
     if account.is_proven and not is_undone:
-        note(f"no such record is in any of {counted(account.files, 'file')}")
+        note(f"searched {counted(account.files, 'file')}: no such record is left")
     elif is_undone or (dry_run and account.left):
         raise click.exceptions.Exit(1)
     else:
@@ -114,7 +118,7 @@ def _key(text: str | None, digits: str | None) -> bytes | None:
     try:
         return bytes.fromhex(digits)
     except ValueError:
-        raise click.UsageError(f"--key-hex {digits}: these are not hexadecimal digits") from None
+        raise click.UsageError(f"--key-hex {digits}: not hexadecimal digits") from None
 
 
 def _condition(text: str) -> RecordCondition:
@@ -145,14 +149,14 @@ def _erasure(
     topic = topic_of(admin, name)
     store = _store(target, admin)
     if topic.is_internal:
-        raise Mistake(f"topic {name} is internal: no records of others are in it")
+        raise Mistake(f"topic {name} is internal")
     if cluster.topic_setting(name, "remote.storage.enable") != "true":
         raise Mistake(
-            f"topic {name} is not tiered (remote.storage.enable): its records are in logs alone"
+            f"topic {name} is not tiered (remote.storage.enable): its records are only in local logs"
         )
     if cluster.topic_setting(name, "remote.log.copy.disable") == "true":
         raise Mistake(
-            f"topic {name} is not copied (remote.log.copy.disable): its records cannot leave the logs"
+            f"topic {name} is not copied (remote.log.copy.disable): its records cannot leave the local logs"
         )
     if any(each.is_offline for each in topic.partitions):
         raise Mistake(f"a partition of topic {name} has no leader")
@@ -176,12 +180,12 @@ def _store(target: Target, admin: Admin) -> Store:
     from kafka_ds.delta.store.uri import open_store
 
     where = target.lake_of(admin)
-    Lake(where)  # Whether it is one, and can be reached.
+    Lake(where)  # Raises Mistake if it is no lake or unreachable.
     store = open_store(where)
     theirs = MetadataLog(store).load(begins=False).cluster_id
     ours = admin.describe_cluster().cluster_id
-    if theirs != ours:  # In another lake nothing would be found.
-        raise Mistake(f"{where} is the lake of cluster {theirs}, and the brokers are of {ours}")
+    if theirs != ours:  # In another lake the proof would be worthless.
+        raise Mistake(f"{where} is the lake of cluster {theirs}, but the brokers belong to {ours}")
     return store
 
 
@@ -217,8 +221,8 @@ def _note(account: ErasureReport) -> None:
         note(f"kafka-ds: not searched: {each}")
     if account.expired_rows:
         note(
-            f"{account.expired_rows} rows of typed tables are of records that have left the topic: "
-            "a key that is spelled otherwise there is not found"
+            f"{account.expired_rows} rows of typed tables are of records that have expired in the topic: "
+            "they are found only if their key has the given form"
         )
 
 
@@ -235,7 +239,7 @@ def _complaint(account: ErasureReport, *, is_compacted: bool) -> str:
         reasons.append(f"not searched: {counted(len(account.unsearched), 'place')}")
     if is_compacted and any(each.kind == SEGMENTS for each in account.left):
         reasons.append(
-            "from the logs of a compacted topic only compaction takes records: "
-            "write a tombstone for each key, and run it again"
+            "only compaction removes records from the logs of a compacted topic: "
+            "write a tombstone for each key and run it again"
         )
-    return f"not proven to be erased: {'; '.join(reasons)}"
+    return f"the erasure is not proven:  {'; '.join(reasons)}"

@@ -100,7 +100,7 @@ def _group_of(admin: Admin, name: str) -> GroupDescription:
 def _lag_rows(
     cluster: Cluster, found: GroupDescription, committed: dict[TopicPartition, int]
 ) -> list[dict[str, Any]]:
-    """One row for each partition that has a committed offset or a reader."""
+    """One row for each partition with a committed offset or a member."""
     readers = {place: member for member in found.members for place in member.partitions}
     places = sorted({*committed, *readers})
     topics = cluster.topics({place.topic for place in places}) if places else {}
@@ -127,9 +127,15 @@ def _lag_rows(
 @group.command("reset", short_help="Set the committed offsets of a group.")
 @click.argument("name", metavar="GROUP")
 @click.option(
-    "--topic", "topics", multiple=True, metavar="TOPIC", help="Repeat it. Default: all it read."
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC",
+    help="A topic; repeat it. Default: all with committed offsets.",
 )
-@click.option("--partition", "only", type=click.IntRange(min=0), metavar="P", help="Only this.")
+@click.option(
+    "--partition", "only", type=click.IntRange(min=0), metavar="P", help="Only this partition."
+)
 @click.option(
     "--to",
     "goal",
@@ -137,7 +143,7 @@ def _lag_rows(
     metavar="POSITION",
     help="beginning, end, an offset, -N (the last N), a time (2026-11-20T12:00) or an age (-15m).",
 )
-@click.option("--execute", is_flag=True, help="Do it; without, it is only shown.")
+@click.option("--execute", is_flag=True, help="Set the offsets; without it they are only shown.")
 @json_option
 @cluster_options
 def reset_group(
@@ -151,7 +157,7 @@ def reset_group(
 ) -> None:
     """Set a group's committed offsets; without --execute it only shows what it would do.
 
-    The group must have no members. A group that is not there is made by its offsets.
+    The group must have no members. A group that does not exist is created.
 
     \b
     Examples:
@@ -184,7 +190,7 @@ def reset_group(
             admin.commit_offsets(name, goals)
     print_rows(rows, ("topic", "partition", "committed", "new_offset"), as_json=as_json)
     if not execute:
-        note("nothing was changed: repeat it with --execute")
+        note("nothing was changed: run it again with --execute")
 
 
 def _places(
@@ -193,12 +199,12 @@ def _places(
     only: int | None,
     committed: dict[TopicPartition, int],
 ) -> list[TopicPartition]:
-    """The partitions that are meant. Raises Mistake where there are none."""
+    """The selected partitions. Raises Mistake if there are none."""
     from kafka_ds.protocol.topic_partition import TopicPartition
 
     wanted = set(topics) or {place.topic for place in committed}
     if not wanted:
-        raise Mistake("this group has no offsets: say which --topic")
+        raise Mistake("this group has no offsets: give --topic")
     known = cluster.topics(wanted)
     for name in sorted(wanted - known.keys()):
         if topics:
@@ -210,7 +216,7 @@ def _places(
         if only in (None, partition)
     ]
     if not places:
-        raise Mistake(f"there is no partition {only}" if known else "its topics are gone")
+        raise Mistake(f"there is no partition {only}" if known else "its topics were deleted")
     return places
 
 

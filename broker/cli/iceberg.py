@@ -15,19 +15,19 @@ def iceberg() -> None:
     """Read the lake's Delta tables as Iceberg."""
 
 
-@iceberg.command("sync", short_help="Keep Iceberg tables of the Delta tables.")
+@iceberg.command("sync", short_help="Maintain Iceberg metadata for the Delta tables.")
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
 @click.option(
     "--lake", metavar="DIR", help="lake.uri: a folder or s3://... Default: the cluster's."
 )
-@click.option("--once", is_flag=True, help="Take every table to its present version, and end.")
+@click.option("--once", is_flag=True, help="Synchronize every table once and exit.")
 @click.option(
     "--interval",
     type=click.FloatRange(min=0.1),
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="From the end of one round to the next.",
+    help="The pause between two rounds.",
 )
 @click.option(
     "--catalog",
@@ -44,11 +44,11 @@ def sync(
     interval: float,
     catalog: str,
 ) -> None:
-    """Make Iceberg's metadata of the Delta tables that are there, and keep it in step.
+    """Write Iceberg metadata for the Delta tables, and keep it up to date.
 
-    No data is copied: an Iceberg table names the same Parquet files. It lies in the folder `_iceberg` of
-    its Delta table. Without topics it is all tables: those of topics, typed tables, tables of errors. No
-    broker is needed if --lake is given. Needs PyIceberg.
+    No data is copied: an Iceberg table references the same Parquet files. It is in the folder `_iceberg` of its Delta
+    table. Without topics, all tables are synchronized: topics' tables, typed tables and errors tables. No broker is
+    needed if --lake is given. Needs PyIceberg.
 
     \b
     Examples:

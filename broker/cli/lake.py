@@ -1,8 +1,8 @@
-"""Shell: a lake as DuckDB sees it: topics by their names, typed tables as `typed.<topic>`, and the system views.
+"""Shell: a lake in DuckDB: topics by name, typed tables as `typed.<topic>`, and the system views.
 
-Tables are opened by deltalake and given to DuckDB as datasets of Arrow, so no extension is downloaded; DuckDB hands its
-projection and filters down, and files that no row can come from are not opened. A statement opens the tables that it
-names, and no others. Each statement sees the newest version of each table.
+deltalake opens the tables, and DuckDB reads them as Arrow datasets, so no extension is downloaded. DuckDB pushes down
+projection and filters, and files without matching rows are skipped. A statement opens only the tables it names, each in
+its newest version.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _BYTES_NOTE: Final = (
     "key and value are bytes: decode(value) is the text, as in decode(value)->'total'"
 )
 _ADDRESS: Final = re.compile(r"'([a-z][a-z0-9+.-]*)://")
-# What makes a statement one about all tables.
+# Words of statements that need all tables.
 _LISTING: Final = ("show", "information_schema", "duckdb_tables", "duckdb_views", "sqlite_master")
 
 
@@ -45,7 +45,7 @@ class Lake:
     """The tables of a lake."""
 
     def __init__(self, uri: str, fsspec: str = "") -> None:
-        """`fsspec`: options of the file system behind the address, as JSON."""
+        """`fsspec`: options of the file system, as JSON. Raises Mistake."""
         from kafka_ds.delta.store.fsspec_store import FsspecStore
         from kafka_ds.delta.store.store import UnsupportedStore
         from kafka_ds.delta.store.uri import open_for_reading
@@ -58,24 +58,26 @@ class Lake:
         except (OSError, UnsupportedStore) as problem:
             raise Mistake(f"--lake {uri}: {problem}") from None
         if not is_there:
-            raise Mistake(f"no table of a cluster is in {self.uri}: is it the brokers' lake.uri?")
+            raise Mistake(
+                f"{self.uri} contains no tables of a cluster: is it the brokers' lake.uri?"
+            )
         self._opened: dict[str, DeltaTable] = {}
         self._fsspec = self._store if isinstance(self._store, FsspecStore) else None
 
     def topics(self) -> list[str]:
-        """The topics that have a table, also of topics that were deleted."""
+        """The topics that have a table, including deleted topics."""
         from kafka_ds.topic.names import TOPICS
 
         return sorted(self._store.folders(TOPICS))
 
     def typed_tables(self) -> list[str]:
-        """The typed tables by topic, and their tables of errors (`<topic>__errors`)."""
+        """The typed tables, by topic, and their errors tables (`<topic>__errors`)."""
         from kafka_ds.topic.names import TYPED_TABLES
 
         return sorted(self._store.folders(TYPED_TABLES))
 
     def topic(self, name: str) -> DeltaTable:
-        """A topic's table. Raises Mistake where there is none."""
+        """A topic's table. Raises Mistake if there is none."""
         from kafka_ds.topic.names import topic_table
 
         if name not in self.topics():
@@ -88,7 +90,7 @@ class Lake:
         from deltalake.exceptions import DeltaError
 
         if self._fsspec is not None:
-            raise Mistake(f"{self.uri} is read through fsspec: by `kafka-ds sql` alone")
+            raise Mistake(f"{self.uri} is read through fsspec, which only `kafka-ds sql` supports")
         try:
             found = self._opened.get(path)
             if found is None:
@@ -143,19 +145,19 @@ class Lake:
 
 
 def _why_unknown(name: str) -> str:
-    """DuckDB would propose one of its own tables."""
+    """The error for an unknown table; DuckDB would suggest its own ones."""
     from spark_conf.system_views import questions
 
     if name in questions():
-        return f"view {name}: brokers have not written its table yet; offsets come every lake.offsets.interval.ms"
+        return f"view {name} has no table yet: brokers write offsets every lake.offsets.interval.ms"
     if name.startswith("typed."):
-        return f"no table is called {name}: `kafka-ds pipelines run` makes typed tables"
-    hint = "a new topic has a table once records were copied: see lake.max.lag.ms"
-    return f"no topic or view is called {name}: SHOW TABLES lists them ({hint})"
+        return f"there is no table {name}: `kafka-ds pipelines run` creates typed tables"
+    hint = "a new topic has a table once records are copied: see lake.max.lag.ms"
+    return f"there is no topic or view {name}: SHOW TABLES lists them ({hint})"
 
 
 def _rows(table: DeltaTable) -> Any:
-    """A dataset; of a table with deletion vectors, which Arrow's datasets do not know, all rows in memory."""
+    """A table's dataset; with deletion vectors, which Arrow does not support, all rows in memory."""
     if "deletionVectors" not in (table.protocol().reader_features or ()):
         return table.to_pyarrow_dataset()
     import pyarrow as pa
@@ -172,7 +174,7 @@ def _schema_of(snapshot: TableSnapshot) -> Schema:
 
 
 class LakeQueries:
-    """A connection of DuckDB over a lake."""
+    """A DuckDB connection to a lake."""
 
     def __init__(self, lake: Lake) -> None:
         try:
@@ -191,17 +193,17 @@ class LakeQueries:
         self._text = ""
         # What the person should know of the answer to the statement that ran last.
         self.notes: list[str] = []
-        self._schemes = {"file"}  # Whose addresses DuckDB can read and write.
+        self._schemes = {"file"}  # URI schemes that DuckDB can read and write.
         self._connection.execute("SET TimeZone = 'UTC'")
         for macro in (*DUCKDB.before, *DUCKDB_JSON_OF_BYTES):
             self._connection.execute(macro)
 
     def close(self) -> None:
-        """End it: threads that read ahead must be gone before the process is."""
+        """Close the connection, so that its threads end before the process."""
         self._connection.close()
 
     def has_view(self, name: str) -> bool:
-        """Whether the tables of a view exist: they begin with their first commits."""
+        """Whether the tables of a view exist; the first commit creates a table."""
         from spark_conf.system_views import DUCKDB, statements
 
         return name in dict(statements(DUCKDB, self._lake.uri))
@@ -215,7 +217,7 @@ class LakeQueries:
             raise self._mistaken(problem) from None
 
     def run(self, statement: str) -> tuple[list[str], Iterator[list[tuple[Any, ...]]]]:
-        """The names of the columns, and the rows a batch at a time. Raises Mistake."""
+        """The column names, and the rows in batches. Raises Mistake."""
         self._prepare(statement)
         if _SHOW_TABLES.fullmatch(statement):
             statement = self._tables()
@@ -237,7 +239,7 @@ class LakeQueries:
         return f"SELECT unnest([{quoted}]::VARCHAR[]) AS name"
 
     def rows(self, statement: str) -> list[dict[str, Any]]:
-        """All rows by the names of columns, of which there are few. Raises Mistake."""
+        """All rows of a small result, by column name. Raises Mistake."""
         names, batches = self.run(statement)
         return [dict(zip(names, row, strict=True)) for batch in batches for row in batch]
 
@@ -252,7 +254,7 @@ class LakeQueries:
             reader.close()
 
     def _prepare(self, statement: str) -> None:
-        """Register what the statement names; a topic wins over a view of its name."""
+        """Register the tables and views in a statement; a topic wins over a view of the same name."""
         from kafka_ds.topic.names import topic_table
 
         self._text = text = statement.lower()
@@ -283,7 +285,7 @@ class LakeQueries:
             self.notes.append(_BYTES_NOTE)
 
     def _open_file_systems(self, text: str) -> None:
-        """Let DuckDB reach the addresses that a statement names, as in COPY … TO 'gs://…': by fsspec."""
+        """Register fsspec file systems for the URIs in a statement, as in COPY … TO 'gs://…'."""
         import fsspec
 
         for scheme in {*_ADDRESS.findall(text)} - self._schemes:
@@ -302,7 +304,7 @@ class LakeQueries:
         return [n for n in questions() if n not in shadowed and (is_listing or n in text)]
 
     def _make_view(self, name: str) -> None:
-        """A view over system tables, and those that it is made of."""
+        """Create a view over system tables, and the views it uses."""
         from spark_conf.system_views import DUCKDB, TABLES, Engine, statements
 
         by_name = Engine(
@@ -324,7 +326,7 @@ class LakeQueries:
             self._connection.execute(text)
 
     def _register(self, name: str, path: str) -> Any:
-        """Give DuckDB a table under a name; returns its dataset. Raises Mistake."""
+        """Register a table with DuckDB; returns its dataset. Raises Mistake."""
         from deltalake.exceptions import DeltaError
 
         try:
@@ -335,7 +337,7 @@ class LakeQueries:
         return rows
 
     def _register_typed(self, name: str) -> None:
-        """A typed table as `typed.<topic>`."""
+        """Register a typed table as `typed.<topic>`."""
         from kafka_ds.topic.names import TYPED_TABLES
 
         self._register(f"typed {name}", f"{TYPED_TABLES}/{name}")

@@ -1,7 +1,7 @@
-"""Shell: the console script `kafka-ds`: one program, whose subcommands run brokers and look at clusters and lakes.
+"""Shell: the console script `kafka-ds`, with subcommands for brokers, clusters and lakes.
 
-A mistake of the user, a broker that refuses and a cluster that does not answer are one line on standard error and an
-exit status other than 0: 2 for how the command was called, 1 for all else, 130 for Ctrl-C. A traceback is our mistake.
+User errors, broker errors and unreachable clusters are one line on standard error. Exit status 2 means wrong usage, 1 any
+other error, 130 Ctrl-C. A traceback is a bug.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ INTERRUPTED = 130
 
 
 class Program(click.Group):
-    """A group of commands whose errors are one line, and which lists commands in the order in which one meets them."""
+    """A command group that reports errors in one line and lists commands in the order of use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -46,7 +46,7 @@ class Program(click.Group):
             return inner.main(*arguments, standalone_mode=False, **named)
         status = 0
         try:
-            # What a command gives by click's Exit; those that end by themselves give None.
+            # The status of click's Exit; None if a command returns.
             status = inner.main(*arguments, standalone_mode=False, **named) or 0
         except click.exceptions.NoArgsIsHelpError as error:
             click.echo(error.format_message())
@@ -68,7 +68,7 @@ class Program(click.Group):
 
 
 def _is_expected(error: Exception) -> bool:
-    """Whether an error is one to report, and not a bug. Its classes are loaded if it is of one."""
+    """Whether an error is expected and not a bug. An unloaded module's classes cannot have been raised."""
     if isinstance(error, OSError):
         return True
     loaded = sys.modules
@@ -85,7 +85,7 @@ def _is_expected(error: Exception) -> bool:
 
 
 def _with_usage(error: click.UsageError) -> str:
-    """What is wrong with how a command was called, and how it is called."""
+    """A usage error with the usage of its command."""
     text = error.format_message()
     if error.ctx is None:
         return text
@@ -99,7 +99,7 @@ def _complain(text: str, status: int) -> int:
 
 
 def _close_output() -> None:
-    """The output's reader has gone: nothing more is written to it, not even at the end of this process."""
+    """Redirect output after a broken pipe, so that flushing at exit does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,8 +1,8 @@
-"""Shell: what all commands of `kafka-ds` share: how a cluster and a lake are named, and what a mistake looks like.
+"""Shell: what all `kafka-ds` commands share: addressing clusters and lakes, and errors.
 
-A cluster is named by --bootstrap-server, by a profile, by the environment, or is the one on this machine's port 9092.
-`--command-config` is a properties file as Kafka's own tools take it. The client's own modules are imported when a
-command needs them, so that `--help` is quick.
+A cluster is given by --bootstrap-server, a profile or the environment; the default is this machine's port 9092.
+`--command-config` takes a properties file of Kafka's own tools. Client modules are imported on demand, so that `--help`
+is fast.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ ENVIRONMENT_SERVER = "KAFKA_DS_BOOTSTRAP_SERVER"
 ENVIRONMENT_PROFILE = "KAFKA_DS_PROFILE"
 ENVIRONMENT_PROFILES = "KAFKA_DS_PROFILES"
 DEFAULT_SERVER = "127.0.0.1:9092"
-# Until a broker answers: a starting broker is waited for, a wrong address is reported soon.
+# How long to retry the first contact: a starting broker gets time, a wrong address is reported soon.
 CONTACT_SECONDS = 5.0
-# What all attempts at one contact may take, whoever does not answer them.
+# The limit of one contact attempt over all bootstrap servers.
 CONTACT_ATTEMPT_MS = 12_000
 REQUEST_TIMEOUT_MS = 15_000
 API_TIMEOUT_MS = 20_000
@@ -43,7 +43,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Mistake(click.ClickException):
-    """The command cannot do what was asked; one line has the reason."""
+    """The command failed; the reason is one line."""
 
     def format_message(self) -> str:
         return self.message.replace("\n", " ")
@@ -51,7 +51,7 @@ class Mistake(click.ClickException):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Which cluster is meant, and how it is reached."""
+    """The cluster to use, and how to reach it."""
 
     bootstrap_server: str | None = None
     command_config: str | None = None
@@ -59,7 +59,7 @@ class Target:
     lake: str | None = None
 
     def over(self, other: Target) -> Target:
-        """What is given here, and for the rest what is given there."""
+        """These values; missing ones come from `other`."""
         return Target(
             bootstrap_server=self.bootstrap_server or other.bootstrap_server,
             command_config=self.command_config or other.command_config,
@@ -68,7 +68,7 @@ class Target:
         )
 
     def resolved(self) -> Target:
-        """With the values of the profile and the environment. Raises Mistake."""
+        """These values completed from profile and environment. Raises Mistake."""
         found = self
         profile = self.profile or os.environ.get(ENVIRONMENT_PROFILE)
         if profile:
@@ -77,7 +77,7 @@ class Target:
         return replace(found, bootstrap_server=server)
 
     def client_options(self) -> dict[str, str]:
-        """As the client's own options: `kafka.<setting>`. Raises Mistake."""
+        """The client's options, `kafka.<setting>`. Raises Mistake."""
         known = self.resolved()
         options = {
             "kafka.request.timeout.ms": str(REQUEST_TIMEOUT_MS),
@@ -99,12 +99,12 @@ class Target:
             raise self._mistaken(problem) from None
 
     def producer_settings(self, more: Mapping[str, str]) -> ProducerSettings:
-        """A producer's; ``more`` are settings by Kafka's names. Raises Mistake."""
+        """The settings of a producer; ``more`` has further Kafka settings. Raises Mistake."""
         from kafka_ds.client.producer_settings import parse_producer_settings
         from kafka_ds.errors import OptionError
 
         options = {**self.client_options(), **{f"kafka.{n}": v for n, v in more.items()}}
-        # Of a producer it bounds a request alone; the broker may wait as long for replicas.
+        # The broker may wait that long for replicas before it answers.
         options["kafka.request.timeout.ms"] = str(2 * REQUEST_TIMEOUT_MS)
         try:
             return parse_producer_settings(options)
@@ -119,7 +119,7 @@ class Target:
     def cluster(
         self, *, creates_topics: bool = False, request_timeout_ms: int | None = None
     ) -> Iterator[Cluster]:
-        """The cluster, of which at least one broker has answered. Raises Mistake where none does."""
+        """The cluster, once a broker has answered. Raises Mistake if none does."""
         from kafka_ds.client.cluster import Cluster
 
         settings = self.settings()
@@ -132,14 +132,14 @@ class Target:
 
     @contextmanager
     def admin(self) -> Iterator[Admin]:
-        """The same for commands that read and change."""
+        """An Admin of the cluster. Raises Mistake."""
         from kafka_ds.client.admin import Admin
 
         with self.cluster() as cluster:
             yield Admin(cluster)
 
     def lake_uri(self, given: str | None) -> str:
-        """The address of a lake: as given, else the cluster's; brokers are asked only then. Raises Mistake."""
+        """The given lake, or the cluster's, which needs a broker. Raises Mistake."""
         known = given or self.resolved().lake
         if known is not None:
             return known
@@ -147,7 +147,7 @@ class Target:
             return self.lake_of(admin)
 
     def lake_of(self, admin: Admin) -> str:
-        """The address of the cluster's lake: as given, else the brokers' setting. Raises Mistake."""
+        """The given lake, or the brokers' lake.uri. Raises Mistake."""
         known = self.resolved().lake
         if known:
             return known
@@ -161,7 +161,7 @@ class Target:
 
 
 def _contact(settings: ClientSettings) -> None:
-    """Wait until a broker answers, but not for long."""
+    """Wait briefly until a broker answers. Raises Mistake."""
     from kafka_ds.client.cluster import Cluster
     from kafka_ds.errors import AuthenticationRefused, ClientError
 
@@ -195,7 +195,7 @@ _NAME = re.compile(r"'?\bkafka\.([a-z][a-z.]+[a-z])'?")
 
 
 def plain(problem: object) -> str:
-    """An error's text without Spark's words: a setting is called as in the properties file, a server by the option."""
+    """An error's text with this command's names instead of Spark options'."""
     text = str(problem).replace(
         "no broker of option 'kafka.bootstrap.servers' answers",
         "no broker answers (start one with `kafka-ds broker`, or name one with --bootstrap-server)",
@@ -228,7 +228,9 @@ def _profile(name: str) -> Target:
     names = {"bootstrap-server", "command-config", "lake"}
     unknown = sorted(found.keys() - names)
     if unknown:
-        raise Mistake(f"{path}: profile {name}: {unknown[0]} is none of {', '.join(sorted(names))}")
+        raise Mistake(
+            f"{path}: profile {name}: {unknown[0]} is not one of {', '.join(sorted(names))}"
+        )
     return Target(**{key.replace("-", "_"): str(text) for key, text in found.items()})
 
 
@@ -245,7 +247,7 @@ def _properties(path: str | None) -> dict[str, str]:
             f"--command-config {path}: {(problem.strerror or str(problem)).lower()}"
         ) from None
     except UnicodeDecodeError:
-        raise Mistake(f"--command-config {path}: is not UTF-8 text") from None
+        raise Mistake(f"--command-config {path}: not UTF-8 text") from None
     except PropertiesError as problem:
         raise Mistake(f"--command-config {path}, line {problem.line}: {problem}") from None
 
@@ -256,7 +258,7 @@ _CLUSTER_OPTIONS = (
     click.option(
         "--bootstrap-server",
         metavar="HOST:PORT",
-        help=f"Brokers to ask first, with commas between. Default: ${ENVIRONMENT_SERVER}, or {DEFAULT_SERVER}.",
+        help=f"Brokers for the first contact, separated by commas. Default:  ${ENVIRONMENT_SERVER}, or {DEFAULT_SERVER}.",
     ),
     click.option(
         "--command-config",
@@ -271,12 +273,12 @@ _CLUSTER_OPTIONS = (
 )
 
 
-# The names of options that the page of all commands describes once.
+# Options that the reference page describes once for all commands.
 SHARED = ("bootstrap_server", "command_config", "profile")
 
 
 def cluster_options(function: Function) -> Function:
-    """Give a command the options that name a cluster; it is called with ``target``."""
+    """Add the options of the cluster to a command, which is called with ``target``."""
 
     @functools.wraps(function)
     def called(
@@ -303,7 +305,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="JSON instead
 
 
 def pairs(given: tuple[str, ...], option: str) -> dict[str, str]:
-    """`key=value`, repeated. Raises Mistake."""
+    """Parse repeated `key=value`. Raises Mistake."""
     found: dict[str, str] = {}
     for text in given:
         name, equals, value = text.partition("=")
@@ -314,7 +316,7 @@ def pairs(given: tuple[str, ...], option: str) -> dict[str, str]:
 
 
 def topic_of(admin: Admin, name: str) -> TopicDescription:
-    """The topic of this name. Raises Mistake where there is none."""
+    """The topic of this name. Raises Mistake if there is none."""
     found = admin.describe_topics([name]).get(name)
     if found is None:
         raise Mistake(f"there is no topic {name}")

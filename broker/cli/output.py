@@ -1,7 +1,7 @@
-"""Shell: what a command prints: tables for people, JSON for scripts, progress on a terminal and log lines elsewhere.
+"""Shell: the output of commands: tables, JSON, progress.
 
-Standard output has the answer alone. A table is plain text with aligned columns, which `cut` and `awk` can read; on a
-terminal its head is bold. JSON is one document, or for records one object a line. Progress goes to standard error.
+Only the result goes to standard output: a plain-text table that `cut` and `awk` can read, one JSON document, or one JSON
+object per record. Progress goes to standard error, as a bar on a terminal and lines elsewhere.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import click
 from kafka_ds.process.amounts import size_text
 
 SAID_EVERY_SECONDS = 10.0
-# Silence for longer looks like a command that hangs.
+# After this time `awaiting` shows what the command waits for.
 SILENT_SECONDS_MAX = 1.0
 NOTHING = "-"
 _line_is_begun = threading.Event()
@@ -29,12 +29,12 @@ Advance = Callable[[int], None]
 
 
 def print_json(value: object) -> None:
-    """One document; what JSON has no word for is text."""
+    """Print a JSON document; other types become text."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
 def print_rows(rows: Sequence[Row], columns: Sequence[str], *, as_json: bool) -> None:
-    """A table with these columns; as JSON a list of objects with all that each row has."""
+    """Print a table with these columns, or a JSON list of objects with all fields."""
     if as_json:
         print_json([dict(row) for row in rows])
         return
@@ -49,7 +49,7 @@ def print_table(
     with_head: bool = True,
     null: str = NOTHING,
 ) -> None:
-    """Aligned columns, numbers to the right; `null` is what stands for None, dim on a terminal."""
+    """Print aligned columns; numbers are right-aligned. `null` stands for None, dim on a terminal."""
     texts = [[cell(value, null) for value in row] for row in rows]
     widths = [max([len(name), *(len(row[at]) for row in texts)]) for at, name in enumerate(columns)]
     is_number = [
@@ -70,14 +70,14 @@ def print_table(
 
 
 def print_facts(facts: Mapping[str, Any]) -> None:
-    """Names and values, one a line."""
+    """Print names and values, one per line."""
     width = max(map(len, facts), default=0)
     for name, value in facts.items():
         click.echo(f"{click.style(name.ljust(width), bold=True)}  {cell(value)}")
 
 
 def cell(value: Any, null: str = NOTHING) -> str:
-    """A value in a table; where `null` is a word of its own, an empty text is shown as it is."""
+    """A value as a table cell. With a `null` text of its own, an empty text stays empty."""
     if value is None:
         return null
     if value == "":
@@ -94,12 +94,12 @@ def cell(value: Any, null: str = NOTHING) -> str:
 
 
 def bytes_text(size: int | None) -> str:
-    """A size for people."""
+    """A human-readable size."""
     return NOTHING if size is None else size_text(size)
 
 
 def text_or_hex(data: bytes) -> str:
-    """Bytes as text where they are UTF-8, else in hexadecimal digits."""
+    """Bytes as text if they are UTF-8, else as hexadecimal."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
@@ -107,12 +107,12 @@ def text_or_hex(data: bytes) -> str:
 
 
 def note(text: str) -> None:
-    """A line for the person, on standard error."""
+    """Print a line on standard error."""
     click.echo(text, err=True)
 
 
 def complain(text: str) -> None:
-    """A mistake is one line of standard error, which begins with what was waited for in vain."""
+    """Print an error in one line, after the text of `awaiting` if that was shown."""
     prefix = "" if _line_is_begun.is_set() else f"{click.style('kafka-ds:', fg='red')} "
     _line_is_begun.clear()
     click.echo(prefix + text, err=True)
@@ -120,7 +120,7 @@ def complain(text: str) -> None:
 
 @contextmanager
 def awaiting(what: str) -> Iterator[None]:
-    """Say what is waited for, once it takes a second; a ClickException goes on in the same line (`complain`)."""
+    """Show what the command waits for after a second; `complain` continues the line with a ClickException."""
 
     def begin() -> None:
         _line_is_begun.set()
@@ -148,7 +148,7 @@ def awaiting(what: str) -> Iterator[None]:
 
 @contextmanager
 def progress(what: str, total: int | None = None, *, unit: str = "records") -> Iterator[Advance]:
-    """Count steps of long work: a bar with rate and time left on a terminal, else a line every ten seconds."""
+    """Show progress: on a terminal a bar with rate and time left, else a line every ten seconds."""
     if sys.stderr.isatty():
         with _bar(what, total, unit) as advance:
             yield advance
@@ -177,7 +177,7 @@ def _line(what: str, done: int, total: int | None, unit: str, seconds: float) ->
 
 @contextmanager
 def _bar(what: str, total: int | None, unit: str) -> Iterator[Advance]:
-    # Here, not above: most commands have no bar.
+    # Imported here, as most commands have no bar.
     from rich.console import Console
     from rich.progress import (
         BarColumn,

@@ -1,7 +1,6 @@
-"""Shell: writes docs/reference/cli.md, the reference of `kafka-ds`, out of its commands' own help.
+"""Shell: writes docs/reference/cli.md from the commands' help.
 
-Usage: ``python -m broker.cli.page > docs/reference/cli.md``. The page lists what each command prints with --help,
-without the options that all commands on a cluster share.
+Usage: ``python -m broker.cli.page > docs/reference/cli.md``. Options that all commands share are described once.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ This page is generated from the commands' own help (`python -m broker.cli.page >
 
 `pip install` puts `kafka-ds` on the path; `python -m broker.cli` is the same.
 
-- Standard output has the answer: a table, or JSON with `--json`. Everything else goes to standard error.
-- The exit status is 0, or 1 if something could not be done, 2 if the command was called wrongly, 130 after Ctrl-C.
-- A mistake is one line on standard error. If no broker answers, that is said within 20 seconds.
+- The result is on standard output: a table, or JSON with `--json`. Everything else goes to standard error.
+- The exit status is 0, 1 after an error, 2 after wrong usage, 130 after Ctrl-C.
+- An error is one line on standard error. If no broker answers, the command fails within 20 seconds.
 
-## Which cluster
+## Selecting the cluster
 
-Commands that ask a cluster take these options, before or after their own words:
+Commands that use a cluster take these options, before or after the command's own words:
 
 | option | |
 | --- | --- |
@@ -43,7 +42,7 @@ command-config = "/etc/kafka-ds/prod.properties"
 lake = "s3://bucket/lake"
 ```
 
-What is given on the command line wins over the profile, the profile over the environment. A file for
+The command line wins over the profile, the profile over the environment. The file of
 `--command-config` has the settings that Kafka's own tools take:
 
 ```properties
@@ -69,7 +68,7 @@ def render() -> str:
 def commands(
     group: click.Group, words: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Every command that does something, with its words, in the order in which help lists them."""
+    """All commands with their words, in the order of the help."""
     for name, command in group.commands.items():
         if isinstance(command, click.Group):
             yield from commands(command, (*words, name))

@@ -1,4 +1,4 @@
-"""Shell: `kafka-ds pipelines`: typed tables of topics, kept by Spark."""
+"""Shell: `kafka-ds pipelines`: maintains typed tables of topics with Spark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _lake_option = click.option(
     "--lake", metavar="DIR", help="lake.uri: a folder or s3://... Default: the cluster's."
 )
 _master_option = click.option(
-    "--master", default="local[*]", show_default=True, help="Where Spark runs: its master URL."
+    "--master", default="local[*]", show_default=True, help="Spark's master URL."
 )
 _registry_option = click.option(
     "--schema-registry",
@@ -22,12 +22,12 @@ _registry_option = click.option(
     default="",
     envvar="KAFKA_DS_SCHEMA_REGISTRY",
     show_envvar=True,
-    help="The registry of schemas, for avro and protobuf.",
+    help="The schema registry, for avro and protobuf.",
 )
 
 
 def _prepared(target: Target, lake: str | None) -> tuple[ModuleType, str]:
-    """The application, and the lake's address. Raises Mistake before a JVM is started."""
+    """The application module and the lake's address. Raises Mistake before a JVM starts."""
     if find_spec("pyspark") is None:
         raise Mistake("pipelines need PySpark: install kafka-ds with its extra `spark`")
     from spark_conf.jars import JarsUnavailable, fetch
@@ -46,26 +46,26 @@ def _prepared(target: Target, lake: str | None) -> tuple[ModuleType, str]:
 
 @click.group()
 def pipelines() -> None:
-    """Keep typed tables of topics, by Spark."""
+    """Maintain typed tables of topics with Spark."""
 
 
 @pipelines.command("run")
 @_lake_option
-@click.option("--once", is_flag=True, help="Take every table to its topic's present end, and end.")
+@click.option("--once", is_flag=True, help="Process all present records and exit.")
 @click.option(
     "--interval",
     type=click.FloatRange(min=0.1),
     default=1.0,
     show_default=True,
     metavar="SECONDS",
-    help="From the beginning of one round to that of the next.",
+    help="The time between the starts of two rounds.",
 )
-@click.option("--iceberg", is_flag=True, help="Keep all tables as Iceberg tables, too.")
+@click.option("--iceberg", is_flag=True, help="Also maintain Iceberg metadata for all tables.")
 @click.option(
     "--catalog",
     metavar="ADDRESS",
     default="",
-    help="Keep topics' tables registered there, as catalog sync does.",
+    help="Also register the tables there, as catalog sync does.",
 )
 @_registry_option
 @_master_option
@@ -80,11 +80,11 @@ def run(
     schema_registry: str,
     master: str,
 ) -> None:
-    """Keep the tables of topics with lake.table.value.format.
+    """Maintain the typed tables of topics with lake.table.value.format.
 
-    <lake>/tables/<topic> has a column for each field, <lake>/tables/<topic>__errors what did not fit.
-    It runs until it is stopped (Ctrl-C), and notices settings that are made meanwhile. Run one of it:
-    it continues where the tables are. Needs PySpark and Java.
+    <lake>/tables/<topic> has a column for each field, <lake>/tables/<topic>__errors has the records that do not fit.
+    It runs until Ctrl-C and applies changed settings. Run only one at a time; it continues where the tables end. Needs
+    PySpark and Java.
 
     \b
     Examples:
@@ -114,9 +114,9 @@ def run(
 @_master_option
 @cluster_options
 def replay(target: Target, topic: str, lake: str | None, schema_registry: str, master: str) -> None:
-    """Read a topic's records again that are in its errors table.
+    """Process the records of a topic's errors table again.
 
-    Those that fit now become rows as others, and leave the errors table. Stop `pipelines run` before.
+    Those that fit now move to the typed table. Stop `pipelines run` first.
 
     \b
     Examples:

@@ -1,8 +1,8 @@
-"""Shell: `kafka-ds produce`: lines of standard input become records.
+"""Shell: `kafka-ds produce`: produces a record for each line of standard input.
 
-Whatever has come on standard input is sent at once as one batch a partition: a line that is typed is there when the
-next one is asked for, and a pipe fills batches. Each record is written once and in order (an idempotent producer).
-A key chooses its partition as Java's producer does; records without a key stay with one partition for a batch.
+Available lines are sent at once, as one batch per partition, so a typed line is produced before the next is read, and a
+pipe fills batches. The producer is idempotent. A key's partition is that of Java's producer; records without a key stay
+with one partition for a batch (sticky).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kafka_ds.client.transactions import Identity
 
 READ_BYTES = 256 * 1024
-# A line is one record: what is longer than any broker's message.max.bytes is a mistake.
+# A line is one record, and no broker's message.max.bytes is that large.
 LINE_BYTES_MAX = 64 * 1024 * 1024
 _ESCAPES = {"\\t": "\t", "\\0": "\0", "\\x1f": "\x1f"}
 
@@ -36,7 +36,7 @@ Line = tuple[bytes | None, bytes | None]
 
 
 def lines_of(descriptor: int) -> Iterator[list[bytes]]:
-    """The lines that have come so far, as they come; a last line needs no end. Raises Mistake."""
+    """Yields available lines as they arrive; the last line needs no newline. Raises Mistake."""
     rest = b""
     while data := os.read(descriptor, READ_BYTES):
         *whole, rest = (rest + data).split(b"\n")
@@ -49,7 +49,7 @@ def lines_of(descriptor: int) -> Iterator[list[bytes]]:
 
 
 def key_and_value(line: bytes, separator: bytes | None, null_marker: bytes | None) -> Line:
-    """A line's key and value. Raises Mistake where the separator is not in it."""
+    """A line's key and value. Raises Mistake if the separator is missing."""
     key: bytes | None = None
     value: bytes | None = line
     if separator is not None:
@@ -65,7 +65,7 @@ def key_and_value(line: bytes, separator: bytes | None, null_marker: bytes | Non
 
 
 def murmur2(key: bytes) -> int:
-    """Kafka's hash of a key. That of `kafka_ds.records.partitioner` is for columns, and takes numba half a second."""
+    """Kafka's hash of a key. `kafka_ds.records.partitioner` hashes columns, and importing numba takes half a second."""
     mask, m = 0xFFFF_FFFF, 0x5BD1_E995
     value = 0x9747_B28C ^ len(key)
     whole = len(key) & ~3
@@ -80,7 +80,7 @@ def murmur2(key: bytes) -> int:
 
 
 class LineProducer:
-    """Lines to batches, batches to brokers."""
+    """Builds batches from lines and sends them."""
 
     def __init__(
         self,
@@ -104,13 +104,13 @@ class LineProducer:
         self._sticky = time.time_ns() % partitions
 
     def send(self, lines: list[Line]) -> None:
-        """Hand over what has come; it is under way when this returns."""
+        """Send lines; does not wait for acknowledgements."""
         by_partition: dict[int, list[Line]] = {}
         for line in lines:
             by_partition.setdefault(self._partition_of(line[0]), []).append(line)
         self._sticky = (self._sticky + 1) % self._partitions
         for partition, records in by_partition.items():
-            for batch in self._cut(records):
+            for batch in self._batches(records):
                 self._send(partition, batch)
         self._producer.push()
 
@@ -121,7 +121,7 @@ class LineProducer:
             return self._sticky
         return (murmur2(key) & 0x7FFF_FFFF) % self._partitions
 
-    def _cut(self, records: list[Line]) -> Iterator[list[Line]]:
+    def _batches(self, records: list[Line]) -> Iterator[list[Line]]:
         """Batches of about batch.size bytes."""
         batch: list[Line] = []
         size = 0
@@ -177,13 +177,17 @@ def _separator(text: str | None) -> bytes | None:
 @click.command()
 @click.argument("topic")
 @click.option(
-    "--key-separator", metavar="TEXT", help="What stands between key and value; \\t is a tab."
+    "--key-separator", metavar="TEXT", help="The separator of key and value; \\t is a tab."
 )
 @click.option(
-    "--header", "headers", multiple=True, metavar="NAME=VALUE", help="Of each record; repeat it."
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A header of each record; repeat it.",
 )
 @click.option("--partition", type=click.IntRange(min=0), metavar="P", help="Default: by key.")
-@click.option("--null-marker", metavar="TEXT", help="A key or value that is null.")
+@click.option("--null-marker", metavar="TEXT", help="The text that stands for a null key or value.")
 @click.option(
     "--compression",
     type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
@@ -248,12 +252,12 @@ def produce(
 def _pump(
     sink: LineProducer, producer: Producer, separator: bytes | None, marker: bytes | None
 ) -> int:
-    """All of standard input; the number of records."""
+    """Produce all of standard input; returns the number of records."""
     count = 0
     descriptor = sys.stdin.fileno()
     status = os.fstat(descriptor)
     is_file = stat.S_ISREG(status.st_mode)
-    # A bar would be written over what is typed. Of a file it is known how much there is.
+    # No bar on a terminal, where it would cover the input. Only a file's size is known.
     bar = progress("produced", status.st_size, unit="bytes") if is_file else progress("produced")
     with nullcontext(_ignore) if sys.stdin.isatty() else bar as advance:
         for lines in lines_of(descriptor):
@@ -261,7 +265,7 @@ def _pump(
             count += len(lines)
             advance(sum(map(len, lines)) + len(lines) if is_file else len(lines))
             if not select.select([descriptor], [], [], 0)[0]:
-                # Nothing more has come yet: what has is written before more is waited for.
+                # No input is waiting: flush before blocking.
                 producer.flush()
         producer.flush()
     return count

@@ -1,4 +1,4 @@
-"""Shell: commands that keep something in step: once, or round after round until they are stopped."""
+"""Shell: runs a synchronization once, or periodically until it is stopped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def keep(
     once: bool,
     interval_s: float,
 ) -> NoReturn:
-    """Print what each round did, a line each; what it could not do is in the log, and the exit status of one round."""
+    """Print the results of each round; with `once`, exit with 1 if anything failed."""
     from kafka_ds.errors import KafkaDsError
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
@@ -31,7 +31,7 @@ def keep(
             if once:
                 raise click.exceptions.Exit(1 if failed else 0)
         except (KafkaDsError, OSError) as problem:
-            # A store, a catalog or the brokers are away: for a while, it may be.
+            # Store, catalog or brokers may be unavailable for a while.
             if once:
                 raise
             _log.error("%s", problem)

@@ -1,6 +1,6 @@
-"""Shell: `kafka-ds broker`, `restore` and `adopt`: what runs on a broker's own machine.
+"""Shell: `kafka-ds broker`, `restore` and `adopt`, which run on a broker's machine.
 
-They are `python -m broker` with its subcommands, with a bar of progress on a terminal.
+They are the subcommands of `python -m broker`, with a progress bar on a terminal.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _properties = click.argument("properties", metavar="[SERVER.PROPERTIES]", requir
 
 
 def _ends_with_status(function: Callable[..., int]) -> Callable[..., None]:
-    """A command whose function gives its exit status."""
+    """Make a command exit with the status that its function returns."""
 
     @functools.wraps(function)
     def called(*arguments: Any, **named: Any) -> None:
@@ -55,14 +55,14 @@ def broker(properties: str | None, overrides: tuple[str, ...]) -> int:
     return run(properties, overrides)
 
 
-@click.command(short_help="Bring the empty disks of a broker back from the lake.")
+@click.command(short_help="Restore the empty disks of a broker from the lake.")
 @_properties
 @_override
 @_ends_with_status
 def restore(properties: str | None, overrides: tuple[str, ...]) -> int:
-    """Bring the empty disks of a broker back from the lake, before it is started again.
+    """Restore the empty disks of a broker from the lake, before it is started again.
 
-    The broker must not run, and log.dirs must be empty. What comes back, and what does not, is printed.
+    The broker must not run, and log.dirs must be empty. It prints what was restored and what was not.
 
     \b
     Example:
@@ -81,7 +81,7 @@ def restore(properties: str | None, overrides: tuple[str, ...]) -> int:
         return restore_disks(properties, overrides, click.echo, report)
 
 
-@click.command(short_help="Take over the data directories of an Apache Kafka.")
+@click.command(short_help="Adopt the data directories of an Apache Kafka broker.")
 @_properties
 @_override
 @click.option(
@@ -96,7 +96,7 @@ def restore(properties: str | None, overrides: tuple[str, ...]) -> int:
     metavar="DIR",
     help="Kafka's own metadata log, if it is not in one of log.dirs.",
 )
-@click.option("--dry-run", is_flag=True, help="Look, say what there is, do nothing.")
+@click.option("--dry-run", is_flag=True, help="Only report what would be adopted.")
 @_ends_with_status
 def adopt(
     properties: str | None,
@@ -105,7 +105,7 @@ def adopt(
     metadata_log_dir: str | None,
     dry_run: bool,
 ) -> int:
-    """Take over the data directories of an Apache Kafka, where they are.
+    """Adopt the data directories of an Apache Kafka broker in place.
 
     Kafka must have been stopped. Copy the directories first: Kafka can no longer use adopted ones.
 
@@ -116,7 +116,7 @@ def adopt(
     """
     from broker.__main__ import adopt_directories
 
-    with progress("taking over", unit="lines") as advance:
+    with progress("adopting", unit="lines") as advance:
 
         def say(line: str) -> None:
             advance(1)

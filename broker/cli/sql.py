@@ -1,7 +1,7 @@
-"""Shell: `kafka-ds sql`: SQL over the topics of a lake, by DuckDB; or over topics as they are now, by Spark.
+"""Shell: `kafka-ds sql`: SQL over a lake by DuckDB, or over lake and brokers by Spark.
 
-Without a statement it is a prompt with a history, in which a statement ends with `;` and may have several lines; where
-standard input is no terminal, the statements are read from there. With DuckDB a query sees what is in the lake.
+Without a statement it is a prompt with a history, in which statements end with `;`; if standard input is no terminal,
+it contains the statements. DuckDB sees only records in the lake.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HISTORY_LINES_MAX = 2_000
 FIRST, MORE = "kafka-ds> ", "     ...> "
 HELP = """A statement ends with ; and may have several lines.
 .tables        topics that have a table
-.views         views over the system tables, and what they answer
+.views         views over the system tables
 .schema TOPIC  columns of a topic's table
 .quit          leave (or Ctrl-D)"""
 
@@ -49,11 +49,13 @@ Show = Callable[[list[str], Rows], None]
     "options",
     metavar="NAME=VALUE",
     multiple=True,
-    help="An option of fsspec's file system, if the lake is to be read through one.",
+    help="An option of the fsspec file system of the lake.",
 )
 @click.option("--json", "as_json", is_flag=True, help="A JSON list of objects.")
-@click.option("--csv", "as_csv", is_flag=True, help="Comma-separated values with a head.")
-@click.option("--spark", "by_spark", is_flag=True, help="By Spark: the newest records, too.")
+@click.option("--csv", "as_csv", is_flag=True, help="Comma-separated values with a header.")
+@click.option(
+    "--spark", "by_spark", is_flag=True, help="Query with Spark, including the newest records."
+)
 @cluster_options
 def sql(
     target: Target,
@@ -64,12 +66,12 @@ def sql(
     as_csv: bool,
     by_spark: bool,
 ) -> None:
-    """Query topics by SQL: each is a table of its name. No broker is needed if --lake is given.
+    """Query topics with SQL: each topic is a table. No broker is needed if --lake is given.
 
-    A typed table is typed.TOPIC, and its errors are typed.TOPIC__errors; a name with points stands in double quotes.
+    A typed table is typed.TOPIC, and its errors table typed.TOPIC__errors; names with dots need double quotes.
 
-    DuckDB reads the lake, so records that are not there yet are missing. --spark reads the exact topic instead, lake
-    and brokers at one moment; it needs Java. Without a STATEMENT it is a prompt.
+    DuckDB reads only the lake, without records that are not copied yet. --spark reads a consistent snapshot of lake and
+    brokers; it needs Java. Without a STATEMENT it is a prompt.
 
     \b
     Examples:
@@ -82,7 +84,7 @@ def sql(
       kafka-ds sql --spark "SELECT count(*) FROM orders"
     """
     if as_json and as_csv:
-        raise Mistake("--json and --csv are not given together")
+        raise Mistake("give only one of --json and --csv")
     if by_spark:
         _run_spark(target, statement, lake)
         return
@@ -97,7 +99,7 @@ def sql(
 
 
 def fsspec_options(given: Sequence[str]) -> str:
-    """Options as `FsspecStore` takes them. Raises Mistake."""
+    """The options as JSON for `FsspecStore`. Raises Mistake."""
     if any("=" not in each for each in given):
         raise Mistake("--fsspec: write NAME=VALUE")
     return json.dumps(dict(each.split("=", 1) for each in given)) if given else ""
@@ -120,7 +122,7 @@ def _run_spark(target: Target, statement: str | None, lake: str | None) -> None:
 
     known = target.resolved()
     with target.cluster():
-        pass  # Told before a JVM is started.
+        pass  # Fails before a JVM starts.
     try:
         spark = session("kafka-ds sql", master="local[*]", lake=lake or known.lake)
     except (JarsUnavailable, JavaUnusable) as problem:
@@ -137,13 +139,13 @@ def _run_spark(target: Target, statement: str | None, lake: str | None) -> None:
 
 
 def history_file() -> Path:
-    """Where statements are kept."""
+    """The file of the prompt's history."""
     state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     return Path(state).expanduser() / "kafka-ds" / "sql_history"
 
 
 class Prompt:
-    """Reads statements from a terminal until it ends; a mistake in one ends only that."""
+    """Reads statements from a terminal; an error ends only its statement."""
 
     def __init__(self, lake: Lake, queries: LakeQueries, show: Show) -> None:
         self._lake = lake
@@ -151,10 +153,10 @@ class Prompt:
         self._show = show
 
     def run(self) -> None:
-        """Until `.quit` or the end of input."""
+        """Run until `.quit` or the end of input."""
         _load_history()
         note(
-            f"{self._lake.uri}: {counted(len(self._lake.topics()), 'topic')}. `.help` helps, Ctrl-D leaves."
+            f"{self._lake.uri}: {counted(len(self._lake.topics()), 'topic')}. `.help` shows help, Ctrl-D leaves."
         )
         try:
             while (statement := _read_statement(input)) is not None:
@@ -195,7 +197,7 @@ def _type(kind: Any) -> str:
 
 
 def _read_statement(read: Callable[[str], str]) -> str | None:
-    """A statement, which ends with `;`, or a line that begins with a point; None at the end of input."""
+    """Read a statement that ends with `;`, or a line that starts with a dot; None at the end of input."""
     lines: list[str] = []
     while True:
         try:
@@ -234,7 +236,7 @@ def _save_history() -> None:
 
 
 def _show_table(names: list[str], batches: Rows) -> None:
-    """A table for each batch; the first one has the head."""
+    """Print the batches as tables; only the first has a header."""
     is_first = True
     for batch in batches:
         rows = [[_value(each) for each in row] for row in batch]
@@ -263,7 +265,7 @@ def _show_csv(names: list[str], batches: Rows) -> None:
 
 
 def _value(value: Any) -> Any:
-    """A value as a cell: what is nested is JSON."""
+    """A value as a cell; nested values are JSON."""
     if isinstance(value, datetime):
         return value.isoformat(sep=" ").replace("+00:00", "Z")
     if isinstance(value, Decimal):

@@ -28,13 +28,13 @@ def table() -> None:
     "--history", "versions", type=click.IntRange(min=0), default=10, show_default=True, metavar="N",
     help="The last N commits.",
 )  # fmt: skip
-@click.option("--files", "with_files", is_flag=True, help="Each file of the newest version.")
+@click.option("--files", "with_files", is_flag=True, help="List the files of the newest version.")
 @json_option
 @cluster_options
 def show(
     target: Target, topic: str, lake: str | None, versions: int, with_files: bool, as_json: bool
 ) -> None:
-    """Show a topic's table: where it is, its schema, versions and what each did, rows and files by partition.
+    """Show a topic's table: location, schema, history, rows and files by partition.
 
     No broker is needed if --lake is given.
 
@@ -78,7 +78,7 @@ def show(
 
 
 def _type_name(kind: Any) -> str:
-    """A type in one word or two."""
+    """A short name of a type."""
     name = str(getattr(kind, "type", kind))
     if name == "array":
         return f"array<{_type_name(kind.element_type)}>"
@@ -88,7 +88,7 @@ def _type_name(kind: Any) -> str:
 
 
 def _files(found: Any) -> list[Row]:
-    """The files of the newest version, in the order of their offsets."""
+    """The files of the newest version, in offset order."""
     import pyarrow as pa
 
     actions = pa.table(found.get_add_actions(flatten=True)).to_pylist()
@@ -124,7 +124,7 @@ def _by_partition(files: list[Row]) -> list[Row]:
 
 
 def _commit(entry: Row) -> Row:
-    """A line of the history, by Delta's own fields."""
+    """A row of the history, from Delta's commitInfo."""
     metrics = entry.get("operationMetrics") or {}
     moment = datetime.fromtimestamp(entry.get("timestamp", 0) / 1_000, UTC)
 

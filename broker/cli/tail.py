@@ -1,8 +1,8 @@
-"""Shell: `kafka-ds tail` and `kafka-ds consume`: records of a topic, as they come.
+"""Shell: `kafka-ds tail` and `kafka-ds consume`: print a topic's records.
 
-Partitions are read in turn, so many offsets of each at a time; records of one partition are in their order. A reader
-follows the topic's end by asking where it is a few times a second, and reads up to there: only committed records unless
-told otherwise. Offsets that retention took while it read are reported and skipped.
+Partitions are read in turn, OFFSETS_A_TURN offsets at a time; records of one partition are in order. The end offsets are
+polled every POLL_SECONDS, for committed records unless told otherwise. Offsets that retention deletes meanwhile are
+reported and skipped.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from kafka_ds.protocol.topic_partition import TopicPartition
     from kafka_ds.records.batch import Record
 
-# Of one partition before the next one's turn.
+# Offsets read from one partition before the next one.
 OFFSETS_A_TURN = 50_000
-LOOK_EVERY_SECONDS = 0.2
+POLL_SECONDS = 0.2
 POLL_TIMEOUT_MS = 30_000
 _AGO = re.compile(r"-(\d+)(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -40,14 +40,14 @@ Show = Callable[[str, int, "Record"], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TailPosition:
-    """Where to begin: an end of the log, an offset, so many records before the end, or a time in milliseconds."""
+    """A start position: an end of the log, an offset, a number of records before the end, or a time in ms."""
 
     kind: Kind
     number: int = 0
 
 
 def parse_position(text: str, *, now_s: float | None = None) -> TailPosition:
-    """`beginning`, `end`, an offset, `-N` (the last N), a time (ISO 8601, local unless it has a zone), or `-15m`.
+    """Parse `beginning`, `end`, an offset, `-N` (last N), a time (ISO 8601, local without a zone) or `-15m`.
     Mistake.
     """
     word = text.strip().lower()
@@ -79,7 +79,7 @@ def offsets_at(
     *,
     read_committed: bool = False,
 ) -> dict[TopicPartition, int]:
-    """The offset of each partition at that position, never outside of its log."""
+    """The offset of each partition at a position, within its log."""
     from kafka_ds.protocol.messages.offsets import EARLIEST, LATEST
 
     wanted = list(partitions)
@@ -105,7 +105,7 @@ def offsets_at(
 
 
 class TopicTail:
-    """A topic from a position on."""
+    """Reads a topic from a position on."""
 
     def __init__(
         self, cluster: Cluster, partitions: Iterable[TopicPartition], *, read_committed: bool
@@ -116,11 +116,11 @@ class TopicTail:
         self.positions: dict[TopicPartition, int] = {}
 
     def begin(self, positions: dict[TopicPartition, int]) -> None:
-        """From here on."""
+        """Set the start offsets."""
         self.positions = dict(positions)
 
     def records(self, *, follows: bool) -> Iterator[tuple[TopicPartition, Record]]:
-        """Existing records, and (if it follows) new ones; positions are behind the returned records."""
+        """Existing records and, if `follows`, new ones; `positions` are after the returned records."""
         ends = self._ends()
         while True:
             ready = [place for place in self._partitions if self.positions[place] < ends[place]]
@@ -131,7 +131,7 @@ class TopicTail:
                 continue
             if not follows:
                 return
-            time.sleep(LOOK_EVERY_SECONDS)
+            time.sleep(POLL_SECONDS)
             ends = self._ends()
 
     def _ends(self) -> dict[TopicPartition, int]:
@@ -145,7 +145,7 @@ class TopicTail:
     def _read(
         self, place: TopicPartition, end: int, log_end: int
     ) -> Iterator[tuple[TopicPartition, Record]]:
-        """Up to that end, and what else is in the batch that has it."""
+        """Read up to `end` and to the end of that batch."""
         from kafka_ds.client.fetch import Range, fetch_range
         from kafka_ds.errors import OffsetsGone
 
@@ -171,12 +171,14 @@ class TopicTail:
         except OffsetsGone as gone:
             if gone.log_start <= gone.position:
                 raise
-            note(f"{place}: offsets {gone.position} to {gone.log_start - 1} are gone (retention)")
+            note(
+                f"{place}: offsets {gone.position} to {gone.log_start - 1} were deleted by retention"
+            )
             self.positions[place] = gone.log_start
 
 
 def records_of(fetched: CompletedFetch) -> Iterator[Record]:
-    """The data records of a fetched, without those of aborted transactions."""
+    """The data records of a fetch, without aborted ones."""
     from kafka_ds.records.batch import iterate_headers, read_records
 
     for at, header in iterate_headers(fetched.records):
@@ -192,7 +194,7 @@ def records_of(fetched: CompletedFetch) -> Iterator[Record]:
 
 
 def _field(data: bytes | None) -> tuple[str | None, bool]:
-    """Text, and whether it is hexadecimal."""
+    """A field as text, and whether that is hexadecimal."""
     if data is None:
         return None, False
     try:
@@ -202,7 +204,7 @@ def _field(data: bytes | None) -> tuple[str | None, bool]:
 
 
 def record_json(topic: str, partition: int, record: Record) -> str:
-    """One object on one line; `key_encoding` and `value_encoding` are there only where a field is no text."""
+    """A record as a JSON line; binary fields are hexadecimal, as `key_encoding` and `value_encoding` say."""
     key, key_is_hex = _field(record.key)
     value, value_is_hex = _field(record.value)
     found: dict[str, Any] = {
@@ -226,7 +228,7 @@ def record_json(topic: str, partition: int, record: Record) -> str:
 def record_line(
     topic: str, partition: int, record: Record, field: Callable[[bytes], str] = text_or_hex
 ) -> str:
-    """For people: where and when, key and value."""
+    """A human-readable line: position, time, key and value."""
     when = ""
     if 0 <= record.timestamp <= 253_402_300_799_999:
         moment = datetime.fromtimestamp(record.timestamp / 1_000, UTC)
@@ -254,9 +256,9 @@ def _show_json(topic: str, partition: int, record: Record) -> None:
     sys.stdout.write(record_json(topic, partition, record) + "\n")
 
 
-def _shower(as_json: bool, values_only: bool, as_hex: bool) -> Show:
+def _show_function(as_json: bool, values_only: bool, as_hex: bool) -> Show:
     if as_json + values_only + as_hex > 1:
-        raise Mistake("of --json, --values and --hex only one is given")
+        raise Mistake("give only one of --json, --values and --hex")
     chosen = {as_json: _show_json, values_only: _show_value, as_hex: _show_hex}
     return chosen.get(True, _show_line)
 
@@ -264,9 +266,13 @@ def _shower(as_json: bool, values_only: bool, as_hex: bool) -> Show:
 # -- commands -----------------------------------------------------------------------------------
 
 _READ_OPTIONS = (
-    click.option("--partition", "only", type=click.IntRange(min=0), metavar="P", help="Only this."),
-    click.option("--max-messages", type=click.IntRange(min=0), metavar="N", help="End after N."),
-    click.option("--no-follow", is_flag=True, help="End at what is there now."),
+    click.option(
+        "--partition", "only", type=click.IntRange(min=0), metavar="P", help="Only this partition."
+    ),
+    click.option(
+        "--max-messages", type=click.IntRange(min=0), metavar="N", help="Exit after N records."
+    ),
+    click.option("--no-follow", is_flag=True, help="Exit at the current end."),
     click.option(
         "--isolation",
         type=click.Choice(["read_committed", "read_uncommitted"]),
@@ -276,7 +282,7 @@ _READ_OPTIONS = (
     ),
     click.option("--values", "values_only", is_flag=True, help="Only the bytes of each value."),
     click.option("--hex", "as_hex", is_flag=True, help="Keys and values in hexadecimal digits."),
-    click.option("--json", "as_json", is_flag=True, help="A JSON object a line."),
+    click.option("--json", "as_json", is_flag=True, help="One JSON object per line."),
 )
 
 
@@ -298,7 +304,7 @@ def _partitions_of(cluster: Cluster, topic: str, only: int | None) -> list[Topic
 
 
 def _run(reader: TopicTail, show: Show, *, max_messages: int | None, follows: bool) -> int:
-    """Show records until there are enough; how many were shown."""
+    """Show records up to `max_messages`; returns their number."""
     shown = 0
     if max_messages == 0:
         return 0
@@ -337,35 +343,35 @@ def tail(
     as_hex: bool,
     as_json: bool,
 ) -> None:
-    """Show a topic's records, and go on with those that come.
+    """Show a topic's records, and follow new ones.
 
     \b
     Examples:
-      kafka-ds tail orders                                # what comes from now on
+      kafka-ds tail orders                                # new records
       kafka-ds tail orders --from beginning --max-messages 10 --json
       kafka-ds tail orders --from -15m --no-follow | wc -l
     """
-    position, show = parse_position(begin), _shower(as_json, values_only, as_hex)
+    position, show = parse_position(begin), _show_function(as_json, values_only, as_hex)
     read_committed = isolation == "read_committed"
     with target.cluster() as cluster:
         partitions = _partitions_of(cluster, topic, only)
         reader = TopicTail(cluster, partitions, read_committed=read_committed)
         reader.begin(offsets_at(cluster, partitions, position, read_committed=read_committed))
         if position.kind == "end" and not no_follow and sys.stderr.isatty():
-            note("waiting for new records (--from beginning shows what is there); Ctrl-C ends")
+            note("waiting for new records (--from beginning shows existing ones); Ctrl-C exits")
         _run(reader, show, max_messages=max_messages, follows=not no_follow)
 
 
-@click.command(short_help="Show records from the beginning, or where a group is.")
+@click.command(short_help="Show records from the beginning, or from a group's offsets.")
 @click.argument("topic")
-@click.option("--group", metavar="GROUP", help="Begin where this group is; commit at the end.")
+@click.option("--group", metavar="GROUP", help="Start at this group's offsets; commit at the end.")
 @click.option(
     "--from",
     "begin",
     default="beginning",
     show_default=True,
     metavar="POSITION",
-    help="Where to begin in partitions without a committed offset; as for tail.",
+    help="The start in partitions without a committed offset, as for tail.",
 )
 @_read_options
 @cluster_options
@@ -382,10 +388,10 @@ def consume(
     as_hex: bool,
     as_json: bool,
 ) -> None:
-    """Show a topic's records from its beginning on, or from where a group is.
+    """Show a topic's records from the beginning, or from a group's committed offsets.
 
-    With --group it reads all partitions alone, and commits once: when it ends, by --max-messages, --no-follow or
-    Ctrl-C. A run that is killed commits nothing, and so its records come again. A group that has members is refused.
+    With --group it reads all partitions by itself and commits once, when it exits by --max-messages, --no-follow or
+    Ctrl-C. A run that is killed commits nothing, so its records are read again. The group must have no members.
 
     \b
     Examples:
@@ -394,7 +400,7 @@ def consume(
     """
     from kafka_ds.client.admin import Admin
 
-    position, show = parse_position(begin), _shower(as_json, values_only, as_hex)
+    position, show = parse_position(begin), _show_function(as_json, values_only, as_hex)
     read_committed = isolation == "read_committed"
     with target.cluster() as cluster:
         admin = Admin(cluster)

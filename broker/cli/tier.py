@@ -1,4 +1,4 @@
-"""Shell: `kafka-ds tier`: what of each topic is local, what is in the lake, and what is due; and to do that now."""
+"""Shell: `kafka-ds tier`: shows the local and tiered parts of topics, and runs table maintenance."""
 
 from __future__ import annotations
 
@@ -27,23 +27,27 @@ FROM remote_segments WHERE state = 'COPY_SEGMENT_FINISHED' GROUP BY topic_id, pa
 _DUE = "SELECT topic_id, count(*) AS ranges FROM retention_debt GROUP BY topic_id"
 
 Row = dict[str, Any]
-# One partition's part of it, and the time to find its leader again meanwhile.
-UPKEEP_MS = 600_000
+# The timeout of one partition's maintenance, including a change of its leader.
+MAINTENANCE_MS = 600_000
 
 
 @click.group()
 def tier() -> None:
-    """Look at what is in the lake, and have its upkeep done now."""
+    """Show what is tiered, and run table maintenance."""
 
 
-@tier.command("status", short_help="Show what of each topic is local and in the lake.")
-@click.option("--lake", metavar="DIR", help="lake.uri, where a broker's own is not this machine's.")
+@tier.command("status", short_help="Show local and tiered sizes of each topic.")
+@click.option(
+    "--lake",
+    metavar="DIR",
+    help="lake.uri, if this machine addresses it differently than the brokers.",
+)
 @json_option
 @cluster_options
 def status(target: Target, lake: str | None, as_json: bool) -> None:
-    """Show for each topic its local and lake bytes, the tiered ranges, the lag and what is due for deletion.
+    """Show local and lake bytes, tiered ranges, lag and expired ranges of each topic.
 
-    The lag is how many committed offsets are not in the lake yet; a segment goes there when it is rolled.
+    The lag is the number of committed offsets that are not tiered yet; a segment is copied after it is rolled.
 
     \b
     Examples:
@@ -76,24 +80,24 @@ def status(target: Target, lake: str | None, as_json: bool) -> None:
 def _lake_rows(
     target: Target, admin: Admin
 ) -> tuple[dict[tuple[str, int], Row], dict[str, int]] | tuple[None, None]:
-    """Ranges by topic id and partition, and those that are due by topic id; None where the lake cannot be read."""
+    """Ranges by topic id and partition, and expired ranges by topic id; None if the lake cannot be read."""
     where = target.lake_of(admin)
     try:
         with closing(LakeQueries(Lake(where))) as queries:
             if not queries.has_view("remote_segments"):
                 return {}, {}
             ranges = {(row["topic_id"], row["partition"]): row for row in queries.rows(_RANGES)}
-            # Its tables exist a minute later.
+            # Its tables exist after about a minute.
             has_debt = queries.has_view("retention_debt")
             debt = queries.rows(_DUE) if has_debt else []
             return ranges, {row["topic_id"]: row["ranges"] for row in debt}
     except Mistake as problem:
-        note(f"kafka-ds: the lake cannot be read from here: {problem.format_message()}")
+        note(f"kafka-ds: cannot read the lake from this machine: {problem.format_message()}")
         return None, None
 
 
 def _local_bytes(admin: Admin) -> dict[str, int]:
-    """The bytes of all replicas of each topic."""
+    """The size of all replicas of each topic."""
     found: dict[str, int] = {}
     for each in admin.describe_log_dirs():
         found[each.topic] = found.get(each.topic, 0) + each.size_bytes
@@ -137,7 +141,7 @@ def _row(
 def _lag(
     cluster: Cluster, topic: TopicDescription, highest_offsets_in_remote_storage: dict[int, int]
 ) -> int | None:
-    """Committed offsets that are not in the lake; None while a partition has no leader."""
+    """The number of committed offsets that are not tiered; None while a partition has no leader."""
     from kafka_ds.protocol.topic_partition import TopicPartition
 
     if any(each.is_offline for each in topic.partitions):
@@ -154,10 +158,14 @@ def _lag(
     )
 
 
-# -- upkeep -------------------------------------------------------------------------------------
+# -- maintenance --------------------------------------------------------------------------------
 
 _topics = click.option(
-    "--topic", "topics", multiple=True, metavar="TOPIC", help="Repeat it. Default: all tiered ones."
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC",
+    help="A topic; repeat it. Default: all tiered topics.",
 )
 
 
@@ -166,10 +174,10 @@ _topics = click.option(
 @json_option
 @cluster_options
 def optimize(target: Target, topics: tuple[str, ...], as_json: bool) -> None:
-    """Merge small files of tables now, and take out rows below the log start.
+    """Merge small files of tables now, and delete rows below the log start offset.
 
     Brokers do the same by themselves (lake.maintenance.interval.ms). Each row of the result is a partition.
-    What is in the way of one is its error; the others are done, and the exit status is 1.
+    If a partition fails, its row has the error, the others are processed, and the exit status is 1.
 
     \b
     Examples:
@@ -188,10 +196,10 @@ def optimize(target: Target, topics: tuple[str, ...], as_json: bool) -> None:
             "expired_rows": done.expired_rows,
         }
 
-    _upkeep(target, topics, OPTIMIZE, "optimizing", figures, as_json=as_json)
+    _maintain(target, topics, OPTIMIZE, "optimizing", figures, as_json=as_json)
 
 
-@tier.command("expire", short_help="Remove from tables what retention says, now.")
+@tier.command("expire", short_help="Apply retention to tables now.")
 @_topics
 @json_option
 @cluster_options
@@ -199,7 +207,7 @@ def expire(target: Target, topics: tuple[str, ...], as_json: bool) -> None:
     """Apply topics' retention to their tables now.
 
     Brokers do the same by themselves (remote.log.manager.task.interval.ms). Each row of the result is a partition.
-    What is in the way of one is its error; the others are done, and the exit status is 1.
+    If a partition fails, its row has the error, the others are processed, and the exit status is 1.
 
     \b
     Examples:
@@ -216,10 +224,10 @@ def expire(target: Target, topics: tuple[str, ...], as_json: bool) -> None:
             "bytes": done.bytes_before,
         }
 
-    _upkeep(target, topics, EXPIRE, "expiring", figures, as_json=as_json)
+    _maintain(target, topics, EXPIRE, "expiring", figures, as_json=as_json)
 
 
-def _upkeep(
+def _maintain(
     target: Target,
     names: tuple[str, ...],
     operation: int,
@@ -228,7 +236,7 @@ def _upkeep(
     *,
     as_json: bool,
 ) -> None:
-    """Have leaders do it to each partition of these topics, one after the other, and print what came of it."""
+    """Have the leaders run an operation on each partition, one after the other, and print the results."""
     from kafka_ds.client.admin import Admin
     from kafka_ds.errors import ClientError
     from kafka_ds.protocol.errors import KafkaError
@@ -236,13 +244,13 @@ def _upkeep(
 
     nothing = dict.fromkeys(figures(MaintainTableResponse()))
     rows: list[Row] = []
-    with target.cluster(request_timeout_ms=UPKEEP_MS) as cluster:
+    with target.cluster(request_timeout_ms=MAINTENANCE_MS) as cluster:
         admin = Admin(cluster)
-        target.lake_of(admin)  # Apache Kafka would close the connection.
+        target.lake_of(admin)  # Fails for Apache Kafka, which would close the connection.
         places = _tiered(cluster, admin, names)
         with progress(what, len(places), unit="partitions") as advance:
             for place, is_offline in places:
-                error = "it has no leader" if is_offline else None
+                error = "no leader" if is_offline else None
                 done = nothing
                 try:
                     if not is_offline:
@@ -263,7 +271,7 @@ def _upkeep(
 def _tiered(
     cluster: Cluster, admin: Admin, names: tuple[str, ...]
 ) -> list[tuple[TopicPartition, bool]]:
-    """Their partitions, and which of them are offline. Raises Mistake."""
+    """The partitions of tiered topics, and whether each is offline. Raises Mistake."""
     from kafka_ds.protocol.topic_partition import TopicPartition
 
     found = admin.describe_topics(names or None)

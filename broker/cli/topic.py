@@ -23,7 +23,7 @@ def topic() -> None:
 
 
 @topic.command("list")
-@click.option("--internal", is_flag=True, help="Internal topics, too.")
+@click.option("--internal", is_flag=True, help="Include internal topics.")
 @json_option
 @cluster_options
 def list_topics(target: Target, internal: bool, as_json: bool) -> None:
@@ -63,8 +63,8 @@ def list_topics(target: Target, internal: bool, as_json: bool) -> None:
 @click.option(
     "--config", "configs", multiple=True, metavar="KEY=VALUE", help="A setting; repeat it."
 )
-@click.option("--if-not-exists", is_flag=True, help="A topic that is there already is no error.")
-@click.option("--dry-run", is_flag=True, help="Only say whether it could be created.")
+@click.option("--if-not-exists", is_flag=True, help="An existing topic is not an error.")
+@click.option("--dry-run", is_flag=True, help="Only check whether it could be created.")
 @cluster_options
 def create_topics(
     target: Target,
@@ -108,7 +108,7 @@ def create_topics(
 
 @topic.command("describe", short_help="Describe a topic: partitions, offsets, settings.")
 @click.argument("name")
-@click.option("--all-configs", is_flag=True, help="Inherited settings, too.")
+@click.option("--all-configs", is_flag=True, help="Include inherited settings.")
 @json_option
 @cluster_options
 def describe_topic(target: Target, name: str, all_configs: bool, as_json: bool) -> None:
@@ -162,9 +162,15 @@ def describe_topic(target: Target, name: str, all_configs: bool, as_json: bool) 
     "--config", "configs", multiple=True, metavar="KEY=VALUE", help="Set a setting; repeat it."
 )
 @click.option(
-    "--delete-config", "deleted", multiple=True, metavar="KEY", help="Inherit it again; repeat it."
+    "--delete-config",
+    "deleted",
+    multiple=True,
+    metavar="KEY",
+    help="Reset a setting to its default; repeat it.",
 )
-@click.option("--partitions", type=click.IntRange(min=1), metavar="N", help="Grow to N partitions.")
+@click.option(
+    "--partitions", type=click.IntRange(min=1), metavar="N", help="Increase to N partitions."
+)
 @cluster_options
 def alter_topic(
     target: Target,
@@ -173,7 +179,7 @@ def alter_topic(
     deleted: tuple[str, ...],
     partitions: int | None,
 ) -> None:
-    """Change a topic's settings, or give it more partitions.
+    """Change a topic's settings, or increase its partitions.
 
     \b
     Examples:
@@ -196,7 +202,7 @@ def alter_topic(
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @cluster_options
 def delete_topics(target: Target, names: tuple[str, ...]) -> None:
-    """Delete topics, with all of their records.
+    """Delete topics with all their records.
 
     \b
     Example:

@@ -1,10 +1,9 @@
-"""Shell: the console's logins: the principal that its listener would give the same client.
+"""Shell: authenticates the console's users as its listener would.
 
-With SASL one logs in by name and password or by a token, which the listener's own mechanisms check; nothing of them is
-kept. What the browser then shows is a random cookie that scripts do not see and other sites do not send. It holds until
-SESSION_MS, connections.max.reauth.ms, the token's end, the broker's end, a logout, or until the password is another
-one. A wrong password or token is logged, counted, and answered after connection.failed.authentication.delay.ms; until
-then no other from that address is tried, whoever hangs up.
+With SASL one logs in with user and password or a token, which the listener's mechanisms verify and nobody stores. The
+browser gets a random cookie (HttpOnly, SameSite). A session ends after SESSION_MS, connections.max.reauth.ms, the
+token's expiry, a restart of the broker, a logout or a change of the password. A failed login is logged, counted and
+answered after connection.failed.authentication.delay.ms; until then no other login from that address is tried.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from broker.console.threads import OneThread
+from broker.console.threads import SingleThread
 from broker.principal import ANONYMOUS, USER, Principal
 from broker.security.authentication.sasl import SaslServer, SaslState
 from kafka_ds.protocol.errors import KafkaError
@@ -36,13 +35,13 @@ log = logging.getLogger(__name__)
 SESSION_MS = 8 * 3_600_000
 SESSIONS_MAX = 1_000
 TRIES_MAX = 64
-"""Of passwords, by addresses that hold the answer to one up."""
+"""The most logins in progress."""
 _NONCE_BYTES = 24
 _TOKEN_BYTES = 32
 
 
 class LoginNeeded(Exception):
-    """The reader is unknown."""
+    """The request has no valid session."""
 
 
 class LoginFailed(Exception):
@@ -59,8 +58,8 @@ class _Login:
     ends_ms: int | None
     """None: no limit."""
 
-    def holds(self, security: ListenerSecurity) -> bool:
-        """Whether the user is still known by the same."""
+    def is_valid(self, security: ListenerSecurity) -> bool:
+        """Whether the user's credential is unchanged."""
         offered = security.offered.get(self.mechanism)
         return offered is not None and offered.known(self.user) == self.known
 
@@ -82,21 +81,21 @@ class Logins:
         now_ms: Callable[[], int],
         delay_ms: int,
     ) -> None:
-        """`name`: the cookie's; consoles of one machine share its cookies."""
+        """`name` is the cookie's; consoles on one host share cookies."""
         self.metrics = metrics
         self._name = name
         self._now_ms = now_ms
         self._delay_ms = delay_ms
         self._sessions: dict[str, _Session] = {}
-        self._thread = OneThread("passwords")
-        # One password at a time by each address.
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._tries: set[asyncio.Task[_Login | None]] = set()
+        self._thread = SingleThread("passwords")
+        # One login at a time per address.
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._attempts: set[asyncio.Task[_Login | None]] = set()
 
     def stop(self) -> None:
         """Accept no more logins."""
         self._thread.stop()
-        for each in self._tries:
+        for each in self._attempts:
             each.cancel()
 
     def principal_of(self, request: HttpRequest, security: ListenerSecurity | None) -> Principal:
@@ -106,36 +105,36 @@ class Logins:
         if not security.uses_sasl:
             found = security.principal_of(request.certificate)
             if found is None:
-                raise LoginFailed("no rule of ssl.principal.mapping.rules names your certificate")
+                raise LoginFailed("no rule of ssl.principal.mapping.rules matches your certificate")
             return found
         for token in self._tokens_of(request):
             session = self._sessions.get(token)
             if session is None:
                 continue
-            if session.ends_ms > self._now_ms() and session.login.holds(security):
+            if session.ends_ms > self._now_ms() and session.login.is_valid(security):
                 return session.principal
         raise LoginNeeded
 
     async def log_in(self, shown: JaasEntry, security: ListenerSecurity, host: str) -> str:
-        """The header that sets the cookie. Raises LoginFailed.
+        """Returns the value of the Set-Cookie header. Raises LoginFailed.
 
-        `shown`: username and password, or a token, as a client's sasl.jaas.config has them.
+        `shown` has username and password, or a token, like a client's sasl.jaas.config.
         """
-        turn = self._turns.setdefault(host, asyncio.Lock())
-        await turn.acquire()
-        if len(self._tries) >= TRIES_MAX:
-            turn.release()
+        lock = self._locks.setdefault(host, asyncio.Lock())
+        await lock.acquire()
+        if len(self._attempts) >= TRIES_MAX:
+            lock.release()
             raise LoginFailed("Too many login attempts: try again.")
-        trying = asyncio.ensure_future(self._try(turn, host, security, shown))
-        self._tries.add(trying)
-        trying.add_done_callback(self._tries.discard)
-        login = await asyncio.shield(trying)
+        attempt = asyncio.ensure_future(self._try(lock, host, security, shown))
+        self._attempts.add(attempt)
+        attempt.add_done_callback(self._attempts.discard)
+        login = await asyncio.shield(attempt)
         if login is None:
             is_token = "token" in shown.options
             what = "token is not accepted" if is_token else "name or the password is wrong"
             raise LoginFailed(f"The {what}.")
         now_ms = self._now_ms()
-        self._forget(now_ms)
+        self._remove_sessions(now_ms)
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         ends_ms = now_ms + SESSION_MS
         if login.ends_ms is not None:
@@ -144,28 +143,28 @@ class Logins:
         return self._cookie(token, security)
 
     async def _try(
-        self, turn: asyncio.Lock, host: str, security: ListenerSecurity, shown: JaasEntry
+        self, lock: asyncio.Lock, host: str, security: ListenerSecurity, shown: JaasEntry
     ) -> _Login | None:
         try:
-            login = await self._thread.run(_checked, security, shown, self._now_ms())
+            login = await self._thread.run(_log_in, security, shown, self._now_ms())
             if login is not None:
                 self.metrics.authentications += 1
                 return login
             self.metrics.failed_authentications += 1
-            log.info("%s could not log in to the console", host)
+            log.info("Failed authentication with %s (console login)", host)
             await asyncio.sleep(self._delay_ms / 1_000)
             return None
         finally:
-            turn.release()
+            lock.release()
 
     def log_out(self, request: HttpRequest, security: ListenerSecurity) -> str:
-        """The header that takes the cookie away."""
+        """Returns the value of the Set-Cookie header that deletes the cookie."""
         for token in self._tokens_of(request):
             self._sessions.pop(token, None)
         return self._cookie("", security) + "; Max-Age=0"
 
-    def _forget(self, now_ms: int) -> None:
-        """Sessions that are over; of too many the oldest of the user with the most."""
+    def _remove_sessions(self, now_ms: int) -> None:
+        """Remove expired sessions and, if there are too many, the oldest of the user with the most."""
         for token, session in list(self._sessions.items()):
             if session.ends_ms <= now_ms:
                 del self._sessions[token]
@@ -188,15 +187,15 @@ class Logins:
         return f"{self._name()}={token}; Path=/; HttpOnly; SameSite=Strict{secure}"
 
 
-def _checked(security: ListenerSecurity, shown: JaasEntry, now_ms: int) -> _Login | None:
-    """By the first mechanism that accepts this password or token."""
+def _log_in(security: ListenerSecurity, shown: JaasEntry, now_ms: int) -> _Login | None:
+    """Log in by the first mechanism that accepts this password or token."""
     offered = security.offered
     for mechanism, each in offered.items():
         if (mechanism == OAUTHBEARER) != ("token" in shown.options):
             continue
         machine = SaslServer(offered)
         client = client_mechanism(mechanism, shown, nonce=secrets.token_hex(_NONCE_BYTES))
-        # A token's user cannot be looked up: the login lasts until the token's end.
+        # A token's user has no credential here: the login lasts until the token expires.
         known = each.known(shown.options.get("username", ""))
         try:
             machine.handshake(mechanism, 1)

@@ -1,9 +1,9 @@
-"""Shell: records as the console shows them: a limited number of rows, each cut to limits, saying what it leaves out.
+"""Shell: records for the console: a limited number of rows with truncated fields that say what is left out.
 
-Batches are decompressed a piece at a time and no further than what is shown, as a small one may hold a great deal: a
-page decompresses UNPACKED_BYTES_MAX and shows SHOWN_BYTES_MAX. What a batch holds beyond that is a row that says so.
-Bytes become text where they are UTF-8, else hexadecimal; the page shows either as text and never as markup. Control
-batches and records of aborted transactions are left out, as for a consumer with read_committed.
+Batches are decompressed in pieces and only as far as shown, as a small batch may decompress to a very large one: a
+page decompresses UNPACKED_BYTES_MAX and shows SHOWN_BYTES_MAX. A row says which offsets are left out. Bytes are shown
+as text if they are UTF-8, else as hexadecimal, never as markup. As for a read_committed consumer, control batches and
+aborted records are skipped.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ RECORDS_MAX = 500
 FIELD_BYTES_MAX = 4 << 10
 HEADERS_MAX = 16
 HEADER_BYTES_MAX = 256
-"""Of the name of a header, and of its value."""
+"""Of a header's name or value."""
 SHOWN_BYTES_MAX = 1 << 20
 UNPACKED_BYTES_MAX = 16 << 20
 RECORD_BYTES_MIN = 64
-"""The least size that a record counts for: reading a small one takes time, too."""
+"""Each record counts at least this much, as small ones take time, too."""
 
 _LEFT_OUT = "left_out"
 
@@ -44,10 +44,10 @@ Batch: TypeAlias = tuple[int, BatchHeader]
 
 
 class RecordsPage:
-    """The batches of one answer to Fetch, of which rows are made."""
+    """Makes rows from the batches of a Fetch response."""
 
     def __init__(self, data: FetchPartitionData, offset: int) -> None:
-        """`offset`: the one that was asked for. Raises CorruptRecord."""
+        """`offset` is the requested one. Raises CorruptRecord."""
         from kafka_ds.client.fetch import aborted_ranges
 
         records = data.records
@@ -68,7 +68,7 @@ class RecordsPage:
         return self._batches[-1][1].next_offset if self._batches else self._offset
 
     def first_rows(self, limit: int) -> tuple[list[Row], int]:
-        """The first rows, and the offset after what was looked at."""
+        """The first rows, and the offset to continue at."""
         rows: list[Row] = []
         shown = 0
         for batch in self._batches:
@@ -76,7 +76,7 @@ class RecordsPage:
             for row in self._rows(batch):
                 shown += _shown_bytes(row)
                 is_full = bool(rows) and (len(rows) == limit or shown > SHOWN_BYTES_MAX)
-                # What this page has no budget for, the next one may have.
+                # The next page has a new budget.
                 if is_full or (_LEFT_OUT in row and self._budget.left < 0 and not begins_page):
                     return rows, row["offset"]
                 rows.append(row)
@@ -96,7 +96,7 @@ class RecordsPage:
                     if len(found) == 1:
                         break
                     size -= _shown_bytes(found.popleft())
-            # Between what is shown there must be nothing that is not.
+            # Shown rows must be contiguous.
             if rows and (
                 self._budget.left < 0 or len(rows) == limit or shown + size > SHOWN_BYTES_MAX
             ):
@@ -105,7 +105,7 @@ class RecordsPage:
         return rows
 
     def _rows(self, batch: Batch) -> Iterator[Row]:
-        """Those of one batch; the last one may report what is left out behind it."""
+        """The rows of one batch; the last one may say what is left out."""
         position, header = batch
         offset = self._offset
         if header.is_control or any(
@@ -124,7 +124,7 @@ class RecordsPage:
                 if reached > offset:
                     yield row
         except _Spent:
-            why = f"their batch unpacks to more than the {UNPACKED_BYTES_MAX >> 20} MiB of a page"
+            why = f"their batch decompresses to more than {UNPACKED_BYTES_MAX >> 20} MiB, the limit of a page"
         except CorruptRecord as error:
             why = f"their batch cannot be read: {error}"
         else:
@@ -142,11 +142,11 @@ class RecordsPage:
 
 
 class _Spent(Exception):
-    """A page has decompressed as much as it may."""
+    """The page's budget is used up."""
 
 
 class _Budget:
-    """What a page may still decompress."""
+    """The bytes that a page may still decompress."""
 
     def __init__(self) -> None:
         self.left = UNPACKED_BYTES_MAX
@@ -159,7 +159,7 @@ class _Budget:
 
 
 class _Cursor:
-    """A place in what pieces hold together, of which it keeps one."""
+    """A reader over consecutive pieces; keeps only the current one."""
 
     def __init__(self, source: Iterator[memoryview]) -> None:
         self._source = source
@@ -176,11 +176,11 @@ class _Cursor:
         self._at = 0
         found = next((piece for piece in self._source if piece), None)
         if found is None:
-            raise CorruptRecord("it is truncated")
+            raise CorruptRecord("truncated batch")
         self._piece = found
 
     def varint(self, bits: int) -> int:
-        """A zigzag varint of as many bytes as so many bits may take; higher bits are dropped."""
+        """Read a zigzag varint of up to `bits` bits; higher bits are dropped."""
         number = 0
         for shift in range(0, bits, 7):
             if self._at == len(self._piece):
@@ -194,7 +194,7 @@ class _Cursor:
         raise CorruptRecord("a varint is too long")
 
     def read(self, count: int, kept_max: int = 0) -> bytes:
-        """The first bytes of the next `count`, which it leaves behind."""
+        """Read `count` bytes; returns the first `kept_max` of them."""
         if count < 0:
             raise CorruptRecord(f"length {count}")
         kept = bytearray()
@@ -208,16 +208,16 @@ class _Cursor:
         return bytes(kept)
 
     def field(self, kept_max: int) -> Field:
-        """A length and so many bytes, truncated."""
+        """Read a length-prefixed field, truncated to `kept_max`."""
         length = self.varint(32)
         return None if length == -1 else field_of(self.read(length, kept_max), length)
 
 
 def _row(cursor: _Cursor, header: BatchHeader, reached: int, offset: int) -> Row:
-    """The next record, or its offset only if that is below `offset`."""
+    """The next record; only its offset if that is below `offset`."""
     end = cursor.varint(32)
     end += cursor.position
-    cursor.read(1)  # attributes: no bit of them is in use
+    cursor.read(1)  # attributes, unused
     timestamp = wrapped(header.base_timestamp + cursor.varint(64))
     if header.timestamp_type == TimestampType.LOG_APPEND_TIME:
         timestamp = header.max_timestamp
@@ -248,9 +248,9 @@ def _shown_bytes(row: Row) -> int:
 
 
 def field_of(shown: bytes, size: int) -> Field:
-    """The first bytes of a field of this size in words, and whether they are hexadecimal."""
+    """A field for the page: its first bytes as text or hexadecimal, and its size."""
     try:
-        # A text truncated within a character is text, too.
+        # The text may be truncated within a character.
         text = shown.decode("utf-8", "strict" if size == len(shown) else "ignore")
         is_hex = size != len(shown) and len(text.encode()) < len(shown) - 3
     except UnicodeDecodeError:

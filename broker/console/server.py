@@ -1,9 +1,8 @@
-"""Shell: the web console: one page, its style and script, and what they ask for as JSON below /api/.
+"""Shell: the web console: one page with its style and script, and JSON below /api/.
 
-It reads and changes nothing; only login and logout come by POST, as JSON, which no form of another site sends. The Host
-header must name this machine as an operator would, so that no foreign page reaches it by a name of its own (DNS
-rebinding); the Content-Security-Policy lets the page load nothing but its own files, as what it shows, records above
-all, may be written by an enemy.
+It is read-only; only login and logout use POST, with JSON, which no form of another site can send. The Host header
+must be an own name or an address of this machine, against DNS rebinding. The Content-Security-Policy allows only the
+console's own files, as shown records may be malicious.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from broker.console.logins import LoginFailed, LoginNeeded, Logins
-from broker.console.views import NotShown, Views
+from broker.console.views import Views, ViewUnavailable
 from broker.registry import RequestContext
 from broker.server.http_server import HttpRequest, HttpResponse, HttpServer
 from broker.server.server import own_host
@@ -77,7 +76,7 @@ class Console:
         self._files: dict[str, HttpResponse] = {}
 
     def bind(self, network: Network, port: int) -> None:
-        """Binds the port; clients are served from `serve` on."""
+        """Bind the port; `serve` accepts clients."""
         self._server.bind(network, self._host, port, f"console.port={port}")
         folder = Path(__file__).parent
         for path, (name, content_type) in _FILES.items():
@@ -86,7 +85,7 @@ class Console:
 
     @property
     def address(self) -> tuple[str, int] | None:
-        """Where it listens, if it does."""
+        """The bound address, or None."""
         return self._server.address
 
     @property
@@ -94,32 +93,32 @@ class Console:
         return self._node.keys.of(self._listener)
 
     async def serve(self) -> None:
-        """Begins to accept."""
+        """Start accepting."""
         security = self._security
         uses_tls = security is not None and security.uses_tls
         await self._server.serve((lambda: self._security.context) if uses_tls else None)  # type: ignore[union-attr]
         if self.address is not None:
             scheme = "https" if uses_tls else "http"
-            log.info("the console is at %s://%s:%d/", scheme, *self.address)
+            log.info("serving the console at %s://%s:%d/", scheme, *self.address)
 
     async def stop(self) -> None:
-        """Accepts no more connections."""
+        """Stop accepting connections."""
         await self._server.stop()
         self._logins.stop()
         self._views.stop()
 
     async def _answer(self, request: HttpRequest) -> HttpResponse:
-        if not self._is_meant(request.headers.get("host", "")):
-            message = "this name is not the console's: use console.host, localhost or an address"
+        if not self._is_own_host(request.headers.get("host", "")):
+            message = "invalid Host header: use console.host, localhost or an address"
             return await _json({"error": message}, "421 Misdirected Request")
         if request.method == "POST":
-            return await self._posted(request)
+            return await self._post(request)
         found = self._files.get(request.path)
         if found is not None:
             return found
         try:
-            return await _json(await self._viewed(request))
-        except NotShown as error:
+            return await _json(await self._view(request))
+        except ViewUnavailable as error:
             return await _json({"error": str(error)}, error.status)
         except LoginNeeded:
             mechanisms = [] if self._security is None else list(self._security.offered)
@@ -128,15 +127,15 @@ class Console:
         except LoginFailed as error:
             return await _json({"error": str(error)}, "403 Forbidden")
 
-    async def _viewed(self, request: HttpRequest) -> Any:
-        """Raises NotShown, LoginNeeded, LoginFailed."""
+    async def _view(self, request: HttpRequest) -> Any:
+        """Raises ViewUnavailable, LoginNeeded, LoginFailed."""
         view = self._views.by_path.get(request.path.removeprefix("/api/"))
         if view is None or not request.path.startswith("/api/"):
-            raise NotShown(f"{request.path} does not exist")
+            raise ViewUnavailable(f"{request.path} does not exist")
         try:
             pairs = parse_qsl(request.query, max_num_fields=QUERY_FIELDS_MAX)
         except ValueError as error:
-            raise NotShown(f"bad query: {error}", "400 Bad Request") from None
+            raise ViewUnavailable(f"bad query: {error}", "400 Bad Request") from None
         principal = self._logins.principal_of(request, self._security)
         context = RequestContext(
             RequestHeader(0, 0, 0, CLIENT_ID),
@@ -147,16 +146,18 @@ class Console:
         )
         return await view(dict(pairs), context)
 
-    async def _posted(self, request: HttpRequest) -> HttpResponse:
-        """A login or a logout."""
+    async def _post(self, request: HttpRequest) -> HttpResponse:
+        """Handle a login or logout."""
         security, headers = self._security, request.headers
         if security is None or not security.uses_sasl or request.path not in _POSTS:
-            return await _json({"error": f"{request.path} takes no POST"}, "405 Method Not Allowed")
+            return await _json(
+                {"error": f"{request.path} does not accept POST"}, "405 Method Not Allowed"
+            )
         origin = headers.get("origin", "")
         is_own = not origin or origin.partition("://")[2] == headers["host"]
         if not is_own or headers.get("content-type") != "application/json":
             return await _json(
-                {"error": "only the console's own page may do this"}, "403 Forbidden"
+                {"error": "only the console's own page may send this request"}, "403 Forbidden"
             )
         if request.path == "/api/logout":
             cookie = self._logins.log_out(request, security)
@@ -167,7 +168,7 @@ class Console:
                 shown = {"token": str(given["token"])}
             else:
                 shown = {"username": str(given["user"]), "password": str(given["password"])}
-            "".join(shown.values()).encode()  # JSON may have halves of characters
+            "".join(shown.values()).encode()  # JSON may contain lone surrogates
         except (ValueError, KeyError, TypeError, RecursionError):
             needed = "user and password, or token, are needed"
             return await _json({"error": needed}, "400 Bad Request")
@@ -179,8 +180,8 @@ class Console:
             return await _json({"error": str(error)}, "403 Forbidden")
         return await _json({}, cookie=cookie)
 
-    def _is_meant(self, host: str) -> bool:
-        """Whether a browser asks for this machine by an address or by its own name."""
+    def _is_own_host(self, host: str) -> bool:
+        """Whether a Host header is an address or an own name of this machine."""
         name, _, end = host.lower().rpartition(":")
         if not name or not (end.isascii() and end.isdigit()):
             name = host.lower()
@@ -200,7 +201,7 @@ async def _json(content: Any, status: str = "200 OK", *, cookie: str | None = No
 
 
 async def _encoded(content: Any) -> str:
-    """A few rows at a time: the encoder never yields, in a thread neither, and topics may be many."""
+    """Encode a few rows at a time: the encoder holds the GIL, and there may be many topics."""
     if isinstance(content, dict):
         fields = [f"{_dumps(name)}:{await _encoded(value)}" for name, value in content.items()]
         return "{" + ",".join(fields) + "}"

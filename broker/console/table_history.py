@@ -1,7 +1,6 @@
-"""Shell: what was done to a topic's table, out of the commits of its Delta log.
+"""Shell: the history of a topic's table, from its Delta log.
 
-It reads the newest commits and nothing else; the first that is no longer there ends the list, as commits are deleted
-once a checkpoint has them.
+Only the newest commits are read. The list ends at the first missing one, as commits are deleted after a checkpoint.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _NUMBER = re.compile("[0-9]{1,19}")
 
 
 def history(store: Store, table: str, limit: int) -> list[dict[str, Any]]:
-    """At most so many commits, the newest first; none where there is no table. Raises OSError, CorruptLog."""
+    """At most `limit` commits, newest first; empty without a table. Raises OSError, CorruptLog."""
     log = DeltaLog(store, table)
     rows: list[dict[str, Any]] = []
     version = log.latest_version()
@@ -35,7 +34,7 @@ def history(store: Store, table: str, limit: int) -> list[dict[str, Any]]:
 
 
 def _row(version: int, actions: list[Action]) -> dict[str, Any]:
-    """What other engines commit may be anything."""
+    """A row of the history; commits of other engines may have any form."""
     by_kind: dict[str, list[dict[str, Any]]] = {}
     for action in actions:
         for kind, content in action.items():
@@ -66,7 +65,7 @@ def _text(value: Any) -> str | None:
 
 
 def _number(values: Any, *names: str) -> int | None:
-    """The first of these that there is; engines write numbers as text, too."""
+    """The first of these that is a number; some engines write numbers as text."""
     if not isinstance(values, dict):
         return None
     found = (str(values[name]) for name in names if values.get(name) is not None)

@@ -1,6 +1,6 @@
-"""Shell: the console's own threads, one for each kind of work, so that readers do not take the broker's.
+"""Shell: the console's own threads, one for each kind of work, so that it does not use the broker's.
 
-A browser that hangs up takes back what has not begun; what has begun keeps its thread to its end.
+A browser that disconnects cancels work that has not started; started work runs to its end.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ P = ParamSpec("P")
 Result = TypeVar("Result")
 
 
-class OneThread:
-    """One thread, made when it is first needed."""
+class SingleThread:
+    """One thread, started on demand."""
 
     def __init__(self, name: str) -> None:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"console-{name}")
 
     async def run(self, work: Callable[P, Result], /, *args: P.args, **kwargs: P.kwargs) -> Result:
-        """What `work` comes to; only one is done at a time."""
+        """Run `work` in the thread, one call at a time."""
         return await asyncio.wrap_future(self._executor.submit(work, *args, **kwargs))
 
     def stop(self) -> None:
-        """Begin nothing more."""
+        """Start nothing more."""
         self._executor.shutdown(wait=False, cancel_futures=True)

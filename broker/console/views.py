@@ -1,9 +1,9 @@
-"""Shell: what the console shows, as values for JSON.
+"""Shell: the data of the console's pages, as values for JSON.
 
-It asks this broker's own handlers for the logged-in principal, or reads the state that they read, and changes nothing.
-What is read has the ACLs of the API with the same content: cluster and sizes DESCRIBE on the cluster, topics DESCRIBE,
-records READ. Offsets, sizes and lag are those of replicas on this broker, groups those that it coordinates: what others
-know is null here, not zero. Long loops yield to clients.
+It calls this broker's handlers as the logged-in principal, or reads their state. A view requires the ACLs of the
+equivalent API: cluster and sizes DESCRIBE on the cluster, topics DESCRIBE, records READ. Offsets, sizes and lag are
+those of replicas on this broker, groups those that it coordinates; what only other brokers know is null. Long loops
+yield to clients.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from broker.config.describe import ConfigSource
 from broker.console.records import RECORDS_MAX, RecordsPage
 from broker.console.table_history import history
-from broker.console.threads import OneThread
+from broker.console.threads import SingleThread
 from broker.log.values import READ_COMMITTED
 from broker.metadata.acls import AclOperation, ResourceType
 from broker.principal import ANONYMOUS
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 PARTITIONS_AT_ONCE = 200
 SEGMENTS_MAX = 500
 FETCH_BYTES_MAX = 1 << 20
-# A read from the lake that takes longer than remote.fetch.max.wait.ms has no records, and goes on for the next one.
+# A cold read that takes longer than remote.fetch.max.wait.ms returns no records and continues for the next fetch.
 COLD_TRIES_MAX = 12
 NUMBER_MAX = 2**63 - 1
 HISTORY_SHOWN = 20
@@ -75,8 +75,8 @@ Query: TypeAlias = Mapping[str, str]
 Row: TypeAlias = dict[str, Any]
 
 
-class NotShown(Exception):
-    """What was asked for is not here; the text is for the operator."""
+class ViewUnavailable(Exception):
+    """The view cannot be shown; the text is for the operator."""
 
     def __init__(self, text: str, status: str = "404 Not Found") -> None:
         super().__init__(text)
@@ -84,14 +84,17 @@ class NotShown(Exception):
 
 
 class Views:
-    """What one broker can show."""
+    """The views of one broker."""
 
     def __init__(self, node: KafkaBroker, dispatcher: Dispatcher, net: NetMetrics) -> None:
         self._node = node
         self._dispatcher = dispatcher
         self._net = net
-        # Records are decoded one by one, which takes turns with the event loop; a lake may not answer.
-        self._reader, self._historian = OneThread("records"), OneThread("history")
+        # Decoding records in Python must not block the event loop, and the lake may not answer.
+        self._records_thread, self._history_thread = (
+            SingleThread("records"),
+            SingleThread("history"),
+        )
         self.by_path: Mapping[str, Callable[[Query, RequestContext], Awaitable[Any]]] = {
             "cluster": self._cluster,
             "topics": self._topics,
@@ -106,9 +109,9 @@ class Views:
         }
 
     def stop(self) -> None:
-        """Begin nothing more."""
-        self._reader.stop()
-        self._historian.stop()
+        """Start nothing more."""
+        self._records_thread.stop()
+        self._history_thread.stop()
 
     async def _handle(self, context: RequestContext, request: Any) -> Any:
         return await handle_locally(self._node, self._dispatcher, request, context)
@@ -135,7 +138,7 @@ class Views:
                     "endpoints": [
                         f"{e.listener}://{e.host}:{e.port}"
                         for e in each.endpoints
-                        # Metadata and DescribeCluster have no other.
+                        # As in Metadata and DescribeCluster.
                         if e.listener == context.listener or is_operator
                     ],
                     "is_controller": each.broker_id == image.controller_id,
@@ -147,7 +150,7 @@ class Views:
         }
 
     async def _metrics(self, query: Query, context: RequestContext) -> Row:
-        """Totals, of which the page makes rates."""
+        """Totals; the page computes rates."""
         if not may(context, AclOperation.DESCRIBE):
             raise _refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         net = self._net
@@ -199,14 +202,14 @@ class Views:
     # -- topics -------------------------------------------------------------------------------
 
     async def _topics(self, query: Query, context: RequestContext) -> list[Row]:
-        rows, walked = [], 0
+        rows, seen = [], 0
         for topic in sorted(self._node.metadata.topics.values(), key=lambda each: each.name):
             if not sees(context, topic.name):
                 continue
-            if walked >= PARTITIONS_AT_ONCE:
-                walked = 0
+            if seen >= PARTITIONS_AT_ONCE:
+                seen = 0
                 await asyncio.sleep(0)
-            walked += len(topic.partitions)
+            seen += len(topic.partitions)
             partitions = list(topic.partitions.items())
             registered = [each for _, each in partitions]
             here = [self._replica_row(context, topic.name, number) for number, _ in partitions]
@@ -246,7 +249,7 @@ class Views:
     async def _settings_if_allowed(self, context: RequestContext, topic: str) -> list[Row] | None:
         try:
             return await self._configs(context, TOPIC_RESOURCE, topic)
-        except NotShown:
+        except ViewUnavailable:
             return None
 
     def _topic_of(self, query: Query, context: RequestContext) -> TopicImage:
@@ -255,11 +258,11 @@ class Views:
             raise _refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         topic = self._node.metadata.topics.get(name)
         if topic is None:
-            raise NotShown(f"there is no topic {name}")
+            raise ViewUnavailable(f"there is no topic {name}")
         return topic
 
     def _replica_row(self, context: RequestContext, topic: str, number: int) -> Row:
-        """What a replica on this broker knows; nothing without one."""
+        """The state of a replica on this broker; empty without one."""
         replica = self._node.replica_manager.replica(topic, number)
         if replica is None:
             return {}
@@ -280,11 +283,11 @@ class Views:
         }
 
     def _tiered(self, replica: LeaderPartition | FollowerPartition) -> tuple[int, int | None]:
-        """The log start, and the last offset that is in the lake; None for a topic that is not tiered."""
+        """The log start offset and the last tiered offset; None for a topic that is not tiered."""
         log, tier = replica.log, self._node.tier
         if not log.config.remote_storage_enable:
             return log.log_start_offset, None
-        # What is copied; followers know only what was checked since, up to a minute later.
+        # Leaders know what is copied; followers check it up to a minute later.
         end = (
             tier.highest_offset_in_remote_storage(log.topic_id, log.partition)
             if tier is not None
@@ -293,16 +296,16 @@ class Views:
         return log.log_start_offset, log.highest_offset_in_remote_storage if end is None else end
 
     async def _history(self, query: Query, context: RequestContext) -> list[Row]:
-        """The newest commits of a topic's table, the newest first."""
+        """The latest commits of a topic's table, newest first."""
         topic = self._topic_of(query, context)
         limit = min(max(_number(query, "limit", HISTORY_SHOWN), 1), HISTORY_MAX)
         try:
-            rows = await self._historian.run(
+            rows = await self._history_thread.run(
                 history, self._node.store, topic_table(topic.name), limit
             )
         except (OSError, CorruptLog) as error:
-            raise NotShown(f"the lake cannot be read: {error}", "502 Bad Gateway") from error
-        # A predicate may hold what records hold.
+            raise ViewUnavailable(f"the lake cannot be read: {error}", "502 Bad Gateway") from error
+        # A predicate may contain record values.
         may_read = may(
             context, AclOperation.READ, ResourceType.TOPIC, topic.name, log_if_denied=False
         )
@@ -320,10 +323,10 @@ class Views:
         topic, number = self._topic_of(query, context), _number(query, "partition", 0)
         registration = topic.partitions.get(number)
         if registration is None:
-            raise NotShown(f"{topic.name} has no partition {number}")
+            raise ViewUnavailable(f"{topic.name} has no partition {number}")
         replica = self._node.replica_manager.replica(topic.name, number)
         if replica is None:
-            raise NotShown(
+            raise ViewUnavailable(
                 f"{topic.name}-{number} is not on this broker: open the console of broker "
                 f"{registration.leader}, which leads it"
             )
@@ -356,7 +359,7 @@ class Views:
         }
 
     async def _records(self, query: Query, context: RequestContext) -> Row:
-        """Committed records from an offset or a time on; without either the newest."""
+        """Committed records from an offset or a timestamp on; without either the latest."""
         topic, number, replica = self._replica(query, context)
         limit = count = min(max(_number(query, "limit", 50), 1), RECORDS_MAX)
         start, end = replica.log.log_start_offset, replica.last_stable_offset()
@@ -373,14 +376,17 @@ class Views:
         offset = min(max(offset, start), end)
         page = await self._page(context, topic, number, offset)
         while is_newest and page.next_offset < end and count > 1:
-            # They are too large for one fetch: rather fewer than not the last ones.
+            # Too large for one fetch: show fewer, but the latest.
             count //= 2
             offset = max(end - count, start)
             page = await self._page(context, topic, number, offset)
         if is_newest:
-            rows, next_offset = await self._reader.run(page.last_rows, count), page.next_offset
+            rows, next_offset = (
+                await self._records_thread.run(page.last_rows, count),
+                page.next_offset,
+            )
         else:
-            rows, next_offset = await self._reader.run(page.first_rows, limit)
+            rows, next_offset = await self._records_thread.run(page.first_rows, limit)
         return {
             "offset": rows[0]["offset"] if is_newest and rows else offset,
             "next_offset": next_offset,
@@ -413,11 +419,15 @@ class Views:
                 break
             data = await self._fetch(context, topic, number, offset)
         else:
-            raise NotShown("the lake did not answer in time: try again", "503 Service Unavailable")
+            raise ViewUnavailable(
+                "the lake did not answer in time: try again", "503 Service Unavailable"
+            )
         try:
             return RecordsPage(data, offset)
         except CorruptRecord as error:
-            raise NotShown(f"the records cannot be read: {error}", "502 Bad Gateway") from error
+            raise ViewUnavailable(
+                f"the records cannot be read: {error}", "502 Bad Gateway"
+            ) from error
 
     async def _fetch(
         self, context: RequestContext, topic: TopicImage, number: int, offset: int
@@ -464,7 +474,7 @@ class Views:
             for each in (await self._handle(context, ListGroupsRequest())).groups
         }
         if group_id not in listed:
-            raise NotShown(f"this broker coordinates no group {group_id}")
+            raise ViewUnavailable(f"this broker coordinates no group {group_id}")
         found = listed[group_id]
         if found.group_type.lower() == "consumer":
             answer = await self._handle(context, ConsumerGroupDescribeRequest(group_ids=[group_id]))
@@ -482,7 +492,7 @@ class Views:
         }
 
     async def _offsets(self, context: RequestContext, group_ids: list[str]) -> dict[str, list[Row]]:
-        """What each group has committed, and how far that is behind the last stable offset here."""
+        """The committed offsets of each group, with the lag behind the last stable offset here."""
         if not group_ids:
             return {}
         wanted = [OffsetFetchRequestGroup(group_id=each, topics=None) for each in group_ids]
@@ -524,14 +534,14 @@ class Views:
 
 
 def _may_see_sizes(context: RequestContext) -> bool:
-    """As by DescribeLogDirs."""
+    """Whether DescribeLogDirs would be authorized."""
     return may(context, AclOperation.DESCRIBE, log_if_denied=False)
 
 
 def _number(query: Query, name: str, default: int) -> int:
     text = query.get(name, str(default))
     if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= NUMBER_MAX):
-        raise NotShown(f"{name}={text[:50]} is not a number from 0 on", "400 Bad Request")
+        raise ViewUnavailable(f"{name}={text[:50]} is not a non-negative number", "400 Bad Request")
     return int(text)
 
 
@@ -546,7 +556,7 @@ def _registered(number: int, registration: PartitionRegistration) -> Row:
 
 
 def _without(start: int, end: int, gaps: list[tuple[int, int]]) -> Iterator[list[int]]:
-    """The ranges from `start` to `end`, both included, that no gap covers."""
+    """The inclusive ranges from `start` to `end` that no gap covers."""
     for first, last in sorted(gaps):
         if start <= min(first - 1, end):
             yield [start, min(first - 1, end)]
@@ -556,17 +566,17 @@ def _without(start: int, end: int, gaps: list[tuple[int, int]]) -> Iterator[list
 
 
 def _sum(values: Any) -> int | None:
-    """The sum of what is known; None where nothing is."""
+    """The sum of the known values; None if none is known."""
     known = [each for each in values if each is not None]
     return sum(known) if known else None
 
 
-def _refused(code: ErrorCode) -> NotShown:
-    return NotShown(f"ACLs do not let you see this ({code.name})", "403 Forbidden")
+def _refused(code: ErrorCode) -> ViewUnavailable:
+    return ViewUnavailable(f"ACLs do not let you see this ({code.name})", "403 Forbidden")
 
 
 def _check(code: int) -> None:
     if code in _REFUSALS:
         raise _refused(ErrorCode(code))
     if code:
-        raise NotShown(f"the broker answers {ErrorCode(code).name}", "502 Bad Gateway")
+        raise ViewUnavailable(f"the broker answers {ErrorCode(code).name}", "502 Bad Gateway")

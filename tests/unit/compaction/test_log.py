@@ -272,7 +272,7 @@ def test_a_damaged_batch_makes_the_log_uncleanable_and_changes_nothing() -> None
     bench.disk.contents(path)[-3] ^= 1
     before = bytes(bench.disk.contents(path))
     assert bench.clean()
-    assert "the batch at offset 1 is damaged" in bench.cleaner.uncleanable()["orders-0"]
+    assert "the batch at offset 1 is corrupt" in bench.cleaner.uncleanable()["orders-0"]
     assert bytes(bench.disk.contents(path)) == before
     assert not any(path.endswith(".cleaned") for path in bench.disk.paths())
     assert not bench.clean()

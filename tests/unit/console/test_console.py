@@ -190,7 +190,7 @@ def test_records_by_offset_and_by_time(tmp_path: Path) -> None:
             for name in ("timestamp", "offset", "limit"):
                 status, told = await error_of(broker, "records", topic="orders", **{name: wrong})
                 assert status == "400 Bad Request"
-                assert told.startswith(f"{name}={wrong[:50]} is not a number")
+                assert told.startswith(f"{name}={wrong[:50]} is not a non-negative number")
 
     with_broker(tmp_path, test)
 

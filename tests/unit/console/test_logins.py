@@ -174,7 +174,7 @@ async def test_who_hangs_up_waits_all_the_same(caplog: pytest.LogCaptureFixture)
             await asyncio.sleep(0.01)
     guess.cancel()
     await turns()
-    assert "10.0.0.1 could not log in to the console" in caplog.text
+    assert "Failed authentication with 10.0.0.1 (console login)" in caplog.text
     assert SECRET not in caplog.text
     again = asyncio.ensure_future(log_in(each, listener, ALICE, SECRET))
     elsewhere = await log_in(each, listener, ALICE, SECRET, "10.0.0.2")

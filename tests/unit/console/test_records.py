@@ -102,7 +102,7 @@ def test_a_page_unpacks_no_more_than_its_share(codec: Codec) -> None:
     assert [row["offset"] for row in rows] == [0, 1, 2]
     assert next_offset == 3, "the page after this one has all of its share for this batch"
     (row,), next_offset = RecordsPage(answer(large_batch(1, codec)), 3).first_rows(50)
-    told = "offsets 3 to 4: their batch unpacks to more than the 16 MiB of a page"
+    told = "offsets 3 to 4: their batch decompresses to more than 16 MiB, the limit of a page"
     assert (row, next_offset) == ({"offset": 3, "left_out": told}, 5)
     assert peak_bytes(batches) < A_PAGE_BYTES
 

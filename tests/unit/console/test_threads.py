@@ -7,13 +7,13 @@ import threading
 
 import pytest
 
-from broker.console.threads import OneThread
+from broker.console.threads import SingleThread
 from tests.loops import in_loop, turns
 
 
 @in_loop
 async def test_who_hangs_up_makes_no_room_for_another() -> None:
-    thread, may_end = OneThread("test"), threading.Event()
+    thread, may_end = SingleThread("test"), threading.Event()
     begun: list[int] = []
 
     def work(number: int) -> int:
