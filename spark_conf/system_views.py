@@ -148,7 +148,7 @@ def duckdb_views(
 
 
 def _nothing_in(lake: str | os.PathLike[str]) -> str:
-    return f"no table of a cluster is in {os.fspath(lake)}: is it lake.uri?"
+    return f"{os.fspath(lake)} contains no tables of a cluster: is it lake.uri?"
 
 
 def _root(lake: str | os.PathLike[str]) -> str:

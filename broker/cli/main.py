@@ -1,7 +1,7 @@
 """Shell: the console script `kafka-ds`, with subcommands for brokers, clusters and lakes.
 
-User errors, broker errors and unreachable clusters are one line on standard error. Exit status 2 means wrong usage, 1 any
-other error, 130 Ctrl-C. A traceback is a bug.
+User errors, broker errors and unreachable clusters are one line on standard error. Exit status 2 means wrong usage, 1
+any other error, 130 Ctrl-C. A traceback is a bug.
 """
 
 from __future__ import annotations

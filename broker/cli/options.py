@@ -258,7 +258,7 @@ _CLUSTER_OPTIONS = (
     click.option(
         "--bootstrap-server",
         metavar="HOST:PORT",
-        help=f"Brokers for the first contact, separated by commas. Default:  ${ENVIRONMENT_SERVER}, or {DEFAULT_SERVER}.",
+        help=f"Brokers of the first contact, with commas between. Default: ${ENVIRONMENT_SERVER}, or {DEFAULT_SERVER}.",
     ),
     click.option(
         "--command-config",

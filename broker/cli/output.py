@@ -1,7 +1,7 @@
 """Shell: the output of commands: tables, JSON, progress.
 
-Only the result goes to standard output: a plain-text table that `cut` and `awk` can read, one JSON document, or one JSON
-object per record. Progress goes to standard error, as a bar on a terminal and lines elsewhere.
+Only the result goes to standard output: a plain-text table that `cut` and `awk` can read, one JSON document, or one
+JSON object per record. Progress goes to standard error, as a bar on a terminal and lines elsewhere.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def run(
     schema_registry: str,
     master: str,
 ) -> None:
-    """Maintain the typed tables of topics with lake.table.value.format.
+    """Maintain typed tables (lake.table.value.format).
 
     <lake>/tables/<topic> has a column for each field, <lake>/tables/<topic>__errors has the records that do not fit.
     It runs until Ctrl-C and applies changed settings. Run only one at a time; it continues where the tables end. Needs

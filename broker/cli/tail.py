@@ -1,7 +1,7 @@
 """Shell: `kafka-ds tail` and `kafka-ds consume`: print a topic's records.
 
-Partitions are read in turn, OFFSETS_A_TURN offsets at a time; records of one partition are in order. The end offsets are
-polled every POLL_SECONDS, for committed records unless told otherwise. Offsets that retention deletes meanwhile are
+Partitions are read in turn, OFFSETS_A_TURN offsets at a time; records of one partition are in order. The end offsets
+are polled every POLL_SECONDS, for committed records unless told otherwise. Offsets that retention deletes meanwhile are
 reported and skipped.
 """
 

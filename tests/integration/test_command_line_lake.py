@@ -99,9 +99,9 @@ def test_the_cluster_says_where_its_lake_is(kafka_ds: CommandLine) -> None:
     [
         (
             "SELECT * FROM typed.orders",
-            "no table is called typed.orders: `kafka-ds pipelines run`",
+            "there is no table typed.orders: `kafka-ds pipelines run`",
         ),
-        ("SELECT * FROM nowhere", "no topic or view is called nowhere: SHOW TABLES lists them"),
+        ("SELECT * FROM nowhere", "there is no topic or view nowhere: SHOW TABLES lists them"),
         ("SELEC 1", "syntax error"),
         ("SELECT offset FROM orders", 'write "offset" in double quotes'),
         ("SELECT nothing FROM orders", '"nothing" not found'),
@@ -144,7 +144,7 @@ def test_a_query_of_a_table_without_rows_says_why(
 
 def test_a_folder_without_a_cluster_is_told(alone: CommandLine, tmp_path: Path) -> None:
     told = alone.run("sql", "--lake", str(tmp_path), "SELECT 1").complaint
-    assert told == f"no table of a cluster is in {tmp_path}: is it the brokers' lake.uri?"
+    assert told == f"{tmp_path} contains no tables of a cluster: is it the brokers' lake.uri?"
     assert "install gcsfs" in alone.run("sql", "--lake", "gs://x", "SELECT 1").complaint
 
 

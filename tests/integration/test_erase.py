@@ -89,7 +89,7 @@ def test_a_key_leaves_three_partitions(broker: BrokerProcess, kafka_ds: CommandL
 
     done = kafka_ds.run(*WORDS, "--dry-run")
     assert (done.status, keys_of(kafka_ds).count("ada")) == (1, 7)
-    assert done.errors.endswith("nothing was changed: repeat it without --dry-run\n")
+    assert done.errors.endswith("nothing was changed: run it again without --dry-run\n")
     assert holding(broker.folder)
 
     done = kafka_ds.run(*WORDS, "--json")
@@ -122,7 +122,7 @@ def test_what_was_killed_is_finished(broker: BrokerProcess, kafka_ds: CommandLin
         running.kill()
     assert settings_of(kafka_ds) != before
     done = kafka_ds.run(*WORDS, "--dry-run")
-    told = "if it was killed, repeat it without --dry-run to finish it"
+    told = "if that was killed, run this again without --dry-run to finish it"
     assert (done.status, told in done.errors) == (1, True)
 
     done = kafka_ds.run(*WORDS)
@@ -190,7 +190,7 @@ def test_what_the_tables_log_says_is_told(broker: BrokerProcess, kafka_ds: Comma
     write_deltalake(str(broker.lake / "tables" / "orders"), typed)
     done = kafka_ds.run(*WORDS, "--json")
     assert done.status == 1
-    assert "not proven to be erased" in done.errors
+    assert "the erasure is not proven" in done.errors
     left = {
         (each["place"], each["what"]): each["left"] for each in json.loads(done.output)["places"]
     }
@@ -275,7 +275,9 @@ def test_what_cannot_be_done_is_said(kafka_ds: CommandLine, tmp_path: Path) -> N
     elsewhere.load()
     elsewhere.found("of others")
     done = kafka_ds.run(*WORDS, "--dry-run", "--lake", str(tmp_path / "elsewhere"))
-    assert "elsewhere is the lake of cluster of others, and the brokers are of " in done.complaint
+    assert (
+        "elsewhere is the lake of cluster of others, but the brokers belong to " in done.complaint
+    )
     for words in (WORDS[:-2], (*WORDS, "--key-hex", "61"), (*WORDS[:-2], "--key-hex", "6")):
         done = kafka_ds.run(*words)
         assert (done.status, done.errors.count("\n")) == (2, 1)
