@@ -52,12 +52,19 @@ def demo(records: int, folder: str | None, keep: bool) -> None:
     try:
         with _broker(root) as address:
             Demonstration(address, root / "lake", records).run()
-            if keep:
+            if not keep:
+                note(
+                    "\nThat is all. To look around, keep it: kafka-ds demo --folder demo-data --keep"
+                )
+            else:
                 note(f"the broker listens on {address} until Ctrl-C; its lake is {root / 'lake'}")
                 while True:
                     time.sleep(3_600)
     except KeyboardInterrupt:
         note("stopped")
+    except Mistake as problem:
+        made = None
+        raise Mistake(f"{problem.message} (the broker's log is {root / 'broker.log'})") from None
     finally:
         if made is not None:
             shutil.rmtree(made, ignore_errors=True)
@@ -180,7 +187,7 @@ class Demonstration:
         with progress("moving to the lake", self._records) as advance:
             while done < self._records:
                 if time.monotonic() > deadline:
-                    raise Mistake("the records are not in the lake in time: see broker.log")
+                    raise Mistake("the records are not in the lake in time")
                 (row,) = json.loads(self._output("tier", "status", "--json"))
                 advance((row["lake_rows"] or 0) - done)
                 done = row["lake_rows"] or 0

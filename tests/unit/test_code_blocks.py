@@ -60,7 +60,7 @@ READ_ONLY = {
 # one is meant to be. What begins with "slow" is run by `make test-slow`.
 SUBMITTED = "slow: tests/spark/test_submitted_pages.py"
 NOT_RUN = {
-    "README.md": {"make demo": "they are CI itself", 'pip install ".[broker]"': "installs"},
+    "README.md": {'pip install ".[broker]"': "installs"},
     "docs/get-started/columns.md": {"pip install": "installs"},
     "docs/get-started/spark.md": {"pip install": "installs"},
     "docs/get-started/tutorial.md": {"pip install": "installs"},
