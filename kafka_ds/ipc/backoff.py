@@ -1,10 +1,10 @@
-"""Pure: how long to wait after failures in a row."""
+"""Pure: exponential backoff."""
 
 from __future__ import annotations
 
 
 class Backoff:
-    """How long to wait after failures in a row: doubles from the first to the longest."""
+    """The wait after consecutive failures, which doubles up to a maximum."""
 
     __slots__ = ("_first_ms", "_longest_ms", "failures", "retry_at_ms")
 
@@ -15,17 +15,17 @@ class Backoff:
         self.retry_at_ms = 0
 
     def failed(self, now_ms: int) -> int:
-        """Note a failure; returns how long to wait."""
+        """Record a failure; returns how long to wait."""
         wait_ms = min(self._longest_ms, self._first_ms << min(self.failures, 20))
         self.failures += 1
         self.retry_at_ms = now_ms + wait_ms
         return wait_ms
 
     def succeeded(self) -> None:
-        """Forget the failures."""
+        """Reset after a success."""
         self.failures = 0
         self.retry_at_ms = 0
 
     def ready(self, now_ms: int) -> bool:
-        """May the next try begin?"""
+        """Whether the next try may begin."""
         return now_ms >= self.retry_at_ms

@@ -1,8 +1,8 @@
-"""Shell: frames between the broker and its worker: a small head and a binary payload.
+"""Shell: frames between the broker and a worker: a small head and a binary payload.
 
-Both ends are ours, so an unreadable frame is an AssertionError; sizes are bounded all the same. `u32 frame length | u32
-head length | head | payload`. The broker's end is in the event loop and reads a payload straight into the buffer that
-it is used from; the worker's end blocks. `closed`, or an empty `receive`, says that the other end is closed.
+The format is `u32 frame length | u32 head length | head | payload`. Both ends are kafka-ds, so a malformed frame is an
+AssertionError. The broker's end uses the event loop, and reads a payload into the buffer from which it is used; the
+worker's end blocks. If the other end is closed, `closed` is called, or `receive` returns None.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ from kafka_ds.ipc.request import Buffer
 
 _PREFIX = struct.Struct(">II")
 FRAME_BYTES_MAX = 1 << 30
-# Room for a piece of a cold read, so that its thread can go on with the next piece; the kernel may allow less.
+# Room for a piece of a cold read, so that its thread can start the next piece; the kernel may allow less.
 SOCKET_BYTES = 2 * 1024 * 1024
 
 
 def frame(head: object, payload: Sequence[Buffer] = ()) -> list[Buffer]:
-    """The buffers of one frame, the payload's uncopied."""
+    """The buffers of a frame; the payload is not copied."""
     text, _ = encode(head)
     size = len(text) + sum(len(each) for each in payload)
     assert size <= FRAME_BYTES_MAX, f"a frame of {size} bytes"
@@ -31,13 +31,13 @@ def frame(head: object, payload: Sequence[Buffer] = ()) -> list[Buffer]:
 
 
 def cut(payload: memoryview, sizes: Sequence[int]) -> list[Buffer]:
-    """The buffers that a payload was made of, by their sizes."""
+    """Split a payload into buffers of these sizes."""
     ends = list(accumulate(sizes))
     return [payload[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
 
 def widen(sock: socket.socket) -> None:
-    """Give a socket room for a piece, in both directions."""
+    """Enlarge a socket's buffers."""
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
         sock.setsockopt(socket.SOL_SOCKET, option, SOCKET_BYTES)
 
@@ -50,7 +50,7 @@ class BlockingChannel:
         self._sending = threading.Lock()
 
     def receive(self) -> tuple[Any, memoryview] | None:
-        """The next frame, or None when the broker's end is closed."""
+        """The next frame; None if the broker's end is closed."""
         prefix = self._exactly(_PREFIX.size)
         if prefix is None:
             return None
@@ -62,7 +62,7 @@ class BlockingChannel:
         return decode(body[:head_size]), body[head_size:]
 
     def send(self, head: object, payload: Sequence[Buffer] = ()) -> None:
-        """Send one frame whole; raises OSError when the broker is gone."""
+        """Send a frame; raises OSError if the broker's end is closed."""
         with self._sending:
             for buffer in frame(head, payload):
                 self._socket.sendall(buffer)
@@ -93,15 +93,15 @@ class ChannelProtocol(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's own has no such base
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's does not inherit from it
 
     def send(self, head: object, payload: Sequence[Buffer] = ()) -> None:
-        """Queue one frame; requests are small, so that nothing needs to wait for the socket."""
+        """Queue a frame; requests are small, so there is no flow control."""
         assert self._transport is not None
         self._transport.writelines(frame(head, payload))
 
     def close(self) -> None:
-        """Hang up: the worker ends."""
+        """Close the channel, so that the worker ends."""
         if self._transport is not None:
             self._transport.close()
 

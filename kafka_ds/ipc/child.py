@@ -1,9 +1,8 @@
-"""Shell: a worker process as the broker sees it: started when needed, asked, restarted, ended.
+"""Shell: the broker's side of a worker process: starts it when needed, sends requests, restarts and stops it.
 
-There is one worker of a kind at a time. It is connected by a socket pair and ends when our end closes: so no signal is
-needed, and a killed broker leaves no orphan. If the worker dies, requests in flight fail with `WorkerLost`, and the
-caller may repeat them: every operation of the worker is repeatable. After consecutive deaths the next start waits,
-twice as long each time.
+There is at most one worker of a kind. It is connected by a socket pair and exits when the broker's end closes, so a
+killed broker leaves no orphan. If the worker dies, requests in flight fail with `WorkerLost`; all its operations are
+idempotent, so the caller may repeat them. Restarts have an exponential backoff.
 """
 
 import asyncio
@@ -27,12 +26,12 @@ from kafka_ds.version import VERSION
 log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_SECONDS = 5.0
-# A worker that was only asked for what keeps the metadata tidy is not kept waiting for more of it.
+# How long a worker waits after brief requests only (maintenance of metadata).
 BRIEF_IDLE_MS = 5_000
-# One thread each: the worker parallelises over requests, and the cores belong to the broker first. The C library's
-# allocator with fixed thresholds gives large buffers back: a quarter less memory than Arrow's own, as fast. What one
-# piece of a cold read takes stays for the next: of 4 MiB a third of all time went into pages given back and taken anew.
-# deltalake, which writes checkpoints, has an allocator of its own, and let go of nothing by itself: 15-30 MiB.
+# Libraries get one thread each: the worker runs requests in parallel, and the broker needs the cores. The C library's
+# allocator with fixed thresholds returns large buffers to the system: a quarter less memory than Arrow's own, as fast.
+# It keeps the memory of a piece of a cold read for the next one: with a threshold of 4 MiB a third of the time was
+# spent on returning and faulting pages. deltalake's allocator (jemalloc) would keep 15-30 MiB without these settings.
 ENVIRONMENT = {
     "_RJEM_MALLOC_CONF": "narenas:1,tcache:false,dirty_decay_ms:0,muzzy_decay_ms:0",
     "ARROW_DEFAULT_MEMORY_POOL": "system",
@@ -49,7 +48,7 @@ ENVIRONMENT = {
 
 
 class WorkerLost(Exception):
-    """The worker ended before it answered, or must not be restarted yet: ask again in `retry_ms`."""
+    """The worker died before it responded, or must not be restarted yet: retry in `retry_ms`."""
 
     def __init__(self, message: str, retry_ms: int = 0) -> None:
         super().__init__(message)
@@ -57,11 +56,11 @@ class WorkerLost(Exception):
 
 
 class WorkerDied(WorkerLost):
-    """The worker ended while it was processing this request."""
+    """The worker died during this request."""
 
 
 class WorkerFailed(Exception):
-    """The worker answered with an error; `kind` is its kind, for callers that act on it."""
+    """The worker responded with an error; `kind` is the reason, for callers that handle it."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -69,7 +68,7 @@ class WorkerFailed(Exception):
 
 
 class ChildWorker:
-    """Asks the worker process, which it starts first if need be."""
+    """A worker process, started on demand."""
 
     def __init__(
         self,
@@ -82,10 +81,10 @@ class ChildWorker:
         brief: frozenset[type[Request[Any]]] = frozenset(),
         shared_bytes: int = 0,
     ) -> None:
-        """`module` is what the process runs, with a file descriptor and the arguments; `name` is for the log.
+        """`module` is run with a file descriptor and the arguments; `name` is for the log.
 
-        A worker that was asked for nothing but `brief` is ended soon.
-        Of so many bytes that it keeps answers may be views: it gets the descriptor of that memory as its last argument.
+        A worker is stopped soon after requests that are all `brief`. With `shared_bytes` the worker gets the descriptor
+        of a shared memory of that size as its last argument, and responses may be views of it.
         """
         self._brief = brief
         self._shared_bytes = shared_bytes
@@ -109,15 +108,15 @@ class ChildWorker:
         self._ending = False
         self.starts = 0
         self.deaths = 0
-        """Ends that we did not ask for."""
+        """Unexpected exits."""
 
     @property
     def pid(self) -> int | None:
-        """The process id while a worker runs."""
+        """The process id of a running worker."""
         return self._process.pid if self._process is not None and self._channel else None
 
     async def send(self, request: Request[A]) -> A:
-        """Send a request and wait for its answer. Raises WorkerLost, WorkerFailed."""
+        """Send a request and wait for its response. Raises WorkerLost, WorkerFailed."""
         if self._channel is None:
             await self._start()
         if self._channel is None:
@@ -140,7 +139,7 @@ class ChildWorker:
         return cast("A", answer)
 
     async def stop(self) -> None:
-        """End the worker; nothing is started again."""
+        """Stop the worker for good."""
         self._stopped = True
         await self._end()
 
@@ -220,7 +219,7 @@ class ChildWorker:
         number, body, sizes, leased = head
         buffers = cut(payload, sizes)
         if leased is not None:
-            # Also if nothing waits any more: that ends the lease.
+            # Also if the caller was cancelled: dropping the views ends the lease.
             assert memory is not None, "a lease of no memory"
             buffers = [*memory.view(*leased)]
         future = self._waiting.get(number)
@@ -228,7 +227,7 @@ class ChildWorker:
             future.set_result(decode(body, buffers))
 
     def _lost(self, process: asyncio.subprocess.Process) -> None:
-        """Our end saw the other close: a death, unless we are ending it ourselves."""
+        """The worker has closed its end: it died, unless it is being stopped."""
         if process is not self._process:
             return
         self._channel = self._memory = None
@@ -246,11 +245,11 @@ class ChildWorker:
 
     @staticmethod
     async def reap(process: asyncio.subprocess.Process) -> None:
-        """Wait until the process is gone; one that hung up but lives on is killed, so that there are never two."""
+        """Wait for the process to exit, and kill it after a timeout, so that there are never two."""
         try:
             await asyncio.wait_for(process.wait(), STOP_TIMEOUT_SECONDS)
         except TimeoutError:
-            # It may have ended in the very moment in which that became too long.
+            # It may exit at this moment.
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
@@ -271,7 +270,7 @@ class ChildWorker:
             self._ending = False
 
     def _note_activity(self) -> None:
-        """Put the end of an idle worker off."""
+        """Restart the idle timer."""
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         if self._channel is None or self._stopped or self._idle_ms < 0:
@@ -283,5 +282,5 @@ class ChildWorker:
     def _idle(self, idle_ms: int) -> None:
         if self._waiting or self._channel is None:
             return
-        log.info("%s idle for %d ms: ended", self._name, idle_ms)
+        log.info("Stopping %s, idle for %d ms", self._name, idle_ms)
         self._idling = asyncio.get_running_loop().create_task(self._end())

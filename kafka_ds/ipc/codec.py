@@ -1,8 +1,7 @@
-"""Shell: values as they cross between the broker and its workers.
+"""Shell: serialization between the broker and its workers.
 
-Both ends are this program, of one version, as a worker makes sure that it starts; nobody else holds the socket. So
-values cross as Python's own pickles, by the names of their classes. What a `memoryview` shows stays out of them and is
-not copied.
+Both ends are kafka-ds of the same version, which a worker checks when it starts, and no other process has the socket.
+So values are pickled. The bytes of memoryviews are passed out of band, without a copy.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from typing import Any
 
 from kafka_ds.ipc.request import Buffer
 
-# The broker passes its version to its workers: files may be replaced under it.
+# The broker passes its version to its workers: the files may be replaced while it runs.
 VERSION_VARIABLE = "KAFKA_DS_BROKER_VERSION"
 
 
 def encode(value: object) -> tuple[bytes, list[memoryview]]:
-    """The value, and what its views show, which stays where it is."""
+    """The pickled value, and the buffers of its memoryviews, which are not copied."""
     buffers: list[pickle.PickleBuffer] = []
     body = io.BytesIO()
     pickler = pickle.Pickler(body, protocol=5, buffer_callback=buffers.append)
@@ -29,7 +28,7 @@ def encode(value: object) -> tuple[bytes, list[memoryview]]:
 
 
 def decode(body: Buffer, buffers: Sequence[Buffer] = ()) -> Any:
-    """The value again, whose views show these."""
+    """The value, with memoryviews of these buffers."""
     return pickle.loads(body, buffers=buffers)  # noqa: S301 - the other end is ours
 
 

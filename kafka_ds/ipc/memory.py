@@ -1,10 +1,9 @@
-"""Shell: gives back memory that only start-up needed, and memory that finished work left behind.
+"""Shell: returns memory to the system: code that was only needed at start-up, and freed memory.
 
-Code that ran once (LLVM links three loops and is never called again: 70 MiB) stays resident until the kernel runs
-short. Clean pages of a file can be dropped at any time: if they are needed again, they are read from the
-page cache. Only mappings that are read-only and hold no private page are touched. If the kernel gives no information
-(no /proc), nothing is done. The C library keeps memory that was freed below something in use: some 50 MiB after files
-were merged. Once a minute it has to return that if it is much, because each page that is needed again costs time.
+Code that ran once (LLVM: 70 MiB) stays resident. Clean pages of read-only file mappings can be dropped: if they are
+needed again, they come from the page cache. Without /proc nothing is done. The C library keeps freed memory, some
+50 MiB after files were merged. Once a minute it must return that if it is much; not more often, because each page that
+is needed again costs time.
 """
 
 import contextlib
@@ -18,11 +17,11 @@ from typing import ClassVar, NamedTuple
 
 log = logging.getLogger(__name__)
 
-# Looked at again once so much more of files is resident than after the last time.
+# Clean pages are dropped once so much more is resident than after the last time.
 GROWTH_BYTES = 32 * 1024 * 1024
-# To look costs about as much as an answer out of the cache.
+# How often that is checked: a check costs about as much as a read from the cache.
 LOOK_SECONDS = 0.25
-# Of what the C library keeps so much may stay, and is looked at so often.
+# How much freed memory the C library may keep, and how often that is checked.
 FREE_BYTES = 24 * 1024 * 1024
 FREE_SECONDS = 60.0
 _MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) \S+ \S+ \d+\s*(.*)")
@@ -38,7 +37,7 @@ class _Mapping(NamedTuple):
 
 
 class _Mallinfo2(ctypes.Structure):
-    """Glibc's (2.33 and later) figures for all its arenas."""
+    """The result of glibc's mallinfo2 (2.33 and later)."""
 
     _fields_: ClassVar = [
         (name, ctypes.c_size_t)
@@ -50,7 +49,7 @@ class _Mallinfo2(ctypes.Structure):
 
 
 class Trimmer:
-    """Drops pages of files that were needed once, and gives back what was freed. One thread at a time."""
+    """Drops clean pages of files and returns freed memory. Not thread-safe."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         """`now_s` is a clock that never goes back."""
@@ -59,10 +58,10 @@ class Trimmer:
         self._look_at_s = 0.0
         self._free_at_s = now_s() + FREE_SECONDS
         self._own_bytes = 0
-        """Resident, and of no file, after something was last given back."""
+        """The resident anonymous memory after freed memory was last returned."""
 
     def look(self) -> None:
-        """Drop them if there are many more than the last time; called often, it does so now and then."""
+        """Drop or return memory if that is due; may be called often."""
         now_s = self._now_s()
         if now_s < self._look_at_s:
             return
@@ -78,7 +77,7 @@ class Trimmer:
                 log.debug("released %d MiB of clean pages", dropped // 1024)
 
     def _give_back_freed(self) -> None:
-        """The C library goes on counting what it gave back: only where more is resident than then there is more."""
+        """Return freed memory. mallinfo2 also counts what was returned before, so resident memory must have grown."""
         before = resident_own_bytes()
         self._own_bytes = min(self._own_bytes, before)
         if before - self._own_bytes >= FREE_BYTES and freed_bytes() >= FREE_BYTES:
@@ -90,7 +89,7 @@ class Trimmer:
 
 
 def freed_bytes() -> int:
-    """Bytes that the C library holds unused; 0 if it does not report that."""
+    """Bytes of freed memory that the C library keeps; 0 if it does not report that."""
     with contextlib.suppress(AttributeError, OSError):
         mallinfo = ctypes.CDLL(None).mallinfo2
         mallinfo.restype = _Mallinfo2
@@ -103,12 +102,12 @@ def trim() -> None:
 
 
 def resident_file_bytes() -> int:
-    """Bytes of files that are resident in this process."""
+    """The resident bytes of file mappings."""
     return _status_bytes("RssFile:")
 
 
 def resident_own_bytes() -> int:
-    """Bytes that are resident in this process, and of no file."""
+    """The resident bytes of anonymous memory."""
     return _status_bytes("RssAnon:")
 
 
@@ -121,7 +120,7 @@ def _status_bytes(name: str) -> int:
 
 
 def _drop_clean_pages() -> int:
-    """Drop the clean pages of read-only file mappings; gives their number of KiB."""
+    """Drop the clean pages of read-only file mappings; returns how many KiB."""
     madvise = ctypes.CDLL(None, use_errno=True).madvise
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     dropped = 0
@@ -137,7 +136,7 @@ def _drop_clean_pages() -> int:
 
 
 def _mappings(smaps: str) -> Iterator[_Mapping]:
-    """The mappings that /proc/self/smaps lists."""
+    """The mappings in /proc/self/smaps."""
     heading: re.Match[str] | None = None
     sizes: dict[str, int] = {}
     for line in (*smaps.splitlines(), "0-0 ---p 0 0:0 0 "):
@@ -154,7 +153,7 @@ def _mappings(smaps: str) -> Iterator[_Mapping]:
                 permissions=heading[3],
                 path=heading[4],
                 resident_kib=sizes.get("Rss", 0),
-                # What the kernel does not list counts as the process's own.
+                # Without these lines a mapping counts as private.
                 own_kib=sizes.get("Anonymous", 1) + sizes.get("Private_Dirty", 1),
             )
         heading, sizes = match, {}

@@ -1,4 +1,4 @@
-"""Pure: what a worker is asked for and answers: one frozen dataclass per operation, and one per answer."""
+"""Pure: the base of requests to a worker; each operation has a frozen dataclass for its request and its response."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ A = TypeVar("A")
 
 
 class Request(Generic[A_co]):
-    """What a worker is asked for; an answer of type `A_co` comes back."""
+    """A request to a worker, with a response of type `A_co`."""
 
     __slots__ = ()
 
 
 class SendToWorker(Protocol):
-    """Has a worker carry out a request."""
+    """Sends a request to a worker."""
 
     def __call__(self, request: Request[A]) -> Awaitable[A]:
-        """The answer. Raises WorkerLost, WorkerFailed."""
+        """The response. Raises WorkerLost, WorkerFailed."""
 
 
-# What carries out the requests of one class.
+# Executes the requests of a class.
 Operation = Callable[[Any], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorAnswer:
-    """A request was not carried out; `kind` is the reason, for callers that act on it."""
+    """The response to a request that failed; `kind` is the reason, for callers that handle it."""
 
     kind: str
     message: str
@@ -38,7 +38,7 @@ class ErrorAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leased:
-    """An answer whose buffers lie in shared memory, at these `(position, bytes)`, as long as the lease lasts."""
+    """A response whose buffers are in shared memory, at these `(position, bytes)`, until the lease ends."""
 
     answer: object
     lease: int

@@ -1,10 +1,10 @@
-"""Shell: memory shared by the broker and its worker: batches of cold reads are made there, and sent from there.
+"""Shell: memory shared by the broker and its worker, for the batches of cold reads.
 
-- The broker creates it, one for each worker process, and never writes; the worker writes, and decides what is reused.
-- Batches stay unchanged until neither the worker's caches nor the broker refer to them. An answer whose batches are
-  there is a **lease**; with its next request the broker names the leases that are over: no view of them is left.
-- Reading in sequence costs 11-14 % less CPU of 1 KiB records (5-16 % of 100 bytes) than by the socket.
-- If there is no room, batches go through the socket: nothing waits for a lease to end.
+- The broker creates it for each worker process and only reads it; the worker writes it and manages its space.
+- Batches stay unchanged until neither the worker's caches nor the broker refer to them. A response with batches there
+  is a **lease**; the broker's next request has the leases that have ended because no view of them is left.
+- Sequential cold reads cost 11-14 % less CPU with records of 1 KiB (5-16 % with 100 bytes) than through the socket.
+- If there is no room, batches go through the socket; nothing waits for a lease to end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 from kafka_ds.ipc.extents import Extents
 from kafka_ds.ipc.request import Buffer
 
-# What is being made ready has room beside what is kept.
+# Room for batches in preparation, in addition to cached ones.
 SLACK_BYTES = 6 * 1024 * 1024
 
 
@@ -31,7 +31,7 @@ class BrokerMemory:
     """The broker's end."""
 
     def __init__(self, kept_bytes: int) -> None:
-        """Room for so many bytes that the worker keeps, and for what it is at work on. Raises OSError."""
+        """Memory for a cache of so many bytes, and for batches in preparation. Raises OSError."""
         size_bytes = kept_bytes + SLACK_BYTES
         self.fd = _nameless(size_bytes)
         try:
@@ -43,11 +43,11 @@ class BrokerMemory:
         self._freed: list[int] = []
 
     def close_fd(self) -> None:
-        """The worker has it now; what is mapped stays."""
+        """Close the descriptor, which the worker has now; the mapping stays."""
         os.close(self.fd)
 
     def view(self, lease: int, runs: Iterable[Sequence[int]]) -> list[memoryview]:
-        """What a lease is of, `[position, size_bytes]` each; it ends when all of these are gone."""
+        """Views of a lease's batches, `[position, size_bytes]` each; the lease ends with the last view."""
         holder = self._type.from_buffer(self._mapping)
         weakref.finalize(holder, self._freed.append, lease).atexit = False
         whole = memoryview(holder).cast("B").toreadonly()
@@ -71,18 +71,18 @@ class WorkerMemory:
         self._type: Any = ctypes.c_ubyte * size_bytes
         self._lock = threading.Lock()
         self._extents = Extents(size_bytes)
-        # A view may go at any moment, the one in which the lock is held included.
+        # A view may be finalized at any moment, also while the lock is held.
         self._given_back: deque[tuple[int, int]] = deque()
         self._returned = 0
         self._leases: dict[int, Sequence[Buffer]] = {}
         self._leased: Counter[int] = Counter()
-        """How many leases a view is in, by its id: leases keep their views."""
+        """The number of leases of a view, by its id; leases keep their views alive."""
         self._last_lease = itertools.count(1)
 
     def put(self, buffers: Sequence[Buffer]) -> tuple[tuple[memoryview, ...], int] | None:
-        """The same bytes there, one after the other, and where they begin; None where there is no room.
+        """Copy buffers to shared memory: consecutive views and their position; None if there is no room.
 
-        They stay as long as there is any view of them.
+        The space is used until all views are gone.
         """
         total = sum(len(each) for each in buffers)
         with self._lock:
@@ -104,7 +104,7 @@ class WorkerMemory:
         return tuple(placed), start
 
     def lease(self, views: Sequence[Buffer]) -> int:
-        """Keep these until the broker is done with them; returns the number by which it releases them."""
+        """Keep these views until the broker releases them; returns the lease's number."""
         number = next(self._last_lease)
         with self._lock:
             self._leases[number] = views
@@ -112,16 +112,16 @@ class WorkerMemory:
         return number
 
     def is_leased(self, views: Iterable[Buffer]) -> bool:
-        """Whether the broker is not done with one of these."""
+        """Whether one of these views has a lease."""
         return any(id(each) in self._leased for each in views)
 
     @property
     def returned(self) -> int:
-        """How often room was given back so far."""
+        """How often space was freed so far."""
         return self._returned + len(self._given_back)
 
     def end(self, leases: Iterable[int]) -> None:
-        """The broker is done with these."""
+        """End leases that the broker has released."""
         for each in leases:
             with self._lock:
                 views = self._leases.pop(each, ())
@@ -132,7 +132,7 @@ class WorkerMemory:
 
 
 def _nameless(size_bytes: int) -> int:
-    """A file descriptor of memory that no path leads to."""
+    """A file descriptor of anonymous memory."""
     create = getattr(os, "memfd_create", None)
     if create is not None:
         fd: int = create("kafka-ds cold reads")
@@ -140,7 +140,7 @@ def _nameless(size_bytes: int) -> int:
         with tempfile.TemporaryFile() as file:
             fd = os.dup(file.fileno())
     try:
-        # Pages exist once they are touched.
+        # Pages are allocated on first use.
         os.ftruncate(fd, size_bytes)
     except OSError:
         os.close(fd)

@@ -1,10 +1,9 @@
-"""Shell: a process beside the broker: the tier's worker, which needs Arrow, and the log cleaner's.
+"""Shell: the main loop of a worker process: the tier's worker and the log cleaner.
 
-One thread receives, one copies, one maintains the tables' layout, a few read. Each request gets one answer, a result or
-an error of a known kind. An unexpected exception is logged and answered, and the process goes on. When the broker's end
-of the channel closes, the process ends at once, without cleaning up: the commit protocol is made for a death at any
-line. Copying runs at a lower priority than reading, the upkeep of tables at a lower one still, and all of them below
-the broker.
+One thread receives, others copy, maintain tables, and read. Each request gets one response, a result or an error of a
+known kind; an unexpected exception is logged, and is also a response. If the broker's end of the channel is closed, the
+process exits at once without cleanup: the commit protocol tolerates a crash at any point. The priority of reads is
+below the broker's, that of copies below reads, and that of maintenance is the lowest.
 """
 
 import contextlib
@@ -27,33 +26,33 @@ from kafka_ds.version import VERSION
 
 log = logging.getLogger(__name__)
 
-# A request, and the number that its answer bears.
+# The number of a request, which its response repeats, and the request.
 Asked = tuple[int, object]
 # The kind of an unexpected error.
 INTERNAL = "internal"
 READ_NICENESS = 2
 COPY_NICENESS = 10
-# Merging files can wait; on busy cores copies go first.
-UPKEEP_NICENESS = 15
+# Merging files is less urgent than copies.
+MAINTENANCE_NICENESS = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operations:
-    """What carries out the requests of each class. Each of `writing` has a thread."""
+    """The operations for each class of requests. Each element of `writing` has a thread."""
 
     writing: Sequence[Mapping[type, Operation]]
     reading: Mapping[type, Operation]
     maintaining: Mapping[type, Operation] = field(default_factory=dict)
     afterwards: Callable[[], None]
-    """What is tidied up when nothing is asked."""
+    """Cleanup after the last write."""
     kinds: Mapping[type[Exception], str] = field(default_factory=dict)
-    """The kind of an error in an answer; unexpected ones are INTERNAL, and in the log."""
+    """The kinds of expected errors; unexpected ones are INTERNAL, and are logged."""
     freed: Callable[[Sequence[int]], None] = lambda leases: None
-    """Told the leases of shared memory that the broker is done with."""
+    """Called with the leases of shared memory that the broker has released."""
 
 
 class Worker:
-    """Hands requests to threads and their answers back."""
+    """Distributes requests to threads and sends their responses."""
 
     def __init__(
         self,
@@ -72,7 +71,7 @@ class Worker:
         self._writes: list[queue.SimpleQueue[Asked | None]] = []
         self._reads: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
         self._maintenance: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
-        """None: nothing was asked, but there may be something to tidy up."""
+        """None: no request, but cleanup may be due."""
         self._queues = {
             **dict.fromkeys(reading, self._reads),
             **dict.fromkeys(maintaining, self._maintenance),
@@ -90,10 +89,10 @@ class Worker:
         self._trimming = threading.Lock()
 
     def run(self) -> None:
-        """Serve until the broker hangs up."""
+        """Serve until the broker closes the channel."""
         for source in self._writes:
             self._thread(source, COPY_NICENESS)
-        self._thread(self._maintenance, UPKEEP_NICENESS)
+        self._thread(self._maintenance, MAINTENANCE_NICENESS)
         self.read_with(self._reader_threads)
         while True:
             received = self._channel.receive()
@@ -104,7 +103,7 @@ class Worker:
             self._queues[type(request)].put((number, request))
 
     def read_with(self, threads: int) -> None:
-        """Serve what only reads with at least so many threads."""
+        """Serve reads with at least so many threads."""
         with self._reading_with:
             for _ in range(self._readers, threads):
                 self._thread(self._reads, self._reader_niceness)
@@ -112,7 +111,7 @@ class Worker:
 
     def _thread(self, source: "queue.SimpleQueue[Asked | None]", niceness: int) -> None:
         def work() -> None:
-            # On Linux priorities and policies are the threads' own. Batch: it never preempts a waking thread.
+            # On Linux each thread has a priority and a policy. SCHED_BATCH never preempts another thread.
             with contextlib.suppress(OSError, AttributeError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
                 if niceness >= COPY_NICENESS:
@@ -131,14 +130,14 @@ class Worker:
         threading.Thread(target=work, daemon=True).start()
 
     def look_after(self) -> None:
-        """Upkeep. No request waits for it, so after a failure it is tried again with the next write."""
+        """Run the cleanup; after an error it is repeated with the next write."""
         try:
             self._afterwards()
         except Exception:
             log.exception("maintenance failed")
 
     def answer(self, number: int, request: object) -> None:
-        """Carry out a request, in the caller's thread, and send its answer; a failure is an answer too."""
+        """Execute a request in the caller's thread and send its response, which may be an error."""
         name = type(request).__name__
         try:
             answer = self._operations[type(request)](request)
@@ -150,7 +149,7 @@ class Worker:
         try:
             self._send(number, answer)
         except Exception as error:
-            # What cannot be made a frame is one request's trouble: a thread that ended would leave all others waiting.
+            # The thread must survive a response that cannot be sent: other requests wait for it.
             log.exception("the answer to %s cannot be sent", name)
             self._send(number, _internal(error))
 
@@ -161,7 +160,7 @@ class Worker:
         body, buffers = encode(answer)
         if leased is not None:
             buffers = []
-        # Without a broker the answer is dropped: the receiving thread ends the process.
+        # If the broker is gone, the receiving thread ends the process.
         with contextlib.suppress(OSError):
             self._channel.send((number, body, [len(each) for each in buffers], leased), buffers)
 
@@ -174,8 +173,8 @@ def _internal(error: Exception) -> ErrorAnswer:
 
 
 def begin(arguments: Sequence[str], name: str) -> BlockingChannel:
-    """What every worker process does first; its channel's file descriptor is the first argument."""
-    # Ctrl-C reaches the whole group; the worker ends with its broker and not before.
+    """Set up a worker process; the first argument is the file descriptor of its channel."""
+    # Ctrl-C reaches the whole process group, but a worker must not end before its broker.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     log_lines.set_up_child(name)
@@ -189,12 +188,12 @@ def begin(arguments: Sequence[str], name: str) -> BlockingChannel:
 
 
 def serve(worker: Worker) -> None:
-    """Work until the broker hangs up. Nothing is flushed or cleaned up: the next worker expects a crash."""
+    """Serve until the broker closes the channel, and exit without cleanup: the next worker expects a crash."""
     status = 0
     try:
         worker.run()
     except ConnectionError:
-        pass  # A broker that dies with answers unread hangs up like this.
+        pass  # The broker has died with unread responses.
     except BaseException:
         log.exception("the worker cannot go on")
         status = 1

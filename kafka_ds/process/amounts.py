@@ -1,4 +1,4 @@
-"""Pure: sizes and counts as a person reads them."""
+"""Pure: human-readable sizes and counts."""
 
 from __future__ import annotations
 

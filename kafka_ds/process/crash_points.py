@@ -1,8 +1,8 @@
-"""Shell: named places at which a process dies, so that tests can kill it between any two steps.
+"""Shell: named points at which tests let a process crash.
 
-Read from the environment by the processes' mains alone: `KAFKA_DS_CRASH_AT=<point>[:<nth>][,…]` kills (SIGKILL) the nth
-time that a process comes to the point; `KAFKA_DS_CRASH_ONCE=<folder>` once only, noted by a file there;
-`KAFKA_DS_CRASH_WHO=parent` the broker, at a step of its worker. Unarmed, a point costs one look into an empty dict.
+`KAFKA_DS_CRASH_AT=<point>[:<nth>][,…]` kills the process (SIGKILL) when it reaches the point for the nth time. With
+`KAFKA_DS_CRASH_ONCE=<folder>` that happens only once, which a file there records. `KAFKA_DS_CRASH_WHO=parent` kills the
+broker at a point of its worker. A point that is not armed costs a lookup in an empty dict.
 """
 
 import os
@@ -57,7 +57,7 @@ ALL_BROKER_POINTS = BROKER_POINTS + EXPIRY_POINTS + CHECK_POINTS
 
 
 class CrashPoints:
-    """The armed points of this process."""
+    """The armed crash points of this process."""
 
     __slots__ = ("_left", "_once", "_victim")
 
@@ -69,10 +69,10 @@ class CrashPoints:
         self._victim = victim
 
     def at(self, point: str) -> None:
-        """The process is at this point; it dies here if the point is armed."""
+        """Crash here if the point is armed."""
         if point not in self._left:
             return
-        # Several threads may come here: one of them at least finds nothing left.
+        # With several threads, at least one finds 0.
         left = self._left[point] = self._left[point] - 1
         if left == 0 and self._first_time(point):
             os.kill(os.getpid() if self._victim is None else self._victim, signal.SIGKILL)
@@ -88,15 +88,15 @@ class CrashPoints:
 
 
 def armed_from_environment(points: Sequence[str]) -> CrashPoints:
-    """Which of the process's own points the environment arms; an unknown one is an error."""
+    """The points of this process that the environment arms; ValueError for an unknown one."""
     armed: dict[str, int] = {}
     for text in filter(None, os.environ.get("KAFKA_DS_CRASH_AT", "").split(",")):
         point, _, nth = text.partition(":")
         if point not in WORKER_POINTS + TRANSACTION_POINTS + ALL_BROKER_POINTS:
-            raise ValueError(f"KAFKA_DS_CRASH_AT: no crash point is called {point!r}")
+            raise ValueError(f"KAFKA_DS_CRASH_AT: unknown crash point {point!r}")
         if point in points:
             armed[point] = int(nth or 1)
-    # The broker's own parent is the program that started it; we do not watch that one.
+    # Only a worker's parent is a broker.
     is_parent = os.environ.get("KAFKA_DS_CRASH_WHO") == "parent" and points is WORKER_POINTS
     return CrashPoints(
         armed,

@@ -1,10 +1,10 @@
-"""Shell: the broker's own log (not its topics'): lines for people, or objects for machines, on standard error.
+"""Shell: the application log on standard error, as text or JSON.
 
-`log.format=json` gives one object a line: `time` (UTC), `level`, `logger`, `message`, what the caller gave as `extra`,
-and `exception`. No client can fill the disk, hide lines or write some of its own: a message is one line of at most
-MESSAGE_CHARS_MAX, and of lines of one statement, DEBUG apart, at most LINES_MAX are written in WINDOW_SECONDS, and a
-line says how many were left out. Every process of a broker sets its log up here; format and levels come to it by its
-environment. A level that was changed while the broker runs is forgotten at its end.
+`log.format=json` writes an object per line: `time` (UTC), `level`, `logger`, `message`, the caller's `extra`, and
+`exception`. Clients can neither flood nor forge the log: a message is one line of at most MESSAGE_CHARS_MAX, and at
+most LINES_MAX lines of a log statement (DEBUG excepted) are written in WINDOW_SECONDS; then a line has the number of
+those left out. Every process of a broker sets up its log here, with format and levels from the environment. Levels that
+are changed at run time are not persistent.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ LEVELS = {
     "DEBUG": logging.DEBUG,
     "TRACE": logging.DEBUG // 2,
 }
-# Statements that are watched at once; beyond, all start over.
+# The most log statements with a window at once; beyond that all windows are reset.
 STATEMENTS_MAX = 1_000
 
-# What ends a line, or is an order to a terminal.
+# Line ends and terminal control characters.
 _CONTROLS = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
 
-# Of these, what JSON leaves as it is.
+# Those that json.dumps does not escape.
 _JSON_CONTROLS = {code: f"\\u{code:04x}" for code in _CONTROLS if code >= 127}
 
-# What every record of `logging` has; the rest was given by the caller.
+# The attributes of every LogRecord; others are the caller's `extra`.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 def set_up_broker(how: str, node_id: int, level: str) -> None:
-    """The log of this process and of those that it will start; each line names the node."""
+    """Set up the log of this process and of its future child processes; each line has the node id."""
     os.environ[FORMAT_VARIABLE] = how
     os.environ[NODE_VARIABLE] = str(node_id)
     os.environ.pop(LEVELS_VARIABLE, None)
@@ -55,7 +55,7 @@ def set_up_broker(how: str, node_id: int, level: str) -> None:
 
 
 def set_up_child(process: str) -> None:
-    """The log of a process that a broker has started; `process` is what its lines call it."""
+    """Set up the log of a broker's child process; each line has its name `process`."""
     node = os.environ.get(NODE_VARIABLE, "")
     set_up(os.environ.get(FORMAT_VARIABLE, TEXT), process=process, node=node)
     for logger, level in _levels_of_environment().items():
@@ -63,7 +63,7 @@ def set_up_child(process: str) -> None:
 
 
 def set_level(logger: str, level: str | None) -> None:
-    """Set a logger's level, here and in processes that are started from now on; None: its parent's."""
+    """Set a logger's level, here and in future child processes; None: inherit it."""
     logging.getLogger(None if logger == ROOT else logger).setLevel(
         logging.NOTSET if level is None else LEVELS[level]
     )
@@ -78,7 +78,7 @@ def _levels_of_environment() -> dict[str, str]:
 
 
 def levels() -> dict[str, str]:
-    """The level in force of each logger of this project, of the packages above them, and of the one above all."""
+    """The effective levels of the root logger and of kafka-ds' loggers and their parents."""
     made = tuple(logging.root.manager.loggerDict)
     ours = [name for name in made if name.partition(".")[0] in ("broker", "kafka_ds")]
     found = {name: logging.getLogger(name).getEffectiveLevel() for name in sorted(ours)}
@@ -87,7 +87,7 @@ def levels() -> dict[str, str]:
 
 
 def set_up(how: str, *, process: str = "", node: str = "", stream: TextIO | None = None) -> None:
-    """Has all loggers write to standard error; `process` distinguishes those of a broker, `node` brokers."""
+    """Let all loggers write to standard error; lines have the names `process` and `node`."""
     formatter: logging.Formatter
     if how == JSON:
         formatter = JsonLines(process, node)
@@ -113,16 +113,16 @@ def message_of(record: logging.LogRecord) -> str:
 
 
 class TextLines(logging.Formatter):
-    """A line for people, above its traceback if it has one."""
+    """Text lines, each followed by its traceback if it has one."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """The line without control characters."""
         record.message = message_of(record).translate(_CONTROLS)
         return super().formatMessage(record)
 
 
 class JsonLines(logging.Formatter):
-    """One object a line."""
+    """A JSON object per line."""
 
     def __init__(self, process: str = "", node: str = "") -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class JsonLines(logging.Formatter):
         self._process = {name: value for name, value in own.items() if value is not None}
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as JSON; values that JSON has no word for are written as text."""
+        """The record as JSON; values without a JSON type become strings."""
         when = datetime.fromtimestamp(record.created, UTC)
         fields: dict[str, object] = {
             "time": when.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -150,7 +150,7 @@ class JsonLines(logging.Formatter):
 
 
 class _Window:
-    """The lines of one statement since a time."""
+    """The lines of a log statement since a time."""
 
     __slots__ = ("began_s", "left_out", "record", "written")
 
@@ -162,19 +162,19 @@ class _Window:
 
 
 class LimitedHandler(logging.StreamHandler[TextIO]):
-    """Writes lines, but of each statement no more than the limit."""
+    """Writes at most LINES_MAX lines of each log statement in WINDOW_SECONDS."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
         self.windows: dict[tuple[str, int, object], _Window] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Writes the line, unless there were too many of its kind."""
+        """Write the line, unless the limit is reached."""
         if record.levelno <= logging.DEBUG:
-            super().emit(record)  # All of them were requested.
+            super().emit(record)  # DEBUG is not limited.
             return
         self._end_windows(record.created)
-        # The statement is identified by its place, as its text may hold variable parts.
+        # A statement is identified by file and line: its text may vary.
         key = (record.pathname, record.lineno, record.levelno)
         window = self.windows.get(key)
         if window is None:
@@ -189,12 +189,12 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
         super().emit(record)
 
     def close(self) -> None:
-        """Says what was left out, at the end."""
+        """Write how many lines were left out."""
         self._end_windows(float("inf"))
         super().close()
 
     def _end_windows(self, now_s: float) -> None:
-        # A clock that was set back must not silence a statement until then.
+        # If the clock was set back, windows end at once.
         ended = [
             key
             for key, window in self.windows.items()

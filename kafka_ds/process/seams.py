@@ -1,8 +1,7 @@
-"""Shell: the seams through which the broker meets the outside: Clock, Disk, Network, Background.
+"""Shell: the interfaces to the operating system: Clock, Disk, Network, Background.
 
-Protocols only. Code that asks for the time, touches a file, opens a socket or waits for a thread does it through one of
-these. So a test or a simulation can replace `kafka_ds.process.system` and decide what fails, what is lost and when time
-passes.
+Code that reads the time, accesses a file, opens a socket or uses a thread does so through one of these. So a test or a
+simulation can replace `kafka_ds.process.system` and control failures, losses and the clock.
 """
 
 from __future__ import annotations
@@ -16,36 +15,36 @@ ReadableBuffer = bytes | bytearray | memoryview
 
 
 class Clock(Protocol):
-    """What time it is, in ms: `now_ms` since 1970 (UTC), may jump; `monotonic_ms` since any moment, never goes back."""
+    """Times in ms: `now_ms` since 1970 (UTC), which may jump; `monotonic_ms` since any moment, never goes back."""
 
     def now_ms(self) -> int: ...
     def monotonic_ms(self) -> int: ...
 
 
 class DiskFile(Protocol):
-    """An open file, read and written at positions; nothing here moves a cursor. Errors are OSError."""
+    """An open file, read and written at positions; it has no cursor. Errors are OSError."""
 
     @property
     def path(self) -> str: ...
     def size(self) -> int: ...
     def read(self, size: int, position: int) -> bytes:
-        """Read up to `size` bytes, fewer only at the end of the file; may wait for the disk."""
+        """Read up to `size` bytes, fewer only at the end of the file; may block."""
         ...
 
     def read_now(self, size: int, position: int) -> bytes | bytearray | None:
-        """Read exactly `size` bytes if that needs no waiting, else None."""
+        """Read exactly `size` bytes if that does not block, else None."""
         ...
 
     def write(self, data: ReadableBuffer, position: int) -> int:
-        """Write and return the number of bytes taken, which may be fewer than given."""
+        """Write and return the number of bytes written, which may be fewer than given."""
         ...
 
     def truncate(self, size: int) -> None:
-        """Cut the file to `size` bytes, or extend it to them with zeros."""
+        """Truncate the file to `size` bytes, or extend it with zeros."""
         ...
 
     def sync(self) -> None:
-        """Make the contents durable; may wait for long."""
+        """Make the content durable (fsync); may block for long."""
         ...
 
     def close(self) -> None: ...
@@ -55,11 +54,11 @@ class Disk(Protocol):
     """A file system. Errors are OSError, as of the system calls of these names."""
 
     def open(self, path: str, *, create: bool = False) -> DiskFile:
-        """Open a file for reading and writing; with `create` one that is missing is made, empty."""
+        """Open a file for reading and writing; with `create`, create it if it does not exist."""
         ...
 
     def read_file(self, path: str) -> bytes:
-        """All of a file; may wait for the disk."""
+        """The content of a file; may block."""
         ...
 
     def exists(self, path: str) -> bool: ...
@@ -68,15 +67,15 @@ class Disk(Protocol):
     def set_modified_ms(self, path: str, modified_ms: int) -> None: ...
     def list_names(self, directory: str) -> list[str]: ...
     def make_directory(self, path: str) -> None:
-        """Create a directory and its parents; one that exists is fine."""
+        """Create a directory and its parents if they do not exist."""
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Rename a file or directory atomically, replacing a file of the target's name."""
+        """Rename a file or directory atomically, replacing a file with the target's name."""
         ...
 
     def link(self, source: str, target: str) -> None:
-        """Give a file a second name; FileExistsError if that is taken."""
+        """Create a hard link; FileExistsError if the target exists."""
         ...
 
     def unlink(self, path: str) -> None: ...
@@ -85,16 +84,16 @@ class Disk(Protocol):
         ...
 
     def sync_directory(self, path: str) -> None:
-        """Make the names in a directory durable."""
+        """Make a directory's entries durable."""
         ...
 
     def lock(self, path: str) -> Callable[[], None]:
-        """Take an exclusive lock, or raise BlockingIOError; returns what releases it."""
+        """Take an exclusive lock, or raise BlockingIOError; returns a function that releases it."""
         ...
 
 
 class BoundListener(Protocol):
-    """A bound socket that has its address before it serves."""
+    """A bound socket, whose address is known before it accepts."""
 
     @property
     def address(self) -> tuple[str, int]: ...
@@ -107,33 +106,33 @@ class BoundListener(Protocol):
     async def accept(
         self, accepted: Callable[[socket.socket], object], *, backlog: int = 50
     ) -> None:
-        """The same, where what is accepted is the caller's to go on with."""
+        """Accept, and hand the sockets to the caller."""
         ...
 
     async def close(self) -> None:
-        """Accept nothing more; connections that are open stay open."""
+        """Stop accepting; open connections stay."""
         ...
 
 
 class Network(Protocol):
-    """Streams between hosts."""
+    """TCP connections."""
 
     def bind(self, host: str, port: int) -> BoundListener:
-        """Bind without accepting yet; port 0 takes any free one."""
+        """Bind without accepting; port 0 is any free port."""
         ...
 
     async def connect(
         self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> tuple[asyncio.Transport, Any]:
-        """The transport and the protocol of a connection that is open; raises OSError."""
+        """Connect; returns transport and protocol, raises OSError."""
         ...
 
 
 class Background(Protocol):
-    """Work that waits for a disk, done beside the event loop."""
+    """Runs blocking work outside the event loop."""
 
     def submit(
         self, work: Callable[[], object], done: Callable[[BaseException | None], None]
     ) -> None:
-        """Run `work` elsewhere, then `done` in the caller's thread with what it raised."""
+        """Run `work` in another thread, then `done` in the caller's thread with the exception, if any."""
         ...

@@ -1,10 +1,9 @@
-"""Pure: what a setting is: its name, type, default, bounds and one sentence; how its text becomes a value.
+"""Pure: declarations of settings: name, type, default, bounds and description; and how values are parsed.
 
-A setting is declared once, as a field of the class that holds its value (`broker.config.broker` and what it inherits,
-`broker.log.config`), so that a type checker sees the value and everything else (parsing, bounds, the answer to
-DescribeConfigs, docs/reference/settings.md) comes from the declaration. A field's name is Kafka's name with its dots as
-underscores. A value that we do not honour is refused by name, never ignored: a cluster that quietly does not do what
-its configuration says is worse than one that does not start.
+A setting is declared once, as a field of the class that has its value (`broker.config.broker` and its bases,
+`broker.log.config`). Type checking, parsing, bounds, the response to DescribeConfigs and docs/reference/settings.md all
+use this declaration. A field's name is Kafka's name with underscores for dots. A value that is not supported is
+refused, never ignored: a broker that does not start is better than one that silently deviates from its configuration.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ _METADATA_KEY = "setting"
 
 
 class ConfigError(Exception):
-    """A mistake in the configuration; its text names the setting, the value and the place."""
+    """The configuration is invalid; the message names the setting, the value and the place."""
 
     def at(self, place: str) -> ConfigError:
-        """The same mistake with the place where it was made."""
+        """The same error with the place of the setting."""
         return ConfigError(f"{self} ({place})")
 
 
@@ -59,10 +58,10 @@ _WHOLE = {
 class Setting:
     """One setting.
 
-    `synonyms` are the broker-wide settings that give a topic's setting its value, the strongest first, each with
-    the factor that its unit needs. `honours` lists the only values that this broker acts on, None meaning all.
-    `ours` marks a default or a name that Apache Kafka does not have. `changeable` ones may change while the broker
-    runs; of those that may in Kafka alone, `fixed` says why not here.
+    `synonyms` are the broker settings that give a topic's setting its default, by priority, each with the factor of its
+    unit. `honours` are the only supported values; None means all. `ours` marks a default or a name that Apache Kafka
+    does not have. `changeable`: it may be changed while the broker runs. `fixed`: why it may not, although Kafka allows
+    it.
     """
 
     name: str
@@ -81,11 +80,11 @@ class Setting:
 
     @property
     def sensitive(self) -> bool:
-        """Whether its value must never be shown."""
+        """Whether its value must not be shown."""
         return self.kind is ConfigType.PASSWORD
 
     def parse(self, text: str) -> Value:
-        """The value that `text` means, or a ConfigError that names this setting."""
+        """Parse a value; raises ConfigError."""
         value = self._typed(text.strip())
         self._check_bounds(text, value)
         if self.honours is not None and (self.text(value) or "") not in self.honours:
@@ -96,7 +95,7 @@ class Setting:
         return value
 
     def text(self, value: Value) -> str | None:
-        """How Kafka writes this value."""
+        """The value as Kafka writes it."""
         if value is None:
             return None
         if isinstance(value, bool):
@@ -125,9 +124,9 @@ class Setting:
 
     def _whole(self, text: str) -> int:
         digits = text[1:] if text[:1] in ("-", "+") else text
-        # int() alone would take "1_000" and digits of other scripts.
+        # int() also accepts "1_000" and the digits of other scripts.
         if not (digits.isascii() and digits.isdigit()):
-            raise ConfigError(f"{self.name}={text} is not a whole number")
+            raise ConfigError(f"{self.name}={text} is not an integer")
         low, high = _WHOLE[self.kind]
         if len(digits) > 40 or not low <= int(text) <= high:
             raise ConfigError(f"{self.name}={text[:60]} does not fit {self.kind.name.lower()}")
@@ -139,15 +138,13 @@ class Setting:
                 if item not in self.choices:
                     allowed = ", ".join(self.choices)
                     which = f": {item}" if isinstance(value, tuple) and len(value) > 1 else ""
-                    raise ConfigError(f"{self.name}={text}{which} is none of: {allowed}")
+                    raise ConfigError(f"{self.name}={text}{which} is not one of: {allowed}")
         if isinstance(value, bool) or not isinstance(value, int | float):
             return
         if not (self.low is None or value >= self.low):
-            raise ConfigError(f"{self.name}={text} is below the least value allowed, {self.low}")
+            raise ConfigError(f"{self.name}={text} is below the minimum, {self.low}")
         if not (self.high is None or value <= self.high):
-            raise ConfigError(
-                f"{self.name}={text} is above the greatest value allowed, {self.high}"
-            )
+            raise ConfigError(f"{self.name}={text} is above the maximum, {self.high}")
 
 
 def _declare(kind: ConfigType, default: Value, says: str, more: Mapping[str, Any]) -> Any:
@@ -156,42 +153,42 @@ def _declare(kind: ConfigType, default: Value, says: str, more: Mapping[str, Any
 
 
 def boolean(default: bool, says: str, **more: Any) -> Any:
-    """Declares a setting that is true or false."""
+    """Declares a boolean."""
     return _declare(ConfigType.BOOLEAN, default, says, more)
 
 
 def i16(default: int | None, says: str, **more: Any) -> Any:
-    """Declares a whole number of 16 bits; `low` and `high` bound it."""
+    """Declares a 16-bit integer; `low` and `high` bound it."""
     return _declare(ConfigType.SHORT, default, says, {"nullable": default is None, **more})
 
 
 def i32(default: int | None, says: str, **more: Any) -> Any:
-    """Declares a whole number of 32 bits; `low` and `high` bound it."""
+    """Declares a 32-bit integer; `low` and `high` bound it."""
     return _declare(ConfigType.INT, default, says, {"nullable": default is None, **more})
 
 
 def i64(default: int | None, says: str, **more: Any) -> Any:
-    """Declares a whole number of 64 bits; `low` and `high` bound it."""
+    """Declares a 64-bit integer; `low` and `high` bound it."""
     return _declare(ConfigType.LONG, default, says, {"nullable": default is None, **more})
 
 
 def double(default: float, says: str, **more: Any) -> Any:
-    """Declares a number with a fraction."""
+    """Declares a floating-point number."""
     return _declare(ConfigType.DOUBLE, default, says, more)
 
 
 def string(default: str | None, says: str, **more: Any) -> Any:
-    """Declares a text; `choices` lists the only ones."""
+    """Declares a string; `choices` are the only valid ones."""
     return _declare(ConfigType.STRING, default, says, {"nullable": default is None, **more})
 
 
 def password(says: str, **more: Any) -> Any:
-    """Declares a text that is never shown."""
+    """Declares a string that is never shown."""
     return _declare(ConfigType.PASSWORD, None, says, {"nullable": True, **more})
 
 
 def strings(default: tuple[str, ...] | None, says: str, **more: Any) -> Any:
-    """Declares a list, written with commas."""
+    """Declares a comma-separated list."""
     return _declare(ConfigType.LIST, default, says, {"nullable": default is None, **more})
 
 
@@ -212,19 +209,19 @@ def _settings_of(cls: type) -> Mapping[str, Setting]:
 
 
 def part(cls: type[T], whole: T) -> T:
-    """Of an object that inherits the settings of `cls`, these alone, as another process is given them."""
+    """A `cls` with its settings from an object of a class that inherits them, to be sent to another process."""
     names = map(attribute_of, settings_of(cls))
     return cls(**{name: getattr(whole, name) for name in names})
 
 
 def attribute_of(name: str) -> str:
-    """The name of the field that holds the setting of this name."""
+    """The field of a setting."""
     return name.replace(".", "_")
 
 
 @cache
 def broker_synonyms(cls: type) -> Mapping[str, tuple[Setting, int, str]]:
-    """Broker-wide settings that only give topics their defaults: name -> (setting, factor, topic's name)."""
+    """The broker settings that only give topics their defaults: name -> (setting, factor, topic's setting)."""
     found: dict[str, tuple[Setting, int, str]] = {}
     for setting in settings_of(cls).values():
         for name, factor in setting.synonyms:
@@ -235,7 +232,7 @@ def broker_synonyms(cls: type) -> Mapping[str, tuple[Setting, int, str]]:
 def _synonym(setting: Setting, name: str, factor: int) -> Setting:
     if factor == 1:
         return replace(setting, name=name, synonyms=())
-    # Kafka's settings in minutes and hours are 32 bits wide and bounded in their own unit.
+    # Kafka's settings in minutes and hours have 32 bits and bounds in their own unit.
     low = setting.low if setting.low is None or setting.low < 0 else -(-setting.low // factor)
     return replace(
         setting, name=name, kind=ConfigType.INT, default=None, nullable=True, low=low, synonyms=()

@@ -1,8 +1,4 @@
-"""Shell: the real clock, disk, network and threads behind the seams, and fresh ids.
-
-No decision is taken here; each method is one system call with Kafka's or POSIX's meaning. What a call may cost is said
-in `kafka_ds.process.seams`.
-"""
+"""Shell: implements the interfaces of `kafka_ds.process.seams` by the operating system; random ids."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ from typing import Any
 
 from kafka_ds.process.seams import DiskFile, ReadableBuffer
 
-# Where the kernel cannot tell whether a read would wait, the read is simply done.
+# Without this flag of the kernel, `read_now` may block.
 _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 ACCEPT_RETRY_SECONDS = 1.0
@@ -30,7 +26,7 @@ _NOWAIT_UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 def new_uuid() -> bytes:
-    """A random id; Kafka forbids those whose text would begin with a dash, and the reserved."""
+    """A random id; as in Kafka, its text does not begin with a dash."""
     while True:
         value = uuid.uuid4().bytes
         if not urlsafe_b64encode(value).startswith(b"-"):
@@ -38,7 +34,7 @@ def new_uuid() -> bytes:
 
 
 def raise_open_files_limit() -> int:
-    """Lift the soft limit of open files to the hard one, as each log holds files open."""
+    """Raise the soft limit of open files to the hard one, because each log has open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -46,7 +42,7 @@ def raise_open_files_limit() -> int:
 
 
 def halt() -> None:
-    """End the process at once, without writing anything more but what was logged."""
+    """Exit at once, after flushing the log."""
     logging.shutdown()
     os._exit(1)
 
@@ -80,7 +76,7 @@ class SystemFile:
             return data
         parts = [data]
         got = len(data)
-        while got < size:  # The kernel cuts reads at 2 GiB and, rarely, at signals.
+        while got < size:  # A read returns at most 2 GiB, and fewer bytes at some signals.
             data = os.pread(self._fd, size - got, position + got)
             if not data:
                 break
@@ -99,7 +95,7 @@ class SystemFile:
         except OSError as error:
             if error.errno not in _NOWAIT_UNSUPPORTED:
                 raise
-            # A limit of this file's file system: others may well support the flag.
+            # This file system does not support the flag; others may.
             self._can_read_now = False
             return self._read_whole(size, position)
         return data if got == size else None
@@ -174,7 +170,7 @@ class SystemDisk:
     def lock(self, path: str) -> Callable[[], None]:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            # A POSIX record lock, so that Apache Kafka on the same directory sees it.
+            # A POSIX record lock, which Apache Kafka respects as well.
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(fd)
@@ -183,7 +179,7 @@ class SystemDisk:
 
 
 class SystemListener:
-    """A TCP socket, bound at once and served later."""
+    """A TCP socket, bound at construction."""
 
     def __init__(self, host: str, port: int) -> None:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -201,9 +197,8 @@ class SystemListener:
         self.address: tuple[str, int] = (name[0], name[1])
 
     def _share(self, is_shared: bool) -> None:
-        """Whether the port can be had beside sockets that do not listen: connections of an earlier process that linger,
-        but also another process that has bound it and does not serve yet. That one would then listen first, and uvloop
-        says nothing where listen() fails: this process would be ready, and reached by nobody.
+        """Set SO_REUSEADDR, but not while binding: it would also allow the port of a process that has not called
+        listen() yet. If that process then listens first, uvloop does not report that listen() failed here.
         """
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, is_shared)
 
@@ -234,7 +229,7 @@ class SystemListener:
             except OSError as error:
                 if error.errno not in _OUT_OF_FILES or self._accepting is None:
                     raise
-                # Waiting requests go on waiting; to ask again at once would only use CPU time.
+                # Pending connections wait; an immediate retry would only use CPU time.
                 self._accepting.remove_reader(self._socket)
                 loop, back = self._accepting, (self._socket, self._accept, accepted, backlog)
                 loop.call_later(ACCEPT_RETRY_SECONDS, self._go_on, *back)
@@ -271,7 +266,7 @@ class SystemNetwork:
 
 
 class InlineBackground:
-    """Does the work at once: for start-up, tools and tests without an event loop."""
+    """Runs the work at once: for start-up, tools and tests without an event loop."""
 
     def submit(
         self, work: Callable[[], object], done: Callable[[BaseException | None], None]
@@ -285,7 +280,7 @@ class InlineBackground:
 
 
 class ThreadBackground:
-    """Does the work in an executor's thread and reports back in the event loop."""
+    """Runs the work in an executor's thread, and `done` in the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, executor: Executor) -> None:
         self._loop = loop
@@ -295,7 +290,7 @@ class ThreadBackground:
         self, work: Callable[[], object], done: Callable[[BaseException | None], None]
     ) -> None:
         def finished(future: Future[object]) -> None:
-            # At the end of the process nothing is left to notify.
+            # At the end of the process the loop may be closed.
             if not future.cancelled() and not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(done, future.exception())
 

@@ -1,11 +1,11 @@
-"""Pure: names of cipher suites, as Java writes them in `ssl.cipher.suites`, and in OpenSSL."""
+"""Pure: translates Java's names of cipher suites (`ssl.cipher.suites`) to OpenSSL's."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-# OpenSSL has all suites of TLS 1.3 on, and Python's ssl has no way to choose among them.
+# OpenSSL enables all suites of TLS 1.3, and Python's ssl cannot select among them.
 SUITES_OF_TLS_1_3 = frozenset(
     {"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"}
 )
@@ -24,7 +24,7 @@ _CIPHERS = {
 
 
 def openssl_name(suite: str) -> str:
-    """OpenSSL's name of a suite of TLS 1.2; one that is not Java's is taken to be OpenSSL's already."""
+    """OpenSSL's name of a TLS 1.2 suite; a name that is not Java's is returned unchanged."""
     match = _JAVA.fullmatch(suite)
     if match is None or match["cipher"] not in _CIPHERS:
         return suite
@@ -36,6 +36,6 @@ def openssl_name(suite: str) -> str:
 
 
 def split(suites: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Suites of TLS 1.3, and OpenSSL's names of the others."""
+    """The suites of TLS 1.3, and OpenSSL's names of the others."""
     newest = [suite for suite in suites if suite in SUITES_OF_TLS_1_3]
     return newest, [openssl_name(suite) for suite in suites if suite not in SUITES_OF_TLS_1_3]

@@ -1,4 +1,4 @@
-"""Shell: whose a certificate is, and whether another one may take its place (KIP-978)."""
+"""Shell: the subject of a certificate, and whether a new certificate may replace it (KIP-978)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kafka_ds.security.tls_settings import TlsSettings
 
 
 class Holder(NamedTuple):
-    """The distinguished name of a certificate, and the hosts (or others) that it is of as well."""
+    """The distinguished name and the subject alternative names of a certificate."""
 
     name: str
     alternatives: frozenset[str]
@@ -22,7 +22,7 @@ def holder_of(settings: TlsSettings) -> Holder:
 
 def holder_in(pem: bytes) -> Holder:
     """The holder of this certificate. Raises TlsError if the bytes are not a certificate."""
-    # Here, so that only those who change keys load the library.
+    # Imported only when it is needed.
     from cryptography import x509
 
     try:
@@ -42,7 +42,7 @@ def holder_in(pem: bytes) -> Holder:
 def check_same_holder(
     before: Holder, after: Holder, *, may_change_name: bool, may_lose_hosts: bool
 ) -> None:
-    """Raises TlsError: it is another's."""
+    """Raises TlsError if the subject or its hosts changed and that is not allowed."""
     if before.name != after.name and not may_change_name:
         raise TlsError(
             f"ssl.allow.dn.changes=false: the new certificate is of {after.name}, and not of {before.name}"

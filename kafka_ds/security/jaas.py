@@ -1,8 +1,8 @@
-"""Pure: an entry of Java's login configuration, as `sasl.jaas.config` holds one.
+"""Pure: parses `sasl.jaas.config`, an entry of Java's login configuration.
 
-- The form is Kafka's (KIP-85): `<login module> required|requisite|sufficient|optional key="value" … ;`, one module.
-  Values in double quotes know Java's escapes; comments are Java's.
-- An entry is full of passwords: no error repeats any of it.
+- The format is Kafka's (KIP-85): `<login module> required|requisite|sufficient|optional key="value" … ;`, one module,
+  with Java's escapes in double quotes and Java's comments.
+- An entry has passwords: no error repeats any part of it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v
 
 
 class JaasError(ValueError):
-    """A text that is not a login configuration; the message has what is expected, and nothing of the text."""
+    """The text is not a login configuration; the message does not repeat it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class JaasEntry:
     options: Mapping[str, str] = field(repr=False)
 
     def users(self) -> dict[str, Secret]:
-        """The passwords of `user_<name>="<password>"`, by name: whom a broker lets in."""
+        """The passwords of the options `user_<name>="<password>"`, by name: a broker's users."""
         return {
             key.removeprefix("user_"): Secret(value)
             for key, value in self.options.items()
@@ -44,17 +44,17 @@ class JaasEntry:
 
 
 def parse_jaas(text: str) -> JaasEntry:
-    """The only entry of a text.
+    """Parse an entry.
 
     Raises:
-        JaasError: it is none, or there are several.
+        JaasError: the text is not exactly one valid entry.
     """
     tokens = list(_tokens(text))
     if len(tokens) < 3:
         raise JaasError('expected: <login module> required <key>="<value>" … ;')
     (module, _), (flag, _), *rest = tokens
     if flag.lower() not in _FLAGS:
-        raise JaasError(f"the word behind the login module is none of {', '.join(_FLAGS)}")
+        raise JaasError(f"the word after the login module is not one of {', '.join(_FLAGS)}")
     options: dict[str, str] = {}
     while rest and rest[0] != (";", False):
         if len(rest) < 3 or rest[1] != ("=", False) or rest[2] in ((";", False), ("=", False)):
@@ -69,14 +69,12 @@ def parse_jaas(text: str) -> JaasEntry:
 
 
 def _tokens(text: str) -> Iterator[tuple[str, bool]]:
-    """Words, quoted texts (True) and signs."""
+    """The tokens: words, quoted strings (True) and signs."""
     position = 0
     while position < len(text):
         match = _TOKEN.match(text, position)
         if match is None:
-            raise JaasError(
-                f"a quote is not closed, or a sign is out of place, at character {position + 1}"
-            )
+            raise JaasError(f"an unclosed quote or an unexpected sign at character {position + 1}")
         position = match.end()
         if match["quoted"] is not None:
             yield _ESCAPE.sub(_unescaped, match["quoted"]), True

@@ -1,7 +1,7 @@
-"""Pure: the client's side of SASL: its first message, and its replies to the broker.
+"""Pure: the client's side of the SASL mechanisms.
 
-A mechanism is made for one exchange, out of `sasl.mechanism` and `sasl.jaas.config` as Kafka's clients have them. No
-error repeats a password or a token.
+An object is for one exchange, configured by `sasl.mechanism` and `sasl.jaas.config`. No error repeats a password or a
+token.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _END = b"\x01"
 
 
 class Refused(Exception):
-    """The broker's message is no acceptance."""
+    """The broker has rejected the credentials."""
 
 
 class ClientMechanism(Protocol):
@@ -40,13 +40,13 @@ class ClientMechanism(Protocol):
     def respond(self, message: bytes) -> bytes:
         """The client's reply to a message of the broker; empty if there is none.
 
-        Raises Refused, and ScramError where the broker does not know the password.
+        Raises Refused, and ScramError if the broker does not know the password.
         """
         ...
 
 
 class Plain:
-    """RFC 4616: name and password, in one message."""
+    """RFC 4616: user and password in one message."""
 
     def __init__(self, user: str, password: Secret) -> None:
         self._user = user
@@ -62,7 +62,7 @@ class Plain:
 
 
 class OauthBearer:
-    """RFC 7628: a token, in one message; a refusal is answered as JSON, and acknowledged."""
+    """RFC 7628: a token in one message; the broker reports a failure as JSON."""
 
     def __init__(self, token: Secret) -> None:
         self._token = token
@@ -77,35 +77,33 @@ class OauthBearer:
                 status = str(json.loads(message).get("status", ""))
             except (ValueError, AttributeError):
                 status = ""
-            raise Refused(
-                f"the broker does not accept the token ({status or 'it does not say why'})"
-            )
+            raise Refused(f"the broker does not accept the token ({status or 'no reason given'})")
         self.is_done = True
         return b""
 
 
 def login(mechanism: str, config: Secret) -> JaasEntry:
-    """The entry of `sasl.jaas.config` that fits the mechanism.
+    """Parse `sasl.jaas.config` for a mechanism.
 
     Raises:
-        JaasError: it is none, is of another mechanism, or lacks an option.
+        JaasError: it is invalid, is for another mechanism, or lacks an option.
     """
     entry = parse_jaas(config.reveal())
     if entry.module != _MODULES[mechanism]:
-        raise JaasError(f"{mechanism} needs {_MODULES[mechanism]}, and not {entry.module}")
+        raise JaasError(f"{mechanism} needs {_MODULES[mechanism]}, not {entry.module}")
     needed = ("token",) if mechanism == OAUTHBEARER else ("username", "password")
     if mechanism == OAUTHBEARER and "tokenFile" in entry.options:
         return entry
     for option in needed:
         if option not in entry.options:
-            raise JaasError(f"the option {option} is not given")
+            raise JaasError(f"the option {option} is missing")
     return entry
 
 
 def client_mechanism(
     mechanism: str, entry: JaasEntry, *, nonce: str, token: Secret | None = None
 ) -> ClientMechanism:
-    """The exchange of a mechanism; `token`, where it was read from the entry's `tokenFile`."""
+    """The exchange of a mechanism; `token` is the content of the entry's `tokenFile`, if it has one."""
     options = entry.options
     if mechanism == OAUTHBEARER:
         return OauthBearer(token if token is not None else Secret(options["token"]))

@@ -1,7 +1,7 @@
 """Pure: the computations and messages of SCRAM (RFC 5802, RFC 7677), and the client's side.
 
-- As in Apache Kafka names and passwords are taken as they are, in UTF-8, without SASLprep; names escape `,` and `=`.
-- Nonces are passed in, not drawn here. Errors contain nothing that a proof is computed from.
+- As in Apache Kafka, names and passwords are UTF-8 without SASLprep; `,` and `=` in names are escaped.
+- The caller generates nonces. Errors contain nothing from which a proof is computed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kafka_ds.security.secret import Secret
 SCRAM_SHA_256 = "SCRAM-SHA-256"
 SCRAM_SHA_512 = "SCRAM-SHA-512"
 HASHES = {SCRAM_SHA_256: "sha256", SCRAM_SHA_512: "sha512"}
-# What Kafka's client accepts at least, and what bounds the work that a peer can make of us.
+# The minimum of Kafka's client, and a bound of the work that a peer can cause.
 ITERATIONS_MIN = 4_096
 ITERATIONS_MAX = 1_000_000
 _SERVER_FIRST = re.compile(
@@ -27,7 +27,7 @@ _SERVER_FINAL = re.compile(r"v=(?P<signature>[A-Za-z0-9+/=]+)(,.*)?")
 
 
 class ScramError(Exception):
-    """The other side breaks the SCRAM protocol, or does not know the password."""
+    """The peer violates the SCRAM protocol, or does not know the password."""
 
 
 def salted(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
@@ -61,7 +61,7 @@ def signed(mechanism: str, key: bytes, message: bytes) -> bytes:
 
 
 def xor(left: bytes, right: bytes) -> bytes:
-    """Both, bit by bit; of one length."""
+    """The bitwise XOR of two values of the same length."""
     return bytes(a ^ b for a, b in zip(left, right, strict=True))
 
 
@@ -82,14 +82,14 @@ def text_of(message: bytes) -> str:
 
 
 def escaped(name: str) -> str:
-    """A user's name as it stands in a message."""
+    """A user name with SCRAM's escapes."""
     return name.replace("=", "=3D").replace(",", "=2C")
 
 
 def unescaped(name: str) -> str:
-    """The user's name; ScramError where something else is escaped."""
+    """A user name without SCRAM's escapes; ScramError for an invalid escape."""
     if re.search("=(?!2C|3D)", name):
-        raise ScramError("a user's name is not escaped as it must be")
+        raise ScramError("a user name has an invalid escape")
     return name.replace("=2C", ",").replace("=3D", "=")
 
 
@@ -105,14 +105,14 @@ class ScramClient:
         self.is_done = False
 
     def first(self) -> bytes:
-        """What the client begins with."""
+        """The client's first message."""
         return f"n,,{self._bare}".encode()
 
     def respond(self, message: bytes) -> bytes:
-        """The client's next message; nothing at the end.
+        """The client's next message; empty at the end.
 
         Raises:
-            ScramError: the server is not one that knows the password.
+            ScramError: the server does not know the password.
         """
         if self._signature:
             return self._finish(text_of(message))

@@ -1,10 +1,10 @@
-"""Shell: TLS as Kafka's `ssl.*` settings describe it, as a context of Python's ssl.
+"""Shell: Python TLS contexts from Kafka's `ssl.*` settings.
 
-- Keys and certificates are PEM (KIP-651), in a file or in the setting itself, or PKCS12 in a file. A JKS file
+- Keys and certificates are PEM (KIP-651), in a file or in a setting, or PKCS12 in a file. A JKS file
   is refused with the command that converts it. As in Java, a PKCS12 file is read even if its type is given as JKS.
-- OpenSSL reads keys only from files. A key that is not in a PEM file passes through memory that only this process sees
+- OpenSSL reads keys only from files. A key that is not in a PEM file is passed in memory that only this process sees
   (memfd) or, on systems without it, through a file that only this user can read and that is deleted at once.
-- A mistake is a TlsError that names the setting and its file, but none of their contents.
+- A TlsError names the setting and its file, but never their contents.
 """
 
 from __future__ import annotations
@@ -30,40 +30,40 @@ _MAGIC_OF_JKS = b"\xfe\xed\xfe\xed"
 
 
 class TlsError(ValueError):
-    """A setting that cannot be followed; the message names it."""
+    """A setting is invalid; the message names it."""
 
 
 def server_context(
     settings: TlsSettings, client_auth: str, kind: type[ssl.SSLContext] = ssl.SSLContext
 ) -> ssl.SSLContext:
-    """What a listener needs, of this kind; `client_auth` is none, requested or required.
+    """The TLS context of a listener; `client_auth` is none, requested or required.
 
     Raises:
-        TlsError: there is no key, or a setting cannot be followed.
+        TlsError: there is no key, or a setting is invalid.
     """
     context = kind(ssl.PROTOCOL_TLS_SERVER)
     if not settings.has_key:
         raise TlsError(
-            "ssl.keystore.location is not given, nor ssl.keystore.key: a listener with TLS needs a key"
+            "neither ssl.keystore.location nor ssl.keystore.key is set: a listener with TLS needs a key"
         )
     _choose_protocols(context, settings)
     _load_key(context, settings)
     context.verify_mode = _CLIENT_AUTH[client_auth]
     if client_auth != NONE:
         _load_trust(context, settings)
-    # No tickets: a session that is resumed would show the certificate of a client that has been taken out of trust.
+    # No tickets: a resumed session would still have the certificate of a client that is no longer trusted.
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
-    # As in Kafka no client has a handshake done again: with OpenSSL before 3 it could, as often as it likes.
+    # No renegotiation, as in Kafka: OpenSSL before 3 would let clients renegotiate without limit.
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.num_tickets = 0
     return context
 
 
 def client_context(settings: TlsSettings) -> ssl.SSLContext:
-    """What a client needs; the server's name is checked unless ssl.endpoint.identification.algorithm is empty.
+    """A client's TLS context; host names are verified unless ssl.endpoint.identification.algorithm is empty.
 
     Raises:
-        TlsError: a setting cannot be followed.
+        TlsError: a setting is invalid.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     algorithm = settings.ssl_endpoint_identification_algorithm.lower()
@@ -107,7 +107,7 @@ def _set_ciphers(context: ssl.SSLContext, names: list[str]) -> None:
     try:
         context.set_ciphers(":".join(names))
     except ssl.SSLError:
-        raise TlsError(f"ssl.cipher.suites: none of {', '.join(names)} is known here") from None
+        raise TlsError(f"ssl.cipher.suites: OpenSSL knows none of {', '.join(names)}") from None
 
 
 def _load_key(context: ssl.SSLContext, settings: TlsSettings) -> None:
@@ -117,7 +117,7 @@ def _load_key(context: ssl.SSLContext, settings: TlsSettings) -> None:
         _check_inline("ssl.keystore", settings.ssl_keystore_type, location)
         chain = settings.ssl_keystore_certificate_chain
         if chain is None:
-            raise TlsError("ssl.keystore.certificate.chain is not given, but ssl.keystore.key is")
+            raise TlsError("ssl.keystore.key needs ssl.keystore.certificate.chain")
         pem = f"{settings.ssl_keystore_key.reveal()}\n{chain.reveal()}\n".encode()
         with _as_file(pem) as path:
             _load_chain(context, path, password, "ssl.keystore.key")
@@ -133,7 +133,7 @@ def _load_key(context: ssl.SSLContext, settings: TlsSettings) -> None:
 
 
 def certificate_of(settings: TlsSettings) -> bytes:
-    """The certificate that goes with the key, as PEM.
+    """The certificate of the private key, as PEM.
 
     Raises:
         TlsError: it cannot be read.
@@ -144,29 +144,27 @@ def certificate_of(settings: TlsSettings) -> bytes:
     else:
         where = f"ssl.keystore.location={location}"
         if location is None:
-            raise TlsError("ssl.keystore.location is not given, nor ssl.keystore.key")
+            raise TlsError("neither ssl.keystore.location nor ssl.keystore.key is set")
         if _kind_of("ssl.keystore", settings.ssl_keystore_type, location) == PEM:
             pem = _read(location, "ssl.keystore.location")
         else:
             pem = _key_of_pkcs12(location, settings.ssl_keystore_password, where)
     begin, end = pem.find(_BEGIN), pem.find(_END)
     if not 0 <= begin < end:
-        raise TlsError(f"{where} holds no certificate")
+        raise TlsError(f"{where} has no certificate")
     return pem[begin : end + len(_END)] + b"\n"
 
 
 def _load_chain(context: ssl.SSLContext, path: str, password: Secret | None, where: str) -> None:
-    # Without a password of its own OpenSSL would ask for one at the terminal.
+    # Without a password OpenSSL would prompt for one.
     text = "" if password is None else password.reveal()
     try:
         context.load_cert_chain(path, password=text)
     except (ssl.SSLError, OSError, ValueError) as error:
         if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
             raise TlsError(f"{where}: {_trouble(error)}") from None
-        hint = ", or ssl.key.password is not the one" if isinstance(error, ssl.SSLError) else ""
-        raise TlsError(
-            f"{where}: no private key with its certificates can be read there{hint}"
-        ) from None
+        hint = ", or ssl.key.password is wrong" if isinstance(error, ssl.SSLError) else ""
+        raise TlsError(f"{where}: there is no private key with certificates{hint}") from None
 
 
 def _load_trust(context: ssl.SSLContext, settings: TlsSettings) -> None:
@@ -187,14 +185,16 @@ def _load_trust(context: ssl.SSLContext, settings: TlsSettings) -> None:
     try:
         context.load_verify_locations(cadata=trusted)
     except (ssl.SSLError, ValueError):
-        raise TlsError(f"{where}: no certificates can be read there") from None
+        raise TlsError(f"{where}: there are no valid certificates") from None
 
 
 def _check_inline(prefix: str, kind: str, location: str | None) -> None:
     if kind.upper() != PEM:
-        raise TlsError(f"{prefix}.type={kind}: what stands in the setting itself is PEM")
+        raise TlsError(
+            f"{prefix}.type={kind}: it must be PEM for a key or certificates in a setting"
+        )
     if location is not None:
-        raise TlsError(f"{prefix}.location is given, and so is what should be in that file")
+        raise TlsError(f"{prefix}.location must not be set with a key or certificates in a setting")
 
 
 def _kind_of(prefix: str, kind: str, location: str) -> str:
@@ -206,11 +206,11 @@ def _kind_of(prefix: str, kind: str, location: str) -> str:
             return PKCS12
         if start != _MAGIC_OF_JKS:
             raise TlsError(
-                f"{prefix}.location={location} is not a Java key store; {prefix}.type is PEM if it is of PEM"
+                f"{prefix}.location={location} is not a Java key store; set {prefix}.type=PEM if it is PEM"
             )
     if wanted not in (PEM, PKCS12):
         raise TlsError(
-            f"{prefix}.type={kind}: {location} has to be PEM or PKCS12; convert it with keytool -importkeystore "
+            f"{prefix}.type={kind} is not supported, only PEM and PKCS12: convert it with keytool -importkeystore "
             f"-srckeystore {location} -destkeystore <file>.p12 -deststoretype PKCS12"
         )
     return wanted
@@ -237,11 +237,9 @@ def _key_of_pkcs12(location: str, password: Secret | None, where: str) -> bytes:
             _read(location, "ssl.keystore.location"), _password_bytes(password)
         )
     except ValueError:
-        raise TlsError(
-            f"{where} is not a PKCS12 file, or ssl.keystore.password is not the one"
-        ) from None
+        raise TlsError(f"{where} is not a PKCS12 file, or ssl.keystore.password is wrong") from None
     if key is None or certificate is None:
-        raise TlsError(f"{where} holds no private key with a certificate")
+        raise TlsError(f"{where} has no private key with a certificate")
     pem = serialization.Encoding.PEM
     parts = [
         key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
@@ -260,11 +258,11 @@ def _trust_of_pkcs12(location: str, password: Secret | None, where: str) -> str:
         )
     except ValueError:
         raise TlsError(
-            f"{where} is not a PKCS12 file, or ssl.truststore.password is not the one"
+            f"{where} is not a PKCS12 file, or ssl.truststore.password is wrong"
         ) from None
     certificates = [each.certificate for each in found.additional_certs]
     if not certificates:
-        raise TlsError(f"{where} holds no certificates that are trusted")
+        raise TlsError(f"{where} has no trusted certificates")
     pem = serialization.Encoding.PEM
     return b"".join(each.public_bytes(pem) for each in certificates).decode()
 
@@ -275,7 +273,7 @@ def _password_bytes(password: Secret | None) -> bytes | None:
 
 @contextlib.contextmanager
 def _as_file(content: bytes) -> Iterator[str]:
-    """A path under which OpenSSL can read this, for as long as the block lasts."""
+    """A path at which OpenSSL can read the content until the block ends."""
     if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
         number = os.memfd_create("key")
         try:

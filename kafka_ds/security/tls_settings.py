@@ -1,4 +1,4 @@
-"""Pure: the `ssl.*` settings of Kafka that both sides of TLS have."""
+"""Pure: Kafka's `ssl.*` settings that clients and brokers have in common."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PEM, PKCS12, JKS = "PEM", "PKCS12", "JKS"
 NONE, REQUESTED, REQUIRED = "none", "requested", "required"
 
 
-# Without slots: a broker's configuration inherits it beside another class that has some.
+# Without slots: a broker's configuration inherits from several such classes.
 @dataclass(frozen=True, kw_only=True)
 class TlsSettings:
     """The `ssl.*` settings, by Kafka's names and with Kafka's defaults; a broker's configuration inherits them."""
@@ -67,7 +67,7 @@ class TlsSettings:
 
     @classmethod
     def of(cls, values: Mapping[str, object]) -> TlsSettings:
-        """Those that are given, by name; others have their default."""
+        """The settings with these values, by name; others have their default."""
         given = {
             name.replace(".", "_"): values[name]
             for name in cls.names()
@@ -77,11 +77,11 @@ class TlsSettings:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files that are read."""
+        """The key store and trust store files."""
         both = (self.ssl_keystore_location, self.ssl_truststore_location)
         return tuple(each for each in both if each)
 
     @property
     def has_key(self) -> bool:
-        """Whether there is a key of one's own."""
+        """Whether a private key is configured."""
         return bool(self.ssl_keystore_location or self.ssl_keystore_key)

@@ -1,4 +1,4 @@
-"""Shell: the token of OAUTHBEARER that stands in a file of its own, so that it can be renewed there."""
+"""Shell: reads the OAUTHBEARER token from a file, where it can be renewed."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from kafka_ds.security.secret import Secret
 
 
 class TokenUnreadable(Exception):
-    """The file of a token cannot be read; the message names it."""
+    """The token file cannot be read; the message names it."""
 
 
 def read_token(path: str) -> Secret:
-    """What the file holds.
+    """The token in a file.
 
     Raises:
-        TokenUnreadable: it is not there, not ours to read, or not UTF-8.
+        TokenUnreadable: the file is missing, not readable, or not UTF-8.
     """
     try:
         with open(path, encoding="utf-8") as file:

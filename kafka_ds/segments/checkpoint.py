@@ -1,7 +1,7 @@
 """Pure: Kafka's small text files: offset and epoch checkpoints, partition.metadata, meta.properties.
 
-Files are written byte for byte as Kafka writes them. A file that is read may be empty (Kafka creates these files before
-it fills them); otherwise it is complete or corrupt: a truncated file must never be taken for a shorter list.
+Files are byte for byte what Kafka writes. An empty file is valid, because Kafka creates these files before it writes
+them. A truncated one is corrupt: it must not be read as a shorter list.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 
 class CorruptCheckpoint(Exception):
-    """A file of kafka-ds or Kafka that does not hold what its name promises."""
+    """The content of a checkpoint file is invalid."""
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
@@ -74,7 +74,7 @@ def encode_clean_shutdown(broker_epoch: int) -> bytes:
 
 
 def decode_clean_shutdown(data: bytes) -> int:
-    """The broker epoch, or -1: older files are empty, and it is enough that the file exists."""
+    """The broker epoch; -1 for an empty file, which older versions write."""
     try:
         return int(json.loads(data)["brokerEpoch"])
     except (ValueError, KeyError, TypeError):
@@ -84,7 +84,7 @@ def decode_clean_shutdown(data: bytes) -> int:
 def encode_meta_properties(
     *, node_id: int, cluster_id: str, directory_id: bytes, date: str
 ) -> bytes:
-    """`date` is in the form that Java writes into the comment at the top of a properties file."""
+    """The content of meta.properties; `date` has the format of Java's comment at the top of a properties file."""
     lines = (
         "#",
         f"#{date}",
@@ -97,7 +97,7 @@ def encode_meta_properties(
 
 
 def decode_meta_properties(data: bytes) -> dict[str, str]:
-    """All entries, as texts; the caller checks which of them must be there."""
+    """All entries as strings, not validated."""
     properties = {}
     for line in data.decode("latin-1").splitlines():
         key, separator, value = line.strip().partition("=")
@@ -107,7 +107,7 @@ def decode_meta_properties(data: bytes) -> dict[str, str]:
 
 
 def java_date(moment: tuple[int, int, int, int, int, int, int]) -> str:
-    """Year, month, day, hour, minute, second, weekday (UTC) as java.util.Date prints them."""
+    """A time (year, month, day, hour, minute, second, weekday; UTC) in the format of java.util.Date."""
     year, month, day, hour, minute, second, weekday = moment
     clock = f"{hour:02d}:{minute:02d}:{second:02d}"
     return f"{_DAYS[weekday]} {_MONTHS[month - 1]} {day:02d} {clock} UTC {year}"
@@ -124,12 +124,12 @@ def _lines(data: bytes) -> list[str]:
     if not lines:
         return []
     if not text.endswith("\n"):
-        raise ValueError("truncated")  # Half a number is a number too.
+        raise ValueError("truncated")  # Part of a number would also parse.
     if len(lines) < 2 or int(lines[0]) != VERSION:
         raise ValueError(f"version {lines[0]!r}")
     entries = [line for line in lines[2:] if line]
     if int(lines[1]) != len(entries):
-        raise ValueError(f"{len(entries)} entries where {lines[1]} are announced")
+        raise ValueError(f"{len(entries)} entries, expected {lines[1]}")
     return entries
 
 
@@ -137,4 +137,4 @@ def _text(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise CorruptCheckpoint("a checkpoint is not a text") from error
+        raise CorruptCheckpoint("a checkpoint is not UTF-8") from error

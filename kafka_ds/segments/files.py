@@ -1,7 +1,7 @@
-"""Shell: whole small files, written so that a crash leaves the old one or the new one.
+"""Shell: atomic writes of small files: a crash leaves the old or the new file.
 
-A replacement is written to a temporary file that is renamed. If it must survive a power failure, it is synced before
-the rename, and the folder after it.
+The new content is written to a temporary file, which is renamed. If it must survive a power failure, the file is synced
+before the rename, and the directory after it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from kafka_ds.segments.names import TEMPORARY
 
 
 def write_whole(disk: Disk, path: str, data: bytes) -> None:
-    """Overwrite a file; a crash may tear it, so only for files with a checksum."""
+    """Overwrite a file in place; a crash may leave a part, so the content needs a checksum."""
     file = disk.open(path, create=True)
     try:
         file.truncate(0)
@@ -23,7 +23,7 @@ def write_whole(disk: Disk, path: str, data: bytes) -> None:
 
 
 def replace(disk: Disk, path: str, data: bytes, *, durable: bool) -> None:
-    """Replace a file in one step."""
+    """Replace a file atomically."""
     temporary = path + TEMPORARY
     write_whole(disk, temporary, data)
     if durable:
@@ -34,10 +34,10 @@ def replace(disk: Disk, path: str, data: bytes, *, durable: bool) -> None:
 
 
 def extend(disk: Disk, path: str, data: bytes | bytearray, known_bytes: int) -> None:
-    """Extend a file that only ever grows to `data`, whose beginning it should hold.
+    """Append to a file what it lacks of `data`; it should have the beginning.
 
-    One that holds something else is replaced in one durable step: what it held may be all that
-    is left of it after a crash, and has to be good for what was promised to be durable.
+    A file with other content is replaced atomically and durably: after a crash the old content may be needed for
+    records that were reported as durable.
     """
     file = disk.open(path, create=True)
     try:
@@ -47,13 +47,15 @@ def extend(disk: Disk, path: str, data: bytes | bytearray, known_bytes: int) -> 
             replace(disk, path, bytes(data), durable=True)
             return
         while size < len(data):
-            size += file.write(data[size:], size)  # A copy: an error that is kept locks no index.
+            size += file.write(
+                data[size:], size
+            )  # A copy: a view in a traceback would lock the bytearray.
     finally:
         file.close()
 
 
 def sync_file(disk: Disk, path: str) -> None:
-    """Make a file durable that may have been deleted in the meantime."""
+    """Sync a file; one that was deleted is ignored."""
     try:
         file = disk.open(path)
     except FileNotFoundError:
@@ -65,7 +67,7 @@ def sync_file(disk: Disk, path: str) -> None:
 
 
 def unlink_if_there(disk: Disk, path: str) -> None:
-    """Unlink a file; one that is not there is fine."""
+    """Unlink a file if it exists."""
     try:
         disk.unlink(path)
     except FileNotFoundError:

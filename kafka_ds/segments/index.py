@@ -1,9 +1,9 @@
-"""Pure: the three indexes of a segment: by offset, by time, and of aborted transactions.
+"""Pure: the three indexes of a segment, in memory as in the file: offset index, time index and transaction index.
 
-The bytes in memory are the bytes of the file. Offset index: 8 bytes an entry, the last offset of a batch (relative to
-the segment's base) and the batch's position, one each index.interval.bytes. Time index: 12 bytes, a timestamp and the
-last offset of the batch that brought it; both ascend strictly: nothing up to that offset is later. Transaction index:
-34 bytes, one for each ABORT marker (KIP-98). What lies behind the entries of a preallocated file is zeros, and dropped.
+Offset index: an entry of 8 bytes per index.interval.bytes: a batch's last offset, relative to the base offset, and its
+position. Time index: entries of 12 bytes: the max timestamp so far and the last offset of its batch; both ascend
+strictly. Transaction index: 34 bytes per aborted transaction (KIP-98). The zeros at the end of a preallocated file are
+dropped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RELATIVE_OFFSET_MAX = 2**31 - 1
 
 
 class AbortedTxn(NamedTuple):
-    """A transaction that ended in an ABORT marker at `last_offset` (an entry of .txnindex)."""
+    """An aborted transaction, with its marker at `last_offset` (an entry of .txnindex)."""
 
     producer_id: int
     first_offset: int
@@ -33,11 +33,11 @@ class AbortedTxn(NamedTuple):
 
 
 class CorruptIndex(Exception):
-    """An index that cannot be one of its segment; it is rebuilt from the segment."""
+    """An index does not fit its segment; it is rebuilt from the segment."""
 
 
 class OffsetIndex:
-    """Finds the position of a batch shortly before an offset."""
+    """Maps offsets to positions in the .log file."""
 
     __slots__ = ("_data", "count")
 
@@ -77,7 +77,7 @@ class OffsetIndex:
     def position_before(self, relative_offset: int) -> int:
         """The position of the last indexed batch that begins no later than this offset's."""
         data = self._data
-        # The entry names a batch's LAST offset: one that is greater may still lie in that batch.
+        # An entry has the LAST offset of its batch, so the batch of an equal entry may contain the offset.
         at = bisect_right(
             range(self.count),
             relative_offset,
@@ -104,7 +104,7 @@ class OffsetIndex:
 
 
 class TimeIndex:
-    """Finds, for a time, an offset before which no record is that late."""
+    """Maps timestamps to offsets before which all records are older."""
 
     __slots__ = ("_data", "count", "last_timestamp_ms")
 
@@ -141,14 +141,14 @@ class TimeIndex:
         return timestamp, offset
 
     def append_if_later(self, timestamp_ms: int, relative_offset: int) -> None:
-        """Add an entry unless an earlier one is as late: times in the index only rise."""
+        """Add an entry if the timestamp is later than the last one's."""
         if timestamp_ms > self.last_timestamp_ms:
             self._data += _TIME_ENTRY.pack(timestamp_ms, relative_offset)
             self.count += 1
             self.last_timestamp_ms = timestamp_ms
 
     def offset_before(self, timestamp_ms: int) -> int:
-        """A relative offset; all batches before that offset's own are earlier than this time."""
+        """A relative offset; all batches before its batch are older than the timestamp."""
         data = self._data
         at = bisect_right(
             range(self.count),
@@ -166,7 +166,7 @@ class TimeIndex:
 
 
 def encode_aborted(transactions: Iterable[AbortedTxn]) -> bytes:
-    """As in a .txnindex file."""
+    """The content of a .txnindex file."""
     return b"".join(_TRANSACTION_ENTRY.pack(TRANSACTION_INDEX_VERSION, *t) for t in transactions)
 
 
@@ -183,11 +183,11 @@ def decode_aborted(data: bytes) -> list[AbortedTxn]:
 
 
 def _without_zeros(data: bytes, entry_bytes: int) -> bytearray:
-    """The entries of a file that may have been preallocated and never trimmed."""
+    """The entries of a file that may have been preallocated and not trimmed."""
     used = len(data.rstrip(b"\0"))
     used += -used % entry_bytes
-    # An entry may end with zero bytes of its own, but none is all zeros: position 0 is not indexed.
-    # Only a first record of 1970 is timed so, in an index that is never preallocated for one entry.
+    # An entry may end with zeros, but is not all zeros: position 0 is not indexed. The exception is a first record with
+    # timestamp 0 in the time index; a file of one entry was not preallocated.
     if len(data) == entry_bytes:
         used = entry_bytes
     if used > len(data):

@@ -1,8 +1,8 @@
-"""Pure: how Kafka names the files and folders of a log.
+"""Pure: Kafka's names of a log's files and directories.
 
-A segment's files share its base offset in 20 digits. A further suffix says that the file is coming (`.cleaned`,
-`.swap`) or going (`.deleted`). The folder of a deleted log is renamed to `<topic>-<partition>.<32 hex digits>-delete`,
-so that its name is free at once.
+The files of a segment have its base offset in 20 digits. A second suffix marks files that are being added (`.cleaned`,
+`.swap`) or deleted (`.deleted`). The directory of a deleted log is renamed to
+`<topic>-<partition>.<32 hex digits>-delete`, so that the name can be used again.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 LOCK = ".lock"
-# Left by `adopt` in directories of Apache Kafka; no file of Kafka's.
+# Written by `kafka-ds adopt` to the directories of an Apache Kafka.
 ADOPTED = ".kafka_ds_adopted"
-# In the first log directory: batches of the lake, by the tier worker.
+# In the first log directory: the tier worker's cache of batches from the lake.
 REMOTE_CACHE = "remote-log-index-cache"
 
 DELETE_FOLDER = "-delete"
@@ -41,7 +41,7 @@ FUTURE_FOLDER = "-future"
 STRAY_FOLDER = "-stray"
 FOLDER_NAME_MAX = 255
 
-# Kafka's own metadata log is in its data directory among the topics, but is not a topic.
+# Apache Kafka's metadata log has a directory like a topic's.
 METADATA_TOPIC = "__cluster_metadata"
 
 
@@ -91,7 +91,7 @@ def renamed_folder_name(topic: str, partition: int, unique: bytes, suffix: str) 
 
 
 def parse_folder_name(name: str) -> PartitionFolder | None:
-    """The parts of a partition folder's name; None for any other. With a truncated topic name the partition is -1."""
+    """The parts of a partition directory's name; None for any other. The partition is -1 if the name was truncated."""
     suffix = ""
     for ending in (DELETE_FOLDER, FUTURE_FOLDER, STRAY_FOLDER):
         if name.endswith(ending) and "." in name:

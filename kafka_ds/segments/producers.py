@@ -1,10 +1,9 @@
-"""Pure: a log's producer state: idempotence and transactions (KIP-98, KIP-360).
+"""Pure: a log's producer state, for idempotence and transactions (KIP-98, KIP-360); Kafka's ProducerStateManager.
 
-`check` decides and changes nothing; `update` records what was written and refuses nothing. So a write that fails in
-between leaves the state equal to the log. A producer that the log has never seen, or has forgotten, may begin with any
-sequence. Silence is measured by the broker's clock, from the last batch on, and a restart does not restart it (a
-snapshot's `timestamp` says since when); Kafka measures it from the records' timestamps and forgets a producer of old
-timestamps at the next start. A snapshot has the format of Kafka's ProducerSnapshot version 1.
+`check` validates a batch and changes nothing; `update` records a batch that was written. So if the write fails, the
+state still matches the log. A producer without state may begin with any sequence. A producer expires by the broker's
+clock, since its last batch, across restarts (`timestamp` in the snapshot); Kafka uses the records' timestamps, and so
+drops a producer of old timestamps at the next start. Snapshots have Kafka's format (version 1).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from kafka_ds.segments.index import AbortedTxn
 
 BATCHES_REMEMBERED = 5
 NO_OFFSET = -1
-HEARD_OF = -1  # Since the last look.
+ACTIVE = -1  # Since the last call of `begin_silence`.
 
 SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEAD = struct.Struct(">hIi")
@@ -33,10 +32,10 @@ _CHECKED_FROM = 6  # after the version and the checksum
 
 
 class AppendOrigin(IntEnum):
-    """The kind of append: decides what is checked and who assigns the offsets."""
+    """The origin of an append, which determines the checks and who assigns offsets."""
 
     REPLICATION = 0
-    """A follower: offsets and epochs are the leader's, nothing is refused but damage."""
+    """A follower: offsets and epochs are the leader's; only corrupt batches are refused."""
     COORDINATOR = 1
     """This broker itself (markers, group and transaction records)."""
     CLIENT = 2
@@ -55,7 +54,7 @@ class CorruptSnapshot(Exception):
 
 
 class ProducerBatch(NamedTuple):
-    """A remembered batch: enough to recognise it, and to repeat its answer."""
+    """What is remembered of a batch, to recognise a duplicate and to repeat the response."""
 
     last_sequence: int
     last_offset: int
@@ -90,7 +89,7 @@ class ProducerStateEntry:
         self.batches: deque[ProducerBatch] = deque(maxlen=BATCHES_REMEMBERED)
         self.coordinator_epoch = -1
         self.last_timestamp_ms = NO_TIMESTAMP
-        self.silent_since_ms = HEARD_OF
+        self.silent_since_ms = ACTIVE
         self.transaction_start = NO_OFFSET
 
     @property
@@ -102,13 +101,13 @@ class ProducerStateEntry:
         return self.batches[-1].last_offset if self.batches else NO_OFFSET
 
     def enter_epoch(self, epoch: int) -> None:
-        """Begin a new epoch: earlier batches are forgotten."""
+        """Begin a new epoch, without earlier batches."""
         if epoch != self.epoch:
             self.batches.clear()
             self.epoch = epoch
 
     def duplicate_of(self, header: BatchHeader) -> ProducerBatch | None:
-        """The remembered batch with the same sequences, if this one was appended before (KIP-98)."""
+        """The remembered batch of which this one is a duplicate (KIP-98); None if there is none."""
         if header.producer_epoch != self.epoch:
             return None
         last = header.last_sequence
@@ -128,12 +127,12 @@ class ProducerStateEntry:
         )
 
 
-# What is left of producers' batches, by producer id.
+# The remaining batches of producers, by producer id.
 Before = Mapping[int, Sequence[ProducerBatch]]
 
 
 class Producers:
-    """The producers of one log, and its transactions that are open or not yet committed."""
+    """The producers of a log, and its transactions that are open or whose marker is not replicated yet."""
 
     def __init__(self) -> None:
         self._producers: dict[int, ProducerStateEntry] = {}
@@ -157,7 +156,7 @@ class Producers:
     # -- idempotence ----------------------------------------------------------------------------
 
     def check(self, header: BatchHeader, origin: AppendOrigin) -> ProducerBatch | None:
-        """The earlier batch that this one repeats, or None; raises if it must not be written."""
+        """The batch of which this one is a duplicate, or None; raises KafkaError if it must not be written."""
         producer = self._producers.get(header.producer_id)
         if producer is None:
             return None
@@ -192,7 +191,7 @@ class Producers:
         else:
             last = producer.last_sequence
             expected = sequence_after(last, 1)
-            # After a marker alone the epoch is known and no sequence is: it begins with 0.
+            # After a marker without data the epoch is known, but no sequence: then 0 is expected.
             if sequence == expected:
                 return
         raise KafkaError(
@@ -202,7 +201,7 @@ class Producers:
         )
 
     def update(self, header: BatchHeader) -> None:
-        """Record a data batch that is in the log; its offsets are those of the log."""
+        """Record a data batch that was written to the log."""
         producer_id = header.producer_id
         producer = self._producers.get(producer_id)
         if producer is None:
@@ -216,7 +215,7 @@ class Producers:
             )
         )
         producer.last_timestamp_ms = header.max_timestamp
-        producer.silent_since_ms = HEARD_OF
+        producer.silent_since_ms = ACTIVE
         if header.is_transactional and producer.transaction_start == NO_OFFSET:
             producer.transaction_start = header.base_offset
             self._ongoing[header.base_offset] = producer_id
@@ -224,7 +223,7 @@ class Producers:
     # -- transactions ---------------------------------------------------------------------------
 
     def check_marker(self, header: BatchHeader, coordinator_epoch: int) -> None:
-        """Raise if a fenced coordinator or producer epoch would end a transaction."""
+        """Raise KafkaError if the marker's coordinator or producer epoch is fenced."""
         producer = self._producers.get(header.producer_id)
         if producer is None:
             return
@@ -242,7 +241,7 @@ class Producers:
     def end_transaction(
         self, header: BatchHeader, *, aborted: bool, coordinator_epoch: int
     ) -> AbortedTxn | None:
-        """Record a marker that is in the log; returns the entry for the transaction index, if any."""
+        """Record a marker that was written to the log; returns the entry for the transaction index, if any."""
         producer = self._producers.get(header.producer_id)
         if producer is None:
             producer = self._producers[header.producer_id] = ProducerStateEntry()
@@ -250,10 +249,10 @@ class Producers:
         producer.enter_epoch(header.producer_epoch)
         producer.coordinator_epoch = coordinator_epoch
         producer.last_timestamp_ms = header.max_timestamp
-        producer.silent_since_ms = HEARD_OF
+        producer.silent_since_ms = ACTIVE
         producer.transaction_start = NO_OFFSET
         if first_offset == NO_OFFSET:
-            return None  # A transaction that wrote nothing here.
+            return None  # The transaction has no records in this partition.
         marker_offset = header.base_offset
         self._ongoing.pop(first_offset, None)
         self._settling[first_offset] = marker_offset
@@ -263,7 +262,7 @@ class Producers:
         return AbortedTxn(header.producer_id, first_offset, marker_offset, stable_offset)
 
     def last_stable_offset(self, high_watermark: int, log_start_offset: int) -> int:
-        """The start of the first transaction that is open, or whose marker is not committed."""
+        """The first offset of the first transaction that is open or whose marker is not replicated yet."""
         if not self._ongoing and not self._settling:
             return high_watermark
         for first, last in list(self._settling.items()):
@@ -274,12 +273,12 @@ class Producers:
         )
         return min(high_watermark, max(unstable, log_start_offset))
 
-    # -- taking back ----------------------------------------------------------------------------
+    # -- truncation -----------------------------------------------------------------------------
 
     def before(self, offset: int, gone: Iterable[BatchHeader]) -> Before | None:
-        """The remaining batches of the producers whose batches from `offset` on are truncated.
+        """The remaining batches of producers after a truncation to `offset`, which removes the batches `gone`.
 
-        None if that is not remembered: a transaction began or ended there, or a producer has no batch left.
+        None if they are not known: a transaction began or ended there, or a producer has no remembered batch left.
         """
         left: dict[int, list[ProducerBatch]] = {}
         for header in gone:
@@ -288,7 +287,7 @@ class Producers:
             if header.producer_id < 0 or header.producer_id in left:
                 continue
             producer = self._producers.get(header.producer_id)
-            # A marker's epochs and times are in no batch.
+            # The epoch and the time of a marker cannot be restored from batches.
             if producer is None or producer.coordinator_epoch >= 0:
                 return None
             kept = [batch for batch in producer.batches if batch.last_offset < offset]
@@ -298,23 +297,23 @@ class Producers:
         return left
 
     def restore(self, before: Before) -> None:
-        """Go back to these batches: later ones were truncated."""
+        """Restore these batches after later ones were truncated."""
         for producer_id, batches in before.items():
             producer = self._producers[producer_id]
             producer.batches.clear()
             producer.batches.extend(batches)
             producer.last_timestamp_ms = batches[-1].timestamp_ms
 
-    # -- forgetting -----------------------------------------------------------------------------
+    # -- expiration -----------------------------------------------------------------------------
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers that were silent for long and have no transaction open; returns how many.
+        """Remove producers without a batch for that long and without an open transaction; returns how many.
 
-        A producer that was active since the last call counts as silent from now on: so appends need no clock.
+        A producer that was active since the last call counts as silent from now on, so that appends need no clock.
         """
         self.begin_silence(now_ms)
         for producer in self._producers.values():
-            if producer.silent_since_ms > now_ms:  # The clock was set back since.
+            if producer.silent_since_ms > now_ms:  # The clock was set back.
                 producer.silent_since_ms = now_ms
         silent = [
             producer_id
@@ -329,24 +328,24 @@ class Producers:
     def begin_silence(self, now_ms: int) -> None:
         """Producers that were active since the last call count as silent from `now_ms` on."""
         for producer in self._producers.values():
-            if producer.silent_since_ms == HEARD_OF:
+            if producer.silent_since_ms == ACTIVE:
                 producer.silent_since_ms = now_ms
 
     def go_on_with_silence_of(self, others: Producers) -> None:
-        """Take over silence from `others` (the log's state before it was read again) where last batches agree."""
+        """Take over `silent_since_ms` from `others`, the state before the log was read again, if last batches agree."""
         for producer_id, producer in self._producers.items():
             known = others.get(producer_id)
             if known is not None and known.last_offset == producer.last_offset:
                 producer.silent_since_ms = known.silent_since_ms
 
     def forget_transactions_below(self, log_start_offset: int) -> None:
-        """Forget transactions that ended below the log's start: they hold back nothing."""
+        """Remove transactions that ended below the log start offset."""
         self._settling = {
             first: last for first, last in self._settling.items() if last >= log_start_offset
         }
 
     def forget_open_transactions(self) -> None:
-        """Forget all open transactions: they are known to be decided, elsewhere."""
+        """Remove all open transactions, which are known to have ended."""
         self._ongoing.clear()
         for producer in self._producers.values():
             producer.transaction_start = NO_OFFSET
@@ -369,7 +368,7 @@ class Producers:
                 last.last_offset if last else NO_OFFSET,
                 last.offset_delta if last else 0,
                 producer.silent_since_ms
-                if producer.silent_since_ms != HEARD_OF
+                if producer.silent_since_ms != ACTIVE
                 else max(producer.last_timestamp_ms, heard_ms),
                 producer.coordinator_epoch,
                 producer.transaction_start,
@@ -395,7 +394,7 @@ class Producers:
             raise CorruptSnapshot(f"{count} entries in {len(data)} bytes")
         producers = cls()
         entries = _SNAPSHOT_ENTRY.iter_unpack(memoryview(data)[_SNAPSHOT_HEAD.size :])
-        producers._restore(entries, HEARD_OF if written_ms is None else written_ms)
+        producers._restore(entries, ACTIVE if written_ms is None else written_ms)
         return producers
 
     def _restore(self, entries: Iterable[tuple[int, ...]], written_ms: int) -> None:
@@ -415,12 +414,14 @@ class Producers:
 
 
 def record_own(batch: OwnBatch, producers: Producers) -> AbortedTxn | None:
-    """Tell the producers of a batch in the log; returns an aborted transaction, which must be indexed."""
+    """Record a batch that was written to the log; returns the entry for the transaction index, if any."""
     header, marker = batch
     if header.producer_id < 0:
         return None
     if marker is None:
-        if not header.is_control:  # Else compaction took the marker: its transaction is no more.
+        if (
+            not header.is_control
+        ):  # Otherwise compaction has removed the marker, and its transaction before.
             producers.update(header)
         return None
     return producers.end_transaction(

@@ -274,7 +274,7 @@ def test_a_wrong_setting_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "server.properties").write_text("node.id=1\nlog.retention.ms=abc\n")
     done = run("server.properties", cwd=tmp_path)
     assert done.stderr == (
-        "kafka-ds: log.retention.ms=abc is not a whole number (server.properties line 2)\n"
+        "kafka-ds: log.retention.ms=abc is not an integer (server.properties line 2)\n"
     )
     assert done.returncode == 1
     assert list(tmp_path.iterdir()) == [tmp_path / "server.properties"], "nothing was touched"

@@ -16,7 +16,7 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     assert done.stderr.splitlines() == [
         "kafka-ds: broker.id=4 is not supported: use node.id=4 (server.properties line 1)",
         "kafka-ds: listners is not a setting of this broker: did you mean listeners? (server.properties line 2)",
-        "kafka-ds: num.partitions=many is not a whole number (server.properties line 3)",
+        "kafka-ds: num.partitions=many is not an integer (server.properties line 3)",
     ]
     file.write_text("log.dirs=\nreplica.lag.time.max.ms=1\ngroup.consumer.assignors=\n")
     done = CliRunner().invoke(program, ["config", "check", str(file)])

@@ -83,21 +83,21 @@ def test_overrides_win_over_the_file_and_the_last_line_over_the_first(tmp_path: 
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("log.retention.ms=abc", "log.retention.ms=abc is not a whole number (--override)"),
-        ("num.partitions=", "num.partitions= is not a whole number (--override)"),
-        ("num.partitions=1_000", "num.partitions=1_000 is not a whole number (--override)"),
-        ("num.partitions=٣", "num.partitions=٣ is not a whole number (--override)"),
-        ("num.partitions=0", "num.partitions=0 is below the least value allowed, 1 (--override)"),
-        ("console.port=65536", "console.port=65536 is above the greatest value allowed, 65535"),
-        ("metrics.port=65536", "metrics.port=65536 is above the greatest value allowed, 65535"),
+        ("log.retention.ms=abc", "log.retention.ms=abc is not an integer (--override)"),
+        ("num.partitions=", "num.partitions= is not an integer (--override)"),
+        ("num.partitions=1_000", "num.partitions=1_000 is not an integer (--override)"),
+        ("num.partitions=٣", "num.partitions=٣ is not an integer (--override)"),
+        ("num.partitions=0", "num.partitions=0 is below the minimum, 1 (--override)"),
+        ("console.port=65536", "console.port=65536 is above the maximum, 65535"),
+        ("metrics.port=65536", "metrics.port=65536 is above the maximum, 65535"),
         ("num.partitions=2147483648", "num.partitions=2147483648 does not fit int"),
         ("retention", "--override retention: not of the form key=value"),
         (
             "auto.create.topics.enable=yes",
             "auto.create.topics.enable=yes is neither true nor false",
         ),
-        ("log.segment.bytes=1048575", "log.segment.bytes=1048575 is below the least value"),
-        ("log.message.timestamp.type=Now", "is none of: CreateTime, LogAppendTime"),
+        ("log.segment.bytes=1048575", "log.segment.bytes=1048575 is below the minimum"),
+        ("log.message.timestamp.type=Now", "is not one of: CreateTime, LogAppendTime"),
         (
             "lgo.dirs=a",
             "lgo.dirs is not a setting of this broker: did you mean log.dirs or log.dir?",
@@ -114,7 +114,7 @@ def test_overrides_win_over_the_file_and_the_last_line_over_the_first(tmp_path: 
         ("authorizer.class.name=mine.Own", "leave it out, or set it to org.apache.kafka.metadata"),
         (
             "sasl.enabled.mechanisms=PLAIN,GSSAPI",
-            "sasl.enabled.mechanisms=PLAIN,GSSAPI: GSSAPI is none of: PLAIN, SCRAM-SHA-256",
+            "sasl.enabled.mechanisms=PLAIN,GSSAPI: GSSAPI is not one of: PLAIN, SCRAM-SHA-256",
         ),
         (
             "controller.quorum.voters=1@a:1",
@@ -122,8 +122,8 @@ def test_overrides_win_over_the_file_and_the_last_line_over_the_first(tmp_path: 
         ),
         ("broker.id=3", "broker.id=3 is not supported: use node.id=3 (--o"),
         ("zookeeper.connect=z:2181", "is not supported: remove it, there is no ZooKeeper (--o"),
-        ("log.cleanup.policy=shred", "log.cleanup.policy=shred is none of: compact, delete"),
-        ("log.cleaner.threads=0", "log.cleaner.threads=0 is below the least value allowed"),
+        ("log.cleanup.policy=shred", "log.cleanup.policy=shred is not one of: compact, delete"),
+        ("log.cleaner.threads=0", "log.cleaner.threads=0 is below the minimum"),
         ("sasl.jaas.config=secret", "sasl.jaas.config=(hidden) is not supported"),
         ("log.dirs=", "log.dirs= does not name a directory"),
         ("log.dirs=a,b,a", "log.dirs=a,b,a names a directory twice"),
@@ -147,7 +147,7 @@ def test_overrides_win_over_the_file_and_the_last_line_over_the_first(tmp_path: 
             "log.local.retention.ms=604800001",
             "local.retention.ms=604800001 is more than retention.ms",
         ),
-        ("lake.log.retention.ms=1", "lake.log.retention.ms=1 is below the least value"),
+        ("lake.log.retention.ms=1", "lake.log.retention.ms=1 is below the minimum"),
         (
             "replica.fetch.wait.max.ms=30001",
             "replica.fetch.wait.max.ms=30001 is above replica.socket.timeout.ms=30000",
@@ -165,7 +165,7 @@ def test_a_mistake_in_a_file_names_its_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as raised:
         load(file)
     assert str(raised.value) == (
-        "log.retention.ms=abc is not a whole number (server.properties line 3)"
+        "log.retention.ms=abc is not an integer (server.properties line 3)"
     )
 
 
@@ -273,21 +273,21 @@ def test_a_topic_may_differ_from_its_broker() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("segment.bytes", "1048575", "segment.bytes=1048575 is below the least value allowed"),
+        ("segment.bytes", "1048575", "segment.bytes=1048575 is below the minimum"),
         (
             "segment.byte",
             "1",
             "segment.byte is not a setting of a topic: did you mean segment.bytes",
         ),
-        ("cleanup.policy", "shred", "cleanup.policy=shred is none of: compact, delete"),
-        ("compression.type", "br", "compression.type=br is none of: uncompressed, zstd"),
+        ("cleanup.policy", "shred", "cleanup.policy=shred is not one of: compact, delete"),
+        ("compression.type", "br", "compression.type=br is not one of: uncompressed, zstd"),
         ("compression.gzip.level", "0", "compression.gzip.level=0 is neither -1 nor one of 1 to 9"),
-        ("compression.gzip.level", "10", "compression.gzip.level=10 is above the greatest value"),
-        ("compression.zstd.level", "23", "compression.zstd.level=23 is above the greatest value"),
-        ("retention.ms", "-2", "retention.ms=-2 is below the least value allowed, -1"),
-        ("max.message.bytes", "x", "max.message.bytes=x is not a whole number"),
+        ("compression.gzip.level", "10", "compression.gzip.level=10 is above the maximum"),
+        ("compression.zstd.level", "23", "compression.zstd.level=23 is above the maximum"),
+        ("retention.ms", "-2", "retention.ms=-2 is below the minimum, -1"),
+        ("max.message.bytes", "x", "max.message.bytes=x is not an integer"),
         ("node.id", "1", "node.id is not a setting of a topic"),
-        ("local.retention.bytes", "-1000", "is below the least value allowed, -2"),
+        ("local.retention.bytes", "-1000", "is below the minimum, -2"),
     ],
 )
 def test_a_mistake_in_a_topic_is_named(name: str, text: str, words: str) -> None:
@@ -465,9 +465,9 @@ def test_a_setting_of_typed_tables_that_is_not_known_is_refused_by_name() -> Non
     for text in ("json", "protobuf"):
         made = topic_config(config, {"lake.table.value.format": text})
         assert made.lake_table_value_format == text
-    with pytest.raises(ConfigError, match="is none of: none, json"):
+    with pytest.raises(ConfigError, match="is not one of: none, json"):
         topic_config(config, {"lake.table.value.format": "xml"})
-    with pytest.raises(ConfigError, match="is none of: append, current"):
+    with pytest.raises(ConfigError, match="is not one of: append, current"):
         topic_config(config, {"lake.table.mode": "upsert"})
     with pytest.raises(ConfigError, match="lake.table.cluster.columns=a,b,c,d,e names more than 4"):
         topic_config(config, {"lake.table.cluster.columns": "a,b,c,d,e"})

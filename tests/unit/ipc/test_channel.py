@@ -297,7 +297,7 @@ def test_each_process_arms_its_own_points_once(
     assert deaths[1:] == [(os.getpid(), signal.SIGKILL)]
     CrashPoints().at("after_commit")
     monkeypatch.setenv("KAFKA_DS_CRASH_AT", "nowhere")
-    with pytest.raises(ValueError, match="no crash point is called 'nowhere'"):
+    with pytest.raises(ValueError, match="unknown crash point 'nowhere'"):
         armed_from_environment(WORKER_POINTS)
 
 
