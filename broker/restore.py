@@ -13,7 +13,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from broker.config.loader import BrokerConfig
 from broker.controller.elections import ElectionType
@@ -30,6 +29,7 @@ from broker.metadata.topic_names import (
 )
 from broker.node import Node
 from broker.replica.leader.partition import LeaderPartition
+from broker.worker.rpc import OffsetsCheckpoint, PublishedOffset, PublishedPartition
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.store.store import Store
 from kafka_ds.process.seams import Disk
@@ -51,7 +51,6 @@ RECORDS_AT_ONCE = 500
 # Of a partition whose leader lives no offset that was committed is beyond the end.
 NO_BOUND = 2**63 - 1
 
-Row = dict[str, Any]
 Say = Callable[[str], object]
 Report = Callable[[int, int], object]
 
@@ -107,7 +106,7 @@ class Restoration:
     async def run(self) -> None:
         """Elect, recover, restore groups, and report the result."""
         node = self._node
-        rows = await self._noted()
+        published = await self._published()
         await self._elect()
         while node.replica_manager.is_recovering:
             partitions = [each.leader.is_recovering for each in node.replica_manager]
@@ -117,9 +116,9 @@ class Restoration:
             f"cluster {node.log_manager.cluster_id}: broker {node.config.node_id} restored from "
             f"{node.config.lake_uri}"
         )
-        self._report_partitions(rows)
-        self._report_groups(await self._bring_back_groups(rows))
-        self._report_transactions(rows)
+        self._report_partitions(published.partitions)
+        self._report_groups(await self._bring_back_groups(published))
+        self._report_transactions(published.partitions)
         await self._flush()
 
     def _log_progress(self, done: int, total: int) -> None:
@@ -128,7 +127,7 @@ class Restoration:
             self._logged_ms = now_ms
             log.info("restored %d of %d partitions", done, total)
 
-    async def _noted(self) -> list[Row]:
+    async def _published(self) -> OffsetsCheckpoint:
         """What brokers have published of their partitions and groups; asked until the lake answers."""
         assert self._node.tier is not None, "checked before"
         while True:
@@ -190,15 +189,15 @@ class Restoration:
 
     # -- groups -------------------------------------------------------------------------------------
 
-    async def _bring_back_groups(self, rows: Sequence[Row]) -> list[RestoredGroups]:
+    async def _bring_back_groups(self, published: OffsetsCheckpoint) -> list[RestoredGroups]:
         """Append what was published of the groups whose coordinator is here."""
         node = self._node
-        ends = await self._ends(rows)
+        ends = await self._ends(published.offsets)
         restored: list[RestoredGroups] = []
         for partition in node.replica_manager:
             if partition.topic == GROUP_METADATA_TOPIC_NAME and partition.log.log_end_offset == 0:
                 found = restored_groups(
-                    rows,
+                    published,
                     partition.partition,
                     end_of=lambda topic, partition: ends.get((topic, partition)),
                     now_ms=node.clock.now_ms(),
@@ -209,13 +208,12 @@ class Restoration:
                 restored.append(found)
         return restored
 
-    async def _ends(self, rows: Iterable[Row]) -> dict[tuple[str, int], int]:
+    async def _ends(self, offsets: Iterable[PublishedOffset]) -> dict[tuple[str, int], int]:
         """The ends of the partitions with committed offsets, as far as they exist."""
         node = self._node
         ends: dict[tuple[str, int], int] = {}
         asked: list[tuple[str, bytes, int]] = []
-        committed = {(r["topic"], r["partition"]) for r in rows if r["kind"] == "offset"}
-        for topic, partition in sorted(committed):
+        for topic, partition in sorted({(each.topic, each.partition) for each in offsets}):
             registration = node.metadata.partition(topic, partition)
             led = node.replica_manager.find(topic, partition)
             if registration is None:
@@ -262,10 +260,8 @@ class Restoration:
 
     # -- the report ---------------------------------------------------------------------------------
 
-    def _report_partitions(self, rows: Sequence[Row]) -> None:
-        published = {
-            (row["topic_id"], row["partition"]): row for row in rows if row["kind"] == "partition"
-        }
+    def _report_partitions(self, partitions: Iterable[PublishedPartition]) -> None:
+        published = {(each.topic_id, each.partition): each for each in partitions}
         for partition in sorted(self._node.replica_manager, key=lambda p: (p.topic, p.partition)):
             if partition.topic in COMPACTED_TOPICS:
                 continue
@@ -299,12 +295,11 @@ class Restoration:
                 f"{each.committed_offset}, which was not in the lake"
             )
 
-    def _report_transactions(self, rows: Iterable[Row]) -> None:
+    def _report_transactions(self, partitions: Iterable[PublishedPartition]) -> None:
         used = any(
-            row["topic"] == TRANSACTION_STATE_TOPIC_NAME
-            and row["log_end_offset"] > row["log_start_offset"]
-            for row in rows
-            if row["kind"] == "partition"
+            each.topic == TRANSACTION_STATE_TOPIC_NAME
+            and each.log_end_offset > each.log_start_offset
+            for each in partitions
         )
         if used:
             self._say(
@@ -313,7 +308,7 @@ class Restoration:
             )
 
 
-def _line(partition: LeaderPartition, published: Row | None) -> str:
+def _line(partition: LeaderPartition, published: PublishedPartition | None) -> str:
     """What has come back of a partition, and what has not."""
     log_, name = partition.log, f"{partition.topic}-{partition.partition}"
     start, end = log_.log_start_offset, log_.log_end_offset
@@ -323,10 +318,10 @@ def _line(partition: LeaderPartition, published: Row | None) -> str:
         what = f"{name}: offsets {start} to {end - 1}" if end > start else f"{name}: empty at {end}"
     if published is None:
         return f"{what}; where it ended was not published"
-    lost = published["log_end_offset"] - end
-    when = _time(published["event_time"])
+    lost = published.log_end_offset - end
+    when = _time(published.event_time_ms)
     if lost > 0:
-        return f"{what}; {lost} offsets at least are lost: it ended at {published['log_end_offset']} at {when}"
+        return f"{what}; {lost} offsets at least are lost: it ended at {published.log_end_offset} at {when}"
     return f"{what}; nothing is known to be lost (published at {when})"
 
 

@@ -30,7 +30,6 @@ from broker.log.values import (
     EnrichedLogSegment,
     LogRead,
     RemoteLogAuxState,
-    TimestampOffset,
 )
 from kafka_ds.process.seams import Background, Clock, Disk
 from kafka_ds.process.system import InlineBackground
@@ -44,6 +43,7 @@ from kafka_ds.records.batch import (
     set_log_append_time,
     stamp,
 )
+from kafka_ds.records.timestamps import TimestampAndOffset
 from kafka_ds.segments import names
 from kafka_ds.segments.files import replace, unlink_if_there
 from kafka_ds.segments.index import AbortedTxn
@@ -329,12 +329,12 @@ class Log:
         """The aborted transactions with records in [start_offset, end_offset)."""
         return lookup.aborted(self.segments.all, start_offset, end_offset)
 
-    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
+    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampAndOffset | None:
         """The first record at or after a time, in the local segments."""
         segments = self.segments.all
         return lookup.first_at_or_after(segments, timestamp_ms, self.local_log_start_offset)
 
-    def max_timestamp_offset(self) -> TimestampOffset | None:
+    def max_timestamp_offset(self) -> TimestampAndOffset | None:
         """The first record with the largest timestamp (ListOffsets -3), in the local segments."""
         return lookup.latest(self.segments.all)
 

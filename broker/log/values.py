@@ -54,14 +54,6 @@ class LogRead(NamedTuple):
     """No record of the slices has this offset or one above it."""
 
 
-class TimestampOffset(NamedTuple):
-    """The answer to a lookup by time."""
-
-    timestamp_ms: int
-    offset: int
-    leader_epoch: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteLogAuxState:
     """What a leader knows at the lake's end besides records: its producers there, and the earlier leader epochs."""

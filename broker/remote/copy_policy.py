@@ -247,7 +247,7 @@ class CopyState:
         """How often the lake reported offsets that were not looked for since; 0 if all were."""
         self.missing: list[Gap] = []
         """Offsets that the store lacked at the last check."""
-        self.lost_ranges: list[Gap] = []
+        self.lost_ranges: Sequence[Gap] = ()
         """Offsets of files that the store lost, anywhere in the partition, and that the worker cannot write again."""
         self.check_backoff = Backoff(CHECK_FIRST_MS, CHECK_LONGEST_MS)
 
@@ -357,7 +357,7 @@ class CopyState:
     def unavailable(self) -> list[Gap]:
         """First and last offsets of all that the table names and the store lacks, in order, each offset once."""
         found: list[Gap] = []
-        for start, end in sorted(self.missing + self.lost_ranges):
+        for start, end in sorted([*self.missing, *self.lost_ranges]):
             if found and start <= found[-1][1] + 1:
                 found[-1] = (found[-1][0], max(end, found[-1][1]))
             else:

@@ -168,7 +168,7 @@ class LayoutLoop:
                 if self._led.get(key) is not watched.led:
                     raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 done = await self._optimized(watched, rewrites_any=True, merges_any=True)
-                total, is_done = _sum(total, done), done.is_done
+                total, is_done = total.plus(done), done.is_done
             return total
         finally:
             self._demanded.discard(key)
@@ -239,15 +239,3 @@ class LayoutLoop:
         # A lost worker has stopped, too.
         with contextlib.suppress(WorkerLost, WorkerFailed):
             await self._worker.send(GiveUp(place=place_of(led)))
-
-
-def _sum(before: Optimized, done: Optimized) -> Optimized:
-    """The sum of both; files that the second rewrote again count twice."""
-    return Optimized(
-        files_before=before.files_before + done.files_before,
-        files_after=before.files_after + done.files_after,
-        bytes_before=before.bytes_before + done.bytes_before,
-        bytes_after=before.bytes_after + done.bytes_after,
-        rows=before.rows + done.rows,
-        expired_rows=before.expired_rows + done.expired_rows,
-    )

@@ -27,11 +27,11 @@ from broker.worker.rpc import (
     DeleteTopic,
     EndOfRangeRequest,
     FenceTopic,
-    Found,
     Materialise,
     MaxTimestamp,
     MoveLogStart,
     OffsetForTimestamp,
+    OffsetsCheckpoint,
     Optimized,
     PublishedOffsets,
     Read,
@@ -48,6 +48,7 @@ from kafka_ds.process.crash_points import ALL_BROKER_POINTS, armed_from_environm
 from kafka_ds.process.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.topic_partition import TopicIdPartition
+from kafka_ds.records.timestamps import TimestampAndOffset
 
 log = logging.getLogger(__name__)
 
@@ -275,8 +276,8 @@ class RemoteLogManager:
 
     # -- what the broker asks ---------------------------------------------------------------
 
-    async def noted_offsets(self) -> list[dict[str, Any]]:
-        """The valid rows of `__offsets` of all brokers. Raises KafkaError."""
+    async def noted_offsets(self) -> OffsetsCheckpoint:
+        """What `__offsets` says of all brokers' partitions and groups. Raises KafkaError."""
         with kafka_errors():
             return await self.worker.send(PublishedOffsets())
 
@@ -330,23 +331,23 @@ class RemoteLogManager:
 
     async def offset_for_timestamp(
         self, topic: str, topic_id: bytes, partition: int, timestamp_ms: int, *, start_offset: int
-    ) -> Found | None:
-        """First tiered record at or after a time and offset: (timestamp_ms, offset, leader_epoch), or None."""
+    ) -> TimestampAndOffset | None:
+        """First tiered record at or after a time and offset, if there is one."""
         request = OffsetForTimestamp(
             partition=TopicIdPartition(topic_id, topic, partition),
             timestamp_ms=timestamp_ms,
             start_offset=start_offset,
         )
-        return await self._reads.send(request, topic)
+        return (await self._reads.send(request, topic)).found
 
     async def max_timestamp(
         self, topic: str, topic_id: bytes, partition: int, *, start_offset: int
-    ) -> Found | None:
-        """First record with the greatest timestamp from an offset on, in the same form."""
+    ) -> TimestampAndOffset | None:
+        """First record with the greatest timestamp from an offset on, if there is one."""
         request = MaxTimestamp(
             partition=TopicIdPartition(topic_id, topic, partition), start_offset=start_offset
         )
-        return await self._reads.send(request, topic)
+        return (await self._reads.send(request, topic)).found
 
     def highest_offset_in_remote_storage(self, topic_id: bytes, partition: int) -> int | None:
         """Last offset that is FINISHED in the lake (-1: nothing yet), or None while unknown."""
@@ -480,9 +481,10 @@ class RemoteLogManager:
         while done < self._metadata_version:
             await asyncio.sleep(MATERIALISE_SECONDS)
             # A retry goes on to what was decided meanwhile: a deletion may fail for long.
-            done = await self._until_done(
+            reached = await self._until_done(
                 lambda: Materialise(version=self._metadata_version), "rows of the cluster's events"
             )
+            done = reached.version
         self._materialising = False
 
     def _agree_on_start(self, led: TieredPartition) -> None:

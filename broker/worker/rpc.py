@@ -6,14 +6,16 @@ Nothing here needs more than the broker's process has.
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from dataclasses import asdict, dataclass, field, replace
+from typing import Self
 
 from kafka_ds.ipc.backoff import Backoff
 from kafka_ds.ipc.request import Buffer, Request
 from kafka_ds.process.settings import MAX_LONG, boolean, double, i32, i64, string, strings
 from kafka_ds.protocol.topic_partition import TopicIdPartition
+from kafka_ds.records.timestamps import TimestampAndOffset
 from kafka_ds.topic.expiration import ExpirationDecision, Retention
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment
 
@@ -512,7 +514,7 @@ class Sweep(Request[Swept]):
     place: StoragePlace
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Optimized:
     """What was done to one partition's files."""
 
@@ -528,15 +530,27 @@ class Optimized:
     """Whether a file is left that holds rows on both sides of the log start, except one that cannot be rewritten."""
     lost: int = 0
     """Tasks that were given up because another writer was first."""
-    reasons: dict[str, int] = field(default_factory=dict)
+    reasons: Mapping[str, int] = field(default_factory=dict)
     """How many tasks, by reason."""
     is_done: bool = True
     """Whether nothing is left to be done."""
     milliseconds: int = 0
     missing_offsets: int = 0
     """Of the tiered ranges that a RESTORE removed from the table."""
-    lost_ranges: list[tuple[int, int]] = field(default_factory=list)
+    lost_ranges: Sequence[tuple[int, int]] = ()
     """First and last offsets of files that the store lost, and that cannot be rewritten."""
+
+    def plus(self, done: Self) -> Self:
+        """All that was done, files that were rewritten twice counted twice; the rest as after the second."""
+        counts = Counter(self.reasons) + Counter(done.reasons)
+        sums = {name: getattr(self, name) + getattr(done, name) for name in _SUMS}
+        return replace(done, reasons=dict(counts), **sums)
+
+
+_SUMS = (
+    "files_before", "files_after", "bytes_before", "bytes_after", "rows", "expired_rows", "boundary_bytes", "lost",
+    "milliseconds",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -561,7 +575,7 @@ class DeleteTopic(Request[None]):
 # -- cold reads -------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CacheCounts:
     """Counts of the worker's cache since its start."""
 
@@ -590,12 +604,15 @@ class Read(Request[ReadAnswer]):
     """As in Fetch: 0 read_uncommitted, 1 read_committed."""
 
 
-Found = tuple[int, int, int]
-"""A record: timestamp (ms), offset, leader epoch."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundOffset:
+    """A record, if there is one."""
+
+    found: TimestampAndOffset | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetForTimestamp(Request["Found | None"]):
+class OffsetForTimestamp(Request[FoundOffset]):
     """The first record at or after a time and offset."""
 
     partition: TopicIdPartition
@@ -604,7 +621,7 @@ class OffsetForTimestamp(Request["Found | None"]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MaxTimestamp(Request["Found | None"]):
+class MaxTimestamp(Request[FoundOffset]):
     """The first record of the greatest timestamp among those from an offset on."""
 
     partition: TopicIdPartition
@@ -636,23 +653,97 @@ class EndOfRangeRequest(Request[EndOfRange]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Materialise(Request[int]):
-    """Make rows of the cluster's events up to a version; returns the version that was reached."""
+class Materialised:
+    """The version up to which all events are rows."""
 
     version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Materialise(Request[Materialised]):
+    """Make rows of the cluster's events up to a version."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionOffsets:
+    """The ends of a partition, as its leader knew them."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    leader_epoch: int
+    log_start_offset: int
+    local_log_start_offset: int
+    last_stable_offset: int
+    high_watermark: int
+    log_end_offset: int
+    # Local retention changes it, too: that is no reason to publish.
+    size_bytes: int = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedPartition:
+    """What is read back of them; `event_time_ms` is when that was so."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    log_start_offset: int
+    log_end_offset: int
+    event_time_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedGroup:
+    """A classic group, or the epoch of a consumer group as its generation."""
+
+    coordinator_partition: int
+    group_id: str
+    protocol_type: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedOffset:
+    """An offset that a group has committed; -1 where there is no time."""
+
+    coordinator_partition: int
+    group_id: str
+    topic: str
+    topic_id: str
+    """Empty if it was committed without one."""
+    partition: int
+    committed_offset: int
+    committed_leader_epoch: int
+    metadata: str
+    commit_time_ms: int
+    expire_time_ms: int
+    event_time_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetsCheckpoint:
+    """What `__offsets` says: of each partition and coordinator what its newest leader has published."""
+
+    partitions: Sequence[PublishedPartition]
+    groups: Sequence[PublishedGroup]
+    offsets: Sequence[PublishedOffset]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishOffsets(Request[None]):
     """Replace the checkpoint that this broker has published of its partitions and groups."""
 
-    partitions: list[list[Any]]
-    shards: list[str]
+    partitions: Sequence[PartitionOffsets]
+    shards: Sequence[str]
+    """The groups of each coordinator as JSON, which it keeps until they change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedOffsets(Request["list[dict[str, Any]]"]):
-    """The valid rows of `__offsets` of all brokers."""
+class PublishedOffsets(Request[OffsetsCheckpoint]):
+    """What all brokers have published."""
 
 
 # Kinds of errors that a request may be answered with.

@@ -19,7 +19,7 @@ from broker.worker.errors import STORE_ERRORS, CommitLost, apart
 from broker.worker.loader import Loader
 from broker.worker.maintenance import TableMaintenance
 from broker.worker.metadata.materialise import Materialiser
-from broker.worker.metadata.offset_rows import rows_of
+from broker.worker.metadata.offset_rows import checkpoint_of, rows_of
 from broker.worker.metadata.remote_log import RemoteLogMetadataManager
 from broker.worker.orphans import Orphans
 from broker.worker.rpc import (
@@ -31,12 +31,14 @@ from broker.worker.rpc import (
     EndOfRange,
     EndOfRangeRequest,
     FenceTopic,
-    Found,
+    FoundOffset,
     GiveUp,
     Materialise,
+    Materialised,
     MaxTimestamp,
     MoveLogStart,
     OffsetForTimestamp,
+    OffsetsCheckpoint,
     Optimize,
     Optimized,
     PublishedOffsets,
@@ -356,13 +358,13 @@ class Service:
         rows = list(rows_of(request.partitions, request.shards, self._clock.wall_ms()))
         self._offsets_version = self._offsets.replace(self._node_id, rows)
 
-    def _published_offsets(self, request: PublishedOffsets) -> list[dict[str, Any]]:
-        """The valid rows of all brokers."""
+    def _published_offsets(self, request: PublishedOffsets) -> OffsetsCheckpoint:
+        """What all brokers have published."""
         # Not the publishing thread's object, which may be in use.
-        return present(OffsetsTable(self._store).read())
+        return checkpoint_of(present(OffsetsTable(self._store).read()))
 
-    def _materialise(self, request: Materialise) -> int:
-        return self._materialiser.materialise(request.version)
+    def _materialise(self, request: Materialise) -> Materialised:
+        return Materialised(version=self._materialiser.materialise(request.version))
 
     def _read(self, request: Read) -> ReadAnswer | Leased:
         topic_id, topic, partition = request.partition
@@ -387,17 +389,19 @@ class Service:
             answer=replace(answer, chunks=shared), lease=self._memory.lease(found.chunks), runs=runs
         )
 
-    def _offset_for_timestamp(self, request: OffsetForTimestamp) -> Found | None:
+    def _offset_for_timestamp(self, request: OffsetForTimestamp) -> FoundOffset:
         topic_id, topic, partition = request.partition
-        return self._storage.reader.times.offset_for_timestamp(
+        found = self._storage.reader.times.offset_for_timestamp(
             topic, topic_id, partition, request.timestamp_ms, start_offset=request.start_offset
         )
+        return FoundOffset(found=found)
 
-    def _max_timestamp(self, request: MaxTimestamp) -> Found | None:
+    def _max_timestamp(self, request: MaxTimestamp) -> FoundOffset:
         topic_id, topic, partition = request.partition
-        return self._storage.reader.times.max_timestamp(
+        found = self._storage.reader.times.max_timestamp(
             topic, topic_id, partition, start_offset=request.start_offset
         )
+        return FoundOffset(found=found)
 
     def _end_of_range(self, request: EndOfRangeRequest) -> EndOfRange:
         return self._storage.aux_state.at(request.partition, request.offset)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker.worker import service as worker_service
-from broker.worker.rpc import FINISHED, CopyRequest, PublishOffsets
+from broker.worker.rpc import FINISHED, CopyRequest, PartitionOffsets, PublishOffsets
 from broker.worker.service import Service
 from kafka_ds.delta import maintenance
 from kafka_ds.delta.log import DeltaLog
@@ -110,7 +110,18 @@ def test_offsets_are_published_while_a_copy_is_under_way(
     # Where it did wait, it comes second.
     waited = threading.Timer(30, copying.goes_on.set)
     waited.start()
-    partition = [TOPIC, "id", 0, 3, 0, 0, 5, 5, 5, 100]
+    partition = PartitionOffsets(
+        topic=TOPIC,
+        topic_id="id",
+        partition=0,
+        leader_epoch=3,
+        log_start_offset=0,
+        local_log_start_offset=0,
+        last_stable_offset=5,
+        high_watermark=5,
+        log_end_offset=5,
+        size_bytes=100,
+    )
     broker.send((2, (), PublishOffsets(partitions=[partition], shards=[])))
     answered = [broker.receive()]
     waited.cancel()

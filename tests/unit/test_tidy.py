@@ -6,9 +6,15 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterable
+from dataclasses import fields, is_dataclass
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import ForwardRef, get_args, get_origin
+
+from broker.cleaner import rpc as cleaner_rpc
+from broker.worker import rpc as worker_rpc
+from kafka_ds.ipc.request import Request
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("kafka_ds", "broker", "spark_conf")
@@ -223,6 +229,31 @@ def test_no_class_has_anothers_name() -> None:
     assert not {
         name: found for name, found in places.items() if len(found) > 1 and name not in kafkas
     }
+
+
+def test_requests_and_answers_are_frozen_dataclasses() -> None:
+    """What crosses between processes has names, types and one meaning; lists answer for several partitions."""
+    asked = [
+        each
+        for module in (worker_rpc, cleaner_rpc)
+        for each in vars(module).values()
+        if isinstance(each, type) and issubclass(each, Request) and each is not Request
+    ]
+    values = list(asked)
+    for each in asked:
+        (answer,) = get_args(each.__orig_bases__[0])
+        if isinstance(answer, ForwardRef):
+            answer = eval(answer.__forward_arg__, vars(sys.modules[each.__module__]))
+        (answer,) = get_args(answer) if get_origin(answer) is list else (answer,)
+        values += get_args(answer) or [answer]
+    assert len(asked) > 20
+    assert not [
+        each
+        for each in values
+        if each not in (None, type(None))
+        if not (is_dataclass(each) and each.__dataclass_params__.frozen)
+        or any("Any" in str(field.type) for field in fields(each))
+    ]
 
 
 def test_files_are_nouns() -> None:

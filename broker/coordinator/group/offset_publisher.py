@@ -13,14 +13,14 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from broker.coordinator.group.classic_group import CONSUMER_PROTOCOL
 from broker.coordinator.group.shard import GroupCoordinatorShard
 from broker.coordinator.runtime import CoordinatorContext
 from broker.metadata.topic_names import GROUP_METADATA_TOPIC_NAME
 from broker.replica.leader.partition import LeaderPartition
-from broker.worker.rpc import PublishOffsets
+from broker.worker.rpc import PartitionOffsets, PublishOffsets
 from kafka_ds.ipc.child import WorkerFailed, WorkerLost
 from kafka_ds.ipc.request import SendToWorker
 from kafka_ds.protocol.types import NO_UUID, uuid_text
@@ -29,8 +29,6 @@ log = logging.getLogger(__name__)
 
 # Partitions that are looked at before other tasks get their turn.
 PARTITIONS_AT_ONCE = 200
-# Of a partition's row everything but the bytes on disk, which local retention changes, too.
-_SIGNIFICANT = 9
 # A stop waits no longer for a store that does not answer. On a busy machine a worker needs seconds to begin.
 PUBLISH_SECONDS = 30.0
 
@@ -53,7 +51,7 @@ class OffsetPublisher:
         self._led = led
         self._coordinators = coordinators
         self._interval_ms = interval_ms
-        self._published: Any = None
+        self._published: tuple[list[PartitionOffsets], list[ShardCheckpoint]] | None = None
         # Whether it has written, and not only because it stops.
         self._has_begun = False
         self._shards: dict[int, tuple[ShardCheckpoint, str]] = {}
@@ -103,22 +101,23 @@ class OffsetPublisher:
         partitions = [
             each
             for each in partitions
-            if each[0] != GROUP_METADATA_TOPIC_NAME or epochs.get(each[2]) == each[3]
+            if each.topic != GROUP_METADATA_TOPIC_NAME
+            or epochs.get(each.partition) == each.leader_epoch
         ]
-        spoken = {each[2] for each in partitions if each[0] == GROUP_METADATA_TOPIC_NAME}
+        spoken = {each.partition for each in partitions if each.topic == GROUP_METADATA_TOPIC_NAME}
         shards = [shard for partition, shard in self._shards.items() if partition in spoken]
-        state = ([each[:_SIGNIFICANT] for each in partitions], [place for place, _ in shards])
+        state = (partitions, [place for place, _ in shards])
         if state == self._published or not partitions:
             return
         await self._send(PublishOffsets(partitions=partitions, shards=[text for _, text in shards]))
         self._published = state
         self._has_begun = self._has_begun or begins
 
-    async def _partitions(self) -> list[list[Any]]:
-        found: list[list[Any]] = []
+    async def _partitions(self) -> list[PartitionOffsets]:
+        found: list[PartitionOffsets] = []
         for number, partition in enumerate(tuple(self._led)):
             if not partition.leader.is_recovering and not partition.is_lost:
-                found.append(partition_row(partition))
+                found.append(offsets_of(partition))
             if number % PARTITIONS_AT_ONCE == PARTITIONS_AT_ONCE - 1:
                 await asyncio.sleep(0)
         return found
@@ -149,21 +148,21 @@ class ShardCheckpoint(NamedTuple):
     written: int
 
 
-def partition_row(partition: LeaderPartition) -> list[Any]:
-    """The row of a partition that is led here."""
+def offsets_of(partition: LeaderPartition) -> PartitionOffsets:
+    """The ends of a partition that is led here."""
     log = partition.log
-    return [
-        partition.topic,
-        uuid_text(partition.topic_id),
-        partition.partition,
-        partition.leader.leader_epoch,
-        log.log_start_offset,
-        log.local_log_start_offset,
-        partition.last_stable_offset(),
-        partition.high_watermark,
-        log.log_end_offset,
-        log.size_bytes,
-    ]
+    return PartitionOffsets(
+        topic=partition.topic,
+        topic_id=uuid_text(partition.topic_id),
+        partition=partition.partition,
+        leader_epoch=partition.leader.leader_epoch,
+        log_start_offset=log.log_start_offset,
+        local_log_start_offset=log.local_log_start_offset,
+        last_stable_offset=partition.last_stable_offset(),
+        high_watermark=partition.high_watermark,
+        log_end_offset=log.log_end_offset,
+        size_bytes=log.size_bytes,
+    )
 
 
 def shard_rows(place: ShardCheckpoint, shard: GroupCoordinatorShard) -> str:

@@ -7,12 +7,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
-from broker.coordinator.group.offsets import NO_TIMESTAMP
 from broker.coordinator.group.values import CoordinatorRecord
+from broker.worker.rpc import OffsetsCheckpoint, PublishedGroup, PublishedOffset
 from kafka_ds.protocol.messages.persisted import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -21,7 +20,6 @@ from kafka_ds.protocol.messages.persisted import (
 )
 from kafka_ds.protocol.types import NO_UUID, uuid_from_text
 
-Row = Mapping[str, Any]
 NO_EPOCH = -1
 
 
@@ -48,68 +46,68 @@ class RestoredGroups:
 
 
 def restored_groups(
-    rows: Iterable[Row],
+    published: OffsetsCheckpoint,
     coordinator_partition: int,
     *,
     end_of: Callable[[str, int], int | None],
     now_ms: int,
 ) -> RestoredGroups:
-    """The groups of one coordinator, out of the present rows of `__offsets`.
+    """The groups of one coordinator, out of what `__offsets` says.
 
     `end_of` gives the end of a topic's partition as far as that bounds what groups may have committed; None: it does
     not exist. A partition of a live leader has no such bound: its end is the largest offset that there can be.
     """
     found = RestoredGroups()
-    mine = [row for row in rows if row.get("coordinator_partition") == coordinator_partition]
-    for row in mine:
-        if row["kind"] == "group":
-            found.groups.add(row["group_id"])
-            found.records.append(_group_record(row, now_ms))
-    for row in mine:
-        end = end_of(row["topic"], row["partition"]) if row["kind"] == "offset" else None
+    for group in published.groups:
+        if group.coordinator_partition == coordinator_partition:
+            found.groups.add(group.group_id)
+            found.records.append(_group_record(group, now_ms))
+    for each in published.offsets:
+        if each.coordinator_partition != coordinator_partition:
+            continue
+        end = end_of(each.topic, each.partition)
         if end is None:
             continue
-        found.groups.add(row["group_id"])
+        found.groups.add(each.group_id)
         found.offsets += 1
-        found.published_ms = max(found.published_ms, row["event_time"])
-        if row["committed_offset"] > end:
+        found.published_ms = max(found.published_ms, each.event_time_ms)
+        if each.committed_offset > end:
             found.set_back.append(
                 TruncatedOffset(
-                    group_id=row["group_id"],
-                    topic=row["topic"],
-                    partition=row["partition"],
-                    committed_offset=row["committed_offset"],
+                    group_id=each.group_id,
+                    topic=each.topic,
+                    partition=each.partition,
+                    committed_offset=each.committed_offset,
                     end_offset=end,
                 )
             )
-        found.records.append(_offset_record(row, end))
+        found.records.append(_offset_record(each, end))
     return found
 
 
-def _group_record(row: Row, now_ms: int) -> CoordinatorRecord:
+def _group_record(group: PublishedGroup, now_ms: int) -> CoordinatorRecord:
     value = GroupMetadataValue(
-        protocol_type=row["protocol_type"] or "",
-        generation=row["generation"] or 0,
+        protocol_type=group.protocol_type,
+        generation=group.generation,
         protocol=None,
         leader=None,
         # Its offsets expire so long after it became empty.
         current_state_timestamp=now_ms,
         members=[],
     )
-    return CoordinatorRecord(GroupMetadataKey(group=row["group_id"]), value)
+    return CoordinatorRecord(GroupMetadataKey(group=group.group_id), value)
 
 
-def _offset_record(row: Row, end: int) -> CoordinatorRecord:
-    is_set_back = row["committed_offset"] > end
-    commit_time, expires = row["commit_time"], row["expire_timestamp"]
+def _offset_record(each: PublishedOffset, end: int) -> CoordinatorRecord:
+    is_set_back = each.committed_offset > end
     value = OffsetCommitValue(
-        offset=min(row["committed_offset"], end),
+        offset=min(each.committed_offset, end),
         # The epoch of a lost record need not be that of the next one there.
-        leader_epoch=NO_EPOCH if is_set_back else row["committed_leader_epoch"],
-        metadata=row["metadata"] or "",
-        commit_timestamp=NO_TIMESTAMP if commit_time is None else commit_time,
-        expire_timestamp=NO_TIMESTAMP if expires is None else expires,
-        topic_id=uuid_from_text(row["topic_id"]) if row["topic_id"] else NO_UUID,
+        leader_epoch=NO_EPOCH if is_set_back else each.committed_leader_epoch,
+        metadata=each.metadata,
+        commit_timestamp=each.commit_time_ms,
+        expire_timestamp=each.expire_time_ms,
+        topic_id=uuid_from_text(each.topic_id) if each.topic_id else NO_UUID,
     )
-    key = OffsetCommitKey(group=row["group_id"], topic=row["topic"], partition=row["partition"])
+    key = OffsetCommitKey(group=each.group_id, topic=each.topic, partition=each.partition)
     return CoordinatorRecord(key, value)

@@ -31,7 +31,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from broker.log.log import Log
-from broker.log.values import TimestampOffset
 from broker.registry import RequestContext, serves
 from broker.replica.leader.partition import LeaderPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -49,6 +48,7 @@ from kafka_ds.protocol.messages.offsets import (
     ListOffsetsTopicResponse,
 )
 from kafka_ds.protocol.refusal import refusal
+from kafka_ds.records.timestamps import TimestampAndOffset
 
 if TYPE_CHECKING:
     from broker.remote.remote_log_manager import RemoteLogManager
@@ -63,10 +63,10 @@ FIRST_VERSION_WITH = {
 }
 FIRST_VERSION_WITH_NOT_AVAILABLE = 5
 NO_TIMESTAMP = -1
-NOT_FOUND = TimestampOffset(NO_TIMESTAMP, -1, -1)
+NOT_FOUND = TimestampAndOffset(NO_TIMESTAMP, -1, -1)
 
 Answered = TypeVar("Answered")
-Found = TimestampOffset | Coroutine[Any, Any, TimestampOffset]
+Found = TimestampAndOffset | Coroutine[Any, Any, TimestampAndOffset]
 
 
 @serves(ListOffsetsRequest, versions="1-11")
@@ -113,7 +113,7 @@ class Lookup:
             found = self._find(partition, wanted.timestamp)
         except KafkaError as error:
             return refusal(ListOffsetsPartitionResponse, wanted, error.code)
-        if isinstance(found, TimestampOffset):
+        if isinstance(found, TimestampAndOffset):
             self._fill(answer, found, partition)
         else:
             is_record = wanted.timestamp >= 0 or wanted.timestamp == MAX_TIMESTAMP
@@ -149,7 +149,7 @@ class Lookup:
             case -1:
                 self._check_is_known(partition)
                 epoch = log.leader_epochs.latest_epoch
-                return TimestampOffset(NO_TIMESTAMP, self._bound(partition), epoch)
+                return TimestampAndOffset(NO_TIMESTAMP, self._bound(partition), epoch)
             case -2:
                 return _at(partition, log.log_start_offset)
             case -3:
@@ -176,7 +176,7 @@ class Lookup:
 
     async def _find_in_tier_or_log(
         self, tier: RemoteLogManager, partition: LeaderPartition, timestamp: int
-    ) -> TimestampOffset:
+    ) -> TimestampAndOffset:
         end = await self._in_time(
             tier,
             tier.known_highest_offset_in_remote_storage(
@@ -192,13 +192,13 @@ class Lookup:
             return self._find_in_tier(tier, partition, timestamp)
         return self._look_for_time(tier, partition, timestamp)
 
-    async def _look_for_latest(self, partition: LeaderPartition) -> TimestampOffset:
+    async def _look_for_latest(self, partition: LeaderPartition) -> TimestampAndOffset:
         """The record with the greatest timestamp in log and lake; of several the first."""
         log, tier = partition.log, self._tier
         while True:
             # All below is in the lake before it is asked, as in `_find_in_tier`.
             start_offset, asked_from = log.local_log_start_offset, log.log_start_offset
-            cold: TimestampOffset = NOT_FOUND
+            cold: TimestampAndOffset = NOT_FOUND
             if tier is not None and start_offset > asked_from:
                 lake = tier.max_timestamp(
                     partition.topic,
@@ -208,7 +208,7 @@ class Lookup:
                 )
                 found = await self._in_time(tier, lake)
                 if found is not None:
-                    cold = TimestampOffset(*found)
+                    cold = found
             local = await _beside_the_loop(log, log.max_timestamp_offset)
             if cold is not NOT_FOUND and cold.offset < log.log_start_offset:
                 continue  # The log start has moved past it: what is behind that was not searched.
@@ -218,7 +218,7 @@ class Lookup:
 
     async def _look_for_time(
         self, tier: RemoteLogManager | None, partition: LeaderPartition, timestamp: int
-    ) -> TimestampOffset:
+    ) -> TimestampAndOffset:
         """Repeat the search if all was on disk: a segment deleted meanwhile may have held the answer."""
         log = partition.log
         found = await _beside_the_loop(log, partial(log.offset_for_timestamp, timestamp))
@@ -228,7 +228,7 @@ class Lookup:
 
     async def _find_in_tier(
         self, tier: RemoteLogManager, partition: LeaderPartition, timestamp: int
-    ) -> TimestampOffset:
+    ) -> TimestampAndOffset:
         log = partition.log
         while True:
             # All below is in the lake before it is asked. A segment deleted later may not have been.
@@ -244,9 +244,9 @@ class Lookup:
                 ),
             )
             if found is not None:
-                if found[1] < log.log_start_offset:
+                if found.offset < log.log_start_offset:
                     continue  # It has moved meanwhile.
-                return TimestampOffset(*found)
+                return found
             local = await _beside_the_loop(log, partial(log.offset_for_timestamp, timestamp))
             if start_offset == log.local_log_start_offset:
                 return local
@@ -263,7 +263,7 @@ class Lookup:
     async def _fill_later(
         self,
         answer: ListOffsetsPartitionResponse,
-        found: Coroutine[Any, Any, TimestampOffset],
+        found: Coroutine[Any, Any, TimestampAndOffset],
         partition: LeaderPartition,
         *,
         is_record: bool,
@@ -279,7 +279,7 @@ class Lookup:
     def _fill(
         self,
         answer: ListOffsetsPartitionResponse,
-        found: TimestampOffset,
+        found: TimestampAndOffset,
         partition: LeaderPartition,
     ) -> None:
         if found.timestamp_ms != NO_TIMESTAMP and found.offset >= self._bound(partition):
@@ -288,8 +288,8 @@ class Lookup:
 
 
 async def _beside_the_loop(
-    log: Log, look_up: Callable[[], TimestampOffset | None]
-) -> TimestampOffset:
+    log: Log, look_up: Callable[[], TimestampAndOffset | None]
+) -> TimestampAndOffset:
     """Look for a record: that may read the disk, and decode a whole batch record by record."""
     try:
         found = await asyncio.get_running_loop().run_in_executor(None, look_up)
@@ -299,13 +299,13 @@ async def _beside_the_loop(
     return found or NOT_FOUND
 
 
-def _at(partition: LeaderPartition, offset: int) -> TimestampOffset:
-    return TimestampOffset(NO_TIMESTAMP, offset, partition.epoch_of(offset))
+def _at(partition: LeaderPartition, offset: int) -> TimestampAndOffset:
+    return TimestampAndOffset(NO_TIMESTAMP, offset, partition.epoch_of(offset))
 
 
 def _seam(
     partition: LeaderPartition, highest_offset_in_remote_storage: int, timestamp: int
-) -> TimestampOffset:
+) -> TimestampAndOffset:
     """The last offset of the lake, or the first that is not there."""
     if timestamp == LATEST_TIERED:
         return (

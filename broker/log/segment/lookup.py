@@ -13,7 +13,7 @@ from operator import attrgetter
 
 from broker.log.segment.scan import LOOK_BYTES, ReadAt
 from broker.log.segment.segment import Segment
-from broker.log.values import FileSlice, LogRead, TimestampOffset
+from broker.log.values import FileSlice, LogRead
 from kafka_ds.records.batch import (
     NO_TIMESTAMP,
     BatchHeader,
@@ -21,6 +21,7 @@ from kafka_ds.records.batch import (
     TimestampType,
     read_records,
 )
+from kafka_ds.records.timestamps import TimestampAndOffset
 from kafka_ds.segments.index import AbortedTxn
 
 _BASE_OFFSET = attrgetter("base_offset")
@@ -77,7 +78,7 @@ def read(
 
 def first_at_or_after(
     segments: Sequence[Segment], timestamp_ms: int, from_offset: int
-) -> TimestampOffset | None:
+) -> TimestampAndOffset | None:
     """The first record at or after a time. Raises KafkaError where it may lie in what is damaged, as a read does."""
     for segment in segments:
         if segment.size_bytes and segment.largest_timestamp() >= timestamp_ms:
@@ -87,7 +88,7 @@ def first_at_or_after(
     return None
 
 
-def latest(segments: Sequence[Segment]) -> TimestampOffset | None:
+def latest(segments: Sequence[Segment]) -> TimestampAndOffset | None:
     """The first record with the greatest timestamp."""
     return _record_of_max_timestamp(max(segments, key=Segment.largest_timestamp))
 
@@ -106,7 +107,7 @@ def aborted(segments: Sequence[Segment], start_offset: int, end_offset: int) -> 
 
 def _record_at_or_after(
     segment: Segment, timestamp_ms: int, from_offset: int
-) -> TimestampOffset | None:
+) -> TimestampAndOffset | None:
     start_offset = segment.base_offset + segment.time_index.offset_before(timestamp_ms)
     start = segment.position_of(max(start_offset, from_offset))
     for position, header in segment.batches_from(start):
@@ -114,11 +115,11 @@ def _record_at_or_after(
             continue
         for timestamp, offset in _times(segment, position, header, from_offset):
             if timestamp >= timestamp_ms and offset >= from_offset:
-                return TimestampOffset(timestamp, offset, header.leader_epoch)
+                return TimestampAndOffset(timestamp, offset, header.leader_epoch)
     return None
 
 
-def _record_of_max_timestamp(segment: Segment) -> TimestampOffset | None:
+def _record_of_max_timestamp(segment: Segment) -> TimestampAndOffset | None:
     largest = segment.largest_timestamp()
     if largest == NO_TIMESTAMP:
         return None
@@ -126,7 +127,7 @@ def _record_of_max_timestamp(segment: Segment) -> TimestampOffset | None:
     for position, header in segment.batches_from(start, buffer_bytes=LOOK_BYTES):
         for timestamp, offset in _times(segment, position, header):
             if timestamp >= largest:
-                return TimestampOffset(timestamp, offset, header.leader_epoch)
+                return TimestampAndOffset(timestamp, offset, header.leader_epoch)
         break
     return None
 

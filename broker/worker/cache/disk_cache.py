@@ -90,7 +90,10 @@ class DiskCache:
         self._writes = 0
         self._expire_at_ms = 0
         self._thread: threading.Thread | None = None
-        self.counts = CacheCounts()
+        self._is_off = False
+        self._hits = 0
+        self._misses = 0
+        self._size_bytes = 0
 
     def start(self) -> None:
         """Start, with the files from before, in a thread of its own."""
@@ -100,12 +103,22 @@ class DiskCache:
         )
         self._thread.start()
 
+    @property
+    def counts(self) -> CacheCounts:
+        """Its counts since its start."""
+        return CacheCounts(
+            hits=self._hits,
+            misses=self._misses,
+            size_bytes=self._size_bytes,
+            is_off=self._is_off,
+        )
+
     # -- readers ----------------------------------------------------------------------------
 
     def find(self, key: ChunkKey, offset: int) -> tuple[BatchChunk, int] | None:
         """The chunk that holds an offset, and the index of the batch with that offset."""
         with self._lock:
-            if self.counts.is_off:
+            if self._is_off:
                 return None
             entry = self._locate(key, offset)
             name = key.name(offset) if entry is None else entry.name
@@ -116,8 +129,8 @@ class DiskCache:
         with self._lock:
             if entry is not None:
                 self._end(entry)
-            self.counts.hits += chunk is not None
-            self.counts.misses += chunk is None
+            self._hits += chunk is not None
+            self._misses += chunk is None
         return None if chunk is None else (chunk, bisect_right(chunk.next_offsets, offset))
 
     def _end(self, entry: _Entry) -> None:
@@ -129,7 +142,7 @@ class DiskCache:
     def offer(self, key: ChunkKey, chunk: BatchChunk) -> None:
         """Keep a chunk if it is worth it; it is written later."""
         with self._lock:
-            if self.counts.is_off or self._writes >= WRITES_MAX:
+            if self._is_off or self._writes >= WRITES_MAX:
                 return
             name, size_bytes = key.name(chunk.first_offset), chunk.size_bytes + OVERHEAD_BYTES
             victims = self._admission.admit(name, size_bytes, self._clock.monotonic_ms())
@@ -199,7 +212,7 @@ class DiskCache:
         """Do it, unless the cache is off. A disk error disables the cache; if the disk is full its files are
         removed.
         """
-        if self.counts.is_off:
+        if self._is_off:
             return
         try:
             work()
@@ -289,7 +302,7 @@ class DiskCache:
         insort(shelf.starts, entry.first_offset)
         shelf.entries[entry.first_offset] = entry
         self._entries[entry.name] = entry
-        self.counts.size_bytes = self._admission.size_bytes
+        self._size_bytes = self._admission.size_bytes
 
     def _drop(self, names: Iterable[str]) -> None:
         """Drop these: they are useless now."""
@@ -313,14 +326,14 @@ class DiskCache:
             self._work.put(partial(self._hide, entry))
             if not entry.readers:
                 self._work.put(partial(self._delete, entry))
-        self.counts.size_bytes = self._admission.size_bytes
+        self._size_bytes = self._admission.size_bytes
 
     def _switch_off(self, error: OSError) -> None:
         with self._lock:
-            if self.counts.is_off:
+            if self._is_off:
                 return
-            self.counts.is_off = True
-            self.counts.size_bytes = 0
+            self._is_off = True
+            self._size_bytes = 0
             self._shelves.clear()
             self._entries.clear()
         log.warning("disabled the cache of cold reads in %s: %s", self._folder, error)

@@ -109,25 +109,29 @@ class TableOptimizer:
         """
         shared = self._tables.get(topic)
         began, done = time.monotonic(), Optimized()
+        is_done, has_expired, missing_offsets = False, True, 0
         rules = replace(self._rules, expired_ratio=0.0) if rewrites_any_expired else self._rules
         rules = replace(rules, files_min=2) if merges_any else rules
         self._look_for_files(shared, topic_id, partition, leader_epoch)
-        done.lost_ranges = self._lost_ranges(shared, topic_id, partition)
+        lost_ranges = self._lost_ranges(shared, topic_id, partition)
         for _ in range(TASKS_MAX):
             if not goes_on() or time.monotonic() - began > SECONDS_MAX:
-                done.is_done = False
                 break
             state = self._look(shared, topic_id, partition)
-            done.missing_offsets = 0 if state is None else state.missing_offsets
+            missing_offsets = 0 if state is None else state.missing_offsets
             task = self._task(state, rules)
             if state is None or task is None:
-                done.has_expired = state is not None and self._has_expired(state)
+                is_done, has_expired = True, state is not None and self._has_expired(state)
                 break
-            self._perform(shared, topic_id, leader_epoch, task, state, goes_on, done)
-        else:
-            done.is_done = False
-        done.milliseconds = round((time.monotonic() - began) * 1000)
-        return done
+            done = done.plus(self._rewrite(shared, topic_id, leader_epoch, task, state, goes_on))
+        return replace(
+            done,
+            is_done=is_done,
+            has_expired=has_expired,
+            missing_offsets=missing_offsets,
+            lost_ranges=lost_ranges,
+            milliseconds=round((time.monotonic() - began) * 1000),
+        )
 
     def _look(self, shared: SharedTable, topic_id: bytes, partition: int) -> _State | None:
         with shared.view(fresh=True) as snapshot:
@@ -201,7 +205,7 @@ class TableOptimizer:
             return True
         return False
 
-    def _perform(
+    def _rewrite(
         self,
         shared: SharedTable,
         topic_id: bytes,
@@ -209,8 +213,7 @@ class TableOptimizer:
         task: OptimizeTask,
         state: _State,
         goes_on: Callable[[], bool],
-        done: Optimized,
-    ) -> None:
+    ) -> Optimized:
         begun_ms = shared.table.begin_ms()
         attempt = uuid_text(new_uuid())
         file_bytes = None if task.reason is OptimizeReason.SMALL else self._rules.file_bytes
@@ -219,13 +222,13 @@ class TableOptimizer:
         except (UnfitFile, UnreadableFile, pa.ArrowException) as error:
             named = [each for each in task.files if str(error).startswith(each.path)]
             self._pass_over(named or task.files, error)
-            return
+            return Optimized()
         self._crash_points.at("after_optimize_files")
         if not goes_on():
             self._discard(shared, task.files, attempt)
-            return
-        self._replace(
-            shared, topic_id, leader_epoch, task, rewritten, begun_ms, state, attempt, done
+            return Optimized()
+        return self._replace(
+            shared, topic_id, leader_epoch, task, rewritten, begun_ms, state, attempt
         )
 
     def _write(
@@ -264,8 +267,7 @@ class TableOptimizer:
         begun_ms: int,
         state: _State,
         attempt: str,
-        done: Optimized,
-    ) -> None:
+    ) -> Optimized:
         """Commit: replace the old files by the new ones, or do nothing."""
         folder, place = shared.folder, (topic_id, task.files[0].partition)
         intent = self._intent(folder, topic_id, leader_epoch, task, rewritten, state.log_start)
@@ -281,23 +283,22 @@ class TableOptimizer:
             if not isinstance(conflict, FilesRemoved):
                 raise StorageError(str(conflict)) from conflict
             log.info("%s: OPTIMIZE abandoned: %s", folder, conflict)
-            done.lost += 1
-            return
+            return Optimized(lost=1)
         self._crash_points.at("after_optimize_commit")
         new = [_entry(folder, place[1], each) for each in rewritten.files]
         if lost := self._lost_of(new):
             self._write_again(shared, topic_id, leader_epoch, task.files, new, lost, state)
         self._looked_for.add(place)
-        done.files_before += len(task.files)
-        done.files_after += len(rewritten.files)
-        done.bytes_before += task.size_bytes
-        done.bytes_after += sum(each.size for each in rewritten.files)
-        done.rows += rewritten.rows
-        done.expired_rows += rewritten.expired_rows
-        if rewritten.expired_rows:
-            done.boundary_bytes += task.size_bytes
-        reason = task.reason.value
-        done.reasons[reason] = done.reasons.get(reason, 0) + 1
+        return Optimized(
+            files_before=len(task.files),
+            files_after=len(rewritten.files),
+            bytes_before=task.size_bytes,
+            bytes_after=sum(each.size for each in rewritten.files),
+            rows=rewritten.rows,
+            expired_rows=rewritten.expired_rows,
+            boundary_bytes=task.size_bytes if rewritten.expired_rows else 0,
+            reasons={task.reason.value: 1},
+        )
 
     # -- new files that are lost ------------------------------------------------------------
 

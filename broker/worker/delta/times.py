@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from broker.worker.delta.tables import TopicTables, highest_offset_in_remote_storage
 from broker.worker.errors import StorageError
+from kafka_ds.records.timestamps import TimestampAndOffset
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile
 from kafka_ds.topic.index import FileEntry, FileIndex, latest_ms
 
@@ -28,8 +29,8 @@ class TimesReader:
 
     def offset_for_timestamp(
         self, topic: str, topic_id: bytes, partition: int, timestamp_ms: int, *, start_offset: int
-    ) -> tuple[int, int, int] | None:
-        """The first record at or after a time, not below `start_offset`: (timestamp_ms, offset, leader_epoch)."""
+    ) -> TimestampAndOffset | None:
+        """The first record at or after a time, not below `start_offset`."""
         files, start, end = self._files_from(
             topic,
             topic_id,
@@ -37,34 +38,37 @@ class TimesReader:
             start_offset,
             lambda index: index.find_timestamp(partition, timestamp_ms),
         )
-        best: tuple[int, int, int] | None = None
+        best: TimestampAndOffset | None = None
         for entry in files:
-            if best is not None and entry.min_offset > best[1]:
+            if best is not None and entry.min_offset > best.offset:
                 break
             found = self._first_at(entry, timestamp_ms, start, end)
-            if found is not None and (best is None or found[1] < best[1]):
+            if found is not None and (best is None or found.offset < best.offset):
                 best = found
         return best
 
     def max_timestamp(
         self, topic: str, topic_id: bytes, partition: int, *, start_offset: int
-    ) -> tuple[int, int, int] | None:
-        """The first record of the greatest timestamp from `start_offset` on: (timestamp_ms, offset, leader_epoch)."""
+    ) -> TimestampAndOffset | None:
+        """The first record of the greatest timestamp from `start_offset` on."""
         files, start, end = self._files_from(
             topic, topic_id, partition, start_offset, lambda index: index.files(partition)
         )
-        best: tuple[int, int, int] | None = None
+        best: TimestampAndOffset | None = None
         # Files that may hold the greatest come first: usually one file is read, of a year of them.
         for entry in sorted(files, key=lambda each: -latest_ms(each)):
-            if best is not None and latest_ms(entry) < best[0]:
+            if best is not None and latest_ms(entry) < best.timestamp_ms:
                 break
             times, offsets, epochs = self._times(entry, start, end)
             greatest = pc.max(times).as_py()
             if greatest is None:
                 continue
             index = pc.index(times, greatest).as_py()
-            found = (int(greatest), offsets[index].as_py(), epochs[index].as_py())
-            if best is None or (found[0], -found[1]) > (best[0], -best[1]):
+            found = TimestampAndOffset(int(greatest), offsets[index].as_py(), epochs[index].as_py())
+            if best is None or (found.timestamp_ms, -found.offset) > (
+                best.timestamp_ms,
+                -best.offset,
+            ):
                 best = found
         return best
 
@@ -86,12 +90,14 @@ class TimesReader:
 
     def _first_at(
         self, entry: FileEntry, timestamp_ms: int, start: int, end: int
-    ) -> tuple[int, int, int] | None:
+    ) -> TimestampAndOffset | None:
         times, offsets, epochs = self._times(entry, start, end)
         index = pc.index(pc.greater_equal(times, timestamp_ms), True).as_py()
         if index < 0:
             return None
-        return int(times[index].as_py()), offsets[index].as_py(), epochs[index].as_py()
+        return TimestampAndOffset(
+            int(times[index].as_py()), offsets[index].as_py(), epochs[index].as_py()
+        )
 
     def _times(
         self, entry: FileEntry, start: int, end: int

@@ -6,15 +6,20 @@ Ids are texts, times milliseconds, -1 where there is none.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
+
+from broker.worker.rpc import (
+    OffsetsCheckpoint,
+    PartitionOffsets,
+    PublishedGroup,
+    PublishedOffset,
+    PublishedPartition,
+)
 
 Row = dict[str, Any]
 
-_PARTITION_COLUMNS = (
-    "topic", "topic_id", "partition", "leader_epoch", "log_start_offset", "local_log_start_offset",
-    "last_stable_offset", "high_watermark", "log_end_offset", "size_bytes",
-)  # fmt: skip
 _GROUP_COLUMNS = ("group_id", "protocol_type", "generation")
 _OFFSET_COLUMNS = (
     "group_id", "topic", "topic_id", "partition", "committed_offset", "committed_leader_epoch", "metadata",
@@ -22,10 +27,12 @@ _OFFSET_COLUMNS = (
 )  # fmt: skip
 
 
-def rows_of(partitions: Iterable[list[Any]], shards: Iterable[str], now_ms: int) -> Iterable[Row]:
+def rows_of(
+    partitions: Iterable[PartitionOffsets], shards: Iterable[str], now_ms: int
+) -> Iterable[Row]:
     """The checkpoint as rows of `__offsets`, without the broker's column."""
     for each in partitions:
-        yield _row("partition", _PARTITION_COLUMNS, each, {"event_time": now_ms})
+        yield {"kind": "partition", "event_time": now_ms, **asdict(each)}
     for text in shards:
         index, epoch, groups, offsets = json.loads(text)
         coordinated = {
@@ -37,6 +44,55 @@ def rows_of(partitions: Iterable[list[Any]], shards: Iterable[str], now_ms: int)
             yield _row("group", _GROUP_COLUMNS, each, coordinated)
         for each in offsets:
             yield _row("offset", _OFFSET_COLUMNS, each, coordinated)
+
+
+def checkpoint_of(rows: Sequence[Row]) -> OffsetsCheckpoint:
+    """The rows of `__offsets` that are valid, as what they say."""
+    by_kind: dict[str, list[Row]] = {"partition": [], "group": [], "offset": []}
+    for row in rows:
+        by_kind[row["kind"]].append(row)
+    return OffsetsCheckpoint(
+        partitions=[
+            PublishedPartition(
+                topic=row["topic"],
+                topic_id=row["topic_id"],
+                partition=row["partition"],
+                log_start_offset=row["log_start_offset"],
+                log_end_offset=row["log_end_offset"],
+                event_time_ms=row["event_time"],
+            )
+            for row in by_kind["partition"]
+        ],
+        groups=[
+            PublishedGroup(
+                coordinator_partition=row["coordinator_partition"],
+                group_id=row["group_id"],
+                protocol_type=row["protocol_type"] or "",
+                generation=row["generation"] or 0,
+            )
+            for row in by_kind["group"]
+        ],
+        offsets=[
+            PublishedOffset(
+                coordinator_partition=row["coordinator_partition"],
+                group_id=row["group_id"],
+                topic=row["topic"],
+                topic_id=row["topic_id"] or "",
+                partition=row["partition"],
+                committed_offset=row["committed_offset"],
+                committed_leader_epoch=row["committed_leader_epoch"],
+                metadata=row["metadata"] or "",
+                commit_time_ms=_time(row["commit_time"]),
+                expire_time_ms=_time(row["expire_timestamp"]),
+                event_time_ms=row["event_time"],
+            )
+            for row in by_kind["offset"]
+        ],
+    )
+
+
+def _time(found: int | None) -> int:
+    return -1 if found is None else found
 
 
 def _row(kind: str, names: tuple[str, ...], values: list[Any], more: Mapping[str, Any]) -> Row:

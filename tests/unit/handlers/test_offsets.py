@@ -15,6 +15,7 @@ from kafka_ds.protocol.messages.offsets import (
     ListOffsetsTopic,
     OffsetForLeaderPartition,
 )
+from kafka_ds.records.timestamps import TimestampAndOffset
 from kafka_ds.segments.producers import AppendOrigin
 from tests.in_process import NOW_MS, InProcess, batch_of, in_process
 from tests.loops import in_loop
@@ -130,7 +131,7 @@ class FakeTier:
     """A lake that ends at offset 1."""
 
     end: int | None = 1
-    found: tuple[int, int, int] | None = None
+    found: TimestampAndOffset | None = None
     error: ErrorCode | None = None
     asked: list[int] = field(default_factory=list)
     asked_from: list[int] = field(default_factory=list)
@@ -157,7 +158,7 @@ class FakeTier:
 
     async def offset_for_timestamp(
         self, topic: str, topic_id: bytes, partition: int, timestamp_ms: int, *, start_offset: int
-    ) -> tuple[int, int, int] | None:
+    ) -> TimestampAndOffset | None:
         self.asked.append(timestamp_ms)
         self.asked_from.append(start_offset)
         if self.never:
@@ -171,7 +172,7 @@ class FakeTier:
 
     async def max_timestamp(
         self, topic: str, topic_id: bytes, partition: int, *, start_offset: int
-    ) -> tuple[int, int, int] | None:
+    ) -> TimestampAndOffset | None:
         return await self.offset_for_timestamp(
             topic, topic_id, partition, -3, start_offset=start_offset
         )
@@ -221,7 +222,7 @@ async def test_times_are_looked_for_in_the_lake_first(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with in_process(memory_path) as broker:
-        tier = FakeTier(found=(NOW_MS + 1, 1, 0))
+        tier = FakeTier(found=TimestampAndOffset(NOW_MS + 1, 1, 0))
         await with_lake(broker, monkeypatch, tier)
         assert await offset(broker, NOW_MS + 1) == (0, NOW_MS + 1, 1, 0)
         tier.found = None
@@ -239,12 +240,12 @@ async def test_the_latest_record_is_looked_for_in_both_tiers(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with in_process(memory_path) as broker:
-        tier = FakeTier(found=(NOW_MS + 99, 1, 0))
+        tier = FakeTier(found=TimestampAndOffset(NOW_MS + 99, 1, 0))
         await with_lake(broker, monkeypatch, tier)
         assert await offset(broker, -3) == (0, NOW_MS + 100, 2, 0)
         # Of the same time the first, and of a later one the record in the lake.
         for later_ms in (100, 5_000):
-            tier.found = (NOW_MS + later_ms, 1, 0)
+            tier.found = TimestampAndOffset(NOW_MS + later_ms, 1, 0)
             assert await offset(broker, -3) == (0, NOW_MS + later_ms, 1, 0)
         tier.found = None
         assert await offset(broker, -3) == (0, NOW_MS + 100, 2, 0)
@@ -260,13 +261,13 @@ async def test_the_lake_is_asked_from_a_log_start_on_that_it_has_not_heard_of(
 ) -> None:
     """Also of one that moves while it is asked: what it answers then is below, and there is more above."""
     async with in_process(memory_path) as broker:
-        tier = FakeTier(found=(NOW_MS + 200, 0, 0))
+        tier = FakeTier(found=TimestampAndOffset(NOW_MS + 200, 0, 0))
         await with_lake(broker, monkeypatch, tier)
         log = broker.node.replica_manager.get("t", 0).log
 
         def move() -> None:
             log.advance_log_start_offset(1)
-            tier.found, tier.when_asked = (NOW_MS + 150, 1, 0), None
+            tier.found, tier.when_asked = TimestampAndOffset(NOW_MS + 150, 1, 0), None
 
         tier.when_asked = move
         assert await offset(broker, timestamp) == (0, NOW_MS + 150, 1, 0)
@@ -311,7 +312,7 @@ async def test_a_time_that_leaves_the_disk_while_it_is_looked_for(
             """From now on the oldest records on disk are only in the lake."""
             gone = log.offset_for_timestamp(0)
             assert gone is not None
-            tier.found = (gone.timestamp_ms, gone.offset, gone.leader_epoch)
+            tier.found = gone
             tier.when_asked = None
             log.segments.discard_oldest(1, broker.node.clock.now_ms())
 
@@ -331,7 +332,7 @@ async def test_a_time_whose_record_leaves_the_disk_before_the_look(
         log = broker.node.replica_manager.get("t", 0).log
         log.roll()
         await broker.produce("t", batch_of([b"b"], timestamp=NOW_MS + 100))
-        monkeypatch.setattr(broker.node, "tier", FakeTier(found=(NOW_MS, 0, 0)))
+        monkeypatch.setattr(broker.node, "tier", FakeTier(found=TimestampAndOffset(NOW_MS, 0, 0)))
         wanted = ListOffsetsPartition(partition_index=0, timestamp=NOW_MS)
         topics = [ListOffsetsTopic(name="t", partitions=[wanted])]
         waiting = broker.begin(ListOffsetsRequest(replica_id=-1, topics=topics), 11)

@@ -239,7 +239,9 @@ async def test_a_broker_notes_what_has_moved_and_nothing_else(tmp_path: Path) ->
         context.close()
         await publisher.publish()
         assert index not in [json.loads(each)[0] for each in asked[2].shards]
-        assert ["__consumer_offsets", index] not in [[p[0], p[2]] for p in asked[2].partitions]
+        assert ["__consumer_offsets", index] not in [
+            [p.topic, p.partition] for p in asked[2].partitions
+        ]
 
 
 @in_loop

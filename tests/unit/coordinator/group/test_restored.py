@@ -8,6 +8,7 @@ from broker.config.broker import BrokerConfig
 from broker.coordinator.group.restored_groups import TruncatedOffset, restored_groups
 from broker.coordinator.group.shard import GroupCoordinatorShard
 from broker.restore import record_batches
+from broker.worker.metadata.offset_rows import checkpoint_of
 from kafka_ds.records.batch import read_header
 
 ENDS = {("orders", 0): 50, ("orders", 1): 10}
@@ -32,12 +33,13 @@ ROWS = [
     group("billing"), offset("billing", "orders", 0, 50), offset("billing", "orders", 1, 11),
     offset("billing", "gone", 0, 5), offset("simple", "orders", 0, 1),
     group("elsewhere", 4), offset("elsewhere", "orders", 0, 1, 4),
-    {"kind": "partition", "topic": "orders", "partition": 0, "event_time": 1},
 ]  # fmt: skip
+
+PUBLISHED = checkpoint_of(ROWS)
 
 
 def test_a_coordinator_reads_what_was_restored_as_if_it_had_written_it() -> None:
-    found = restored_groups(ROWS, 3, end_of=lambda *key: ENDS.get(key), now_ms=1000)
+    found = restored_groups(PUBLISHED, 3, end_of=lambda *key: ENDS.get(key), now_ms=1000)
     assert (found.groups, found.offsets, found.published_ms) == ({"billing", "simple"}, 3, 100)
     shard = GroupCoordinatorShard(BrokerConfig(), lambda: "id")
     for batch in record_batches(found.records, 1000):
@@ -54,7 +56,7 @@ def test_a_coordinator_reads_what_was_restored_as_if_it_had_written_it() -> None
 
 
 def test_no_group_goes_on_beyond_what_came_back() -> None:
-    found = restored_groups(ROWS, 3, end_of=lambda *key: ENDS.get(key), now_ms=1000)
+    found = restored_groups(PUBLISHED, 3, end_of=lambda *key: ENDS.get(key), now_ms=1000)
     assert found.set_back == [
         TruncatedOffset(
             group_id="billing", topic="orders", partition=1, committed_offset=11, end_offset=10
@@ -66,5 +68,5 @@ def test_no_group_goes_on_beyond_what_came_back() -> None:
 
 
 def test_what_was_not_noted_is_not_made_up() -> None:
-    found = restored_groups(ROWS, 0, end_of=lambda *key: ENDS.get(key), now_ms=1000)
+    found = restored_groups(PUBLISHED, 0, end_of=lambda *key: ENDS.get(key), now_ms=1000)
     assert (found.records, found.groups, found.set_back) == ([], set(), [])
