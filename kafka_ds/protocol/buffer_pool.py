@@ -1,20 +1,20 @@
-"""Pure: the memory that frames are read into.
+"""Pure: a pool of buffers for frames.
 
-A buffer is used again only when nothing refers to it any more. The buffer itself knows: a bytearray with a view cannot
-change its size. So who gets a frame may keep a slice of it for as long as it likes. Reuse is for large frames: a new
-bytearray of 1 MiB costs 100 µs for zeros and page faults, a used one is in the processor's cache.
+A buffer is reused only if no view of it is left, which a bytearray shows: with a view it cannot be resized. So the
+receiver of a frame may keep slices of it. Reuse is for large frames: a new bytearray of 1 MiB costs 100 µs for zeros
+and page faults, and a used one is in the processor's cache.
 """
 
 from __future__ import annotations
 
-# Smaller buffers are cheap to make; larger ones are rare, and would be kept for nothing.
+# Smaller buffers are cheap; larger ones are rare.
 POOLED_BYTES_MIN = 64 << 10
 POOLED_BYTES_MAX = 4 << 20
 POOL_BYTES_MAX = 16 << 20
 
 
 class BufferPool:
-    """Buffers in sizes of powers of two, the last returned given first."""
+    """Buffers in sizes of powers of two; the last one released is reused first."""
 
     def __init__(self, bytes_max: int = POOL_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -22,7 +22,7 @@ class BufferPool:
         self.free_bytes = 0
 
     def allocate(self, size: int) -> bytearray:
-        """A buffer of at least `size` bytes; its contents are whatever they are."""
+        """A buffer of at least `size` bytes, with any content."""
         if size < POOLED_BYTES_MIN or size > POOLED_BYTES_MAX:
             return bytearray(size)
         rounded = 1 << (size - 1).bit_length()
@@ -35,7 +35,7 @@ class BufferPool:
         return bytearray(rounded)
 
     def release(self, buffer: bytearray) -> None:
-        """Takes a buffer back; if it is still in use, it is not given out again."""
+        """Return a buffer to the pool; one that still has views will not be reused."""
         size = len(buffer)
         if (
             size < POOLED_BYTES_MIN
@@ -48,13 +48,13 @@ class BufferPool:
         self.free_bytes += size
 
     def clear(self) -> None:
-        """Lets all free buffers go."""
+        """Drop all free buffers."""
         self._free.clear()
         self.free_bytes = 0
 
 
 def is_viewed(buffer: bytearray) -> bool:
-    """Whether a memoryview of this (non-empty) buffer is alive."""
+    """Whether a (non-empty) buffer has a memoryview."""
     try:
         last = buffer.pop()
     except BufferError:

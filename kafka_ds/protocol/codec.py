@@ -1,9 +1,9 @@
-"""Pure: bytes to messages and back, by code compiled for each (message, version) at its first use.
+"""Pure: encodes and decodes messages, with code generated for each (message, version) at its first use.
 
-- Whatever is wrong with the bytes leaves as MalformedFrame, and here is the only place that makes it
-  one. A message fills its bytes exactly.
-- Whatever is wrong with a message that we want to write is our own fault: an AssertionError.
-- Compiled source is two to three times faster than closures composed of the same declarations.
+- Invalid bytes raise MalformedFrame; the errors of generated code are converted here. A message fills its bytes
+  exactly.
+- A message that cannot be encoded is a bug: AssertionError.
+- Generated code is two to three times as fast as closures made of the same declarations.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ def _write_function(cls: type, version: int) -> Writer:
     return write
 
 
-# `read(view, position, end) -> (message, position after it)`; its errors are those of `reader_source`.
+# `read(view, position, end) -> (message, position after it)`; see `reader_source` for its errors.
 reader: Callable[[type, int], Reader] = cache(_read_function)
-# `write(message, out, parts) -> out`: what is full goes to `parts`, the rest is returned.
+# `write(message, out, parts) -> out`: appends complete buffers to `parts` and returns the last one.
 writer: Callable[[type, int], Writer] = cache(_write_function)
 
 
 def decode(
     cls: type[M], buffer: Buffer, version: int, position: int = 0, *, spare_bytes_max: int = 0
 ) -> M:
-    """The message that fills `buffer` from `position` to its end; at most `spare_bytes_max` bytes may be left."""
+    """The message from `position` to the end of `buffer`; at most `spare_bytes_max` bytes may follow it."""
     read = reader(cls, version)
     view = memoryview(buffer)
     end = len(view)
@@ -62,7 +62,7 @@ def decode(
 
 
 def write_parts(message: Any, version: int, out: bytearray) -> list[Any]:
-    """Append the message to `out`, and return `out` and the parts that have to follow it."""
+    """Append the message to `out`; returns the buffers of the result in their order, the first being `out`."""
     parts: list[Any] = []
     try:
         last = writer(type(message), version)(message, out, parts)
@@ -75,10 +75,10 @@ def write_parts(message: Any, version: int, out: bytearray) -> list[Any]:
 
 
 def encode_parts(message: Any, version: int) -> list[Any]:
-    """The message as buffers in order; `records` of some size are among them as they were given."""
+    """The message as buffers in their order; large `records` are not copied."""
     return write_parts(message, version, bytearray())
 
 
 def encode(message: Any, version: int) -> bytes:
-    """The message in one piece."""
+    """The message as bytes."""
     return b"".join(encode_parts(message, version))

@@ -1,8 +1,8 @@
-"""Pure: a page of Python source in the making, and the run of fixed-size items at its end.
+"""Pure: builds Python source for the code generators.
 
-- Items of fixed size that follow each other become one `struct` call, which costs little more than
-  a single item. Both generators collect such a run in `items` and flush it before anything else.
-- Names in the scope of the generated code say what they are (`unpack_iqB`), so that it can be read.
+- Consecutive items of fixed size become one `struct` call, which costs little more than a single item. Both generators
+  collect such items and flush them before other code.
+- Names in the scope of generated code are descriptive (`unpack_iqB`), so that the code is readable.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 class Page:
-    """Lines of source, the objects that they name, and the names used so far."""
+    """Lines of source, their scope, and the names used so far."""
 
     def __init__(self, scope: dict[str, Any]) -> None:
         self.lines: list[str] = []
@@ -27,7 +27,7 @@ class Page:
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """Indent what is written inside."""
+        """Indent the lines written in the context."""
         self.line(head)
         self._depth += 1
         yield
@@ -35,14 +35,14 @@ class Page:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Write elsewhere for a while, at the outermost level, and put that text first."""
+        """Insert the lines written in the context at the top of the page, without indentation."""
         lines, depth = self.lines, self._depth
         self.lines, self._depth = [], 0
         yield
         self.lines, self._depth = self.lines + lines, depth
 
     def name(self, stem: str) -> str:
-        """A name that no other line uses."""
+        """An unused name."""
         self._names += 1
         return f"{stem}{self._names}"
 
@@ -65,14 +65,14 @@ class Page:
         return name
 
     def compile(self, title: str) -> dict[str, Any]:
-        """Run the page; its functions are in the scope that is returned."""
+        """Compile and run the page; returns its scope, which has the functions."""
         source = "\n".join(self.lines) + "\n"
         exec(compile(source, f"<{title}>", "exec"), self.scope)  # noqa: S102  (our own text)
         return self.scope
 
 
 class PerCount(dict[int, Any]):
-    """`pack` or `unpack_from` of arrays of one code, by count; kept for the counts that are common."""
+    """`pack` or `unpack_from` of arrays of one code, by count; cached for small counts."""
 
     KEPT_MAX = 64
 

@@ -1,8 +1,8 @@
-"""Pure: what may go wrong between two parties: Kafka's error codes, exceptions about input.
+"""Pure: Kafka's error codes, and the exceptions for a peer's errors.
 
-- `MalformedFrame` is their fault and cannot be answered: the connection is closed.
-- `KafkaError` is answered with its code in the response of the API that it concerns.
-- What is our own fault is an AssertionError, and has no class here.
+- After `MalformedFrame` the connection is closed, because there can be no response.
+- The code of a `KafkaError` is sent in the response.
+- A bug of kafka-ds is an AssertionError.
 """
 
 from __future__ import annotations
@@ -157,12 +157,12 @@ class ErrorCode(IntEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> ErrorCode | None:
-        """A code of a peer that is newer than this list counts as an unknown error, as in Kafka."""
+        """A newer peer's code counts as UNKNOWN_SERVER_ERROR, as in Kafka."""
         return cls.UNKNOWN_SERVER_ERROR if isinstance(value, int) else None
 
     @property
     def retriable(self) -> bool:
-        """Whether a client may send the same request again and hope."""
+        """Whether a client may retry the request."""
         return self in _RETRIABLE
 
 
@@ -205,7 +205,7 @@ _RETRIABLE = frozenset(
 
 
 class KafkaError(KafkaDsError):
-    """A refusal that the other side learns by its code."""
+    """An error with one of Kafka's codes."""
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         super().__init__(code, message)
@@ -217,10 +217,7 @@ class KafkaError(KafkaDsError):
 
 
 class RecordsRefused(KafkaError):
-    """A batch of which so many records are refused, and what is wrong with which, by their places (KIP-467).
-
-    Not all of them need be named.
-    """
+    """A batch with `count` invalid records; `records` has the error by index of some or all of them (KIP-467)."""
 
     def __init__(self, code: ErrorCode, records: Mapping[int, str], count: int) -> None:
         first = next(iter(records.values()))
@@ -229,8 +226,8 @@ class RecordsRefused(KafkaError):
 
 
 class MalformedFrame(Exception):
-    """Bytes that are not the message that they should be."""
+    """The bytes are not a valid message."""
 
 
 class UnknownApiKey(MalformedFrame):
-    """A request header with an API key that this broker has no messages for."""
+    """A request header has an unknown API key."""

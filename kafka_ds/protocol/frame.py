@@ -1,10 +1,10 @@
-"""Pure: what stands around a message: the length, and the headers of requests and responses.
+"""Pure: frames: length, header, message.
 
-- A frame, here, is what follows the four bytes of length. Its header has tags where the message is
-  flexible (KIP-482), but the client id is never compact, and the response of ApiVersions never has
-  tags: a client reads it before it knows what it talks to (KIP-511).
-- The header of a version that is not declared is read as far as all versions agree, so that the
-  caller can refuse it by correlation id; the position is of no use then.
+- A frame, here, is what follows the length. Its header has tags if the message is flexible (KIP-482). But the client
+  id is never compact, and the ApiVersions response never has tags: a client reads it before it knows the broker's
+  versions (KIP-511).
+- In a version that is not declared, only the fields that all versions have are read, so that the caller can refuse the
+  request by its correlation id; the returned position is undefined then.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LENGTH_CORRELATION_AND_TAGS = struct.Struct(">iix")
 
 
 class RequestHeader(NamedTuple):
-    """The API and the client; `client_id` is null in some clients."""
+    """The header of a request; some clients send a null `client_id`."""
 
     api_key: int
     api_version: int
@@ -38,9 +38,9 @@ class RequestHeader(NamedTuple):
     client_id: str | None
 
 
-@lru_cache(maxsize=1024)  # not without a bound: the version comes from the other side
+@lru_cache(maxsize=1024)  # bounded: the version is the client's input
 def _request_has_tags(api_key: int, version: int) -> bool | None:
-    """Whether the request header has tags; None where the version is not declared."""
+    """Whether the request header has tags; None if the version is not declared."""
     info = message_info(REQUESTS[api_key])
     return version in info.flexible if version in info.versions else None
 
@@ -55,7 +55,7 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
     try:
         api_key, version, correlation_id, length = _HEAD.unpack_from(frame)
         if api_key not in REQUESTS:
-            raise UnknownApiKey(f"no API has the key {api_key}")
+            raise UnknownApiKey(f"unknown API key {api_key}")
         position = _HEAD.size
         client_id = None
         if length >= 0:
@@ -81,9 +81,9 @@ def encode_response(message: Any, version: int, correlation_id: int) -> list[Any
 def encode_request(
     message: Any, version: int, correlation_id: int, client_id: str | None = None
 ) -> bytes:
-    """A request with its length and header, in one piece."""
+    """A request with its length and header, as bytes."""
     info = message_info(type(message))
-    assert info.key is not None, "what is stored has no request header"
+    assert info.key is not None, "a stored message is not a request"
     name = b"" if client_id is None else client_id.encode()
     length = -1 if client_id is None else len(name)
     out = bytearray(4)

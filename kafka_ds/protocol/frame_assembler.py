@@ -1,10 +1,9 @@
-"""Pure: a stream of bytes, received as it comes, split into frames.
+"""Pure: splits a stream of bytes into frames.
 
-Bytes are copied once at most: what arrives is received into a scratch buffer, which is empty again before the next
-connection receives; a frame of which only a part is there gets a buffer of its own, for the rest. A length is only a
-promise: at most 4 MiB more is allocated than bytes have arrived. If the memory of all connections is limited, a frame
-larger than the scratch buffer waits for room (`needs_room`); connections that are not authenticated yet are exempt, so
-that half a request of an unknown client cannot block known ones.
+Bytes are copied at most once: they are received into a scratch buffer, which the connections of an event loop share; an
+incomplete frame gets its own buffer for the rest. At most 4 MiB more is allocated than bytes have arrived, whatever
+length a frame claims. If the memory of all connections is limited, a frame larger than the scratch buffer waits for
+room (`needs_room`). Unauthenticated connections are exempt, so that an incomplete request of one cannot block others.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ _LENGTH = struct.Struct(">i")
 
 
 class FrameBuffer:
-    """The buffer that the connections of one event loop receive into, one after the other."""
+    """The scratch buffer of an event loop's connections."""
 
     def __init__(self, size_bytes: int = SCRATCH_BYTES) -> None:
         self.view = memoryview(bytearray(size_bytes))
 
 
 class FrameAssembler:
-    """Gives out where to receive, and takes the requests out of what was received.
+    """Provides receive buffers and returns complete frames.
 
-    A request is a writable memoryview without its length. `recycle` returns the memory of one that is answered.
+    A frame is a writable memoryview without its length. `recycle` returns its memory after the response.
     """
 
     __slots__ = (
@@ -62,24 +61,24 @@ class FrameAssembler:
         self._scratch = scratch.view
         self._pool = pool
         self._memory = memory
-        self._held_bytes = 0  # of the memory of all
+        self._held_bytes = 0  # counted in `memory`
         self.is_exempt = False
-        self._exempt_bytes = 0  # of frames that are not of it
+        self._exempt_bytes = 0  # not counted
         self.needs_room = False
         self.size_max = size_max
         self._head = b""  # the first bytes of a length that is not complete
-        self._buffer: bytearray | None = None  # of the request that is being received
+        self._buffer: bytearray | None = None  # of the incomplete frame
         self._size = 0
         self._filled = 0
         self.error: MalformedFrame | None = None
 
     @property
     def is_between_frames(self) -> bool:
-        """Whether nothing of a next request has been received."""
+        """Whether no part of a next frame has been received."""
         return self._buffer is None and not self._head
 
     def get_buffer(self) -> memoryview:
-        """Where the next bytes go. To be followed by `received` before any other use of the scratch buffer."""
+        """The buffer for the next bytes. Call `received` before any other use of the scratch buffer."""
         buffer = self._buffer
         if buffer is not None:
             if self._filled == len(buffer):
@@ -92,9 +91,9 @@ class FrameAssembler:
         return self._scratch
 
     def received(self, count: int) -> list[memoryview]:
-        """The requests that are complete with `count` more bytes.
+        """The frames that are complete with `count` more bytes.
 
-        Where something that is no request follows them, `error` is set and nothing more may be received.
+        If an invalid length follows them, `error` is set, and nothing more may be received.
         """
         buffer = self._buffer
         if buffer is not None:
@@ -105,9 +104,9 @@ class FrameAssembler:
             return [memoryview(buffer)[: self._size]]
         end = len(self._head) + count
         self._head = b""
-        return self._cut(end)
+        return self._split(end)
 
-    def _cut(self, end: int) -> list[memoryview]:
+    def _split(self, end: int) -> list[memoryview]:
         scratch = self._scratch
         frames: list[memoryview] = []
         position = 0
@@ -115,7 +114,7 @@ class FrameAssembler:
             body = position + _LENGTH_BYTES
             (size,) = _LENGTH.unpack_from(scratch, position)
             if not 0 < size <= self.size_max:
-                self.error = MalformedFrame(_why_refused(size, self.size_max))
+                self.error = MalformedFrame(_size_error(size, self.size_max))
                 return frames
             position = body + size
             if position > end:
@@ -142,7 +141,7 @@ class FrameAssembler:
         self._buffer[: len(first)] = first
 
     def allocate_waiting(self) -> None:
-        """There is room for the request that waited for it."""
+        """Continue the frame that waited for room."""
         self.needs_room = False
         self._hold(self._size)
 
@@ -155,9 +154,9 @@ class FrameAssembler:
         self._memory.allocate(size)
 
     def recycle(self, frame: memoryview) -> None:
-        """Gives the memory of an answered request back; the caller forgets the frame."""
+        """Return the memory of a frame, which the caller must not use any more."""
         if self._memory is not None:
-            # Which frames were exempt does not matter: when all are answered the sums are right.
+            # Which frames were exempt does not matter: the sums are right once all are recycled.
             exempt = min(len(frame), self._exempt_bytes)
             self._exempt_bytes -= exempt
             self._held_bytes -= len(frame) - exempt
@@ -165,7 +164,7 @@ class FrameAssembler:
         self._pool.release(frame.obj)  # type: ignore[arg-type]
 
     def close(self) -> None:
-        """Forgets the request that is being received, and those that were not answered."""
+        """Drop the incomplete frame, and release the memory of frames that were not recycled."""
         self._buffer = None
         self._head = b""
         if self._memory is not None:
@@ -173,7 +172,7 @@ class FrameAssembler:
             self._memory.release(held)
 
 
-def _why_refused(size: int, size_max: int) -> str:
+def _size_error(size: int, size_max: int) -> str:
     if size <= 0:
         return f"a request of {size} bytes"
     return f"a request of {size} bytes is more than socket.request.max.bytes={size_max}"

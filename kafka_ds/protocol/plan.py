@@ -1,8 +1,8 @@
-"""Pure: what one version of a message consists of: its declaration with all versions but one removed.
+"""Pure: a plan is a message's declaration reduced to one version.
 
-- A plan says what is on the wire and in which order; how it is read and written is said by `reader_source`
-  and `writer_source`, and the test against Kafka's own definitions looks at plans.
-- Everything that the code generators rely on is asserted here, once for each plan.
+- It has the fields in wire order. `reader_source` and `writer_source` generate code from it, and a test compares plans
+  with Kafka's message definitions.
+- The assumptions of the code generators are asserted here, once for each plan.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ArrayPlan:
 
 @dataclass(frozen=True, slots=True)
 class PlannedField:
-    """A field that this version has."""
+    """A field of this version."""
 
     name: str
     kind: Kind
@@ -48,7 +48,7 @@ class PlannedField:
 
 @dataclass(frozen=True, slots=True)
 class StructPlan:
-    """A struct in one version: `fields` in wire order, `tagged` by tag, `absent` only in the class."""
+    """A struct in one version: `fields` in wire order, `tagged` by tag, and the `absent` fields of other versions."""
 
     cls: type
     flexible: bool
@@ -70,7 +70,7 @@ def plan(cls: type, version: int) -> StructPlan:
 
 @cache
 def whole_plan(cls: type) -> StructPlan:
-    """The plan of a struct with the fields of all versions: what a version lacks is left out when it is encoded."""
+    """The plan of a struct with the fields of all versions; encoding leaves out those that a version lacks."""
     return _struct_plan(cls, None, flexible=True)
 
 
@@ -120,7 +120,7 @@ def _kind(annotation: Any, version: int | None, flexible: bool) -> Kind:
 
 
 def size_min(kind: Kind, *, flexible: bool, nullable: bool = False) -> int:
-    """The least number of bytes that a value takes: what bounds the count of an array."""
+    """The minimum size of a value in bytes, which bounds the count of an array."""
     if isinstance(kind, ArrayPlan):
         return 1 if flexible else 4
     if isinstance(kind, StructPlan):
@@ -136,12 +136,12 @@ def size_min(kind: Kind, *, flexible: bool, nullable: bool = False) -> int:
 
 
 def default_struct(kind: StructPlan) -> Any:
-    """A struct with nothing but defaults: what a peer may leave out when it is tagged."""
+    """A struct with all defaults, which a peer may leave out if it is tagged."""
     return kind.cls()
 
 
 def structs_of(root: StructPlan) -> Iterator[StructPlan]:
-    """The struct itself and all that it holds."""
+    """The struct and all structs in it."""
     yield root
     for field in root.fields + root.tagged:
         kind = field.kind.element if isinstance(field.kind, ArrayPlan) else field.kind

@@ -1,9 +1,9 @@
-"""Pure: from a plan to the source of a reader (KIP-482 where versions are flexible).
+"""Pure: generates a reader from a plan (KIP-482 for flexible versions).
 
-- Nothing is believed that the frame does not hold: a count is at most what the bytes left could be elements of, and a
-  string ends inside the frame. What one message may hold in memory is bounded; a number weighs a quarter of a struct.
-- Null where it is not allowed, a string of more than 32,767 bytes and a known tag of a wrong size are malformed.
-  Unknown tags are skipped. Tags may come in any order, and the last of two wins, as in Kafka.
+- Counts and lengths are compared with the bytes left in the frame. The memory of a message is bounded; a number counts
+  as a quarter of a struct.
+- An unexpected null, a string of more than 32,767 bytes and a known tag of a wrong size are malformed. Unknown tags are
+  skipped. Tags may come in any order, and the last of two wins, as in Kafka.
 - Generated code raises MalformedFrame, struct.error, IndexError or UnicodeDecodeError.
 """
 
@@ -22,7 +22,7 @@ ELEMENTS_MAX = 1_000_000
 
 
 def read_long_string_length(buffer: Any, position: int) -> tuple[int, int]:
-    """The length of a compact string plus one, where it takes more than one byte."""
+    """The length plus one of a compact string, if it has more than one byte."""
     length, position = read_unsigned_varint(buffer, position)
     if length > STRING_BYTES_MAX + 1:
         raise MalformedFrame(f"a string of {length - 1} bytes")
@@ -30,7 +30,7 @@ def read_long_string_length(buffer: Any, position: int) -> tuple[int, int]:
 
 
 def skip_tags(buffer: Any, position: int, end: int) -> int:
-    """The position after the tagged fields of a struct that has none of its own."""
+    """The position after the tagged fields of a struct for which none are declared."""
     count, position = read_unsigned_varint(buffer, position)
     for _ in range(count):
         _, position = read_unsigned_varint(buffer, position)
@@ -42,7 +42,7 @@ def skip_tags(buffer: Any, position: int, end: int) -> int:
 
 
 class ReaderSource:
-    """Writes `read(b, p, end) -> (message, position)` for one plan."""
+    """Generates `read(b, p, end) -> (message, position)` for a plan."""
 
     def __init__(self) -> None:
         self.page = Page(
@@ -64,7 +64,7 @@ class ReaderSource:
             self.page.line(f"return {name}, p")
 
     def flush(self) -> None:
-        """Read the run of fixed-size items."""
+        """Generate the call that reads the pending fixed-size items."""
         if not self.items:
             return
         codes = [code for code, _, _ in self.items]
@@ -80,7 +80,7 @@ class ReaderSource:
         self.page.line(f"p += {size}")
 
     def struct(self, plan: StructPlan) -> str:
-        """Read a struct; the name that it has afterwards."""
+        """Generate code that reads a struct; returns the name of its variable."""
         page, name = self.page, self.page.name("x")
         known = page.scope.setdefault(plan.cls.__name__, plan.cls)
         assert known is plan.cls, f"two structs of the name {plan.cls.__name__}"
@@ -104,7 +104,7 @@ class ReaderSource:
             self.bytes_like(kind, field, target, flexible)
 
     def length(self, flexible: bool, code: str, long: str = "read_long") -> str:
-        """Read a length or count; the name that it has, one too big where it is compact."""
+        """Generate code that reads a length or count (a compact one: plus 1); returns the name of its variable."""
         name = self.page.name("n")
         if not flexible:
             self.items.append((code, name, 2 if code == "h" else 4))
@@ -117,7 +117,7 @@ class ReaderSource:
         return name
 
     def null(self, field: PlannedField, target: str) -> None:
-        """What follows a null length."""
+        """Generate the branch for a null length."""
         with self.page.block("else:"):
             if field.nullable:
                 self.page.line(f"{target} = None")
@@ -181,7 +181,7 @@ class ReaderSource:
             page.line(f"{many}.append({name})")
 
     def nested(self, kind: StructPlan, field: PlannedField, target: str) -> None:
-        """A struct in place; a nullable one has a byte for its presence (KIP-893): null is -1, tagged 0."""
+        """A nested struct; a nullable one has a byte for its presence (KIP-893): null is -1, or 0 in a tagged field."""
         page = self.page
         if not field.nullable:
             name = self.struct(kind)
@@ -199,7 +199,7 @@ class ReaderSource:
         self.null(field, target)
 
     def tags(self, plan: StructPlan, name: str) -> None:
-        """The tagged fields; their count is part of the run before it, as it nearly always is 0."""
+        """The tagged fields; their count, which is mostly 0, is read together with the items before it."""
         page, count = self.page, self.page.name("t")
         self.items.append(("B", count, 1))
         self.flush()

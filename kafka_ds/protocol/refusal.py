@@ -1,8 +1,8 @@
-"""Pure: the response that refuses a request, derived from the declarations of both.
+"""Pure: derives the error response to a request from the declarations of both.
 
-The error stands in every `error_code`, the message in every `error_message`. A list that is declared `of` a list of the
-request has an element for each of its elements, with their names and ids; other lists are empty. Whatever else has no
-default says "none" as Kafka does: no text, no bytes, or -1.
+Every `error_code` has the error, and every `error_message` the message. A list that is declared `of` a list of the
+request has an element for each of its elements, with their names and ids; other lists are empty. Other fields without a
+default get Kafka's value for "none": an empty string, no bytes, or -1.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from kafka_ds.protocol.plan import ArrayPlan, PlannedField, StructPlan, plan, wh
 from kafka_ds.protocol.types import MISSING, NO_UUID, api_key_of, fields_of, is_struct
 
 E = TypeVar("E")
-# What the default of a name or an id may be: it is empty in versions that have the other.
+# The defaults of names and ids: each is empty in versions that have the other.
 _NO_NAME = (MISSING, "", NO_UUID)
 _NOTHING = {"string": "", "bytes": b"", "records": b"", "uuid": NO_UUID, "boolean": False}
 
 
 def refusal_of(request: Any, version: int, code: ErrorCode, message: str | None = None) -> Any:
-    """The response to a request that failed as a whole; None where none is awaited."""
+    """The response to a request that failed as a whole; None if the client expects no response."""
     if not getattr(request, "is_answered", True):
         return None
     return _refused(_response(type(request), version), request, code, message)
@@ -36,24 +36,24 @@ def refusals_of(
     code: ErrorCode,
     message: str | None = None,
 ) -> list[Any]:
-    """The elements of the response that refuse these elements of a list of the request."""
+    """The response's elements with the error for these elements of a list of the request."""
     return _elements(_answer_of(request, field, version), items, code, message)
 
 
 def refusal(cls: type[E], source: Any, code: ErrorCode, message: str | None = None) -> E:
-    """An element of a response that refuses `source`: an element of the request, or what names one."""
+    """A response's element with the error for `source`: an element of the request, or its name."""
     declared: type = cls
     element: E = _refused(whole_plan(declared), source, code, message)
     return element
 
 
 def answer_of(request: type, field: str, version: int) -> str:
-    """The name of the response's list that answers this list of the request, element by element."""
+    """The name of the response's list with the results for this list of the request."""
     return _answer_of(request, field, version).name
 
 
 def without_elements(request: type, version: int) -> Any:
-    """The response with neither an error nor an element."""
+    """The response without an error and with empty lists."""
     response = _response(request, version)
     return response.cls(
         **{each.name: _nothing(each) for each in response.fields if each.default is MISSING}
@@ -71,7 +71,7 @@ def _answer_of(request: type, field: str, version: int) -> PlannedField:
 
 
 def _refused(struct: StructPlan, source: Any, code: ErrorCode, message: str | None) -> Any:
-    """An instance that refuses `source`: a struct of the request, or a name in a list of names."""
+    """An instance with the error for `source`: a struct of the request, or a name in a list of names."""
     given: dict[str, Any] = {}
     name = None if is_struct(type(source)) else _name_of(struct)
     for field in struct.fields:
@@ -103,7 +103,7 @@ def _elements(
 
 
 def _items(source: Any, paths: Iterable[str]) -> Iterator[Any]:
-    """The elements of these lists of the request, of the second after those of the first."""
+    """The elements of these lists of the request, in order."""
     for path in paths:
         first, _, rest = path.partition(".")
         for item in getattr(source, first) or ():
@@ -114,12 +114,12 @@ def _items(source: Any, paths: Iterable[str]) -> Iterator[Any]:
 
 
 def _name_of(struct: StructPlan) -> str:
-    """The field that identifies an element: the first that is no error."""
+    """The field that identifies an element: the first that is not an error."""
     return next(f.name for f in struct.fields if not _is_error(f) and f.name != "error_message")
 
 
 def _named(field: PlannedField, source: Any) -> Any:
-    """What the request has in the field of the same meaning, if that is a name or an id; else MISSING."""
+    """The value of the corresponding field of the request, if that is a name or an id; else MISSING."""
     name = field.of[0] if field.of else field.name
     if not isinstance(field.kind, ArrayPlan) and is_struct(type(source)):
         for declared in fields_of(type(source)):
@@ -137,6 +137,6 @@ def _nothing(field: PlannedField) -> Any:
 
 
 def _is_error(field: PlannedField) -> bool:
-    """Whether it is the error of its struct. AddPartitionsToTxn spells it in another way, without a default."""
+    """Whether it is the error code of its struct, which has another name in AddPartitionsToTxn."""
     is_other = field.name.endswith("_error_code") and field.default is MISSING
     return field.name == "error_code" or is_other

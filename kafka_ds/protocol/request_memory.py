@@ -1,8 +1,7 @@
-"""Pure: the memory that requests of all connections may take together (queued.max.request.bytes, KIP-72).
+"""Pure: the limit for the memory of all connections' requests (queued.max.request.bytes, KIP-72).
 
-As in Apache Kafka a request that begins while there is any room gets the memory for its whole length: one request at
-most passes the limit, and a large one never starves. Who begins without room waits, in the order in which they came.
-What a connection has read already, one buffer at most, is counted and stays.
+As in Apache Kafka, a request that begins while there is any room gets the memory for its whole length: so at most one
+request exceeds the limit, and a large one never starves. Without room, requests wait in the order of their arrival.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Callable
 
 
 class RequestMemory:
-    """The memory in use, and the requests that wait for some."""
+    """The memory in use, and the requests that wait for room."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -25,16 +24,16 @@ class RequestMemory:
         return self.used_bytes < self.bytes_max
 
     def allocate(self, size: int) -> None:
-        """So much more is in memory."""
+        """Count so many more bytes."""
         self.used_bytes += size
 
     def release(self, size: int) -> None:
-        """Give memory back; requests that wait are called while there is room."""
+        """Release memory; waiting requests continue while there is room."""
         self.used_bytes -= size
         assert self.used_bytes >= 0
         while self._waiting and self.has_room:
             self._waiting.popleft()()
 
     def wait(self, called: Callable[[], None]) -> None:
-        """Has `called` called once, when there is room."""
+        """Call `called` once there is room."""
         self._waiting.append(called)

@@ -1,6 +1,6 @@
-"""Pure: a partition of a topic, by its topic's name, and by the topic's id as well (KIP-516).
+"""Pure: a partition by its topic's name, or by the topic's id as well (KIP-516).
 
-Both are tuples, so that dictionaries with one of them as their key are as fast as with bare tuples.
+Both are tuples, because these are the fastest keys of dictionaries.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class TopicPartition(NamedTuple):
-    """A partition by its topic's name; shown as in Kafka's log lines, `orders-0`."""
+    """A partition by its topic's name; its text is Kafka's, `orders-0`."""
 
     topic: str
     partition: int
@@ -19,7 +19,7 @@ class TopicPartition(NamedTuple):
 
 
 class TopicIdPartition(NamedTuple):
-    """A partition of one incarnation of a topic: one that is created again has another id (16 bytes)."""
+    """A partition with its topic's id (16 bytes): a topic that is deleted and created again gets another id."""
 
     topic_id: bytes
     topic: str
@@ -27,7 +27,7 @@ class TopicIdPartition(NamedTuple):
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """The partition by its name alone."""
+        """The partition without the topic's id."""
         return TopicPartition(self.topic, self.partition)
 
     def __str__(self) -> str:

@@ -1,8 +1,8 @@
-"""Pure: the vocabulary in which messages are declared: wire types, fields, structs, messages.
+"""Pure: declares messages: wire types, fields, structs, messages.
 
-- A field's annotation is its wire type (a type checker sees `int` behind `i32`), and order is wire order.
-- One class serves all versions: a field that a version lacks holds its default, and is left out when encoding.
-- Messages are plain slotted classes with keyword arguments. As `dataclasses` each would cost 0.2 ms at every start.
+- A field's annotation is its wire type (type checkers see `int` for `i32`); fields are in wire order.
+- A class has the fields of all versions: one that a version lacks has its default, and is not encoded.
+- Messages are slotted classes with keyword arguments. A dataclass would cost 0.2 ms each at every start.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ NO_VERSIONS = Versions(0, -1)
 
 @cache
 def versions(text: str | None) -> Versions:
-    """The range that Kafka writes as "4-18", "5+", "3" or (here) None for none at all."""
+    """Parse a range in Kafka's notation, "4-18", "5+" or "3"; None is the empty range."""
     if text is None:
         return NO_VERSIONS
     if text.endswith("+"):
@@ -62,7 +62,7 @@ def versions(text: str | None) -> Versions:
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """A wire type that is no struct and no array; `code` is the struct letter of a fixed size."""
+    """A primitive wire type; `code` is the `struct` format of one with a fixed size."""
 
     name: str
     code: str | None = None
@@ -80,13 +80,13 @@ boolean = Annotated[bool, Primitive("boolean", "?", 1)]
 uuid = Annotated[bytes, Primitive("uuid", "16s", 16)]
 string = Annotated[str, Primitive("string")]
 bytes_ = Annotated[bytes, Primitive("bytes")]
-# A reader always gets a memoryview into the frame; a writer may give any buffer, or a list or tuple
-# of buffers that together make the field. A union of these would have to be narrowed at each use.
+# Decoded, always a memoryview of the frame. To encode, any buffer, or a list or tuple of buffers. (A union of these
+# types would have to be narrowed at each use.)
 records_ = Annotated[Any, Primitive("records")]
 
 
 class Field(NamedTuple):
-    """One declared field: `tag` is None for the fields that are always there."""
+    """A declared field; `tag` is None if it is not tagged."""
 
     name: str
     annotation: Any
@@ -121,19 +121,19 @@ def v(
     of: str | tuple[str, ...] = (),
     unique: bool = False,
 ) -> Any:
-    """Say in which versions a field exists, in which null is legal, its tag and its default.
+    """Declare a field's versions, the versions in which it is nullable, its tag and its default.
 
-    A default of `[]` means a new list each time. For a struct the default None means "all fields at
-    their defaults", unless null is legal: it spares three objects a partition in a Fetch response.
-    `of` names the fields of the request, dots for those inside, that a response's field answers
-    (`refusal`); a `unique` one answers what has one name once.
+    The default `[]` is a new list for each instance. The default None of a struct that is not nullable means "all
+    fields have their defaults", which saves three objects per partition in a Fetch response. `of` are the fields of the
+    request (nested ones with dots) for which a field of the response has the results (see `refusal`); a `unique` one
+    has a single result for elements of the same name.
     """
     sources = (of,) if isinstance(of, str) else of
     return _Spec(versions(where), versions(nullable), tag, default, sources, unique)
 
 
 class MessageInfo(NamedTuple):
-    """What is true of a whole message: API key, versions, which of them are flexible (KIP-482)."""
+    """A message's API key, versions, and flexible versions (KIP-482)."""
 
     key: int | None
     versions: Versions
@@ -147,7 +147,7 @@ def fields_of(cls: type) -> tuple[Field, ...]:
 
 
 def message_info(cls: type) -> MessageInfo:
-    """The facts given to `@message`."""
+    """The arguments of `@message`."""
     info: MessageInfo = cls.__dict__["__kafka_message__"]
     return info
 
@@ -155,7 +155,7 @@ def message_info(cls: type) -> MessageInfo:
 def api_key_of(request: type) -> int:
     """The API key that a request class declares."""
     key = message_info(request).key
-    assert key is not None, f"{request.__name__} is no request"
+    assert key is not None, f"{request.__name__} is not a request"
     return key
 
 
@@ -174,7 +174,7 @@ def struct(cls: type[T]) -> type[T]:
 def message(
     *, key: int | None, versions: str, flexible: str | None
 ) -> Callable[[type[T]], type[T]]:
-    """Declare a message; `key` is None for what is stored rather than sent."""
+    """Declare a message; `key` is None for one that is stored."""
     info = MessageInfo(key, _parse_versions(versions), _parse_versions(flexible))
     return lambda cls: _declare(cls, info)
 
@@ -183,7 +183,7 @@ _parse_versions = versions
 
 
 def _declare(cls: type[T], info: MessageInfo | None) -> type[T]:
-    """Build the slotted twin of a class body, as `dataclass(slots=True)` does."""
+    """Create a slotted class from a class body, as `dataclass(slots=True)` does."""
     fields = tuple(
         Field(name, annotation, *cls.__dict__.get(name, _PLAIN))
         for name, annotation in cls.__annotations__.items()
@@ -201,14 +201,14 @@ def _declare(cls: type[T], info: MessageInfo | None) -> type[T]:
         "__init__": _first_init,
         "__eq__": _equal,
         "__hash__": None,
-        "__repr__": cls.__dict__.get("__repr__", _repr),  # one with a secret has its own
+        "__repr__": cls.__dict__.get("__repr__", _repr),  # messages with secrets have their own
     }
     twin: type[T] = type(cls.__name__, (), body)
     return twin
 
 
 def _first_init(self: Any, **values: Any) -> None:
-    """Compile the class's own `__init__` at its first use: most structs are never constructed."""
+    """Compile the class's `__init__` at its first use: most structs are never constructed."""
     cls: Any = type(self)
     cls.__init__ = _compile_init(cls)
     cls.__init__(self, **values)
@@ -223,7 +223,7 @@ def _compile_init(cls: type) -> Any:
             arguments.append(name)
             body.append(f"    self.{name} = {name}")
         elif isinstance(field.default, list):
-            # Not None: in a nullable array None is a value.
+            # Not None, which is a valid value of a nullable array.
             arguments.append(f"{name}=MISSING")
             body.append(f"    self.{name} = [] if {name} is MISSING else {name}")
         else:
@@ -249,19 +249,19 @@ def _repr(self: Any) -> str:
 
 
 def same_topic(one: bytes, other: bytes) -> bool:
-    """Whether these are ids of one topic, as far as both are known (KIP-516)."""
+    """Whether two topic ids are equal, or one is unknown (KIP-516)."""
     return one == other or NO_UUID in (one, other)
 
 
 def uuid_text(value: bytes) -> str:
-    """Kafka's spelling of an id: 22 characters of url-safe base64 without padding."""
+    """An id in Kafka's notation: 22 characters of url-safe base64 without padding."""
     if len(value) != 16:
         raise ValueError(f"an id has 16 bytes, not {len(value)}")
     return base64.urlsafe_b64encode(value).decode("ascii").rstrip("=")
 
 
 def uuid_from_text(text: str) -> bytes:
-    """The 16 bytes behind Kafka's spelling of an id."""
+    """The 16 bytes of an id in Kafka's notation."""
     try:
         value = base64.b64decode(text + "==", altchars=b"-_", validate=True)
     except (binascii.Error, ValueError) as error:

@@ -1,7 +1,6 @@
 """Pure: the variable-length integers of flexible versions.
 
-Counts, lengths and tags have 32 bits, so at most 5 bytes. More bytes are malformed whatever is in them: no loop here
-depends on the length of the input.
+Counts, lengths and tags have 32 bits, so at most 5 bytes; longer varints are malformed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Pure: messages outside of requests: they follow two bytes with their version, or their type.
+"""Pure: messages with a prefix of two bytes, their version or type.
 
-So Kafka writes records of coordinators, the consumer protocol and principals of forwarded requests.
+Kafka uses this for records of coordinators, the consumer protocol, and principals of forwarded requests.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ NUMBER_BYTES = _NUMBER.size
 
 
 def encode_numbered(body: Any, version: int, number: int | None = None) -> bytes:
-    """The message in this version behind a number: the version itself, if nothing else is given."""
+    """The message with a prefix: `number`, or by default the version."""
     head = bytearray(_NUMBER.pack(version if number is None else number))
     return b"".join(write_parts(body, version, head))
 
 
 def read_number(data: Buffer, what: str) -> int:
-    """The number in front; the message begins `NUMBER_BYTES` behind. MalformedFrame names ``what`` is truncated."""
+    """The prefix; the message begins at `NUMBER_BYTES`. Raises MalformedFrame if ``what`` is truncated."""
     if len(data) < NUMBER_BYTES:
         raise MalformedFrame(f"{what} is truncated")
     number: int = _NUMBER.unpack_from(data)[0]

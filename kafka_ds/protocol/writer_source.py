@@ -1,10 +1,10 @@
-"""Pure: from a plan to the source of a writer.
+"""Pure: generates a writer from a plan.
 
-- Everything is appended to one bytearray, but for `records` of some size: those are handed on as they
-  are, between what came before and what comes after, for one gathering write.
-- A tagged field that holds its default is left out, as in Kafka.
-- A value that the version cannot express (null, a number out of range) is our own fault: generated
-  code raises what Python raises, and the caller makes an AssertionError of it.
+- Everything is appended to a bytearray, except for large `records`, which are passed on without a copy, for a gathering
+  write.
+- A tagged field with its default value is left out, as in Kafka.
+- A value that the version cannot express (null, a number out of range) is a bug: generated code raises Python's own
+  error, and the caller converts it to an AssertionError.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kafka_ds.protocol.plan import ArrayPlan, Kind, PlannedField, StructPlan, de
 from kafka_ds.protocol.types import Primitive
 from kafka_ds.protocol.varint import unsigned_varint
 
-# Below this a copy is cheaper than one more buffer in a gathering write.
+# Up to this size a copy is cheaper than another buffer in a gathering write.
 RECORDS_COPIED_BYTES_MAX = 1024
 
 
@@ -28,7 +28,7 @@ def buffers_of(records: Any) -> tuple[int, Any]:
 
 
 class WriterSource:
-    """Writes `write(x, out, parts) -> out` for one plan."""
+    """Generates `write(x, out, parts) -> out` for a plan."""
 
     def __init__(self) -> None:
         self.page = Page({"varint": unsigned_varint, "buffers_of": buffers_of})
@@ -42,7 +42,7 @@ class WriterSource:
             self.page.line("return out")
 
     def pack(self, items: list[tuple[str, str]]) -> None:
-        """Append fixed-size items."""
+        """Generate code that appends fixed-size items."""
         if not items:
             return
         codes = [code for code, _ in items]
@@ -54,12 +54,12 @@ class WriterSource:
             self.page.line(f"{self.out} += {function}({values})")
 
     def flush(self) -> None:
-        """Append the run of fixed-size items."""
+        """Generate code that appends the pending fixed-size items."""
         items, self.items = self.items, []
         self.pack(items)
 
     def length(self, flexible: bool, code: str, value: str) -> None:
-        """Append a length or count; where it is compact it has been raised by one."""
+        """Generate code that appends a length or count; for a compact one the caller has added one."""
         if not flexible:
             self.items.append((code, value))
             self.flush()
@@ -110,7 +110,7 @@ class WriterSource:
         page.line(f"{self.out} += {e}")
 
     def records(self, nullable: bool, value: str, flexible: bool) -> None:
-        """Mostly one memoryview, sometimes several, sometimes another kind of buffer."""
+        """`records`: mostly one memoryview, sometimes several buffers or another kind of buffer."""
         page = self.page
         size, buffers, n = page.name("size"), page.name("buffers"), page.name("n")
         assert self.out == "out", "records in a tagged field"
@@ -160,7 +160,7 @@ class WriterSource:
                 self.flush()
 
     def nested(self, kind: StructPlan, nullable: bool, value: str, null: int) -> None:
-        """A struct in place; `null` is the byte for its absence."""
+        """A nested struct; `null` is the byte for null."""
         page, name = self.page, self.page.name("x")
         if not nullable:
             page.line(f"{name} = {value}")
@@ -183,7 +183,7 @@ class WriterSource:
             self.page.scope[name_of_default] = default_struct(field.kind)
             return f"{value} is not None and {value} != {name_of_default}"
         if isinstance(field.kind, StructPlan):
-            # If left out it would be a struct of defaults to Kafka: null is written.
+            # Kafka reads a missing one as a struct of defaults, so null is written.
             return "True"
         if field.default is None:
             return f"{value} is not None"
@@ -192,7 +192,7 @@ class WriterSource:
         return f"{value} != {self.page.constant(field.default, 'default')}"
 
     def tags(self, plan: StructPlan, name: str) -> None:
-        """The tagged fields, in a separate function because messages rarely have any."""
+        """The tagged fields, in their own function because messages rarely have any."""
         page = self.page
         self.flush()
         function = page.name("tags_of_" + plan.cls.__name__)
@@ -208,7 +208,7 @@ class WriterSource:
                 with page.block(f"if {self.is_set(field, 'x')}:"):
                     page.line("field = bytearray()")
                     if isinstance(field.kind, StructPlan):
-                        # A tagged one is 1 if present and 0 if absent, both as unsigned varints (Kafka).
+                        # In a tagged field 1 is present and 0 is null, as unsigned varints (as in Kafka).
                         self.nested(field.kind, field.nullable, f"x.{field.name}", 0)
                     else:
                         self.value(field.kind, field.nullable, f"x.{field.name}", plan.flexible)

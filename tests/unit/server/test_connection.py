@@ -241,7 +241,7 @@ def test_a_peer_that_does_not_read_gets_nothing_begun() -> None:
         (struct.pack(">i", 0), "a request of 0 bytes"),
         (struct.pack(">i", 1_000_001), "more than socket.request.max.bytes=1000000"),
         (b"GET / HTTP/1.1\r\n\r\n", "more than socket.request.max.bytes"),
-        (frame(struct.pack(">hhih", 9999, 0, 1, -1)), "no API has the key 9999"),
+        (frame(struct.pack(">hhih", 9999, 0, 1, -1)), "unknown API key 9999"),
         (frame(struct.pack(">hhih", 11, 0, 1, -1)), "unsupported API key 11"),
         (frame(struct.pack(">hhih", 3, 99, 1, -1)), "unsupported version 99 of Metadata"),
         (frame(b"\x00"), "request header"),
