@@ -1,4 +1,4 @@
-"""Pure: the messages by which a client authenticates (KIP-43, KIP-152, KIP-368).
+"""Pure: the messages of SASL authentication (KIP-43, KIP-152, KIP-368).
 
 What the tokens mean is the mechanism's matter. A handshake of version 0 is followed by bare tokens in place of
 requests.
@@ -9,14 +9,14 @@ from kafka_ds.protocol.types import bytes_, i16, i64, message, string, v
 
 @message(key=17, versions="0-1", flexible=None)
 class SaslHandshakeRequest:
-    """I shall authenticate by this mechanism."""
+    """Begin authentication with a SASL mechanism."""
 
     mechanism: string
 
 
 @message(key=17, versions="0-1", flexible=None)
 class SaslHandshakeResponse:
-    """Do, or by one of these."""
+    """Whether the mechanism is enabled, and the enabled ones."""
 
     error_code: i16 = v(default=0)
     mechanisms: list[string]
@@ -24,7 +24,7 @@ class SaslHandshakeResponse:
 
 @message(key=36, versions="0-2", flexible="2+")
 class SaslAuthenticateRequest:
-    """The next message of the mechanism's client."""
+    """The client's next message of the mechanism."""
 
     auth_bytes: bytes_
 
@@ -34,7 +34,7 @@ class SaslAuthenticateRequest:
 
 @message(key=36, versions="0-2", flexible="2+")
 class SaslAuthenticateResponse:
-    """The next message of the mechanism's server, and for how long it holds."""
+    """The server's next message of the mechanism, and the session lifetime."""
 
     error_code: i16 = v(default=0)
     error_message: string | None = v(nullable="0+", default=None)

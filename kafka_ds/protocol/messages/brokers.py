@@ -49,7 +49,7 @@ class AlterPartitionRequestTopic:
 
 @message(key=56, versions="2-3", flexible="0+")
 class AlterPartitionRequest:
-    """Let these be the in-sync replicas of partitions that I lead."""
+    """A leader's proposal of new ISRs."""
 
     broker_id: i32
     broker_epoch: i64 = v(default=-1)
@@ -75,7 +75,7 @@ class AlterPartitionResponseTopic:
 
 @message(key=56, versions="2-3", flexible="0+")
 class AlterPartitionResponse:
-    """What is committed now, or why the proposal is not."""
+    """The committed ISR of each partition, or an error."""
 
     throttle_time_ms: i32 = v(default=0)
     error_code: i16 = v(default=0)
@@ -87,7 +87,7 @@ class AlterPartitionResponse:
 
 @message(key=58, versions="0", flexible="0+")
 class EnvelopeRequest:
-    """A client's request, header and all, that came to a broker which does not decide (KIP-590)."""
+    """A client's request with its header, forwarded to the controller (KIP-590)."""
 
     request_data: bytes_
     request_principal: bytes_ | None = v(nullable="0+")
@@ -96,13 +96,13 @@ class EnvelopeRequest:
 
 @message(key=58, versions="0", flexible="0+")
 class EnvelopeResponse:
-    """The answer to what was in the envelope, or why it was not opened."""
+    """The response to the forwarded request, or an error."""
 
     response_data: bytes_ | None = v(nullable="0+", default=None)
     error_code: i16 = v(default=0)
 
 
-# -- a broker's life ------------------------------------------------------------------------------
+# -- registration ---------------------------------------------------------------------------------
 
 
 @struct
@@ -122,7 +122,7 @@ class BrokerRegistrationFeature:
 
 @message(key=62, versions="0-4", flexible="0+")
 class BrokerRegistrationRequest:
-    """I have started: take me in."""
+    """Register a broker at its start."""
 
     broker_id: i32
     cluster_id: string
@@ -137,7 +137,7 @@ class BrokerRegistrationRequest:
 
 @message(key=62, versions="0-4", flexible="0+")
 class BrokerRegistrationResponse:
-    """The epoch of this registration."""
+    """The broker epoch of this registration."""
 
     throttle_time_ms: i32 = v(default=0)
     error_code: i16 = v(default=0)
@@ -146,7 +146,7 @@ class BrokerRegistrationResponse:
 
 @message(key=63, versions="0-2", flexible="0+")
 class BrokerHeartbeatRequest:
-    """I am alive, and this far in the metadata."""
+    """A broker's heartbeat, with its metadata offset."""
 
     broker_id: i32
     broker_epoch: i64 = v(default=-1)
@@ -159,7 +159,7 @@ class BrokerHeartbeatRequest:
 
 @message(key=63, versions="0-2", flexible="0+")
 class BrokerHeartbeatResponse:
-    """What the controller makes of this broker."""
+    """The broker's state at the controller."""
 
     throttle_time_ms: i32 = v(default=0)
     error_code: i16 = v(default=0)
@@ -177,7 +177,7 @@ class UnregisterBrokerRequest:
 
 @message(key=64, versions="0", flexible="0+")
 class UnregisterBrokerResponse:
-    """Whether it is forgotten."""
+    """Whether the broker was unregistered."""
 
     throttle_time_ms: i32 = v(default=0)
     error_code: i16 = v(default=0)
@@ -186,7 +186,7 @@ class UnregisterBrokerResponse:
 
 @message(key=67, versions="0", flexible="0+")
 class AllocateProducerIdsRequest:
-    """I need producer ids to give to my clients (KIP-730)."""
+    """Request a block of producer ids (KIP-730)."""
 
     broker_id: i32
     broker_epoch: i64 = v(default=-1)
@@ -194,7 +194,7 @@ class AllocateProducerIdsRequest:
 
 @message(key=67, versions="0", flexible="0+")
 class AllocateProducerIdsResponse:
-    """A block of ids for one broker."""
+    """A block of producer ids."""
 
     throttle_time_ms: i32 = v(default=0)
     error_code: i16 = v(default=0)
@@ -224,7 +224,7 @@ class AssignReplicasRequestDirectory:
 
 @message(key=73, versions="0", flexible="0+")
 class AssignReplicasToDirsRequest:
-    """In these log directories my replicas are (KIP-858)."""
+    """The log directories of a broker's replicas (KIP-858)."""
 
     broker_id: i32
     broker_epoch: i64 = v(default=-1)
@@ -251,7 +251,7 @@ class AssignReplicasResponseDirectory:
 
 @message(key=73, versions="0", flexible="0+")
 class AssignReplicasToDirsResponse:
-    """What became of each assignment."""
+    """The result for each replica."""
 
     throttle_time_ms: i32 = v(default=0)
     error_code: i16 = v(default=0)
@@ -263,7 +263,7 @@ class AssignReplicasToDirsResponse:
 
 @message(key=20_000, versions="0", flexible="0+")
 class ControllerLivenessRequest:
-    """Does this controller answer you? (The pre-vote of a broker that no longer hears it.)"""
+    """A pre-vote: can you reach this controller? Sent by a broker that cannot."""
 
     asking_id: i32
     controller_id: i32
@@ -272,7 +272,7 @@ class ControllerLivenessRequest:
 
 @message(key=20_000, versions="0", flexible="0+")
 class ControllerLivenessResponse:
-    """Milliseconds since that controller's last answer to this broker (-1: none yet), and how far this broker is."""
+    """Milliseconds since that controller's last response to this broker (-1: none), and this broker's version."""
 
     error_code: i16 = v(default=0)
     last_heard_ms: i64 = v(default=-1)
@@ -281,7 +281,7 @@ class ControllerLivenessResponse:
 
 @message(key=20_001, versions="0", flexible="0+")
 class ReadMetadataRequest:
-    """Which decisions follow this version? Answered at once where there are any, else after `max_wait_ms`."""
+    """Fetch the metadata commits after a version; waits up to `max_wait_ms` if there are none."""
 
     broker_id: i32
     controller_epoch: i32
@@ -292,7 +292,7 @@ class ReadMetadataRequest:
 
 @struct
 class MetadataEntry:
-    """One commit: its events as the JSON array that lies in the log."""
+    """A commit: its records as the JSON array in the metadata log."""
 
     version: i64
     events: bytes_
@@ -300,7 +300,7 @@ class MetadataEntry:
 
 @message(key=20_001, versions="0", flexible="0+")
 class ReadMetadataResponse:
-    """Commits in their order, each durable; `last_version` is the newest that the controller knows."""
+    """Durable commits in their order; `last_version` is the controller's newest."""
 
     error_code: i16 = v(default=0)
     controller_id: i32 = v(default=-1)
@@ -317,7 +317,7 @@ class JudgedSetting:
 
 @struct
 class JudgedResource:
-    """All settings that a broker would have of its own, or (an empty name) that all would have."""
+    """All dynamic settings of a broker, or (empty name) of all brokers, after a change."""
 
     name: string
     settings: list[JudgedSetting]
@@ -325,14 +325,14 @@ class JudgedResource:
 
 @message(key=20_002, versions="0", flexible="0+")
 class JudgeSettingsRequest:
-    """Could you work with these settings, given your own file?"""
+    """Validate dynamic settings against the broker's own configuration file."""
 
     resources: list[JudgedResource]
 
 
 @message(key=20_002, versions="0", flexible="0+")
 class JudgeSettingsResponse:
-    """Why not, if not."""
+    """The error, if the settings are invalid."""
 
     error_code: i16 = v(default=0)
     error_message: string | None = v(nullable="0+", default=None)
@@ -345,7 +345,7 @@ OPTIMIZE, EXPIRE = 0, 1
 
 @message(key=20_003, versions="0", flexible="0+")
 class MaintainTableRequest:
-    """Have the files of a partition merged, or what retention has expired removed, now."""
+    """Run OPTIMIZE for a partition's table, or expire records by retention, now."""
 
     topic: string
     partition: i32
@@ -354,7 +354,7 @@ class MaintainTableRequest:
 
 @message(key=20_003, versions="0", flexible="0+")
 class MaintainTableResponse:
-    """What was done; a field that the operation has nothing to do with is 0."""
+    """The result; fields of other operations are 0."""
 
     throttle_time_ms: i32 = v(default=0)
     error_code: i16 = v(default=0)

@@ -1,4 +1,4 @@
-"""Pure: the messages by which a client finds the cluster's brokers, leaders and APIs.
+"""Pure: the messages about brokers, leaders, coordinators and API versions.
 
 An ApiVersions response is the first thing that a client of any age reads, so its header is never flexible (KIP-511),
 and a version that is not served is answered in the form of version 0.
@@ -22,7 +22,7 @@ from kafka_ds.protocol.types import (
 
 @message(key=18, versions="0-5", flexible="3+")
 class ApiVersionsRequest:
-    """Tell me which APIs you serve, in which versions."""
+    """Request the broker's APIs and their versions."""
 
     client_software_name: string = v("3+", default="")
     client_software_version: string = v("3+", default="")
@@ -72,7 +72,7 @@ class MetadataRequestTopic:
 
 @message(key=3, versions="0-13", flexible="9+")
 class MetadataRequest:
-    """The leaders of these topics' partitions; null topics mean all."""
+    """Request the metadata of topics; null means all."""
 
     topics: list[MetadataRequestTopic] | None = v(nullable="1+")
     allow_auto_topic_creation: boolean = v("4+", default=True)
@@ -156,7 +156,7 @@ class DescribeClusterResponse:
 
 @message(key=10, versions="0-6", flexible="3+")
 class FindCoordinatorRequest:
-    """Which broker coordinates this group or transactional id?"""
+    """Find the coordinator of a group or transactional id."""
 
     key: string = v("0-3", default="")
     key_type: i8 = v("1+", default=0)

@@ -14,7 +14,7 @@ from kafka_ds.protocol.types import (
     v,
 )
 
-# Whose settings: the types of resources, by Kafka's numbers.
+# The types of resources.
 TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4
 BROKER_LOGGER_RESOURCE = 8
@@ -31,7 +31,7 @@ class DescribeConfigsResource:
 
 @message(key=32, versions="1-4", flexible="4+")
 class DescribeConfigsRequest:
-    """What are the settings of these resources, and where do they come from?"""
+    """Request the settings of resources, with their sources."""
 
     resources: list[DescribeConfigsResource]
     include_synonyms: boolean = v(default=False)
@@ -105,7 +105,7 @@ class AlterConfigsResourceResponse:
 
 @message(key=33, versions="0-2", flexible="2+")
 class AlterConfigsResponse:
-    """What became of each resource whose settings were to be replaced."""
+    """The result for each resource."""
 
     throttle_time_ms: i32 = v(default=0)
     responses: list[AlterConfigsResourceResponse] = v(of="resources")
@@ -135,7 +135,7 @@ class IncrementalAlterConfigsRequest:
 
 @message(key=44, versions="0-1", flexible="1+")
 class IncrementalAlterConfigsResponse:
-    """What became of each resource whose settings were to be changed."""
+    """The result for each resource."""
 
     throttle_time_ms: i32 = v(default=0)
     responses: list[AlterConfigsResourceResponse] = v(of="resources")
@@ -143,7 +143,7 @@ class IncrementalAlterConfigsResponse:
 
 @message(key=74, versions="0-1", flexible="0+")
 class ListConfigResourcesRequest:
-    """Which resources have settings, of these types? Version 0 is ListClientMetricsResources."""
+    """List the resources of these types; version 0 is ListClientMetricsResources."""
 
     resource_types: list[i8] = v("1+", default=[])
 

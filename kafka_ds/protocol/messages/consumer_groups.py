@@ -25,7 +25,7 @@ class ConsumerGroupHeartbeatRequestTopicPartitions:
 
 @message(key=68, versions="0-1", flexible="0+")
 class ConsumerGroupHeartbeatRequest:
-    """I am here, this is what I want and what I have; with epoch 0 I join, with -1 or -2 I leave."""
+    """A member's heartbeat: subscription and owned partitions. It joins with epoch 0 and leaves with -1 or -2."""
 
     group_id: string
     member_id: string
@@ -54,7 +54,7 @@ class ConsumerGroupHeartbeatResponseAssignment:
 
 @message(key=68, versions="0-1", flexible="0+")
 class ConsumerGroupHeartbeatResponse:
-    """Your epoch, and where it has changed, all partitions that are yours to read."""
+    """The member's epoch, and its assignment if that has changed."""
 
     throttle_time_ms: i32 = v(default=0)
     error_code: i16 = v(default=0)
@@ -115,7 +115,7 @@ class ConsumerGroupDescribeResponseDescribedGroup:
 
 @message(key=69, versions="0-1", flexible="0+")
 class ConsumerGroupDescribeResponse:
-    """State, epochs and members of each group, with what each member has and is to have."""
+    """State, epochs and members of each group, with their present and target assignments."""
 
     throttle_time_ms: i32 = v(default=0)
     groups: list[ConsumerGroupDescribeResponseDescribedGroup] = v(of="group_ids")

@@ -20,7 +20,7 @@ class OwnedTopicPartitions:
 
 @message(key=None, versions="0-3", flexible=None)
 class ConsumerProtocolSubscription:
-    """What a consumer wants, and what it has had."""
+    """A consumer's subscription, and its owned partitions."""
 
     topics: list[string]
     user_data: bytes_ | None = v(nullable="0+", default=None)
@@ -37,7 +37,7 @@ class AssignedTopicPartitions:
 
 @message(key=None, versions="0-3", flexible=None)
 class ConsumerProtocolAssignment:
-    """What a consumer is to read."""
+    """A consumer's assignment."""
 
     assigned_partitions: list[AssignedTopicPartitions]
     user_data: bytes_ | None = v(nullable="0+", default=None)

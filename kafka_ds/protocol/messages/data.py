@@ -95,7 +95,7 @@ class NodeEndpoint:
 
 @message(key=0, versions="3-13", flexible="9+")
 class ProduceResponse:
-    """Where the batches went, or why they were refused."""
+    """The base offsets of the batches, or errors."""
 
     responses: list[TopicProduceResponse] = v(of="topic_data")
     throttle_time_ms: i32 = v(default=0)
@@ -136,7 +136,7 @@ class ForgottenTopic:
 
 @message(key=1, versions="4-18", flexible="12+")
 class FetchRequest:
-    """Read from these partitions, and wait a while if there is little to read."""
+    """Fetch records, waiting up to `max_wait_ms` for `min_bytes`."""
 
     cluster_id: string | None = v("12+", nullable="0+", tag=0, default=None)
     replica_id: i32 = v("4-14", default=-1)
@@ -194,7 +194,7 @@ class FetchableTopicResponse:
 
 @message(key=1, versions="4-18", flexible="12+")
 class FetchResponse:
-    """The batches from each offset that was asked for, and how far one may read."""
+    """The batches from each fetch offset, high watermarks and last stable offsets."""
 
     throttle_time_ms: i32 = v(default=0)
     error_code: i16 = v("7+", default=0)

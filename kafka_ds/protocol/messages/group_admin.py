@@ -1,4 +1,4 @@
-"""Pure: the messages by which an operator lists, looks at and removes groups.
+"""Pure: the messages that list, describe and delete groups.
 
 None of these changes a group that has members.
 """
@@ -56,7 +56,7 @@ class DescribeGroupsResponse:
 
 @message(key=16, versions="0-5", flexible="3+")
 class ListGroupsRequest:
-    """Which groups do you coordinate, of these states and types?"""
+    """List the groups of this coordinator, by state and type."""
 
     states_filter: list[string] = v("4+", default=[])
     types_filter: list[string] = v("5+", default=[])
@@ -81,7 +81,7 @@ class ListGroupsResponse:
 
 @message(key=42, versions="0-3", flexible="2+")
 class DeleteGroupsRequest:
-    """Remove these empty groups."""
+    """Delete empty groups."""
 
     groups_names: list[string]
 
@@ -95,7 +95,7 @@ class DeletableGroupResult:
 
 @message(key=42, versions="0-3", flexible="2+")
 class DeleteGroupsResponse:
-    """What became of each group to be removed."""
+    """The result for each group."""
 
     throttle_time_ms: i32 = v(default=0)
     results: list[DeletableGroupResult] = v(of="groups_names")

@@ -1,4 +1,4 @@
-"""Pure: the messages that store, read and forget the offsets of groups.
+"""Pure: the messages that commit, fetch and delete the offsets of groups.
 
 OffsetFetch asks for one group before version 8 and for many since (KIP-709), in different fields.
 """
@@ -37,7 +37,7 @@ class OffsetCommitRequestTopic:
 
 @message(key=8, versions="2-10", flexible="8+")
 class OffsetCommitRequest:
-    """Remember these offsets for this group."""
+    """Commit offsets of a group."""
 
     group_id: string
     generation_id_or_member_epoch: i32 = v(default=-1)
@@ -62,7 +62,7 @@ class OffsetCommitResponseTopic:
 
 @message(key=8, versions="2-10", flexible="8+")
 class OffsetCommitResponse:
-    """Which of the offsets are remembered."""
+    """The result for each partition."""
 
     throttle_time_ms: i32 = v("3+", default=0)
     topics: list[OffsetCommitResponseTopic] = v(of="topics")
@@ -91,7 +91,7 @@ class OffsetFetchRequestGroup:
 
 @message(key=9, versions="1-10", flexible="6+")
 class OffsetFetchRequest:
-    """Which offsets are remembered for these groups?"""
+    """Fetch the committed offsets of groups."""
 
     group_id: string = v("1-7", default="")
     topics: list[OffsetFetchRequestTopic] | None = v("1-7", nullable="2-7", default=[])
@@ -139,7 +139,7 @@ class OffsetFetchResponseGroup:
 
 @message(key=9, versions="1-10", flexible="6+")
 class OffsetFetchResponse:
-    """The remembered offsets."""
+    """The committed offsets."""
 
     throttle_time_ms: i32 = v("3+", default=0)
     topics: list[OffsetFetchResponseTopic] = v("1-7", default=[], of="topics")
@@ -160,7 +160,7 @@ class OffsetDeleteRequestTopic:
 
 @message(key=47, versions="0", flexible=None)
 class OffsetDeleteRequest:
-    """Forget the group's offsets for these partitions."""
+    """Delete committed offsets of a group."""
 
     group_id: string
     topics: list[OffsetDeleteRequestTopic]
@@ -180,7 +180,7 @@ class OffsetDeleteResponseTopic:
 
 @message(key=47, versions="0", flexible=None)
 class OffsetDeleteResponse:
-    """Which of the offsets are forgotten."""
+    """The result for each partition."""
 
     error_code: i16 = v(default=0)
     throttle_time_ms: i32 = v(default=0)

@@ -23,7 +23,7 @@ class JoinGroupRequestProtocol:
 
 @message(key=11, versions="0-9", flexible="6+")
 class JoinGroupRequest:
-    """Let me into this group, or let me stay through its rebalance."""
+    """Join a group, or rejoin it in a rebalance."""
 
     group_id: string
     session_timeout_ms: i32
@@ -44,7 +44,7 @@ class JoinGroupResponseMember:
 
 @message(key=11, versions="0-9", flexible="6+")
 class JoinGroupResponse:
-    """The generation that the group has now; for its leader also the members."""
+    """The group's generation; for the group leader also the members."""
 
     throttle_time_ms: i32 = v("2+", default=0)
     error_code: i16 = v(default=0)
@@ -65,7 +65,7 @@ class SyncGroupRequestAssignment:
 
 @message(key=14, versions="0-5", flexible="4+")
 class SyncGroupRequest:
-    """Hand me my assignment; from the leader: here is everybody's."""
+    """Request the member's assignment; the group leader sends all assignments."""
 
     group_id: string
     generation_id: i32
@@ -78,7 +78,7 @@ class SyncGroupRequest:
 
 @message(key=14, versions="0-5", flexible="4+")
 class SyncGroupResponse:
-    """The assignment of one member."""
+    """The member's assignment."""
 
     throttle_time_ms: i32 = v("1+", default=0)
     error_code: i16 = v(default=0)
@@ -89,7 +89,7 @@ class SyncGroupResponse:
 
 @message(key=12, versions="0-4", flexible="4+")
 class HeartbeatRequest:
-    """I am still here."""
+    """A member's heartbeat."""
 
     group_id: string
     generation_id: i32
@@ -99,7 +99,7 @@ class HeartbeatRequest:
 
 @message(key=12, versions="0-4", flexible="4+")
 class HeartbeatResponse:
-    """Whether the group goes on as it is or rebalances."""
+    """Whether the group is rebalancing."""
 
     throttle_time_ms: i32 = v("1+", default=0)
     error_code: i16 = v(default=0)
@@ -114,7 +114,7 @@ class MemberIdentity:
 
 @message(key=13, versions="0-5", flexible="4+")
 class LeaveGroupRequest:
-    """Take these members out of the group."""
+    """Remove members from a group."""
 
     group_id: string
     member_id: string = v("0-2", default="")
@@ -130,7 +130,7 @@ class MemberResponse:
 
 @message(key=13, versions="0-5", flexible="4+")
 class LeaveGroupResponse:
-    """What became of each member that wanted to leave."""
+    """The result for each member."""
 
     throttle_time_ms: i32 = v("1+", default=0)
     error_code: i16 = v(default=0)

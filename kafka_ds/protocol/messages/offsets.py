@@ -1,4 +1,4 @@
-"""Pure: the messages that ask for offsets: by timestamp, and by leader epoch.
+"""Pure: the messages that look up offsets by timestamp and by leader epoch.
 
 A negative timestamp is a question of its own kind (earliest, latest, tiered).
 """
@@ -14,7 +14,7 @@ from kafka_ds.protocol.types import (
     v,
 )
 
-# What ListOffsets is asked for in the place of a timestamp.
+# Special timestamps of ListOffsets.
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3  # KIP-734
@@ -38,7 +38,7 @@ class ListOffsetsTopic:
 
 @message(key=2, versions="1-11", flexible="6+")
 class ListOffsetsRequest:
-    """Which offset belongs to this timestamp, in each of these partitions?"""
+    """Look up the offsets of timestamps."""
 
     replica_id: i32
     isolation_level: i8 = v("2+", default=0)
@@ -63,7 +63,7 @@ class ListOffsetsTopicResponse:
 
 @message(key=2, versions="1-11", flexible="6+")
 class ListOffsetsResponse:
-    """The offset that each timestamp leads to, and its leader epoch."""
+    """The offset of each timestamp, and its leader epoch."""
 
     throttle_time_ms: i32 = v("2+", default=0)
     topics: list[ListOffsetsTopicResponse] = v(of="topics")
@@ -84,7 +84,7 @@ class OffsetForLeaderTopic:
 
 @message(key=23, versions="2-4", flexible="4+")
 class OffsetForLeaderEpochRequest:
-    """Where does this leader epoch end, in each of these partitions?"""
+    """Look up the end offsets of leader epochs."""
 
     replica_id: i32 = v("3+", default=-2)
     topics: list[OffsetForLeaderTopic]
@@ -106,7 +106,7 @@ class OffsetForLeaderTopicResult:
 
 @message(key=23, versions="2-4", flexible="4+")
 class OffsetForLeaderEpochResponse:
-    """The end offset of each epoch, by which a reader finds where its log diverges."""
+    """The end offset of each epoch, by which a follower detects divergence."""
 
     throttle_time_ms: i32 = v(default=0)
     topics: list[OffsetForLeaderTopicResult] = v(of="topics")

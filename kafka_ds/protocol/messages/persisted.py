@@ -55,7 +55,7 @@ class LegacyOffsetCommitKey:
 
 @message(key=None, versions="0", flexible=None)
 class OffsetCommitKey:
-    """A committed offset is kept for each of these."""
+    """The key of a committed offset."""
 
     group: string
     topic: string
@@ -76,7 +76,7 @@ class OffsetCommitValue:
 
 @message(key=None, versions="0", flexible=None)
 class GroupMetadataKey:
-    """A group's state is kept for each of these."""
+    """The key of a group's state."""
 
     group: string
 
@@ -154,12 +154,12 @@ Value: TypeAlias = OffsetCommitValue | GroupMetadataValue | ConsumerGroupValue
 
 
 def encode_key(key: Key | LegacyOffsetCommitKey) -> bytes:
-    """The key as it lies in the log."""
+    """Encode a key."""
     return encode_numbered(key, 0, _NUMBERS[type(key)])
 
 
 def encode_value(value: Value, version: int) -> bytes:
-    """The value as it lies in the log."""
+    """Encode a value."""
     return encode_numbered(value, version)
 
 

@@ -16,7 +16,7 @@ class ConsumerGroupMetadataKey:
 
 @message(key=None, versions="0", flexible="0+")
 class ConsumerGroupMetadataValue:
-    """The epoch of the group, and what the topics that it subscribes to were like then (KIP-1101)."""
+    """The group epoch, and a hash of the metadata of its topics (KIP-1101)."""
 
     epoch: i32
     metadata_hash: i64 = v(tag=0, default=0)
@@ -24,7 +24,7 @@ class ConsumerGroupMetadataValue:
 
 @message(key=None, versions="0", flexible=None)
 class ConsumerGroupPartitionMetadataKey:
-    """What Kafka before 4.1 knew of a group's topics is kept for each of these."""
+    """The key of a group's partition metadata (Kafka before 4.1)."""
 
     group_id: string
 
@@ -52,7 +52,7 @@ class ConsumerGroupPartitionMetadataValue:
 
 @message(key=None, versions="0", flexible=None)
 class ConsumerGroupMemberMetadataKey:
-    """What a member wants is kept for each of these."""
+    """The key of a member's metadata."""
 
     group_id: string
     member_id: string
@@ -87,7 +87,7 @@ class ConsumerGroupMemberMetadataValue:
 
 @message(key=None, versions="0", flexible=None)
 class ConsumerGroupTargetAssignmentMetadataKey:
-    """The epoch of a group's target assignment is kept for each of these."""
+    """The key of a target assignment's epoch."""
 
     group_id: string
 
@@ -102,7 +102,7 @@ class ConsumerGroupTargetAssignmentMetadataValue:
 
 @message(key=None, versions="0", flexible=None)
 class ConsumerGroupTargetAssignmentMemberKey:
-    """What a member is to have is kept for each of these."""
+    """The key of a member's target assignment."""
 
     group_id: string
     member_id: string
@@ -116,14 +116,14 @@ class TargetTopicPartition:
 
 @message(key=None, versions="0", flexible="0+")
 class ConsumerGroupTargetAssignmentMemberValue:
-    """The partitions that a member is to have in the end."""
+    """A member's target assignment."""
 
     topic_partitions: list[TargetTopicPartition]
 
 
 @message(key=None, versions="0", flexible=None)
 class ConsumerGroupCurrentMemberAssignmentKey:
-    """What a member has is kept for each of these."""
+    """The key of a member's current assignment."""
 
     group_id: string
     member_id: string
@@ -138,7 +138,7 @@ class CurrentTopicPartitions:
 
 @message(key=None, versions="0", flexible="0+")
 class ConsumerGroupCurrentMemberAssignmentValue:
-    """Where a member is on its way to its target: what it has, and what it has yet to give back."""
+    """A member's current assignment, with the partitions that it has yet to revoke."""
 
     member_epoch: i32
     previous_member_epoch: i32
@@ -149,7 +149,7 @@ class ConsumerGroupCurrentMemberAssignmentValue:
 
 @message(key=None, versions="0", flexible=None)
 class ConsumerGroupRegularExpressionKey:
-    """The topics of a regular expression are kept for each of these."""
+    """The key of a resolved regular expression."""
 
     group_id: string
     regular_expression: string
@@ -157,7 +157,7 @@ class ConsumerGroupRegularExpressionKey:
 
 @message(key=None, versions="0", flexible="0+")
 class ConsumerGroupRegularExpressionValue:
-    """The topics that the expression matched, as of a version of the metadata."""
+    """The topics that match the expression, at a version of the metadata."""
 
     topics: list[string]
     version: i64

@@ -72,7 +72,7 @@ class UnregisterBrokerRecord:
 
 @message(key=2, versions="0", flexible="0+")
 class TopicRecord:
-    """A topic exists."""
+    """A topic was created."""
 
     name: string
     topic_id: uuid
@@ -99,7 +99,7 @@ class PartitionRecord:
 
 @message(key=4, versions="0", flexible="0+")
 class ConfigRecord:
-    """A setting of a resource; null takes it back."""
+    """A setting of a resource; null removes it."""
 
     resource_type: i8
     resource_name: string
@@ -109,7 +109,7 @@ class ConfigRecord:
 
 @message(key=5, versions="0-2", flexible="0+")
 class PartitionChangeRecord:
-    """What has changed in a partition: null, -1 or -2 where something has not."""
+    """A change of a partition; fields without a change are null, -1 or -2."""
 
     partition_id: i32 = v(default=-1)
     topic_id: uuid
@@ -126,7 +126,7 @@ class PartitionChangeRecord:
 
 @message(key=9, versions="0", flexible="0+")
 class RemoveTopicRecord:
-    """A topic is gone, with its partitions."""
+    """A topic was deleted."""
 
     topic_id: uuid
 
@@ -139,7 +139,7 @@ class MetadataQuotaEntity:
 
 @message(key=14, versions="0", flexible="0+")
 class ClientQuotaRecord:
-    """A quota, or its end."""
+    """A quota was set or removed."""
 
     entity: list[MetadataQuotaEntity]
     key: string
@@ -172,26 +172,26 @@ class AccessControlEntryRecord:
 
 @message(key=19, versions="0", flexible="0+")
 class RemoveAccessControlEntryRecord:
-    """That holds no more."""
+    """An ACL was deleted."""
 
     id: uuid
 
 
 @message(key=23, versions="0", flexible="0+")
 class BeginTransactionRecord:
-    """What follows counts when the transaction ends, or not at all (KIP-868)."""
+    """A metadata transaction begins (KIP-868)."""
 
     name: string | None = v(nullable="0+", tag=0, default=None)
 
 
 @message(key=24, versions="0", flexible="0+")
 class EndTransactionRecord:
-    """All since the beginning counts."""
+    """The metadata transaction is committed."""
 
 
 @message(key=25, versions="0", flexible="0+")
 class AbortTransactionRecord:
-    """Nothing since the beginning counts."""
+    """The metadata transaction is aborted."""
 
     reason: string | None = v(nullable="0+", tag=0, default=None)
 

@@ -17,7 +17,7 @@ _KEY_TYPE = 0
 
 @message(key=None, versions="0", flexible=None)
 class TransactionLogKey:
-    """A transaction's state is kept for each of these."""
+    """The key of a transaction's state."""
 
     transactional_id: string
 
@@ -30,7 +30,7 @@ class PartitionsSchema:
 
 @message(key=None, versions="0-1", flexible="1+")
 class TransactionLogValue:
-    """The producer of a transactional id, and how far its transaction is."""
+    """The producer and the state of a transaction."""
 
     producer_id: i64
     previous_producer_id: i64 = v("1+", tag=0, default=-1)
@@ -46,12 +46,12 @@ class TransactionLogValue:
 
 
 def encode_key(key: TransactionLogKey) -> bytes:
-    """The key as it lies in the log."""
+    """Encode a key."""
     return encode_numbered(key, 0, _KEY_TYPE)
 
 
 def encode_value(value: TransactionLogValue, version: int) -> bytes:
-    """The value as it lies in the log."""
+    """Encode a value."""
     return encode_numbered(value, version)
 
 

@@ -46,7 +46,7 @@ class UpdatableFeatureResult:
 
 @message(key=57, versions="0-2", flexible="0+")
 class UpdateFeaturesResponse:
-    """What became of each feature."""
+    """The result for each feature."""
 
     throttle_time_ms: i32 = v(default=0)
     error_code: i16 = v(default=0)

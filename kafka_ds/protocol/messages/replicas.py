@@ -30,7 +30,7 @@ class AlterReplicaLogDir:
 
 @message(key=34, versions="1-2", flexible="2+")
 class AlterReplicaLogDirsRequest:
-    """Let these replicas of yours be in these log directories."""
+    """Move replicas of this broker to log directories."""
 
     dirs: list[AlterReplicaLogDir]
 
@@ -49,7 +49,7 @@ class AlterReplicaLogDirTopicResult:
 
 @message(key=34, versions="1-2", flexible="2+")
 class AlterReplicaLogDirsResponse:
-    """Which of them are on their way, or there already."""
+    """The result for each replica."""
 
     throttle_time_ms: i32 = v(default=0)
     results: list[AlterReplicaLogDirTopicResult] = v(of="dirs.topics")
@@ -63,7 +63,7 @@ class DescribableLogDirTopic:
 
 @message(key=35, versions="1-5", flexible="2+")
 class DescribeLogDirsRequest:
-    """What lies in your log directories?"""
+    """Describe this broker's log directories."""
 
     topics: list[DescribableLogDirTopic] | None = v(nullable="0+")
 
@@ -131,7 +131,7 @@ class ReplicaElectionResult:
 
 @message(key=43, versions="0-2", flexible="2+")
 class ElectLeadersResponse:
-    """What became of each election."""
+    """The result for each partition."""
 
     throttle_time_ms: i32 = v(default=0)
     error_code: i16 = v("1+", default=0)
@@ -152,7 +152,7 @@ class ReassignableTopic:
 
 @message(key=45, versions="0-1", flexible="0+")
 class AlterPartitionReassignmentsRequest:
-    """Move these partitions to these replicas, or stop moving them."""
+    """Reassign partitions to replicas, or cancel reassignments."""
 
     timeout_ms: i32 = v(default=60000)
     allow_replication_factor_change: boolean = v("1+", default=True)
@@ -174,7 +174,7 @@ class ReassignableTopicResponse:
 
 @message(key=45, versions="0-1", flexible="0+")
 class AlterPartitionReassignmentsResponse:
-    """Which of the moves were accepted."""
+    """The result for each partition."""
 
     throttle_time_ms: i32 = v(default=0)
     allow_replication_factor_change: boolean = v("1+", default=True)
@@ -191,7 +191,7 @@ class ListPartitionReassignmentsTopics:
 
 @message(key=46, versions="0", flexible="0+")
 class ListPartitionReassignmentsRequest:
-    """Which of these partitions are being moved?"""
+    """List ongoing reassignments."""
 
     timeout_ms: i32 = v(default=60000)
     topics: list[ListPartitionReassignmentsTopics] | None = v(nullable="0+", default=None)
@@ -213,7 +213,7 @@ class OngoingTopicReassignment:
 
 @message(key=46, versions="0", flexible="0+")
 class ListPartitionReassignmentsResponse:
-    """The replicas of each moving partition, with those that come and go."""
+    """The replicas of each partition that is being reassigned, with those added and removed."""
 
     throttle_time_ms: i32 = v(default=0)
     error_code: i16 = v(default=0)

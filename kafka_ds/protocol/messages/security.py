@@ -21,7 +21,7 @@ LITERAL = 3
 
 @message(key=29, versions="1-3", flexible="2+")
 class DescribeAclsRequest:
-    """Which ACLs does this filter match?"""
+    """List the ACLs that match a filter."""
 
     resource_type_filter: i8
     resource_name_filter: string | None = v(nullable="0+")
@@ -50,7 +50,7 @@ class DescribeAclsResource:
 
 @message(key=29, versions="1-3", flexible="2+")
 class DescribeAclsResponse:
-    """The ACLs by the resources that they are of."""
+    """The ACLs by resource."""
 
     throttle_time_ms: i32 = v(default=0)
     error_code: i16 = v(default=0)
@@ -71,7 +71,7 @@ class AclCreation:
 
 @message(key=30, versions="1-3", flexible="2+")
 class CreateAclsRequest:
-    """Make these ACLs."""
+    """Create ACLs."""
 
     creations: list[AclCreation]
 
@@ -84,7 +84,7 @@ class AclCreationResult:
 
 @message(key=30, versions="1-3", flexible="2+")
 class CreateAclsResponse:
-    """What became of each, in the request's order."""
+    """The result for each ACL, in the request's order."""
 
     throttle_time_ms: i32 = v(default=0)
     results: list[AclCreationResult] = v(of="creations")
@@ -130,7 +130,7 @@ class DeleteAclsFilterResult:
 
 @message(key=31, versions="1-3", flexible="2+")
 class DeleteAclsResponse:
-    """What was deleted for each filter, in the request's order."""
+    """The deleted ACLs for each filter, in the request's order."""
 
     throttle_time_ms: i32 = v(default=0)
     filter_results: list[DeleteAclsFilterResult] = v(of="filters")
@@ -145,7 +145,7 @@ class ComponentData:
 
 @message(key=48, versions="0-1", flexible="1+")
 class DescribeClientQuotasRequest:
-    """Which quotas have the entities that all of these components match? (KIP-546)"""
+    """List the quotas of entities that match all components (KIP-546)."""
 
     components: list[ComponentData]
     strict: boolean
@@ -211,7 +211,7 @@ class AlterQuotaEntryResult:
 
 @message(key=49, versions="0-1", flexible="1+")
 class AlterClientQuotasResponse:
-    """What became of each entity."""
+    """The result for each entity."""
 
     throttle_time_ms: i32 = v(default=0)
     entries: list[AlterQuotaEntryResult] = v(of="entries")
@@ -224,7 +224,7 @@ class UserName:
 
 @message(key=50, versions="0", flexible="0+")
 class DescribeUserScramCredentialsRequest:
-    """Which SCRAM credentials have these users? Null or none: all (KIP-554)."""
+    """List the SCRAM credentials of users; null or an empty list means all (KIP-554)."""
 
     users: list[UserName] | None = v(nullable="0+")
 
@@ -245,7 +245,7 @@ class DescribeUserScramCredentialsResult:
 
 @message(key=50, versions="0", flexible="0+")
 class DescribeUserScramCredentialsResponse:
-    """Mechanisms and iterations by user: no secret."""
+    """The mechanisms and iterations of each user, without secrets."""
 
     throttle_time_ms: i32 = v(default=0)
     error_code: i16 = v(default=0)
@@ -270,7 +270,7 @@ class ScramCredentialUpsertion:
 
 @message(key=51, versions="0", flexible="0+")
 class AlterUserScramCredentialsRequest:
-    """Delete these credentials, set those (KIP-554)."""
+    """Delete and set SCRAM credentials (KIP-554)."""
 
     deletions: list[ScramCredentialDeletion]
     upsertions: list[ScramCredentialUpsertion]
@@ -285,7 +285,7 @@ class AlterUserScramCredentialsResult:
 
 @message(key=51, versions="0", flexible="0+")
 class AlterUserScramCredentialsResponse:
-    """What became of each user's credentials."""
+    """The result for each user."""
 
     throttle_time_ms: i32 = v(default=0)
     results: list[AlterUserScramCredentialsResult] = v(of=("deletions", "upsertions"), unique=True)

@@ -1,4 +1,4 @@
-"""Pure: the messages that make, grow and remove topics.
+"""Pure: the messages that create, extend and delete topics.
 
 Results stand in the order of the request, one for each topic.
 """
@@ -71,7 +71,7 @@ class CreatableTopicResult:
 
 @message(key=19, versions="2-7", flexible="5+")
 class CreateTopicsResponse:
-    """What became of each topic to be created, with the settings that it got."""
+    """The result for each topic, with its settings."""
 
     throttle_time_ms: i32 = v(default=0)
     topics: list[CreatableTopicResult] = v(of="topics", unique=True)
@@ -102,7 +102,7 @@ class DeletableTopicResult:
 
 @message(key=20, versions="1-6", flexible="4+")
 class DeleteTopicsResponse:
-    """What became of each topic to be deleted."""
+    """The result for each topic."""
 
     throttle_time_ms: i32 = v(default=0)
     responses: list[DeletableTopicResult] = v(of=("topics", "topic_names"))
@@ -122,7 +122,7 @@ class CreatePartitionsTopic:
 
 @message(key=37, versions="0-3", flexible="2+")
 class CreatePartitionsRequest:
-    """Give these topics more partitions."""
+    """Increase the partition count of topics."""
 
     topics: list[CreatePartitionsTopic]
     timeout_ms: i32
@@ -138,7 +138,7 @@ class CreatePartitionsTopicResult:
 
 @message(key=37, versions="0-3", flexible="2+")
 class CreatePartitionsResponse:
-    """What became of each topic to be grown."""
+    """The result for each topic."""
 
     throttle_time_ms: i32 = v(default=0)
     results: list[CreatePartitionsTopicResult] = v(of="topics", unique=True)
@@ -158,7 +158,7 @@ class DeleteRecordsTopic:
 
 @message(key=21, versions="0-2", flexible="2+")
 class DeleteRecordsRequest:
-    """Move the log start of these partitions up to these offsets."""
+    """Increase the log start offsets of partitions."""
 
     topics: list[DeleteRecordsTopic]
     timeout_ms: i32
@@ -179,7 +179,7 @@ class DeleteRecordsTopicResult:
 
 @message(key=21, versions="0-2", flexible="2+")
 class DeleteRecordsResponse:
-    """The log start of each partition afterwards."""
+    """The new log start offset of each partition."""
 
     throttle_time_ms: i32 = v(default=0)
     topics: list[DeleteRecordsTopicResult] = v(of="topics")

@@ -1,4 +1,4 @@
-"""Pure: the messages by which an operator looks at producers and transactions.
+"""Pure: the messages that describe producers and transactions.
 
 Nothing here changes anything.
 """
@@ -53,7 +53,7 @@ class TopicResponse:
 
 @message(key=61, versions="0", flexible="0+")
 class DescribeProducersResponse:
-    """The producers that each partition's leader remembers."""
+    """The producer state of each partition."""
 
     throttle_time_ms: i32 = v(default=0)
     topics: list[TopicResponse] = v(of="topics")
@@ -61,7 +61,7 @@ class DescribeProducersResponse:
 
 @message(key=65, versions="0", flexible="0+")
 class DescribeTransactionsRequest:
-    """How far are the transactions of these transactional ids?"""
+    """Describe the transactions of transactional ids."""
 
     transactional_ids: list[string]
 
@@ -94,7 +94,7 @@ class DescribeTransactionsResponse:
 
 @message(key=66, versions="0-2", flexible="0+")
 class ListTransactionsRequest:
-    """Which transactional ids do you coordinate, by state, producer, age or name?"""
+    """List the transactional ids of this coordinator, by state, producer, age or name."""
 
     state_filters: list[string]
     producer_id_filters: list[i64]

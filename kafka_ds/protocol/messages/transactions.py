@@ -23,7 +23,7 @@ FIRST_VERSION_WITH_TOPIC_IDS = 6
 
 @message(key=22, versions="0-5", flexible="2+")
 class InitProducerIdRequest:
-    """Give me a producer id, and fence earlier producers with this transactional id."""
+    """Request a producer id, and fence earlier producers with the transactional id."""
 
     transactional_id: string | None = v(nullable="0+")
     transaction_timeout_ms: i32
@@ -58,7 +58,7 @@ class AddPartitionsToTxnTransaction:
 
 @message(key=24, versions="0-5", flexible="3+")
 class AddPartitionsToTxnRequest:
-    """These partitions are part of my transaction now."""
+    """Add partitions to a transaction."""
 
     transactions: list[AddPartitionsToTxnTransaction] = v("4+", default=[])
     v3_and_below_transactional_id: string = v("0-3", default="")
@@ -87,7 +87,7 @@ class AddPartitionsToTxnResult:
 
 @message(key=24, versions="0-5", flexible="3+")
 class AddPartitionsToTxnResponse:
-    """Which partitions have joined the transaction."""
+    """The result for each partition."""
 
     throttle_time_ms: i32 = v(default=0)
     error_code: i16 = v("4+", default=0)
@@ -99,7 +99,7 @@ class AddPartitionsToTxnResponse:
 
 @message(key=25, versions="0-4", flexible="3+")
 class AddOffsetsToTxnRequest:
-    """The offsets of this group are part of my transaction now."""
+    """Add a group's offsets to a transaction."""
 
     transactional_id: string
     producer_id: i64
@@ -109,7 +109,7 @@ class AddOffsetsToTxnRequest:
 
 @message(key=25, versions="0-4", flexible="3+")
 class AddOffsetsToTxnResponse:
-    """Whether the group's offsets have joined the transaction."""
+    """The result."""
 
     throttle_time_ms: i32 = v(default=0)
     error_code: i16 = v(default=0)
@@ -132,7 +132,7 @@ class TxnOffsetCommitRequestTopic:
 
 @message(key=28, versions="0-6", flexible="3+")
 class TxnOffsetCommitRequest:
-    """Remember these offsets for this group once my transaction commits."""
+    """Commit offsets of a group as part of a transaction."""
 
     transactional_id: string
     group_id: string
@@ -159,7 +159,7 @@ class TxnOffsetCommitResponseTopic:
 
 @message(key=28, versions="0-6", flexible="3+")
 class TxnOffsetCommitResponse:
-    """Which of the offsets wait for the transaction's end."""
+    """The result for each partition."""
 
     throttle_time_ms: i32 = v(default=0)
     topics: list[TxnOffsetCommitResponseTopic] = v(of="topics")
@@ -167,7 +167,7 @@ class TxnOffsetCommitResponse:
 
 @message(key=26, versions="0-5", flexible="3+")
 class EndTxnRequest:
-    """Commit or abort my transaction."""
+    """Commit or abort a transaction."""
 
     transactional_id: string
     producer_id: i64
@@ -177,7 +177,7 @@ class EndTxnRequest:
 
 @message(key=26, versions="0-5", flexible="3+")
 class EndTxnResponse:
-    """Whether the transaction's end is decided, and the epoch that follows it."""
+    """The result, with the producer id and epoch of the next transaction."""
 
     throttle_time_ms: i32 = v(default=0)
     error_code: i16 = v(default=0)
@@ -203,7 +203,7 @@ class WritableTxnMarker:
 
 @message(key=27, versions="1-2", flexible="1+")
 class WriteTxnMarkersRequest:
-    """Write the ends of these transactions into these partitions."""
+    """Write transaction markers to partitions."""
 
     markers: list[WritableTxnMarker]
 
@@ -228,6 +228,6 @@ class WritableTxnMarkerResult:
 
 @message(key=27, versions="1-2", flexible="1+")
 class WriteTxnMarkersResponse:
-    """Which partitions have the marker of each transaction."""
+    """The result for each partition of each transaction."""
 
     markers: list[WritableTxnMarkerResult] = v(of="markers")
