@@ -16,10 +16,9 @@ from broker.config.access import STANDARD_AUTHORIZER
 from tests.clients.suites import results
 from tests.clients.suites.allowances import Suite, suites
 from tests.clients.suites.building import CannotBuild, built
+from tests.clients.suites.clusters import Cluster, cluster_for
 from tests.clients.suites.outcomes import Outcome
 from tests.clients.suites.running import RUN
-from tests.peer.apache_kafka import free_ports
-from tests.processes import BrokerCluster, cluster
 
 # What clusters of the suites' own CI are like; with a tier, and ACLs that let everybody do all where there are none.
 SETTINGS = {
@@ -41,22 +40,20 @@ def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.clients.suites")
     parser.add_argument("suite", choices=sorted(known))
     parser.add_argument("--source", type=Path, help="a clone at the tag; else one is made")
-    parser.add_argument("--logs", type=Path, help="where what failing tests print is kept")
+    parser.add_argument("--logs", type=Path, help="where what failing tries print is kept")
     parser.add_argument("--record", action="store_true", help="keep the outcomes in results.json")
     parser.add_argument(
         "--apache",
         action="store_true",
-        help="suite kafka: on Apache Kafka, in place of our brokers",
+        help="on Apache Kafka, in place of our brokers",
     )
     parser.add_argument("tests", nargs="*", help="only these")
     asked = parser.parse_intermixed_args(words)
     suite = known[asked.suite]
     if asked.logs:
         asked.logs.mkdir(parents=True, exist_ok=True)
-    if asked.apache and suite.brokers:
-        parser.error(f"{suite.name} has no cluster of Apache Kafka's")
     try:
-        source = None if asked.apache else built(suite, asked.source and asked.source.resolve())
+        source = built(suite, asked.source and asked.source.resolve(), apache=asked.apache)
     except CannotBuild as error:
         print(error, file=sys.stderr)
         return 2
@@ -66,30 +63,25 @@ def main(words: list[str]) -> int:
         contextlib.ExitStack() as stack,
     ):
         work = Path(folder)
-        brokers = stack.enter_context(_brokers(suite, work)) if suite.brokers else None
-        bootstrap = brokers.bootstrap if brokers else ""
-        for each in RUN[suite.name](source, work, bootstrap, asked.tests or suite.tests):
+        cluster = (
+            stack.enter_context(cluster_for(suite, work, SETTINGS, apache=asked.apache))
+            if suite.brokers
+            else None
+        )
+        for each in RUN[suite.name](source, work, cluster, asked.tests or suite.tests):
             wrong += _report(suite, each, asked.logs)
             if asked.record:
                 results.record(suite, each, "apache" if asked.apache else "here")
-        wrong += _tracebacks(suite, brokers, asked.logs) if brokers else 0
+        if cluster and not asked.apache:
+            wrong += _tracebacks(suite, cluster, asked.logs)
     print(f"{wrong} not as expected")
     return 1 if wrong else 0
 
 
-def _brokers(suite: Suite, work: Path) -> contextlib.AbstractContextManager[BrokerCluster]:
-    """A cluster of ours; a single broker names its advertised address, as a suite's own brokers do."""
-    settings = {**SETTINGS, **suite.settings}
-    if suite.brokers == 1:
-        address = f"PLAINTEXT://127.0.0.1:{free_ports(1)[0]}"
-        settings |= {"listeners": address, "advertised.listeners": address}
-    return cluster(work, suite.brokers, settings)
-
-
-def _tracebacks(suite: Suite, brokers: BrokerCluster, logs: Path | None) -> int:
+def _tracebacks(suite: Suite, cluster: Cluster, logs: Path | None) -> int:
     """How many brokers' logs have a traceback, which each is named."""
     found = 0
-    for number, broker in brokers.brokers.items():
+    for number, broker in cluster.brokers.items():
         log = broker.log_file.read_text()
         if logs:
             (logs / f"{suite.name}.broker-{number}.log").write_text(log)
@@ -107,7 +99,7 @@ def _report(suite: Suite, outcome: Outcome, logs: Path | None) -> bool:
     said = "" if outcome.tries == 1 else " (second try)"
     said += "" if not wrong else f"  <- expected: {' or '.join(expected)}"
     print(f"{outcome.state:8} {outcome.test}{said}", flush=True)
-    if logs is not None and outcome.state != "passed":
+    if logs is not None and (outcome.state != "passed" or outcome.tries > 1):
         (logs / f"{suite.name}.{outcome.test.replace('/', '-')}.log").write_text(outcome.printed)
     return wrong
 

@@ -6,24 +6,30 @@ folder that somebody has cloned, for those without a way to the outside.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import tarfile
 from pathlib import Path
 
 from spark_conf import jars
+from spark_conf.java import java_command
 from tests.clients.suites.allowances import Suite
 from tests.clients.suites.junit import compiled
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / ".cache" / "client-suites"
-# Kafka's command lines that librdkafka's tests call, by the names of Kafka's distribution.
+# Kafka's command lines that librdkafka's and Sarama's tests call, by the names of Kafka's distribution.
 TOOLS = {
     "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
     "kafka-configs.sh": "kafka.admin.ConfigCommand",
     "kafka-acls.sh": "org.apache.kafka.tools.AclCommand",
+    "kafka-console-producer.sh": "org.apache.kafka.tools.ConsoleProducer",
+    "kafka-console-consumer.sh": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+    "kafka-verifiable-consumer.sh": "org.apache.kafka.tools.VerifiableConsumer",
 }
 
 RUNNING_BROKER = """class ExternalService:
@@ -44,24 +50,47 @@ SpawnedService = None
 """
 
 
+# Of trivup, which starts brokers; the tests take a cluster from it where they want SASL.
+RUNNING_CLUSTER = """import os
+
+
+class KafkaCluster:
+    def __init__(self, **conf):
+        pass
+
+    def wait_operational(self):
+        pass
+
+    def client_conf(self):
+        return {
+            "bootstrap.servers": os.environ["SASL_BROKERS"],
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "sasl_user",
+            "sasl.password": "sasl_user",
+        }
+
+    def stop(self, cleanup=False):
+        pass
+"""
+TOXIPROXY = "github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0"
+
+
 class CannotBuild(RuntimeError):
     """A suite cannot be fetched or built; the text says what is missing."""
 
 
-def built(suite: Suite, source: Path | None) -> Path:
-    """The folder of the suite, ready to run; raises CannotBuild."""
+def built(suite: Suite, source: Path | None, *, apache: bool = False) -> Path | None:
+    """The folder of the suite, ready to run; raises CannotBuild.
+
+    `apache`: for Apache Kafka's brokers, with which the suite "kafka" is a matter of its jars alone: None.
+    """
     if suite.name == "kafka":
-        return compiled(FOLDER / f"kafka-{suite.tag}")
-    folder = source or (_unpacked(suite) if suite.name == "kafka-python" else _cloned(suite))
+        return None if apache else compiled(FOLDER / f"kafka-{suite.tag}")
+    folder = source or BRING.get(suite.name, _cloned)(suite)
     if not folder.is_dir():
         raise CannotBuild(f"{folder} is no folder")
-    if suite.name == "kafka-python":
-        _complete_kafka_python(folder / "test")
-    elif suite.name == "librdkafka":
-        _build_librdkafka(folder)
-    else:
-        _need("go")
-        _run(["go", "build", "./pkg/kgo"], folder)
+    BUILD[suite.name](suite, folder)
     return folder
 
 
@@ -72,6 +101,19 @@ def _cloned(suite: Suite) -> Path:
         FOLDER.mkdir(parents=True, exist_ok=True)
         words = ["git", "clone", "--quiet", "--depth", "1", "--branch", suite.tag, suite.source]
         _run([*words, str(folder)], FOLDER)
+    return folder
+
+
+def _go_module(suite: Suite) -> Path:
+    """The files of a Go module, by Go; a copy, since those of Go's own cache cannot be written to."""
+    folder = FOLDER / f"{suite.name}-{suite.tag}"
+    if not folder.exists():
+        _need("go")
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        said = _run(["go", "mod", "download", "-json", f"{suite.source}@{suite.tag}"], FOLDER)
+        shutil.copytree(json.loads(said)["Dir"], folder, copy_function=shutil.copy)
+        for each in (folder, *folder.rglob("*")):
+            each.chmod(each.stat().st_mode | stat.S_IWUSR)
     return folder
 
 
@@ -88,13 +130,49 @@ def _unpacked(suite: Suite) -> Path:
     return folder
 
 
-def _complete_kafka_python(tests: Path) -> None:
+def _complete_kafka_python(_suite: Suite, folder: Path) -> None:
     """Its sdist leaves out what makes the tests a package, and the class of a broker that runs already."""
-    (tests / "__init__.py").touch()
-    (tests / "service.py").write_text(RUNNING_BROKER)
+    (folder / "test" / "__init__.py").touch()
+    (folder / "test" / "service.py").write_text(RUNNING_BROKER)
 
 
-def _build_librdkafka(folder: Path) -> None:
+def _build_franz_go(_suite: Suite, folder: Path) -> None:
+    _need("go")
+    _run(["go", "build", "./pkg/kgo"], folder)
+
+
+def _build_sarama(_suite: Suite, _folder: Path) -> None:
+    _need("go")
+    if not toxiproxy().exists():
+        toxiproxy().parent.mkdir(parents=True, exist_ok=True)
+        _run(["go", "install", TOXIPROXY], FOLDER, GOBIN=str(toxiproxy().parent))
+
+
+def toxiproxy() -> Path:
+    """The program, as `built` leaves it for Sarama's suite."""
+    return FOLDER / f"toxiproxy-{TOXIPROXY.partition('@')[2]}" / "server"
+
+
+def _build_confluent_kafka_python(suite: Suite, _folder: Path) -> None:
+    """The client at the tests' version, in an environment of its own, with a cluster in place of trivup's."""
+    python = python_of(suite.name)
+    if python.parents[1].exists():
+        return
+    _run([sys.executable, "-m", "venv", str(python.parents[1])], ROOT)
+    client = f"confluent-kafka[avro,json,protobuf,schemaregistry]=={suite.tag.removeprefix('v')}"
+    words = [str(python), "-m", "pip", "install", "--quiet", client]
+    _run([*words, "pytest", "pytest-asyncio", "pytest-timeout"], ROOT)
+    clusters = python.parents[1] / "stand-ins" / "trivup" / "clusters"
+    clusters.mkdir(parents=True)
+    (clusters / "KafkaCluster.py").write_text(RUNNING_CLUSTER)
+
+
+def python_of(suite: str) -> Path:
+    """The Python of a suite that has an environment of its own."""
+    return FOLDER / f"{suite}-environment" / "bin" / "python"
+
+
+def _build_librdkafka(_suite: Suite, folder: Path) -> None:
     if (folder / "tests" / "test-runner").exists():
         return
     for tool in ("gcc", "g++", "make"):
@@ -113,7 +191,7 @@ def kafka_path(folder: Path) -> Path:
     classes = jars.fetch("kafka")
     for name, main in TOOLS.items():
         command = commands / name
-        command.write_text(f'#!/bin/sh\nexec java -cp "{classes}/*" {main} "$@"\n')
+        command.write_text(f'#!/bin/sh\nexec {java_command()} -cp "{classes}/*" {main} "$@"\n')
         command.chmod(0o755)
     return commands.parent
 
@@ -123,8 +201,23 @@ def _need(tool: str) -> None:
         raise CannotBuild(f"{tool} is not installed")
 
 
-def _run(words: list[str], folder: Path) -> None:
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+def _run(words: list[str], folder: Path, **more: str) -> str:
+    environment = {**os.environ, **more}
+    done = subprocess.run(
+        words, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         tail = (done.stdout + done.stderr)[-2000:]
         raise CannotBuild(f"{' '.join(words)} in {folder} ended with {done.returncode}:\n{tail}")
+    return done.stdout
+
+
+# How a suite's files are brought, where it is not by a clone; and what is made of them.
+BRING = {"kafka-python": _unpacked, "sarama": _go_module}
+BUILD = {
+    "librdkafka": _build_librdkafka,
+    "franz-go": _build_franz_go,
+    "kafka-python": _complete_kafka_python,
+    "sarama": _build_sarama,
+    "confluent-kafka-python": _build_confluent_kafka_python,
+}

@@ -42,7 +42,7 @@ def _jars() -> str:
 
 
 def run_kafka(
-    ours: Path | None, work: Path, _bootstrap: str, tests: Sequence[str]
+    ours: Path | None, work: Path, _cluster: None, tests: Sequence[str]
 ) -> Iterator[Outcome]:
     """Each test of the classes, by their names without PACKAGE; `ours`: from `compiled`, None for Apache Kafka."""
     quiet = work / "log4j2.xml"

@@ -10,12 +10,12 @@ from tests.clients.suites.allowances import Suite, suites
 from tests.clients.suites.results import Results, read
 
 PAGE = Path(__file__).parents[3] / "docs" / "internals" / "compatibility.md"
-NAMES = {"kafka": "Apache Kafka's clients", "kafka-python": "kafka-python"}
+NAMES = {"kafka": "Apache Kafka's clients", "sarama": "Sarama"}
 HEAD = """# Compatibility: tests that others wrote
 
-Test suites of other projects, fetched and run unchanged (`make client-suites SUITES="kafka kafka-python"`). The runs
-record what becomes of each test (`python -m tests.clients.suites kafka --record`; `--apache`: on Apache Kafka 4.3.1),
-and `python -m tests.clients.suites.page` writes this page. For librdkafka's and franz-go's suites see
+Test suites of other projects, fetched and run unchanged (`make client-suites SUITES="kafka sarama"`). The runs record
+what becomes of each test (`python -m tests.clients.suites sarama --record`; `--apache`: on Apache Kafka 4.3.1, with the
+same settings), and `python -m tests.clients.suites.page` writes this page. For librdkafka's and franz-go's suites see
 [proof](proof.md#clients-own-test-suites).
 
 Apache Kafka's integration tests of its Java clients come from Maven Central (`kafka-clients-integration-tests`). One
@@ -24,6 +24,14 @@ A test can use a broker's address, settings and state, stop it and start it. Tes
 Kafka's process fail, and so does each test that leaves a traceback in a broker's log. These settings of the tests are
 left out: those that Apache Kafka does not know (it ignores them) or calls internal, those of share groups, and
 `group.consumer.assignment.interval.ms` (here each assignment is made at once).
+
+Sarama's functional tests come by Go's module proxy, and want five brokers in racks of their own. Toxiproxy, between
+clients and brokers, cuts connections. The tests call Docker Compose to stop a broker and start it again, and to run
+Apache Kafka's console producer, console consumer and verifiable consumer; a command `docker` of ours does that with
+processes.
+
+confluent-kafka-python's integration tests of administration, consumers, producers and serializers run with the client
+of the same version, with classic groups and, where a name ends in `@consumer`, with KIP-848's.
 """
 
 

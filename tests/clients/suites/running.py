@@ -6,33 +6,32 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.clients.suites.building import kafka_path
+from tests.clients.suites.building import kafka_path, python_of
+from tests.clients.suites.clusters import Cluster
 from tests.clients.suites.junit import run_kafka
-from tests.clients.suites.outcomes import Outcome, ended
+from tests.clients.suites.outcomes import Outcome, each_of, ended, go_test
+from tests.clients.suites.sarama import run_sarama
 
-AT_ONCE = 2
 # What librdkafka's tests are told of the broker, so that they ask for all that it can.
 KAFKA_VERSION = "4.2.0"
 
 
 def run_librdkafka(
-    source: Path, work: Path, bootstrap: str, tests: Sequence[str]
+    source: Path, work: Path, cluster: Cluster, tests: Sequence[str]
 ) -> Iterator[Outcome]:
     """A test is `0012_produce_consume`, a part of it `0081_admin/do_test_X`; `@consumer`: with KIP-848's groups."""
     conf = work / "test.conf"
-    conf.write_text(f"metadata.broker.list={bootstrap}\ntest.timeout.multiplier=3\n")
+    conf.write_text(f"metadata.broker.list={cluster.bootstrap}\ntest.timeout.multiplier=3\n")
     environment = {
         **os.environ,
         "RDKAFKA_TEST_CONF": str(conf),
         "TEST_KAFKA_VERSION": KAFKA_VERSION,
         "KAFKA_PATH": str(kafka_path(work)),
-        "BROKERS": bootstrap,
+        "BROKERS": cluster.bootstrap,
         "LD_LIBRARY_PATH": f"{source / 'src'}:{source / 'src-cpp'}",
     }
 
@@ -55,14 +54,14 @@ def run_librdkafka(
 
 
 def run_franz_go(
-    source: Path, work: Path, bootstrap: str, tests: Sequence[str]
+    source: Path, work: Path, cluster: Cluster, tests: Sequence[str]
 ) -> Iterator[Outcome]:
     """A test is `TestGroupETL`, of the package `kgo`."""
     binary = work / "kgo.test"
     ended(["go", "test", "-c", "-o", str(binary), "./pkg/kgo"], source, dict(os.environ))
     environment = {
         **os.environ,
-        "KGO_SEEDS": bootstrap,
+        "KGO_SEEDS": cluster.bootstrap,
         "KGO_TEST_RF": "1",
         # Sessions of 20 s are too short for half a million records on a small machine.
         "KGO_TEST_RECORDS": "10000",
@@ -70,32 +69,18 @@ def run_franz_go(
     }
 
     def run(test: str) -> Outcome:
-        words = [str(binary), "-test.run", f"^{test}$", "-test.v"]
-        printed = ended(words, source / "pkg" / "kgo", environment)
-        state = next(
-            (
-                word
-                for word in ("fail", "skip", "pass")
-                if f"--- {word.upper()}: {test} " in printed
-            ),
-            "fail",
-        )
-        return Outcome(
-            test=test,
-            state={"fail": "failed", "skip": "skipped"}.get(state, "passed"),
-            printed=printed,
-        )
+        return go_test(binary, source / "pkg" / "kgo", environment, test)
 
     yield from each_of(run, tests)
 
 
 def run_kafka_python(
-    source: Path, work: Path, bootstrap: str, tests: Sequence[str]
+    source: Path, work: Path, cluster: Cluster, tests: Sequence[str]
 ) -> Iterator[Outcome]:
     """A test is `test_admin_integration.py::test_elect_leaders`."""
     environment = {
         **os.environ,
-        "KAFKA_URI": f"kafka://{bootstrap}",
+        "KAFKA_URI": f"kafka://{cluster.bootstrap}",
         "KAFKA_VERSION": "4.3",
         # Where the tests would look for a broker to start, if they started one.
         "KAFKA_ROOT": str(work),
@@ -105,27 +90,49 @@ def run_kafka_python(
     def run(test: str) -> Outcome:
         words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", "."]
         printed = ended([*words, f"test/integration/{test}"], source, environment)
-        last = printed.rstrip().rpartition("\n")[2]
-        state = "passed" if re.match("[0-9]+ passed", last) else "failed"
-        return Outcome(test=test, state="skipped" if " skipped" in last else state, printed=printed)
+        return Outcome(test=test, state=_state_of_pytest(printed), printed=printed)
 
     yield from each_of(run, tests)
+
+
+def run_confluent_kafka_python(
+    source: Path, work: Path, cluster: Cluster, tests: Sequence[str]
+) -> Iterator[Outcome]:
+    """A test is `admin/test_list_offsets.py::test_list_offsets`; `@consumer`: with KIP-848's groups.
+
+    One at a time: some count the cluster's groups and ACLs.
+    """
+    python = python_of("confluent-kafka-python")
+    sasl = ",".join(each.address("SASL_PLAINTEXT") for each in cluster.brokers.values())
+    environment = {
+        **os.environ,
+        "BROKERS": cluster.bootstrap,
+        "SASL_BROKERS": sasl,
+        "PYTHONPATH": f"{source}:{python.parents[1] / 'stand-ins'}",
+    }
+
+    def run(test: str) -> Outcome:
+        name, _, protocol = test.partition("@")
+        more = {"TEST_CONSUMER_GROUP_PROTOCOL": protocol}
+        words = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", "."]
+        printed = ended([*words, f"tests/integration/{name}"], source, environment | more)
+        return Outcome(test=test, state=_state_of_pytest(printed), printed=printed)
+
+    yield from each_of(run, tests, at_once=1)
+
+
+def _state_of_pytest(printed: str) -> str:
+    last = printed.rstrip().rpartition("\n")[2]
+    if " skipped" in last:
+        return "skipped"
+    return "passed" if re.match("[0-9]+ passed", last) else "failed"
 
 
 RUN: dict[str, Any] = {
     "librdkafka": run_librdkafka,
     "franz-go": run_franz_go,
     "kafka-python": run_kafka_python,
+    "sarama": run_sarama,
+    "confluent-kafka-python": run_confluent_kafka_python,
     "kafka": run_kafka,
 }
-
-
-def each_of(run: Callable[[str], Outcome], tests: Sequence[str]) -> Iterator[Outcome]:
-    """Each test, and once more where it fails: many of them wait for so many seconds and no longer."""
-
-    def run_again_if_failed(test: str) -> Outcome:
-        outcome = run(test)
-        return replace(run(test), tries=2) if outcome.state == "failed" else outcome
-
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        yield from pool.map(run_again_if_failed, tests)

@@ -6,10 +6,10 @@ import pytest
 
 from tests.clients.suites.__main__ import main
 from tests.clients.suites.allowances import Suite, suites
-from tests.clients.suites.outcomes import Outcome
+from tests.clients.suites.outcomes import Outcome, each_of
 from tests.clients.suites.page import PAGE, page
 from tests.clients.suites.results import Results, read
-from tests.clients.suites.running import RUN, each_of
+from tests.clients.suites.running import RUN
 
 
 @pytest.mark.parametrize("suite", suites().values(), ids=lambda suite: suite.name)
