@@ -52,7 +52,7 @@ def test_a_topic_is_a_table_by_its_name(kafka: SparkSession, topic: Topic) -> No
     with pytest.raises(PySparkException, match="no topic .*nothing"):
         kafka.sql("SELECT * FROM kafka.nothing").collect()
     for change in (f"DROP TABLE {name}", "CREATE TABLE kafka.another (a int)"):
-        with pytest.raises(PySparkException, match="Kafka's own tools"):
+        with pytest.raises(PySparkException, match="with Kafka's tools"):
             kafka.sql(change)
     assert kafka.catalog.tableExists(name)
 
