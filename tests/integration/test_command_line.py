@@ -72,7 +72,7 @@ def test_a_topic_is_created_described_altered_and_deleted(kafka_ds: CommandLine)
         (("tail", "nowhere", "--from", "yesterday"), "'yesterday' is not a position"),
         (("group", "describe", "nobody"), "there is no group nobody"),
         (("group", "delete", "nobody"), "there is no group nobody"),
-        (("group", "reset", "nobody", "--to", "end"), "say which --topic"),
+        (("group", "reset", "nobody", "--to", "end"), "give --topic"),
         (("group", "reset", "nobody", "--to", "end", "--topic", "nowhere"), "no topic nowhere"),
         (("topc", "list"), "No such command 'topc'. Did you mean 'topic'?"),
         (("topic", "list", "--jsn"), "--json"),
