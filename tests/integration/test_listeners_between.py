@@ -102,7 +102,7 @@ async def test_a_wrong_password_between_brokers_is_said_once_by_its_setting(
 @in_loop
 async def test_what_brokers_need_of_each_other_is_asked_for_at_the_start(tmp_path: Path) -> None:
     given = settings_of(tmp_path)
-    with pytest.raises(ConfigError, match="brokers need it to reach each other"):
+    with pytest.raises(ConfigError, match="brokers need it to connect to each other"):
         new_node(
             tmp_path,
             **{k: v for k, v in given.items() if not k.endswith("jaas_config")},
