@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from broker.metrics.names import Sample, meter
+from broker.metrics.names import MetricSample, meter
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ class LoopStalls:
         )
         return stall
 
-    def samples(self) -> Iterator[Sample]:
+    def samples(self) -> Iterator[MetricSample]:
         """Counters for the metrics."""
         for state, total_ms in self.total_ms.items():
             yield STALLED, (state,), round(total_ms)

@@ -14,7 +14,7 @@ from broker.coordinator.group.metrics import group_samples
 from broker.coordinator.transaction.metrics import LOADS as TRANSACTION_LOADS
 from broker.coordinator.transaction.metrics import late_samples, transaction_samples
 from broker.membership.metrics import cluster_samples
-from broker.metrics.names import Metric, Sample, gauge
+from broker.metrics.names import Metric, MetricSample, gauge
 from broker.replica.fetcher.metrics import fetcher_samples, move_samples
 from broker.security.quotas.quota_metrics import quota_samples
 from kafka_ds.version import VERSION
@@ -163,7 +163,7 @@ _OF_CLUSTER: Mapping[Metric, Callable[[MetadataImage], int]] = {
 }
 
 
-def node_samples(node: KafkaBroker) -> Iterator[Sample]:
+def node_samples(node: KafkaBroker) -> Iterator[MetricSample]:
     """Everything but what the network layer counts."""
     partitions = list(node.replica_manager)
     yield APP_INFO, (VERSION,), 1
@@ -213,7 +213,9 @@ def _state(node: KafkaBroker) -> int:
     return RECOVERY if node.replica_manager.is_recovering else RUNNING
 
 
-def _replica_samples(node: KafkaBroker, partitions: Sequence[LeaderPartition]) -> Iterator[Sample]:
+def _replica_samples(
+    node: KafkaBroker, partitions: Sequence[LeaderPartition]
+) -> Iterator[MetricSample]:
     node_id, image = node.config.node_id, node.metadata
     registered = [
         each

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from kafka_ds.protocol.codec import Buffer, decode
+from kafka_ds.process.buffers import Buffer
+from kafka_ds.protocol.codec import decode
 from kafka_ds.protocol.errors import MalformedFrame
 from kafka_ds.protocol.types import boolean, message, string
 from kafka_ds.protocol.versioned import NUMBER_BYTES, encode_numbered, read_number

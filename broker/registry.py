@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from broker.kafka_broker import KafkaBroker
     from kafka_ds.protocol.frame import RequestHeader
 
-Result: TypeAlias = Any | None | Awaitable[Any | None]
-Handler: TypeAlias = Callable[[Any, "RequestContext"], Result]
+HandlerResult: TypeAlias = Any | None | Awaitable[Any | None]
+Handler: TypeAlias = Callable[[Any, "RequestContext"], HandlerResult]
 
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
 
@@ -135,7 +135,7 @@ def at_the_controller(handler: Handler) -> Handler:
     """The handler where this broker is the active controller, else the way there."""
 
     @wraps(handler)
-    def handle(request: Any, context: RequestContext) -> Result:
+    def handle(request: Any, context: RequestContext) -> HandlerResult:
         node = context.node
         if node.metadata_driver.is_active:
             return handler(request, context)

@@ -51,7 +51,6 @@ RECORDS_AT_ONCE = 500
 # Of a partition whose leader lives no offset that was committed is beyond the end.
 NO_BOUND = 2**63 - 1
 
-Say = Callable[[str], object]
 Report = Callable[[int, int], object]
 
 
@@ -73,7 +72,7 @@ def check(config: BrokerConfig, disk: Disk, open_lake: Callable[[str], Store]) -
         raise ConfigError(f"lake.uri={config.lake_uri} holds no cluster: nothing to restore")
 
 
-async def restore(node: Node, say: Say, report: Report | None = None) -> None:
+async def restore(node: Node, say: Callable[[str], object], report: Report | None = None) -> None:
     """Bring back what belongs to this broker, which is not started yet; it is stopped when this returns.
 
     `report` is called with how many partitions of how many are back; without it the log is, now and then.
@@ -97,7 +96,7 @@ async def restore(node: Node, say: Say, report: Report | None = None) -> None:
 class Restoration:
     """One broker's share of a cluster on its way back."""
 
-    def __init__(self, node: Node, say: Say, report: Report | None) -> None:
+    def __init__(self, node: Node, say: Callable[[str], object], report: Report | None) -> None:
         self._node = node
         self._say = say
         self._report = report or self._log_progress

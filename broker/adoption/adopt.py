@@ -36,8 +36,6 @@ from kafka_ds.topic.names import CLUSTER_METADATA, REMOTE_LOG_METADATA, TOPICS
 COMMITS_MAX = 3
 TABLES_SHOWN_MAX = 10
 
-Say = Callable[[str], object]
-
 
 def parse_topic_configs(given: Sequence[str]) -> dict[str, dict[str, str]]:
     """Parse `topic:key=value` arguments. Raises ConfigError."""
@@ -55,7 +53,7 @@ def adopt(
     config: BrokerConfig,
     disk: Disk,
     open_lake: Callable[[str], Store],
-    say: Say,
+    say: Callable[[str], object],
     *,
     topic_configs: Mapping[str, Mapping[str, str]],
     metadata_log_dir: str | None = None,

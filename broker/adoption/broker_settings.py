@@ -34,17 +34,17 @@ DELETING = frozenset(
     }
 )
 
-Changes = dict[str, dict[str, str]]
+SettingChanges = dict[str, dict[str, str]]
 
 
 def adopted_changes(
     config: BrokerConfig, kafkas: Mapping[str, Mapping[str, str]], broker_ids: Collection[int]
-) -> tuple[Changes, list[str]]:
+) -> tuple[SettingChanges, list[str]]:
     """The adopted settings by resource name, and a line about each.
 
     Raises ConfigError for a setting that decides when records are deleted and is neither adoptable nor in the file.
     """
-    changes: Changes = {}
+    changes: SettingChanges = {}
     lines: list[str] = []
     for resource in sorted(kafkas):  # "", all brokers, comes first.
         whose = f"broker {resource}" if resource else "all brokers"
@@ -71,7 +71,7 @@ def adopted_changes(
 
 
 def _adopted_of(
-    config: BrokerConfig, changes: Changes, resource: str, kafkas: Mapping[str, str]
+    config: BrokerConfig, changes: SettingChanges, resource: str, kafkas: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, object]]:
     """The adopted settings of a resource, and why the others are not."""
     whose = replace(config, node_id=int(resource)) if resource else config

@@ -47,7 +47,7 @@ NAMES_SHOWN_MAX = 10
 # Clients ignore metadata with an epoch lower than one they have seen.
 UNSEEN_LEADER_EPOCHS = 1_000_000
 
-Key = tuple[str, int]
+AdoptedPartition = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class FoundDirectory:
     node_id: int
     cluster_id: str | None
     """None before Kafka 2.4, as only ZooKeeper knew it."""
-    logs: Mapping[Key, FoundLog]
+    logs: Mapping[AdoptedPartition, FoundLog]
     cluster: KafkaCluster | None
     """The state of the metadata log; None without one."""
     is_zookeepers: bool

@@ -19,7 +19,7 @@ from kafka_ds.records.arrays import read_only
 from kafka_ds.records.batch import CODEC_MASK, MAGIC, RECORD_BYTES_MIN, CorruptRecord
 from kafka_ds.records.compression import decompress
 
-Rows = NDArray[np.int64]
+BatchRows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,13 +31,15 @@ class ReadBuffer:
     """
 
     data: NDArray[np.uint8]
-    rows: Rows
+    rows: BatchRows
     size_bytes: int
 
     @property
-    def last_offsets(self) -> Rows:
+    def last_offsets(self) -> BatchRows:
         """The last offset of each batch."""
-        offsets: Rows = self.rows[:, decoder.BASE_OFFSET] + self.rows[:, decoder.LAST_OFFSET_DELTA]
+        offsets: BatchRows = (
+            self.rows[:, decoder.BASE_OFFSET] + self.rows[:, decoder.LAST_OFFSET_DELTA]
+        )
         return offsets
 
 
@@ -68,14 +70,14 @@ def _batch_bytes(data: bytes) -> int:
     return int.from_bytes(data[8:12], "big", signed=True) + decoder.LOG_OVERHEAD_BYTES
 
 
-def _check(rows: Rows, where: str) -> None:
+def _check(rows: BatchRows, where: str) -> None:
     others = rows[:, decoder.MAGIC] != MAGIC
     if others.any():
         magic = rows[np.flatnonzero(others)[0], decoder.MAGIC]
         raise CorruptRecord(f"before {where}: unsupported batch format {magic}")
 
 
-def _unpacked(array: NDArray[np.uint8], rows: Rows, size_bytes: int, where: str) -> ReadBuffer:
+def _unpacked(array: NDArray[np.uint8], rows: BatchRows, size_bytes: int, where: str) -> ReadBuffer:
     counts = rows[:, decoder.RECORD_COUNT]
     # The payload of a batch without records is ignored.
     rows[:, decoder.END] = np.where(counts == 0, rows[:, decoder.START], rows[:, decoder.END])

@@ -34,7 +34,7 @@ FIRST_SLOTS = 1 << 14
 NEVER = -1
 
 # Called with the number of bytes read or written; raises if the job is aborted.
-Pace = Callable[[int], None]
+CountBytes = Callable[[int], None]
 
 
 class KeysDoNotFit(Exception):
@@ -44,7 +44,9 @@ class KeysDoNotFit(Exception):
 class Cleaning:
     """One cleaning job."""
 
-    def __init__(self, job: CleanJob, disk: Disk, secret: tuple[int, int], pace: Pace) -> None:
+    def __init__(
+        self, job: CleanJob, disk: Disk, secret: tuple[int, int], pace: CountBytes
+    ) -> None:
         """`secret` is the 128-bit key of the hash function."""
         self._job = job
         self._disk = disk

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broker.cli.options import Mistake, Target, cluster_options, json_option, topic_of
-from broker.cli.output import note, print_json, print_rows, progress
+from broker.cli.output import OutputRow, note, print_json, print_rows, progress
 from kafka_ds.process.amounts import counted
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from kafka_ds.delta.store.store import Store
 
 SHOWN_MAX = 5
-Row = dict[str, Any]
 
 
 @click.command(short_help="Erase records everywhere, and prove it.")
@@ -193,7 +192,7 @@ def _print(account: ErasureReport, *, as_json: bool) -> None:
     left: dict[tuple[str, str], list[Any]] = {}
     for each in account.left:
         left.setdefault((each.place, each.kind), []).append(each)
-    rows: list[Row] = [
+    rows: list[OutputRow] = [
         {
             "place": place,
             "what": kind,

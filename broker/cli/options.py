@@ -39,7 +39,7 @@ CONTACT_ATTEMPT_MS = 12_000
 REQUEST_TIMEOUT_MS = 15_000
 API_TIMEOUT_MS = 20_000
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+T = TypeVar("T", bound=Callable[..., Any])
 
 
 class Mistake(click.ClickException):
@@ -277,7 +277,7 @@ _CLUSTER_OPTIONS = (
 SHARED = ("bootstrap_server", "command_config", "profile")
 
 
-def cluster_options(function: Function) -> Function:
+def cluster_options(function: T) -> T:
     """Add the options of the cluster to a command, which is called with ``target``."""
 
     @functools.wraps(function)
@@ -297,7 +297,7 @@ def cluster_options(function: Function) -> Function:
     wrapped: Any = called
     for option in reversed(_CLUSTER_OPTIONS):
         wrapped = option(wrapped)
-    found: Function = wrapped
+    found: T = wrapped
     return found
 
 

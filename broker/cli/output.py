@@ -24,7 +24,7 @@ SILENT_SECONDS_MAX = 1.0
 NOTHING = "-"
 _line_is_begun = threading.Event()
 
-Row = Mapping[str, Any]
+OutputRow = dict[str, Any]
 Advance = Callable[[int], None]
 
 
@@ -33,7 +33,7 @@ def print_json(value: object) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
-def print_rows(rows: Sequence[Row], columns: Sequence[str], *, as_json: bool) -> None:
+def print_rows(rows: Sequence[OutputRow], columns: Sequence[str], *, as_json: bool) -> None:
     """Print a table with these columns, or a JSON list of objects with all fields."""
     if as_json:
         print_json([dict(row) for row in rows])

@@ -32,7 +32,7 @@ READ_BYTES = 256 * 1024
 LINE_BYTES_MAX = 64 * 1024 * 1024
 _ESCAPES = {"\\t": "\t", "\\0": "\0", "\\x1f": "\x1f"}
 
-Line = tuple[bytes | None, bytes | None]
+KeyedLine = tuple[bytes | None, bytes | None]
 
 
 def lines_of(descriptor: int) -> Iterator[list[bytes]]:
@@ -48,7 +48,7 @@ def lines_of(descriptor: int) -> Iterator[list[bytes]]:
         yield [rest]
 
 
-def key_and_value(line: bytes, separator: bytes | None, null_marker: bytes | None) -> Line:
+def key_and_value(line: bytes, separator: bytes | None, null_marker: bytes | None) -> KeyedLine:
     """A line's key and value. Raises Mistake if the separator is missing."""
     key: bytes | None = None
     value: bytes | None = line
@@ -103,9 +103,9 @@ class LineProducer:
         self._sequences: dict[int, int] = {}
         self._sticky = time.time_ns() % partitions
 
-    def send(self, lines: list[Line]) -> None:
+    def send(self, lines: list[KeyedLine]) -> None:
         """Send lines; does not wait for acknowledgements."""
-        by_partition: dict[int, list[Line]] = {}
+        by_partition: dict[int, list[KeyedLine]] = {}
         for line in lines:
             by_partition.setdefault(self._partition_of(line[0]), []).append(line)
         self._sticky = (self._sticky + 1) % self._partitions
@@ -121,9 +121,9 @@ class LineProducer:
             return self._sticky
         return (murmur2(key) & 0x7FFF_FFFF) % self._partitions
 
-    def _batches(self, records: list[Line]) -> Iterator[list[Line]]:
+    def _batches(self, records: list[KeyedLine]) -> Iterator[list[KeyedLine]]:
         """Batches of about batch.size bytes."""
-        batch: list[Line] = []
+        batch: list[KeyedLine] = []
         size = 0
         for record in records:
             batch.append(record)
@@ -134,7 +134,7 @@ class LineProducer:
         if batch:
             yield batch
 
-    def _send(self, partition: int, lines: list[Line]) -> None:
+    def _send(self, partition: int, lines: list[KeyedLine]) -> None:
         from kafka_ds.client.producer import Outgoing
         from kafka_ds.records.batch import NO_PRODUCER_ID, NO_SEQUENCE, Record, build_batch
         from kafka_ds.records.sequences import sequence_after

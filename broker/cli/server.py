@@ -13,7 +13,7 @@ import click
 
 from broker.cli.output import progress
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+T = TypeVar("T", bound=Callable[..., Any])
 
 _override = click.option(
     "--override",

@@ -33,8 +33,8 @@ HELP = """A statement ends with ; and may have several lines.
 .schema TOPIC  columns of a topic's table
 .quit          leave (or Ctrl-D)"""
 
-Rows = Iterator[list[tuple[Any, ...]]]
-Show = Callable[[list[str], Rows], None]
+ResultRows = Iterator[list[tuple[Any, ...]]]
+ShowRows = Callable[[list[str], ResultRows], None]
 
 
 @click.command()
@@ -105,7 +105,7 @@ def fsspec_options(given: Sequence[str]) -> str:
     return json.dumps(dict(each.split("=", 1) for each in given)) if given else ""
 
 
-def _run_all(queries: LakeQueries, text: str, show: Show) -> None:
+def _run_all(queries: LakeQueries, text: str, show: ShowRows) -> None:
     for statement in queries.split(text):
         show(*queries.run(statement))
         for each in queries.notes:
@@ -147,7 +147,7 @@ def history_file() -> Path:
 class Prompt:
     """Reads statements from a terminal; an error ends only its statement."""
 
-    def __init__(self, lake: Lake, queries: LakeQueries, show: Show) -> None:
+    def __init__(self, lake: Lake, queries: LakeQueries, show: ShowRows) -> None:
         self._lake = lake
         self._queries = queries
         self._show = show
@@ -235,7 +235,7 @@ def _save_history() -> None:
 # -- results ------------------------------------------------------------------------------------
 
 
-def _show_table(names: list[str], batches: Rows) -> None:
+def _show_table(names: list[str], batches: ResultRows) -> None:
     """Print the batches as tables; only the first has a header."""
     is_first = True
     for batch in batches:
@@ -246,7 +246,7 @@ def _show_table(names: list[str], batches: Rows) -> None:
         print_table([], names)
 
 
-def _show_json(names: list[str], batches: Rows) -> None:
+def _show_json(names: list[str], batches: ResultRows) -> None:
     separator = "[\n"
     for batch in batches:
         for row in batch:
@@ -257,7 +257,7 @@ def _show_json(names: list[str], batches: Rows) -> None:
     sys.stdout.write("[]\n" if separator == "[\n" else "\n]\n")
 
 
-def _show_csv(names: list[str], batches: Rows) -> None:
+def _show_csv(names: list[str], batches: ResultRows) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(names)
     for batch in batches:

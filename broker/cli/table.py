@@ -9,9 +9,7 @@ import click
 
 from broker.cli.lake import Lake
 from broker.cli.options import Target, cluster_options, json_option
-from broker.cli.output import bytes_text, print_facts, print_json, print_rows
-
-Row = dict[str, Any]
+from broker.cli.output import OutputRow, bytes_text, print_facts, print_json, print_rows
 
 
 @click.group()
@@ -87,7 +85,7 @@ def _type_name(kind: Any) -> str:
     return name
 
 
-def _files(found: Any) -> list[Row]:
+def _files(found: Any) -> list[OutputRow]:
     """The files of the newest version, in offset order."""
     import pyarrow as pa
 
@@ -106,8 +104,8 @@ def _files(found: Any) -> list[Row]:
     return sorted(rows, key=lambda row: (row["partition"] or 0, row["first_offset"] or 0))
 
 
-def _by_partition(files: list[Row]) -> list[Row]:
-    found: dict[int, list[Row]] = {}
+def _by_partition(files: list[OutputRow]) -> list[OutputRow]:
+    found: dict[int, list[OutputRow]] = {}
     for each in files:
         found.setdefault(each["partition"], []).append(each)
     return [
@@ -123,7 +121,7 @@ def _by_partition(files: list[Row]) -> list[Row]:
     ]  # fmt: skip
 
 
-def _commit(entry: Row) -> Row:
+def _commit(entry: OutputRow) -> OutputRow:
     """A row of the history, from Delta's commitInfo."""
     metrics = entry.get("operationMetrics") or {}
     moment = datetime.fromtimestamp(entry.get("timestamp", 0) / 1_000, UTC)

@@ -34,15 +34,15 @@ POLL_TIMEOUT_MS = 30_000
 _AGO = re.compile(r"-(\d+)(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
-Kind = Literal["beginning", "end", "offset", "last", "time"]
-Show = Callable[[str, int, "Record"], None]
+PositionKind = Literal["beginning", "end", "offset", "last", "time"]
+ShowRecord = Callable[[str, int, "Record"], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TailPosition:
     """A start position: an end of the log, an offset, a number of records before the end, or a time in ms."""
 
-    kind: Kind
+    kind: PositionKind
     number: int = 0
 
 
@@ -61,7 +61,7 @@ def parse_position(text: str, *, now_s: float | None = None) -> TailPosition:
         return TailPosition(kind="time", number=int((now - seconds) * 1_000))
     if re.fullmatch(r"-?\d{1,19}", word):
         number = int(word)
-        kind: Kind = "last" if number < 0 else "offset"
+        kind: PositionKind = "last" if number < 0 else "offset"
         return TailPosition(kind=kind, number=abs(number))
     try:
         moment = datetime.fromisoformat(text.strip())
@@ -256,7 +256,7 @@ def _show_json(topic: str, partition: int, record: Record) -> None:
     sys.stdout.write(record_json(topic, partition, record) + "\n")
 
 
-def _show_function(as_json: bool, values_only: bool, as_hex: bool) -> Show:
+def _show_function(as_json: bool, values_only: bool, as_hex: bool) -> ShowRecord:
     if as_json + values_only + as_hex > 1:
         raise Mistake("give only one of --json, --values and --hex")
     chosen = {as_json: _show_json, values_only: _show_value, as_hex: _show_hex}
@@ -303,7 +303,7 @@ def _partitions_of(cluster: Cluster, topic: str, only: int | None) -> list[Topic
     return [TopicPartition(topic, p) for p in sorted(found.partitions) if only in (None, p)]
 
 
-def _run(reader: TopicTail, show: Show, *, max_messages: int | None, follows: bool) -> int:
+def _run(reader: TopicTail, show: ShowRecord, *, max_messages: int | None, follows: bool) -> int:
     """Show records up to `max_messages`; returns their number."""
     shown = 0
     if max_messages == 0:

@@ -10,7 +10,7 @@ import click
 
 from broker.cli.lake import Lake, LakeQueries
 from broker.cli.options import Mistake, Target, cluster_options, json_option, plain
-from broker.cli.output import bytes_text, note, print_json, print_rows, progress
+from broker.cli.output import OutputRow, bytes_text, note, print_json, print_rows, progress
 from broker.cli.tail import TailPosition, offsets_at
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ FROM remote_segments WHERE state = 'COPY_SEGMENT_FINISHED' GROUP BY topic_id, pa
 """
 _DUE = "SELECT topic_id, count(*) AS ranges FROM retention_debt GROUP BY topic_id"
 
-Row = dict[str, Any]
 # The timeout of one partition's maintenance, including a change of its leader.
 MAINTENANCE_MS = 600_000
 
@@ -79,7 +78,7 @@ def status(target: Target, lake: str | None, as_json: bool) -> None:
 
 def _lake_rows(
     target: Target, admin: Admin
-) -> tuple[dict[tuple[str, int], Row], dict[str, int]] | tuple[None, None]:
+) -> tuple[dict[tuple[str, int], OutputRow], dict[str, int]] | tuple[None, None]:
     """Ranges by topic id and partition, and expired ranges by topic id; None if the lake cannot be read."""
     where = target.lake_of(admin)
     try:
@@ -107,12 +106,12 @@ def _local_bytes(admin: Admin) -> dict[str, int]:
 def _row(
     cluster: Cluster,
     topic: TopicDescription,
-    ranges: dict[tuple[str, int], Row] | None,
+    ranges: dict[tuple[str, int], OutputRow] | None,
     due: dict[str, int] | None,
     sizes: dict[str, int],
-) -> Row:
+) -> OutputRow:
     is_tiered = cluster.topic_setting(topic.name, "remote.storage.enable") == "true"
-    row: Row = {
+    row: OutputRow = {
         "topic": topic.name,
         "tiered": is_tiered,
         "partitions": len(topic.partitions),
@@ -186,7 +185,7 @@ def optimize(target: Target, topics: tuple[str, ...], as_json: bool) -> None:
     """
     from kafka_ds.protocol.messages.brokers import OPTIMIZE
 
-    def figures(done: MaintainTableResponse) -> Row:
+    def figures(done: MaintainTableResponse) -> OutputRow:
         return {
             "files_before": done.files_before,
             "files_after": done.files_after,
@@ -216,7 +215,7 @@ def expire(target: Target, topics: tuple[str, ...], as_json: bool) -> None:
     """
     from kafka_ds.protocol.messages.brokers import EXPIRE
 
-    def figures(done: MaintainTableResponse) -> Row:
+    def figures(done: MaintainTableResponse) -> OutputRow:
         return {
             "log_start_offset": done.log_start_offset,
             "segments": done.expired_segments,
@@ -232,7 +231,7 @@ def _maintain(
     names: tuple[str, ...],
     operation: int,
     what: str,
-    figures: Callable[[MaintainTableResponse], Row],
+    figures: Callable[[MaintainTableResponse], OutputRow],
     *,
     as_json: bool,
 ) -> None:
@@ -243,7 +242,7 @@ def _maintain(
     from kafka_ds.protocol.messages import MaintainTableResponse
 
     nothing = dict.fromkeys(figures(MaintainTableResponse()))
-    rows: list[Row] = []
+    rows: list[OutputRow] = []
     with target.cluster(request_timeout_ms=MAINTENANCE_MS) as cluster:
         admin = Admin(cluster)
         target.lake_of(admin)  # Fails for Apache Kafka, which would close the connection.

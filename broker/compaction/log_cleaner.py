@@ -20,7 +20,7 @@ from broker.compaction.policy import Cleanable, LogState, SegmentState, cleanabl
 from broker.compaction.run import CleaningAborted, Outcome, Run
 from broker.log.directories.log_manager import LogManager
 from broker.log.log import Log
-from broker.metrics.names import Sample
+from broker.metrics.names import MetricSample
 from kafka_ds.ipc.child import ChildWorker, WorkerDied, WorkerFailed, WorkerLost
 from kafka_ds.ipc.request import Request, SendToWorker
 from kafka_ds.process.amounts import counted, size_text
@@ -115,7 +115,7 @@ class LogCleaner:
         """Uncleanable logs by name, with the reason."""
         return {each.name: why for each, why in self._uncleanable.items()}
 
-    def samples(self) -> Iterator[Sample]:
+    def samples(self) -> Iterator[MetricSample]:
         """The metrics of the log cleaner."""
         by_directory: dict[str, tuple[int, int]] = {}
         for each in list(self._logs.logs()):

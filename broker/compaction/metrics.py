@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from broker.metrics.names import Sample, gauge
+from broker.metrics.names import MetricSample, gauge
 
 _CLEANER = "kafka.log:type=LogCleaner,name="
 _MANAGER = "kafka.log:type=LogCleanerManager,name="
@@ -63,7 +63,9 @@ class CleanerMetrics:
     last_look_ms: int = 0
     dead_threads: int = 0
 
-    def samples(self, now_ms: int, uncleanable: Mapping[str, tuple[int, int]]) -> Iterator[Sample]:
+    def samples(
+        self, now_ms: int, uncleanable: Mapping[str, tuple[int, int]]
+    ) -> Iterator[MetricSample]:
         """`uncleanable`: the number of such partitions and their bytes, by log directory."""
         runs = list(self.runs.values())
         read = sum(run.bytes_read for run in runs)

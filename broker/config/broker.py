@@ -21,7 +21,7 @@ from broker.log.config import DAY_MS, LogConfig, LogManagerSettings
 from kafka_ds.process.settings import (
     MAX_LONG,
     Setting,
-    Value,
+    SettingValue,
     attribute_of,
     boolean,
     i16,
@@ -423,7 +423,7 @@ class BrokerConfig(LogManagerSettings, CleanerSettings, ListenerConfig):
     origins: Mapping[str, str] = field(default_factory=dict)
     changes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     started: BrokerConfig | None = None
-    listener_values: Mapping[str, Value] = field(default_factory=dict)
+    listener_values: Mapping[str, SettingValue] = field(default_factory=dict)
 
     @property
     def endpoints(self) -> tuple[ListenerEndpoint, ...]:
@@ -456,19 +456,19 @@ class BrokerConfig(LogManagerSettings, CleanerSettings, ListenerConfig):
         """The security protocol of each listener."""
         return protocols_of(self.endpoints, self.listener_security_protocol_map)
 
-    def of_listener(self, listener: str, base: str, mechanism: str | None = None) -> Value:
+    def of_listener(self, listener: str, base: str, mechanism: str | None = None) -> SettingValue:
         """The value of a setting at a listener, or for a SASL mechanism there."""
         for name in names_of(listener, base, mechanism):
             if name in self.listener_values:
                 return self.listener_values[name]
         return self.value_of(base) if base in settings_of(BrokerConfig) else None
 
-    def value_of(self, name: str) -> Value:
+    def value_of(self, name: str) -> SettingValue:
         """The value of a broker setting that is not a topic's default."""
-        value: Value = getattr(self, attribute_of(name))
+        value: SettingValue = getattr(self, attribute_of(name))
         return value
 
-    def values(self) -> Mapping[str, Value]:
+    def values(self) -> Mapping[str, SettingValue]:
         """All broker-wide settings by Kafka's name."""
         return {name: self.value_of(name) for name in settings_of(BrokerConfig)}
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cache
 
 from broker.config.broker import BrokerConfig
-from kafka_ds.process.settings import ConfigError, Setting, Value, attribute_of, settings_of
+from kafka_ds.process.settings import ConfigError, Setting, SettingValue, attribute_of, settings_of
 
 # The broker's settings have these names after `group.`.
 _NAMES = ("consumer.heartbeat.interval.ms", "consumer.session.timeout.ms")
@@ -28,15 +28,15 @@ def group_settings() -> Mapping[str, Setting]:
     }
 
 
-def inherited(config: BrokerConfig, setting: Setting) -> Value:
+def inherited(config: BrokerConfig, setting: Setting) -> SettingValue:
     """The broker's value of a group setting."""
-    value: Value = getattr(config, attribute_of(setting.synonyms[0][0]))
+    value: SettingValue = getattr(config, attribute_of(setting.synonyms[0][0]))
     return value
 
 
 def check_group_config(config: BrokerConfig, own: Mapping[str, str]) -> None:
     """Validate a group's settings. Raises ConfigError naming a wrong one."""
-    values: dict[str, Value] = {
+    values: dict[str, SettingValue] = {
         name: inherited(config, setting) for name, setting in group_settings().items()
     }
     for name, text in own.items():

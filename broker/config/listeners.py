@@ -20,7 +20,7 @@ from kafka_ds.process.settings import (
     ConfigError,
     ConfigType,
     Setting,
-    Value,
+    SettingValue,
     boolean,
     i32,
     i64,
@@ -203,7 +203,7 @@ def names_of(listener: str, base: str, mechanism: str | None = None) -> list[str
     return [*own, f"{prefix}{base}"]
 
 
-def check_listener_value(name: str, value: Value) -> None:
+def check_listener_value(name: str, value: SettingValue) -> None:
     """Check a value beyond its declaration. Raises ConfigError."""
     if name.endswith("ssl.principal.mapping.rules"):
         try:

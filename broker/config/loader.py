@@ -29,7 +29,7 @@ from broker.log.config import CLUSTER_COLUMNS_MAX, REMOTE_STORAGE_KEPT, LogConfi
 from kafka_ds.process.settings import (
     ConfigError,
     Setting,
-    Value,
+    SettingValue,
     attribute_of,
     broker_synonyms,
     settings_of,
@@ -81,7 +81,7 @@ def load(path: str | Path | None, overrides: Sequence[str] = ()) -> BrokerConfig
 
 def from_given(given: Mapping[str, tuple[str, str]]) -> BrokerConfig:
     """The configuration from (text, place) by name."""
-    values: dict[str, Value] = {}
+    values: dict[str, SettingValue] = {}
     mistakes: dict[str, ConfigError] = {}
     for name, (text, place) in given.items():
         try:
@@ -134,7 +134,7 @@ def _read_file(path: Path) -> dict[str, tuple[str, str]]:
         raise ConfigError(str(error)).at(f"{path.name} line {error.line}") from None
 
 
-def _parse(name: str, text: str) -> Value:
+def _parse(name: str, text: str) -> SettingValue:
     key = listener_key(name)
     setting = broker_settings().get(name) if key is None else key.setting
     if setting is not None:
@@ -147,7 +147,7 @@ def _parse(name: str, text: str) -> Value:
     return _parse_unserved(name, text)
 
 
-def _parse_unserved(name: str, text: str) -> Value:
+def _parse_unserved(name: str, text: str) -> SettingValue:
     """Accept an unsupported setting of Kafka at its default value only."""
     from broker.config.unserved import unserved_setting
 
@@ -189,7 +189,7 @@ def _nearest(name: str, names: Iterable[str]) -> str:
     return f": did you mean {' or '.join(near)}?" if near else ""
 
 
-def _topic_defaults(values: Mapping[str, Value]) -> LogConfig:
+def _topic_defaults(values: Mapping[str, SettingValue]) -> LogConfig:
     """The defaults of all topics, from the broker-wide synonyms; the first one given wins."""
     chosen: dict[str, Any] = {}
     for setting in topic_settings().values():

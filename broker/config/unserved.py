@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-from kafka_ds.process.settings import ConfigType, Setting, Value
+from kafka_ds.process.settings import ConfigType, Setting, SettingValue
 
 _KINDS = {
     "B": ConfigType.BOOLEAN, "S": ConfigType.STRING, "I": ConfigType.INT, "H": ConfigType.SHORT, "L": ConfigType.LONG,
@@ -237,7 +237,9 @@ def unserved_setting(name: str) -> Setting | None:
         return None
     kind, default = row
     bare = Setting(name=name, kind=kind, default=None, says="")
-    value: Value = bare.parse(default) if default else () if kind is ConfigType.LIST else None
+    value: SettingValue = (
+        bare.parse(default) if default else () if kind is ConfigType.LIST else None
+    )
     return Setting(
         name=name,
         kind=kind,

@@ -38,9 +38,9 @@ RECORD_BYTES_MIN = 64
 
 _LEFT_OUT = "left_out"
 
-Row: TypeAlias = dict[str, Any]
-Field: TypeAlias = dict[str, Any] | None
-Batch: TypeAlias = tuple[int, BatchHeader]
+JsonRow: TypeAlias = dict[str, Any]
+ShownField: TypeAlias = dict[str, Any] | None
+PlacedBatch: TypeAlias = tuple[int, BatchHeader]
 
 
 class RecordsPage:
@@ -67,9 +67,9 @@ class RecordsPage:
         """The offset after the last batch."""
         return self._batches[-1][1].next_offset if self._batches else self._offset
 
-    def first_rows(self, limit: int) -> tuple[list[Row], int]:
+    def first_rows(self, limit: int) -> tuple[list[JsonRow], int]:
         """The first rows, and the offset to continue at."""
-        rows: list[Row] = []
+        rows: list[JsonRow] = []
         shown = 0
         for batch in self._batches:
             begins_page = self._budget.left == UNPACKED_BYTES_MAX
@@ -82,12 +82,12 @@ class RecordsPage:
                 rows.append(row)
         return rows, self.next_offset
 
-    def last_rows(self, limit: int) -> list[Row]:
+    def last_rows(self, limit: int) -> list[JsonRow]:
         """The last rows."""
-        rows: list[Row] = []
+        rows: list[JsonRow] = []
         shown = 0
         for batch in reversed(self._batches):
-            found: deque[Row] = deque()
+            found: deque[JsonRow] = deque()
             size = 0
             for row in self._rows(batch):
                 found.append(row)
@@ -104,7 +104,7 @@ class RecordsPage:
             rows, shown = [*found, *rows], shown + size
         return rows
 
-    def _rows(self, batch: Batch) -> Iterator[Row]:
+    def _rows(self, batch: PlacedBatch) -> Iterator[JsonRow]:
         """The rows of one batch; the last one may say what is left out."""
         position, header = batch
         offset = self._offset
@@ -207,13 +207,13 @@ class _Cursor:
             count -= size
         return bytes(kept)
 
-    def field(self, kept_max: int) -> Field:
+    def field(self, kept_max: int) -> ShownField:
         """Read a length-prefixed field, truncated to `kept_max`."""
         length = self.varint(32)
         return None if length == -1 else field_of(self.read(length, kept_max), length)
 
 
-def _row(cursor: _Cursor, header: BatchHeader, reached: int, offset: int) -> Row:
+def _row(cursor: _Cursor, header: BatchHeader, reached: int, offset: int) -> JsonRow:
     """The next record; only its offset if that is below `offset`."""
     end = cursor.varint(32)
     end += cursor.position
@@ -221,7 +221,7 @@ def _row(cursor: _Cursor, header: BatchHeader, reached: int, offset: int) -> Row
     timestamp = wrapped(header.base_timestamp + cursor.varint(64))
     if header.timestamp_type == TimestampType.LOG_APPEND_TIME:
         timestamp = header.max_timestamp
-    row: Row = {"offset": header.base_offset + cursor.varint(32)}
+    row: JsonRow = {"offset": header.base_offset + cursor.varint(32)}
     if not reached <= row["offset"] <= header.last_offset:
         raise CorruptRecord(f"offset {row['offset']} before {reached}")
     if row["offset"] >= offset:
@@ -240,14 +240,14 @@ def _row(cursor: _Cursor, header: BatchHeader, reached: int, offset: int) -> Row
     return row
 
 
-def _shown_bytes(row: Row) -> int:
+def _shown_bytes(row: JsonRow) -> int:
     fields = [row.get("key"), row.get("value")]
     for header in row.get("headers", ()):
         fields += header.values()
     return sum(len(field["text"]) for field in fields if field is not None)
 
 
-def field_of(shown: bytes, size: int) -> Field:
+def field_of(shown: bytes, size: int) -> ShownField:
     """A field for the page: its first bytes as text or hexadecimal, and its size."""
     try:
         # The text may be truncated within a character.

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
-Result = TypeVar("Result")
+T = TypeVar("T")
 
 
 class SingleThread:
@@ -20,7 +20,7 @@ class SingleThread:
     def __init__(self, name: str) -> None:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"console-{name}")
 
-    async def run(self, work: Callable[P, Result], /, *args: P.args, **kwargs: P.kwargs) -> Result:
+    async def run(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` in the thread, one call at a time."""
         return await asyncio.wrap_future(self._executor.submit(work, *args, **kwargs))
 

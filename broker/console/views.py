@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from broker.config.describe import ConfigSource
-from broker.console.records import RECORDS_MAX, RecordsPage
+from broker.console.records import RECORDS_MAX, JsonRow, RecordsPage
 from broker.console.table_history import history
 from broker.console.threads import SingleThread
 from broker.log.values import READ_COMMITTED
@@ -72,7 +72,6 @@ _REFUSALS = frozenset(
 )
 
 Query: TypeAlias = Mapping[str, str]
-Row: TypeAlias = dict[str, Any]
 
 
 class ViewUnavailable(Exception):
@@ -118,7 +117,7 @@ class Views:
 
     # -- cluster ------------------------------------------------------------------------------
 
-    async def _cluster(self, query: Query, context: RequestContext) -> Row:
+    async def _cluster(self, query: Query, context: RequestContext) -> JsonRow:
         image = self._node.metadata
         topics = [each for each in image.topics.values() if sees(context, each.name)]
         is_operator = may(context, AclOperation.DESCRIBE, log_if_denied=False)
@@ -149,7 +148,7 @@ class Views:
             ],
         }
 
-    async def _metrics(self, query: Query, context: RequestContext) -> Row:
+    async def _metrics(self, query: Query, context: RequestContext) -> JsonRow:
         """Totals; the page computes rates."""
         if not may(context, AclOperation.DESCRIBE):
             raise _refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
@@ -177,10 +176,10 @@ class Views:
             },
         }
 
-    async def _settings(self, query: Query, context: RequestContext) -> list[Row]:
+    async def _settings(self, query: Query, context: RequestContext) -> list[JsonRow]:
         return await self._configs(context, BROKER_RESOURCE, str(self._node.config.node_id))
 
-    async def _configs(self, context: RequestContext, kind: int, name: str) -> list[Row]:
+    async def _configs(self, context: RequestContext, kind: int, name: str) -> list[JsonRow]:
         resource = DescribeConfigsResource(
             resource_type=kind, resource_name=name, configuration_keys=None
         )
@@ -201,7 +200,7 @@ class Views:
 
     # -- topics -------------------------------------------------------------------------------
 
-    async def _topics(self, query: Query, context: RequestContext) -> list[Row]:
+    async def _topics(self, query: Query, context: RequestContext) -> list[JsonRow]:
         rows, seen = [], 0
         for topic in sorted(self._node.metadata.topics.values(), key=lambda each: each.name):
             if not sees(context, topic.name):
@@ -229,7 +228,7 @@ class Views:
             )
         return rows
 
-    async def _topic(self, query: Query, context: RequestContext) -> Row:
+    async def _topic(self, query: Query, context: RequestContext) -> JsonRow:
         topic = self._topic_of(query, context)
         rows = []
         for number, registration in sorted(topic.partitions.items()):
@@ -246,7 +245,9 @@ class Views:
             "settings": await self._settings_if_allowed(context, topic.name),
         }
 
-    async def _settings_if_allowed(self, context: RequestContext, topic: str) -> list[Row] | None:
+    async def _settings_if_allowed(
+        self, context: RequestContext, topic: str
+    ) -> list[JsonRow] | None:
         try:
             return await self._configs(context, TOPIC_RESOURCE, topic)
         except ViewUnavailable:
@@ -261,7 +262,7 @@ class Views:
             raise ViewUnavailable(f"there is no topic {name}")
         return topic
 
-    def _replica_row(self, context: RequestContext, topic: str, number: int) -> Row:
+    def _replica_row(self, context: RequestContext, topic: str, number: int) -> JsonRow:
         """The state of a replica on this broker; empty without one."""
         replica = self._node.replica_manager.replica(topic, number)
         if replica is None:
@@ -295,7 +296,7 @@ class Views:
         )
         return log.log_start_offset, log.highest_offset_in_remote_storage if end is None else end
 
-    async def _history(self, query: Query, context: RequestContext) -> list[Row]:
+    async def _history(self, query: Query, context: RequestContext) -> list[JsonRow]:
         """The latest commits of a topic's table, newest first."""
         topic = self._topic_of(query, context)
         limit = min(max(_number(query, "limit", HISTORY_SHOWN), 1), HISTORY_MAX)
@@ -332,7 +333,7 @@ class Views:
             )
         return topic, number, replica
 
-    async def _partition(self, query: Query, context: RequestContext) -> Row:
+    async def _partition(self, query: Query, context: RequestContext) -> JsonRow:
         topic, number, replica = self._replica(query, context)
         segments = list(replica.log.segments.all)
         row = self._replica_row(context, topic.name, number)
@@ -358,7 +359,7 @@ class Views:
             "gaps": [list(gap) for gap in gaps],
         }
 
-    async def _records(self, query: Query, context: RequestContext) -> Row:
+    async def _records(self, query: Query, context: RequestContext) -> JsonRow:
         """Committed records from an offset or a timestamp on; without either the latest."""
         topic, number, replica = self._replica(query, context)
         limit = count = min(max(_number(query, "limit", 50), 1), RECORDS_MAX)
@@ -450,7 +451,7 @@ class Views:
 
     # -- groups -------------------------------------------------------------------------------
 
-    async def _groups(self, query: Query, context: RequestContext) -> list[Row]:
+    async def _groups(self, query: Query, context: RequestContext) -> list[JsonRow]:
         answer = await self._handle(context, ListGroupsRequest())
         _check(answer.error_code)
         groups = sorted(answer.groups, key=lambda each: each.group_id)
@@ -467,7 +468,7 @@ class Views:
             for each in groups
         ]
 
-    async def _group(self, query: Query, context: RequestContext) -> Row:
+    async def _group(self, query: Query, context: RequestContext) -> JsonRow:
         group_id = query.get("group", "")
         listed = {
             each.group_id: each
@@ -491,14 +492,16 @@ class Views:
             "offsets": (await self._offsets(context, [group_id]))[group_id],
         }
 
-    async def _offsets(self, context: RequestContext, group_ids: list[str]) -> dict[str, list[Row]]:
+    async def _offsets(
+        self, context: RequestContext, group_ids: list[str]
+    ) -> dict[str, list[JsonRow]]:
         """The committed offsets of each group, with the lag behind the last stable offset here."""
         if not group_ids:
             return {}
         wanted = [OffsetFetchRequestGroup(group_id=each, topics=None) for each in group_ids]
         answer = await self._handle(context, OffsetFetchRequest(groups=wanted))
         names = {id_: each.name for id_, each in self._node.metadata.topics_by_id.items()}
-        found: dict[str, list[Row]] = {}
+        found: dict[str, list[JsonRow]] = {}
         for group in answer.groups:
             rows = found[group.group_id] = []
             for topic in group.topics:
@@ -512,7 +515,7 @@ class Views:
             await asyncio.sleep(0)
         return found
 
-    def _lag_row(self, topic: str, number: int, committed: int) -> Row:
+    def _lag_row(self, topic: str, number: int, committed: int) -> JsonRow:
         replica = self._node.replica_manager.replica(topic, number)
         end = replica.last_stable_offset() if replica is not None else None
         start, highest_offset_in_remote_storage = (
@@ -545,7 +548,7 @@ def _number(query: Query, name: str, default: int) -> int:
     return int(text)
 
 
-def _registered(number: int, registration: PartitionRegistration) -> Row:
+def _registered(number: int, registration: PartitionRegistration) -> JsonRow:
     return {
         "partition": number,
         "leader": registration.leader,

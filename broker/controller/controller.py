@@ -26,7 +26,7 @@ from broker.controller.configs import (
     ResourceAlteration,
     ResourceResult,
 )
-from broker.controller.draft import ControllerDecision, Defaults, Draft, Result
+from broker.controller.draft import ControllerDecision, Defaults, Draft, T
 from broker.controller.elections import ElectionResult, ElectionType
 from broker.controller.isr import AlterPartition, AlterPartitionResult
 from broker.controller.liveness import BrokerSession, Sessions
@@ -94,8 +94,8 @@ class Controller:
         return Draft(self.image, self._defaults)
 
     def _decide(
-        self, make: Callable[[Draft], Result], *, validate_only: bool = False
-    ) -> ControllerDecision[Result]:
+        self, make: Callable[[Draft], T], *, validate_only: bool = False
+    ) -> ControllerDecision[T]:
         draft = self.draft()
         result = make(draft)
         return ControllerDecision(events=() if validate_only else draft.events(), result=result)

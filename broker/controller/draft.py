@@ -34,15 +34,15 @@ from kafka_ds.topic.metadata_table import MetadataPosition
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 UNCLEAN_LEADER_ELECTION_ENABLE = "unclean.leader.election.enable"
 
-Result = TypeVar("Result")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerDecision(Generic[Result]):
+class ControllerDecision(Generic[T]):
     """Events to make durable, and what to answer afterwards."""
 
     events: tuple[Event, ...]
-    result: Result
+    result: T
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

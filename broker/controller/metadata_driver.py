@@ -37,7 +37,7 @@ FATE_RETRY_SECONDS = 0.5
 # A store that does not answer must not keep a broker from stopping.
 STOP_SECONDS_MAX = 5.0
 
-Result = TypeVar("Result")
+T = TypeVar("T")
 Publisher = Callable[[Sequence[Event]], Awaitable[None]]
 
 
@@ -203,13 +203,13 @@ class MetadataDriver:
         # An abandoned thread may never end.
         self._executor.shutdown(wait=not (self._has_given_up or self.is_at_store))
 
-    def _begin(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
+    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work)
         self._working[task] = None
         task.add_done_callback(self._working.pop)
         return task
 
-    async def _to_the_end(self, work: Coroutine[Any, Any, Result]) -> Result:
+    async def _to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
         """Run to the end, whether or not the caller still waits."""
         return await asyncio.shield(self._begin(work))
 
@@ -324,8 +324,8 @@ class MetadataDriver:
     # -- deciding -----------------------------------------------------------------------------
 
     async def decide(
-        self, make: Callable[[Controller], ControllerDecision[Result]], *, at_once: bool = False
-    ) -> Result:
+        self, make: Callable[[Controller], ControllerDecision[T]], *, at_once: bool = False
+    ) -> T:
         """Make a decision durable and apply it; then return its result.
 
         `at_once`: a result without events is returned before the decisions that it may rest on are durable.
@@ -434,8 +434,8 @@ class MetadataDriver:
             _LOGGER.warning("%s: the outcome of a commit is unknown, asking again", self.folder)
             await self._deposed.unless(asyncio.sleep(FATE_RETRY_SECONDS))
 
-    async def _in_thread(self, work: Callable[[], Result]) -> Result:
-        def begin() -> Result:
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        def begin() -> T:
             self.is_at_store = True
             try:
                 return work()
@@ -493,7 +493,7 @@ class ControllerClaim:
         """The cluster after the decisions."""
         return self.controller.image
 
-    def apply(self, make: Callable[[Controller], ControllerDecision[Result]]) -> Result:
+    def apply(self, make: Callable[[Controller], ControllerDecision[T]]) -> T:
         """Decide one more thing."""
         decision = make(self.controller)
         ahead = self.controller.image
@@ -529,7 +529,7 @@ class DeposedSignal:
         """This broker continues with that controller's decisions."""
         self._is_set = False
 
-    async def unless(self, work: Coroutine[Any, Any, Result]) -> Result:
+    async def unless(self, work: Coroutine[Any, Any, T]) -> T:
         """Its result; raises Deposed if `set` comes first."""
         if self._is_set:
             work.close()

@@ -14,7 +14,7 @@ from typing import TypeVar
 from broker.metadata.image import BrokerRegistration
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
-Item = TypeVar("Item")
+T = TypeVar("T")
 
 
 def place(
@@ -100,6 +100,6 @@ def _shifted(rack: _Rack, turn: int, shift: int, count: int) -> list[int]:
     return [leader, *_rotated(rest, shift), *_rotated(rack.fenced, turn)][:count]
 
 
-def _rotated(items: Sequence[Item], by: int) -> list[Item]:
+def _rotated(items: Sequence[T], by: int) -> list[T]:
     by = by % len(items) if items else 0
     return [*items[by:], *items[:by]]

@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from enum import Enum
 
-from broker.metrics.names import Metric, Sample, attribute
+from broker.metrics.names import Metric, MetricSample, attribute
 
 WINDOW_MS = 30_000
 LOADS_MAX = 10_000
@@ -62,7 +62,7 @@ class LoadMetrics:
 
     def samples(
         self, loads: Loads, states: Iterable[CoordinatorState], now_ms: int
-    ) -> Iterator[Sample]:
+    ) -> Iterator[MetricSample]:
         """The metrics at this time of the monotonic clock."""
         recent = loads.recent(now_ms)
         if recent:

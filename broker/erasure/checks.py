@@ -25,7 +25,7 @@ from spark_conf.pipelines.progress import last_step
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from broker.erasure.wanted import Offsets, Places, WantedRecords
+    from broker.erasure.wanted import OffsetArray, Places, WantedRecords
     from kafka_ds.delta.store.store import Store
 
 _HOW = "repair it first (docs/how-to/repair-the-lake.md)"
@@ -121,7 +121,9 @@ def check_topic_of(log: DeltaLog, topic_id: str) -> None:
         )
 
 
-def _offsets_beside(snapshot: TopicSnapshot, partition: int, wanted: Offsets) -> Iterator[Offsets]:
+def _offsets_beside(
+    snapshot: TopicSnapshot, partition: int, wanted: OffsetArray
+) -> Iterator[OffsetArray]:
     """The offsets of each file that may contain any of these, unsorted."""
     for file in snapshot.files.values():
         if (
@@ -134,5 +136,5 @@ def _offsets_beside(snapshot: TopicSnapshot, partition: int, wanted: Offsets) ->
             column = snapshot.reader.open(file.path).read(columns=["offset"]).column("offset")
         except (OSError, pa.ArrowException, UnreadableFile) as problem:
             raise ErasureRefused(f"{file.path}: {problem}") from problem
-        found: Offsets = column.cast(pa.int64()).to_numpy()
+        found: OffsetArray = column.cast(pa.int64()).to_numpy()
         yield found

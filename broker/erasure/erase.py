@@ -75,8 +75,6 @@ _TIMED_OUT: Final = "timed out (--timeout)"
 _UNSUPPORTED: Final = "Unsupported table features"
 _OWN: Final = 1  # A setting's source: the topic itself.
 
-Say = Callable[[str], object]
-
 
 @dataclass(slots=True, kw_only=True)
 class ErasureReport:
@@ -109,7 +107,7 @@ class Erasure:
         key: bytes | None,
         condition: RecordCondition | None = None,
         is_compacted: bool,
-        say: Say,
+        say: Callable[[str], object],
         advance: Callable[[int], object] = lambda files: None,
     ) -> None:
         """`advance` is called with the number of searched files."""

@@ -24,7 +24,7 @@ from broker.erasure.checks import ErasureRefused
 from kafka_ds.topic.names import erasure_file
 
 if TYPE_CHECKING:
-    from broker.erasure.wanted import Offsets, Places
+    from broker.erasure.wanted import OffsetArray, Places
     from kafka_ds.delta.store.store import Store
 
 Owner = dict[str, "str | int"]
@@ -120,14 +120,14 @@ def _encoded(state: ErasureState) -> bytes:
     return json.dumps(fields).encode()
 
 
-def _packed(offsets: Offsets) -> str:
+def _packed(offsets: OffsetArray) -> str:
     """Delta-encoded: sorted offsets have small differences."""
     return base64.b64encode(
         zlib.compress(np.diff(offsets, prepend=0).astype("<i8").tobytes())
     ).decode()
 
 
-def _unpacked(text: str) -> Offsets:
+def _unpacked(text: str) -> OffsetArray:
     distances = np.frombuffer(zlib.decompress(base64.b64decode(text)), "<i8")
     return np.cumsum(distances).astype(np.int64)
 

@@ -25,25 +25,25 @@ _BYTES: Final = (
     pa.types.is_large_string,
 )
 
-Offsets = NDArray[np.int64]
+OffsetArray = NDArray[np.int64]
 # Sorted, distinct offsets by partition.
-Places = dict[int, Offsets]
+Places = dict[int, OffsetArray]
 Holds = Callable[[NDArray[Any], pa.RecordBatch], NDArray[Any]]
 
 
 def joined(several: Iterable[Places]) -> Places:
     """The union of several sets of places."""
-    parts: dict[int, list[Offsets]] = {}
+    parts: dict[int, list[OffsetArray]] = {}
     for places in several:
         for partition, offsets in places.items():
             parts.setdefault(partition, []).append(offsets)
     return {partition: sorted_distinct(*each) for partition, each in parts.items()}
 
 
-def sorted_distinct(*offsets: ArrayLike) -> Offsets:
+def sorted_distinct(*offsets: ArrayLike) -> OffsetArray:
     """Sorted, distinct offsets. (A stable sort is fast on sorted input.)"""
     found = np.sort(np.concatenate([np.asarray(each, np.int64) for each in offsets]), kind="stable")
-    distinct: Offsets = found[np.append(True, np.diff(found) > 0)[: len(found)]]
+    distinct: OffsetArray = found[np.append(True, np.diff(found) > 0)[: len(found)]]
     return distinct
 
 
@@ -72,7 +72,7 @@ class WantedRecords:
             self.places[partition] = sorted_distinct(known, offsets)
         return sum(map(len, self.places.values())) > before
 
-    def known(self, partition: int, offsets: Offsets) -> NDArray[np.bool_]:
+    def known(self, partition: int, offsets: OffsetArray) -> NDArray[np.bool_]:
         """A mask of the known places."""
         places = self.places.get(partition)
         if places is None or not len(places):

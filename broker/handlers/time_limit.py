@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
-Result = TypeVar("Result")
+T = TypeVar("T")
 
 
-async def within(timeout_ms: int, decision: Coroutine[Any, Any, Result]) -> Result:
+async def within(timeout_ms: int, decision: Coroutine[Any, Any, T]) -> T:
     """What the decision comes to; raises REQUEST_TIMED_OUT when it takes longer."""
     task = asyncio.get_running_loop().create_task(decision)
     done, _ = await asyncio.wait([task], timeout=max(timeout_ms, 0) / 1000)

@@ -13,7 +13,7 @@ from kafka_ds.process.seams import Background
 from kafka_ds.process.system import InlineBackground
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
-Outcome = Callable[[BaseException | None], None]
+FlushCallback = Callable[[BaseException | None], None]
 
 
 class NotFlushed(OSError):
@@ -50,7 +50,7 @@ class Durability:
         now_ms: int,
         *,
         wait: bool,
-        then: Outcome | None,
+        then: FlushCallback | None,
     ) -> None:
         """Make everything below `target` durable; in Background unless waiting.
 
@@ -73,7 +73,7 @@ class Durability:
             raise self._refusal(problem) from problem
 
     def _sync(
-        self, work: Callable[[], None], target: int, wait: bool, then: Outcome | None
+        self, work: Callable[[], None], target: int, wait: bool, then: FlushCallback | None
     ) -> None:
         truncations = self._truncations
 

@@ -14,7 +14,7 @@ from typing import Self
 
 from broker.log.compaction import Compaction
 from broker.log.config import LogConfig
-from broker.log.durability import Durability, Outcome
+from broker.log.durability import Durability, FlushCallback
 from broker.log.epochs_file import EpochsFile
 from broker.log.own_batches import AppendPosition, accept
 from broker.log.recovery.leftovers import offsets_of
@@ -397,7 +397,7 @@ class Log:
         self.durability.report(error)
 
     def flush(
-        self, up_to: int | None = None, *, wait: bool = False, then: Outcome | None = None
+        self, up_to: int | None = None, *, wait: bool = False, then: FlushCallback | None = None
     ) -> None:
         """Make all below `up_to` (the end) durable, in Background unless waiting; `then` is called with the outcome."""
         target = self.log_end_offset if up_to is None else up_to

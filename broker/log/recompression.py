@@ -7,6 +7,7 @@ stay. Of the attributes only those stay that mean something in a producer's batc
 from __future__ import annotations
 
 from broker.log.config import LogConfig
+from kafka_ds.process.buffers import Buffer
 from kafka_ds.records.batch import TRANSACTIONAL_FLAG, Codec
 from kafka_ds.records.compression import (
     GZIP_LEVEL_DEFAULT,
@@ -14,7 +15,6 @@ from kafka_ds.records.compression import (
     ZSTD_LEVEL_DEFAULT,
     compress,
 )
-from kafka_ds.records.crc import Buffer
 
 __all__ = [
     "CODECS",

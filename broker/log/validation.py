@@ -16,6 +16,7 @@ from broker.log.recompression import (
     recompressed_attributes,
     target_codec,
 )
+from kafka_ds.process.buffers import Buffer
 from kafka_ds.protocol.errors import ErrorCode, KafkaError, RecordsRefused
 from kafka_ds.records.batch import (
     CONTROL_FLAG,
@@ -34,7 +35,6 @@ from kafka_ds.records.batch import (
     crc_is_valid,
     seal_writable,
 )
-from kafka_ds.records.crc import Buffer
 from kafka_ds.records.validation import (
     LONG_MAX,
     LONG_MIN,

@@ -47,7 +47,7 @@ class Claim:
     reason: str
 
 
-Action = Wait | AskPeers | Claim
+ElectionAction = Wait | AskPeers | Claim
 
 
 class Stance(Enum):
@@ -201,7 +201,7 @@ class ControllerElection:
             return 0
         return -1 if self._heard_ms is None else now_ms - self._heard_ms
 
-    def next(self, now_ms: int) -> Action:
+    def next(self, now_ms: int) -> ElectionAction:
         """What to do now; an action other than `Wait` is returned once, and ends with its observation."""
         if self.stance in (Stance.ACTIVE, Stance.CLAIMING, Stance.ASKING):
             return Wait(until_ms=now_ms + self._session_timeout_ms)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from broker.metrics.names import Sample, attribute, gauge
+from broker.metrics.names import MetricSample, attribute, gauge
 
 if TYPE_CHECKING:
     from broker.controller.metadata_driver import MetadataDriver
@@ -42,7 +42,7 @@ APPLY_ERRORS = attribute(
 )
 
 
-def cluster_samples(driver: MetadataDriver, member: ClusterMember) -> Iterator[Sample]:
+def cluster_samples(driver: MetadataDriver, member: ClusterMember) -> Iterator[MetricSample]:
     """Everything that is counted."""
     yield NEW_ACTIVE_CONTROLLERS, (), driver.new_active_controllers
     yield METADATA_ERRORS, (), driver.apply_errors

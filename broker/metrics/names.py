@@ -48,9 +48,9 @@ class Summary(NamedTuple):
 
 
 # Metric, values of its labels (an empty one leaves the label out), value.
-Sample: TypeAlias = tuple[Metric, tuple[str, ...], "float | Summary"]
+MetricSample: TypeAlias = tuple[Metric, tuple[str, ...], "float | Summary"]
 # Read each time. Reading is done in parts, between which the broker goes on: it iterates over copies.
-Source: TypeAlias = Callable[[], Iterable[Sample]]
+Source: TypeAlias = Callable[[], Iterable[MetricSample]]
 
 _DECLARED: dict[str, Metric] = {}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
-from broker.metrics.names import Metric, Sample
+from broker.metrics.names import Metric, MetricSample
 
 # A class of whole numbers that is made without arguments.
 Counters = TypeVar("Counters")
@@ -44,7 +44,7 @@ class PerTopic(Generic[Counters]):
             for name in self._metrics:
                 setattr(self._gone, name, _value(self._gone, name) + _value(counters, name))
 
-    def samples(self) -> Iterator[Sample]:
+    def samples(self) -> Iterator[MetricSample]:
         """Totals and topics."""
         topics = sorted(self._topics.items())
         for name, metric in self._metrics.items():

@@ -20,7 +20,7 @@ from broker.remote.copy_policy import (
     choose,
 )
 from broker.remote.metrics import TierMetrics
-from broker.remote.partitions import Key, TieredPartition, place_of, sources_of
+from broker.remote.partitions import TieredPartition, place_of, sources_of
 from broker.remote.quota import RemoteQuota
 from broker.worker.rpc import (
     CONFLICT,
@@ -42,7 +42,7 @@ from kafka_ds.ipc.child import ChildWorker, WorkerFailed, WorkerLost
 from kafka_ds.process.amounts import counted, size_text
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.process.seams import Clock
-from kafka_ds.protocol.topic_partition import TopicIdPartition
+from kafka_ds.protocol.topic_partition import PartitionId, TopicIdPartition
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment
 
 log = logging.getLogger(__name__)
@@ -77,10 +77,10 @@ class CopyLoop:
         self._metrics = metrics
         self._crash_points = crash_points
         self._advanced = advanced
-        self.led: dict[Key, TieredPartition] = {}
-        self._due: dict[Key, int] = {}
+        self.led: dict[PartitionId, TieredPartition] = {}
+        self._due: dict[PartitionId, int] = {}
         """Partitions to look at, and from which monotonic time."""
-        self._active_due: set[Key] = set()
+        self._active_due: set[PartitionId] = set()
         """Partitions whose active segment is to be copied up to its end, twice in each `lake.max.lag.ms`."""
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -89,7 +89,7 @@ class CopyLoop:
         self._pace = Pace()
         self._giving_up: set[asyncio.Task[None]] = set()
 
-    def look_at(self, key: Key, delay_ms: int = 0) -> None:
+    def look_at(self, key: PartitionId, delay_ms: int = 0) -> None:
         """Look at this partition: something happened to it."""
         at_ms = self._clock.monotonic_ms() + delay_ms
         self._due[key] = min(at_ms, self._due.get(key, at_ms))
@@ -103,7 +103,7 @@ class CopyLoop:
         if delay_ms is not None:
             self.look_at(led.key, delay_ms)
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: PartitionId) -> None:
         """This broker no longer leads the partition: a copy of it in progress stops."""
         led = self.led.pop(key, None)
         self._due.pop(key, None)
@@ -447,7 +447,7 @@ class CopyLoop:
 
 
 def _left_bytes(
-    chosen: Mapping[Key, Sequence[RemoteLogSegment]],
+    chosen: Mapping[PartitionId, Sequence[RemoteLogSegment]],
     candidates: Sequence[tuple[CopyView, Sequence[RemoteLogSegment]]],
 ) -> int:
     """Bytes that may be copied and were not chosen."""

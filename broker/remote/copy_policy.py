@@ -20,7 +20,7 @@ NOTHING_COPIED = -1
 # When the store is checked again for missing files, or after it gave no answer.
 CHECK_FIRST_MS = 1_000
 CHECK_LONGEST_MS = 300_000
-Commit = tuple[int, str]
+CommitId = tuple[int, str]
 """Version and commit id."""
 Gap = tuple[int, int]
 """First and last offset."""
@@ -198,7 +198,7 @@ class CopyQuestion:
     """What is checked in the store before local records up to an offset may be deleted."""
 
     offset: int
-    commits: tuple[Commit, ...]
+    commits: tuple[CommitId, ...]
     unseen: int
     is_whole: bool
     """All files of the offsets that are still local, and not only the commits."""
@@ -237,9 +237,9 @@ class CopyState:
         self.backoff = backoff or Backoff()
         self.pause_reason = ""
         """What is in the way; empty if nothing is."""
-        self._aging: deque[tuple[int, int, Commit | None]] = deque()
+        self._aging: deque[tuple[int, int, CommitId | None]] = deque()
         self._aged_offset = NOTHING_COPIED
-        self._commits: dict[Commit, None] = {}
+        self._commits: dict[CommitId, None] = {}
         """Of copies whose grace time is over; their commits are to be read back."""
         self.deletable_offset = NOTHING_COPIED
         """Last offset whose local copy may be deleted."""
@@ -274,7 +274,12 @@ class CopyState:
         self.phase = CopyPhase.COPYING
 
     def finished(
-        self, end_offset: int, now_ms: int, *, is_seen: bool = True, commit: Commit | None = None
+        self,
+        end_offset: int,
+        now_ms: int,
+        *,
+        is_seen: bool = True,
+        commit: CommitId | None = None,
     ) -> None:
         """COPY_SEGMENT_FINISHED is durable up to `end_offset`. `is_seen`: the store was checked for all of it."""
         self._settled()
@@ -377,7 +382,7 @@ class CopyState:
         if self.phase is CopyPhase.COPYING:
             self.phase = CopyPhase.READY
 
-    def _advance(self, end_offset: int, now_ms: int, commit: Commit | None = None) -> None:
+    def _advance(self, end_offset: int, now_ms: int, commit: CommitId | None = None) -> None:
         if end_offset > self.copied_offset:
             self.copied_offset = end_offset
             self._aging.append((end_offset, now_ms, commit))

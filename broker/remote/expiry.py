@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from broker.remote.metrics import Holding, TierMetrics
-from broker.remote.partitions import Key, TieredPartition, place_of
+from broker.remote.partitions import TieredPartition, place_of
 from broker.worker.rpc import (
     UNAVAILABLE,
     MoveLogStart,
@@ -31,6 +31,7 @@ from kafka_ds.process.amounts import counted, size_text
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.process.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.topic_partition import PartitionId
 from kafka_ds.topic.expiration import NO_LIMIT, ExpirationDecision, Outlook, Retention
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ UNEXPECTED_PAUSE_SECONDS = 5.0
 
 
 @dataclass(slots=True, kw_only=True)
-class _Watched:
+class _WatchedRetention:
     """A led partition, and what is remembered of it while this broker leads it."""
 
     led: TieredPartition
@@ -58,7 +59,7 @@ class ExpirationLoop:
         worker: ChildWorker,
         metrics: TierMetrics,
         crash_points: CrashPoints,
-        led: Mapping[Key, TieredPartition],
+        led: Mapping[PartitionId, TieredPartition],
         agree: Callable[[TieredPartition], None],
     ) -> None:
         """`led` is read and never changed; `agree` moves a log's start to the lake's log start."""
@@ -69,7 +70,7 @@ class ExpirationLoop:
         self._crash_points = crash_points
         self._led = led
         self._agree = agree
-        self._watched: dict[Key, _Watched] = {}
+        self._watched: dict[PartitionId, _WatchedRetention] = {}
         self._wake = asyncio.Event()
         # One request at a time, whoever asks.
         self._turn = asyncio.Lock()
@@ -104,7 +105,7 @@ class ExpirationLoop:
             known = led.lake_log_start
             if known is not None and known < led.log.log_start_offset:
                 self._agree(led)
-        due: list[tuple[_Watched, Retention]] = []
+        due: list[tuple[_WatchedRetention, Retention]] = []
         for watched in map(self._watch, list(self._led.values())):
             try:
                 retention = self._reason_to_look(watched)
@@ -128,12 +129,12 @@ class ExpirationLoop:
                 del self._watched[key]
                 self._metrics.holdings.pop((watched.led.log.topic, watched.led.log.partition), None)
 
-    def _watch(self, led: TieredPartition) -> _Watched:
+    def _watch(self, led: TieredPartition) -> _WatchedRetention:
         return self._watched.setdefault(
-            led.key, _Watched(led=led, backoff=self._settings.backoff())
+            led.key, _WatchedRetention(led=led, backoff=self._settings.backoff())
         )
 
-    def _reason_to_look(self, watched: _Watched) -> Retention | None:
+    def _reason_to_look(self, watched: _WatchedRetention) -> Retention | None:
         """The retention to ask the worker about, if there is a reason to."""
         led, now_ms = watched.led, self._clock.monotonic_ms()
         asked = led.lake_log_start is not None and led.state.allows_upkeep
@@ -171,7 +172,7 @@ class ExpirationLoop:
             local_bytes=led.only_local_bytes() if retention_bytes >= 0 else 0,
         )
 
-    async def _look_at(self, due: Sequence[tuple[_Watched, Retention]]) -> None:
+    async def _look_at(self, due: Sequence[tuple[_WatchedRetention, Retention]]) -> None:
         questions = [self._question(watched.led, retention) for watched, retention in due]
         asked = [
             (led.state.copied_offset, led.lake_log_start or 0) for led in (w.led for w, _ in due)
@@ -193,7 +194,7 @@ class ExpirationLoop:
                 # Rows below it may be removed once it is in the table: nothing else would be a reason to look.
                 watched.outlook = None
 
-    async def expire(self, key: Key) -> Swept:
+    async def expire(self, key: PartitionId) -> Swept:
         """Apply retention to one partition now. Raises KafkaError, WorkerLost, WorkerFailed."""
         led = self._led.get(key)
         if led is None or led.lake_log_start is None or not led.state.allows_upkeep:
@@ -209,7 +210,7 @@ class ExpirationLoop:
         return swept
 
     async def _act(
-        self, watched: _Watched, retention: Retention, copied_offset: int, survey: Survey
+        self, watched: _WatchedRetention, retention: Retention, copied_offset: int, survey: Survey
     ) -> None:
         """Do what the survey found to be due."""
         decision = survey.decision
@@ -293,11 +294,11 @@ class ExpirationLoop:
             delete_lag_segments=max(0, before.delete_lag_segments - swept.segments),
         )
 
-    def _failed(self, watched: _Watched, error: object) -> None:
+    def _failed(self, watched: _WatchedRetention, error: object) -> None:
         wait_ms = watched.backoff.failed(self._clock.monotonic_ms())
         self._metrics.delete_failed(watched.led.log.topic)
         name = watched.led.name
         log.warning("retention of %s failed, retrying in %d ms: %s", name, wait_ms, error)
 
-    def _is_led(self, watched: _Watched) -> bool:
+    def _is_led(self, watched: _WatchedRetention) -> bool:
         return self._led.get(watched.led.key) is watched.led

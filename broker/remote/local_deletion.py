@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from broker.log.log import Log
 from broker.remote.copy_policy import CopyQuestion
-from broker.remote.partitions import Key, TieredPartition, place_of
+from broker.remote.partitions import TieredPartition, place_of
 from broker.worker.rpc import (
     FAILED,
     Check,
@@ -29,6 +29,7 @@ from kafka_ds.ipc.child import ChildWorker, WorkerFailed, WorkerLost
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.process.seams import Clock
 from kafka_ds.protocol.errors import KafkaError
+from kafka_ds.protocol.topic_partition import PartitionId
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -47,8 +48,8 @@ class LocalDeletion:
         clock: Clock,
         worker: ChildWorker,
         crash_points: CrashPoints,
-        led: Mapping[Key, TieredPartition],
-        copy_again: Callable[[Key], None],
+        led: Mapping[PartitionId, TieredPartition],
+        copy_again: Callable[[PartitionId], None],
     ) -> None:
         """`led` is read and never changed; `copy_again` is called if the lake has lost its end."""
         self._clock = clock

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 
-from broker.metrics.names import Sample, Summary, gauge, histogram, meter
+from broker.metrics.names import MetricSample, Summary, gauge, histogram, meter
 from broker.metrics.times import QUANTILES, RecentTimes
 from broker.metrics.topics import PerTopic
 from broker.worker.rpc import CacheCounts
@@ -372,7 +372,7 @@ def tier_samples(
     lags: Mapping[str, tuple[int, int, int]],
     missing: Mapping[str, tuple[int, int]],
     now_s: float,
-) -> Iterator[Sample]:
+) -> Iterator[MetricSample]:
     """All samples; `lags`: what is not copied yet, by topic; `now_s`: by the clock of `ThreadIdleRatio`."""
     yield from metrics.topics.samples()
     for place, metric in enumerate((LAG_BYTES, LAG_SEGMENTS, COPIES_PAUSED)):
@@ -404,7 +404,7 @@ def tier_samples(
     yield FOREIGN_COMMITS, (), metrics.foreign_commits
 
 
-def _holding_samples(holdings: Mapping[tuple[str, int], Holding]) -> Iterator[Sample]:
+def _holding_samples(holdings: Mapping[tuple[str, int], Holding]) -> Iterator[MetricSample]:
     """The samples of each topic, and of all together."""
     topics = sorted({topic for topic, _ in holdings})
     for name, metric in HOLDINGS.items():

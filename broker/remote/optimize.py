@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 
 from broker.remote.boundary import Boundary
 from broker.remote.metrics import TierMetrics
-from broker.remote.partitions import Key, TieredPartition, place_of
+from broker.remote.partitions import TieredPartition, place_of
 from broker.worker.rpc import GiveUp, Optimize, Optimized, TierSettings
 from kafka_ds.ipc.backoff import Backoff
 from kafka_ds.ipc.child import ChildWorker, WorkerFailed, WorkerLost
 from kafka_ds.process.amounts import counted, size_text
 from kafka_ds.process.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.topic_partition import PartitionId
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ class LayoutLoop:
         clock: Clock,
         worker: ChildWorker,
         metrics: TierMetrics,
-        led: Mapping[Key, TieredPartition],
+        led: Mapping[PartitionId, TieredPartition],
     ) -> None:
         """`led` is read and never changed."""
         self._interval_ms = settings.lake_maintenance_interval_ms
@@ -67,9 +68,9 @@ class LayoutLoop:
         self._worker = worker
         self._metrics = metrics
         self._led = led
-        self._watched: dict[Key, _Watched] = {}
+        self._watched: dict[PartitionId, _Watched] = {}
         # Whoever asks for a second OPTIMIZE beside the first would wait in vain.
-        self._demanded: set[Key] = set()
+        self._demanded: set[PartitionId] = set()
         self._at_work: TieredPartition | None = None
         self._next_round_ms = clock.monotonic_ms() + self._interval_ms
         self._next_log_starts_ms = 0
@@ -82,7 +83,7 @@ class LayoutLoop:
         """Start no further work."""
         self._stopping.set()
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: PartitionId) -> None:
         """This broker no longer leads the partition: work on it stops."""
         led = self._at_work
         if led is not None and led.key == key:
@@ -153,7 +154,7 @@ class LayoutLoop:
             return True
         return watched.rounds >= SELDOM_ROUNDS and self._worker.pid is not None
 
-    async def optimize(self, key: Key) -> Optimized:
+    async def optimize(self, key: PartitionId) -> Optimized:
         """Do all work on a partition now. Raises KafkaError, WorkerLost, WorkerFailed."""
         watched = next((each for each in self._watch_all() if each.led.key == key), None)
         if watched is None or not watched.led.state.allows_upkeep:

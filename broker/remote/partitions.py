@@ -20,11 +20,11 @@ from broker.remote.copy_policy import (
     range_to_copy,
 )
 from broker.worker.rpc import LogSegmentData, StoragePlace
+from kafka_ds.protocol.topic_partition import PartitionId
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment
 
 _LOGGER = logging.getLogger(__name__)
 
-Key = tuple[bytes, int]
 
 # The first segments of a long backlog are enough: one copy has room for other partitions' ranges, too.
 SEGMENTS_MAX = 64
@@ -48,7 +48,7 @@ class TieredPartition:
     """Whether the lake is being updated."""
 
     @property
-    def key(self) -> Key:
+    def key(self) -> PartitionId:
         """Topic id and partition."""
         return (self.log.topic_id, self.log.partition)
 
@@ -249,8 +249,8 @@ def _bytes_beyond(log: Log, view: CopyView) -> int:
 
 
 def sources_of(
-    chosen: Mapping[Key, Sequence[RemoteLogSegment]],
-    led: Mapping[Key, TieredPartition],
+    chosen: Mapping[PartitionId, Sequence[RemoteLogSegment]],
+    led: Mapping[PartitionId, TieredPartition],
     compression: str,
     failed: Callable[[TieredPartition], None],
 ) -> tuple[list[LogSegmentData], list[TieredPartition]]:

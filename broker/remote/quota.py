@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from broker.byte_rate import ByteRate
-from broker.metrics.names import Metric, Sample, attribute
+from broker.metrics.names import Metric, MetricSample, attribute
 from broker.worker.rpc import UNBOUNDED
 
 _BEAN = "kafka.server:type=RemoteLogManager"
@@ -95,7 +95,7 @@ class RemoteQuota:
             self._times.add(time_ms, now_ms)
         return time_ms
 
-    def samples(self, now_ms: int) -> Iterator[Sample]:
+    def samples(self, now_ms: int) -> Iterator[MetricSample]:
         """The throttle times."""
         for metric, value in zip(self._metrics, self._times.read(now_ms), strict=True):
             yield metric, (), value

@@ -12,14 +12,14 @@ from typing import Any, TypeAlias
 
 from broker.log.log import Log
 from broker.log.values import RemoteLogAuxState
-from broker.metrics.names import Sample
+from broker.metrics.names import MetricSample
 from broker.remote.copies import CopyLoop
 from broker.remote.copy_policy import CopyPhase, CopyState, Gap
 from broker.remote.expiry import ExpirationLoop
 from broker.remote.local_deletion import LocalDeletion
 from broker.remote.metrics import TierMetrics, tier_samples
 from broker.remote.optimize import LayoutLoop
-from broker.remote.partitions import Key, TieredPartition, place_of
+from broker.remote.partitions import TieredPartition, place_of
 from broker.remote.process import new_worker
 from broker.remote.quota import COPY_TIMES, FETCH_TIMES, RemoteQuota
 from broker.remote.reads import RemoteReads, kafka_errors
@@ -43,11 +43,12 @@ from broker.worker.rpc import (
     Unavailable,
 )
 from kafka_ds.ipc.child import WorkerFailed, WorkerLost
-from kafka_ds.ipc.request import A, Buffer, Request, SendToWorker
+from kafka_ds.ipc.request import A, Request, SendToWorker
+from kafka_ds.process.buffers import Buffer
 from kafka_ds.process.crash_points import ALL_BROKER_POINTS, armed_from_environment
 from kafka_ds.process.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
-from kafka_ds.protocol.topic_partition import TopicIdPartition
+from kafka_ds.protocol.topic_partition import PartitionId, TopicIdPartition
 from kafka_ds.records.timestamps import TimestampAndOffset
 
 log = logging.getLogger(__name__)
@@ -165,7 +166,7 @@ class RemoteLogManager:
         self._metrics.worker_deaths = self.worker.deaths
         return self._metrics
 
-    def samples(self) -> Iterator[Sample]:
+    def samples(self) -> Iterator[MetricSample]:
         """All metrics of tiered storage."""
         now_ms = self._clock.monotonic_ms()
         yield from tier_samples(self.metrics, self.lags(), self.missing(), now_ms / 1000)
@@ -445,7 +446,7 @@ class RemoteLogManager:
         with kafka_errors():
             return await self._expiration.expire(key)
 
-    async def _has_rows(self, key: Key) -> bool:
+    async def _has_rows(self, key: PartitionId) -> bool:
         """Whether anything of a led partition is in the lake; if that is unknown the lake is asked soon."""
         led = self.copies.led.get(key)
         if led is None:

@@ -41,7 +41,7 @@ FOLDER_SUFFIX_BYTES = len(".") + 32 + len(names.FUTURE_FOLDER)
 # A copy's batches are its log's, of any epoch.
 ANY_EPOCH = (1 << 31) - 1
 
-Key = tuple[str, int]
+MovedKey = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +69,8 @@ class LogMoves:
         self._manager = log_manager
         self._around = around
         self._turns = asyncio.Semaphore(around.at_once)
-        self._tasks: dict[Key, asyncio.Task[None]] = {}
-        self._failed: set[Key] = set()
+        self._tasks: dict[MovedKey, asyncio.Task[None]] = {}
+        self._failed: set[MovedKey] = set()
 
     # -- requests -------------------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class LogMoves:
         self._tasks[key] = asyncio.get_running_loop().create_task(self._run(future), name=name)
         self._tasks[key].add_done_callback(partial(self._ended, key))
 
-    def _ended(self, key: Key, task: asyncio.Task[None]) -> None:
+    def _ended(self, key: MovedKey, task: asyncio.Task[None]) -> None:
         if self._tasks.get(key) is task:
             del self._tasks[key]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from broker.security.authentication.sasl import SaslServer
 from broker.server.authentication import Authentication
-from broker.server.connection import Connection
+from broker.server.connection import ServerConnection
 from broker.server.tls_handshake import TlsHandshake
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ class Acceptor:
         else:
             await listener.serve(new, backlog=backlog)
 
-    def _connection(self, name: str, security: ListenerSecurity | None) -> Connection:
-        connection = Connection(self._connections, name, security)
+    def _connection(self, name: str, security: ListenerSecurity | None) -> ServerConnection:
+        connection = ServerConnection(self._connections, name, security)
         if security is not None and security.uses_sasl:
             connection.authenticate_by(
                 Authentication(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.principal import USER, Principal
 from broker.security.authentication.sasl import SaslServer, SaslState
-from broker.server.dispatch import Answer, Unanswerable, Waiting
+from broker.server.dispatch import ResponseParts, Unanswerable, Waiting
 from kafka_ds.protocol.errors import ErrorCode, KafkaError, MalformedFrame
 from kafka_ds.protocol.messages import (
     ApiVersionsRequest,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from broker.registry import RequestContext
-    from broker.server.connection import Connection
+    from broker.server.connection import ServerConnection
     from broker.server.dispatch import Dispatcher
     from broker.server.metrics import NetMetrics
 
@@ -50,7 +50,7 @@ class Authentication:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ServerConnection,
         machine: SaslServer,
         dispatcher: Dispatcher,
         metrics: NetMetrics,
@@ -80,7 +80,7 @@ class Authentication:
 
     def handle(
         self, frame: memoryview, host: str, listener: str, arrived_s: float, principal: Principal
-    ) -> Answer | Waiting:
+    ) -> ResponseParts | Waiting:
         """Pass a request on to the dispatcher, or reject it. Unanswerable closes the connection."""
         machine = self.machine
         if machine.phase is SaslState.FAILED:
@@ -133,7 +133,7 @@ class Authentication:
         self._end_if_authenticated()
         return SaslAuthenticateResponse(auth_bytes=answer, session_lifetime_ms=lifetime_ms)
 
-    def _authenticate_raw(self, frame: memoryview) -> Answer:
+    def _authenticate_raw(self, frame: memoryview) -> ResponseParts:
         """A token without a Kafka header (handshake version 0); its failure has no response."""
         try:
             answer, _ = self.machine.authenticate(bytes(frame), self._now_ms())
@@ -142,7 +142,7 @@ class Authentication:
         self._end_if_authenticated()
         return [_LENGTH.pack(len(answer)), answer]
 
-    def _end(self, error: KafkaError) -> Answer:
+    def _end(self, error: KafkaError) -> ResponseParts:
         """Fail without a response."""
         self._fail(error)
         self._connection.end_after(self._delay_ms / 1_000)
@@ -150,7 +150,7 @@ class Authentication:
 
     def _answer_later(
         self, frame: memoryview, arrived_s: float, error: KafkaError
-    ) -> Answer | Waiting:
+    ) -> ResponseParts | Waiting:
         """Fail with the error in the response of the request's own API."""
         try:
             waiting = self._dispatcher.answer_later(frame, arrived_s, partial(self._later, error))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from broker.principal import ANONYMOUS
 from broker.security.quotas.address_rates import AddressRates
 from broker.server.connection_limits import ConnectionLimits, LimitSettings
-from broker.server.dispatch import Answer, Throttled, Unanswerable, Waiting
+from broker.server.dispatch import ResponseParts, Throttled, Unanswerable, Waiting
 from broker.transport.addresses import one_text
 from broker.transport.writes import write
 from kafka_ds.process.amounts import counted
@@ -64,7 +64,7 @@ class _Slot:
         waiting: Waiting | None,
         future: asyncio.Future[Any] | None,
         frame: memoryview,
-        answer: Answer = None,
+        answer: ResponseParts = None,
     ) -> None:
         self.waiting = waiting  # None once `answer` is set
         self.future = future
@@ -78,7 +78,7 @@ class Authenticator(Protocol):
 
     def handle(
         self, frame: memoryview, host: str, listener: str, arrived_s: float, principal: Principal, /
-    ) -> Answer | Waiting:
+    ) -> ResponseParts | Waiting:
         """Answer a request or pass it on. Unanswerable closes the connection."""
 
     def on_malformed(self) -> None:
@@ -120,9 +120,9 @@ class Connections:
         )
         self.tick = 0
         self.gathers_writes = False
-        self._open: dict[Connection, None] = {}  # in order of acceptance
+        self._open: dict[ServerConnection, None] = {}  # in order of acceptance
         # Unsent response bytes of clients that read slowly, per connection and in total.
-        self._unsent: dict[Connection, int] = {}
+        self._unsent: dict[ServerConnection, int] = {}
         self.unsent_bytes = 0
         # Connections rejected by their address's quota: the function that closes each.
         self._rejected: set[Callable[[], object]] = set()
@@ -130,7 +130,7 @@ class Connections:
         self._bytes_at_last_tick = 0
         self._all_closed: asyncio.Event | None = None
 
-    def __iter__(self) -> Iterator[Connection]:
+    def __iter__(self) -> Iterator[ServerConnection]:
         """The open connections."""
         return iter(tuple(self._open))
 
@@ -176,7 +176,7 @@ class Connections:
 
     # -- accepting and closing ----------------------------------------------------------------------
 
-    def admit(self, connection: Connection) -> str | None:
+    def admit(self, connection: ServerConnection) -> str | None:
         """Accept a connection, or return why it is refused."""
         refusal = self.limits.refusal(connection.host, connection.listener)
         if refusal is not None:
@@ -220,7 +220,7 @@ class Connections:
             self._rejected.remove(close)
             close()
 
-    def delay_s(self, connection: Connection) -> float:
+    def delay_s(self, connection: ServerConnection) -> float:
         """The delay in seconds before an accepted connection is served (max.connection.creation.rate)."""
         return self.limits.delay_s(connection.listener, asyncio.get_running_loop().time())
 
@@ -239,13 +239,13 @@ class Connections:
                 socket.SOL_SOCKET, socket.SO_RCVBUF, config.socket_receive_buffer_bytes
             )
 
-    def record_unsent(self, connection: Connection, size_bytes: int) -> None:
+    def record_unsent(self, connection: ServerConnection, size_bytes: int) -> None:
         """Record how many response bytes of a connection are unsent."""
         self.unsent_bytes += size_bytes - self._unsent.pop(connection, 0)
         if size_bytes:
             self._unsent[connection] = size_bytes
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: ServerConnection) -> None:
         """Remove a closed connection; idempotent."""
         self.record_unsent(connection, 0)
         if connection not in self._open:
@@ -305,7 +305,7 @@ class _Gone(asyncio.Transport):
 _GONE = _Gone()
 
 
-class Connection(asyncio.BufferedProtocol):
+class ServerConnection(asyncio.BufferedProtocol):
     """The asyncio protocol of one client."""
 
     __slots__ = (
@@ -346,7 +346,7 @@ class Connection(asyncio.BufferedProtocol):
             connections.scratch, connections.pool, connections.request_bytes_max, connections.memory
         )
         self.authenticator: Authenticator | None = None
-        self._handle: Callable[..., Answer | Waiting] = connections.dispatcher.handle
+        self._handle: Callable[..., ResponseParts | Waiting] = connections.dispatcher.handle
         self._security = security
         self._came_by_tls = security is not None and security.uses_tls
         self._transport: asyncio.Transport
@@ -487,7 +487,7 @@ class Connection(asyncio.BufferedProtocol):
         self._serve()
 
     def authenticated(
-        self, principal: Principal, handle: Callable[..., Answer | Waiting] | None
+        self, principal: Principal, handle: Callable[..., ResponseParts | Waiting] | None
     ) -> None:
         """The client has authenticated; `handle`, if given, replaces the authenticator's."""
         self.principal = principal

@@ -39,7 +39,7 @@ _FETCH = api_key_of(FetchRequest)
 LENGTH_BYTES = 4
 
 # An encoded response; None for a request without one.
-Answer: TypeAlias = list[Any] | None
+ResponseParts: TypeAlias = list[Any] | None
 
 
 class Throttled(list[Any]):
@@ -96,7 +96,7 @@ class Dispatcher:
         arrived_s: float,
         principal: Principal = ANONYMOUS,
         handler: Handler | None = None,
-    ) -> Answer | Waiting:
+    ) -> ResponseParts | Waiting:
         """Handle a request; `arrived_s` is perf_counter's time of its arrival.
 
         `handler` replaces the registry's. Raises MalformedFrame or Unanswerable, which close the connection.
@@ -125,7 +125,7 @@ class Dispatcher:
             )
             result = guarded(served, request, context, len(frame))
             if type(result) is response_class:
-                parts: Answer = _answered(result, header, counters)
+                parts: ResponseParts = _answered(result, header, counters)
             elif result is None or type(result) is Unanswered:
                 parts = _unanswered(result)
             else:
@@ -179,7 +179,7 @@ class Dispatcher:
         now_s = _count(counters, version, frame, arrived_s)
         return Waiting(later(), request, header, served, counters, arrived_s, now_s)
 
-    def finish(self, waiting: Waiting, result: Any, error: BaseException | None) -> Answer:
+    def finish(self, waiting: Waiting, result: Any, error: BaseException | None) -> ResponseParts:
         """Encode the result of a request that waited."""
         _, request, header, served, counters, arrived_s, waited_since_s = waiting
         now_s = perf_counter()
@@ -201,7 +201,7 @@ class Dispatcher:
         header: RequestHeader,
         frame: memoryview,
         position: int,
-    ) -> Answer:
+    ) -> ResponseParts:
         _count_error(counters, ErrorCode.UNSUPPORTED_VERSION)
         return refuse_unsupported(served, header, frame, position)
 
@@ -225,7 +225,7 @@ def _encoded(response: Any, header: RequestHeader) -> list[Any]:
     return Throttled(parts, throttle_ms) if throttle_ms else parts
 
 
-def _unanswered(result: Unanswered | None) -> Answer:
+def _unanswered(result: Unanswered | None) -> ResponseParts:
     return None if result is None else Throttled([], result.throttle_ms)
 
 

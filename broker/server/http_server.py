@@ -55,13 +55,13 @@ class HttpResponse:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-Answer: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse]]
+HttpHandler: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse]]
 
 
 class HttpServer:
     """Serves GET on a port of its own, and POST if it `serves_posts`."""
 
-    def __init__(self, answer: Answer, *, serves_posts: bool = False) -> None:
+    def __init__(self, answer: HttpHandler, *, serves_posts: bool = False) -> None:
         self.answer = answer
         self.methods = ("GET", "HEAD", "POST") if serves_posts else ("GET", "HEAD")
         self.exchanges = 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from broker.metrics.names import Sample, Source, Summary, attribute, histogram, meter
+from broker.metrics.names import MetricSample, Source, Summary, attribute, histogram, meter
 from broker.metrics.times import QUANTILES, RecentTimes
 
 _REQUESTS = "kafka.network:type=RequestMetrics,name="
@@ -151,7 +151,7 @@ class NetMetrics:
             counters = self.apis[key] = ApiCounters(name)
         return counters
 
-    def samples(self) -> Iterator[Sample]:
+    def samples(self) -> Iterator[MetricSample]:
         """The samples of all counters."""
         for _, counters in sorted(self.apis.items()):
             if counters.name == FETCH_CONSUMER:
@@ -175,7 +175,7 @@ class NetMetrics:
         yield MALFORMED, (), self.malformed
 
 
-def _api_samples(name: str, parts: Sequence[ApiCounters]) -> Iterator[Sample]:
+def _api_samples(name: str, parts: Sequence[ApiCounters]) -> Iterator[MetricSample]:
     request = (name,)
     for part in parts:
         for error, count in sorted(part.errors.items()):
@@ -216,7 +216,7 @@ class Metrics:
         """Add a source of samples."""
         self._sources.append(source)
 
-    def samples(self) -> Iterator[Sample]:
+    def samples(self) -> Iterator[MetricSample]:
         """All current samples; may be read in steps, between which values change."""
         for source in tuple(self._sources):
             yield from source()

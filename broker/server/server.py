@@ -26,7 +26,7 @@ from kafka_ds.process.seams import BoundListener, Network
 from kafka_ds.process.settings import ConfigError
 
 if TYPE_CHECKING:
-    from broker.security.authentication.listener_security import Credentials
+    from broker.security.authentication.listener_security import CredentialLookup
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Server:
         metrics: NetMetrics,
         *,
         now_ms: Callable[[], int] = _wall_ms,
-        credentials: Credentials = lambda user, mechanism: None,
+        credentials: CredentialLookup = lambda user, mechanism: None,
     ) -> None:
         """`now_ms` and `credentials` are for listeners with SASL."""
         self._config = config

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from broker.security.authentication.listener_security import ListenerSecurity
-    from broker.server.connection import Connection, Connections
+    from broker.server.connection import Connections, ServerConnection
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class TlsHandshake:
         self,
         connections: Connections,
         security: ListenerSecurity,
-        new_connection: Callable[[], Connection],
+        new_connection: Callable[[], ServerConnection],
         accepted: socket.socket,
     ) -> None:
         self._all = connections

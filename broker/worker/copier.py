@@ -32,6 +32,7 @@ from broker.worker.rpc import (
 )
 from kafka_ds.process.amounts import counted
 from kafka_ds.process.crash_points import CrashPoints
+from kafka_ds.protocol.topic_partition import PartitionId
 from kafka_ds.topic.files.parquet import WrittenFile
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegmentState
 
@@ -40,7 +41,6 @@ log = logging.getLogger(__name__)
 GIVEN_UP_MAX = 10_000
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 DONE = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-Key = tuple[bytes, int]
 Failure = tuple[str, str]
 """The reason and the outcome."""
 
@@ -114,7 +114,7 @@ class Copier:
         self._crash_points = crash_points
         self._new_id = new_id
         self._threads = threads
-        self._given_up: dict[Key, int] = {}
+        self._given_up: dict[PartitionId, int] = {}
 
     def give_up(self, topic_id: bytes, partition: int, leader_epoch: int) -> None:
         """The broker no longer leads the partition: commit nothing more. Any thread."""
@@ -137,12 +137,12 @@ class Copier:
         each.fail("it is led elsewhere by now")
         return True
 
-    def recover(self) -> dict[Key, Failure]:
+    def recover(self) -> dict[PartitionId, Failure]:
         """Settle the attempts that were left STARTED; returns the partitions where that failed, and why.
 
         Raises what the metadata raise.
         """
-        found, failed = _Settled(), dict[Key, Failure]()
+        found, failed = _Settled(), dict[PartitionId, Failure]()
         self._settle_each(self._metadata.unfinished(), self._settle, found, failed)
         # The newest first: it was begun because those before it had not won.
         self._settle_each(found.doubtful[::-1], self._settle_doubtful, found, failed)
@@ -162,7 +162,7 @@ class Copier:
         segments: Sequence[RemoteLogSegment],
         settle: Callable[[RemoteLogSegment, _Settled], None],
         found: _Settled,
-        failed: dict[Key, Failure],
+        failed: dict[PartitionId, Failure],
     ) -> None:
         for segment in segments:
             with apart(partial(_note_failure, failed, segment)):
@@ -259,7 +259,9 @@ class Copier:
         with ThreadPoolExecutor(self._threads, thread_name_prefix="copy") as pool:
             yield pool.map
 
-    def _begin_topic(self, partitions: Sequence[_Partition], failed: Mapping[Key, Failure]) -> None:
+    def _begin_topic(
+        self, partitions: Sequence[_Partition], failed: Mapping[PartitionId, Failure]
+    ) -> None:
         """Which ranges are already there: a repeated request finds what the first one copied."""
         topic, topic_id = partitions[0].topic, partitions[0].topic_id
         # Until an earlier attempt is settled, the partition's end is unknown.
@@ -388,7 +390,7 @@ class Copier:
 
 
 def _note_failure(
-    failed: dict[Key, Failure], segment: RemoteLogSegment, message: str, outcome: str
+    failed: dict[PartitionId, Failure], segment: RemoteLogSegment, message: str, outcome: str
 ) -> None:
     if outcome == FAILED:  # The broker logs when a conflict begins and ends.
         log.error("%s-%d: %s", segment.topic, segment.partition, message)

@@ -32,7 +32,7 @@ PAUSE_S_MAX = 32.0
 _Ranges = tuple[list[LogSegmentData], list[WrittenFile]]
 
 
-class _Waiting(NamedTuple):
+class _WaitingLoad(NamedTuple):
     """A topic whose load lacks something: what, when it is looked for again, and how long that was put off."""
 
     problem: str
@@ -40,7 +40,7 @@ class _Waiting(NamedTuple):
     pause_s: float
 
 
-_NOT_WAITING = _Waiting("", 0, 0.5)
+_NOT_WAITING = _WaitingLoad("", 0, 0.5)
 
 
 class Loader:
@@ -58,7 +58,7 @@ class Loader:
         self._storage = storage
         self._copier = copier
         self._monotonic = monotonic
-        self._waiting: dict[bytes, _Waiting] = {}
+        self._waiting: dict[bytes, _WaitingLoad] = {}
 
     def load(self, topic: str, topic_id: bytes, leader_epochs: Mapping[int, int], load: str) -> int:
         """Have the table hold what was loaded of these partitions (number → epoch), as far as there are files.
@@ -73,7 +73,7 @@ class Loader:
         except StorageError as error:
             # A leader asks each second; what is missing seldom comes back, and is looked for in many folders.
             pause_s = min(waiting.pause_s * 2, PAUSE_S_MAX)
-            self._waiting[topic_id] = _Waiting(str(error), self._monotonic() + pause_s, pause_s)
+            self._waiting[topic_id] = _WaitingLoad(str(error), self._monotonic() + pause_s, pause_s)
             raise
         self._waiting.pop(topic_id, None)
         if wanted:

@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Self
 
 from kafka_ds.ipc.backoff import Backoff
-from kafka_ds.ipc.request import Buffer, Request
+from kafka_ds.ipc.request import Request
+from kafka_ds.process.buffers import Buffer
 from kafka_ds.process.settings import MAX_LONG, boolean, double, i32, i64, string, strings
 from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.records.timestamps import TimestampAndOffset

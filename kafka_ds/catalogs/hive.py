@@ -30,7 +30,7 @@ from kafka_ds.catalogs.tables import PROVIDER, CatalogError, LakeTable
 # It logs a traceback for each error that it also raises.
 logging.getLogger("thrift.transport").setLevel(logging.CRITICAL)
 
-Result = TypeVar("Result")
+T = TypeVar("T")
 TIMEOUT_MS: Final = 20_000
 PORT: Final = 9083
 # The metastore's limit.
@@ -86,7 +86,7 @@ class HiveMetastore:
                 Database(name=name, description="Topics of kafka-ds", parameters={})
             )
 
-    def _call(self, request: Callable[[], Result]) -> Result:
+    def _call(self, request: Callable[[], T]) -> T:
         try:
             if not self._transport.isOpen():
                 self._transport.open()

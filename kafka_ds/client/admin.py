@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from kafka_ds.client.cluster import Cluster, Coordinator
+from kafka_ds.client.cluster import Cluster, CoordinatorType
 from kafka_ds.client.connection import Connection
 from kafka_ds.errors import TopicGone, UnsupportedByBroker
 from kafka_ds.protocol.errors import ErrorCode, KafkaError, MalformedFrame
@@ -80,7 +80,7 @@ _NOT_SEEN: Final = frozenset(
 )
 _NO_GROUP: Final = frozenset({ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION})
 
-Value = TypeVar("Value")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -474,7 +474,7 @@ class Admin:
                     raise
             return _classic_described(connection, group)
 
-        return self._cluster.coordinated(Coordinator.GROUP, group, "DescribeGroups", attempt)
+        return self._cluster.coordinated(CoordinatorType.GROUP, group, "DescribeGroups", attempt)
 
     def delete_group(self, group: str) -> None:
         """Delete an empty group with its offsets."""
@@ -486,7 +486,7 @@ class Admin:
             for result in answer.results:
                 _check(result.error_code, f"group {group}")
 
-        self._cluster.coordinated(Coordinator.GROUP, group, "DeleteGroups", attempt)
+        self._cluster.coordinated(CoordinatorType.GROUP, group, "DeleteGroups", attempt)
 
     def committed_offsets(self, group: str) -> dict[TopicPartition, int]:
         """The committed offsets of a group."""
@@ -510,7 +510,7 @@ class Admin:
                         found[place] = each.committed_offset
             return found
 
-        return self._cluster.coordinated(Coordinator.GROUP, group, "OffsetFetch", attempt)
+        return self._cluster.coordinated(CoordinatorType.GROUP, group, "OffsetFetch", attempt)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit offsets of an empty group. Raises KafkaError (UNKNOWN_MEMBER_ID) if it has members."""
@@ -534,7 +534,7 @@ class Admin:
                     what = f"group {group}, {topic.name}-{result.partition_index}"
                     _check(result.error_code, what)
 
-        self._cluster.coordinated(Coordinator.GROUP, group, "OffsetCommit", attempt)
+        self._cluster.coordinated(CoordinatorType.GROUP, group, "OffsetCommit", attempt)
 
     @property
     def _timeout_ms(self) -> int:

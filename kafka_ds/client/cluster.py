@@ -56,7 +56,7 @@ from kafka_ds.protocol.messages.offsets import (
 from kafka_ds.protocol.topic_partition import TopicPartition
 
 LOGGER = logging.getLogger("kafka_ds.client")
-Value = TypeVar("Value")
+T = TypeVar("T")
 
 EARLIEST_LOCAL_VERSION: Final = 8  # KIP-405
 COORDINATOR_KEYS_VERSION: Final = 4  # KIP-699
@@ -104,7 +104,7 @@ class LeaderEpochEnd:
     end_offset: int
 
 
-class Coordinator(IntEnum):
+class CoordinatorType(IntEnum):
     """The key type of FindCoordinator."""
 
     GROUP = 0
@@ -120,7 +120,7 @@ class Cluster:
         self._brokers: dict[int, tuple[str, int]] = {}
         self._connections: dict[tuple[str, int], Connection] = {}
         self._topics: dict[str, Topic] = {}
-        self._coordinators: dict[tuple[Coordinator, str], tuple[str, int]] = {}
+        self._coordinators: dict[tuple[CoordinatorType, str], tuple[str, int]] = {}
         self._warned_of_silence = False
 
     def close(self) -> None:
@@ -424,11 +424,11 @@ class Cluster:
         return Connection(*address, self.settings)
 
     def coordinated(
-        self, kind: Coordinator, key: str, what: str, attempt: Callable[[Connection], Value]
-    ) -> Value:
+        self, kind: CoordinatorType, key: str, what: str, attempt: Callable[[Connection], T]
+    ) -> T:
         """Call the coordinator of a group or a transactional id; it is looked up again after every error."""
 
-        def attempt_it() -> Value:
+        def attempt_it() -> T:
             try:
                 return attempt(self.connection(self._coordinator(kind, key)))
             except (KafkaError, BrokerUnreachable, BrokerTimeout):
@@ -437,7 +437,7 @@ class Cluster:
 
         return self.persist(f"{what} of {kind.name.lower()} {key}", attempt_it)
 
-    def _coordinator(self, kind: Coordinator, key: str) -> tuple[str, int]:
+    def _coordinator(self, kind: CoordinatorType, key: str) -> tuple[str, int]:
         known = self._coordinators.get((kind, key))
         if known is not None:
             return known
@@ -477,7 +477,7 @@ class Cluster:
             self.forget(partition[0])
             raise KafkaError(code, f"{partition[0]}-{partition[1]}")
 
-    def persist(self, what: str, attempt: Callable[[], Value]) -> Value:
+    def persist(self, what: str, attempt: Callable[[], T]) -> T:
         """Retry on retriable errors until ``kafka.default.api.timeout.ms`` expires.
 
         Raises:

@@ -38,7 +38,7 @@ RENEWED_AFTER: Final = 0.85
 _NOTHING: Final = Versions(0, -1)
 
 # Yields the requests of a handshake with their versions, and is sent the responses.
-Steps: TypeAlias = Generator[tuple[Any, int], Any, None]
+SessionSteps: TypeAlias = Generator[tuple[Any, int], Any, None]
 
 
 class SaslRefused(Exception):
@@ -82,7 +82,7 @@ class Session:
         self._assembler = FrameAssembler(FrameBuffer(), BufferPool(), RESPONSE_BYTES_MAX)
         self._correlation_id = 0
         self._versions: dict[int, Versions] = {}
-        self._steps: Steps | None = None
+        self._steps: SessionSteps | None = None
         self._step_timeout_ms = 0
         self._now = 0.0
         self.renew_at: float | None = None
@@ -115,7 +115,7 @@ class Session:
         """Whether it is time to re-authenticate."""
         return self.renew_at is not None and now >= self.renew_at
 
-    def _begin(self, steps: Steps, now: float, timeout_ms: int) -> None:
+    def _begin(self, steps: SessionSteps, now: float, timeout_ms: int) -> None:
         assert self._steps is None, "one handshake at a time"
         self._steps, self._step_timeout_ms, self._now = steps, timeout_ms, now
         self._go_on(None)
@@ -132,7 +132,7 @@ class Session:
             return
         self._send(request, version, self._step_timeout_ms, self._now, is_step=True)
 
-    def _negotiation(self) -> Steps:
+    def _negotiation(self) -> SessionSteps:
         """A broker that does not know the request's version answers in version 0 (KIP-511)."""
         question = ApiVersionsRequest(
             client_software_name=CLIENT_SOFTWARE, client_software_version=VERSION
@@ -149,7 +149,7 @@ class Session:
                 return
         raise UnsupportedByBroker(f"{self._peer} does not answer ApiVersions: {code.name}")
 
-    def _authentication(self, mechanism: str, exchange: ClientMechanism) -> Steps:
+    def _authentication(self, mechanism: str, exchange: ClientMechanism) -> SessionSteps:
         handshake = SaslHandshakeRequest(mechanism=mechanism)
         answer = yield handshake, self.version_of(SaslHandshakeRequest)
         if answer.error_code:

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from kafka_ds.client.cluster import Cluster, Coordinator
+from kafka_ds.client.cluster import Cluster, CoordinatorType
 from kafka_ds.client.connection import Connection
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (
@@ -36,7 +36,7 @@ ADD_PARTITIONS_VERSION_MAX: Final = 3
 END_VERSION_MAX: Final = 4
 _OPEN_STATE: Final = "Ongoing"
 
-Value = TypeVar("Value")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class Transactions:
                 "InitProducerId", lambda: attempt(self._cluster.any_broker())
             )
         return self._cluster.coordinated(
-            Coordinator.TRANSACTION, transactional_id, "InitProducerId", attempt
+            CoordinatorType.TRANSACTION, transactional_id, "InitProducerId", attempt
         )
 
     def add(
@@ -108,7 +108,7 @@ class Transactions:
                 _check(code, "AddPartitionsToTxn", transactional_id)
 
         self._cluster.coordinated(
-            Coordinator.TRANSACTION, transactional_id, "AddPartitionsToTxn", attempt
+            CoordinatorType.TRANSACTION, transactional_id, "AddPartitionsToTxn", attempt
         )
 
     def end(self, transactional_id: str, identity: Identity, *, committed: bool) -> None:
@@ -130,7 +130,7 @@ class Transactions:
             answer = connection.call(request, EndTxnResponse, END_VERSION_MAX)
             _check(answer.error_code, "EndTxn", transactional_id)
 
-        self._cluster.coordinated(Coordinator.TRANSACTION, transactional_id, "EndTxn", attempt)
+        self._cluster.coordinated(CoordinatorType.TRANSACTION, transactional_id, "EndTxn", attempt)
 
     def open_ids(self, prefix: str) -> set[str]:
         """The transactional ids with this prefix that have an open transaction (KIP-664).

@@ -113,7 +113,7 @@ class Change(Protocol):
         """What goes into the commitInfo beside the commit id."""
 
 
-Check = Callable[[int, Sequence[Action]], None]
+CommitCheck = Callable[[int, Sequence[Action]], None]
 # The parameters of Delta's operation WRITE, where it adds rows.
 APPEND_MODE: Mapping[str, str] = {"mode": "Append"}
 
@@ -127,7 +127,7 @@ class PlainChange:
         *,
         actions: Sequence[Action] = (),
         info: Mapping[str, Any] | None = None,
-        check: Check | None = None,
+        check: CommitCheck | None = None,
         parameters: Mapping[str, str] | None = None,
     ) -> None:
         self.operation = operation

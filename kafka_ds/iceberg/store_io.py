@@ -43,17 +43,17 @@ class StoreIO(FileIO):
         self._root = location_of(store, "").rstrip("/") + "/"
 
     def new_input(self, location: str) -> InputFile:
-        return _StoredFile(self._store, location, location.removeprefix(self._root))
+        return _InputFile(self._store, location, location.removeprefix(self._root))
 
     def new_output(self, location: str) -> OutputFile:
-        return _StoredFile(self._store, location, location.removeprefix(self._root))
+        return _InputFile(self._store, location, location.removeprefix(self._root))
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
         found = location if isinstance(location, str) else location.location
         self._store.delete(found.removeprefix(self._root))
 
 
-class _StoredFile(InputFile, OutputFile):
+class _InputFile(InputFile, OutputFile):
     """A small file, read and written whole."""
 
     def __init__(self, store: Store, location: str, path: str) -> None:

@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import Any, cast
 
 from kafka_ds.ipc.codec import decode, encode
-from kafka_ds.ipc.request import Buffer
+from kafka_ds.process.buffers import Buffer
 
 _PREFIX = struct.Struct(">II")
 FRAME_BYTES_MAX = 1 << 30

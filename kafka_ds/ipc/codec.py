@@ -11,7 +11,7 @@ import pickle
 from collections.abc import Sequence
 from typing import Any
 
-from kafka_ds.ipc.request import Buffer
+from kafka_ds.process.buffers import Buffer
 
 # The broker passes its version to its workers: the files may be replaced while it runs.
 VERSION_VARIABLE = "KAFKA_DS_BROKER_VERSION"

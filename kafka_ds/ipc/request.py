@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-Buffer = bytes | bytearray | memoryview
 A_co = TypeVar("A_co", covariant=True)
 A = TypeVar("A")
 

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kafka_ds.ipc.extents import Extents
-from kafka_ds.ipc.request import Buffer
+from kafka_ds.process.buffers import Buffer
 
 # Room for batches in preparation, in addition to cached ones.
 SLACK_BYTES = 6 * 1024 * 1024

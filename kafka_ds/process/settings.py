@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 from kafka_ds.security.secret import Secret
 
 T = TypeVar("T")
-Value: TypeAlias = bool | int | float | str | tuple[str, ...] | Secret | None
+SettingValue: TypeAlias = bool | int | float | str | tuple[str, ...] | Secret | None
 
 MAX_INT = 2**31 - 1
 MAX_LONG = 2**63 - 1
@@ -66,7 +66,7 @@ class Setting:
 
     name: str
     kind: ConfigType
-    default: Value
+    default: SettingValue
     says: str
     low: float | None = None
     high: float | None = None
@@ -83,7 +83,7 @@ class Setting:
         """Whether its value must not be shown."""
         return self.kind is ConfigType.PASSWORD
 
-    def parse(self, text: str) -> Value:
+    def parse(self, text: str) -> SettingValue:
         """Parse a value; raises ConfigError."""
         value = self._typed(text.strip())
         self._check_bounds(text, value)
@@ -94,7 +94,7 @@ class Setting:
             raise ConfigError(f"{self.name}={shown} is not supported by this broker: {way_out}")
         return value
 
-    def text(self, value: Value) -> str | None:
+    def text(self, value: SettingValue) -> str | None:
         """The value as Kafka writes it."""
         if value is None:
             return None
@@ -104,7 +104,7 @@ class Setting:
             return ",".join(value)
         return str(value)
 
-    def _typed(self, text: str) -> Value:
+    def _typed(self, text: str) -> SettingValue:
         if self.kind in _WHOLE:
             return self._whole(text)
         if self.kind is ConfigType.BOOLEAN:
@@ -132,7 +132,7 @@ class Setting:
             raise ConfigError(f"{self.name}={text[:60]} does not fit {self.kind.name.lower()}")
         return int(text)
 
-    def _check_bounds(self, text: str, value: Value) -> None:
+    def _check_bounds(self, text: str, value: SettingValue) -> None:
         if self.choices:
             for item in value if isinstance(value, tuple) else (value,):
                 if item not in self.choices:
@@ -147,7 +147,7 @@ class Setting:
             raise ConfigError(f"{self.name}={text} is above the maximum, {self.high}")
 
 
-def _declare(kind: ConfigType, default: Value, says: str, more: Mapping[str, Any]) -> Any:
+def _declare(kind: ConfigType, default: SettingValue, says: str, more: Mapping[str, Any]) -> Any:
     setting = Setting(name="", kind=kind, default=default, says=says, **more)
     return field(default=default, metadata={_METADATA_KEY: setting})
 

@@ -13,13 +13,13 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeVar
 
+from kafka_ds.process.buffers import Buffer
 from kafka_ds.protocol.errors import MalformedFrame
 from kafka_ds.protocol.plan import plan
 from kafka_ds.protocol.reader_source import ReaderSource
 from kafka_ds.protocol.writer_source import WriterSource
 
 M = TypeVar("M")
-Buffer = bytes | bytearray | memoryview
 Reader = Callable[[memoryview, int, int], tuple[Any, int]]
 Writer = Callable[[Any, bytearray, list[Any]], bytearray]
 

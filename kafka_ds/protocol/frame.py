@@ -13,7 +13,8 @@ import struct
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
-from kafka_ds.protocol.codec import Buffer, decode, write_parts
+from kafka_ds.process.buffers import Buffer
+from kafka_ds.protocol.codec import decode, write_parts
 from kafka_ds.protocol.errors import MalformedFrame, UnknownApiKey
 from kafka_ds.protocol.messages import REQUESTS
 from kafka_ds.protocol.reader_source import skip_tags

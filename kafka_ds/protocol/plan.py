@@ -38,7 +38,7 @@ class PlannedField:
     """A field of this version."""
 
     name: str
-    kind: Kind
+    kind: FieldPlan
     nullable: bool
     tag: int | None
     default: Any
@@ -57,7 +57,7 @@ class StructPlan:
     absent: tuple[Field, ...]
 
 
-Kind = Primitive | ArrayPlan | StructPlan
+FieldPlan = Primitive | ArrayPlan | StructPlan
 
 
 @cache
@@ -102,7 +102,7 @@ def _planned(field: Field, version: int | None, flexible: bool) -> PlannedField:
     )
 
 
-def _kind(annotation: Any, version: int | None, flexible: bool) -> Kind:
+def _kind(annotation: Any, version: int | None, flexible: bool) -> FieldPlan:
     origin = typing.get_origin(annotation)
     if origin in (typing.Union, types.UnionType):
         (annotation,) = (a for a in typing.get_args(annotation) if a is not type(None))
@@ -119,7 +119,7 @@ def _kind(annotation: Any, version: int | None, flexible: bool) -> Kind:
     return primitive
 
 
-def size_min(kind: Kind, *, flexible: bool, nullable: bool = False) -> int:
+def size_min(kind: FieldPlan, *, flexible: bool, nullable: bool = False) -> int:
     """The minimum size of a value in bytes, which bounds the count of an array."""
     if isinstance(kind, ArrayPlan):
         return 1 if flexible else 4

@@ -13,7 +13,7 @@ from typing import Any
 
 from kafka_ds.protocol.emit import Page, PerCount
 from kafka_ds.protocol.errors import MalformedFrame
-from kafka_ds.protocol.plan import ArrayPlan, Kind, PlannedField, StructPlan, size_min
+from kafka_ds.protocol.plan import ArrayPlan, FieldPlan, PlannedField, StructPlan, size_min
 from kafka_ds.protocol.types import Primitive
 from kafka_ds.protocol.varint import read_unsigned_varint
 
@@ -93,7 +93,7 @@ class ReaderSource:
             self.tags(plan, name)
         return name
 
-    def value(self, kind: Kind, field: PlannedField, target: str, flexible: bool) -> None:
+    def value(self, kind: FieldPlan, field: PlannedField, target: str, flexible: bool) -> None:
         if isinstance(kind, ArrayPlan):
             self.array(kind, field, target, flexible)
         elif isinstance(kind, StructPlan):

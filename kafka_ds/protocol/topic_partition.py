@@ -1,6 +1,6 @@
 """Pure: a partition by its topic's name, or by the topic's id as well (KIP-516).
 
-Both are tuples, because these are the fastest keys of dictionaries.
+They are tuples, because these are the fastest keys of dictionaries.
 """
 
 from __future__ import annotations
@@ -32,3 +32,7 @@ class TopicIdPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+PartitionId = tuple[bytes, int]
+"""A partition by its topic's id alone, where names do not matter."""

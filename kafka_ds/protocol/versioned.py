@@ -8,7 +8,8 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from kafka_ds.protocol.codec import Buffer, write_parts
+from kafka_ds.process.buffers import Buffer
+from kafka_ds.protocol.codec import write_parts
 from kafka_ds.protocol.errors import MalformedFrame
 
 _NUMBER = struct.Struct(">h")

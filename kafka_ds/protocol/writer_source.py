@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from kafka_ds.protocol.emit import Page, PerCount
-from kafka_ds.protocol.plan import ArrayPlan, Kind, PlannedField, StructPlan, default_struct
+from kafka_ds.protocol.plan import ArrayPlan, FieldPlan, PlannedField, StructPlan, default_struct
 from kafka_ds.protocol.types import Primitive
 from kafka_ds.protocol.varint import unsigned_varint
 
@@ -79,7 +79,7 @@ class WriterSource:
         elif plan.flexible:
             self.items.append(("x", "0"))
 
-    def value(self, kind: Kind, nullable: bool, value: str, flexible: bool) -> None:
+    def value(self, kind: FieldPlan, nullable: bool, value: str, flexible: bool) -> None:
         if isinstance(kind, ArrayPlan):
             self.array(kind, nullable, value, flexible)
         elif isinstance(kind, StructPlan):

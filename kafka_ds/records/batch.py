@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
+from kafka_ds.process.buffers import Buffer
 from kafka_ds.records.compression import Codec, CorruptRecord, compress, decompress
-from kafka_ds.records.crc import Buffer, crc32c
+from kafka_ds.records.crc import crc32c
 from kafka_ds.records.sequences import sequence_after
 
 __all__ = [

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator
 from enum import IntEnum
 from typing import Any, cast
 
-from kafka_ds.records.crc import Buffer
+from kafka_ds.process.buffers import Buffer
 
 __all__ = [
     "DECOMPRESSED_BYTES_MAX",

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
-__all__ = ["Buffer", "crc32c", "portable_crc32c"]
+from kafka_ds.process.buffers import Buffer
 
-Buffer = bytes | bytearray | memoryview
+__all__ = ["crc32c", "portable_crc32c"]
+
 
 # google_crc32c takes only `bytes`: a longer view is copied in pieces that fit into the processor's cache.
 _PIECE_BYTES = 1 << 20

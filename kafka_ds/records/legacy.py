@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from kafka_ds.process.buffers import Buffer
 from kafka_ds.records.batch import (
     CODEC_MASK,
     HEADER_BYTES,
@@ -31,7 +32,6 @@ from kafka_ds.records.batch import (
     read_header,
 )
 from kafka_ds.records.compression import decompress, decompressed_bytes_max
-from kafka_ds.records.crc import Buffer
 
 __all__ = ["HEAD_BYTES", "Message", "Upconverter", "is_message", "read_message", "unwrap"]
 

@@ -74,11 +74,11 @@ def rows_by_topic(
         yield TopicRows(topic=topic, records=of_topic, wanted=wanted[places], rows=numbers[places])
 
 
-Refuse = Callable[[pa.Array, str], None]
+RefuseRows = Callable[[pa.Array, str], None]
 
 
 def _records(
-    batch: pa.RecordBatch, columns: SinkColumns, now_ms: int, refuse: Refuse
+    batch: pa.RecordBatch, columns: SinkColumns, now_ms: int, refuse: RefuseRows
 ) -> pa.RecordBatch:
     count = batch.num_rows
     now = pa.scalar(now_ms * 1_000, pa.int64()).cast(TIMESTAMP_TYPE)
@@ -101,7 +101,7 @@ def _records(
     return pa.RecordBatch.from_arrays(arrays, names=["key", "value", "headers", "timestamp"])
 
 
-def _check_headers(headers: pa.Array, refuse: Refuse) -> None:
+def _check_headers(headers: pa.Array, refuse: RefuseRows) -> None:
     """A header without a key does not exist in Kafka."""
     if headers.null_count == len(headers):
         return
@@ -115,7 +115,7 @@ def _check_headers(headers: pa.Array, refuse: Refuse) -> None:
     refuse(pa.array(flags), "column 'headers' holds a header without a key")
 
 
-def _wanted(batch: pa.RecordBatch, columns: SinkColumns, refuse: Refuse) -> NDArray[np.int32]:
+def _wanted(batch: pa.RecordBatch, columns: SinkColumns, refuse: RefuseRows) -> NDArray[np.int32]:
     if "partition" not in columns.names:
         return np.full(batch.num_rows, NO_PARTITION, np.int32)
     found = batch.column(batch.schema.get_field_index("partition"))

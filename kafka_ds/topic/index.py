@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kafka_ds.delta.file_columns import NO_TIME, FileColumns
+from kafka_ds.delta.file_columns import NO_TIME, FileColumns, Numbers
 from kafka_ds.delta.file_entry import UNKNOWN, FileEntries, FileEntry
 
 __all__ = [
@@ -28,8 +27,6 @@ __all__ = [
 _FOREVER = (1 << 63) - 1
 # So many files that came in order wait behind the arrays.
 TAIL_MAX = 512
-
-Numbers = NDArray[np.int64]
 
 
 class _Sorted:

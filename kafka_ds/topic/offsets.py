@@ -38,7 +38,7 @@ PARTITION_KIND = "partition"
 COORDINATING_TOPIC = "__consumer_offsets"
 TRIES_MAX = 5
 
-Row = dict[str, Any]
+OffsetsRow = dict[str, Any]
 """A row by its columns; times are milliseconds since 1970."""
 
 _TIMES = ("event_time", "commit_time")
@@ -56,7 +56,7 @@ class OffsetsTable:
         self._published: frozenset[int] | None = None
         """The coordinators whose rows this process published last."""
 
-    def replace(self, broker_id: int, rows: Sequence[Row]) -> int:
+    def replace(self, broker_id: int, rows: Sequence[OffsetsRow]) -> int:
         """Replace the broker's rows; returns the version of the commit.
 
         Of a partition of `__consumer_offsets` without a row among them (its log is being read, or another broker leads
@@ -83,7 +83,7 @@ class OffsetsTable:
             return version
         raise Conflict(f"{OFFSETS}: other writers keep changing the rows of broker {broker_id}")
 
-    def _kept(self, broker_id: int, mine: Sequence[str], said: frozenset[int]) -> list[Row]:
+    def _kept(self, broker_id: int, mine: Sequence[str], said: frozenset[int]) -> list[OffsetsRow]:
         """What the broker published of other coordinators, as long as no other broker has published them since."""
         # Usually it is known that there are none. Another engine that rewrites the file does not change its rows.
         if self._published is not None and self._published <= said:
@@ -102,7 +102,7 @@ class OffsetsTable:
                     del alone[row["partition"]]
         return [row for row in before if _coordinator_of(row) in alone]
 
-    def read(self) -> list[Row]:
+    def read(self) -> list[OffsetsRow]:
         """All rows of all brokers; none if there is no table."""
         try:
             self._snapshot.refresh()
@@ -135,7 +135,9 @@ class OffsetsTable:
     def _files_of(self, broker_id: int) -> list[str]:
         return [each for each in self._snapshot.files if _broker_of(each) == broker_id]
 
-    def _change(self, broker_id: int, rows: Sequence[Row], replaced: Sequence[str]) -> PlainChange:
+    def _change(
+        self, broker_id: int, rows: Sequence[OffsetsRow], replaced: Sequence[str]
+    ) -> PlainChange:
         now_ms = self.log.clock.wall_ms()
         values = {_BROKER: str(broker_id)}
         data = _encode(rows)
@@ -169,8 +171,8 @@ class OffsetsTable:
         info = {"brokerId": broker_id, "rows": len(rows)}
         return PlainChange(OPERATION, actions=actions, info=info, check=end_at_mine)
 
-    def _rows_of(self, paths: Sequence[str], broker_id: int) -> list[Row]:
-        found: list[Row] = []
+    def _rows_of(self, paths: Sequence[str], broker_id: int) -> list[OffsetsRow]:
+        found: list[OffsetsRow] = []
         for path in paths:
             table = pq.read_table(pa.BufferReader(self._store.read(path)), use_threads=False)
             names = [name for name in OFFSETS_FILE_SCHEMA.names if name in table.column_names]
@@ -183,14 +185,14 @@ class OffsetsTable:
         return found
 
 
-def present(rows: Iterable[Row]) -> list[Row]:
+def present(rows: Iterable[OffsetsRow]) -> list[OffsetsRow]:
     """Of several brokers' rows about the same thing, those of the newest leader.
 
     A coordinator is the leader of its partition of `__consumer_offsets`: only its present leader knows which groups
     there are. (A broker publishes its partitions and its groups together.)
     """
     listed = list(rows)
-    newest: dict[tuple[str, int], Row] = {}
+    newest: dict[tuple[str, int], OffsetsRow] = {}
     for row in listed:
         if row["kind"] == PARTITION_KIND:
             key = (row["topic_id"], row["partition"])
@@ -215,23 +217,23 @@ def _age(row: Mapping[str, Any]) -> tuple[int, int]:
     return (row["leader_epoch"], row["event_time"])
 
 
-def _is_coordinating(row: Row) -> bool:
+def _is_coordinating(row: OffsetsRow) -> bool:
     """Whether a row is about a partition of `__consumer_offsets`."""
     return row["kind"] == PARTITION_KIND and bool(row["topic"] == COORDINATING_TOPIC)
 
 
-def _coordinators_in(rows: Iterable[Row]) -> frozenset[int]:
+def _coordinators_in(rows: Iterable[OffsetsRow]) -> frozenset[int]:
     return frozenset(row["partition"] for row in rows if _is_coordinating(row))
 
 
-def _supersedes(row: Row, known: Row) -> bool:
+def _supersedes(row: OffsetsRow, known: OffsetsRow) -> bool:
     """Whether another broker's row of the same partition is of a later leader, or of a topic that was created again."""
     if row["topic_id"] != known["topic_id"]:
         return bool(row["event_time"] > known["event_time"])
     return bool(row["leader_epoch"] > known["leader_epoch"])
 
 
-def _coordinator_of(row: Row) -> int | None:
+def _coordinator_of(row: OffsetsRow) -> int | None:
     """The partition of `__consumer_offsets` that a row is of."""
     if row["kind"] == PARTITION_KIND:
         return row["partition"] if _is_coordinating(row) else None
@@ -248,7 +250,7 @@ def _broker_of(path: str) -> int:
     return -1
 
 
-def _encode(rows: Sequence[Row]) -> bytes:
+def _encode(rows: Sequence[OffsetsRow]) -> bytes:
     plain = [{**row, **{name: _microseconds(row.get(name)) for name in _TIMES}} for row in rows]
     sink = io.BytesIO()
     table = pa.Table.from_pylist(plain, OFFSETS_FILE_SCHEMA)

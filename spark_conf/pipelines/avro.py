@@ -17,7 +17,7 @@ from pyspark.sql.avro.functions import from_avro
 
 from spark_conf.pipelines.avro_schema import with_references
 from spark_conf.pipelines.registry import SchemaRegistry
-from spark_conf.pipelines.schema_evolution import Place
+from spark_conf.pipelines.schema_evolution import TextPlace
 from spark_conf.pipelines.schema_names import PAYLOAD, DecodedSchema, SchemaName, registered_schema
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class AvroReader:
         self._registry = registry
 
     def read(
-        self, framed: DataFrame, names: Sequence[tuple[SchemaName, Place]], column: str
+        self, framed: DataFrame, names: Sequence[tuple[SchemaName, TextPlace]], column: str
     ) -> tuple[DataFrame, list[DecodedSchema], dict[SchemaName, str]]:
         """See `SchemaReader`."""
         read = framed.withColumn(PAYLOAD, f.concat(PAYLOAD, f.lit(_SENTINEL)))

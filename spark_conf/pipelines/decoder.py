@@ -30,9 +30,9 @@ from spark_conf.pipelines.schema_evolution import (
     Clash,
     FieldColumn,
     Level,
-    Place,
     PlacedField,
     Seen,
+    TextPlace,
     place,
 )
 from spark_conf.pipelines.schema_names import SCHEMAS_MAX, without_frame
@@ -200,7 +200,7 @@ def _kind_of(kind: t.DataType) -> Kind:
 # -- kinds in a batch ---------------------------------------------------------------------------
 
 
-def _kinds_seen(parsed: DataFrame) -> tuple[dict[str, dict[str, Place]], bool]:
+def _kinds_seen(parsed: DataFrame) -> tuple[dict[str, dict[str, TextPlace]], bool]:
     """The kinds of each field with the first record that has it; and whether the list is complete."""
     spark = parsed.sparkSession
     at = f.struct("_partition", "_offset")
@@ -223,7 +223,7 @@ def _kinds_seen(parsed: DataFrame) -> tuple[dict[str, dict[str, Place]], bool]:
         )
     finally:
         spark.catalog.dropTempView(view)
-    seen: dict[str, dict[str, Place]] = {}
+    seen: dict[str, dict[str, TextPlace]] = {}
     for row in found[:KINDS_MAX]:
         seen.setdefault(row["key"], {})[row["kind"]] = tuple(row["first"])
     return seen, len(found) <= KINDS_MAX
@@ -233,7 +233,7 @@ def _kinds_declared(parsed: DataFrame, registry: SchemaRegistry) -> Seen:
     """The kinds of fields in the records' JSON Schemas, each with the first record that refers to its schema."""
     named = parsed.where(f.col("_schema_id").isNotNull()).groupBy("_schema_id")
     first = named.agg(f.min(f.struct("_partition", "_offset")).alias("first"))
-    declared: dict[str, dict[str, Place]] = {}
+    declared: dict[str, dict[str, TextPlace]] = {}
     for schema_id, place_of_first in sorted(first.limit(SCHEMAS_MAX).collect()):
         schema = registry.schema(schema_id)
         if schema is None or schema.kind != "JSON":

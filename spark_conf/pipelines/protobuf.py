@@ -24,7 +24,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from kafka_ds.errors import OptionError
 from spark_conf.pipelines.registry import RegisteredSchema, SchemaRegistry
-from spark_conf.pipelines.schema_evolution import Place
+from spark_conf.pipelines.schema_evolution import TextPlace
 from spark_conf.pipelines.schema_names import PAYLOAD, DecodedSchema, SchemaName, registered_schema
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class ProtobufReader:
         self._registry = registry
 
     def read(
-        self, framed: DataFrame, names: Sequence[tuple[SchemaName, Place]], column: str
+        self, framed: DataFrame, names: Sequence[tuple[SchemaName, TextPlace]], column: str
     ) -> tuple[DataFrame, list[DecodedSchema], dict[SchemaName, str]]:
         """See `SchemaReader`."""
         messages: dict[SchemaName, _Message] = {}

@@ -37,9 +37,9 @@ _NAMEABLE = re.compile(r"""[^\s,;{}()='"`\[\]\\$\x00-\x1f]{1,255}""")
 _OF_CLASHES = re.compile(rf".*__({'|'.join((*SCALARS, JSON))})", re.DOTALL)
 
 # A record's partition and offset.
-Place: TypeAlias = tuple[int, int]
+TextPlace: TypeAlias = tuple[int, int]
 # For each field its kinds, as Spark's text, with the first record that has them.
-Seen: TypeAlias = Mapping[str, Mapping[str, Place]]
+Seen: TypeAlias = Mapping[str, Mapping[str, TextPlace]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class Clash:
     """A column that was added because a value did not fit the field's own column."""
 
     column: str
-    place: Place
+    place: TextPlace
     reason: str
 
 
@@ -111,7 +111,7 @@ class _Placement:
         self.now = dict(self.before)
         self.spelled = {name.lower(): name for name in self.now}
 
-    def place_field(self, name: str, texts: Mapping[str, Place]) -> PlacedField:
+    def place_field(self, name: str, texts: Mapping[str, TextPlace]) -> PlacedField:
         kinds = {text: parse_kind(text) for text in sorted(texts, key=lambda t: (texts[t], t))}
         if len(self.path) >= DEPTH_MAX:
             kinds = {t: MIXED if isinstance(k, ObjectOf) else k for t, k in kinds.items()}
@@ -147,7 +147,7 @@ class _Placement:
             and self.spelled.get(name.lower(), name) == name
         )
 
-    def _column_for(self, name: str, kind: Kind, first: Place) -> str | None:
+    def _column_for(self, name: str, kind: Kind, first: TextPlace) -> str | None:
         """The column for values of this kind, new or present; None if there can be none."""
         present = self.now.get(name)
         fitting = (
@@ -177,12 +177,12 @@ class _Placement:
         self.spelled[column.lower()] = column
 
     def _with_objects(
-        self, column: FieldColumn, texts: Mapping[str, Place], rescued: set[str]
+        self, column: FieldColumn, texts: Mapping[str, TextPlace], rescued: set[str]
     ) -> FieldColumn | None:
         """The column with the columns of its fields; if a field cannot be held, the whole object is rescued."""
         if not isinstance(column.kind, ObjectOf):
             return column
-        seen: dict[str, dict[str, Place]] = {}
+        seen: dict[str, dict[str, TextPlace]] = {}
         for text in sorted(column.texts):
             fields = texts_of_fields(text) if is_object(text) else {}
             for name, of_field in fields.items():

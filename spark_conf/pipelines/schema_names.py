@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from pyspark.sql import functions as f
 
 from kafka_ds.errors import OptionError
-from spark_conf.pipelines.schema_evolution import Place
+from spark_conf.pipelines.schema_evolution import TextPlace
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
@@ -63,7 +63,7 @@ class DecodedSchema:
     """The decoded records of a schema; `value` is null for other and for malformed records."""
 
     name: SchemaName
-    first: Place
+    first: TextPlace
     type: t.DataType
     value: SparkColumn
     is_read: SparkColumn
@@ -76,7 +76,7 @@ class SchemaReader(Protocol):
     """Whether a frame has message indexes (Protobuf)."""
 
     def read(
-        self, framed: DataFrame, names: Sequence[tuple[SchemaName, Place]], column: str
+        self, framed: DataFrame, names: Sequence[tuple[SchemaName, TextPlace]], column: str
     ) -> tuple[DataFrame, list[DecodedSchema], dict[SchemaName, str]]:
         """The rows with decoded payloads, the schemas, and for other names why there is no schema."""
 
@@ -152,7 +152,7 @@ def _indexes(rest: SparkColumn) -> SparkColumn:
     return f.when(first == "00", first).otherwise(f.nullif(found, f.lit("")))
 
 
-def names_of(rows: DataFrame, *, has_messages: bool = False) -> list[tuple[SchemaName, Place]]:
+def names_of(rows: DataFrame, *, has_messages: bool = False) -> list[tuple[SchemaName, TextPlace]]:
     """The schema names in framed rows, each with its first record. Raises OptionError."""
     place = f.min(f.struct("_partition", "_offset")).alias("first")
     found = rows.where(_has_name(has_messages=has_messages)).groupBy(ID, _GUID, _MESSAGE).agg(place)

@@ -7,7 +7,7 @@ from typing import Any
 
 from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.rpc import CopyRequest, LogSegmentData
-from kafka_ds.ipc.request import Buffer
+from kafka_ds.process.buffers import Buffer
 from kafka_ds.records.batch import Record, build_batch, iterate_headers, read_records
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from broker.registry import Served
 from kafka_ds.protocol.frame import encode_request
-from kafka_ds.protocol.plan import ArrayPlan, Kind, PlannedField, StructPlan, plan
+from kafka_ds.protocol.plan import ArrayPlan, FieldPlan, PlannedField, StructPlan, plan
 from kafka_ds.protocol.types import Primitive, fields_of, is_struct, message_info
 from tests.peer.pair_values import pool_of
 
@@ -139,7 +139,7 @@ class _Draw:
             return list({_identity(each): each for each in drawn}.values())
         return self._value(struct, field, kind)
 
-    def _value(self, struct: StructPlan, field: PlannedField, kind: Kind) -> Any:
+    def _value(self, struct: StructPlan, field: PlannedField, kind: FieldPlan) -> Any:
         if isinstance(kind, StructPlan):
             return self.struct(kind)
         pool = pool_of(struct.cls, field, kind)

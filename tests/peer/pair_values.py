@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kafka_ds.protocol.plan import Kind, PlannedField
+from kafka_ds.protocol.plan import FieldPlan, PlannedField
 from kafka_ds.protocol.types import NO_UUID, Primitive
 from kafka_ds.records.batch import Codec, Record, build_batch
 
@@ -282,7 +282,7 @@ _BY_TYPE: dict[str, Pool] = {
 _NUMBER = Pool(likely=(0, 1), odd=(-1, 7))
 
 
-def pool_of(struct: type, field: PlannedField, kind: Kind) -> Pool:
+def pool_of(struct: type, field: PlannedField, kind: FieldPlan) -> Pool:
     """What a field of one value, or each element of an array of such, may hold."""
     assert isinstance(kind, Primitive), kind
     default = _BY_TYPE.get(kind.name, _NUMBER)

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from broker.metrics.names import (
     Metric,
     MetricKind,
-    Sample,
+    MetricSample,
     Summary,
     attribute,
     gauge,
@@ -117,7 +117,7 @@ def test_the_text_is_what_prometheus_reads() -> None:
     count = made(MetricKind.COUNTER, "own_things_total", "topic")
     time = made(MetricKind.SUMMARY, "own_timems", "request")
 
-    def source() -> Iterator[Sample]:
+    def source() -> Iterator[MetricSample]:
         yield size, ('a"b\\c\nd', "7"), 1.5
         yield count, (), 12
         yield count, ("a",), 12

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kafka_ds.protocol.plan import ArrayPlan, Kind, PlannedField, StructPlan
+from kafka_ds.protocol.plan import ArrayPlan, FieldPlan, PlannedField, StructPlan
 from kafka_ds.protocol.types import MISSING, NO_UUID, Versions, fields_of
 from kafka_ds.protocol.types import versions as our_versions
 
@@ -38,7 +38,7 @@ def kafka_range(text: str | None) -> Versions:
     return our_versions(None if text in (None, "none") else text)
 
 
-def type_of(kind: Kind) -> str | None:
+def type_of(kind: FieldPlan) -> str | None:
     """Kafka's name of a type; None for a struct, whose name is ours to choose."""
     if isinstance(kind, ArrayPlan):
         return f"[]{type_of(kind.element) or ''}"

@@ -6,7 +6,7 @@ from typing import Any
 
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import OWN_KEYS_FROM, REQUESTS, RESPONSES
-from kafka_ds.protocol.plan import ArrayPlan, Kind, PlannedField, StructPlan, plan
+from kafka_ds.protocol.plan import ArrayPlan, FieldPlan, PlannedField, StructPlan, plan
 from kafka_ds.protocol.types import Primitive, message_info
 
 EVERY_MESSAGE = [cls for table in (REQUESTS, RESPONSES) for _, cls in sorted(table.items())]
@@ -61,7 +61,7 @@ class Draw:
             return None
         return self.value(field.kind, field.name)
 
-    def value(self, kind: Kind, name: str) -> Any:
+    def value(self, kind: FieldPlan, name: str) -> Any:
         if isinstance(kind, ArrayPlan):
             count = self.random.randint(0, self.elements_max)
             return [self.value(kind.element, name) for _ in range(count)]

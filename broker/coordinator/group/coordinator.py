@@ -15,7 +15,7 @@ from uuid import uuid4
 from broker.config.broker import BrokerConfig
 from broker.controller.topics import NewTopic
 from broker.coordinator.group.metadata_image import PublishedMetadataImage
-from broker.coordinator.group.shard import GroupCoordinatorShard, Request, TopicsDeleted
+from broker.coordinator.group.shard import GroupCoordinatorShard, GroupRequest, TopicsDeleted
 from broker.coordinator.group.values import Client, Count
 from broker.coordinator.loads import CoordinatorState, Loads
 from broker.coordinator.runtime import CoordinatorContext, CoordinatorRuntime
@@ -103,11 +103,11 @@ class GroupCoordinator:
 
     # -- requests -----------------------------------------------------------------------------------
 
-    def submit(self, group_id: str, request: Request, client: Client) -> Any:
+    def submit(self, group_id: str, request: GroupRequest, client: Client) -> Any:
         """The response of the group's coordinator, or a future that will have it; raises KafkaError."""
         return self.runtime.context_of(group_id).submit(request, client)
 
-    def submit_to_all(self, request: Request, client: Client) -> list[Any]:
+    def submit_to_all(self, request: GroupRequest, client: Client) -> list[Any]:
         """The same request to every coordinator of this broker; raises the first refusal's KafkaError."""
         return [context.submit(request, client) for context in self.runtime.led_here()]
 

@@ -13,7 +13,7 @@ from broker.coordinator.group.consumer_group import ConsumerGroupState
 from broker.coordinator.group.shard import GroupCoordinatorShard
 from broker.coordinator.group.values import Count
 from broker.coordinator.loads import LoadMetrics
-from broker.metrics.names import Sample, attribute, gauge
+from broker.metrics.names import MetricSample, attribute, gauge
 
 _OF_GROUPS = "kafka.coordinator.group:type=GroupMetadataManager,name="
 _COUNTERS = "kafka.server:type=group-coordinator-metrics"
@@ -50,7 +50,7 @@ assert set(_BY_COUNT) == set(Count), "each count is shown"
 
 def group_samples(
     shards: Iterable[GroupCoordinatorShard], counts: Mapping[Count, int]
-) -> Iterator[Sample]:
+) -> Iterator[MetricSample]:
     """Groups by state, offsets, and what has happened to them since the broker started."""
     states: Counter[ClassicGroupState] = Counter()
     consumers: Counter[ConsumerGroupState] = Counter()

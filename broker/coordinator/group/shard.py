@@ -62,10 +62,10 @@ from kafka_ds.protocol.messages.persisted import (
     ConsumerGroupValue,
     GroupMetadataKey,
     GroupMetadataValue,
-    Key,
     OffsetCommitKey,
     OffsetCommitValue,
-    Value,
+    RecordKey,
+    RecordValue,
     decode_key,
     decode_value,
 )
@@ -87,7 +87,7 @@ class TopicsDeleted:
     topics: tuple[tuple[str, bytes], ...]
 
 
-Request: TypeAlias = (
+GroupRequest: TypeAlias = (
     JoinGroupRequest
     | SyncGroupRequest
     | HeartbeatRequest
@@ -170,8 +170,8 @@ class GroupCoordinatorShard:
 
     def replay(
         self,
-        key: Key,
-        value: Value | None,
+        key: RecordKey,
+        value: RecordValue | None,
         *,
         record_offset: int,
         producer_id: int = NO_PRODUCER_ID,
@@ -265,7 +265,7 @@ class GroupCoordinatorShard:
     # -- requests -----------------------------------------------------------------------------------
 
     def handle(
-        self, request: Request, client: Client, ticket: Ticket, now: Instant
+        self, request: GroupRequest, client: Client, ticket: Ticket, now: Instant
     ) -> CoordinatorResult:
         """Decide the outcome of a request."""
         # The request may be an operator's, who may not describe the topics that the others' expressions match.
@@ -276,7 +276,7 @@ class GroupCoordinatorShard:
             self.state.sees = None
 
     def _handle(
-        self, request: Request, client: Client, ticket: Ticket, now: Instant
+        self, request: GroupRequest, client: Client, ticket: Ticket, now: Instant
     ) -> CoordinatorResult:
         step = ResultBuilder()
         if isinstance(request, JoinGroupRequest | SyncGroupRequest):

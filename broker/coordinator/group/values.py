@@ -18,7 +18,7 @@ from broker.coordinator.result import (
     TransactionalProducer,
 )
 from kafka_ds.protocol.messages import JoinGroupRequest
-from kafka_ds.protocol.messages.persisted import Key, Value
+from kafka_ds.protocol.messages.persisted import RecordKey, RecordValue
 
 # (name, metadata), the preferred one first.
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
@@ -57,8 +57,8 @@ class Count(Enum):
 class CoordinatorRecord(NamedTuple):
     """One record of `__consumer_offsets`; without a value it is a tombstone."""
 
-    key: Key
-    value: Value | None
+    key: RecordKey
+    value: RecordValue | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from kafka_ds.segments.producers import Producers
 TRIED_MAX = 1_000
 
 
-class _Key(NamedTuple):
+class _SequenceKey(NamedTuple):
     topic_id: bytes
     partition: int
     producer_id: int
@@ -37,7 +37,7 @@ class FirstSequences:
     """The lowest sequences that were tried in partitions that do not know their producers."""
 
     def __init__(self) -> None:
-        self._tried: dict[_Key, _VerificationStateEntry] = {}
+        self._tried: dict[_SequenceKey, _VerificationStateEntry] = {}
 
     def tried(
         self,
@@ -51,7 +51,7 @@ class FirstSequences:
         """A write has come that may have to wait, or be refused; `begins_with_zero`: by the second protocol."""
         if producers.get(header.producer_id) is not None:
             return
-        key = _Key(topic_id, partition, header.producer_id)
+        key = _SequenceKey(topic_id, partition, header.producer_id)
         epoch, sequence = header.producer_epoch, header.base_sequence
         entry = self._tried.get(key)
         if entry is None:
@@ -69,7 +69,7 @@ class FirstSequences:
         """Refuse a write that is about to be appended before an earlier one; raises OUT_OF_ORDER_SEQUENCE_NUMBER."""
         if producers.get(header.producer_id) is not None:
             return  # The log knows what comes next.
-        entry = self._tried.get(_Key(topic_id, partition, header.producer_id))
+        entry = self._tried.get(_SequenceKey(topic_id, partition, header.producer_id))
         if entry is None:
             return
         expected = 0 if entry.begins_with_zero else entry.lowest
@@ -83,4 +83,4 @@ class FirstSequences:
     def appended(self, topic_id: bytes, partition: int, header: BatchHeader) -> None:
         """A write is in the log, which knows from now on what comes next."""
         if self._tried:
-            self._tried.pop(_Key(topic_id, partition, header.producer_id), None)
+            self._tried.pop(_SequenceKey(topic_id, partition, header.producer_id), None)

@@ -241,7 +241,7 @@ BEGIN_AGAIN_SECONDS = 1.0
 # How many markers are written before other tasks get their turn.
 MARKERS_AT_ONCE = 100
 
-Outcome: TypeAlias = ErrorCode | Awaitable[ErrorCode]
+MarkerOutcome: TypeAlias = ErrorCode | Awaitable[ErrorCode]
 Context: TypeAlias = CoordinatorContext[TransactionCoordinatorShard]
 
 
@@ -312,8 +312,8 @@ class TransactionMarkerChannelManager:
 
     def _write_some(
         self, marker: TxnMarkerEntry, listed: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, Outcome]:
-        outcomes: dict[TopicPartition, Outcome] = {}
+    ) -> dict[TopicPartition, MarkerOutcome]:
+        outcomes: dict[TopicPartition, MarkerOutcome] = {}
         for where in listed:
             outcome = self._markers.write(marker, where)
             if not isinstance(outcome, ErrorCode):
@@ -327,7 +327,7 @@ class TransactionMarkerChannelManager:
         context: Context,
         decided: TransactionMetadata,
         marker: TxnMarkerEntry,
-        outcomes: dict[TopicPartition, Outcome],
+        outcomes: dict[TopicPartition, MarkerOutcome],
         left: list[TopicPartition],
     ) -> None:
         """Ask every partition until it has its marker; then the transaction is complete."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from broker.coordinator.loads import LoadMetrics
 from broker.coordinator.transaction.transaction_metadata import TransactionState
-from broker.metrics.names import Sample, gauge
+from broker.metrics.names import MetricSample, gauge
 
 if TYPE_CHECKING:
     from broker.coordinator.transaction.coordinator import TransactionCoordinator
@@ -42,7 +42,7 @@ LATE = gauge(
 LATE_AFTER_MS = 5 * 60_000
 
 
-def transaction_samples(transactions: TransactionCoordinator) -> Iterator[Sample]:
+def transaction_samples(transactions: TransactionCoordinator) -> Iterator[MetricSample]:
     """Transactional ids by state, and the pending work of decided transactions."""
     states: Counter[TransactionState] = Counter()
     for context in transactions.runtime.begun():
@@ -56,7 +56,7 @@ def transaction_samples(transactions: TransactionCoordinator) -> Iterator[Sample
 
 def late_samples(
     partitions: Iterable[LeaderPartition], *, now_ms: int, max_timeout_ms: int
-) -> Iterator[Sample]:
+) -> Iterator[MetricSample]:
     """Partitions whose last stable offset hangs (KIP-664)."""
     since_ms = now_ms - max_timeout_ms - LATE_AFTER_MS
     late = sum(

@@ -42,7 +42,7 @@ class NeedsProducerId(Exception):
 
 
 # A request: a method of the shard, called with the time.
-Event = Callable[["TransactionCoordinatorShard", int], CoordinatorResult]
+WriteOperation = Callable[["TransactionCoordinatorShard", int], CoordinatorResult]
 
 
 class TransactionCoordinatorShard:
@@ -103,7 +103,7 @@ class TransactionCoordinatorShard:
             )
         )
 
-    def handle(self, event: Event, ticket: Ticket, now: Instant) -> CoordinatorResult:
+    def handle(self, event: WriteOperation, ticket: Ticket, now: Instant) -> CoordinatorResult:
         """Decide the outcome of a request; raises KafkaError, or NeedsProducerId."""
         return event(self, now.now_ms)
 

@@ -22,7 +22,7 @@ from kafka_ds.protocol.messages.quorum import (
     DescribeQuorumResponsePartitionData,
     DescribeQuorumResponseTopicData,
     Listener,
-    Node,
+    QuorumNode,
 )
 from kafka_ds.protocol.refusal import refusal
 from kafka_ds.protocol.types import NO_UUID
@@ -101,10 +101,10 @@ def _observers(node: KafkaBroker, now_ms: int) -> list[DescribeQuorumReplicaStat
     return observers
 
 
-def _nodes(node: KafkaBroker) -> list[Node]:
+def _nodes(node: KafkaBroker) -> list[QuorumNode]:
     """Where the voter is."""
     broker = node.metadata.brokers.get(node.metadata.controller_id)
     if broker is None:
         return []
     listeners = [Listener(name=e.listener, host=e.host, port=e.port) for e in broker.endpoints]
-    return [Node(node_id=broker.broker_id, listeners=listeners)]
+    return [QuorumNode(node_id=broker.broker_id, listeners=listeners)]

@@ -52,7 +52,7 @@ _OUR_FAULTS = frozenset(
 )
 
 Replica = LeaderPartition | FollowerPartition
-Lookup = Callable[[FetchTopic, FetchPartition], "LogReadResult"]
+LogLookup = Callable[[FetchTopic, FetchPartition], "LogReadResult"]
 
 
 @serves(FetchRequest, versions="4-18")
@@ -661,7 +661,7 @@ class FetchResults:
         self._by_topic: list[list[LogReadResult]] = []
         self._joined: dict[Replica, tuple[CachedPartition, LogReadResult]] = {}
 
-    def find(self, look_up: Lookup) -> None:
+    def find(self, look_up: LogLookup) -> None:
         """Look all of them up."""
         self._place_joined()
         self._by_topic = [
@@ -669,7 +669,7 @@ class FetchResults:
             for topic in self.fetch_context.topics
         ]
 
-    def find_again(self, look_up: Lookup, advanced: Container[Replica]) -> None:
+    def find_again(self, look_up: LogLookup, advanced: Container[Replica]) -> None:
         """Look these up again, if anything was found at all."""
         self._place_joined()
         for topic, results in self.topics():

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 
-from broker.coordinator.transaction.marker_channel_manager import TxnMarkerEntry
+from broker.coordinator.transaction.marker_channel_manager import MarkerOutcome, TxnMarkerEntry
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
@@ -25,8 +25,6 @@ from kafka_ds.protocol.messages.transactions import (
 )
 from kafka_ds.protocol.refusal import refusal_of
 from kafka_ds.protocol.topic_partition import TopicPartition
-
-Outcome = ErrorCode | Awaitable[ErrorCode]
 
 
 @serves(WriteTxnMarkersRequest, versions="1-2")
@@ -56,7 +54,9 @@ async def write_txn_markers(
     return response
 
 
-def _write(wanted: WritableTxnMarker, topic: str, index: int, context: RequestContext) -> Outcome:
+def _write(
+    wanted: WritableTxnMarker, topic: str, index: int, context: RequestContext
+) -> MarkerOutcome:
     marker = TxnMarkerEntry(
         producer_id=wanted.producer_id,
         producer_epoch=wanted.producer_epoch,

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from broker.log.directories.directory import LogDirectory, Offsets
+from broker.log.directories.directory import CheckpointOffsets, LogDirectory
 from kafka_ds.process.seams import Disk
 from kafka_ds.process.system import new_uuid
 from kafka_ds.protocol.topic_partition import TopicPartition
@@ -108,7 +108,7 @@ class DamagedLogs:
         """Directories with such logs after an unclean stop: a clean marker would vouch for data never checked."""
         return (each.home for each in self._found.values() if not each.home.was_clean)
 
-    def offsets(self, directory: LogDirectory, checkpoint: str) -> Offsets:
+    def offsets(self, directory: LogDirectory, checkpoint: str) -> CheckpointOffsets:
         """The entries that a checkpoint of a directory must keep."""
         return {
             key: each.offsets[checkpoint]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 
-from broker.log.directories.directory import LogDirectory, Offsets
+from broker.log.directories.directory import CheckpointOffsets, LogDirectory
 from broker.log.failures import LogDirectoryError, is_failure
 from kafka_ds.process.amounts import counted
 from kafka_ds.process.seams import Background, Disk
@@ -46,7 +46,7 @@ class LogDirectories:
         self._background = background
         self._soon = soon
         self._failed = failed
-        self._checkpointed: dict[tuple[str, str], Offsets] = {}
+        self._checkpointed: dict[tuple[str, str], CheckpointOffsets] = {}
 
     @property
     def online(self) -> list[LogDirectory]:
@@ -121,7 +121,7 @@ class LogDirectories:
         self,
         directory: LogDirectory,
         name: str,
-        offsets: Offsets,
+        offsets: CheckpointOffsets,
         *,
         wait: bool,
         then: Callable[[], None],
@@ -155,7 +155,7 @@ class LogDirectories:
             self._checkpointed.pop((directory.path, name), None)
 
     def checkpoint_and_report(
-        self, directory: LogDirectory, name: str, offsets: Offsets, report: Done
+        self, directory: LogDirectory, name: str, offsets: CheckpointOffsets, report: Done
     ) -> None:
         """Write a directory's checkpoint in Background, changed or not, and report the outcome."""
         self._checkpointed.pop((directory.path, name), None)

@@ -34,7 +34,7 @@ from kafka_ds.segments.checkpoint import (
 )
 from kafka_ds.segments.files import read_or_none, replace, unlink_if_there
 
-Offsets = Mapping[TopicPartition, int]
+CheckpointOffsets = Mapping[TopicPartition, int]
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ class LogDirectory:
             _LOGGER.warning("ignoring %s: %s", self.file(name), error)
             return {}
 
-    def checkpoint(self, name: str, offsets: Offsets) -> Callable[[], None]:
+    def checkpoint(self, name: str, offsets: CheckpointOffsets) -> Callable[[], None]:
         """A function that writes a checkpoint durably, for a thread. The last one requested wins."""
         data = encode_offsets(offsets)
         self._asked += 1

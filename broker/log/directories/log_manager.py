@@ -22,7 +22,7 @@ from broker.log.directories.comparison import agreed_end, is_newer
 from broker.log.directories.damaged import DamagedLogs
 from broker.log.directories.deletion import DeletedLogs
 from broker.log.directories.directories import Done, LogDirectories, Soon, give_up
-from broker.log.directories.directory import LogDirectory, Offsets
+from broker.log.directories.directory import CheckpointOffsets, LogDirectory
 from broker.log.directories.loader import Contents, LogLoader
 from broker.log.directories.upkeep import Interval, LogUpkeep
 from broker.log.failures import LogDirectoryError
@@ -78,10 +78,10 @@ class _Checkpointed:
         self.starts: dict[LogDirectory, dict[TopicPartition, int]] = {}
         # The log starts that were last to be written, and how often others were: the file's content is known once the
         # last are written.
-        self.starts_asked: dict[LogDirectory, Offsets] = {}
+        self.starts_asked: dict[LogDirectory, CheckpointOffsets] = {}
         self.starts_writes: Counter[LogDirectory] = Counter()
         # The most that cleaner-offset-checkpoint holds; unknown for what was found at the start.
-        self.cleaned: dict[LogDirectory, Offsets] = {}
+        self.cleaned: dict[LogDirectory, CheckpointOffsets] = {}
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -579,7 +579,7 @@ class LogManager:
             self._write_checkpoint(directory, names.HIGH_WATERMARK_CHECKPOINT, known, wait=True)
             del self._checkpointed.gone[directory]
 
-    def checkpoint_high_watermarks(self, high_watermarks: Offsets) -> None:
+    def checkpoint_high_watermarks(self, high_watermarks: CheckpointOffsets) -> None:
         """Write replication-offset-checkpoint."""
         self._checkpointed.high_watermarks = dict(high_watermarks)
         is_alone = len(self._directories.all) == 1
@@ -587,7 +587,7 @@ class LogManager:
             own = high_watermarks if is_alone else self._own(directory, high_watermarks)
             self._write_checkpoint(directory, names.HIGH_WATERMARK_CHECKPOINT, own)
 
-    def _own(self, directory: LogDirectory, offsets: Offsets) -> Offsets:
+    def _own(self, directory: LogDirectory, offsets: CheckpointOffsets) -> CheckpointOffsets:
         """Those of the logs in a directory."""
         return {key: offsets[key] for key, _ in self._placed(directory) if key in offsets}
 
@@ -638,7 +638,9 @@ class LogManager:
         name = names.LOG_START_OFFSET_CHECKPOINT
         self._write_checkpoint(directory, name, own, wait=wait, then=then)
 
-    def _starts_written(self, directory: LogDirectory, starts: Offsets, asked: int) -> None:
+    def _starts_written(
+        self, directory: LogDirectory, starts: CheckpointOffsets, asked: int
+    ) -> None:
         """The file holds these, unless another write of it was requested since."""
         if asked != self._checkpointed.starts_writes[directory]:
             return
@@ -646,7 +648,7 @@ class LogManager:
         for key, log in self._placed(directory):
             log.durable_log_start_offset = starts.get(key, 0)
 
-    def _starts_asked(self, directory: LogDirectory, starts: Offsets) -> int:
+    def _starts_asked(self, directory: LogDirectory, starts: CheckpointOffsets) -> int:
         """These log starts may be on disk from now on; returns the number of the write."""
         checkpointed = self._checkpointed
         if starts != checkpointed.starts_asked.get(directory):
@@ -673,7 +675,7 @@ class LogManager:
     async def _write_checkpoints(
         self,
         name: str,
-        offsets: Callable[[LogDirectory], Offsets],
+        offsets: Callable[[LogDirectory], CheckpointOffsets],
         homes: Iterable[LogDirectory],
     ) -> None:
         """Write in Background, even if another write of the same may be in progress."""
@@ -699,7 +701,7 @@ class LogManager:
         own = self._record_cleaned(directory)
         self._write_checkpoint(directory, names.CLEANER_CHECKPOINT, own, wait=wait)
 
-    def _record_cleaned(self, directory: LogDirectory) -> Offsets:
+    def _record_cleaned(self, directory: LogDirectory) -> CheckpointOffsets:
         self._checkpointed.cleaned[directory] = {
             key: offset
             for key, log in self._placed(directory)
@@ -727,7 +729,7 @@ class LogManager:
         self,
         directory: LogDirectory,
         name: str,
-        own: Offsets,
+        own: CheckpointOffsets,
         *,
         wait: bool = False,
         then: Callable[[], None] = _at_the_end,
@@ -735,13 +737,15 @@ class LogManager:
         own = self._with_kept(directory, name, own)
         self._directories.checkpoint(directory, name, own, wait=wait, then=then)
 
-    def _with_kept(self, directory: LogDirectory, name: str, own: Offsets) -> Offsets:
+    def _with_kept(
+        self, directory: LogDirectory, name: str, own: CheckpointOffsets
+    ) -> CheckpointOffsets:
         return {**self.damaged.offsets(directory, name), **own}
 
-    def _recovery_points(self, directory: LogDirectory) -> Offsets:
+    def _recovery_points(self, directory: LogDirectory) -> CheckpointOffsets:
         return {key: log.recovery_point for key, log in self._placed(directory)}
 
-    def _log_starts(self, directory: LogDirectory) -> Offsets:
+    def _log_starts(self, directory: LogDirectory) -> CheckpointOffsets:
         return {
             key: log.log_start_offset
             for key, log in self._placed(directory)

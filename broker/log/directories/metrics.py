@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from broker.metrics.names import Sample, gauge
+from broker.metrics.names import MetricSample, gauge
 
 if TYPE_CHECKING:
     from broker.log.directories.log_manager import LogManager
@@ -41,7 +41,7 @@ DROPPED_OFFSETS = gauge(
 )
 
 
-def log_samples(manager: LogManager) -> Iterator[Sample]:
+def log_samples(manager: LogManager) -> Iterator[MetricSample]:
     """Gauges of the log directories."""
     failures = manager.failures
     yield OFFLINE_DIRECTORIES, (), sum(error is not None for error in failures.values())

@@ -20,7 +20,7 @@ from broker.replica.fetcher.leader_end_point import LeaderEndPoint
 from broker.replica.fetcher.log_truncation import LogTruncation
 from broker.replica.fetcher.rate import FetchRate
 from broker.replica.fetcher.requests import fetch_request
-from broker.replica.fetcher.session import FetchSessionClient, Key
+from broker.replica.fetcher.session import FetchSessionClient
 from broker.replica.fetcher.tier_state_machine import TierStateMachine
 from broker.replica.follower.partition import FollowerPartition
 from broker.replica.follower.state import EpochQuestion, State, Verdict
@@ -34,6 +34,7 @@ from kafka_ds.protocol.messages.data import (
     FetchPartitionData,
     FetchResponse,
 )
+from kafka_ds.protocol.topic_partition import PartitionId
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ APPENDED_AT_ONCE_BYTES = 1 << 20
 FIRST_VERSION_THAT_COMPARES = 12
 _LOST_SESSION = (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
 
-Asked = dict[Key, tuple[FollowerPartition, EpochQuestion]]
+EpochQuestions = dict[PartitionId, tuple[FollowerPartition, EpochQuestion]]
 
 
 class Fetcher:
@@ -213,8 +214,8 @@ class Fetcher:
     async def _fetch(self, connection: PeerConnection) -> None:
         now_ms = self._around.clock.monotonic_ms()
         max_bytes = self._settings.replica_fetch_max_bytes
-        asked: Asked = {}
-        wanted: dict[Key, FetchPartition] = {}
+        asked: EpochQuestions = {}
+        wanted: dict[PartitionId, FetchPartition] = {}
         names = self._names
         wait_ms = self._settings.replica_fetch_wait_max_ms
         for partition in self._partitions:
@@ -266,7 +267,7 @@ class Fetcher:
     async def _process_response(
         self,
         response: FetchResponse,
-        asked: Asked,
+        asked: EpochQuestions,
         ids: dict[str, bytes],
     ) -> None:
         """Process a response, if the session accepts it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from broker.metrics.names import Sample, gauge, meter
+from broker.metrics.names import MetricSample, gauge, meter
 
 if TYPE_CHECKING:
     from broker.replica.fetcher.fetchers import Fetchers
@@ -59,7 +59,7 @@ REQUESTS = meter(f"{_STATS}RequestsPerSec", "Fetches sent to leaders.", "clientI
 BYTES = meter(f"{_STATS}BytesPerSec", "Bytes of batches fetched from leaders.", "clientId")
 
 
-def move_samples(moves: LogMoves) -> Iterator[Sample]:
+def move_samples(moves: LogMoves) -> Iterator[MetricSample]:
     """The metrics of moves between log directories."""
     yield MOVES_MAX_LAG, (MOVES_CLIENT,), moves.lag_max
     yield FAILED_MOVES, (MOVES_CLIENT,), moves.failed_count
@@ -67,7 +67,7 @@ def move_samples(moves: LogMoves) -> Iterator[Sample]:
 
 def fetcher_samples(
     fetchers: Fetchers, followed: Iterable[FollowerPartition], now_ms: int
-) -> Iterator[Sample]:
+) -> Iterator[MetricSample]:
     """The metrics of fetchers; `now_ms` is a monotonic clock's."""
     lags = []
     names = fetchers.names()

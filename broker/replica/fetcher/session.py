@@ -13,9 +13,9 @@ from typing import NamedTuple
 from broker.replica.session_epochs import INITIAL_EPOCH, NO_SESSION, next_epoch
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages.data import FetchPartition
+from kafka_ds.protocol.topic_partition import PartitionId
 
 # A partition in the session: its topic's id and its number.
-Key = tuple[bytes, int]
 
 
 class SessionRequest(NamedTuple):
@@ -23,8 +23,8 @@ class SessionRequest(NamedTuple):
 
     session_id: int
     session_epoch: int
-    to_send: Mapping[Key, FetchPartition]
-    to_forget: Collection[Key]
+    to_send: Mapping[PartitionId, FetchPartition]
+    to_forget: Collection[PartitionId]
 
     @property
     def is_full(self) -> bool:
@@ -38,9 +38,9 @@ class FetchSessionClient:
     def __init__(self) -> None:
         self._session_id = NO_SESSION
         self.epoch = INITIAL_EPOCH
-        self._known: dict[Key, FetchPartition] = {}
+        self._known: dict[PartitionId, FetchPartition] = {}
 
-    def request(self, wanted: Mapping[Key, FetchPartition]) -> SessionRequest:
+    def request(self, wanted: Mapping[PartitionId, FetchPartition]) -> SessionRequest:
         """The request after which the session holds exactly the wanted partitions."""
         if self.epoch == INITIAL_EPOCH:
             self._known = dict(wanted)
@@ -58,7 +58,7 @@ class FetchSessionClient:
         known.update(to_send)
         return SessionRequest(self._session_id, self.epoch, to_send, to_forget)
 
-    def answered(self, error_code: int, session_id: int, answered: Collection[Key]) -> bool:
+    def answered(self, error_code: int, session_id: int, answered: Collection[PartitionId]) -> bool:
         """Process the session's part of an answer; returns whether the answer may be used."""
         if error_code != ErrorCode.NONE:
             if error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:

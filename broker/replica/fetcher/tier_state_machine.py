@@ -24,7 +24,7 @@ from kafka_ds.protocol.messages.offsets import EARLIEST, EARLIEST_LOCAL, EARLIES
 # Longer than any answer takes.
 HELD_BACK_MS = 3_600_000
 
-Place = tuple[int, RemoteLogAuxState, int]
+TierPlace = tuple[int, RemoteLogAuxState, int]
 
 
 class TierStateMachine:
@@ -111,7 +111,7 @@ class TierStateMachine:
         pending, _ = await self._leader.fetch_offset(partition, EARLIEST_PENDING_UPLOAD)
         return pending > 0
 
-    async def _place(self, partition: FollowerPartition) -> Place:
+    async def _place(self, partition: FollowerPartition) -> TierPlace:
         """The offset to continue at, the state before it, and the leader's log start."""
         offset_of, around = self._leader.fetch_offset, self._around
         last_below = None

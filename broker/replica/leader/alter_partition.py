@@ -25,9 +25,10 @@ from kafka_ds.protocol.messages.brokers import (
     AlterPartitionRequestTopic,
     AlterPartitionResponsePartition,
 )
+from kafka_ds.protocol.topic_partition import PartitionId
 
 if TYPE_CHECKING:
-    from broker.metrics.names import Sample
+    from broker.metrics.names import MetricSample
     from broker.replica.leader.effects import NoteIsr
 
 _LOGGER = logging.getLogger(__name__)
@@ -37,9 +38,8 @@ _EXPANDS = meter(f"{_BEAN}IsrExpandsPerSec", "Replicas that came into an ISR, by
 _SHRINKS = meter(f"{_BEAN}IsrShrinksPerSec", "Replicas that went out of an ISR, by the change.")
 _FAILED = meter(f"{_BEAN}FailedIsrUpdatesPerSec", "Changes of an ISR that the controller refused.")
 
-Key = tuple[bytes, int]
-Answer = asyncio.Future[AlterPartitionAnswer]
-Batch = Mapping[Key, tuple[Proposal, Answer]]
+AnswerFuture = asyncio.Future[AlterPartitionAnswer]
+Proposals = Mapping[PartitionId, tuple[Proposal, AnswerFuture]]
 
 
 class AlterPartitionManager:
@@ -58,15 +58,15 @@ class AlterPartitionManager:
         self._node_id = node_id
         self._broker_epoch = broker_epoch
         self._timeout_ms = timeout_ms
-        self._waiting: dict[Key, tuple[Proposal, Answer]] = {}
+        self._waiting: dict[PartitionId, tuple[Proposal, AnswerFuture]] = {}
         self._sending: asyncio.Task[None] | None = None
         self._is_stopped = False
         self.expands = self.shrinks = self.failed = 0
 
-    def submit(self, topic_id: bytes, partition: int, proposal: Proposal) -> Answer:
+    def submit(self, topic_id: bytes, partition: int, proposal: Proposal) -> AnswerFuture:
         """The future answer; cancelled if a later proposal of the partition, or a stop, comes first."""
         loop = asyncio.get_running_loop()
-        answer: Answer = loop.create_future()
+        answer: AnswerFuture = loop.create_future()
         if self._is_stopped:
             answer.cancel()
             return answer
@@ -85,7 +85,7 @@ class AlterPartitionManager:
         self.shrinks += effect.shrunk
         self.failed += not (effect.expanded or effect.shrunk)
 
-    def samples(self) -> Iterator[Sample]:
+    def samples(self) -> Iterator[MetricSample]:
         """The outcomes of proposals."""
         yield _EXPANDS, (), self.expands
         yield _SHRINKS, (), self.shrinks
@@ -110,7 +110,7 @@ class AlterPartitionManager:
         finally:
             self._sending = None
 
-    async def _send(self, batch: Batch) -> Callable[[Key], AlterPartitionAnswer]:
+    async def _send(self, batch: Proposals) -> Callable[[PartitionId], AlterPartitionAnswer]:
         """The controller's answer for each."""
         try:
             response = await self._controller.send(
@@ -141,7 +141,7 @@ class AlterPartitionManager:
         missing = AlterPartitionAnswer(error=whole or ErrorCode.UNKNOWN_SERVER_ERROR)
         return lambda key: answers.get(key, missing)
 
-    def _request(self, batch: Batch) -> AlterPartitionRequest:
+    def _request(self, batch: Proposals) -> AlterPartitionRequest:
         own_epoch = self._broker_epoch()
         topics: dict[bytes, AlterPartitionRequestTopic] = {}
         for (topic_id, partition), (proposal, _) in batch.items():

@@ -34,6 +34,6 @@ class NoteIsr:
     shrunk: bool = False
 
 
-Effect: TypeAlias = AdvanceHighWatermark | ProposeIsr | NoteIsr
-Effects: TypeAlias = tuple[Effect, ...]
+LeaderEffect: TypeAlias = AdvanceHighWatermark | ProposeIsr | NoteIsr
+Effects: TypeAlias = tuple[LeaderEffect, ...]
 NOTHING: Effects = ()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from broker.config.broker import BrokerConfig
-    from broker.metrics.names import Sample
+    from broker.metrics.names import MetricSample
 
 # How many response bytes may wait for slow consumers before other responses become smaller, and how small.
 WAITING_BYTES_MAX = 256 << 20
@@ -67,7 +67,7 @@ class FetchManager:
         waiting_bytes = self._unsent_bytes() + self.being_read_bytes
         return max(WAITING_BYTES_MAX - waiting_bytes, ANSWER_BYTES_MIN)
 
-    def samples(self) -> Iterator[Sample]:
+    def samples(self) -> Iterator[MetricSample]:
         """The gauges of the sessions."""
         yield _SESSIONS, (), len(self.sessions)
         yield _PARTITIONS, (), self.sessions.partition_count

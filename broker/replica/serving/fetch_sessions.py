@@ -42,8 +42,8 @@ SHARDS = 8
 SHARD_IDS = EPOCH_MAX // SHARDS
 EVICTION_MS = 120_000
 # A topic by name, or by id from version 13 on; with the partition's number.
-Topic = str | bytes
-Key = tuple[Topic, int]
+TopicKey = str | bytes
+SessionKey = tuple[TopicKey, int]
 # A random number in [low, high).
 Draw = Callable[[int, int], int]
 # What the lookups of a fetch depend on besides the partition and what is requested of it.
@@ -248,10 +248,10 @@ class FetchSession:
         self.created_ms = self.last_used_ms = now_ms
         self.epoch = next_epoch(INITIAL_EPOCH)
         self.is_closed = False
-        self.partitions: dict[Key, CachedPartition] = {}
+        self.partitions: dict[SessionKey, CachedPartition] = {}
         self.idle = IdlePartitions(self._activated)
         # All others.
-        self._active: dict[Key, CachedPartition] = {}
+        self._active: dict[SessionKey, CachedPartition] = {}
         self._places = 0
         self._groups: list[Group] | None = None
 
@@ -266,7 +266,7 @@ class FetchSession:
             for number in gone.partitions:
                 self._forget((name, number))
 
-    def _want(self, key: Key, requested: FetchPartition) -> None:
+    def _want(self, key: SessionKey, requested: FetchPartition) -> None:
         cached = self.partitions.get(key)
         if cached is None:
             self._add(CachedPartition(key, requested, self._next_place()))
@@ -275,7 +275,7 @@ class FetchSession:
             cached.requested = requested
         self._groups = None
 
-    def _forget(self, key: Key) -> None:
+    def _forget(self, key: SessionKey) -> None:
         cached = self.partitions.get(key)
         if cached is not None:
             self.idle.remove(cached)
@@ -310,7 +310,7 @@ class FetchSession:
     def in_line(self, partitions: Iterable[CachedPartition]) -> list[Group]:
         """Some partitions of the session, in the order of the line."""
         groups: list[Group] = []
-        last: Topic | None = None
+        last: TopicKey | None = None
         for cached in sorted(partitions, key=attrgetter("place")):
             topic = cached.key[0]
             if topic != last:
@@ -354,10 +354,10 @@ class FetchSession:
                 self.idle.remove(cached)
                 cached.reset()
 
-    def _name(self, topic: FetchTopic | ForgottenTopic | FetchableTopicResponse) -> Topic:
+    def _name(self, topic: FetchTopic | ForgottenTopic | FetchableTopicResponse) -> TopicKey:
         return topic.topic_id if self.has_topic_ids else topic.topic
 
-    def _topic(self, topic: Topic) -> FetchTopic:
+    def _topic(self, topic: TopicKey) -> FetchTopic:
         if isinstance(topic, bytes):
             return FetchTopic(topic_id=topic, partitions=[])
         return FetchTopic(topic=topic, partitions=[])

@@ -40,7 +40,7 @@ RETRY_SECONDS = 1.0
 SETTLE_SECONDS_MAX = 5.0
 _EPOCH_DIGITS = 10
 
-Result = TypeVar("Result")
+T = TypeVar("T")
 
 
 class Credentials:
@@ -186,7 +186,7 @@ class Credentials:
         ]
         await self.delete(dead)
 
-    async def _in_thread(self, work: Callable[[], Result]) -> Result:
+    async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
 

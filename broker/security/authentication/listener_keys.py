@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from broker.config.dynamic import with_changes
-from broker.security.authentication.listener_security import Credentials, ListenerSecurity
+from broker.security.authentication.listener_security import CredentialLookup, ListenerSecurity
 from kafka_ds.process.settings import ConfigError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ WATCH_SECONDS = 5.0
 class ListenerKeys:
     """The security of one broker's listeners with TLS or SASL."""
 
-    def __init__(self, credentials: Credentials) -> None:
+    def __init__(self, credentials: CredentialLookup) -> None:
         self._credentials = credentials
         self._secured: dict[str, ListenerSecurity] = {}
         self._watching: asyncio.Task[None] | None = None

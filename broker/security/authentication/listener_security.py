@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from broker.config.loader import BrokerConfig
 
 # The credential of a user for a mechanism.
-Credentials = Callable[[str, str], ScramCredential | None]
+CredentialLookup = Callable[[str, str], ScramCredential | None]
 _NONCE_BYTES = 24
 
 
@@ -59,7 +59,7 @@ class _Read:
 class ListenerSecurity:
     """The security of one listener with TLS or SASL."""
 
-    def __init__(self, name: str, config: BrokerConfig, credentials: Credentials) -> None:
+    def __init__(self, name: str, config: BrokerConfig, credentials: CredentialLookup) -> None:
         """Reads all files. Raises ConfigError."""
         self.name = name
         self.protocol = config.protocols[name]

@@ -75,7 +75,7 @@ class Every:
     resources: Callable[[Any], Iterable[Resource]]
 
 
-Rule: TypeAlias = Whole | Every | Elements | Shown
+AccessRule: TypeAlias = Whole | Every | Elements | Shown
 
 # -- resources of requests ---------------------------------------------------------------------------
 
@@ -168,7 +168,7 @@ def _since(limit: int) -> Callable[[int], bool]:
     return lambda version: version >= limit
 
 
-ACCESS: Mapping[str, tuple[Rule, ...]] = {
+ACCESS: Mapping[str, tuple[AccessRule, ...]] = {
     # Any client may ask for the API versions and authenticate.
     "ApiVersions": (),
     "SaslHandshake": (),

@@ -14,7 +14,7 @@ from broker.metadata.quota_names import (
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
 )
-from broker.metrics.names import Sample, attribute
+from broker.metrics.names import MetricSample, attribute
 
 if TYPE_CHECKING:
     from broker.security.quotas.quotas import ClientQuotas
@@ -43,7 +43,7 @@ _WAITS = {
 }
 
 
-def quota_samples(quotas: ClientQuotas, now_ms: int) -> Iterator[Sample]:
+def quota_samples(quotas: ClientQuotas, now_ms: int) -> Iterator[MetricSample]:
     """The samples of all quotas in use; `now_ms` is a monotonic clock's."""
     for name, shared, sensor in quotas.sensors():
         labels = (shared.user or "", shared.client_id or "")

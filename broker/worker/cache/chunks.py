@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kafka_ds.records.crc import Buffer
+from kafka_ds.process.buffers import Buffer
 
 
 class ChunkSlice(NamedTuple):

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from broker.worker.cache.chunks import BatchChunk
 from kafka_ds.ipc.shared_memory import WorkerMemory
+from kafka_ds.process.buffers import Buffer
 from kafka_ds.records.batch import read_header
-from kafka_ds.records.crc import Buffer
 from kafka_ds.topic.batches.residue import ResidueBatch
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from broker.worker.errors import OffsetOutOfRange, StorageError
 from broker.worker.rpc import TierSettings
 from kafka_ds.delta.store.store import Store
 from kafka_ds.ipc.shared_memory import WorkerMemory
-from kafka_ds.records.crc import Buffer
+from kafka_ds.process.buffers import Buffer
 from kafka_ds.topic.batches.residue import ResidueBatch
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile
 from kafka_ds.topic.index import FileEntry
@@ -119,7 +119,7 @@ class _Known:
 
 
 @dataclass(slots=True, eq=False)
-class _Work:
+class _RangeRead:
     """A chunk that is being prepared."""
 
     done: threading.Event = field(default_factory=lambda: threading.Event())
@@ -152,7 +152,7 @@ class ColdReader:
         self._readers = Readers(cache_bytes)
         self._lock = threading.Lock()
         self._known: OrderedDict[_Place, _Known] = OrderedDict()
-        self._preparing: dict[tuple[ChunkKey, int], _Work] = {}
+        self._preparing: dict[tuple[ChunkKey, int], _RangeRead] = {}
         self._ends: OrderedDict[tuple[_Place, int], None] = OrderedDict()
         self._ahead: queue.Queue[tuple[_Place, int]] = queue.Queue(PREFETCHES_MAX)
         self._prefetchers: list[threading.Thread] = []
@@ -219,13 +219,13 @@ class ColdReader:
 
     def _claim(
         self, key: ChunkKey, offset: int
-    ) -> tuple[tuple[BatchChunk, int] | None, _Work, bool]:
+    ) -> tuple[tuple[BatchChunk, int] | None, _RangeRead, bool]:
         """The chunk if it is there; otherwise the work that prepares it, and whether the caller must do that."""
         with self._lock:
             known, work = self.cache.find(key, offset), self._preparing.get((key, offset))
             is_mine = known is None and work is None
             if work is None:
-                work = _Work()
+                work = _RangeRead()
             if is_mine:
                 self._preparing[key, offset] = work
         return known, work, is_mine
@@ -237,7 +237,7 @@ class ColdReader:
         offset: int,
         size_bytes: int,
         max_bytes: int,
-        work: _Work,
+        work: _RangeRead,
     ) -> tuple[BatchChunk, int]:
         """Get a chunk from the disk, or make it; and the index of the batch that holds the offset."""
         asked = (place.key(layout), offset)

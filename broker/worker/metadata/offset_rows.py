@@ -18,7 +18,7 @@ from broker.worker.rpc import (
     PublishedPartition,
 )
 
-Row = dict[str, Any]
+TableRow = dict[str, Any]
 
 _GROUP_COLUMNS = ("group_id", "protocol_type", "generation")
 _OFFSET_COLUMNS = (
@@ -29,7 +29,7 @@ _OFFSET_COLUMNS = (
 
 def rows_of(
     partitions: Iterable[PartitionOffsets], shards: Iterable[str], now_ms: int
-) -> Iterable[Row]:
+) -> Iterable[TableRow]:
     """The checkpoint as rows of `__offsets`, without the broker's column."""
     for each in partitions:
         yield {"kind": "partition", "event_time": now_ms, **asdict(each)}
@@ -46,9 +46,9 @@ def rows_of(
             yield _row("offset", _OFFSET_COLUMNS, each, coordinated)
 
 
-def checkpoint_of(rows: Sequence[Row]) -> OffsetsCheckpoint:
+def checkpoint_of(rows: Sequence[TableRow]) -> OffsetsCheckpoint:
     """The rows of `__offsets` that are valid, as what they say."""
-    by_kind: dict[str, list[Row]] = {"partition": [], "group": [], "offset": []}
+    by_kind: dict[str, list[TableRow]] = {"partition": [], "group": [], "offset": []}
     for row in rows:
         by_kind[row["kind"]].append(row)
     return OffsetsCheckpoint(
@@ -95,5 +95,5 @@ def _time(found: int | None) -> int:
     return -1 if found is None else found
 
 
-def _row(kind: str, names: tuple[str, ...], values: list[Any], more: Mapping[str, Any]) -> Row:
+def _row(kind: str, names: tuple[str, ...], values: list[Any], more: Mapping[str, Any]) -> TableRow:
     return {"kind": kind, **more, **dict(zip(names, values, strict=True))}

@@ -9,7 +9,8 @@
 
 from typing import Any, NamedTuple, TypeAlias
 
-from kafka_ds.protocol.codec import Buffer, decode
+from kafka_ds.process.buffers import Buffer
+from kafka_ds.protocol.codec import decode
 from kafka_ds.protocol.errors import MalformedFrame
 from kafka_ds.protocol.messages.persisted_consumer_groups import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -149,21 +150,21 @@ ConsumerGroupValue: TypeAlias = (
     | ConsumerGroupCurrentMemberAssignmentValue
     | ConsumerGroupRegularExpressionValue
 )
-Key: TypeAlias = OffsetCommitKey | GroupMetadataKey | ConsumerGroupKey
-Value: TypeAlias = OffsetCommitValue | GroupMetadataValue | ConsumerGroupValue
+RecordKey: TypeAlias = OffsetCommitKey | GroupMetadataKey | ConsumerGroupKey
+RecordValue: TypeAlias = OffsetCommitValue | GroupMetadataValue | ConsumerGroupValue
 
 
-def encode_key(key: Key | LegacyOffsetCommitKey) -> bytes:
+def encode_key(key: RecordKey | LegacyOffsetCommitKey) -> bytes:
     """Encode a key."""
     return encode_numbered(key, 0, _NUMBERS[type(key)])
 
 
-def encode_value(value: Value, version: int) -> bytes:
+def encode_value(value: RecordValue, version: int) -> bytes:
     """Encode a value."""
     return encode_numbered(value, version)
 
 
-def decode_key(data: Buffer) -> Key | None:
+def decode_key(data: Buffer) -> RecordKey | None:
     """The key, or None if it is of a type that is not declared here."""
     known = RECORD_TYPES.get(read_number(data, _RECORD))
     if known is None:
@@ -172,13 +173,13 @@ def decode_key(data: Buffer) -> Key | None:
     return _modern(key) if isinstance(key, LegacyOffsetCommitKey) else key
 
 
-def decode_value(key: Key, data: Buffer) -> Value:
+def decode_value(key: RecordKey, data: Buffer) -> RecordValue:
     """The value that belongs to this key."""
     cls = RECORD_TYPES[_NUMBERS[type(key)]].value
     version = read_number(data, _RECORD)
     if version not in message_info(cls).versions:
         raise MalformedFrame(f"{cls.__name__} {version} is not known")
-    value: Value = decode(cls, data, version, NUMBER_BYTES)
+    value: RecordValue = decode(cls, data, version, NUMBER_BYTES)
     return value
 
 

@@ -7,7 +7,8 @@
 - A known type in a version that is not known is refused: half of it would be a guess.
 """
 
-from kafka_ds.protocol.codec import Buffer, decode
+from kafka_ds.process.buffers import Buffer
+from kafka_ds.protocol.codec import decode
 from kafka_ds.protocol.errors import MalformedFrame
 from kafka_ds.protocol.types import (
     boolean,

@@ -6,7 +6,8 @@
 - A value of a newer version is refused: half of it would be a guess.
 """
 
-from kafka_ds.protocol.codec import Buffer, decode
+from kafka_ds.process.buffers import Buffer
+from kafka_ds.protocol.codec import decode
 from kafka_ds.protocol.errors import MalformedFrame
 from kafka_ds.protocol.types import i8, i16, i32, i64, message, message_info, string, struct, v
 from kafka_ds.protocol.versioned import NUMBER_BYTES, encode_numbered, read_number

@@ -107,7 +107,7 @@ class Listener:
 
 
 @struct
-class Node:
+class QuorumNode:
     node_id: i32
     listeners: list[Listener]
 
@@ -119,7 +119,7 @@ class DescribeQuorumResponse:
     error_code: i16 = v(default=0)
     error_message: string | None = v("2+", nullable="0+", default=None)
     topics: list[DescribeQuorumResponseTopicData]
-    nodes: list[Node] = v("2+", default=[])
+    nodes: list[QuorumNode] = v("2+", default=[])
 
 
 @struct

@@ -61,14 +61,14 @@ class AtLeaderEpoch:
     epochs: Mapping[TopicPartition, int] | None = field(default=None, hash=False)
 
 
-Limit = Everywhere | AtOffsets | AtTimestamp | AtTimestamps | AtLeaderEpoch
+OffsetLimit = Everywhere | AtOffsets | AtTimestamp | AtTimestamps | AtLeaderEpoch
 AS_OF_LEADER_EPOCH: Final = "asOfLeaderEpoch"
 _ENDS: Final = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
 
 
 def parse_limit(
     options: Mapping[str, str], side: Literal["starting", "ending"], default: int
-) -> Limit:
+) -> OffsetLimit:
     """The start or the end that the options ask for.
 
     Raises:
@@ -161,7 +161,7 @@ def parse_partition_numbers(
     return found
 
 
-def check_batch(starting: Limit, ending: Limit) -> None:
+def check_batch(starting: OffsetLimit, ending: OffsetLimit) -> None:
     """Refuse what a batch cannot mean: a start at the end, an end at the start, a start beyond its end.
 
     Raises:

@@ -33,7 +33,7 @@ from kafka_ds.source.options.limits import (
     LATEST,
     AtTimestamp,
     AtTimestamps,
-    Limit,
+    OffsetLimit,
     check_batch,
     parse_limit,
 )
@@ -122,8 +122,8 @@ class Options:
 
     client: ClientSettings
     subscription: Subscription
-    starting: Limit
-    ending: Limit
+    starting: OffsetLimit
+    ending: OffsetLimit
     no_match: Literal["error", "latest"] = "error"
     fail_on_data_loss: bool = True
     min_partitions: int | None = None

@@ -14,7 +14,7 @@ from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.source.options.options import Options
 
 LOGGER = logging.getLogger("kafka_ds.source")
-Value = TypeVar("Value")
+T = TypeVar("T")
 
 
 class Brokers:
@@ -52,7 +52,7 @@ class Brokers:
             return {}
         return self.retried(lambda: self.cluster.offsets(questions, read_committed=committed))
 
-    def retried(self, read: Callable[[], Value]) -> Value:
+    def retried(self, read: Callable[[], T]) -> T:
         """The answer, tried as often as ``fetchOffset.numRetries`` says where that may help."""
         for attempt in range(self._options.fetch_offset_retries + 1):
             try:

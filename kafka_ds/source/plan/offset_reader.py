@@ -33,7 +33,7 @@ from kafka_ds.source.options.limits import (
     AtTimestamp,
     AtTimestamps,
     Everywhere,
-    Limit,
+    OffsetLimit,
     names,
 )
 from kafka_ds.source.options.options import Options
@@ -46,7 +46,7 @@ from kafka_ds.source.plan.table_scan import TableVersion
 
 LOGGER = logging.getLogger("kafka_ds.source")
 LAKE_SETTING = "lake.uri"
-Value = TypeVar("Value")
+T = TypeVar("T")
 
 
 class OffsetReader:
@@ -262,7 +262,7 @@ class OffsetReader:
     # -- limits ---------------------------------------------------------------------------------
 
     def resolve(
-        self, limit: Limit, bounds: Mapping[TopicPartition, Bounds], *, starting: bool
+        self, limit: OffsetLimit, bounds: Mapping[TopicPartition, Bounds], *, starting: bool
     ) -> dict[TopicPartition, int]:
         """The limit as an offset for each partition.
 

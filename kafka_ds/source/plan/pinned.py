@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from kafka_ds.errors import BrokerTimeout, BrokerUnreachable, NoSuchHost, OptionError
 from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.source.filters.predicate import Predicate
-from kafka_ds.source.options.limits import AtLeaderEpoch, AtOffsets, Everywhere, Limit, names
+from kafka_ds.source.options.limits import AtLeaderEpoch, AtOffsets, Everywhere, OffsetLimit, names
 from kafka_ds.source.options.options import Options
 from kafka_ds.source.plan.leader_epochs import Bounds, held_to
 from kafka_ds.source.plan.offset_reader import OffsetReader
@@ -120,7 +120,9 @@ def _held(
 
 
 def _refuse_beyond(
-    limit: Limit, wanted: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, Bounds]
+    limit: OffsetLimit,
+    wanted: Mapping[TopicPartition, int],
+    bounds: Mapping[TopicPartition, Bounds],
 ) -> None:
     """Rows of named offsets would be silently missing."""
     beyond = {tp for tp, offset in wanted.items() if offset > bounds[tp].end}

@@ -18,11 +18,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from kafka_ds.process.buffers import Buffer
 from kafka_ds.records import decoder, kernel
 from kafka_ds.records.arrays import read_only
 from kafka_ds.records.batch import CODEC_MASK, NO_TIMESTAMP, RECORD_BYTES_MIN, Codec
 from kafka_ds.records.compression import CorruptRecord, decompress, decompressed_bytes_max
-from kafka_ds.records.crc import Buffer
 from kafka_ds.records.kernel import BYTES_PER_CALL, ROWS_PER_CALL
 from kafka_ds.topic.batches.arrow import record_batch, wanted_bits
 from kafka_ds.topic.batches.rebuild import encode_batches

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kafka_ds.process.buffers import Buffer
 from kafka_ds.records import encoder, kernel
 from kafka_ds.records.batch import (
     ATTRIBUTES_POSITION,
@@ -34,7 +35,7 @@ from kafka_ds.records.batch import (
     seal,
 )
 from kafka_ds.records.compression import compress
-from kafka_ds.records.crc import Buffer, crc32c
+from kafka_ds.records.crc import crc32c
 from kafka_ds.records.encoder import Columns
 from kafka_ds.topic.batches.records import Rows, parts_of
 

@@ -48,12 +48,12 @@ KINDS: dict[int, ResidueKind] = {
     UNDECODABLE: "undecodable",
 }
 
-Rows = NDArray[np.int64]
+BatchTable = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 
 def sound_batches(
-    data: NDArray[np.uint8], rows: Rows, *, next_offset: int, within: tuple[int, int] | None
+    data: NDArray[np.uint8], rows: BatchTable, *, next_offset: int, within: tuple[int, int] | None
 ) -> tuple[Mask, int]:
     """Which are batches of this log, by format, checksum and place in the order.
 
@@ -70,7 +70,9 @@ def sound_batches(
     return _in_order(base, last, sound, next_offset)
 
 
-def _in_order(base: Rows, last: Rows, sound: Mask, next_offset: int) -> tuple[Mask, int]:
+def _in_order(
+    base: BatchTable, last: BatchTable, sound: Mask, next_offset: int
+) -> tuple[Mask, int]:
     """Which sound batches begin after all of those before them; one that does not moves nothing."""
     ends = np.concatenate([[next_offset], last[sound] + 1])
     if (base[sound] >= ends[:-1]).all():
@@ -84,7 +86,7 @@ def _in_order(base: Rows, last: Rows, sound: Mask, next_offset: int) -> tuple[Ma
     return ordered, next_offset
 
 
-def judge(rows: Rows, sound: Mask, aborted: AbortedRanges) -> NDArray[np.int8]:
+def judge(rows: BatchTable, sound: Mask, aborted: AbortedRanges) -> NDArray[np.int8]:
     """What becomes of each batch: DATA or a key of KINDS."""
     attributes = rows[:, decoder.ATTRIBUTES]
     is_bare = rows[:, decoder.SIZE] == HEADER_BYTES
@@ -100,7 +102,7 @@ def judge(rows: Rows, sound: Mask, aborted: AbortedRanges) -> NDArray[np.int8]:
     return np.select(conditions, verdicts, DATA).astype(np.int8)
 
 
-def _checksums(data: NDArray[np.uint8], rows: Rows) -> Rows:
+def _checksums(data: NDArray[np.uint8], rows: BatchTable) -> BatchTable:
     """The CRC-32C of each batch, from its attributes on."""
     view = data.data
     starts = (rows[:, decoder.POSITION] + ATTRIBUTES_POSITION).tolist()
@@ -109,7 +111,7 @@ def _checksums(data: NDArray[np.uint8], rows: Rows) -> Rows:
     return np.array(crcs, np.int64)
 
 
-def _may_hold_records(rows: Rows) -> Mask:
+def _may_hold_records(rows: BatchTable) -> Mask:
     """Whether the number of records is one that the batch can hold, as far as its header shows."""
     counts = rows[:, decoder.RECORD_COUNT]
     deltas = rows[:, decoder.LAST_OFFSET_DELTA]
@@ -136,7 +138,7 @@ class AbortedRanges:
             for producer_id, ranges in by_producer.items()
         }
 
-    def covers(self, rows: Rows) -> Mask:
+    def covers(self, rows: BatchTable) -> Mask:
         """Whether each batch begins within an aborted range of its producer."""
         covered = np.zeros(len(rows), np.bool_)
         if not self._ranges:

@@ -83,18 +83,18 @@ class _Page(NamedTuple):
     encoding: int
 
 
-class _Loops(NamedTuple):
+class _PageLoops(NamedTuple):
     deltas: Callable[..., int]
     levels: Callable[..., int]
     byte_offsets: Callable[..., int]
 
 
 @lru_cache(maxsize=1)
-def loops() -> _Loops:
+def loops() -> _PageLoops:
     """Compile what is needed here, or load what was compiled before."""
     longs, flags, ends = (np.empty(0, dtype) for dtype in (np.int64, np.uint8, np.int32))
     with kernel.cache_folder() as folder:
-        return _Loops(
+        return _PageLoops(
             deltas=kernel.compiled(folder, page_loops.deltas, (_NO_BYTES, 0, 0, longs)),
             levels=kernel.compiled(folder, page_loops.levels, (_NO_BYTES, 0, 0, flags)),
             byte_offsets=kernel.compiled(

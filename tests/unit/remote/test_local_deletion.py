@@ -10,7 +10,6 @@ import pytest
 from broker.remote.copy_policy import CopyState
 from broker.remote.local_deletion import LocalDeletion
 from broker.remote.partitions import (
-    Key,
     TieredPartition,
 )
 from broker.replica.fetcher.tiered_offsets import TieredOffsets
@@ -19,6 +18,7 @@ from kafka_ds.ipc.child import WorkerFailed, WorkerLost
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.frame import encode_request
+from kafka_ds.protocol.topic_partition import PartitionId
 from tests.fakes.clock import ManualClock
 from tests.fakes.settings import tier_settings
 from tests.integration.tier_segments import copy_range
@@ -85,8 +85,8 @@ class Desk:
 
     def __init__(self, *logs: Any) -> None:
         self.clock, self.store = ManualClock(), Store()
-        self.again: list[Key] = []
-        self.led: dict[Key, TieredPartition] = {}
+        self.again: list[PartitionId] = []
+        self.led: dict[PartitionId, TieredPartition] = {}
         for log in logs:
             led = TieredPartition(log=log, leader_epoch=0, last_stable_offset=lambda: 100)
             self.led[led.key] = led

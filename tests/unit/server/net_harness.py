@@ -10,7 +10,7 @@ from typing import Any
 
 from broker.config.loader import load
 from broker.registry import Registry, RequestContext, serves
-from broker.server.connection import Connection
+from broker.server.connection import ServerConnection
 from broker.server.dispatch import Dispatcher
 from broker.server.metrics import NetMetrics
 from broker.server.server import Server
@@ -117,7 +117,7 @@ def produce_response(base_offset: int) -> ProduceResponse:
 class FakeTransport:
     """Collects what is written. After `takes` bytes it calls pause_writing, as with a slow peer."""
 
-    def __init__(self, connection: Connection, host: str = "10.0.0.1") -> None:
+    def __init__(self, connection: ServerConnection, host: str = "10.0.0.1") -> None:
         self.connection = connection
         self.written = bytearray()
         self.unsent = 0
@@ -187,14 +187,14 @@ class Harness:
         dispatcher = Dispatcher(self.handlers.registry, None, self.metrics)  # type: ignore[arg-type]
         self.server = Server(self.config, dispatcher, self.metrics)
 
-    def connect(self, host: str = "10.0.0.1") -> tuple[Connection, FakeTransport]:
-        connection = Connection(self.server.connections, "PLAINTEXT")
+    def connect(self, host: str = "10.0.0.1") -> tuple[ServerConnection, FakeTransport]:
+        connection = ServerConnection(self.server.connections, "PLAINTEXT")
         transport = FakeTransport(connection, host)
         connection.connection_made(transport)  # type: ignore[arg-type]
         return connection, transport
 
 
-def feed(connection: Connection, data: bytes) -> None:
+def feed(connection: ServerConnection, data: bytes) -> None:
     """Receives `data` as an event loop would: into the buffer that is asked for, as much as fits."""
     while data:
         buffer = connection.get_buffer(-1)

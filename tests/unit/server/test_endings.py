@@ -21,7 +21,7 @@ from broker.registry import REGISTRY
 from broker.security.authentication.mechanisms import PlainServer
 from broker.security.authentication.sasl import Offered, SaslServer
 from broker.server.authentication import Authentication
-from broker.server.connection import Connection, Connections
+from broker.server.connection import Connections, ServerConnection
 from broker.server.dispatch import Dispatcher
 from broker.server.tls_handshake import TlsHandshake
 from broker.transport.alerts import AlertingContext
@@ -54,7 +54,7 @@ def no_collector() -> Iterator[None]:
     gc.enable()
 
 
-def with_sasl(harness: Harness) -> tuple[Connection, FakeTransport]:
+def with_sasl(harness: Harness) -> tuple[ServerConnection, FakeTransport]:
     """A connection whose client must authenticate with PLAIN."""
     connection, transport = harness.connect()
     known = {"alice": Secret("alice-secret")}
@@ -83,7 +83,7 @@ def with_sasl(harness: Harness) -> tuple[Connection, FakeTransport]:
 @in_loop
 async def test_nothing_holds_a_connection_that_has_ended(
     no_collector: None,
-    begin: Callable[[Harness], tuple[Connection, FakeTransport]],
+    begin: Callable[[Harness], tuple[ServerConnection, FakeTransport]],
     said: bytes,
 ) -> None:
     connection, transport = begin(Harness())
@@ -141,7 +141,7 @@ def test_nothing_holds_who_came_by_tls(
             accepted, _ = listener.accept()
         accepted.setblocking(False)
         theirs.settimeout(TIMEOUT_S)
-        new = partial(Connection, connections, "PLAINTEXT", security)
+        new = partial(ServerConnection, connections, "PLAINTEXT", security)
         entered = TlsHandshake(connections, security, new, accepted)
         with theirs:
             await asyncio.to_thread(client, theirs_context, theirs)
@@ -156,7 +156,7 @@ def test_nothing_holds_who_came_by_tls(
         entrance = await come(connections)
         await turns()
         assert entrance() is None
-        there = [each for each in gc.get_objects() if type(each) is Connection]
+        there = [each for each in gc.get_objects() if type(each) is ServerConnection]
         assert not [each for each in there if connections in gc.get_referents(each)]
         assert harness.metrics.failed_authentications == (client is not in_and_out)
 

@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from broker.server import http_server
-from broker.server.http_server import Answer, HttpRequest, HttpResponse, HttpServer
+from broker.server.http_server import HttpHandler, HttpRequest, HttpResponse, HttpServer
 from kafka_ds.process.system import SystemNetwork
 from tests.loops import in_loop
 
 
-async def served(answer: Answer) -> HttpServer:
+async def served(answer: HttpHandler) -> HttpServer:
     server = HttpServer(answer, serves_posts=True)
     server.bind(SystemNetwork(), "127.0.0.1", 0, "a.port=0")
     await server.serve()

@@ -15,7 +15,7 @@ from broker.config.endpoints import overrides_of
 from broker.config.listeners import listener_key
 from broker.principal import ANONYMOUS
 from broker.security.quotas.address_rates import ADDRESSES_MAX, AddressRates
-from broker.server.connection import Connection
+from broker.server.connection import ServerConnection
 from broker.server.connection_limits import WAIT_SECONDS_MAX, ConnectionLimits, LimitSettings
 from broker.server.tls_handshake import TlsHandshake
 from kafka_ds.process.settings import ConfigError
@@ -93,7 +93,7 @@ async def test_who_is_gone_before_it_is_let_in_leaves_nothing_behind() -> None:
     harness = Harness()
     accepted = socket.socket()  # Not connected, as one that was reset.
     connections, security = harness.server.connections, SimpleNamespace(name="PLAINTEXT")
-    new = partial(Connection, connections, "PLAINTEXT")
+    new = partial(ServerConnection, connections, "PLAINTEXT")
     TlsHandshake(connections, security, new, accepted)  # type: ignore[arg-type]
     assert accepted.fileno() == -1
     assert not harness.server.connections

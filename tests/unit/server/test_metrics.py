@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.metrics.names import Sample, Summary
+from broker.metrics.names import MetricSample, Summary
 from broker.registry import Registry, serves, version_range
 from broker.server.metrics import FETCH_CONSUMER, Metrics, NetMetrics
 from broker.server.metrics_server import MetricsServer
@@ -131,7 +131,7 @@ async def test_the_headers_choose_the_format() -> None:
 
 
 def test_a_metric_that_fails_is_said_so(caplog: pytest.LogCaptureFixture) -> None:
-    def broken() -> list[Sample]:
+    def broken() -> list[MetricSample]:
         raise RuntimeError("no such state")
 
     async def test() -> None:

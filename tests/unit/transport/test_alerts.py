@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from broker.server import tls_handshake
-from broker.server.connection import Connection
+from broker.server.connection import ServerConnection
 from broker.server.tls_handshake import TlsHandshake
 from broker.transport.alerts import AlertingContext
 from tests.certificates import Authority
@@ -50,7 +50,9 @@ class Authenticator:
         accepted.setblocking(False)
         theirs.settimeout(TIMEOUT_S)
         security: Any = SimpleNamespace(context=self.context)
-        TlsHandshake(connections, security, partial(Connection, connections, "PLAINTEXT"), accepted)
+        TlsHandshake(
+            connections, security, partial(ServerConnection, connections, "PLAINTEXT"), accepted
+        )
         assert len(connections) == 1
         return theirs
 

@@ -9,7 +9,7 @@ from typing import Any
 from broker.config.broker import BrokerConfig
 from broker.coordinator.group.metadata_image import CoordinatorMetadataImage
 from broker.coordinator.group.records import encode_record
-from broker.coordinator.group.shard import FetchOffsets, GroupCoordinatorShard, Request
+from broker.coordinator.group.shard import FetchOffsets, GroupCoordinatorShard, GroupRequest
 from broker.coordinator.group.values import NO_PRODUCER_ID, Client, sees_all
 from broker.coordinator.result import CoordinatorResult, Instant, Reply
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -155,7 +155,7 @@ class Desk:
 
     # -- requests -----------------------------------------------------------------------------------
 
-    def ask(self, request: Request, *, version: int = 9, client_id: str = "c") -> int:
+    def ask(self, request: GroupRequest, *, version: int = 9, client_id: str = "c") -> int:
         """Hand a request in; `answer` knows it by the ticket."""
         ticket = self._asked
         self._asked += 1
@@ -172,7 +172,7 @@ class Desk:
         done = self.answers.keys() | self._lost_tickets
         return [ticket for ticket in range(self._asked) if ticket not in done]
 
-    def call(self, request: Request, *, version: int = 9, client_id: str = "c") -> Any:
+    def call(self, request: GroupRequest, *, version: int = 9, client_id: str = "c") -> Any:
         """Hand a request in that is answered at once; a KafkaError is raised."""
         answer = self.answer(self.ask(request, version=version, client_id=client_id))
         assert answer is not WAITING
