@@ -438,10 +438,10 @@ async def test_the_cleaner_is_set_while_it_runs(memory_path: Path) -> None:
         settings = broker.node.cleaner.settings
         assert (settings.log_cleaner_backoff_ms, settings.log_cleaner_threads) == (99, 2)
         for name, text, says in (
-            (threads, "0", "below the least"),
+            (threads, "0", "below the minimum"),
             (threads, "5", "more than double the present value, 2"),
             ("num.replica.fetchers", "3", "more than double the present value, 1"),
-            (backoff, "-1", "below the least"),
+            (backoff, "-1", "below the minimum"),
             (size, str(2 << 20), "more than 1 MiB for each"),
             ("log.cleaner.io.buffer.load.factor", "nan", "load.factor"),
             ("log.cleaner.enable", "false", "cannot be changed while the broker runs"),
