@@ -144,6 +144,11 @@ class Lake:
         return snapshot
 
 
+def no_rows(topic: str) -> str:
+    """Why a topic's table may be empty."""
+    return f"{topic} has no rows in the lake: brokers copy segments once they are rolled, or within lake.max.lag.ms"
+
+
 def _why_unknown(name: str) -> str:
     """The error for an unknown table; DuckDB would suggest its own ones."""
     from spark_conf.system_views import questions
@@ -277,10 +282,7 @@ class LakeQueries:
 
     def _note_bytes_and_no_rows(self, topic: str, rows: Any) -> None:
         if not (getattr(rows, "files", None) or getattr(rows, "num_rows", 0)):
-            self.notes.append(
-                f"{topic} has no rows in the lake: brokers copy segments once they are rolled, "
-                "or within lake.max.lag.ms; --spark reads the newest records, too"
-            )
+            self.notes.append(f"{no_rows(topic)}; --spark reads the newest records, too")
         if _ESCAPED.search(self._text) and _BYTES_NOTE not in self.notes:
             self.notes.append(_BYTES_NOTE)
 

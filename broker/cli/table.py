@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from broker.cli.lake import Lake
+from broker.cli.lake import Lake, no_rows
 from broker.cli.options import Target, cluster_options, json_option
-from broker.cli.output import OutputRow, bytes_text, print_facts, print_json, print_rows
+from broker.cli.output import OutputRow, bytes_text, note, print_facts, print_json, print_rows
 
 
 @click.group()
@@ -55,6 +55,8 @@ def show(
         "files": len(files),
         "bytes": sum(each["bytes"] for each in files),
     }
+    if not files:
+        note(no_rows(topic))
     if as_json:
         lists = {"schema": schema, "partitions": partitions, "history": history}
         print_json({**facts, **lists, **({"file_list": files} if with_files else {})})
@@ -70,6 +72,8 @@ def show(
         columns = ("path", "partition", "rows", "size", "first_offset", "last_offset")
         sections.append((files, columns))
     for rows, columns in sections:
+        if not rows:
+            continue
         click.echo()
         sized = [{**row, "size": bytes_text(row.get("bytes"))} for row in rows]
         print_rows(sized, columns, as_json=False)

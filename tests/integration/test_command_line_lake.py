@@ -140,6 +140,9 @@ def test_a_query_of_a_table_without_rows_says_why(
         done = alone.run("sql", "--lake", str(lake), asked)
         assert done.status == 0
         assert done.errors.startswith(told) and bool(done.errors) == bool(told)
+    shown = alone.run("table", "show", "orders", "--lake", str(lake), "--history", "0")
+    assert shown.errors.startswith("orders has no rows in the lake: ")
+    assert "PARTITION" not in shown.output and "VERSION" not in shown.output
 
 
 def test_a_folder_without_a_cluster_is_told(alone: CommandLine, tmp_path: Path) -> None:
