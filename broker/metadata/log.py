@@ -27,7 +27,7 @@ from kafka_ds.delta.actions import KIND_KEY, Action, CorruptLog, ours_of
 from kafka_ds.delta.commit import Attempt, CommitError, Conflict, PlainChange, VersionsGone
 from kafka_ds.delta.log import DeltaLog, ForeignTable
 from kafka_ds.delta.store.store import Store
-from kafka_ds.delta.table import DeltaTable
+from kafka_ds.delta.table_writer import TableWriter
 from kafka_ds.process.settings import ConfigError
 from kafka_ds.topic import metadata_table as table
 from kafka_ds.topic.lake import EVENTS_KEY
@@ -65,7 +65,7 @@ class MetadataLog:
 
     def __init__(self, store: Store, *, log: DeltaLog | None = None) -> None:
         self.delta_log = log or DeltaLog(store, CLUSTER_METADATA)
-        self._table = DeltaTable(self.delta_log)
+        self._table = TableWriter(self.delta_log)
         self.folder = store.uri(CLUSTER_METADATA)
         self.last_snapshot_version = -1
         # Consecutive failed commits.

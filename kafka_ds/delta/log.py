@@ -259,9 +259,10 @@ class DeltaLog:
             return False
         return True
 
-    def begin(self, change: Change) -> Attempt:
+    def begin(self, change: Change, *, begun_ms: int | None = None) -> Attempt:
         """A fresh attempt at a change; begin it before its files are written."""
-        return Attempt(change, commit_id=secrets.token_hex(16), begun_ms=self.clock.boot_ms())
+        begun_ms = self.clock.boot_ms() if begun_ms is None else begun_ms
+        return Attempt(change, commit_id=secrets.token_hex(16), begun_ms=begun_ms)
 
     def commit(self, attempt: Attempt, *, read_version: int) -> int:
         """Commit what was decided on the table as of `read_version`; returns the version won.

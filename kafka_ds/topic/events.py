@@ -25,7 +25,7 @@ from kafka_ds.delta.names import resolve_path
 from kafka_ds.delta.schema import delta_schema_json
 from kafka_ds.delta.snapshot import TableSnapshot
 from kafka_ds.delta.store.store import Store
-from kafka_ds.delta.table import DeltaTable
+from kafka_ds.delta.table_writer import TableWriter
 from kafka_ds.protocol.types import uuid_from_text, uuid_text
 from kafka_ds.topic.names import REMOTE_LOG_METADATA
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegmentState
@@ -44,7 +44,7 @@ class RemoteLogEvents:
     ) -> None:
         self._store = store
         self.log = DeltaLog(store, table, clock=clock)
-        self._table = DeltaTable(self.log)
+        self._table = TableWriter(self.log)
         self._snapshot = TableSnapshot(self.log)
         self._followed = -1
         self._seen_ms = 0

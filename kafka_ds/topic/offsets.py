@@ -22,7 +22,7 @@ from kafka_ds.delta.log import DeltaLog, ForeignTable, LogClock
 from kafka_ds.delta.schema import delta_schema_json
 from kafka_ds.delta.snapshot import NoSuchTable, TableSnapshot
 from kafka_ds.delta.store.store import Store
-from kafka_ds.delta.table import DeltaTable
+from kafka_ds.delta.table_writer import TableWriter
 from kafka_ds.topic.names import OFFSETS
 from kafka_ds.topic.schemas import (
     OFFSETS_FILE_SCHEMA,
@@ -51,7 +51,7 @@ class OffsetsTable:
     def __init__(self, store: Store, *, clock: LogClock | None = None) -> None:
         self._store = store
         self.log = DeltaLog(store, OFFSETS, clock=clock)
-        self._table = DeltaTable(self.log)
+        self._table = TableWriter(self.log)
         self._snapshot = TableSnapshot(self.log)
         self._published: frozenset[int] | None = None
         """The coordinators whose rows this process published last."""

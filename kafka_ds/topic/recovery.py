@@ -194,8 +194,7 @@ class _Work:
             actions=tuple(txn_action(text, -1) for text in self._marks()),
         )
         log = self._table.log
-        attempt = log.begin(_Undisturbed(intent, snapshot))
-        attempt.begun_ms = self._begun_ms
+        attempt = log.begin(_Undisturbed(intent, snapshot), begun_ms=self._begun_ms)
         try:
             log.commit(attempt, read_version=snapshot.version)
         except Conflict:

@@ -24,7 +24,7 @@ from kafka_ds.delta.schema import delta_schema_json
 from kafka_ds.delta.snapshot import NoSuchTable, NoSuchVersion, TableSnapshot
 from kafka_ds.delta.statistics import UnsupportedFile
 from kafka_ds.delta.store.store import Store
-from kafka_ds.delta.table import DeltaTable
+from kafka_ds.delta.table_writer import TableWriter
 from kafka_ds.protocol.types import NO_UUID, uuid_text
 from kafka_ds.topic.commit_rules import Intent, TableChanged, TopicChange, TopicIdChanged, objection
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile
@@ -81,7 +81,7 @@ class TopicTable:
         self.topic = topic
         self.folder = topic_table(topic)
         self.log = DeltaLog(store, self.folder, clock=clock)
-        self._table = DeltaTable(self.log)
+        self._table = TableWriter(self.log)
         self._log_retention_ms = log_retention_ms
         self._reader = reader
         self.snapshot = TopicSnapshot(self.log, topic, reader)

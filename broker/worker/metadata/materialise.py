@@ -28,7 +28,7 @@ from kafka_ds.delta.commit import APPEND_MODE, Conflict, PlainChange
 from kafka_ds.delta.log import DeltaLog, SystemLogClock
 from kafka_ds.delta.snapshot import NoSuchTable, TableSnapshot
 from kafka_ds.delta.store.store import Store
-from kafka_ds.delta.table import DeltaTable
+from kafka_ds.delta.table_writer import TableWriter
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.process.system import new_uuid
 from kafka_ds.protocol.types import uuid_from_text, uuid_text
@@ -79,7 +79,7 @@ class Materialiser:
         self._crash_points = crash_points
         self.delete_topic = delete_topic
         self._log = DeltaLog(store, CLUSTER_METADATA)
-        self._table = DeltaTable(self._log)
+        self._table = TableWriter(self._log)
         self._snapshot = TableSnapshot(self._log)
         self._snapshot_event_version = 0
         self._turn = 0

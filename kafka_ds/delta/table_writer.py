@@ -1,7 +1,9 @@
 """Shell: a Delta table as one writer changes it: an attempt, and settling one whose fate is unknown.
 
 At most one attempt is unsettled. Nothing else is committed before its fate is known: the same bytes are tried again,
-and every version that others made meanwhile is inspected. One thread at a time.
+and every version that others made meanwhile is inspected. One thread at a time. Four commits go to the log directly, as
+no later one depends on their fate: a table's first version, a merge of event files, VACUUM's announcement, and the
+recovery of a topic's table, which each begin with what they then find in it.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ from kafka_ds.delta.log import DeltaLog
 log = logging.getLogger(__name__)
 
 
-class DeltaTable:
-    """The one way to change a table."""
+class TableWriter:
+    """Changes a table, one attempt after the other."""
 
     def __init__(self, log: DeltaLog) -> None:
         self.log = log
@@ -23,10 +25,7 @@ class DeltaTable:
 
     def begin(self, change: Change, *, begun_ms: int | None = None) -> Attempt:
         """A fresh attempt; `begun_ms` is when its files were begun, if that was before now."""
-        attempt = self.log.begin(change)
-        if begun_ms is not None:
-            attempt.begun_ms = begun_ms
-        return attempt
+        return self.log.begin(change, begun_ms=begun_ms)
 
     def commit(self, attempt: Attempt, *, read_version: int) -> int:
         """Commit what was decided on the table as of `read_version`, and after `settle`; the version won.

@@ -6,13 +6,13 @@ from kafka_ds.delta.commit import Conflict, FateUnknown, PlainChange
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.names import commit_file
 from kafka_ds.delta.store.store import NotWritten
-from kafka_ds.delta.table import DeltaTable
+from kafka_ds.delta.table_writer import TableWriter
 from tests.fakes.store import ALWAYS
 
 
 @pytest.fixture
 def table(log):
-    return DeltaTable(log)
+    return TableWriter(log)
 
 
 def commit(table, **more):
@@ -85,7 +85,7 @@ def test_a_commit_that_another_ended_is_settled_without_a_version(table, store, 
         raise Conflict("another was first", version=version)
 
     attempt = leave_unsettled(table, store, check=refuse)
-    commit(DeltaTable(DeltaLog(store, "table", clock=clock)))
+    commit(TableWriter(DeltaLog(store, "table", clock=clock)))
     assert table.settle() is attempt
     assert attempt.won_version is None and attempt.files_may_be_deleted
     assert commit(table).won_version == 2
@@ -101,7 +101,7 @@ def test_files_are_as_old_as_they_say(table, clock):
 def test_settling_inspects_what_came_after_the_last_version_that_was_tried(table, store, clock):
     seen = []
     leave_unsettled(table, store, check=lambda version, actions: seen.append(version))
-    other = DeltaTable(DeltaLog(store, "table", clock=clock))
+    other = TableWriter(DeltaLog(store, "table", clock=clock))
     commit(other)
 
     store.refuse(calls="read", path=f"*/{commit_file(2)}")
