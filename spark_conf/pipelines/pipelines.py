@@ -24,6 +24,7 @@ from kafka_ds.client.settings import parse_settings
 from kafka_ds.delta.store.store import Store
 from kafka_ds.delta.store.uri import open_store
 from kafka_ds.errors import KafkaDsError, OptionError
+from kafka_ds.process.amounts import counted
 from kafka_ds.protocol.messages.offsets import EARLIEST, LATEST
 from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.topic.names import ERRORS
@@ -91,6 +92,7 @@ class Pipelines:
         self._lake = absolute(lake)
         self._store: Store = open_store(lake)
         self._deletions: dict[str, Deletions] = {}
+        self._announced: list[str] | None = None
         self._cluster = Cluster(parse_settings(self._options))
         self._admin = Admin(self._cluster)
 
@@ -135,7 +137,9 @@ class Pipelines:
     def run_once(self, is_ended: Callable[[], bool] = lambda: False) -> list[str]:
         """Update every table to the present end of its topic; the topics for which that failed."""
         failed: list[str] = []
-        for pipeline in self.wanted():
+        wanted = self.wanted()
+        self._announce([each.topic for each in wanted])
+        for pipeline in wanted:
             if is_ended():
                 break
             try:
@@ -146,6 +150,13 @@ class Pipelines:
                 LOGGER.error("%s: %s", pipeline.topic, str(problem).partition("\n")[0])
                 LOGGER.debug("%s", pipeline.topic, exc_info=problem)
         return failed
+
+    def _announce(self, topics: list[str]) -> None:
+        """Log which topics have typed tables, when that changes: the first step may take a minute."""
+        if topics != self._announced:
+            self._announced = topics
+            none = "no topic: none has the setting lake.table.value.format"
+            LOGGER.info("maintaining typed tables of %s", ", ".join(topics) or none)
 
     def run(self, interval_s: float, is_ended: Callable[[], bool]) -> None:
         """Update the tables in rounds until `is_ended`; changed settings take effect in the next round."""
@@ -243,10 +254,10 @@ class Pipelines:
         with self._decoded(pipeline, table, self._records(pipeline, step)) as decoded:
             table.write_step(step, decoded, pipeline.cluster_columns)
         LOGGER.info(
-            "%s: step %d, %d offsets in %.1f s",
+            "%s: step %d, %s in %.1f s",
             pipeline.topic,
             step.number,
-            step.offsets,
+            counted(step.offsets, "offset"),
             time.monotonic() - began,
         )
 

@@ -119,8 +119,9 @@ def test_fields_are_columns_which_evolve_and_nothing_stops_at_a_bad_record(
 
 
 def test_a_topic_that_fails_stops_no_other(
-    pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch
+    pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", "kafka_ds.pipelines")
     wanted = [SimpleNamespace(topic=name) for name in ("a", "b", "c")]
     kept: list[str] = []
 
@@ -136,6 +137,12 @@ def test_a_topic_that_fails_stops_no_other(
     kept.clear()
     assert pipelines.run_once(lambda: bool(kept)) == ["a"]
     assert kept == ["a"], "told to end"
+    wanted.clear()
+    assert pipelines.run_once() == []
+    assert [each.getMessage() for each in caplog.records if each.levelname == "INFO"] == [
+        "maintaining typed tables of a, b, c",
+        "maintaining typed tables of no topic: none has the setting lake.table.value.format",
+    ]
 
 
 @pytest.mark.timeout(300)
