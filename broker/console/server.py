@@ -195,15 +195,15 @@ class Console:
 
 
 async def _json(content: Any, status: str = "200 OK", *, cookie: str | None = None) -> HttpResponse:
-    body = (await _encoded(content)).encode()
+    body = (await encoded_json(content)).encode()
     headers = _HEADERS if cookie is None else {**_HEADERS, "Set-Cookie": cookie}
     return HttpResponse(status=status, body=body, content_type="application/json", headers=headers)
 
 
-async def _encoded(content: Any) -> str:
+async def encoded_json(content: Any) -> str:
     """Encode a few rows at a time: the encoder holds the GIL, and there may be many topics."""
     if isinstance(content, dict):
-        fields = [f"{_dumps(name)}:{await _encoded(value)}" for name, value in content.items()]
+        fields = [f"{_dumps(name)}:{await encoded_json(value)}" for name, value in content.items()]
         return "{" + ",".join(fields) + "}"
     if not isinstance(content, list) or len(content) <= ROWS_AT_ONCE:
         return _dumps(content)

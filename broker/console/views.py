@@ -355,7 +355,7 @@ class Views:
                 }
                 for each in segments[-SEGMENTS_MAX:]
             ],
-            "lake": list(_without(start, end, gaps)) if end is not None else [],
+            "lake": list(without(start, end, gaps)) if end is not None else [],
             "gaps": [list(gap) for gap in gaps],
         }
 
@@ -558,7 +558,7 @@ def _registered(number: int, registration: PartitionRegistration) -> JsonRow:
     }
 
 
-def _without(start: int, end: int, gaps: list[tuple[int, int]]) -> Iterator[list[int]]:
+def without(start: int, end: int, gaps: list[tuple[int, int]]) -> Iterator[list[int]]:
     """The inclusive ranges from `start` to `end` that no gap covers."""
     for first, last in sorted(gaps):
         if start <= min(first - 1, end):

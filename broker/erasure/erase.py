@@ -208,7 +208,7 @@ class Erasure:
             where = f"{each.path} of broker {each.broker}"
             if each.is_offline:
                 unsearched.append(f"{where} is offline")
-            elif _is_of(each.path, each.broker, cluster.cluster_id):
+            elif is_of(each.path, each.broker, cluster.cluster_id):
                 try:
                     found += self._search.directory(each.path, self._topic.name, self._topic_id)
                     self._searched_here.append(_name(each))
@@ -476,7 +476,7 @@ def _is_young(finding: Finding) -> bool:
     return finding.kind in (OLD, UNREADABLE) and finding.modified_ms > time.time() * 1000 - YOUNG_MS
 
 
-def _is_of(directory: str, broker: int, cluster_id: str) -> bool:
+def is_of(directory: str, broker: int, cluster_id: str) -> bool:
     """Whether a directory of this machine is that broker's; the path alone does not tell."""
     try:
         with open(f"{directory}/{META_PROPERTIES}", "rb") as file:

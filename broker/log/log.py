@@ -194,7 +194,7 @@ class Log:
             time_ms = now_ms
         stamp(records, 0, base_offset=first_offset, leader_epoch=leader_epoch)
         header = BatchHeader(first_offset, header[1], leader_epoch, *header[3:])
-        self._write(records, (header,), now_ms)
+        self.write(records, (header,), now_ms)
         if header.producer_id >= 0:
             self.producers.update(header)
         last_offset = self.log_end_offset - 1
@@ -211,7 +211,7 @@ class Log:
         batches = accept(records, self.producers, self.config, origin, place)
         if batches:
             first_offset = batches[0].header.base_offset
-            self._write(records, [batch.header for batch in batches], now_ms)
+            self.write(records, [batch.header for batch in batches], now_ms)
             for batch in batches:
                 aborted = record_own(batch, self.producers)
                 if aborted is not None:
@@ -245,9 +245,10 @@ class Log:
         if is_empty and header.base_offset < end <= header.last_offset:
             self.start_anew_at(header.base_offset)
 
-    def _write(
+    def write(
         self, records: memoryview, headers: tuple[BatchHeader, ...] | list[BatchHeader], now_ms: int
     ) -> None:
+        """Write validated batches at the log's end. Raises KafkaError of a log directory that has failed."""
         if self.durability.storage_error is not None:
             self.durability.check()
         self._is_changed = True

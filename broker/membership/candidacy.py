@@ -276,14 +276,15 @@ class Candidacy:
         self, host: str, port: int, controller_id: int, controller_epoch: int
     ) -> ControllerLivenessResponse | None:
         try:
-            answer = await self._controller_liveness(host, port, controller_id, controller_epoch)
+            answer = await self.controller_liveness(host, port, controller_id, controller_epoch)
         except (PeerUnreachable, KafkaError):
             return None
         return answer if answer.error_code == ErrorCode.NONE else None
 
-    async def _controller_liveness(
+    async def controller_liveness(
         self, host: str, port: int, controller_id: int, controller_epoch: int
     ) -> ControllerLivenessResponse:
+        """Ask a broker when it last heard from that controller. Raises PeerUnreachable, PeerLate, KafkaError."""
         config = self._config
         request = ControllerLivenessRequest(
             asking_id=config.node_id,
@@ -344,7 +345,7 @@ class Candidacy:
         """Whether a process with this node.id may run there; raises ConfigError if one does."""
         node_id = self._config.node_id
         try:
-            answer = await self._controller_liveness(host, port, node_id, controller_epoch)
+            answer = await self.controller_liveness(host, port, node_id, controller_epoch)
         except PeerLate as error:
             _LOGGER.warning("another broker with this node.id may be running: %s", error)
             return True

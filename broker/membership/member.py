@@ -160,7 +160,9 @@ class ClusterMember:
     @property
     def broker_epoch(self) -> int:
         """The epoch of this process's registration; -1 before there is one, and if a later process has replaced it."""
-        identity = self.lifecycle.identity
+        if self._lifecycle is None:
+            return NO_BROKER_EPOCH
+        identity = self._lifecycle.identity
         known = self.driver.image.brokers.get(identity.node_id)
         if known is None or known.incarnation_id != identity.incarnation_id:
             return NO_BROKER_EPOCH

@@ -175,7 +175,7 @@ class LakeRecovery:
                     "its residue there is lost and it has no rows",
                 )
                 return False
-            if not _parts(log, end, ended):
+            if not has_diverged(log, end, ended):
                 return True
         _say_where(log, end)
         recovery_point, start = log.recovery_point, log.log_start_offset
@@ -239,7 +239,7 @@ def _must_fence(partition: LeaderPartition) -> bool:
     return partition.leader.has_lost_records or len(partition.leader.replicas) > 1
 
 
-def _parts(log: Log, end: int, ended: RemoteLogAuxState) -> bool:
+def has_diverged(log: Log, end: int, ended: RemoteLogAuxState) -> bool:
     """Whether the log's record at the lake's end differs from the lake's: then they have diverged before.
 
     Two logs that have the same epoch at an offset have the same records up to there (KIP-101).

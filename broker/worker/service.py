@@ -93,7 +93,7 @@ class Service:
         self._checked = False
         self._touched: dict[str, None] = {}
         self._complaints_reported = 0
-        self._cache = _open_cache(settings)
+        self._cache = open_cache(settings)
         self._clock = SystemLogClock()
         self._orphans = Orphans(self._store, self._clock)
         self._maintenance = TableMaintenance(
@@ -449,7 +449,7 @@ def _look_after(what: str, work: Callable[[], object]) -> None:
         log.exception("maintenance of %s failed unexpectedly", what)
 
 
-def _open_cache(settings: TierSettings) -> DiskCache | None:
+def open_cache(settings: TierSettings) -> DiskCache | None:
     """The cache of cold reads, in the first log directory as Kafka's is."""
     bytes_max = settings.remote_log_index_file_cache_total_size_bytes
     if not settings.log_dirs or not bytes_max:

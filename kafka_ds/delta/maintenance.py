@@ -117,7 +117,7 @@ def write_checkpoint(log: DeltaLog) -> int:
     for path in paths:
         log.store.make_durable(path)
     _drop_checksums(log, [*paths, log.path(last_checkpoint_file())])
-    if not paths or not _holds(log, version, paths, expected):
+    if not paths or not checkpoint_holds(log, version, paths, expected):
         _drop_checkpoint(log, version)
         raise BadCheckpoint(f"{log.store.uri(log.table)}: the checkpoint of version {version}")
     log.store.make_durable(log.path(last_checkpoint_file()))
@@ -135,7 +135,10 @@ def _drop_checksums(log: DeltaLog, paths: Iterable[str]) -> None:
             log.store.delete(f"{folder}/.{name}.crc")
 
 
-def _holds(log: DeltaLog, version: int, paths: list[str], expected: TableSnapshot) -> bool:
+def checkpoint_holds(
+    log: DeltaLog, version: int, paths: list[str], expected: TableSnapshot
+) -> bool:
+    """Whether a checkpoint that was written reads back as the version that it is of."""
     try:
         found = read_checkpoint(log.store, log.table, version, paths)
     except ValueError:

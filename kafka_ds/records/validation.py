@@ -107,19 +107,19 @@ class PythonValidator:
         return validation_loop.validate(data, 0, len(data), is_last, state)
 
 
-_validator: Validator | None = None
+in_use: Validator | None = None
 _PYTHON = PythonValidator()
 
 
 def use(validator: Validator | None) -> None:
     """Validate with this from now on; None: with plain Python."""
-    global _validator
-    _validator = validator
+    global in_use
+    in_use = validator
 
 
 def is_fast() -> bool:
     """Whether records are validated by machine code."""
-    return _validator is not None
+    return in_use is not None
 
 
 def validate_records(
@@ -137,7 +137,7 @@ def validate_records(
     Raises CorruptRecord if the records do not fit the header or are too large, and DecompressedTooLarge if they
     decompress to more than `bytes_max`.
     """
-    validator: Validator = _validator or _PYTHON
+    validator: Validator = in_use or _PYTHON
     state = validator.begin(header.record_count, header.base_timestamp, rules, listed_max)
     if header.codec == Codec.NONE:
         error = validator.validate(payload, state, is_last=True)

@@ -165,8 +165,8 @@ class LoadSink(DataSourceArrowWriter):
         )  # What leaders could not take is better known before there is a topic.
         store.put_durable(load_file(load), listed)
         with Cluster(self._options.producer.client) as cluster:
-            self._create(cluster, store, has_rows=bool(files))
-            self._wait(cluster, files)
+            self.create_topic(cluster, store, has_rows=bool(files))
+            self.wait_for_rows(cluster, files)
         self._clean_up(store, {file.path(load) for file in files})
         settle()
 
@@ -205,7 +205,8 @@ class LoadSink(DataSourceArrowWriter):
                         f"wrote {path}, and the driver does not find it there"
                     )
 
-    def _create(self, cluster: Cluster, store: Store, *, has_rows: bool) -> None:
+    def create_topic(self, cluster: Cluster, store: Store, *, has_rows: bool) -> None:
+        """Create the topic that names the load. Raises LoadUnfinished if it may have been created."""
         plan, wanted = self.plan, self._wanted
         # Without rows there is nothing that leaders would have to find.
         load = {LOAD_SETTING: plan.load} if has_rows else {}
@@ -238,8 +239,8 @@ class LoadSink(DataSourceArrowWriter):
             f"them; if not, the files of load {self.plan.load} in the lake are of no use"
         )
 
-    def _wait(self, cluster: Cluster, files: list[LoadedFile]) -> None:
-        """Until each partition ends where its last file does, or behind that."""
+    def wait_for_rows(self, cluster: Cluster, files: list[LoadedFile]) -> None:
+        """Wait until each partition ends where its last file does, or behind that."""
         topic = self.plan.topic
         asked = [TopicPartition(topic, each) for each in range(self.plan.partition_count)]
         for tries_left in reversed(range(LEADERS_ASKED_MAX)):

@@ -75,7 +75,7 @@ def _pipelines(
     from spark_conf.pipelines.registry import registry_at
 
     registry = registry_at(registry_url)
-    spark = _session(master, lake)
+    spark = spark_session(master, lake)
     pipelines = Pipelines(spark, options, lake, registry)
     try:
         yield pipelines
@@ -91,7 +91,7 @@ def avro_jars() -> list[str]:
     return [str(each) for each in sorted(jars.fetch("spark-avro").glob("*.jar"))]
 
 
-def _session(master: str, lake: str) -> SparkSession:
+def spark_session(master: str, lake: str) -> SparkSession:
     """The session of spark-submit if that started us, else a new one."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         # With a lake, session() also creates the system views, which takes seconds: only S3 needs its settings.

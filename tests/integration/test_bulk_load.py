@@ -255,7 +255,7 @@ def test_a_driver_that_dies_before_the_end_leaves_no_topic(
     messages = tasks(sink)
 
     # The list of files is there, and the topic is not.
-    monkeypatch.setattr("kafka_ds.sink.load.LoadSink._create", die)
+    monkeypatch.setattr("kafka_ds.sink.load.LoadSink.create_topic", die)
     with pytest.raises(Killed):
         sink.commit([*messages])
     monkeypatch.undo()
@@ -271,7 +271,7 @@ def test_what_was_decided_is_loaded_without_the_driver(
     sink = sink_of(broker, topic)
     messages = tasks(sink)
 
-    monkeypatch.setattr("kafka_ds.sink.load.LoadSink._wait", die)
+    monkeypatch.setattr("kafka_ds.sink.load.LoadSink.wait_for_rows", die)
     with pytest.raises(Killed):
         sink.commit([*messages])
     monkeypatch.undo()
@@ -333,7 +333,7 @@ def test_worker_and_broker_die_at_every_step(
             messages = tasks(sink)
             if who == "parent":
                 with monkeypatch.context() as patch, pytest.raises((Killed, LoadUnfinished)):
-                    patch.setattr("kafka_ds.sink.load.LoadSink._wait", die)
+                    patch.setattr("kafka_ds.sink.load.LoadSink.wait_for_rows", die)
                     sink.commit([*messages])
                 wait_until("its death", lambda: not broker.running())  # noqa: B023
                 broker.kill()
@@ -386,7 +386,7 @@ def test_a_file_that_is_lost_is_named_and_nothing_is_begun(
         return create(*arguments, **named)
 
     monkeypatch.setattr(admin.Admin, "create_topic", lose)
-    monkeypatch.setattr("kafka_ds.sink.load.LoadSink._wait", die)
+    monkeypatch.setattr("kafka_ds.sink.load.LoadSink.wait_for_rows", die)
     with pytest.raises(Killed):
         sink.commit([*messages])
     said = f"{lost.path(sink.plan.load)} of its bulk load is not in the lake"

@@ -258,7 +258,7 @@ def test_directories_elsewhere_are_not_proven(
     """The records leave them all the same; who runs it on that machine sees that they have."""
     kafka_ds.ok("topic", "create", "orders")
     produce(kafka_ds, 0, "ada", "ben")
-    monkeypatch.setattr(erasure, "_is_of", lambda *_: False)
+    monkeypatch.setattr(erasure, "is_of", lambda *_: False)
     words = ["--bootstrap-server", broker.bootstrap, *WORDS]
     done = CliRunner().invoke(program, words)
     assert done.exit_code == 1

@@ -16,7 +16,8 @@ from broker.worker.cache.disk_cache import DiskCache
 from broker.worker.copier import Copier
 from broker.worker.delta import reader as delta_reader
 from broker.worker.delta import tables as delta_tables
-from broker.worker.delta.reader import ColdRead, ColdReader
+from broker.worker.delta.chunk_builder import ChunkBuilder
+from broker.worker.delta.reader import ColdRead
 from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.delta.tables import TopicTables
 from broker.worker.metadata.remote_log import RemoteLogMetadataManager
@@ -91,7 +92,7 @@ class Lake:
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
     # Each read looks at the table as it is now; nothing is prepared ahead by a thread.
     monkeypatch.setattr(delta_tables, "FOLLOW_SECONDS", 0.0)
-    monkeypatch.setattr(ColdReader, "_prepare_ahead", lambda *_: None)
+    monkeypatch.setattr(delta_reader, "PREFETCHERS", 0)
     return Lake(tmp_path)
 
 
@@ -120,7 +121,7 @@ def test_the_third_reader_reads_nothing_of_the_table_nor_does_one_after_a_restar
     for _ in range(2):
         assert lake.offsets() == list(range(COUNT))
     lake.start()
-    monkeypatch.setattr(ColdReader, "_build", None)
+    monkeypatch.setattr(ChunkBuilder, "make", None)
     assert lake.offsets() == list(range(COUNT))
     # Wherever it begins.
     assert lake.offsets(123) == list(range(123, COUNT))

@@ -188,13 +188,13 @@ class TierScenario(Scenario):
 
     def _listen(self, patch: pytest.MonkeyPatch) -> None:
         """Report to the model what logs append."""
-        write, model = Log._write, self.model
+        write, model = Log.write, self.model
 
         def written(log: Log, records: memoryview, headers: Any, now_ms: int) -> None:
             write(log, records, headers, now_ms)
             model.took(log, bytes(records), headers)
 
-        patch.setattr(Log, "_write", written)
+        patch.setattr(Log, "write", written)
 
     async def _run(self) -> None:
         try:

@@ -315,7 +315,7 @@ class Tier:
         patch.setattr(service, "open_lake", lambda uri, **_: self.opening)
         patch.setattr(service, "STORE_THREADS", 1)
         patch.setattr(service, "probe", lambda store: None)
-        patch.setattr(service, "_open_cache", lambda settings: None)
+        patch.setattr(service, "open_cache", lambda settings: None)
         for module in (service, delta_storage, delta_metadata, lake_log):
             patch.setattr(module, "SystemLogClock", lambda: self.clock)
         # The history of the cluster's own table is not cleaned up; its files are merged from time to time.
@@ -339,7 +339,7 @@ class Tier:
         for module in (delta_tables, optimizer, copier, sweeper, materialise):
             patch.setattr(module, "time", times)
         patch.setattr(segment_source, "os", _Files(self))
-        patch.setattr(delta_reader.ColdReader, "_prepare_ahead", lambda *_: None)
+        patch.setattr(delta_reader, "PREFETCHERS", 0)
 
     # -- faults --------------------------------------------------------------------------------------
 

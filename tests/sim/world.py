@@ -244,8 +244,7 @@ class Host:
     def broker_epoch(self) -> int:
         """The epoch of the process's registration, as far as the process knows; -1 before."""
         member = getattr(self.node, "member", None)
-        # It has no lifecycle before it has joined.
-        return member.broker_epoch if getattr(member, "_lifecycle", None) is not None else -1
+        return -1 if member is None else member.broker_epoch
 
     def start(self) -> None:
         """Begin to start a process; whether the start succeeds is seen later."""

@@ -73,7 +73,7 @@ class ColdRead:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class ReadPlace:
     """Which partition is read, and how."""
 
     topic: str
@@ -151,10 +151,10 @@ class ColdReader:
         # Read-ahead must not evict chunks that were read ahead, for others as well, before they are read.
         self._readers = Readers(cache_bytes)
         self._lock = threading.Lock()
-        self._known: OrderedDict[_Place, _Known] = OrderedDict()
+        self._known: OrderedDict[ReadPlace, _Known] = OrderedDict()
         self._preparing: dict[tuple[ChunkKey, int], _RangeRead] = {}
-        self._ends: OrderedDict[tuple[_Place, int], None] = OrderedDict()
-        self._ahead: queue.Queue[tuple[_Place, int]] = queue.Queue(PREFETCHES_MAX)
+        self._ends: OrderedDict[tuple[ReadPlace, int], None] = OrderedDict()
+        self._ahead: queue.Queue[tuple[ReadPlace, int]] = queue.Queue(PREFETCHES_MAX)
         self._prefetchers: list[threading.Thread] = []
 
     def read(
@@ -168,7 +168,7 @@ class ColdReader:
         committed_only: bool,
     ) -> ColdRead:
         """Batches from `offset` on: one at least, then up to `max_bytes`."""
-        place = _Place(topic, topic_id, partition, committed_only)
+        place = ReadPlace(topic, topic_id, partition, committed_only)
         found = self._files(place, offset)
         with self._lock:
             reads_on = offset <= found.log_start or (place, offset) in self._ends
@@ -181,7 +181,7 @@ class ColdReader:
         if (reads_on or index) and following <= found.highest_offset_in_remote_storage:
             with self._lock:
                 self._readers.read(place, offset, next_offset, time.monotonic())
-            self._prepare_ahead(place, following)
+            self.prepare_ahead(place, following)
         return ColdRead(
             chunks=tuple(chain.from_iterable(run.batches for run in runs)),
             shared=tuple((run.shared_at, run.size_bytes) for run in runs),
@@ -204,7 +204,7 @@ class ColdReader:
     # -- chunks -----------------------------------------------------------------------------
 
     def _chunk(
-        self, place: _Place, layout: str, offset: int, size_bytes: int, max_bytes: int
+        self, place: ReadPlace, layout: str, offset: int, size_bytes: int, max_bytes: int
     ) -> tuple[BatchChunk, int]:
         """The chunk with a batch that holds `offset`, prepared if it is not there."""
         key = place.key(layout)
@@ -232,7 +232,7 @@ class ColdReader:
 
     def _prepare(
         self,
-        place: _Place,
+        place: ReadPlace,
         layout: str,
         offset: int,
         size_bytes: int,
@@ -263,7 +263,8 @@ class ColdReader:
                 self._preparing.pop(asked, None)
             work.done.set()
 
-    def _prepare_ahead(self, place: _Place, offset: int) -> None:
+    def prepare_ahead(self, place: ReadPlace, offset: int) -> None:
+        """Have the chunks from an offset on prepared by another thread, unless those have enough to do."""
         with self._lock:
             while len(self._prefetchers) < PREFETCHERS:
                 self._prefetchers.append(threading.Thread(target=self._prefetch, daemon=True))
@@ -284,7 +285,7 @@ class ColdReader:
                     "%s-%d: read-ahead from offset %d failed", place.topic, place.partition, offset
                 )
 
-    def read_ahead(self, place: _Place, offset: int) -> None:
+    def read_ahead(self, place: ReadPlace, offset: int) -> None:
         """Prepare the next few chunks, so that a reader need not pause between two of them."""
         prepared = 0
         while prepared < (share := self._share_bytes()):
@@ -311,7 +312,7 @@ class ColdReader:
         with self._lock:
             return self._readers.share_bytes(time.monotonic())
 
-    def _following(self, place: _Place, offset: int, size_bytes: int) -> int | None:
+    def _following(self, place: ReadPlace, offset: int, size_bytes: int) -> int | None:
         """The first offset after the chunk that begins at an offset, if its file's footer has it."""
         found = self._files(place, offset)
         if len(found.files) == 1:
@@ -322,7 +323,7 @@ class ColdReader:
         return None
 
     def _build(
-        self, place: _Place, offset: int, size_bytes: int, max_bytes: int
+        self, place: ReadPlace, offset: int, size_bytes: int, max_bytes: int
     ) -> tuple[BatchChunk, str]:
         """Read the rows from an offset on and encode them again; also returns the layout that they were read from."""
         rows, last, found = self._read_rows(place, offset, size_bytes)
@@ -345,7 +346,9 @@ class ColdReader:
         chunk = self.builder.make(rows, offset, last, residue, batch_bytes)
         return chunk, found.layout
 
-    def _read_rows(self, place: _Place, offset: int, size_bytes: int) -> tuple[Rows, int, _Files]:
+    def _read_rows(
+        self, place: ReadPlace, offset: int, size_bytes: int
+    ) -> tuple[Rows, int, _Files]:
         """Rows from an offset on, the offset up to which they are complete, and the files that hold them."""
         # Numba takes 100 MiB that a worker without reads does not need.
         from kafka_ds.topic.batches.records import read_records
@@ -369,7 +372,7 @@ class ColdReader:
 
     # -- the snapshot -----------------------------------------------------------------------
 
-    def _files(self, place: _Place, offset: int, *, fresh: bool = False) -> _Files:
+    def _files(self, place: ReadPlace, offset: int, *, fresh: bool = False) -> _Files:
         """The files that hold the offset or the next one after it. Follows the table if need be."""
         for now in (fresh, True):
             with self._tables.get(place.topic).view(fresh=now) as snapshot:
@@ -393,7 +396,7 @@ class ColdReader:
             f"{place.topic}-{place.partition}: the lake holds offsets up to {end}, not {offset}"
         )
 
-    def _keep(self, place: _Place, snapshot: TopicSnapshot, found: _Files) -> None:
+    def _keep(self, place: ReadPlace, snapshot: TopicSnapshot, found: _Files) -> None:
         """Remember the files for readers that continue in a file that no other overlaps."""
         if len(found.files) != 1:
             return
@@ -415,7 +418,7 @@ def _has_rows(rows: Rows, batch: ResidueBatch) -> bool:
 
 
 def _readable_to(
-    place: _Place,
+    place: ReadPlace,
     missing: Sequence[tuple[int, int]],
     offset: int,
     highest_offset_in_remote_storage: int,

@@ -12,8 +12,8 @@ from urllib.parse import urlencode
 import pytest
 
 from broker.console.records import field_of
-from broker.console.server import ROWS_AT_ONCE, _encoded
-from broker.console.views import _without
+from broker.console.server import ROWS_AT_ONCE, encoded_json
+from broker.console.views import without
 from kafka_ds.protocol.messages import FindCoordinatorRequest, OffsetCommitRequest
 from kafka_ds.protocol.messages.group_offsets import (
     OffsetCommitRequestPartition,
@@ -120,7 +120,7 @@ def test_topics_with_offsets_sizes_and_settings(tmp_path: Path) -> None:
 async def test_long_answers_let_clients_through() -> None:
     rows = [{"name": "ä\0", "at": [number, None]} for number in range(2 * ROWS_AT_ONCE + 1)]
     for content in ([], {}, {"a": 1}, rows, {"rows": rows, "none": None, "some": rows[:2]}):
-        encoding = asyncio.ensure_future(_encoded(content))
+        encoding = asyncio.ensure_future(encoded_json(content))
         await asyncio.sleep(0)
         assert encoding.done() == ("name" not in str(content))
         assert json.loads(await encoding) == content
@@ -164,7 +164,7 @@ def test_the_way_of_a_partition(tmp_path: Path) -> None:
 def test_ranges_end_at_gaps(
     start: int, end: int, gaps: list[tuple[int, int]], ranges: list[list[int]]
 ) -> None:
-    assert list(_without(start, end, gaps)) == ranges
+    assert list(without(start, end, gaps)) == ranges
 
 
 def test_records_by_offset_and_by_time(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_checksums_that_spark_left_beside_its_checkpoint_go(table):
 
 
 def test_a_checkpoint_that_is_not_what_it_should_be_is_taken_away(table, monkeypatch):
-    monkeypatch.setattr(maintenance, "_holds", lambda *arguments: False)
+    monkeypatch.setattr(maintenance, "checkpoint_holds", lambda *arguments: False)
     with pytest.raises(BadCheckpoint, match="topics/orders: the checkpoint of version 4"):
         write_checkpoint(table.log)
     assert table.log.listing().checkpoints == {}

@@ -299,7 +299,7 @@ class Machines:
         admin.brokers.append(BrokerDescription(node_id=2, host="h", port=1, rack=None))
         admin.directories.append(admin.directory(self.folders[1], broker=2))
         self.here = None
-        monkeypatch.setattr(module, "_is_of", lambda path, *_: path == self.here)
+        monkeypatch.setattr(module, "is_of", lambda path, *_: path == self.here)
         monkeypatch.setattr(module, "IDLE_ROUNDS", 1)
 
     def run(self, machine, key=b"ada", *, is_dry=False):

@@ -28,7 +28,7 @@ def log_with(
     """A log that looks at records by the one way or by the other one."""
     assert machine_code.build()
     if not request.param:
-        monkeypatch.setattr(validation, "_validator", None)
+        monkeypatch.setattr(validation, "in_use", None)
     return lambda config: open_log(tmp_path, config)
 
 

@@ -76,7 +76,7 @@ async def test_who_does_not_answer_at_once_may_live_in_this_brokers_place(
             raise PeerLate("it does not run for a second")
         return ControllerLivenessResponse(last_heard_ms=0)
 
-    monkeypatch.setattr(twin.candidacy, "_controller_liveness", late)
+    monkeypatch.setattr(twin.candidacy, "controller_liveness", late)
     if pauses < 9:
         with pytest.raises(ConfigError, match="by the active controller at here:9091"):
             await twin.candidacy.begin("there", 1)
@@ -108,7 +108,7 @@ async def test_a_living_controller_is_found_where_its_lease_is_not(
         asked.append(place)
         return ControllerLivenessResponse(last_heard_ms=0)
 
-    monkeypatch.setattr(twin.candidacy, "_controller_liveness", answer)
+    monkeypatch.setattr(twin.candidacy, "controller_liveness", answer)
     with pytest.raises(ConfigError, match="by the active controller at here:9091"):
         await twin.candidacy.begin("there", 1)
     assert asked == [("here", 9091, 1, 1)]

@@ -21,7 +21,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     content = (kept / machine_code.file_name()).read_bytes()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(validation, "_validator", None)
+    monkeypatch.setattr(validation, "in_use", None)
     own = next(Path(each) for each in machine_code.private_folders())
     (own / machine_code.file_name()).touch(mode=0o600)
     (own / machine_code.file_name()).write_bytes(content)
@@ -161,7 +161,7 @@ def test_the_proof_sees_each_difference(
     folder: Path, monkeypatch: pytest.MonkeyPatch, rule: str, instead: object
 ) -> None:
     assert machine_code.load()
-    by_code = validation._validator
+    by_code = validation.in_use
     assert by_code is not None
     machine_code.self_test(by_code)
     monkeypatch.setattr(validation_loop, rule, instead)

@@ -111,7 +111,7 @@ def test_damage_is_seen_as_the_slow_reader_sees_it(log: object, draw: random.Ran
 def test_records_may_be_cut_into_pieces_anywhere(
     log: object, draw: random.Random, is_hurt: bool
 ) -> None:
-    by_code = validation._validator
+    by_code = validation.in_use
     assert by_code is not None
     for batch in log.batches:  # type: ignore[attr-defined]
         sent = damaged(batch, draw, flips=False) if is_hurt else batch
@@ -269,7 +269,7 @@ def test_which_records_are_refused(
         is_timely = rules.earliest_ms <= record.timestamp <= rules.latest_ms
         if lacks_key or not (is_timely or record.timestamp == NO_TIMESTAMP):
             expected.append(validation.RefusedRecord(record.offset, record.timestamp, lacks_key))
-    by_code = validation._validator
+    by_code = validation.in_use
     validation.use(by_code if is_by_code else None)
     try:
         found = validated(build_batch(records, codec=codec), rules, listed_max=listed_max)
@@ -297,7 +297,7 @@ def test_what_is_kept_or_read_in_python_has_a_lower_limit(
     batch = build_batch([Record(0, 1, b"k", bytes(2 << 20))], codec=Codec.ZSTD)
     assert newest(batch) == 1
     if not is_kept:
-        monkeypatch.setattr(validation, "_validator", None)
+        monkeypatch.setattr(validation, "in_use", None)
     payload, kept = memoryview(batch)[HEADER_BYTES:], bytearray() if is_kept else None
     with pytest.raises(CorruptRecord, match="decompress to more than"):
         validation.validate_records(payload, read_header(batch), kept=kept)

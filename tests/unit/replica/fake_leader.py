@@ -149,7 +149,7 @@ class FakeLeader:
         if isinstance(request, FetchRequest):
             return self._fetch(request)
         if isinstance(request, ListOffsetsRequest):
-            return self._list(request)
+            return self.list_offsets(request)
         return self._epochs(request)
 
     # -- Fetch --------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ class FakeLeader:
 
     # -- offsets ------------------------------------------------------------------------------
 
-    def _list(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    def list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
         topics = []
         for topic in request.topics:
             found = []

@@ -252,7 +252,7 @@ async def test_what_is_read_in_python_is_read_in_a_thread(
 ) -> None:
     async with in_process(memory_path) as broker:
         await broker.create("t")
-        monkeypatch.setattr(validation, "_validator", None)
+        monkeypatch.setattr(validation, "in_use", None)
         for size, waits in ((1 << 10, False), (VALIDATED_AT_ONCE_BYTES_MAX, True)):
             for codec in Codec:
                 answer = broker.begin(produce_request("t", batch_of([bytes(size)], codec=codec)), 9)

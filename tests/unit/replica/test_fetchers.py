@@ -96,7 +96,7 @@ async def test_what_was_not_flushed_when_the_connection_was_lost_is_not_told_to_
     def gone(_: object) -> None:
         raise ConnectionResetError
 
-    monkeypatch.setattr(leader, "_list", gone)
+    monkeypatch.setattr(leader, "list_offsets", gone)
     background = ManualBackground()
     async with following(leader) as broker:
         mine = log_of("t", 0, replace(SMALL, flush_messages=1), background)

@@ -10,7 +10,7 @@ import pytest
 
 from broker.log.epochs import LeaderEpochs
 from broker.log.values import RemoteLogAuxState
-from broker.replica.lake_recovery import _parts
+from broker.replica.lake_recovery import has_diverged
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.fakes.memory_disk import MemoryDisk, MemoryFile
 from tests.fakes.settings import log_settings
@@ -44,7 +44,7 @@ def test_a_log_parts_from_the_lake_by_the_epoch_at_its_end(
     known.truncate_from_start(log_start)
     log: Any = SimpleNamespace(name="t-0", leader_epochs=known)
     ended = RemoteLogAuxState(producer_snapshot=b"", leader_epochs=((0, 0), (1, 20)))
-    assert _parts(log, LAKE_END, ended) is has_parted
+    assert has_diverged(log, LAKE_END, ended) is has_parted
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_log_is_compared_where_the_lakes_epochs_are_known(
     for epoch, start in epochs:
         entries.assign(epoch, start)
     log: Any = SimpleNamespace(name="t-0", leader_epochs=entries)
-    assert _parts(log, LAKE_END, known) is has_parted
+    assert has_diverged(log, LAKE_END, known) is has_parted
 
 
 class Lake(Tier):

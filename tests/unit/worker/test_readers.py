@@ -1,18 +1,22 @@
 """Consumers that read old offsets in sequence share the memory for what is prepared ahead."""
 
 from collections import Counter
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from broker.worker.cache.chunks import BatchChunk
 from broker.worker.cache.readers import READING_SECONDS, Readers
-from broker.worker.delta import reader as delta_reader
 from broker.worker.delta.reader import ColdReader
+from kafka_ds.topic.batches import records
+from kafka_ds.topic.names import AppIdKind, app_id
 from tests.fakes.settings import tier_settings
 
 CHUNK_BYTES = 1000
 OFFSETS = 10
+END = 10**6
 
 
 def test_half_of_what_is_kept_is_shared_by_those_who_read_now() -> None:
@@ -30,23 +34,43 @@ def test_half_of_what_is_kept_is_shared_by_those_who_read_now() -> None:
     assert Readers(0).share_bytes(0.0) == 1
 
 
+class Tables:
+    """Tables of one version, whose offsets all lie in the same two files, named like their topic."""
+
+    def get(self, topic: str) -> Any:
+        topic_id = topic.encode().ljust(16)
+        file = SimpleNamespace(path=topic, vector_id="", min_offset=0, max_offset=END)
+        snapshot = SimpleNamespace(
+            topic_id=topic_id,
+            txns={app_id(topic_id, 0, AppIdKind.HIGHEST_OFFSET): END},
+            index=SimpleNamespace(
+                find_next=lambda _, offset: [file, file] if offset <= END else []
+            ),
+            log_start=lambda _: 0,
+            missing=lambda _: (),
+            undecodable_to=lambda _: -1,
+        )
+        return SimpleNamespace(view=lambda fresh: nullcontext(snapshot))
+
+
 @pytest.mark.parametrize("consumers", [1, 4, 8, 12])
 def test_no_chunk_goes_before_it_is_read(consumers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Consumers of different topics take turns: what is prepared for one does not evict another's."""
     nothing: Any = None
     settings = tier_settings(lake_reader_cache_bytes=24 * CHUNK_BYTES)
-    cold = ColdReader(nothing, nothing, nothing, settings)
+    cold = ColdReader(nothing, Tables(), nothing, settings)
     built: Counter[tuple[str, int]] = Counter()
-    files = delta_reader._Files((), 10**6, 10**6, 10**6, 0, "0" * 16)
 
-    def build(place: delta_reader._Place, offset: int, *_: Any) -> tuple[BatchChunk, str]:
-        built[place.topic, offset] += 1
-        return BatchChunk(offset, (bytes(CHUNK_BYTES),), (offset + OFFSETS,)), files.layout
+    def rows(_: Any, files: Any, start_offset: int, **__: Any) -> tuple[Any, int]:
+        built[files[0].path, start_offset] += 1
+        return None, start_offset + OFFSETS - 1
 
-    monkeypatch.setattr(cold, "_files", lambda *_: files)
-    monkeypatch.setattr(cold, "_following", lambda *_: None)
-    monkeypatch.setattr(cold, "_build", build)
-    monkeypatch.setattr(cold, "_prepare_ahead", cold.read_ahead)
+    def make(_: Any, offset: int, last: int, *__: Any) -> BatchChunk:
+        return BatchChunk(offset, (bytes(CHUNK_BYTES),), (last + 1,))
+
+    monkeypatch.setattr(records, "read_records", rows)
+    monkeypatch.setattr(cold.builder, "make", make)
+    monkeypatch.setattr(cold, "prepare_ahead", cold.read_ahead)
     at = dict.fromkeys((f"topic {each}" for each in range(consumers)), 0)
     for turn in range(30):
         if turn == 5:
