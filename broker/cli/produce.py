@@ -257,6 +257,8 @@ def _pump(
     descriptor = sys.stdin.fileno()
     status = os.fstat(descriptor)
     is_file = stat.S_ISREG(status.st_mode)
+    if sys.stdin.isatty():
+        note("type a record a line; Ctrl-D ends")
     # No bar on a terminal, where it would cover the input. Only a file's size is known.
     bar = progress("produced", status.st_size, unit="bytes") if is_file else progress("produced")
     with nullcontext(_ignore) if sys.stdin.isatty() else bar as advance:

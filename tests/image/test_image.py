@@ -178,6 +178,8 @@ def test_the_brokers_image_runs_as_its_page_says(builder: Builder, tmp_path: Pat
 def test_no_compiler_and_no_installer_is_in_the_brokers_image(builder: Builder) -> None:
     builder.build("broker")
     container = builder.run("from", "--pull-never", "localhost/broker")
+    # What one types with `docker exec`.
+    assert builder.run("run", container, "--", "kafka-ds", "--version").startswith("kafka-ds ")
     find = "import shutil; print([name for name in ('gcc', 'cc', 'java') if shutil.which(name)])"
     assert builder.run("run", container, "--", "python", "-c", find) == "[]"
     absent = (

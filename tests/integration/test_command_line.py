@@ -141,6 +141,33 @@ def test_a_file_is_produced_with_a_bar_on_a_terminal(kafka_ds: CommandLine, tmp_
     assert re.search(r"produced \S+ +1\.9/1\.9 MiB +\d:\d\d:\d\d +[0-9.]+ \w+/s", plain), plain
 
 
+@pytest.mark.parametrize(
+    ("words", "told", "typed", "status"),
+    [
+        (("produce", "waiting"), "type a record a line; Ctrl-D ends", b"one\n\x04", 0),
+        (("tail", "waiting"), "waiting for new records", b"", 130),
+    ],
+    ids=["produce", "tail"],
+)
+def test_a_command_that_waits_says_so_on_a_terminal(
+    kafka_ds: CommandLine, words: tuple[str, ...], told: str, typed: bytes, status: int
+) -> None:
+    kafka_ds.run("topic", "create", "waiting")  # once for both
+    leader, follower = pty.openpty()
+    with kafka_ds.popen(*words, stdin=follower, stderr=follower) as waiting:
+        seen = ""
+        while told not in seen:
+            assert select.select([leader], [], [], 60)[0], seen
+            seen += os.read(leader, 4096).decode()
+        if typed:
+            os.write(leader, typed)
+        else:
+            waiting.send_signal(signal.SIGINT)
+    assert waiting.returncode == status
+    os.close(leader)
+    os.close(follower)
+
+
 def test_each_position_is_found(kafka_ds: CommandLine) -> None:
     kafka_ds.ok("topic", "create", "places", "--partitions", "2")
     for partition in "01":
