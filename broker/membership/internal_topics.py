@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 from broker.controller.controller import NewTopic, TopicResult
 from broker.metadata.image import MetadataImage
+from kafka_ds.process.amounts import counted
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 _LOGGER = logging.getLogger(__name__)
@@ -69,9 +70,11 @@ class InternalTopic:
         if not self._is_factor_set and len(self._image.brokers) < factor:
             factor = max(len(self._image.brokers), 1)
             _LOGGER.warning(
-                "creating %s with replication factor %d: there are no more brokers",
+                "creating %s with replication factor %d, not %d: the cluster has %s",
                 self.name,
                 factor,
+                self._topic.replication_factor,
+                counted(factor, "broker"),
             )
         configs = (*CONFIGS, *self._topic.configs)
         wanted = replace(self._topic, replication_factor=factor, configs=configs)
