@@ -289,7 +289,7 @@ class LogCleaner:
                     each.log_start_offset,
                     each.log_end_offset,
                 )
-            each.compaction.cleaned_offset = plan.first_dirty_offset
+            each.compaction.cleaned_to(plan.first_dirty_offset)
         return plan
 
 

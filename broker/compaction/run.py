@@ -82,7 +82,7 @@ class Run:
         """Clean the log; raises CleaningAborted, WorkerLost, WorkerFailed or OSError."""
         compaction = self._log.compaction
         assert not compaction.is_running
-        compaction.stop = self._stop
+        compaction.begin(self._stop)
         try:
             return await self._clean(now_ms)
         except Exception as error:
@@ -90,8 +90,7 @@ class Run:
                 raise CleaningAborted(self._log.name) from error
             raise
         finally:
-            if compaction.stop == self._stop:
-                compaction.stop = None
+            compaction.ended(self._stop)
             self._abort(End(job=self._number))
 
     def _stop(self) -> None:
@@ -117,7 +116,7 @@ class Run:
             written += cleaned.size_bytes
             done.append(cleaned)
         self._check()
-        log.compaction.cleaned_offset = mapped.end_offset
+        log.compaction.cleaned_to(mapped.end_offset)
         return Outcome(
             counters=RunCounters(
                 bytes_read=sum(each.bytes_read for each in done),

@@ -147,7 +147,7 @@ class Erasure:
         Raises ErasureRefused.
         """
         if timeout_s is not None:
-            self._search.deadline = time.monotonic() + timeout_s
+            self._search.stop_at(time.monotonic() + timeout_s)
         found: list[Finding] = []
         unsearched: list[str] = []
         try:
@@ -257,7 +257,8 @@ class Erasure:
 
         `takes_over` replaces a run that seems not to have ended. Raises ErasureRefused.
         """
-        deadline = self._search.deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + timeout_s
+        self._search.stop_at(deadline)
         self._check_topic()
         self._state = erasure_state.claim(
             self._store, self._topic.name, self._topic.topic_id, takes_over=takes_over

@@ -115,7 +115,6 @@ class Search:
         self.files: set[str] = set()
         """All searched files."""
         self.deadline = float("inf")
-        """By `time.monotonic()`; no further file is searched after it."""
         self.starts: Mapping[int, int] = {}
         """The log start offset of each partition."""
         self._below: dict[str, int] = {}
@@ -123,6 +122,10 @@ class Search:
         """By typed table, the rows below these offsets, whose records have expired."""
         self.advance: Callable[[int], object] = lambda files: None
         """Called with the number of files read."""
+
+    def stop_at(self, deadline: float) -> None:
+        """No further file is searched after this time, by `time.monotonic()`."""
+        self.deadline = deadline
 
     def places_changed(self) -> None:
         """More places are wanted: search typed tables again."""

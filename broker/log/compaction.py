@@ -26,8 +26,25 @@ class Compaction:
     def is_running(self) -> bool:
         return self.stop is not None
 
+    def begin(self, stop: Callable[[], None]) -> None:
+        """A cleaning begins, which `stop` ends."""
+        self.stop = stop
+
+    def ended(self, stop: Callable[[], None]) -> None:
+        """The cleaning that `stop` ends has ended, unless another has begun since."""
+        if self.stop == stop:
+            self.stop = None
+
+    def cleaned_to(self, offset: int | None) -> None:
+        """Everything below the offset is clean; None: nothing was cleaned yet."""
+        self.cleaned_offset = offset
+
+    def resume(self) -> None:
+        """Cleaning may begin again."""
+        self.is_paused = False
+
     def pause(self) -> None:
-        """Stop cleaning until `is_paused` is reset."""
+        """Stop cleaning until `resume`."""
         self.end()
         self.is_paused = True
 

@@ -43,6 +43,10 @@ class Durability:
         self._truncations = 0
         self._report = report
 
+    def set_back(self, by_ms: int) -> None:
+        """The clock was set back: the last flush is as long ago as it was."""
+        self.last_sync_ms -= by_ms
+
     def flush(
         self,
         prepare: Callable[[int], Callable[[], None]],

@@ -419,6 +419,16 @@ class Log:
         """The high watermark; the log end offset if none was set."""
         return self.log_end_offset if self._high_watermark is None else self._high_watermark
 
+    def update_highest_offset_in_remote_storage(self, offset: int) -> None:
+        """Local retention may delete up to there; a lower offset than before means that the lake has lost records."""
+        self.highest_offset_in_remote_storage = offset
+
+    def set_back(self, by_ms: int) -> None:
+        """The clock was set back: all that was begun before was begun as long ago as it was."""
+        self.segments.trash.set_back(by_ms)
+        self.durability.set_back(by_ms)
+        self.active.set_back(by_ms)
+
     def delete_local_segments(self, now_ms: int) -> list[int]:
         """Delete what retention allows, while nothing is cleaned; returns the base offsets of the deleted segments.
 

@@ -228,7 +228,8 @@ def let_go(log: Log, offset: int, clock: Clock) -> None:
 
     A lower offset than before keeps the records behind it: the lake has lost them.
     """
-    before, log.highest_offset_in_remote_storage = log.highest_offset_in_remote_storage, offset
+    before = log.highest_offset_in_remote_storage
+    log.update_highest_offset_in_remote_storage(offset)
     if offset > before:
         try:
             log.delete_local_segments(clock.now_ms())

@@ -60,7 +60,7 @@ class TieredPartition:
     def lost(self, offset: int) -> None:
         """The lake's end has moved back to there: the log keeps what is behind it until it is copied again."""
         self.state.lost(offset)
-        self.log.highest_offset_in_remote_storage = self.state.deletable_offset
+        self.log.update_highest_offset_in_remote_storage(self.state.deletable_offset)
 
     def view(self, *, with_active: bool, now_ms: int) -> tuple[CopyView, list[RemoteLogSegment]]:
         """What may be copied now: the first ones of many rolled segments. `now_ms`: wall clock."""

@@ -225,7 +225,7 @@ class RemoteLogManager:
             state=CopyState(self._settings.backoff()),
         )
         # What was deleted locally as a follower, or by an earlier leader, was not looked for in the store.
-        log.highest_offset_in_remote_storage = -1
+        log.update_highest_offset_in_remote_storage(-1)
         delay_ms = self._settings.lake_start_delay_ms if log.log_end_offset > 0 else None
         self.copies.open(led, delay_ms)
 

@@ -132,10 +132,9 @@ class ReplicaManager:
 
     async def start(self) -> None:
         """Lead and follow what the image says, set aside the logs of others, begin to recover."""
-        self._replicas.checkpointed = self._log_manager.high_watermark_checkpoints()
+        self._replicas.high_watermarks_checkpointed(self._log_manager.high_watermark_checkpoints())
         set_strays_aside(self._log_manager, self._image, self._node_id)
-        self.applier.is_starting = True
-        await self.applier.apply_all(
+        await self.applier.start(
             PartitionChanged(
                 topic=topic.name,
                 topic_id=topic.topic_id,
@@ -145,7 +144,6 @@ class ReplicaManager:
             for topic in tuple(self._image.topics.values())
             for partition, registration in tuple(topic.partitions.items())
         )
-        self.applier.is_starting = False
 
     async def apply(self, events: Sequence[Event]) -> None:
         """Do what newly durable events ask of this broker."""
@@ -240,7 +238,7 @@ class ReplicaManager:
         }
         # An unchanged file is not written.
         self._log_manager.checkpoint_high_watermarks(current)
-        self._replicas.checkpointed = current
+        self._replicas.high_watermarks_checkpointed(current)
 
     def stop(self) -> None:
         """Answer all waiting requests and accept no more; the log manager closes the logs."""

@@ -25,6 +25,10 @@ class Replicas:
         # The high watermarks that are written down.
         self.checkpointed: dict[TopicPartition, int] = {}
 
+    def high_watermarks_checkpointed(self, high_watermarks: dict[TopicPartition, int]) -> None:
+        """These high watermarks are written down."""
+        self.checkpointed = high_watermarks
+
     def find(self, topic: str, partition: int) -> LeaderPartition | None:
         """The partition, if it is led here."""
         return self.led.get(topic, _NONE).get(partition)

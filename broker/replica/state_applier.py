@@ -98,9 +98,15 @@ class ReplicaStateApplier:
             write_recovery_points=logs.checkpoint_recovery_points,
         )
         # At a start no log is known to be new.
-        self.is_starting = False
+        self._is_starting = False
         # Logs that failed to open, and whether they may be new.
         self._unopened: dict[tuple[str, int], bool] = {}
+
+    async def start(self, registered: Iterable[PartitionChanged]) -> None:
+        """As `apply_all`, of all that is registered when the broker starts."""
+        self._is_starting = True
+        await self.apply_all(registered)
+        self._is_starting = False
 
     async def apply_all(self, changed: Iterable[PartitionChanged]) -> None:
         """Lead, follow or leave partitions as their registrations say; fetchers get all changes at once.
@@ -150,7 +156,7 @@ class ReplicaStateApplier:
             if self._logs.is_offline(*key):
                 self._unopened.pop(key, None)  # Until the broker restarts (KIP-112).
             else:
-                self._unopened.setdefault(key, not self.is_starting)
+                self._unopened.setdefault(key, not self._is_starting)
         else:
             if self._unopened.pop(key, None) is not None:
                 _LOGGER.info("opened the log of %s-%d after an earlier failure", *key)
@@ -247,7 +253,7 @@ class ReplicaStateApplier:
             in_force(key.topic, self._image.topics[key.topic].configs)
         )
         existed = self._logs.get(*key) is not None
-        may_be_new = not self.is_starting and self._unopened.get(key, True)
+        may_be_new = not self._is_starting and self._unopened.get(key, True)
         is_new = may_be_new and event.registration.partition_epoch == 0
         log = self._logs.create(*key, event.topic_id, config, is_new=is_new)
         checkpoint = self._replicas.checkpointed.get(key, 0)
@@ -356,9 +362,8 @@ class ReplicaStateApplier:
             log, watermark, has_lost_records = self._open(event)
             followed = self._begin_following(log, watermark, has_lost_records=has_lost_records)
         follower = followed.follower
-        if registration.partition_epoch <= follower.partition_epoch:
+        if not follower.update_partition_epoch(registration.partition_epoch):
             return
-        follower.partition_epoch = registration.partition_epoch
         if registration.leader == NO_LEADER:
             follower.orphaned(registration.leader_epoch)
             changes.remove.append(followed)

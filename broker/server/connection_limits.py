@@ -42,6 +42,10 @@ class ConnectionLimits:
             str, float
         ] = {}  # of the next connection, by listener; "" for the broker
 
+    def configure(self, settings: LimitSettings) -> None:
+        """Apply changed settings; open connections stay open."""
+        self.settings = settings
+
     def refusal(self, host: str, listener: str) -> str | None:
         """Why another connection is refused, or None."""
         settings = self.settings

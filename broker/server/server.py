@@ -93,7 +93,7 @@ class Server:
 
     async def _configure_limits(self, config: BrokerConfig) -> None:
         try:
-            self.connections.limits.settings = await limits_in_force(config)
+            self.connections.limits.configure(await limits_in_force(config))
         except (ConfigError, OSError) as error:
             # The settings are committed: a broker that fails on them would fail at each start.
             log.error("keeping the previous connection limits: %s", error)

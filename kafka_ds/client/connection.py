@@ -170,7 +170,7 @@ class Connection:
 
     def _next_answer(self) -> None:
         # The caller's own time since then does not count.
-        self.session.oldest.deadline = time.monotonic() + self._settings.request_timeout_ms / 1_000
+        self.session.wait_until(time.monotonic() + self._settings.request_timeout_ms / 1_000)
         before = len(self._answers)
         self._wait(lambda: len(self._answers) > before)
 

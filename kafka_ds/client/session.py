@@ -247,6 +247,10 @@ class Session:
         """The oldest request without a response."""
         return next(iter(self.in_flight.values()))
 
+    def wait_until(self, deadline: float) -> None:
+        """Give the oldest request without a response this deadline."""
+        self.oldest.deadline = deadline
+
     def late(self, now: float) -> InFlight | None:
         """A request past its deadline."""
         return next((each for each in self.in_flight.values() if each.deadline <= now), None)

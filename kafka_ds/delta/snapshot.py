@@ -103,6 +103,10 @@ class TableSnapshot:
             # A clean-up ran meanwhile, or the version does not exist.
         raise NoSuchVersion(f"{self.log.store.uri(self.log.table)}: version {goal} is not there")
 
+    def forget(self) -> None:
+        """Read everything again the next time."""
+        self.version = -1
+
     def refresh(self) -> bool:
         """Follow the log to its newest version, or read it all the first time; whether there was anything new."""
         before, began_ms = self.version, self.log.clock.boot_ms()
@@ -118,7 +122,7 @@ class TableSnapshot:
 
     def _refuse_vectors(self) -> None:
         if self._vectors and not self._reads_vectors:
-            self.version = -1  # Everything is read again the next time.
+            self.forget()
             raise UnsupportedFile(
                 f"{min(self._vectors)} has a deletion vector, which are read of topics' tables alone: "
                 f"REORG TABLE delta.`{self.log.store.uri(self.log.table)}` APPLY (PURGE) takes them out"

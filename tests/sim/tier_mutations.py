@@ -120,7 +120,7 @@ def local_segments_go_before_they_are_finished(patch: pytest.MonkeyPatch) -> Non
     def tell(self: Any, led: Any) -> None:
         end = led.last_stable_offset() - 1
         if end > led.log.highest_offset_in_remote_storage:
-            led.log.highest_offset_in_remote_storage = end
+            led.log.update_highest_offset_in_remote_storage(end)
             led.log.delete_local_segments(self._clock.now_ms())
 
     patch.setattr(LocalDeletion, "_let_go", tell)

@@ -269,6 +269,7 @@ class GroupCoordinatorShard:
     ) -> CoordinatorResult:
         """Decide the outcome of a request."""
         # The request may be an operator's, who may not describe the topics that the others' expressions match.
+        # Set for the time of one request: most never ask, and each step in between would have to pass it on.
         self.state.sees = None if isinstance(request, LeaveGroupRequest) else client.sees
         try:
             return self._handle(request, client, ticket, now)

@@ -275,7 +275,7 @@ class LogManager:
             if key in self._logs and not self._settle(key, log, directory):
                 continue
             self._adopt(key, log, directory)
-            log.compaction.cleaned_offset = contents.cleaned_offsets.get(key)
+            log.compaction.cleaned_to(contents.cleaned_offsets.get(key))
         for copy in contents.futures:
             self._found_future(copy, directory)
 
@@ -1031,7 +1031,7 @@ def _unavailable(message: str) -> KafkaError:
 def _let_be(future: FutureLog) -> None:
     """Allow cleaning of the log again: its move is over."""
     if future.of is not None:
-        future.of.compaction.is_paused = False
+        future.of.compaction.resume()
 
 
 def _give_up(log: Log) -> None:

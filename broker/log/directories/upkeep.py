@@ -86,7 +86,7 @@ class LogUpkeep:
             self._quiet.clear()
             self._asked = dict(logs)
             for log in logs.values():
-                _set_back(log, back_ms)
+                log.set_back(back_ms)
         if retain or expiration_ms is not None:
             self._quiet.clear()
             self._asked = dict(logs)
@@ -131,13 +131,6 @@ class LogUpkeep:
             self._quiet[key] = _Quiet(key, log, *state, until_ms)
         else:
             self._asked[key] = log
-
-
-def _set_back(log: Log, by_ms: int) -> None:
-    """The clock was set back: all that was begun before was begun as long ago as it was."""
-    log.segments.trash.set_back(by_ms)
-    log.durability.last_sync_ms -= by_ms
-    log.active.created_ms -= by_ms
 
 
 def _next_ms(log: Log) -> int:

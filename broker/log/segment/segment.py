@@ -260,6 +260,10 @@ class Segment:
         waited_ms = timestamp_ms - first_ms if first_ms >= 0 else now_ms - self.created_ms
         return waited_ms > self.roll_after_ms(config, name)
 
+    def set_back(self, by_ms: int) -> None:
+        """The clock was set back: the segment is as old as it was."""
+        self.created_ms -= by_ms
+
     def is_due(self, config: LogConfig, name: str, now_ms: int) -> bool:
         """Whether a segment that gets no more records has been open for segment.ms."""
         if not self.size_bytes:

@@ -116,6 +116,12 @@ class FollowerState:
         self.due_ms = 0
         self._premature = 0
 
+    def update_partition_epoch(self, partition_epoch: int) -> bool:
+        """Metadata of this epoch came; whether they are newer than those before."""
+        is_newer = partition_epoch > self.partition_epoch
+        self.partition_epoch = max(partition_epoch, self.partition_epoch)
+        return is_newer
+
     def must_begin(self, leader: int, leader_epoch: int) -> bool:
         """Whether metadata with this leader are a reason to start over: they name another, or it had failed."""
         is_same = (leader, leader_epoch) == (self.leader, self.leader_epoch)

@@ -62,7 +62,7 @@ class SharedTable:
     def forget(self) -> None:
         """Read everything again at the next look: versions that were read have been replaced."""
         with self.lock:
-            self.table.snapshot.version = -1
+            self.table.snapshot.forget()
 
     def _read(self) -> TopicSnapshot | None:
         try:

@@ -15,7 +15,7 @@ def test_tombstones_stay_for_what_is_in_the_lake_alone() -> None:
     bench.log.roll()
     bench.append([(b"z", b"1")])
     for _ in range(2):
-        bench.log.highest_offset_in_remote_storage = bench.log.log_end_offset - 1
+        bench.log.update_highest_offset_in_remote_storage(bench.log.log_end_offset - 1)
         assert bench.clean()
         bench.clock.ms += 2000
         bench.append([(b"y", b"1")])
@@ -24,7 +24,7 @@ def test_tombstones_stay_for_what_is_in_the_lake_alone() -> None:
     bench.log.advance_log_start_offset(10)
     # Until now readers could begin where the older values were: they have delete.retention.ms to come this far.
     for stays in (True, True, False):
-        bench.log.highest_offset_in_remote_storage = bench.log.log_end_offset - 1
+        bench.log.update_highest_offset_in_remote_storage(bench.log.log_end_offset - 1)
         assert bench.clean()
         assert ((10, b"a", None) in bench.records()) is stays
         bench.clock.ms += 600
@@ -38,10 +38,10 @@ def test_a_log_waits_for_the_lake() -> None:
         bench.append([(b"a", value)])
         bench.log.roll()
     assert not bench.clean()
-    bench.log.highest_offset_in_remote_storage = 1
+    bench.log.update_highest_offset_in_remote_storage(1)
     assert bench.clean()
     assert bench.records() == [(1, b"a", b"2"), (2, b"a", b"3")]
-    bench.log.highest_offset_in_remote_storage = 2
+    bench.log.update_highest_offset_in_remote_storage(2)
     assert bench.clean()
     assert bench.records() == [(2, b"a", b"3")]
 
@@ -57,7 +57,7 @@ def test_a_log_that_becomes_a_table_is_cleaned_no_further() -> None:
     assert bench.clean()
     assert bench.records() == before
     assert not bench.clean()
-    bench.log.highest_offset_in_remote_storage = 2
+    bench.log.update_highest_offset_in_remote_storage(2)
     assert bench.clean()
     assert bench.records() == [(2, b"a", b"3")]
 
@@ -70,7 +70,7 @@ def test_retention_waits_for_a_cleaning_also_when_a_copy_is_done() -> None:
     for value in (b"1", b"2", b"3"):
         bench.append([(b"a", value)])
         bench.log.roll()
-    bench.log.highest_offset_in_remote_storage = 1
+    bench.log.update_highest_offset_in_remote_storage(1)
 
     def copy() -> None:
         bench.clock.ms += 2000

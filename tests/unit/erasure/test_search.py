@@ -149,7 +149,7 @@ def test_room_that_was_made_for_a_log_holds_nothing(tmp_path: Path) -> None:
 def test_no_file_is_begun_after_the_deadline(tmp_path: Path) -> None:
     log(tmp_path, "orders-0", batch(0, b"ada"))
     search = Search(WantedRecords(b"ada"))
-    search.deadline = 0
+    search.stop_at(0)
     with pytest.raises(SearchTimeout):
         search.directory(str(tmp_path), "orders", TOPIC_ID)
 

@@ -391,7 +391,7 @@ class Run:
         self.log.update_config(
             replace(self.config, retention_bytes=limit, local_retention_bytes=limit)
         )
-        self.log.highest_offset_in_remote_storage = self.log.log_end_offset - 1
+        self.log.update_highest_offset_in_remote_storage(self.log.log_end_offset - 1)
         try:
             self.log.delete_local_segments(self.clock.ms)
         finally:

@@ -378,7 +378,7 @@ def test_what_was_not_cleaned_does_not_count_as_clean_after_a_restart(
     bench = Bench()
     log = bench.manager.create("t", 0, TOPIC_ID)
     bench.append("t", count=10)
-    log.compaction.cleaned_offset = 8
+    log.compaction.cleaned_to(8)
     bench.manager.checkpoint_cleaned()
     bench.background.run()
     if is_recreated:
@@ -402,7 +402,7 @@ async def test_a_cleaned_part_that_was_truncated_is_written_in_the_background_to
     bench = Bench()
     log = bench.manager.create("t", 0, TOPIC_ID)
     bench.append("t", count=10)
-    log.compaction.cleaned_offset = 8
+    log.compaction.cleaned_to(8)
     bench.manager.checkpoint_cleaned()
     bench.background.run()
     log.truncate_to(5)

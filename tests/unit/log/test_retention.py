@@ -204,14 +204,14 @@ class TestTieredRetention:
     def test_nothing_goes_that_is_not_in_the_lake(self) -> None:
         bench = self.tiered(local_retention_bytes=0)
         assert bench.log.delete_local_segments(NOW_MS) == []
-        bench.log.highest_offset_in_remote_storage = 2
+        bench.log.update_highest_offset_in_remote_storage(2)
         assert bench.log.delete_local_segments(NOW_MS) == [0]
-        bench.log.highest_offset_in_remote_storage = 9
+        bench.log.update_highest_offset_in_remote_storage(9)
         assert bench.log.delete_local_segments(NOW_MS) == [2, 4, 6, 8]
 
     def test_only_the_local_start_moves(self) -> None:
         bench = self.tiered(local_retention_ms=0)
-        bench.log.highest_offset_in_remote_storage = 5
+        bench.log.update_highest_offset_in_remote_storage(5)
         bench.clock.ms += 10
         assert bench.log.delete_local_segments(bench.clock.ms) == [0, 2, 4]
         assert (bench.log.log_start_offset, bench.log.local_log_start_offset) == (0, 6)
@@ -219,7 +219,7 @@ class TestTieredRetention:
 
     def test_minus_two_is_the_total_retention(self) -> None:
         bench = self.tiered(retention_bytes=5 * BATCH_BYTES)
-        bench.log.highest_offset_in_remote_storage = 10
+        bench.log.update_highest_offset_in_remote_storage(10)
         assert bench.log.delete_local_segments(NOW_MS) == [0, 2, 4]
 
     def test_what_is_below_the_logs_start_goes_without_the_lake_once_that_is_written(self) -> None:
@@ -235,7 +235,7 @@ class TestTieredRetention:
         """remote.log.copy.disable (KIP-950): the total retention holds, and moves the log's start, too."""
         limits = {"retention_bytes": 5 * BATCH_BYTES, "local_retention_bytes": 0}
         bench = self.tiered(remote_log_copy_disable=True, **limits)
-        bench.log.highest_offset_in_remote_storage = 1
+        bench.log.update_highest_offset_in_remote_storage(1)
         assert bench.log.delete_local_segments(NOW_MS) == [0]
         assert bench.log.log_start_offset == 6
         bench.log.durable_log_start_offset = 6
@@ -245,7 +245,7 @@ class TestTieredRetention:
     def test_a_compacted_log_stays_though_the_lake_has_it(self) -> None:
         """Its table has all that was written, and it the last values: consumers want these."""
         bench = self.tiered(local_retention_bytes=0, retention_bytes=0, cleanup_policy=("compact",))
-        bench.log.highest_offset_in_remote_storage = 10
+        bench.log.update_highest_offset_in_remote_storage(10)
         assert bench.log.delete_local_segments(NOW_MS) == []
 
     def test_the_total_retention_of_a_compacted_log_moves_its_start(self) -> None:
@@ -255,7 +255,7 @@ class TestTieredRetention:
             cleanup_policy=("compact", "delete"),
         )
         assert bench.log.delete_local_segments(NOW_MS) == [], "nothing that is not in the lake"
-        bench.log.highest_offset_in_remote_storage = 3
+        bench.log.update_highest_offset_in_remote_storage(3)
         assert bench.log.delete_local_segments(NOW_MS) == [0, 2]
         assert (bench.log.log_start_offset, bench.log.local_log_start_offset) == (4, 4)
 

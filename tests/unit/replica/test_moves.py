@@ -207,7 +207,7 @@ async def test_a_copy_that_waited_has_no_gap_where_retention_was_quicker() -> No
     bench = MovingBench(replace(SMALL, remote_storage_enable=True, retention_ms=-1))
     await begin_slowly(bench)
     copied_to, before = future(bench).log.log_end_offset, bench.log.first_base_offset
-    bench.log.highest_offset_in_remote_storage = 17
+    bench.log.update_highest_offset_in_remote_storage(17)
     bench.log.update_config(replace(bench.log.config, local_retention_bytes=1))
     bench.log.delete_local_segments(bench.clock.ms)
     first = bench.log.first_base_offset
