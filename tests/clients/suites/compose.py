@@ -9,14 +9,17 @@ from __future__ import annotations
 import os
 import socket
 import socketserver
+import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from tests.clients.suites.clusters import Cluster
 
 SOCKET = "compose.sock"
+LINGER_S = 0.2
 # How the tests call what is in the containers.
 KAFKA, BROKER = "/opt/kafka-", "kafka-1:9091"
 
@@ -64,8 +67,8 @@ def command(folder: Path, address: str) -> Path:
     commands = folder / "docker"
     commands.mkdir()
     script = commands / "docker"
-    module = f"PYTHONPATH={Path(__file__).parents[3]} {sys.executable} -m {__spec__.name}"
-    script.write_text(f'#!/bin/sh\n{module} {folder} {address} "$@"\n')
+    program = f"env PYTHONPATH={Path(__file__).parents[3]} {sys.executable} -m {__spec__.name}"
+    script.write_text(f'#!/bin/sh\nexec {program} {folder} {address} "$@"\n')
     script.chmod(0o755)
     return commands
 
@@ -76,14 +79,25 @@ def main(folder: Path, address: str, words: list[str]) -> None:
     if verb == "exec":
         # `-T kafka-1 PROGRAM WORD ...`
         program = [each.replace(BROKER, address) for each in rest[2:]]
-        program = [_in_folder(each, folder) for each in program]
-        os.execvp(program[0], program)
+        _run([_in_folder(each, folder) for each in program])
     if verb in ("stop", "start", "logs"):
         with socket.socket(socket.AF_UNIX) as asking:
             asking.connect(str(folder / SOCKET))
             asking.sendall(f"{verb} {rest[-1]}\n".encode())
             while said := asking.recv(65_536):
                 sys.stdout.write(said.decode(errors="replace"))
+
+
+def _run(program: list[str]) -> None:
+    """Run a program, and end as it does, but later than its streams, as Docker's command does.
+
+    A test that reads to their ends beside waiting for the process fails at times if both are at once.
+    """
+    status = subprocess.run(program, check=False).returncode
+    for stream in (1, 2):
+        os.close(stream)
+    time.sleep(LINGER_S)
+    os._exit(status if status >= 0 else 128 - status)
 
 
 def _in_folder(word: str, folder: Path) -> str:

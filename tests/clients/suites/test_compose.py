@@ -95,3 +95,17 @@ def test_a_program_of_kafka_s_is_that_of_the_folder(path: str, tmp_path: Path) -
     script = 'echo $$ > /dev/null; exec echo /opt/kafka-4.3.1/bin/x.sh "$@"'
     said = docker(path, "compose", "exec", "-T", "kafka-1", "bash", "-c", script, "bash", "c")
     assert said == f"{tmp_path}/kafka/bin/x.sh c\n"
+
+
+def test_a_program_s_end_is_the_command_s(path: str, tmp_path: Path) -> None:
+    script = ("bash", "-c", "read line; echo $line; exit 3")
+    words = ("docker", "compose", "exec", "-T", "kafka-1", *script)
+    done = subprocess.run(
+        words,
+        env={**os.environ, "PATH": path},
+        input="x\n",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (3, "x\n")
