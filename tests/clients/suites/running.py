@@ -90,7 +90,7 @@ def run_kafka_python(
     def run(test: str) -> Outcome:
         words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", "."]
         printed = ended([*words, f"test/integration/{test}"], source, environment)
-        return Outcome(test=test, state=_state_of_pytest(printed), printed=printed)
+        return Outcome(test=test, state=state_of_pytest(printed), printed=printed)
 
     yield from each_of(run, tests)
 
@@ -116,16 +116,17 @@ def run_confluent_kafka_python(
         more = {"TEST_CONSUMER_GROUP_PROTOCOL": protocol}
         words = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", "."]
         printed = ended([*words, f"tests/integration/{name}"], source, environment | more)
-        return Outcome(test=test, state=_state_of_pytest(printed), printed=printed)
+        return Outcome(test=test, state=state_of_pytest(printed), printed=printed)
 
     yield from each_of(run, tests, at_once=1)
 
 
-def _state_of_pytest(printed: str) -> str:
-    last = printed.rstrip().rpartition("\n")[2]
-    if " skipped" in last:
-        return "skipped"
-    return "passed" if re.match("[0-9]+ passed", last) else "failed"
+def state_of_pytest(printed: str) -> str:
+    """What its summary says, which threads of a client may print lines after."""
+    counted = re.findall(r"^[0-9]+ [a-z]+.* in [0-9.]+s.*$", printed, re.M)
+    words = ("failed", "error", "skipped", "passed") if counted else ()
+    state = next((word for word in words if f" {word}" in counted[-1]), "failed")
+    return "failed" if state == "error" else state
 
 
 RUN: dict[str, Any] = {

@@ -9,7 +9,7 @@ from tests.clients.suites.allowances import Suite, suites
 from tests.clients.suites.outcomes import Outcome, each_of
 from tests.clients.suites.page import PAGE, page
 from tests.clients.suites.results import Results, read
-from tests.clients.suites.running import RUN
+from tests.clients.suites.running import RUN, state_of_pytest
 
 
 @pytest.mark.parametrize("suite", suites().values(), ids=lambda suite: suite.name)
@@ -38,6 +38,21 @@ def test_what_fails_is_tried_once_more_and_that_is_told() -> None:
 
     found = [(each.test, each.state, each.tries) for each in each_of(run, list(states))]
     assert found == [("once", "passed", 2), ("never", "failed", 2), ("at once", "passed", 1)]
+
+
+@pytest.mark.parametrize(
+    ("last", "state"),
+    [
+        ("2 passed, 3 warnings in 8.00s\nDone!", "passed"),
+        ("1 skipped in 0.10s", "skipped"),
+        ("1 failed, 1 passed in 61.00s (0:01:01)", "failed"),
+        ("1 passed, 1 error in 2.00s", "failed"),
+        ("1 error in 0.10s", "failed"),
+        ("ended after 600 s", "failed"),
+    ],
+)
+def test_pytest_says_what_became_of_a_test(last: str, state: str) -> None:
+    assert state_of_pytest(f"..\n{last}\n") == state
 
 
 def _class_of(test: str) -> str:
