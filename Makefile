@@ -34,7 +34,7 @@ help:
 	@echo "make sim        clusters on virtual time under faults, and the bank: SEEDS=$(SEEDS) runs each"
 	@echo "make fuzz       coverage-guided fuzzing of what reads others' bytes: SECONDS=$(SECONDS) a target"
 	@echo "make soak       mixed load with restarts, in which nothing may grow or be lost: MINUTES=$(MINUTES), FOLDER= to keep it"
-	@echo "make client-suites   clients' own tests (kafka: Java's; librdkafka needs git, gcc, g++, make; franz-go git, Go; sarama Go; confluent-kafka-python git): SUITES='$(SUITES)'"
+	@echo "make client-suites   clients' own tests (kafka: Java's; librdkafka needs git, gcc, g++, make; franz-go and sarama Go; confluent-kafka-python git): SUITES='$(SUITES)'"
 	@echo "make spark-versions  source and sink with earlier PySparks, in environments of their own below .cache: SPARKS='$(SPARKS)'"
 	@echo "make python-versions unit tests, source and sink (PySpark 4.2 and 4.1) with other Pythons, found on PATH or in pyenv: PYTHONS='$(PYTHONS)'"
 	@echo "make kubernetes      the manifests by Kubernetes' schemas"

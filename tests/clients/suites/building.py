@@ -213,7 +213,7 @@ def _run(words: list[str], folder: Path, **more: str) -> str:
 
 
 # How a suite's files are brought, where it is not by a clone; and what is made of them.
-BRING = {"kafka-python": _unpacked, "sarama": _go_module}
+BRING = {"kafka-python": _unpacked, "sarama": _go_module, "franz-go": _go_module}
 BUILD = {
     "librdkafka": _build_librdkafka,
     "franz-go": _build_franz_go,

@@ -15,7 +15,7 @@ HEAD = """# Compatibility: tests that others wrote
 
 Test suites of other projects, fetched and run unchanged (`make client-suites SUITES="kafka sarama"`). The runs record
 what becomes of each test (`python -m tests.clients.suites sarama --record`; `--apache`: on Apache Kafka 4.3.1, with the
-same settings), and `python -m tests.clients.suites.page` writes this page. For librdkafka's and franz-go's suites see
+same settings), and `python -m tests.clients.suites.page` writes this page. For librdkafka's suite see
 [proof](proof.md#clients-own-test-suites).
 
 Apache Kafka's integration tests of its Java clients come from Maven Central (`kafka-clients-integration-tests`). One
@@ -25,10 +25,10 @@ Kafka's process fail, and so does each test that leaves a traceback in a broker'
 left out: those that Apache Kafka does not know (it ignores them) or calls internal, those of share groups, and
 `group.consumer.assignment.interval.ms` (here each assignment is made at once).
 
-Sarama's functional tests come by Go's module proxy, and want five brokers in racks of their own. Toxiproxy, between
-clients and brokers, cuts connections. The tests call Docker Compose to stop a broker and start it again, and to run
-Apache Kafka's console producer, console consumer and verifiable consumer; a command `docker` of ours does that with
-processes.
+franz-go's tests of its package `kgo` come by Go's module proxy, and so do Sarama's functional tests. Sarama's want
+five brokers, each in a rack of its own. Toxiproxy, between clients and brokers, cuts connections. The tests call
+Docker Compose to stop a broker and start it again, and to run Apache Kafka's console producer, console consumer and
+verifiable consumer; a command `docker` of ours does that with processes.
 
 confluent-kafka-python's integration tests of administration, consumers, producers and serializers run with the client
 of the same version, with classic groups and, where a name ends in `@consumer`, with KIP-848's.
