@@ -10,6 +10,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
 from tests.clients.suites.building import kafka_path, python_of
 from tests.clients.suites.clusters import Cluster
 from tests.clients.suites.junit import run_kafka
@@ -68,8 +75,20 @@ def run_franz_go(
         "KGO_LOG_LEVEL": "none",
     }
 
+    user = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin.alter_user_scram_credentials([UserScramCredentialUpsertion("kgo", user, b"secret")])[
+        "kgo"
+    ].result()
+    # With these, all tests would log in.
+    scram = {
+        "KGO_TEST_SCRAM": "kgo:secret",
+        "KGO_TEST_SCRAM_SEEDS": cluster.brokers[1].address("SASL_PLAINTEXT"),
+    }
+
     def run(test: str) -> Outcome:
-        return go_test(binary, source / "pkg" / "kgo", environment, test)
+        more = scram if test.startswith("TestSCRAM") else {}
+        return go_test(binary, source / "pkg" / "kgo", environment | more, test)
 
     yield from each_of(run, tests)
 
