@@ -7,12 +7,17 @@ record fails a batch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.pandas.types import from_arrow_schema
 
+from spark_conf.pipelines import json_reader
 from spark_conf.pipelines.json_schema import kinds_of_fields
 from spark_conf.pipelines.kinds import (
     BIGINT,
@@ -35,7 +40,7 @@ from spark_conf.pipelines.schema_evolution import (
     TextPlace,
     place,
 )
-from spark_conf.pipelines.schema_names import SCHEMAS_MAX, without_frame
+from spark_conf.pipelines.schema_names import SCHEMAS_MAX, schema_id_header, without_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
@@ -49,6 +54,7 @@ RESCUED: Final = "_rescued"
 REASON: Final = "_reason"
 TOMBSTONE: Final = "_tombstone"
 VALUE: Final = "value"
+ID_HEADER: Final = schema_id_header(VALUE)
 # The most kinds of fields in one batch, and the longest text of one: beyond these limits values are rescued.
 KINDS_MAX: Final = 10_000
 KIND_CHARACTERS_MAX: Final = 1 << 16
@@ -161,9 +167,56 @@ def without_schema(rows: DataFrame) -> DataFrame:
 
 
 def decode_json(
+    rows: DataFrame,
+    columns: ObjectOf,
+    registry: SchemaRegistry | None = None,
+    *,
+    envelope: str = NO_ENVELOPE,
+    cached: Callable[[DataFrame], DataFrame] = lambda rows: rows,
+) -> DecodedRows:
+    """The rows with a column for each field; `columns` are the table's present ones.
+
+    Values that fit them are read by their types, which takes a sixth of the CPU time of `decode_parsed`. `cached`
+    caches what is read more than once.
+    """
+    objects = json_reader.object_type(columns)
+    if envelope != NO_ENVELOPE or not objects.num_fields:
+        return decode_parsed(cached(parse_json(rows, envelope)), columns, registry)
+    read = cached(_read_json(rows, objects))
+    is_read = f.col(VALUE).isNull()
+    fitting = read.where(is_read).withColumn(RESCUED, f.lit(None).cast("string")).drop(VALUE)
+    others = read.where(~is_read).select(rows.columns)
+    if others.isEmpty():
+        return DecodedRows(rows=fitting)
+    decoded = decode_parsed(cached(parse_json(others)), columns, registry)
+    now = decoded.rows.schema
+    if any(now[each.name].dataType != each.dataType for each in fitting.schema):
+        # A field within a column is new: the rows that fit do not have it.
+        return decode_parsed(cached(parse_json(rows)), columns, registry)
+    both = decoded.rows.unionByName(fitting, allowMissingColumns=True)
+    return replace(decoded, rows=both)
+
+
+def _read_json(rows: DataFrame, objects: pa.StructType) -> DataFrame:
+    """The rows with the columns of those values that fit them; others are still in `value`."""
+    fields = from_arrow_schema(pa.schema(list(objects)))
+    # PySpark infers the UDF's kind from its type hints.
+    read = arrow_udf(json_reader.json_reader(objects), fields)  # type: ignore[call-overload]
+    has_id = f.coalesce(f.exists("_headers", lambda each: each["key"] == ID_HEADER), f.lit(False))
+    found = f.col("_fields")
+    return rows.withColumn("_fields", read(f.when(~has_id, f.col(VALUE)))).select(
+        *METADATA,
+        *(found[each.name].alias(each.name) for each in fields),
+        f.when(found.isNull(), f.col(VALUE)).alias(VALUE),
+        REASON,
+        TOMBSTONE,
+    )
+
+
+def decode_parsed(
     parsed: DataFrame, columns: ObjectOf, registry: SchemaRegistry | None = None
 ) -> DecodedRows:
-    """The rows of `parse_json` with a column for each field; `columns` are the table's present ones."""
+    """The rows of `parse_json` with a column for each field, whatever they are."""
     seen, is_all = _kinds_seen(parsed)
     for name, texts in _kinds_declared(parsed, registry).items() if registry else ():
         seen[name] = {**texts, **seen.get(name, {})}

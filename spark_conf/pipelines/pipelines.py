@@ -58,6 +58,8 @@ SETTINGS: Final = (VALUE_FORMAT, KEY_FORMAT, MODE, CLUSTER_COLUMNS, RETENTION, E
 NONE: Final = "none"
 # The offsets of one step: Spark caches its records in memory, and on disk beyond that, while they are decoded.
 OFFSETS_PER_STEP: Final = 1_000_000
+# Those of a table's first step, in which each value is looked at: the next ones have columns to read values by.
+OFFSETS_OF_FIRST_STEP: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +241,9 @@ class Pipelines:
             mode=pipeline.mode,
             starts=self._offsets(pipeline, EARLIEST),
             ends=ends,
-            limit=OFFSETS_PER_STEP,
+            limit=min(
+                OFFSETS_PER_STEP, OFFSETS_OF_FIRST_STEP if done is None else OFFSETS_PER_STEP
+            ),
         )
         if step is None:
             return False
@@ -266,41 +270,45 @@ class Pipelines:
         self, pipeline: Pipeline, table: TypedTable, records: DataFrame
     ) -> Iterator[DecodedRows]:
         """The rows of records, cached: they are read once, and used for types, for errors and for the write."""
-        rows = self._parsed(pipeline, records)
-        cached = [rows.persist(StorageLevel.MEMORY_AND_DISK)]
+        all_cached: list[DataFrame] = []
+
+        def cached(rows: DataFrame) -> DataFrame:
+            all_cached.append(rows.persist(StorageLevel.MEMORY_AND_DISK))
+            return all_cached[-1]
+
         try:
-            decoded = self._decode(pipeline, table, rows)
-            if pipeline.value_format in decoder.REGISTERED:
-                # Otherwise Spark decodes again for each condition on a decoded column.
-                cached.append(decoded.rows.persist(StorageLevel.MEMORY_AND_DISK))
-            yield decoded
+            yield self._decode(pipeline, table, records, cached)
         finally:
-            for each in cached:
+            for each in all_cached:
                 each.unpersist()
 
-    @staticmethod
-    def _parsed(pipeline: Pipeline, records: DataFrame) -> DataFrame:
+    def _decode(
+        self,
+        pipeline: Pipeline,
+        table: TypedTable,
+        records: DataFrame,
+        cached: Callable[[DataFrame], DataFrame] = lambda rows: rows,
+    ) -> DecodedRows:
         rows = decoder.with_metadata(records, pipeline.key_format)
-        if pipeline.envelope == decoder.DEBEZIUM and pipeline.key_format == "json":
+        envelope = pipeline.envelope
+        if envelope == decoder.DEBEZIUM and pipeline.key_format == "json":
             rows = decoder.without_schema(rows)
-        is_json = pipeline.value_format == "json" and pipeline.key_format not in decoder.REGISTERED
-        return decoder.parse_json(rows, pipeline.envelope) if is_json else rows
-
-    def _decode(self, pipeline: Pipeline, table: TypedTable, rows: DataFrame) -> DecodedRows:
         if pipeline.key_format in decoder.REGISTERED:
-            rows = registry_decoder.with_keys(rows, self._reader(pipeline.key_format))
-            if pipeline.value_format == "json":
-                rows = decoder.parse_json(rows, pipeline.envelope)
+            rows = registry_decoder.with_keys(cached(rows), self._reader(pipeline.key_format))
         match pipeline.value_format:
             case "json":
-                return decoder.decode_json(rows, table.columns(), self._registry)
+                return decoder.decode_json(
+                    rows, table.columns(), self._registry, envelope=envelope, cached=cached
+                )
             case "avro" | "protobuf":
                 reader = self._reader(pipeline.value_format)
-                return registry_decoder.decode_values(
-                    rows, table.schema(), reader, pipeline.envelope
+                decoded = registry_decoder.decode_values(
+                    cached(rows), table.schema(), reader, envelope
                 )
+                # Otherwise Spark decodes again for each condition on a decoded column.
+                return replace(decoded, rows=cached(decoded.rows))
             case _:
-                return decoder.decode_string(rows)
+                return decoder.decode_string(cached(rows))
 
     def _reader(self, data_format: str) -> SchemaReader:
         if data_format == "avro":
@@ -323,9 +331,7 @@ class Pipelines:
         tail = replace(done, start=start, end=end)
         if not tail.offsets:
             return table.rows_at(version)
-        rows = self._decode(
-            pipeline, table, self._parsed(pipeline, self._records(pipeline, tail))
-        ).rows.drop(REASON)
+        rows = self._decode(pipeline, table, self._records(pipeline, tail)).rows.drop(REASON)
         if (done.mode or pipeline.mode) == CURRENT:
             return with_newer(table.rows_at(version), newest_by_key(rows))
         return table.rows_at(version).unionByName(rows.drop(TOMBSTONE), allowMissingColumns=True)

@@ -83,6 +83,11 @@ class Level:
     clashes: tuple[Clash, ...] = ()
 
 
+def is_of_clashes(name: str) -> bool:
+    """Whether only values that do not fit another column are in a column of this name."""
+    return _OF_CLASHES.fullmatch(name) is not None
+
+
 def place(
     columns: ObjectOf, seen: Seen, *, reserved: Iterable[str] = (), path: tuple[str, ...] = ()
 ) -> Level:
@@ -142,7 +147,7 @@ class _Placement:
     def _is_nameable(self, name: str) -> bool:
         return (
             _NAMEABLE.fullmatch(name) is not None
-            and _OF_CLASHES.fullmatch(name) is None
+            and not is_of_clashes(name)
             and name.lower() not in self.reserved
             and self.spelled.get(name.lower(), name) == name
         )

@@ -93,9 +93,14 @@ def registered_schema(
     return schema
 
 
+def schema_id_header(column: str) -> str:
+    """The header that may have the schema's id or GUID of the record's key or value."""
+    return f"__{column}_schema_id"
+
+
 def framed(rows: DataFrame, column: str, *, has_messages: bool = False) -> DataFrame:
     """The rows with the schema name of their key or value, null if it has none, and the payload after the frame."""
-    header = f"__{column}_schema_id"
+    header = schema_id_header(column)
     of_header = f.try_element_at(
         f.filter("_headers", lambda each: each["key"] == header), f.lit(-1)
     )

@@ -180,7 +180,7 @@ def _end_to_end(
     }
     walls: dict[str, list[float]] = {side: [] for side in sides}
     cpus: dict[str, list[float]] = {side: [] for side in sides}
-    foreign = []
+    background = []
     for run in range(bench.runs + 1):
         bench.send(topic, values)
         for side, step in sides.items():
@@ -189,7 +189,7 @@ def _end_to_end(
             if run:
                 walls[side].append(COUNT / use.wall_s)
                 cpus[side].append(use.cpu_s / COUNT * 1e6)
-                foreign.append(use.foreign_cores)
+                background.append(use.background_load)
     pipelines.close()
     for unit, found, wanted in (("1/s", walls, {"at_least": 2.0}), ("s/M", cpus, {})):
         figure = Figure(
@@ -197,7 +197,7 @@ def _end_to_end(
             unit=unit,
             ours=found["ours"],
             theirs=found["theirs"],
-            foreign_cores=statistics.median(foreign),
+            background_load=statistics.median(background),
             **wanted,
         )
         bench.report.add(figure)

@@ -26,7 +26,6 @@ from spark_conf.pipelines.decoder import (
     METADATA,
     RESCUED,
     decode_json,
-    parse_json,
     with_metadata,
 )
 from spark_conf.pipelines.kinds import ObjectOf
@@ -181,6 +180,22 @@ def test_rows_say_what_the_records_said(pipelines: Pipelines, topic: Topic) -> N
             sent += values
             keep(pipelines, of_seed)
         check_rows(of_seed, sent)
+
+
+@pytest.mark.timeout(300)
+def test_values_that_fit_are_read_beside_others(pipelines: Pipelines, topic: Topic) -> None:
+    """A step has values of known fields, new fields, new fields in objects and arrays, and what is no JSON."""
+    topic.create(partitions=1, **JSON_TOPIC)
+    first = [{"n": 1, "o": {"x": 1}, "a": [{"x": 1}]}]
+    fields = {"n": 2, "o": {"x": 2}, "a": [{"x": 2}]}
+    others = [{"n": "x"}, {"m": 1}, {"o": {"y": 1}}, {"a": [{"y": 1}]}]
+    sent: list[bytes | None] = []
+    for values in (first, [fields, others[0]], *([fields, each] for each in others[1:])):
+        step = [*(json.dumps(each).encode() for each in values), b"nope", None]
+        send(topic, *step)
+        sent += step
+        keep(pipelines, topic)
+    check_rows(topic, sent)
 
 
 def check_rows(topic: Topic, sent: list[bytes | None]) -> None:
@@ -420,6 +435,6 @@ def test_a_field_may_be_called_like_a_type(spark: SparkSession) -> None:
         "key binary, value binary, partition int, offset bigint, timestamp timestamp, "
         "headers array<struct<key: string, value: binary>>",
     )
-    decoded = decode_json(parse_json(with_metadata(records, "none")), ObjectOf(()))
+    decoded = decode_json(with_metadata(records, "none"), ObjectOf(()))
     found = decoded.rows.select("_offset", "n.m", RESCUED).orderBy("_offset").collect()
     assert found == [(0, None, texts[0]), (1, None, texts[1]), (2, 1.5, None), (3, 2.25, None)]
