@@ -133,6 +133,8 @@ class Node(KafkaBroker):
         self.failed = None
         self._logged: Logged = {}
         self._lost_its_disks = False
+        # Whether it has all of its parts: those that need the logs or the metadata come after these.
+        self._is_wired = False
         self._halt = halt
         self.offset_publisher: OffsetPublisher | None = None
         self.preparer = BatchPreparer(threads(PREPARING_THREADS_MAX, "prepare"))
@@ -168,11 +170,11 @@ class Node(KafkaBroker):
             self._wire(metadata_log)
             await self._begin_unless(self.failed)
         except BaseException:
-            if hasattr(self, "member"):
+            if self._is_wired:
                 await self.member.stop()
             # What was clean stays clean: the next start shall not have to recover for this one's failure.
             self.log_manager.close(self.log_manager.previous_broker_epoch)
-            if not (hasattr(self, "member") and self.member.was_registered):
+            if not (self._is_wired and self.member.was_registered):
                 disown(self.disk, new_dirs)
             raise
         self.metrics.add_source(lambda: node_samples(self))
@@ -338,6 +340,7 @@ class Node(KafkaBroker):
             disk=self.disk,
             executor=self._executor,
         )
+        self._is_wired = True
 
     def _wire_cluster(self, metadata_log: MetadataLog) -> None:
         config = self.config
@@ -513,7 +516,7 @@ class Node(KafkaBroker):
                 self.tier.segment_rolled(each)
 
     def _directory_failed(self, partitions: Sequence[TopicPartition]) -> None:
-        if hasattr(self, "replica_manager"):  # Otherwise no broker serves them yet.
+        if self._is_wired:  # Otherwise no broker serves them yet.
             self.replica_manager.directory_failed(partitions)
 
     def _tick_coordinators(self) -> None:

@@ -88,8 +88,8 @@ class CoordinatorShard(Protocol):
         """The whole log has been replayed."""
         ...
 
-    def handle(self, *event_ticket_now: Any, **more: Any) -> CoordinatorResult:
-        """Decide the outcome of an event; its ticket and the Instant come last. A KafkaError refuses it."""
+    def handle(self, event: Any, ticket: Ticket, now: Instant) -> CoordinatorResult:
+        """Decide the outcome of an event of the shard's own kind. A KafkaError refuses it."""
         ...
 
     def encode(self, record: Any) -> tuple[bytes, bytes | None]:
@@ -158,7 +158,7 @@ class CoordinatorContext(Generic[S]):
         self._loads = loads
         self._load_bytes = load_bytes
         self._commit_timeout_ms = commit_timeout_ms
-        self._perform_effect = perform
+        self._start_effect = perform
         self._loop = asyncio.get_running_loop()
         # The offset of the last record that this coordinator knows.
         self.last_written_offset = -1
@@ -166,7 +166,7 @@ class CoordinatorContext(Generic[S]):
         self._refusal: ErrorCode | None = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         self._loading: asyncio.Task[None] | None = None
         # Events of this broker that came while the log was being read.
-        self._deferred: list[tuple[Any, ...]] = []
+        self._deferred: list[Any] = []
         self._next_ticket = 0
         # Waiting clients; None while the request is still being handled.
         self.open: dict[Ticket, asyncio.Future[Any] | None] = {}
@@ -257,7 +257,7 @@ class CoordinatorContext(Generic[S]):
         deferred, self._deferred = self._deferred, []
         for event in deferred:
             try:
-                self._warn(self.run(*event))
+                self._warn(self.run(event))
             except Exception:  # The others count all the same, and requests are accepted.
                 _LOGGER.exception("%s: internal error with a deferred event", self._name)
         self._arm()
@@ -286,7 +286,7 @@ class CoordinatorContext(Generic[S]):
             raise KafkaError(self._refusal)
         return self.shard
 
-    def submit(self, *event: Any) -> Any:
+    def submit(self, event: Any) -> Any:
         """The response, or a future that will have it; raises KafkaError."""
         self.check()
         ticket = self._next_ticket
@@ -307,14 +307,14 @@ class CoordinatorContext(Generic[S]):
             raise self._at_once
         return self._at_once
 
-    def _handle(self, event: tuple[Any, ...], ticket: Ticket) -> CoordinatorResult:
+    def _handle(self, event: Any, ticket: Ticket) -> CoordinatorResult:
         try:
-            return self.shard.handle(*event, ticket, self._now())
+            return self.shard.handle(event, ticket, self._now())
         except KafkaError as error:
             # It rests on records that may not be committed yet: if they may be lost it must not be answered.
             return CoordinatorResult(response=error)
 
-    def run(self, *event: Any) -> KafkaError | None:
+    def run(self, event: Any) -> KafkaError | None:
         """An event of this broker, which no client waits for; returns the error, for the caller to log, if it failed.
 
         It is deferred while the log is read, and dropped once the partition is not coordinated here.
@@ -324,7 +324,7 @@ class CoordinatorContext(Generic[S]):
         if not self.is_active:
             return None
         try:
-            return self._perform(self.shard.handle(*event, _NOBODY, self._now()), None)
+            return self._perform(self.shard.handle(event, _NOBODY, self._now()), None)
         except KafkaError as error:
             return error
         finally:
@@ -503,9 +503,9 @@ class CoordinatorContext(Generic[S]):
 
     def _complete(self, effects: tuple[Any, ...], replies: Sequence[Reply]) -> None:
         for effect in effects:
-            assert self._perform_effect is not None, "a shard without effects"
+            assert self._start_effect is not None, "a shard without effects"
             try:
-                self._perform_effect(self, effect)
+                self._start_effect(self, effect)
             except Exception:  # Committed, so the client may ask again; requests that wait behind it must be answered.
                 _LOGGER.exception("%s: internal error with %s", self._name, effect.key)
                 error = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)

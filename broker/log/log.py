@@ -413,6 +413,7 @@ class Log:
     def update_high_watermark(self, high_watermark: int) -> None:
         """Set the committed end; nothing above is deleted. Until set, everything counts as committed."""
         self._high_watermark = high_watermark
+        self.producers.on_high_watermark_updated(high_watermark)
 
     @property
     def committed_offset(self) -> int:

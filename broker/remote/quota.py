@@ -31,8 +31,8 @@ COPY_TIMES = _declare("copy", "How long copies are held back by their quota")
 FETCH_TIMES = _declare("fetch", "How long cold reads are held back by their quota")
 
 
-class _RecentTimes:
-    """Average and maximum over one to two windows; the older one is dropped when the newer one is full."""
+class _ThrottleTimes:
+    """Average and maximum, which `metrics.times` does not keep, over one to two windows."""
 
     __slots__ = ("_before", "_began_ms", "_now")
 
@@ -74,7 +74,7 @@ class RemoteQuota:
         self._rate = rate
         self._throttle = ByteRate(rate, samples_max=windows, sample_ms=window_seconds * 1000)
         self._metrics = times
-        self._times = _RecentTimes()
+        self._times = _ThrottleTimes()
 
     @property
     def bytes_per_second(self) -> int:

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from broker.log.log import Log
 from broker.log.values import RemoteLogAuxState
@@ -43,7 +43,7 @@ from broker.worker.rpc import (
     Unavailable,
 )
 from kafka_ds.ipc.child import WorkerFailed, WorkerLost
-from kafka_ds.ipc.request import A, Request, SendToWorker
+from kafka_ds.ipc.request import A, Request
 from kafka_ds.process.buffers import Buffer
 from kafka_ds.process.crash_points import ALL_BROKER_POINTS, armed_from_environment
 from kafka_ds.process.seams import Clock
@@ -57,9 +57,6 @@ log = logging.getLogger(__name__)
 MATERIALISE_SECONDS = 1.0
 # When the broker stops it waits so long for a copy in flight; an unfinished copy is repeated after the start.
 STOP_SECONDS = 5.0
-
-# Publishes the groups' offsets until it is cancelled; it gets a function that calls the worker, and the interval in ms.
-Notes: TypeAlias = Callable[[SendToWorker, int], Coroutine[Any, Any, None]]
 
 
 class RemoteLogManager:

@@ -70,7 +70,7 @@ class LeadingContext:
 
 
 class ReplicaStateApplier:
-    """Of one broker's replicas."""
+    """Makes one broker's replicas what the metadata say: leaders, followers, or gone."""
 
     def __init__(
         self,

@@ -44,9 +44,7 @@ def guarded(
 
     Raises KafkaError if the whole request is denied.
     """
-    security = getattr(context.node, "security", None)
-    if security is None:
-        return served.handler(request, context)
+    security = context.node.security
     authorizer, quotas = security.authorizer, security.quotas
     if not quotas.is_limiting or is_exempt(served, request):
         if authorizer is None:

@@ -261,15 +261,20 @@ class Producers:
         stable_offset = next(iter(self._ongoing), marker_offset + 1)
         return AbortedTxn(header.producer_id, first_offset, marker_offset, stable_offset)
 
+    def on_high_watermark_updated(self, high_watermark: int) -> None:
+        """Forget the ended transactions whose markers are replicated."""
+        if self._settling:
+            self._settling = {
+                first: last for first, last in self._settling.items() if last >= high_watermark
+            }
+
     def last_stable_offset(self, high_watermark: int, log_start_offset: int) -> int:
         """The first offset of the first transaction that is open or whose marker is not replicated yet."""
         if not self._ongoing and not self._settling:
             return high_watermark
-        for first, last in list(self._settling.items()):
-            if last < high_watermark:
-                del self._settling[first]
+        settling = (first for first, last in self._settling.items() if last >= high_watermark)
         unstable = min(
-            min(self._settling, default=high_watermark), next(iter(self._ongoing), high_watermark)
+            min(settling, default=high_watermark), next(iter(self._ongoing), high_watermark)
         )
         return min(high_watermark, max(unstable, log_start_offset))
 

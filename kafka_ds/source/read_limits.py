@@ -28,10 +28,10 @@ except ImportError:
     _found = False
 
     class ReadLimit:  # type: ignore[no-redef]
-        """Any."""
+        """Stands in for Spark's, which this PySpark lacks."""
 
     class ReadAllAvailable(ReadLimit):  # type: ignore[no-redef]
-        """The only one that is ever made."""
+        """No limit: there are no others where PySpark has none."""
 
     class ReadMaxBytes(ReadLimit):  # type: ignore[no-redef]
         """Never made."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.coordinator.transaction.marker_channel_manager import MarkerWriter
+from broker.coordinator.transaction.marker_sender import MarkerWriter
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import (
     AddOffsetsToTxnRequest,

@@ -94,7 +94,7 @@ class GroupCoordinator:
         )
         if deleted:
             for context in self.runtime.led_here():
-                error = context.run(TopicsDeleted(topics=deleted), _OURSELVES)
+                error = context.run((TopicsDeleted(topics=deleted), _OURSELVES))
                 if error is not None:
                     names = ", ".join(topic for topic, _ in deleted)
                     _LOGGER.warning(
@@ -105,11 +105,11 @@ class GroupCoordinator:
 
     def submit(self, group_id: str, request: GroupRequest, client: Client) -> Any:
         """The response of the group's coordinator, or a future that will have it; raises KafkaError."""
-        return self.runtime.context_of(group_id).submit(request, client)
+        return self.runtime.context_of(group_id).submit((request, client))
 
     def submit_to_all(self, request: GroupRequest, client: Client) -> list[Any]:
         """The same request to every coordinator of this broker; raises the first refusal's KafkaError."""
-        return [context.submit(request, client) for context in self.runtime.led_here()]
+        return [context.submit((request, client)) for context in self.runtime.led_here()]
 
     def complete_transaction(self, partition: int, producer_id: int, committed: bool) -> None:
         """A marker was appended to this partition of `__consumer_offsets`."""

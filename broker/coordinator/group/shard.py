@@ -265,9 +265,10 @@ class GroupCoordinatorShard:
     # -- requests -----------------------------------------------------------------------------------
 
     def handle(
-        self, request: GroupRequest, client: Client, ticket: Ticket, now: Instant
+        self, event: tuple[GroupRequest, Client], ticket: Ticket, now: Instant
     ) -> CoordinatorResult:
-        """Decide the outcome of a request."""
+        """Decide the outcome of a client's request."""
+        request, client = event
         # The request may be an operator's, who may not describe the topics that the others' expressions match.
         # Set for the time of one request: most never ask, and each step in between would have to pass it on.
         self.state.sees = None if isinstance(request, LeaveGroupRequest) else client.sees

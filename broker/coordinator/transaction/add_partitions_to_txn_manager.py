@@ -306,7 +306,7 @@ class AddPartitionsToTxnManager:
                     producer,
                     [where],
                     now_ms=now_ms,
-                    client_version=TRANSACTION_VERSION_2,
+                    client_transaction_version=TRANSACTION_VERSION_2,
                 )
             )
         except KafkaError as error:

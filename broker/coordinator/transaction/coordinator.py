@@ -21,11 +21,11 @@ from broker.coordinator.transaction.add_partitions_to_txn_manager import (
     AddPartitionsToTxnManager,
     AddPartitionsToTxnRequests,
 )
-from broker.coordinator.transaction.marker_channel_manager import (
+from broker.coordinator.transaction.marker_channel_manager import TransactionMarkerChannelManager
+from broker.coordinator.transaction.marker_sender import (
     CompleteTransaction,
     MarkerSender,
     MarkerWriter,
-    TransactionMarkerChannelManager,
     WriteTxnMarkersRequests,
 )
 from broker.coordinator.transaction.shard import NeedsProducerId, TransactionCoordinatorShard
@@ -153,14 +153,18 @@ class TransactionCoordinator:
         producer: ProducerIdAndEpoch,
         partitions: Iterable[TopicPartition],
         *,
-        client_version: int = 0,
+        client_transaction_version: int = 0,
     ) -> Any:
         """Add partitions to the transaction: None."""
         listed = tuple(partitions)
 
         return self.runtime.context_of(transactional_id).submit(
             lambda shard, now_ms: shard.add_partitions(
-                transactional_id, producer, listed, now_ms=now_ms, client_version=client_version
+                transactional_id,
+                producer,
+                listed,
+                now_ms=now_ms,
+                client_transaction_version=client_transaction_version,
             )
         )
 
@@ -182,7 +186,7 @@ class TransactionCoordinator:
         producer: ProducerIdAndEpoch,
         *,
         committed: bool,
-        client_version: int,
+        client_transaction_version: int,
     ) -> Any:
         """Decide the transaction; returns the producer that continues: ProducerIdAndEpoch."""
         context = self.runtime.context_of(transactional_id)
@@ -193,7 +197,7 @@ class TransactionCoordinator:
                     transactional_id,
                     producer,
                     committed=committed,
-                    client_version=client_version,
+                    client_transaction_version=client_transaction_version,
                     now_ms=now_ms,
                     spare_producer_id=spare_producer_id,
                 )

@@ -170,7 +170,7 @@ class TransactionCoordinatorShard:
             updated_ms=now_ms,
             started_ms=NO_TIMESTAMP,
             partitions=frozenset(),
-            client_version=TRANSACTION_VERSION_0,
+            client_transaction_version=TRANSACTION_VERSION_0,
         )
         return _stored(begun, _producer_of(begun))
 
@@ -181,18 +181,18 @@ class TransactionCoordinatorShard:
         response: KafkaError | None,
         *,
         last_epoch: int = NO_EPOCH,
-        client_version: int = TRANSACTION_VERSION_0,
+        client_transaction_version: int = TRANSACTION_VERSION_0,
     ) -> CoordinatorResult:
         """Abort an open transaction under an epoch that its producer does not have.
 
-        `client_version`: of the first protocol its producer is fenced; of the second it may abort, too.
+        `client_transaction_version`: of the first protocol its producer is fenced; of the second it may abort, too.
         """
         assert known.producer_epoch < EPOCH_MAX, "a producer id is changed before its last epoch"
         fenced = known.transition_to(
             TransactionState.PREPARE_EPOCH_FENCE,
             producer_epoch=known.producer_epoch + 1,
             last_producer_epoch=last_epoch,
-            client_version=client_version,
+            client_transaction_version=client_transaction_version,
         )
         return _decided(fenced, committed=False, now_ms=now_ms, response=response)
 
@@ -205,7 +205,7 @@ class TransactionCoordinatorShard:
         partitions: Iterable[TopicPartition],
         *,
         now_ms: int,
-        client_version: int,
+        client_transaction_version: int,
     ) -> CoordinatorResult:
         """Add partitions to the transaction, which begins with the first; raises KafkaError."""
         known = self._speaking(transactional_id, producer)
@@ -221,7 +221,7 @@ class TransactionCoordinatorShard:
             partitions=known.partitions | added,
             started_ms=started_ms,
             updated_ms=now_ms,
-            client_version=client_version,
+            client_transaction_version=client_transaction_version,
         )
         return _stored(ongoing, None)
 
@@ -254,12 +254,12 @@ class TransactionCoordinatorShard:
         producer: ProducerIdAndEpoch,
         *,
         committed: bool,
-        client_version: int,
+        client_transaction_version: int,
         now_ms: int,
         spare_producer_id: int | None = None,
     ) -> CoordinatorResult:
         """Decide the transaction, or repeat the earlier decision; raises KafkaError."""
-        bumps_epoch = client_version >= TRANSACTION_VERSION_2
+        bumps_epoch = client_transaction_version >= TRANSACTION_VERSION_2
         known, is_repeat = self._ending(transactional_id, producer, bumps_epoch=bumps_epoch)
         if known.state is TransactionState.ONGOING:
             if is_repeat:
@@ -280,7 +280,7 @@ class TransactionCoordinatorShard:
                 response=_producer_of(known),
                 # Whatever its writes claimed: markers of the second protocol are late under an epoch that was not
                 # raised.
-                client_version=client_version,
+                client_transaction_version=client_transaction_version,
             )
         return _decided_with_next_epoch(known, committed, now_ms, spare_producer_id)
 
@@ -363,7 +363,9 @@ class TransactionCoordinatorShard:
                     now_ms,
                     None,
                     last_epoch=known.producer_epoch,
-                    client_version=TRANSACTION_VERSION_0 if is_last else TRANSACTION_VERSION_2,
+                    client_transaction_version=TRANSACTION_VERSION_0
+                    if is_last
+                    else TRANSACTION_VERSION_2,
                 )
                 line = f"Transaction {transactional_id} has timed out: aborting it"
                 yield replace(
@@ -426,7 +428,7 @@ def _next_producer(
 
 def _has_been_bumped(known: TransactionMetadata, producer: ProducerIdAndEpoch) -> bool:
     """Whether the producer's transaction was ended already, by a request whose answer it did not get (KIP-890)."""
-    if known.client_version < TRANSACTION_VERSION_2:
+    if known.client_transaction_version < TRANSACTION_VERSION_2:
         return False
     if producer.producer_id == known.producer_id:
         return producer.producer_epoch + 1 == known.producer_epoch
@@ -476,5 +478,5 @@ def _decided_with_next_epoch(
         producer_epoch=epoch,
         last_producer_epoch=known.producer_epoch,
         next_producer_id=next_producer_id,
-        client_version=TRANSACTION_VERSION_2,
+        client_transaction_version=TRANSACTION_VERSION_2,
     )

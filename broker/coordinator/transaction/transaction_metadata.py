@@ -1,6 +1,6 @@
 """Pure: the metadata of a transactional id, its states, and its record in `__transaction_state`.
 
-- Metadata is never changed but replaced: `changed` returns the next one and checks the step, as Kafka's table has it.
+- Metadata is never changed but replaced: `transition_to` returns the next one and checks the step by Kafka's table.
 - Numbers and names of states are Kafka's. The value's version is 1, which Kafka reads since 3.5: with it the previous
   producer id survives a restart. What the log does not keep (`last_producer_epoch`) is lost with a coordinator.
 """
@@ -129,7 +129,7 @@ class TransactionMetadata:
     last_producer_epoch: int = NO_EPOCH
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
-    client_version: int = TRANSACTION_VERSION_0
+    client_transaction_version: int = TRANSACTION_VERSION_0
 
     def transition_to(self, state: TransactionState, **changes: Any) -> TransactionMetadata:
         """The transaction in its next state."""
@@ -214,7 +214,7 @@ def encode_record(
         transaction_partitions=partitions,
         transaction_last_update_timestamp_ms=transaction.updated_ms,
         transaction_start_timestamp_ms=transaction.started_ms,
-        client_transaction_version=transaction.client_version,
+        client_transaction_version=transaction.client_transaction_version,
     )
     return key, encode_value(value, VALUE_VERSION)
 
@@ -245,7 +245,7 @@ def decode_record(key: bytes, value: bytes | None) -> tuple[str, TransactionMeta
         started_ms=found.transaction_start_timestamp_ms,
         previous_producer_id=found.previous_producer_id,
         next_producer_id=found.next_producer_id,
-        client_version=found.client_transaction_version,
+        client_transaction_version=found.client_transaction_version,
     )
     return known.transactional_id, transaction
 

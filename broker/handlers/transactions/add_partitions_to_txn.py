@@ -104,7 +104,7 @@ def _add_for_broker(
 def _add(
     transaction: AddPartitionsToTxnTransaction,
     context: RequestContext,
-    client_version: int,
+    client_transaction_version: int,
     *,
     knows_fencing: bool,
     is_clients: bool = False,
@@ -128,7 +128,7 @@ def _add(
             transaction.transactional_id,
             ProducerIdAndEpoch(transaction.producer_id, transaction.producer_epoch),
             partitions,
-            client_version=client_version,
+            client_transaction_version=client_transaction_version,
         ),
         lambda _: _results(topics, lambda _: ErrorCode.NONE),
         lambda code: _results(topics, lambda _: code_for_client(code, knows_fencing=knows_fencing)),

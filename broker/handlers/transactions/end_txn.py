@@ -49,7 +49,9 @@ def end_txn(
             request.transactional_id,
             ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
             committed=request.committed,
-            client_version=TRANSACTION_VERSION_2 if bumps_epoch else TRANSACTION_VERSION_0,
+            client_transaction_version=TRANSACTION_VERSION_2
+            if bumps_epoch
+            else TRANSACTION_VERSION_0,
         ),
         finish,
         lambda code: EndTxnResponse(error_code=code_for_client(code, knows_fencing=knows)),

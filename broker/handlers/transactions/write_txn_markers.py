@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 
-from broker.coordinator.transaction.marker_channel_manager import MarkerOutcome, TxnMarkerEntry
+from broker.coordinator.transaction.marker_sender import MarkerOutcome, TxnMarkerEntry
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse

@@ -13,9 +13,8 @@ if TYPE_CHECKING:
 
 
 def authorizer_of(context: RequestContext) -> Authorizer | None:
-    """The authorizer, if there is one."""
-    security = getattr(context.node, "security", None)
-    return security.authorizer if security is not None else None
+    """The authorizer, if one is set up."""
+    return context.node.security.authorizer
 
 
 def may(

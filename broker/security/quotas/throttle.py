@@ -238,10 +238,9 @@ def is_exempt(served: Served, request: Any) -> bool:
 
 def fetch_bytes_max(context: RequestContext) -> int:
     """The largest fetch that the consumer's quota allows."""
-    security = getattr(context.node, "security", None)
-    if security is None or not security.quotas.is_limiting:
+    quotas = context.node.security.quotas
+    if not quotas.is_limiting:
         return BYTES_MAX
-    quotas: ClientQuotas = security.quotas
     return quotas.fetch_bytes_max(context.principal.name, context.header.client_id or "")
 
 

@@ -77,9 +77,10 @@ class Words:
     def loaded(self, now: Instant) -> CoordinatorResult:
         return CoordinatorResult()
 
-    def handle(self, *event_ticket_now: Any, **more: Any) -> CoordinatorResult:
-        event: Callable[[Ticket], CoordinatorResult] = event_ticket_now[0]
-        return event(event_ticket_now[-2])
+    def handle(
+        self, event: Callable[[Ticket], CoordinatorResult], ticket: Ticket, now: Instant
+    ) -> CoordinatorResult:
+        return event(ticket)
 
     def encode(self, record: Any) -> tuple[bytes, bytes | None]:
         key, value = record

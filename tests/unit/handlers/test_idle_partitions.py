@@ -40,6 +40,7 @@ from kafka_ds.records.batch import ControlType, end_transaction_marker, iterate_
 from kafka_ds.segments.producers import AppendOrigin
 from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import MemoryDisk
+from tests.fakes.open_node import OPEN_SECURITY
 from tests.fakes.settings import log_settings
 from tests.in_process import batch_of
 from tests.loops import in_loop, turns
@@ -98,6 +99,7 @@ class Side:
             clock=self.clock,
             tier=None,
             config=config,
+            security=OPEN_SECURITY,
         )
         for broker_id in (1, 2, 3):
             self.register(broker_id)

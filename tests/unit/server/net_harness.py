@@ -32,6 +32,7 @@ from kafka_ds.protocol.messages.data import (
     PartitionProduceData,
     PartitionProduceResponse,
 )
+from tests.fakes.open_node import OPEN_NODE
 from tests.requests import build
 
 
@@ -184,7 +185,7 @@ class Harness:
         self.handlers = Handlers()
         self.metrics = NetMetrics()
         self.config = load(None, overrides)
-        dispatcher = Dispatcher(self.handlers.registry, None, self.metrics)  # type: ignore[arg-type]
+        dispatcher = Dispatcher(self.handlers.registry, OPEN_NODE, self.metrics)
         self.server = Server(self.config, dispatcher, self.metrics)
 
     def connect(self, host: str = "10.0.0.1") -> tuple[ServerConnection, FakeTransport]:

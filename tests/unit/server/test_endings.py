@@ -35,6 +35,7 @@ from kafka_ds.protocol.messages import (
 )
 from kafka_ds.security.secret import Secret
 from tests.certificates import Authority
+from tests.fakes.open_node import OPEN_NODE
 from tests.loops import in_loop, pass_time, turns, until
 from tests.unit.server.net_harness import FakeTransport, Harness, answers, api_versions, feed, frame
 from tests.unit.transport.loops import HOST, LOOPS, TIMEOUT_S
@@ -58,7 +59,7 @@ def with_sasl(harness: Harness) -> tuple[ServerConnection, FakeTransport]:
     """A connection whose client must authenticate with PLAIN."""
     connection, transport = harness.connect()
     known = {"alice": Secret("alice-secret")}
-    dispatcher = Dispatcher(REGISTRY, None, harness.metrics)  # type: ignore[arg-type]
+    dispatcher = Dispatcher(REGISTRY, OPEN_NODE, harness.metrics)
     connection.authenticate_by(
         Authentication(
             connection,

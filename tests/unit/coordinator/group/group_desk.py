@@ -160,7 +160,7 @@ class Desk:
         ticket = self._asked
         self._asked += 1
         client = Client(client_id, "/127.0.0.1", version, self.sees)
-        self.perform(self.shard.handle(request, client, ticket, self.now), ticket)
+        self.perform(self.shard.handle((request, client), ticket, self.now), ticket)
         return ticket
 
     def answer(self, ticket: int) -> Any:

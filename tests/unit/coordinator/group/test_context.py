@@ -109,9 +109,9 @@ def code_of(call: Any) -> ErrorCode:
 @in_loop
 async def test_what_is_committed_at_once_is_answered_at_once(tmp_path: Path) -> None:
     runner = Bench(tmp_path).runner()
-    answer = runner.submit(commit(5), CLIENT)
+    answer = runner.submit((commit(5), CLIENT))
     assert answer.topics[0].partitions[0].error_code == 0
-    assert offsets_of(runner.submit(fetch(), CLIENT)) == {("t", 0): 5}
+    assert offsets_of(runner.submit((fetch(), CLIENT))) == {("t", 0): 5}
     runner.close()
 
 
@@ -119,17 +119,17 @@ async def test_what_is_committed_at_once_is_answered_at_once(tmp_path: Path) -> 
 async def test_no_answer_goes_out_before_its_records_are_committed(tmp_path: Path) -> None:
     bench = Bench(tmp_path, followers=1)
     runner = bench.runner()
-    assert offsets_of(runner.submit(fetch(), CLIENT)) == {}
-    first = runner.submit(commit(5), CLIENT)
-    told = runner.submit(fetch(), CLIENT)
+    assert offsets_of(runner.submit((fetch(), CLIENT))) == {}
+    first = runner.submit((commit(5), CLIENT))
+    told = runner.submit((fetch(), CLIENT))
     heartbeat = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
-    refused = runner.submit(heartbeat, CLIENT)
+    refused = runner.submit((heartbeat, CLIENT))
     await asyncio.sleep(0)
     assert not first.done() and not told.done() and not refused.done()
     bench.replicate()
     assert first.done() and refused.result().error_code == ErrorCode.UNKNOWN_MEMBER_ID
     assert offsets_of(told.result()) == {("t", 0): 5}
-    second = runner.submit(commit(6), CLIENT)
+    second = runner.submit((commit(6), CLIENT))
     assert not second.done()
     bench.replicate()
     assert second.done()
@@ -140,11 +140,11 @@ async def test_no_answer_goes_out_before_its_records_are_committed(tmp_path: Pat
 async def test_who_waits_too_long_for_the_replicas_is_told(tmp_path: Path) -> None:
     bench = Bench(tmp_path, followers=1)
     runner = bench.runner(offsets_commit_timeout_ms=20)
-    first = runner.submit(commit(5), CLIENT)
+    first = runner.submit((commit(5), CLIENT))
     bench.clock.ms = NOW_MS + 20
     with pytest.raises(KafkaError, match="COORDINATOR_NOT_AVAILABLE"):
         await asyncio.wait_for(first, 5)
-    second = runner.submit(commit(6), CLIENT)
+    second = runner.submit((commit(6), CLIENT))
     bench.replicate()
     assert second.done(), "what was late has counted all the same"
     runner.close()
@@ -166,15 +166,15 @@ async def test_a_log_that_takes_nothing_is_an_error_of_the_coordinator(
 ) -> None:
     bench = Bench(tmp_path)
     runner = bench.runner()
-    runner.submit(commit(5), CLIENT)
+    runner.submit((commit(5), CLIENT))
 
     def fail(*_: object, **__: object) -> None:
         raise KafkaError(code)
 
     with monkeypatch.context() as broken:
         broken.setattr(LeaderPartition, "append", fail)
-        assert code_of(lambda: runner.submit(commit(6), CLIENT)) is told
-    assert offsets_of(runner.submit(fetch(), CLIENT)) == {("t", 0): 5}
+        assert code_of(lambda: runner.submit((commit(6), CLIENT))) is told
+    assert offsets_of(runner.submit((fetch(), CLIENT))) == {("t", 0): 5}
     runner.close()
 
 
@@ -184,7 +184,7 @@ async def test_a_record_that_no_batch_may_hold_changes_nothing(tmp_path: Path) -
     runner = bench.runner()
     large = commit(5)
     large.topics[0].partitions[0].committed_metadata = "x" * 4_000
-    assert code_of(lambda: runner.submit(large, CLIENT)) is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert code_of(lambda: runner.submit((large, CLIENT))) is ErrorCode.UNKNOWN_SERVER_ERROR
     assert bench.log.log_end_offset == 0
 
 
@@ -196,13 +196,13 @@ async def test_very_many_records_go_into_several_batches(
     """Also where all of them are larger than a segment."""
     bench = Bench(tmp_path, max_message_bytes=2_000, segment_bytes=segment_bytes)
     runner = bench.runner()
-    runner.submit(commit(5, partitions=100), CLIENT)
+    runner.submit((commit(5, partitions=100), CLIENT))
     assert bench.log.log_end_offset == 100
-    assert len(offsets_of(runner.submit(fetch(), CLIENT))) == 100
+    assert len(offsets_of(runner.submit((fetch(), CLIENT)))) == 100
     runner.close()
     again = bench.runner()
     await until_loaded(again)
-    assert len(offsets_of(again.submit(fetch(), CLIENT))) == 100
+    assert len(offsets_of(again.submit((fetch(), CLIENT)))) == 100
     again.close()
 
 
@@ -222,8 +222,8 @@ async def test_of_several_batches_all_are_appended_or_none(
     with monkeypatch.context() as filling:
         filling.setattr(Log, "append", until_full)
         large = commit(5, partitions=60)
-        assert code_of(lambda: runner.submit(large, CLIENT)) is ErrorCode.NOT_COORDINATOR
-    assert offsets_of(runner.submit(fetch(), CLIENT)) == {}
+        assert code_of(lambda: runner.submit((large, CLIENT))) is ErrorCode.NOT_COORDINATOR
+    assert offsets_of(runner.submit((fetch(), CLIENT))) == {}
     assert bench.log.log_end_offset == 0
     runner.close()
 
@@ -237,13 +237,15 @@ async def test_what_was_committed_is_there_after_a_restart(tmp_path: Path) -> No
     bench = Bench(tmp_path)
     runner = bench.runner()
     for offset in range(2_000):
-        runner.submit(commit(offset, group=f"g{offset % 7}"), CLIENT)
+        runner.submit((commit(offset, group=f"g{offset % 7}"), CLIENT))
     runner.close()
     again = bench.runner()
     assert again.state is CoordinatorState.LOADING
-    assert code_of(lambda: again.submit(fetch(), CLIENT)) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert (
+        code_of(lambda: again.submit((fetch(), CLIENT))) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    )
     await until_loaded(again)
-    assert offsets_of(again.submit(fetch("g3"), CLIENT)) == {("t", 0): 1998}
+    assert offsets_of(again.submit((fetch("g3"), CLIENT))) == {("t", 0): 1998}
     again.close()
 
 
@@ -251,11 +253,11 @@ async def test_what_was_committed_is_there_after_a_restart(tmp_path: Path) -> No
 async def test_after_a_restart_answers_wait_for_what_was_not_replicated_yet(tmp_path: Path) -> None:
     bench = Bench(tmp_path, followers=1)
     runner = bench.runner()
-    runner.submit(commit(5), CLIENT)
+    runner.submit((commit(5), CLIENT))
     runner.close()
     again = bench.runner()
     await until_loaded(again)
-    told = again.submit(fetch(), CLIENT)
+    told = again.submit((fetch(), CLIENT))
     assert not told.done()
     bench.replicate()
     assert offsets_of(told.result()) == {("t", 0): 5}
@@ -288,12 +290,12 @@ async def test_transactions_are_read_with_their_markers(tmp_path: Path) -> None:
             )
     runner = bench.runner()
     await until_loaded(runner)
-    assert offsets_of(runner.submit(fetch("committed"), CLIENT)) == {("t", 0): 7}
-    assert offsets_of(runner.submit(fetch("aborted"), CLIENT)) == {}
-    assert offsets_of(runner.submit(fetch("open"), CLIENT)) == {}
+    assert offsets_of(runner.submit((fetch("committed"), CLIENT))) == {("t", 0): 7}
+    assert offsets_of(runner.submit((fetch("aborted"), CLIENT))) == {}
+    assert offsets_of(runner.submit((fetch("open"), CLIENT))) == {}
     runner.appended_by_others()
     runner.shard.replay_end_of_transaction(2, committed=True)
-    assert offsets_of(runner.submit(fetch("open"), CLIENT)) == {("t", 0): 7}
+    assert offsets_of(runner.submit((fetch("open"), CLIENT))) == {("t", 0): 7}
     runner.close()
 
 
@@ -306,7 +308,7 @@ async def test_records_of_others_are_passed_over(tmp_path: Path) -> None:
     bench.append(build_batch(records))
     runner = bench.runner()
     await until_loaded(runner)
-    assert offsets_of(runner.submit(fetch(), CLIENT)) == {("t", 0): 7}
+    assert offsets_of(runner.submit((fetch(), CLIENT))) == {("t", 0): 7}
     runner.close()
 
 
@@ -319,7 +321,7 @@ async def test_a_value_of_a_later_kafka_keeps_the_coordinator_away(
     bench.append(build_batch([Record(0, NOW_MS, key, b"\x00\x63later")]))
     runner = bench.runner()
     await until_loaded(runner)
-    code = code_of(lambda: runner.submit(fetch(), CLIENT))
+    code = code_of(lambda: runner.submit((fetch(), CLIENT)))
     assert code is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert "OffsetCommitValue 99 is not known" in caplog.text
     runner.close()
@@ -329,23 +331,23 @@ async def test_a_value_of_a_later_kafka_keeps_the_coordinator_away(
 async def test_when_the_partition_is_led_elsewhere_everybody_is_told(tmp_path: Path) -> None:
     bench = Bench(tmp_path, followers=1)
     runner = bench.runner(group_initial_rebalance_delay_ms=60_000)
-    joining = runner.submit(*join(version=3))
-    committing = runner.submit(commit(5, group="h"), CLIENT)
+    joining = runner.submit(join(version=3))
+    committing = runner.submit((commit(5, group="h"), CLIENT))
     bench.partition.lose()
     for future in (joining, committing):
         assert future.exception().code is ErrorCode.NOT_COORDINATOR
     assert runner.is_closed
-    assert code_of(lambda: runner.submit(fetch(), CLIENT)) is ErrorCode.NOT_COORDINATOR
+    assert code_of(lambda: runner.submit((fetch(), CLIENT))) is ErrorCode.NOT_COORDINATOR
 
 
 @in_loop
 async def test_a_client_that_is_gone_is_not_missed(tmp_path: Path) -> None:
     bench = Bench(tmp_path, followers=1)
     runner = bench.runner()
-    answer = runner.submit(commit(5), CLIENT)
+    answer = runner.submit((commit(5), CLIENT))
     answer.cancel()
     bench.replicate()
-    assert offsets_of(runner.submit(fetch(), CLIENT)) == {("t", 0): 5}
+    assert offsets_of(runner.submit((fetch(), CLIENT))) == {("t", 0): 5}
     runner.close()
 
 
@@ -353,14 +355,14 @@ async def test_a_client_that_is_gone_is_not_missed(tmp_path: Path) -> None:
 async def test_time_passes_without_requests(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     runner = bench.runner()
-    answer = await asyncio.wait_for(runner.submit(*join(version=3)), 5)
+    answer = await asyncio.wait_for(runner.submit(join(version=3)), 5)
     assert answer.generation_id == 1
     bench.clock.ms = NOW_MS + 5_000
     heartbeat = HeartbeatRequest(group_id="g", generation_id=1, member_id=answer.member_id)
-    assert runner.submit(heartbeat, CLIENT).error_code == 0
+    assert runner.submit((heartbeat, CLIENT)).error_code == 0
     bench.clock.ms = NOW_MS + 15_000
     runner.tick()
-    assert runner.submit(heartbeat, CLIENT).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert runner.submit((heartbeat, CLIENT)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
     runner.close()
 
 
@@ -371,7 +373,7 @@ async def test_the_life_of_a_group_is_told_as_in_kafka(
     caplog.set_level(logging.INFO, logger=runtime.__name__)
     bench = Bench(tmp_path)
     runner = bench.runner()
-    member_id = (await asyncio.wait_for(runner.submit(*join(version=3)), 5)).member_id
+    member_id = (await asyncio.wait_for(runner.submit(join(version=3)), 5)).member_id
     bench.clock.ms = NOW_MS + 10_000
     runner.tick()
     assert [each.getMessage() for each in caplog.records] == [
@@ -388,7 +390,7 @@ async def test_many_offsets_expire_in_turns(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     runner = bench.runner(offsets_retention_minutes=1, offsets_retention_check_interval_ms=10)
     for number in range(6):
-        runner.submit(commit(5, f"g{number}", partitions=EXPIRED_RECORDS_MAX // 2 + 1), CLIENT)
+        runner.submit((commit(5, f"g{number}", partitions=EXPIRED_RECORDS_MAX // 2 + 1), CLIENT))
     bench.clock.ms = NOW_MS + 60_000
     left = []
     while not left or left[-1]:
@@ -403,16 +405,16 @@ async def test_many_offsets_go_with_their_topic_in_turns(tmp_path: Path) -> None
     bench = Bench(tmp_path)
     runner = bench.runner()
     for number in range(3):
-        runner.submit(commit(5, f"g{number}", partitions=EXPIRED_RECORDS_MAX), CLIENT)
+        runner.submit((commit(5, f"g{number}", partitions=EXPIRED_RECORDS_MAX), CLIENT))
     groups = runner.shard.state.offsets.group_ids
-    runner.run(TopicsDeleted(topics=(("t", bytes(16)),)), CLIENT)
+    runner.run((TopicsDeleted(topics=(("t", bytes(16)),)), CLIENT))
     assert groups() == {"g1", "g2"}
     # There is a new topic of that name already, and its offsets are in use.
-    runner.submit(commit(6, "g2"), CLIENT)
+    runner.submit((commit(6, "g2"), CLIENT))
     runner.tick()
     assert groups() == {"g2"}
     runner.tick()
-    assert offsets_of(runner.submit(fetch("g2"), CLIENT)) == {("t", 0): 6}
+    assert offsets_of(runner.submit((fetch("g2"), CLIENT))) == {("t", 0): 6}
     runner.close()
 
 
@@ -422,13 +424,13 @@ async def test_topics_that_go_while_the_log_is_read_are_forgotten_afterwards(
 ) -> None:
     bench = Bench(tmp_path)
     runner = bench.runner()
-    runner.submit(commit(5), CLIENT)
+    runner.submit((commit(5), CLIENT))
     runner.close()
     again = bench.runner()
-    again.run(TopicsDeleted(topics=(("t", bytes(16)),)), CLIENT)
+    again.run((TopicsDeleted(topics=(("t", bytes(16)),)), CLIENT))
     await until_loaded(again)
-    assert offsets_of(again.submit(fetch(), CLIENT)) == {}
-    again.run(TopicsDeleted(topics=(("t", bytes(16)),)), CLIENT)
+    assert offsets_of(again.submit((fetch(), CLIENT))) == {}
+    again.run((TopicsDeleted(topics=(("t", bytes(16)),)), CLIENT))
     again.close()
 
 
@@ -445,12 +447,12 @@ async def test_a_mistake_of_ours_concerns_one_event(
     with monkeypatch.context() as broken:
         broken.setattr(runner.shard, "replay", fail)
         with pytest.raises(ValueError, match="a mistake"):
-            runner.submit(commit(5), CLIENT)
+            runner.submit((commit(5), CLIENT))
     assert runner.open == {}
     with monkeypatch.context() as broken:
         broken.setattr(runner.shard, "tick", fail)
         with pytest.raises(ValueError, match="a mistake"):
             runner.tick()
     assert runner.timer is not None
-    assert runner.submit(commit(6), CLIENT).topics[0].partitions[0].error_code == 0
+    assert runner.submit((commit(6), CLIENT)).topics[0].partitions[0].error_code == 0
     runner.close()

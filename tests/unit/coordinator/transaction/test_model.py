@@ -239,7 +239,7 @@ class Transactions(RuleBasedStateMachine):
                     who,
                     [where],
                     now_ms=self.now_ms,
-                    client_version=client.version,
+                    client_transaction_version=client.version,
                 )
             )
         # As the broker does: a log in which the transaction is open needs no question.
@@ -296,7 +296,7 @@ class Transactions(RuleBasedStateMachine):
                 client.transactional_id,
                 who,
                 committed=committed,
-                client_version=client.version,
+                client_transaction_version=client.version,
                 now_ms=self.now_ms,
                 spare_producer_id=self.next_id,
             )

@@ -74,7 +74,11 @@ def test_a_state_follows_only_what_it_may(
 @pytest.mark.parametrize("state", [s for s in S if s.number < 6])
 def test_a_transaction_comes_back_from_its_record(state: TransactionState) -> None:
     transaction = in_state(
-        state, previous_producer_id=4, next_producer_id=9, client_version=2, updated_ms=NOW + 1
+        state,
+        previous_producer_id=4,
+        next_producer_id=9,
+        client_transaction_version=2,
+        updated_ms=NOW + 1,
     )
     assert decode_record(*encode_record(X, transaction)) == (X, transaction)
     assert decode_record(encode_key(TransactionLogKey(transactional_id=X)), None) == (X, None)
@@ -111,7 +115,7 @@ def test_while_markers_are_written_everything_must_wait(state: TransactionState)
     shard = shard_with(in_state(state))
     for ask in (
         lambda: init(shard),
-        lambda: shard.add_partitions(X, ME, [P1], now_ms=NOW, client_version=V1),
+        lambda: shard.add_partitions(X, ME, [P1], now_ms=NOW, client_transaction_version=V1),
         lambda: shard.verify(X, ME, P0),
     ):
         with pytest.raises(KafkaError) as error:
@@ -208,13 +212,13 @@ def test_the_last_epoch_is_there_for_fencing() -> None:
 @pytest.mark.parametrize("state", [S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT])
 def test_a_transaction_begins_with_its_first_partition(state: TransactionState) -> None:
     shard = shard_with(in_state(state, started_ms=5))
-    apply(shard, shard.add_partitions(X, ME, [P0], now_ms=NOW + 9, client_version=V1))
+    apply(shard, shard.add_partitions(X, ME, [P0], now_ms=NOW + 9, client_transaction_version=V1))
     found = shard.find(X)
     assert found is not None
     assert (found.state, found.started_ms) == (S.ONGOING, NOW + 9)
-    apply(shard, shard.add_partitions(X, ME, [P0], now_ms=NOW + 20, client_version=V1))
+    apply(shard, shard.add_partitions(X, ME, [P0], now_ms=NOW + 20, client_transaction_version=V1))
     assert shard.find(X) == found
-    apply(shard, shard.add_partitions(X, ME, [P1], now_ms=NOW + 99, client_version=V1))
+    apply(shard, shard.add_partitions(X, ME, [P1], now_ms=NOW + 99, client_transaction_version=V1))
     found = shard.find(X)
     assert found is not None
     assert (found.partitions, found.started_ms) == ({P0, P1}, NOW + 9)
@@ -231,7 +235,7 @@ def test_a_transaction_begins_with_its_first_partition(state: TransactionState) 
 def test_only_the_present_producer_speaks(who: ProducerIdAndEpoch, code: ErrorCode) -> None:
     shard = shard_with(in_state(S.ONGOING))
     for ask in (
-        lambda: shard.add_partitions(X, who, [P1], now_ms=NOW, client_version=V1),
+        lambda: shard.add_partitions(X, who, [P1], now_ms=NOW, client_transaction_version=V1),
         lambda: shard.verify(X, who, P0),
         lambda: end(shard, committed=True, who=who),
     ):
@@ -243,7 +247,7 @@ def test_only_the_present_producer_speaks(who: ProducerIdAndEpoch, code: ErrorCo
 def test_nobody_speaks_for_what_nobody_knows() -> None:
     shard = shard_with()
     for ask in (
-        lambda: shard.add_partitions(X, ME, [P1], now_ms=NOW, client_version=V1),
+        lambda: shard.add_partitions(X, ME, [P1], now_ms=NOW, client_transaction_version=V1),
         lambda: end(shard, committed=True),
     ):
         with pytest.raises(KafkaError) as error:
@@ -265,7 +269,7 @@ def test_a_partition_that_was_not_added_is_not_verified() -> None:
 @pytest.mark.parametrize("committed", [True, False])
 def test_a_decision_is_completed_when_its_markers_are_written(committed: bool) -> None:
     shard = shard_with(in_state(S.ONGOING))
-    result = shard.end(X, ME, committed=committed, client_version=V1, now_ms=NOW)
+    result = shard.end(X, ME, committed=committed, client_transaction_version=V1, now_ms=NOW)
     assert apply(shard, result) == ME
     decided = shard.find(X)
     assert decided is not None
@@ -345,10 +349,10 @@ def test_who_aborts_before_the_last_end_is_complete_asks_again() -> None:
     shard = shard_with(in_state(S.ONGOING))
     assert end(shard, True, V2) == (next_one := ProducerIdAndEpoch(7, 4))
     with pytest.raises(KafkaError) as error:
-        shard.end(X, next_one, committed=False, client_version=V2, now_ms=NOW)
+        shard.end(X, next_one, committed=False, client_transaction_version=V2, now_ms=NOW)
     assert code_of(error) is CONCURRENT
     complete(shard)
-    aborted = shard.end(X, next_one, committed=False, client_version=V2, now_ms=NOW)
+    aborted = shard.end(X, next_one, committed=False, client_transaction_version=V2, now_ms=NOW)
     assert apply(shard, aborted) == ProducerIdAndEpoch(7, 5)
 
 
@@ -356,11 +360,11 @@ def test_who_aborts_before_the_last_end_is_complete_asks_again() -> None:
 def test_nothing_is_granted_out_of_memory(version: int) -> None:
     """A former coordinator, which cannot write, confirmed the end of a transaction of which it had never heard."""
     shard = shard_with(in_state(S.ONGOING))
-    again = shard.add_partitions(X, ME, [P0], now_ms=NOW, client_version=version)
+    again = shard.add_partitions(X, ME, [P0], now_ms=NOW, client_transaction_version=version)
     assert again.records == ((X, shard.find(X)),)
     end(shard, True, version)
     complete(shard)
-    again = shard.end(X, ME, committed=True, client_version=version, now_ms=NOW)
+    again = shard.end(X, ME, committed=True, client_transaction_version=version, now_ms=NOW)
     assert again.records == ((X, shard.find(X)),)
 
 
@@ -369,7 +373,7 @@ def test_a_repeat_cannot_end_the_next_transaction() -> None:
     end(shard, True, V2)
     complete(shard)
     next_one = ProducerIdAndEpoch(7, 4)
-    apply(shard, shard.add_partitions(X, next_one, [P1], now_ms=NOW, client_version=V2))
+    apply(shard, shard.add_partitions(X, next_one, [P1], now_ms=NOW, client_transaction_version=V2))
     with pytest.raises(KafkaError) as error:
         end(shard, True, V2)
     assert code_of(error) is ErrorCode.PRODUCER_FENCED
@@ -378,7 +382,7 @@ def test_a_repeat_cannot_end_the_next_transaction() -> None:
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_who_was_fenced_is_no_repeat(committed: bool) -> None:
-    shard = shard_with(in_state(S.ONGOING, client_version=V2))
+    shard = shard_with(in_state(S.ONGOING, client_transaction_version=V2))
     assert isinstance(init(shard), KafkaError)
     complete(shard)
     with pytest.raises(KafkaError) as error:
@@ -390,7 +394,7 @@ def test_an_end_at_the_last_epoch_changes_the_producer_id() -> None:
     me = ProducerIdAndEpoch(7, EPOCH_MAX - 1)
     shard = shard_with(in_state(S.ONGOING, producer_epoch=EPOCH_MAX - 1))
     with pytest.raises(NeedsProducerId):
-        shard.end(X, me, committed=True, client_version=V2, now_ms=NOW)
+        shard.end(X, me, committed=True, client_transaction_version=V2, now_ms=NOW)
     assert end(shard, True, V2, me) == ProducerIdAndEpoch(50, 0)
     decided = shard.find(X)
     assert decided is not None
@@ -409,11 +413,11 @@ def test_an_end_at_the_last_epoch_changes_the_producer_id() -> None:
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_markers_are_of_the_protocol_of_who_ends(committed: bool) -> None:
-    shard = shard_with(in_state(S.ONGOING, client_version=V2))
+    shard = shard_with(in_state(S.ONGOING, client_transaction_version=V2))
     end(shard, committed, V1)
     decided = shard.find(X)
     assert decided is not None
-    assert (decided.producer_epoch, decided.client_version) == (ME.producer_epoch, V1)
+    assert (decided.producer_epoch, decided.client_transaction_version) == (ME.producer_epoch, V1)
 
 
 # -- time -------------------------------------------------------------------------------------------

@@ -38,16 +38,16 @@ def test_who_was_too_slow_goes_on_under_the_next_epoch() -> None:
     """As in Kafka 4.3 (KIP-588, KIP-890): by InitProducerId, or as the answer to the abort."""
     following = ProducerIdAndEpoch(7, ME.producer_epoch + 1)
     assert init(timed_out(), ME) == following
-    assert end(timed_out(client_version=V2), False, V2) == following
+    assert end(timed_out(client_transaction_version=V2), False, V2) == following
     refused = ((V1, False, ErrorCode.PRODUCER_FENCED), (V2, True, ErrorCode.INVALID_TXN_STATE))
     for version, committed, expected in refused:
         with pytest.raises(KafkaError) as error:
-            end(timed_out(client_version=version), committed, version)
+            end(timed_out(client_transaction_version=version), committed, version)
         assert code_of(error) is expected
 
 
 def test_who_was_too_slow_for_a_successor_is_fenced() -> None:
-    shard = timed_out(client_version=V2)
+    shard = timed_out(client_transaction_version=V2)
     assert init(shard) == ProducerIdAndEpoch(7, ME.producer_epoch + 2)
     with pytest.raises(KafkaError) as ended:
         end(shard, False, V2)
@@ -58,7 +58,7 @@ def test_who_was_too_slow_for_a_successor_is_fenced() -> None:
 
 def test_who_was_too_slow_at_the_last_epoch_gets_another_id() -> None:
     me = ProducerIdAndEpoch(7, EPOCH_MAX - 1)
-    shard = timed_out(producer_epoch=me.producer_epoch, client_version=V2)
+    shard = timed_out(producer_epoch=me.producer_epoch, client_transaction_version=V2)
     with pytest.raises(KafkaError) as error:
         end(shard, False, V2, me)
     assert code_of(error) is ErrorCode.PRODUCER_FENCED

@@ -76,7 +76,12 @@ def end(
     who: ProducerIdAndEpoch = ME,
 ) -> Any:
     result = shard.end(
-        X, who, committed=committed, client_version=version, now_ms=NOW, spare_producer_id=50
+        X,
+        who,
+        committed=committed,
+        client_transaction_version=version,
+        now_ms=NOW,
+        spare_producer_id=50,
     )
     return apply(shard, result)
 
