@@ -25,10 +25,11 @@ Kafka's process fail, and so does each test that leaves a traceback in a broker'
 left out: those that Apache Kafka does not know (it ignores them) or calls internal, those of share groups, and
 `group.consumer.assignment.interval.ms` (here each assignment is made at once).
 
-franz-go's tests of its package `kgo` come by Go's module proxy, and so do Sarama's functional tests. Sarama's want
-five brokers, each in a rack of its own. Toxiproxy, between clients and brokers, cuts connections. The tests call
-Docker Compose to stop a broker and start it again, and to run Apache Kafka's console producer, console consumer and
-verifiable consumer; a command `docker` of ours does that with processes.
+franz-go's tests of its package `kgo` come by Go's module proxy. `@chaos` is a test with `KGO_TEST_CHAOS`: connections
+break at random. Sarama's functional tests come the same way, and want five brokers, each in a rack of its own.
+Toxiproxy, between clients and brokers, cuts connections. The tests call Docker Compose to stop a broker and start it
+again, and to run Apache Kafka's console producer, console consumer and verifiable consumer; a command `docker` of ours
+does that with processes.
 
 confluent-kafka-python's integration tests of administration, consumers, producers and serializers run with the client
 of the same version, with classic groups and, where a name ends in `@consumer`, with KIP-848's.

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def run_librdkafka(
 def run_franz_go(
     source: Path, work: Path, cluster: Cluster, tests: Sequence[str]
 ) -> Iterator[Outcome]:
-    """A test is `TestGroupETL`, of the package `kgo`."""
+    """A test is `TestGroupETL`, of the package `kgo`; `@chaos`: with connections that break at random."""
     binary = work / "kgo.test"
     ended(["go", "test", "-c", "-o", str(binary), "./pkg/kgo"], source, dict(os.environ))
     environment = {
@@ -87,8 +88,12 @@ def run_franz_go(
     }
 
     def run(test: str) -> Outcome:
-        more = scram if test.startswith("TestSCRAM") else {}
-        return go_test(binary, source / "pkg" / "kgo", environment | more, test)
+        name, _, chaos = test.partition("@")
+        more = dict(scram) if name.startswith("TestSCRAM") else {}
+        if chaos:
+            more["KGO_TEST_CHAOS"] = "1"
+        outcome = go_test(binary, source / "pkg" / "kgo", environment | more, name)
+        return replace(outcome, test=test)
 
     yield from each_of(run, tests)
 
