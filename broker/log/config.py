@@ -101,6 +101,13 @@ class LogConfig:
         low=0,
         synonyms=_of("log.index.interval.bytes"),
     )
+    lake_compacted_history_ms: int = i64(
+        -1,
+        "How long the table of a compacted topic keeps a record after a newer one of its key, if lake.table.mode is "
+        "current and `kafka-ds pipelines run` keeps the typed table. -1: forever.",
+        low=-1,
+        ours=True,
+    )
     lake_load: str = string(
         "",
         "The bulk load that the topic begins with: the id under which Spark has written its files to the lake. It is "

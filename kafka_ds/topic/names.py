@@ -160,6 +160,16 @@ def loaded_partition(text: str, topic_id: bytes) -> int | None:
     return int(number)
 
 
+def cleaned_mark(topic_id: bytes, partition: int) -> str:
+    """The application id whose version is the offset below which overtaken rows have left a compacted topic's table."""
+    return f"kafkaDs-cleaned-{uuid_text(topic_id)}-{partition}"
+
+
+def cleaned_at_mark(topic_id: bytes, partition: int) -> str:
+    """The application id whose version is the time in milliseconds at which they had left."""
+    return f"kafkaDs-cleaned-ms-{uuid_text(topic_id)}-{partition}"
+
+
 def complaint_mark(version: int) -> str:
     """The application id whose presence says that a foreign commit was reported."""
     return f"kafkaDs-foreign-{version}"

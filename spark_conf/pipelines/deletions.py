@@ -22,6 +22,7 @@ from kafka_ds.delta.store.store import Store
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.missing import RESTORE
 from kafka_ds.topic.names import topic_table
+from kafka_ds.topic.overtaken_rows import CLEANING
 from kafka_ds.topic.snapshot import TopicSnapshot
 
 if TYPE_CHECKING:
@@ -122,9 +123,12 @@ class Deletions:
 
 
 def _removed_paths(actions: Iterable[Action]) -> list[str]:
-    """The files whose rows another engine's commit deleted."""
+    """The files of which another engine's commit, or a cleaning, deleted rows."""
     actions = list(actions)
-    if ours_of(actions) is not None or commit_info(actions).get("operation") == RESTORE:
+    ours = ours_of(actions)
+    if ours is not None and CLEANING not in ours:
+        return []
+    if commit_info(actions).get("operation") == RESTORE:
         return []
     gone = [each["remove"] for each in actions if "remove" in each]
     return [each["path"] for each in gone if each.get("dataChange", True)]

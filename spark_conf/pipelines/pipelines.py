@@ -28,10 +28,11 @@ from kafka_ds.process.amounts import counted
 from kafka_ds.protocol.messages.offsets import EARLIEST, LATEST
 from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.topic.names import ERRORS
-from spark_conf.pipelines import decoder, registry_decoder
+from spark_conf.pipelines import decoder, history, registry_decoder
 from spark_conf.pipelines.avro import AvroReader
 from spark_conf.pipelines.decoder import REASON, TOMBSTONE, DecodedRows
 from spark_conf.pipelines.deletions import Deletions
+from spark_conf.pipelines.history import CompactedHistory, HistoryPolicy, policy_of
 from spark_conf.pipelines.progress import TableStep, lost_offsets, next_step, reset_step
 from spark_conf.pipelines.protobuf import ProtobufReader
 from spark_conf.pipelines.registry import SchemaRegistry
@@ -54,7 +55,15 @@ CLUSTER_COLUMNS: Final = "lake.table.cluster.columns"
 MODE: Final = "lake.table.mode"
 ENVELOPE: Final = "lake.table.envelope"
 RETENTION: Final = "lake.table.retention.enable"
-SETTINGS: Final = (VALUE_FORMAT, KEY_FORMAT, MODE, CLUSTER_COLUMNS, RETENTION, ENVELOPE)
+SETTINGS: Final = (
+    VALUE_FORMAT,
+    KEY_FORMAT,
+    MODE,
+    CLUSTER_COLUMNS,
+    RETENTION,
+    ENVELOPE,
+    *history.SETTINGS,
+)
 NONE: Final = "none"
 # The offsets of one step: Spark caches its records in memory, and on disk beyond that, while they are decoded.
 OFFSETS_PER_STEP: Final = 1_000_000
@@ -76,6 +85,8 @@ class Pipeline:
     cluster_columns: tuple[str, ...]
     expires: bool
     """Whether the topic's retention applies to the table."""
+    history: HistoryPolicy | None
+    """When overtaken rows leave the topic's own table; None if they stay."""
 
 
 class Pipelines:
@@ -95,6 +106,7 @@ class Pipelines:
         self._store: Store = open_store(lake)
         self._deletions: dict[str, Deletions] = {}
         self._announced: list[str] | None = None
+        self._histories: dict[str, CompactedHistory] = {}
         self._cluster = Cluster(parse_settings(self._options))
         self._admin = Admin(self._cluster)
 
@@ -132,6 +144,7 @@ class Pipelines:
                         filter(None, (settings.get(CLUSTER_COLUMNS) or "").split(","))
                     ),
                     expires=settings.get(RETENTION) != "false",
+                    history=policy_of(settings) if settings.get(MODE) == CURRENT else None,
                 )
             )
         return sorted(found, key=lambda each: each.topic)
@@ -178,8 +191,25 @@ class Pipelines:
         ends = self._offsets(pipeline, LATEST)
         while self._advance(pipeline, ends) and not is_ended():
             pass
+        if not is_ended() and pipeline.history is not None:
+            self._expire(pipeline, pipeline.history, is_ended)
         if not is_ended():
             self._delete(pipeline)
+
+    def _expire(
+        self, pipeline: Pipeline, policy: HistoryPolicy, is_ended: Callable[[], bool]
+    ) -> None:
+        """Delete from the topic's own table what newer records of their keys have overtaken."""
+        topic = pipeline.topic
+        if topic not in self._histories:
+            self._histories[topic] = CompactedHistory(self._spark, self._store, self._lake, topic)
+        overtaken = self._histories[topic]
+        if not overtaken.is_due():
+            return
+        table = TypedTable(self._spark, self._store, self._lake, topic)
+        done = table.last_step()
+        if done is not None and (done.topic_id, done.mode) == (pipeline.topic_id, CURRENT):
+            overtaken.expire(table, done, policy, is_ended)
 
     def _delete(self, pipeline: Pipeline) -> None:
         """Delete from the table what was deleted from the topic."""

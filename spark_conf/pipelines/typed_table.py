@@ -98,6 +98,10 @@ class TypedTable:
     def _rows(self) -> DataFrame:
         return self._spark.read.format("delta").load(self.path)
 
+    def rows_of(self, partition: int) -> DataFrame:
+        """The rows of a partition's records."""
+        return self._rows().where(f.col("_partition") == partition)
+
     # -- a step ---------------------------------------------------------------------------------
 
     def write_step(

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from broker.cli.main import program
-from spark_conf.pipelines import pipelines, typed_table
+from kafka_ds.delta.table_writer import TableWriter
+from spark_conf.pipelines import history, pipelines, typed_table
 from tests.spark.java import QUICK_JAVA
 
 
@@ -20,19 +21,23 @@ def main() -> None:
     vars(pipelines)["OFFSETS_PER_STEP"] = int(offsets)
     commits = itertools.count(1)
 
-    def dying(commit: Callable[..., None]) -> Callable[..., None]:
-        def committed(*given: Any, **named: Any) -> None:
+    def dying(commit: Callable[..., Any]) -> Callable[..., Any]:
+        def committed(*given: Any, **named: Any) -> Any:
             is_last = next(commits) == int(number)
             if is_last and when == "before":
                 os.kill(os.getpid(), signal.SIGKILL)
-            commit(*given, **named)
+            done = commit(*given, **named)
             if is_last:
                 os.kill(os.getpid(), signal.SIGKILL)
+            return done
 
         return committed
 
     for name in ("write", "merge"):
         vars(typed_table)[name] = dying(vars(typed_table)[name])
+    # Cleanings commit file by file.
+    vars(history)["COMMIT_BYTES"] = 1
+    setattr(TableWriter, "commit", dying(TableWriter.commit))  # noqa: B010 - for mypy
     program.main(words)
 
 

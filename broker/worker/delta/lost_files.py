@@ -2,7 +2,8 @@
 
 A script, or another engine's VACUUM, may delete a file while no version names it. The rows are still in the files that
 were rewritten, until a VACUUM deletes those. Rows that were erased since do not come back: a file with a deletion
-vector, or one that another engine wrote, has no origin here.
+vector, or one that another engine wrote, has no origin here. Overtaken rows come back if no later pass may have deleted
+their tombstones.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from kafka_ds.delta.names import resolve_path
 from kafka_ds.delta.statistics import entry_of_add
 from kafka_ds.delta.store.store import Store
 from kafka_ds.topic.index import FileEntry
+from kafka_ds.topic.overtaken_rows import CLEANING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,7 @@ def origin_of(store: Store, log: DeltaLog, path: str) -> Origin | None:
     If the old files are gone but were themselves rewritten as a whole, the files before them serve.
     """
     wanted, new = frozenset([path]), frozenset[str]()
+    passes: set[str] = set()
     for version in range(log.latest_version(), -1, -1):
         actions = log.read_version(version)
         if actions is None:
@@ -53,10 +56,13 @@ def origin_of(store: Store, log: DeltaLog, path: str) -> Origin | None:
         added = frozenset(
             resolve_path(log.table, each["add"]["path"]) for each in actions if "add" in each
         )
+        ours = ours_of(actions)
+        if ours is not None and CLEANING in ours:
+            passes.add(ours[CLEANING])
         if not added & wanted:
             continue
         old = tuple(entry_of_add(log.table, each["remove"]) for each in actions if "remove" in each)
-        if ours_of(actions) is None or not old or (new and added != wanted):
+        if ours is None or len(passes) > 1 or not old or (new and added != wanted):
             return None
         new = new or added
         if all(store.size(each.path) == each.size for each in old):

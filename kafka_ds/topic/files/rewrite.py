@@ -1,4 +1,4 @@
-"""Shell: rewrites files of a topic's table: the same rows, in offset order, without those that expired.
+"""Shell: rewrites files of a topic's table: the same rows, in offset order, without those that expired or are to go.
 
 Rows are taken window by window of offsets, each of about WINDOW_BYTES, so no more is in memory however the files are
 laid out. Columns that others have added go with their rows; where two files disagree on such a type, nothing is
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from kafka_ds.delta.deletion_vector import DeletionVector
 from kafka_ds.delta.store.store import Store
@@ -33,6 +34,7 @@ from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA, TOPIC_SCHEMA
 # Twice as much is held for a moment, and much of it stays with the allocator afterwards.
 WINDOW_BYTES = 16 << 20
 BATCH_ROWS = 8192
+NO_OFFSETS: NDArray[np.int64] = np.zeros(0, np.int64)
 # A row group that a reader of a few rows has to decompress as a whole: above it a file is badly laid out.
 GROUP_BYTES_MAX = 8 * ROW_GROUP_BYTES
 
@@ -99,11 +101,13 @@ def rewrite_files(
     file_bytes: int | None,
     columns: Iterable[str] = (),
     level: int = COMPRESSION_LEVEL,
+    without: NDArray[np.int64] = NO_OFFSETS,
 ) -> RewrittenFiles:
     """Write the rows of files of one partition, from the log start on, to new files of that attempt.
 
     `file_bytes` is the approximate size of a new file in the store, None: one file holds all. `columns` are those of
-    the table, `level` is zstd's. Raises UnfitFile, UnreadableFile, OSError; files written by then are in no commit.
+    the table, `level` is zstd's. `without` are offsets, from the log start on, whose rows are to go. Raises UnfitFile,
+    UnreadableFile, OSError; files written by then are in no commit.
     """
     (partition,) = {each.partition for each in files}
     schema = _schema(reader, files, columns)
@@ -112,7 +116,8 @@ def rewrite_files(
     if file_bytes is not None:
         limit = max(1, file_bytes * plain // max(1, sum(each.size for each in files)))
     start = max(log_start_offset, min(each.min_offset for each in files))
-    rows = Peekable(_rows(reader, files, start, schema, max(1, -(-plain // WINDOW_BYTES))))
+    windows = max(1, -(-plain // WINDOW_BYTES))
+    rows = Peekable(_rows(reader, files, start, schema, windows, without))
     written: list[WrittenFile] = []
     while (batch := rows.peek()) is not None:
         offset = batch.column("offset")[0].as_py()
@@ -122,8 +127,8 @@ def rewrite_files(
         written.append(made)
     kept, expired = _count(reader, files, log_start_offset)
     found = sum(each.rows for each in written)
-    if found != kept:
-        raise UnfitFile(f"{found} rows were found where {kept} were to be kept")
+    if found != kept - len(without):
+        raise UnfitFile(f"{found} rows were found where {kept - len(without)} were to be kept")
     return RewrittenFiles(files=tuple(written), rows=found, expired_rows=expired)
 
 
@@ -145,9 +150,14 @@ def _schema(reader: FileReader, files: Sequence[FileEntry], columns: Iterable[st
 
 
 def _rows(
-    reader: FileReader, files: Sequence[FileEntry], start: int, schema: pa.Schema, windows: int
+    reader: FileReader,
+    files: Sequence[FileEntry],
+    start: int,
+    schema: pa.Schema,
+    windows: int,
+    without: NDArray[np.int64],
 ) -> Iterator[pa.RecordBatch]:
-    """The rows from an offset on, in rising order."""
+    """The rows from an offset on, without those at some offsets, in rising order."""
     end = max(each.max_offset for each in files)
     width = max(1, -(-(end + 1 - start) // windows))
     for low in range(start, end + 1, width):
@@ -167,6 +177,9 @@ def _rows(
             if not bool((np.diff(offsets[rising]) > 0).all()):
                 raise UnfitFile(f"an offset of [{low}, {high}] is there twice")
             table = table.take(pa.array(rising))
+        if len(without):
+            offsets = table.column("offset").to_numpy()
+            table = table.filter(pa.array(~np.isin(offsets, without)))
         table = table.combine_chunks()
         # A group's parts are freed before it is written, and it is freed before the next window is read.
         parts.clear()
