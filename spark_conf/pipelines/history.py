@@ -88,6 +88,7 @@ class CompactedHistory:
         self._table = TableWriter(self._log)
         self._snapshot = TopicSnapshot(self._log, topic)
         self._looked: float | None = None
+        self._why: str | None = None
 
     def is_due(self) -> bool:
         """Whether it is time to look, and the topic has a table."""
@@ -131,8 +132,9 @@ class CompactedHistory:
             why = "another engine inserted rows"
         elif snapshot.missing_files():
             why = "a RESTORE removed offsets from the table"
-        if why is not None:
+        if why not in (None, self._why):
             LOGGER.warning("%s: no overtaken rows are deleted: %s", self._topic, why)
+        self._why = why
         return why is None
 
 

@@ -24,6 +24,7 @@ from kafka_ds.topic.commit_rules import PartitionIntent
 from kafka_ds.topic.names import cleaned_mark
 from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA
 from kafka_ds.topic.table import TopicTable
+from spark_conf.pipelines import history
 from spark_conf.pipelines.history import CompactedHistory, HistoryPolicy
 from spark_conf.pipelines.progress import TableStep
 from tests.fakes.lake_rows import TOPIC_ID, batch_of, commit, write_file
@@ -175,17 +176,18 @@ class Written:
         self.history = CompactedHistory(spark, self.table.log.store, str(lake), "t")
         self.records: dict[int, tuple[str | None, str | None, int]] = {}
         self.end = self.taken = 0
+        self.was_ended = False
 
     def copy(self, now_ms: int) -> None:
         """A file of records, some minutes apart."""
         start = self.end
-        self.end += self.random.randint(1, 40)
+        self.end += self.random.randint(1, 25)
         rows = batch_of(range(start, self.end)).to_pylist()
         # An offset may be a marker's.
         rows = [row for row in rows if self.random.random() < 0.9] or rows
         for row in rows:
             age_ms = self.random.randint(0, 10) * 60_000
-            row["key"] = self.random.choice([None, b"a", b"b", b"c", b"d", b"e", b"f"])
+            row["key"] = self.random.choice([None, *(b"%d" % each for each in range(15))])
             row["value"] = self.random.choice([None, b"%d" % row["offset"]])
             row["timestamp"] = datetime.fromtimestamp((now_ms - age_ms) / 1000, UTC)
             self.records[row["offset"]] = (row["key"], row["value"], now_ms - age_ms)
@@ -213,7 +215,16 @@ class Written:
     def shown(self) -> set[int]:
         return {*self.state({*self.records}, self.taken).values()}
 
+    def is_ended(self) -> bool:
+        """Whether a pass ends, before any of its commits."""
+        self.was_ended = self.random.random() < 0.15
+        return self.was_ended
+
+    def cleaned(self) -> int:
+        return self.table.read().txns.get(cleaned_mark(TOPIC_ID, 0), 0)
+
     def expire(self, history_ms: int) -> None:
+        self.was_ended = False
         self.taken = self.random.randint(self.taken, self.end)
         done = TableStep(
             number=1,
@@ -224,7 +235,7 @@ class Written:
         )
         policy = HistoryPolicy(history_ms=history_ms, delete_retention_ms=0, dirty_ratio=0.0)
         shown: Any = Shown(self.spark, self.shown())
-        self.history.expire(shown, done, policy)
+        self.history.expire(shown, done, policy, self.is_ended)
 
     def is_overtaken(self, at: int, offsets: set[int], end: int) -> bool:
         key = self.records[at][0]
@@ -233,26 +244,32 @@ class Written:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(3))
-def test_against_a_model(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+def test_against_a_model(
+    spark: SparkSession, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "COMMIT_BYTES", 1)
     made = Written(spark, tmp_path, seed)
-    before: set[int] = set()
-    for _ in range(4):
+    reached = 0
+    for _ in range(5):
         now_ms = time.time_ns() // 1_000_000
         for _ in range(made.random.randint(1, 3)):
             made.copy(now_ms)
-        before = made.offsets()
+        before, cleaned_before = made.offsets(), made.cleaned()
         history_ms = made.random.choice([0, 5, 9]) * 60_000
         made.expire(history_ms)
         after = made.offsets()
-        cleaned = made.table.read().txns.get(cleaned_mark(TOPIC_ID, 0), 0)
+        cleaned = made.cleaned()
         assert cleaned <= made.taken
-        for end in range(cleaned, made.end + 1):
+        # Where a pass that was ended, now or before, may have been.
+        reached = max(reached, made.taken if made.was_ended else cleaned)
+        for end in range(reached, made.end + 1):
             assert made.state(after, end) == made.state({*made.records}, end)
         assert made.shown() <= after
         assert not any(made.is_overtaken(at, after, cleaned) for at in after - made.shown())
         for at in before - after:
             key, value, time_ms = made.records[at]
-            assert at < cleaned and time_ms <= now_ms - history_ms + 60_000
-            if not made.is_overtaken(at, before, cleaned):
+            assert at < reached and time_ms <= now_ms - history_ms + 60_000
+            if not made.is_overtaken(at, before, reached):
                 older = [each for each in before if each < at and made.records[each][0] == key]
                 assert value is None and not older, "a tombstone, after what it deleted"
+                assert at < cleaned_before, "which a whole pass has deleted"
