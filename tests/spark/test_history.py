@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 
 from kafka_ds.delta.store.local import LocalStore
@@ -273,3 +274,19 @@ def test_against_a_model(
                 older = [each for each in before if each < at and made.records[each][0] == key]
                 assert value is None and not older, "a tombstone, after what it deleted"
                 assert at < cleaned_before, "which a whole pass has deleted"
+
+
+def test_rows_of_another_engine_overtake_nothing(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = Written(spark, tmp_path, seed=0)
+    made.copy(time.time_ns() // 1_000_000)
+    made.taken = made.end
+    rows = DeltaTable(made.table.log.store.uri(made.table.folder)).to_pyarrow_table()
+    later = pc.add(rows["offset"], made.end)
+    inserted = rows.set_column(rows.schema.get_field_index("offset"), "offset", later)
+    write_deltalake(made.table.log.store.uri(made.table.folder), inserted, mode="append")
+    made.expire(0)
+    found = DeltaTable(made.table.log.store.uri(made.table.folder)).to_pyarrow_table()
+    assert found.num_rows == 2 * len(made.records)
+    assert "no overtaken rows are deleted: another engine inserted rows" in caplog.text
