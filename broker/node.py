@@ -267,7 +267,7 @@ class Node(KafkaBroker):
         if self._lost_its_disks:
             log.warning(
                 "log.dirs are empty, though this broker was in the cluster before: if no other broker has what was "
-                "in them, stop it now and run `python -m broker restore`, or groups are lost"
+                "in them, stop it now and run `kafka-ds restore`, or groups are lost"
             )
 
     def _has_empty_disks(self) -> bool:
@@ -305,12 +305,22 @@ class Node(KafkaBroker):
 
     def _check_lake(self) -> None:
         """Refuses an empty lake for the cluster of existing logs: they would be strays, and be deleted."""
-        if self.metadata.cluster_id is None and any(True for _ in self.log_manager.logs()):
+        if self.metadata.cluster_id is not None:
+            return
+        if not any(True for _ in self.log_manager.logs()):
+            log.warning(
+                "lake.uri=%s holds no cluster, but log.dirs=%s were of cluster %s: a new, empty one begins with its "
+                "id. If this is not wanted, stop the broker and look whether the lake's folder is mounted",
+                self.config.lake_uri,
+                ",".join(self.config.log_dirs),
+                self.log_manager.cluster_id,
+            )
+        else:
             raise ConfigError(
                 f"lake.uri={self.config.lake_uri} holds no cluster, but "
                 f"log.dirs={','.join(self.config.log_dirs)} has the logs of cluster "
                 f"{self.log_manager.cluster_id}: is the lake's folder mounted? (Logs of Apache Kafka are taken over "
-                "by `python -m broker adopt`)"
+                "by `kafka-ds adopt`)"
             )
 
     def _config_for(self, topic: str) -> LogConfig:

@@ -1,4 +1,4 @@
-"""Shell: `python -m broker restore`: empty disks get back what the lake holds, before clients are served again.
+"""Shell: `kafka-ds restore`: empty disks get back what the lake holds, before clients are served again.
 
 It is a broker without clients: it joins its cluster with empty disks, its logs continue at the lake's end as after
 any lost disk (`broker.replica.lake_recovery`), and then it stops cleanly. The operator says that records outside the

@@ -1,4 +1,4 @@
-"""Shell: `python -m broker adopt`: takes over the data directories of an Apache Kafka broker in place.
+"""Shell: `kafka-ds adopt`: takes over the data directories of an Apache Kafka broker in place.
 
 It changes only `log-start-offset-checkpoint`, to the start of a tiered log here; adds `partition.metadata` to logs from
 before Kafka 2.8; and writes a mark (`broker.adoption.mark`). Old message formats are converted at the first start. The

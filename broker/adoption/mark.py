@@ -45,5 +45,5 @@ def check_adopted(disk: Disk, image: MetadataImage, config: BrokerConfig) -> Non
         if has_logs and adopted_into != lake_uri:
             raise ConfigError(
                 f"log.dirs: {path} has logs of an Apache Kafka that were not adopted into lake.uri={lake_uri}: "
-                "run `python -m broker adopt` for this broker, too, before its first start"
+                "run `kafka-ds adopt` for this broker, too, before its first start"
             )

@@ -30,8 +30,8 @@ def check(properties: str, overrides: tuple[str, ...], with_defaults: bool, as_j
     """Check a configuration without starting a broker: report all errors at once, or the values and their sources.
 
     An error is a line on standard error with the setting and the line of the file; the exit status is then 1. Of
-    contradictory settings only one contradiction per subject is reported. What depends on the machine (ports,
-    folders, the lake) is checked only when the broker starts.
+    contradictory settings only one contradiction per subject is reported. Keys and certificates are read. Ports,
+    folders and the lake are checked only when the broker starts.
 
     \b
     Examples:
@@ -43,11 +43,13 @@ def check(properties: str, overrides: tuple[str, ...], with_defaults: bool, as_j
 
     try:
         loaded = load(properties, overrides)
+        mistakes = _security_mistakes(loaded)
     except ConfigError as error:
         mistakes = str(error).splitlines()
+    if mistakes:
         for line in mistakes:
             note(f"kafka-ds: {line}")
-        raise click.exceptions.Exit(1) from None
+        raise click.exceptions.Exit(1)
     rows = _rows(loaded)
     shown = [row for row in rows if with_defaults or row["origin"] != "default"]
     if as_json:
@@ -55,6 +57,22 @@ def check(properties: str, overrides: tuple[str, ...], with_defaults: bool, as_j
         return
     print_rows(shown, ("setting", "value", "default", "origin"), as_json=False)
     note(f"no errors; {len(rows) - len(shown)} settings with default values are not shown")
+
+
+def _security_mistakes(loaded: Any) -> list[str]:
+    """What the keys, certificates and users of the listeners lack."""
+    from broker.security.authentication.listener_security import ListenerSecurity
+    from kafka_ds.process.settings import ConfigError
+
+    mistakes = []
+    for listener, protocol in loaded.protocols.items():
+        if protocol == "PLAINTEXT":
+            continue
+        try:
+            ListenerSecurity(listener, loaded, lambda *_: None)
+        except ConfigError as error:
+            mistakes += str(error).splitlines()
+    return mistakes
 
 
 def _rows(loaded: Any) -> list[dict[str, Any]]:

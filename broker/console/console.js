@@ -294,7 +294,7 @@ const pages = {
         { title: "Under-replicated", n: true, show: (t) => some(t.under_replicated, "warn") },
         { title: "Offline", n: true, show: (t) => some(t.offline, "bad") },
         { title: "Local", n: true, show: (t) => size(t.local_bytes) },
-        { title: "In the lake", n: true, show: (t) => size(t.lake_bytes) },
+        { title: "Log in the lake", n: true, show: (t) => size(t.lake_bytes) },
       ], await ask("topics"), "There are no topics yet.")];
   },
   async topic(name) {
@@ -311,7 +311,7 @@ const pages = {
         { title: "High watermark", n: true, show: (p) => number(p.high_watermark) },
         { title: "Log end", n: true, show: (p) => number(p.log_end_offset) },
         { title: "Local", n: true, show: (p) => size(p.local_bytes) },
-        { title: "In the lake", n: true, show: (p) => size(p.lake_bytes) },
+        { title: "Log in the lake", n: true, show: (p) => size(p.lake_bytes) },
       ], topic.partitions),
       h("h2", {}, "History of its table"), commits(name),
       topic.settings === null ? h("p", { class: "quiet" }, "ACLs do not let you see its settings.") : settings(topic.settings)];
@@ -321,7 +321,7 @@ const pages = {
     return [h("h1", {}, link(topic, "topic", topic), " / " + partition),
       h("div", { class: "tiles" }, tile("Leader", p.leader < 0 ? "none" : number(p.leader)), tile("ISR", p.isr.join(", ") || "–"),
         tile("Local", size(p.local_bytes)), tile("Segments", number(p.segment_count)),
-        tile("In the lake", size(p.lake_bytes)), tile("Last tiered", p.highest_offset_in_remote_storage < 0 ? "–" : number(p.highest_offset_in_remote_storage))),
+        tile("Log in the lake", size(p.lake_bytes)), tile("Last tiered", p.highest_offset_in_remote_storage < 0 ? "–" : number(p.highest_offset_in_remote_storage))),
       here("Offsets, sizes and records"),
       h("h2", {}, "Where its offsets are"), picture(p),
       document.getElementById("messages") || messages(topic, partition)];

@@ -37,7 +37,7 @@ def main() -> None:
             produce(broker.bootstrap)
             page.screenshot(PICTURES / "console-overview.png")
             page.click("nav a", "Topics")
-            page.until("In the lake")
+            page.until("Log in the lake")
             page.click("td a", TOPIC)
             page.until("History of its table")
             page.click("td a", "0")

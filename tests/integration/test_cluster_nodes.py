@@ -312,7 +312,7 @@ async def test_a_second_process_of_one_number_is_refused(
             with pytest.raises(ConfigError, match=rf"node.id={node.config.node_id}.*{words}"):
                 await cluster.start(node.config.node_id, log_dirs=twin_dirs)
         assert controller.metadata_driver.is_active
-        assert "run `python -m broker restore`" not in caplog.text
+        assert "run `kafka-ds restore`" not in caplog.text
         # Its folders are nobody's: with the number that was meant they are taken.
         third = await cluster.start(3, log_dirs=twin_dirs)
         assert third.node.member.broker_epoch >= 0

@@ -20,6 +20,9 @@ from tests.processes import BrokerProcess, running_broker, wait_until
 
 RECORDS = 1_000
 
+# A file that is being written has another name until it is whole.
+UNFINISHED = shutil.ignore_patterns("._*.tmp")
+
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
@@ -116,7 +119,7 @@ def test_a_mistake_in_a_statement_is_one_line(
 def test_typed_tables_are_tables_too(
     broker: BrokerProcess, alone: CommandLine, tmp_path: Path
 ) -> None:
-    lake = shutil.copytree(broker.lake, tmp_path / "lake")
+    lake = shutil.copytree(broker.lake, tmp_path / "lake", ignore=UNFINISHED)
     write_deltalake(lake / "tables" / "pay-ments", pa.table({"total": [2, 3]}))
     for written in (
         'SELECT sum(total) AS t FROM typed."pay-ments"',
@@ -131,7 +134,7 @@ def test_typed_tables_are_tables_too(
 def test_a_query_of_a_table_without_rows_says_why(
     broker: BrokerProcess, alone: CommandLine, tmp_path: Path
 ) -> None:
-    lake = shutil.copytree(broker.lake, tmp_path / "lake")
+    lake = shutil.copytree(broker.lake, tmp_path / "lake", ignore=UNFINISHED)
     DeltaTable(lake / "topics" / "orders").delete()
     for asked, told in (
         ("SELECT count(*) AS n FROM orders", "orders has no rows in the lake: "),
@@ -156,7 +159,7 @@ def test_files_that_no_row_can_come_from_are_not_opened(
 ) -> None:
     """Neither those of another partition nor those of other offsets: what is damaged there does no harm."""
     copied = tmp_path / "lake"
-    shutil.copytree(broker.lake, copied)
+    shutil.copytree(broker.lake, copied, ignore=UNFINISHED)
     for path in (copied / "topics" / "orders" / "partition=1").glob("*.parquet"):
         path.write_bytes(b"damaged")
     queries = LakeQueries(Lake(str(copied)))

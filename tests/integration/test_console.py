@@ -91,7 +91,7 @@ def test_what_a_browser_shows(tmp_path: Path, free_port: int) -> None:
         wait_until("a second sample", lambda: browser.value(TRACES) > 3)
         browser.screenshot(tmp_path / "overview.png")
         browser.click("nav a", "Topics")
-        browser.until("In the lake")
+        browser.until("Log in the lake")
         browser.click("td a", TOPIC)
         browser.until("History of its table")
         browser.until("CREATE TOPIC")

@@ -21,6 +21,10 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     file.write_text("log.dirs=\nreplica.lag.time.max.ms=1\ngroup.consumer.assignors=\n")
     done = CliRunner().invoke(program, ["config", "check", str(file)])
     assert (done.exit_code, len(done.stderr.splitlines())) == (1, 3)
+    file.write_text("listeners=SSL://127.0.0.1:9093\n")
+    done = CliRunner().invoke(program, ["config", "check", str(file)])
+    assert (done.exit_code, len(done.stderr.splitlines())) == (1, 1)
+    assert "listener SSL: neither ssl.keystore.location nor ssl.keystore.key is set" in done.stderr
     assert "no such file" in CliRunner().invoke(program, ["config", "check", "/nowhere"]).stderr
 
 

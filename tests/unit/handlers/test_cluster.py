@@ -275,7 +275,8 @@ async def test_a_clean_restart_knows_everything(memory_path: Path) -> None:
 
 def crash(source: Path, target: Path) -> None:
     """What a SIGKILL leaves: the files as they are, while the broker still runs."""
-    shutil.copytree(source, target, ignore=shutil.ignore_patterns(".lock"))
+    # A file that is being written has another name until it is whole.
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns(".lock", "._*.tmp"))
 
 
 @in_loop
@@ -486,6 +487,20 @@ async def test_logs_of_topics_that_are_gone_are_deleted(memory_path: Path) -> No
         await recovered(broker)
         assert (memory_path / "b" / "log" / "u-0").exists()
         assert not (memory_path / "b" / "log" / "t-0").exists()
+
+
+@in_loop
+async def test_disks_without_logs_begin_a_cluster_again_and_it_is_said(
+    memory_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with in_process(memory_path) as broker:
+        before = broker.node.metadata.cluster_id
+    shutil.rmtree(memory_path / "lake")
+    async with in_process(memory_path) as broker:
+        assert broker.node.metadata.cluster_id == before
+    assert f"holds no cluster, but log.dirs={memory_path / 'log'} were of cluster {before}" in (
+        caplog.text
+    )
 
 
 @in_loop
