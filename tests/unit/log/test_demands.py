@@ -120,7 +120,7 @@ def test_both_ways_go_by_kafkas_rules(
         batch = damaged(batch, draw, flips=False)
         if read_header(batch).record_count != read_header(batch).last_offset_delta + 1:
             return
-    by_code = validation._validator
+    by_code = validation.in_use
     assert by_code is not None
     found = outcome(batch, config)
     validation.use(None)
