@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from broker.byte_rate import ByteRate
 from broker.metadata.partition_change import directory_of
 from broker.replica.fetcher.context import FetcherContext
-from broker.replica.moves import LogMoves, MovesAround
+from broker.replica.moves import LogMoves, LogMovesContext
 
 if TYPE_CHECKING:
     from broker.kafka_broker import KafkaBroker
@@ -38,7 +38,7 @@ def fetcher_context_of(node: KafkaBroker) -> FetcherContext:
 def moves_of(node: KafkaBroker) -> LogMoves:
     """What moves replicas between the broker's directories."""
     config, image = node.config, node.metadata
-    around = MovesAround(
+    around = LogMovesContext(
         clock=node.clock,
         throttle=ByteRate(
             lambda: node.config.replica_alter_log_dirs_io_max_bytes_per_second,

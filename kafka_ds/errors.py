@@ -1,6 +1,6 @@
 """Pure: what goes wrong for who uses the source, the sink or the client; all of it is a `KafkaDsError`.
 
-A message names the option, broker, topic, partition or offsets concerned. What a retry may mend is retried before it
+A message names the option, broker, topic, partition or offsets concerned. What a retry may solve is retried before it
 gets here: an error that a user sees is final for the attempt. `kafka_ds.protocol.errors.KafkaError`, a broker's refusal
 by its code, is a `KafkaDsError`, too. Spark wraps what its Python processes raise in errors of its own, and keeps the
 message.

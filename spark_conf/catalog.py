@@ -226,7 +226,7 @@ public class TopicCatalog implements TableCatalog {
 """
 
 
-class _Topics:
+class TopicLister:
     """The function that the Java catalog calls in this process."""
 
     def __init__(self, brokers: str, options: Mapping[str, str]) -> None:
@@ -277,7 +277,7 @@ def topic_catalog(
     named = [n for n in everywhere if n.lower() in ("subscribe", "subscribepattern", "assign")]
     if named:
         raise OptionError(f"option '{named[0]}' is not valid for a catalog, which has all topics")
-    topics = _Topics(brokers, everywhere)
+    topics = TopicLister(brokers, everywhere)
     gateway: Any = spark.sparkContext._gateway
     started: Any = ensure_callback_server_started
     started(gateway)

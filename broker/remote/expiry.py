@@ -3,7 +3,7 @@
 The new log start is durable in the table before the log's own moves, so that no later leader shows deleted records
 again. Rows are removed after that. Between any two requests this broker may lose the leadership: the next leader
 continues, and the largest log start wins. Partitions are looked at every `remote.log.manager.task.interval.ms`; the
-worker is asked only where `Outlook` sees a reason, so that an idle worker may end.
+worker is asked only where `LastRetentionCheck` sees a reason, so that an idle worker may end.
 """
 
 import asyncio
@@ -16,10 +16,10 @@ from broker.remote.metrics import Holding, TierMetrics
 from broker.remote.partitions import TieredPartition, place_of
 from broker.worker.rpc import (
     UNAVAILABLE,
+    CheckRetention,
     MoveLogStart,
-    Survey,
-    SurveyQuestion,
-    SurveyRequest,
+    RetentionCheck,
+    RetentionResult,
     Sweep,
     Swept,
     TierSettings,
@@ -32,7 +32,7 @@ from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.process.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.topic_partition import PartitionId
-from kafka_ds.topic.expiration import NO_LIMIT, ExpirationDecision, Outlook, Retention
+from kafka_ds.topic.expiration import NO_LIMIT, ExpirationDecision, LastRetentionCheck, Retention
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class _WatchedRetention:
 
     led: TieredPartition
     backoff: Backoff
-    outlook: Outlook | None = None
+    last_check: LastRetentionCheck | None = None
 
 
 class ExpirationLoop:
@@ -141,12 +141,12 @@ class ExpirationLoop:
         if not asked or led.state.copied_offset < 0 or not watched.backoff.ready(now_ms):
             return None
         retention = self._retention(led)
-        outlook = watched.outlook
-        is_due = outlook is None or outlook.is_due(retention, led.state.copied_offset)
+        last_check = watched.last_check
+        is_due = last_check is None or last_check.is_due(retention, led.state.copied_offset)
         return retention if is_due or not self._is_counted(led) else None
 
-    def _question(self, led: TieredPartition, retention: Retention) -> SurveyQuestion:
-        return SurveyQuestion(
+    def _question(self, led: TieredPartition, retention: Retention) -> RetentionCheck:
+        return RetentionCheck(
             place=place_of(led),
             retention=retention,
             lineage=led.lineage(),
@@ -178,21 +178,21 @@ class ExpirationLoop:
             (led.state.copied_offset, led.lake_log_start or 0) for led in (w.led for w, _ in due)
         ]
         try:
-            surveys = await self._worker.send(SurveyRequest(partitions=questions))
+            results = await self._worker.send(CheckRetention(partitions=questions))
         except (WorkerLost, WorkerFailed) as error:
             for watched, _ in due:
                 self._failed(watched, error)
             return
-        for (watched, retention), (offset, known), survey in zip(due, asked, surveys, strict=True):
+        for (watched, retention), (offset, known), result in zip(due, asked, results, strict=True):
             if self._stopped or not self._is_led(watched):
                 continue
-            if isinstance(survey, Unavailable):
-                self._failed(watched, survey.message)
+            if isinstance(result, Unavailable):
+                self._failed(watched, result.message)
                 continue
-            await self._act(watched, retention, offset, survey)
+            await self._act(watched, retention, offset, result)
             if known < retention.log_start_offset:
                 # Rows below it may be removed once it is in the table: nothing else would be a reason to look.
-                watched.outlook = None
+                watched.last_check = None
 
     async def expire(self, key: PartitionId) -> Swept:
         """Apply retention to one partition now. Raises KafkaError, WorkerLost, WorkerFailed."""
@@ -201,48 +201,54 @@ class ExpirationLoop:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         async with self._turn:
             question = self._question(led, self._retention(led))
-            (survey,) = await self._worker.send(SurveyRequest(partitions=[question]))
-            if isinstance(survey, Unavailable):
-                raise WorkerFailed(UNAVAILABLE, survey.message)
-            swept = await self._carry_out(led, survey, question.copied_offset)
+            (result,) = await self._worker.send(CheckRetention(partitions=[question]))
+            if isinstance(result, Unavailable):
+                raise WorkerFailed(UNAVAILABLE, result.message)
+            swept = await self._carry_out(led, result, question.copied_offset)
         if swept is None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return swept
 
     async def _act(
-        self, watched: _WatchedRetention, retention: Retention, copied_offset: int, survey: Survey
+        self,
+        watched: _WatchedRetention,
+        retention: Retention,
+        copied_offset: int,
+        result: RetentionResult,
     ) -> None:
-        """Do what the survey found to be due."""
-        decision = survey.decision
+        """Do what was found to be due."""
+        decision = result.decision
         try:
-            if await self._carry_out(watched.led, survey, copied_offset) is None:
+            if await self._carry_out(watched.led, result, copied_offset) is None:
                 return
         except (WorkerLost, WorkerFailed) as error:
             self._failed(watched, error)
             return
         watched.backoff.succeeded()
         # What prevents a deletion ends some day, and nothing else would be a reason to look.
-        watched.outlook = (
+        watched.last_check = (
             None
-            if survey.held_up
-            else Outlook(decision=decision, retention=retention, copied_offset=copied_offset)
+            if result.held_up
+            else LastRetentionCheck(
+                decision=decision, retention=retention, copied_offset=copied_offset
+            )
         )
 
     async def _carry_out(
-        self, led: TieredPartition, survey: Survey, copied_offset: int
+        self, led: TieredPartition, result: RetentionResult, copied_offset: int
     ) -> Swept | None:
         """Step by step; None if this broker no longer leads."""
-        decision, swept = survey.decision, Swept()
-        if survey.is_counted and copied_offset == led.state.copied_offset:
+        decision, swept = result.decision, Swept()
+        if result.is_counted and copied_offset == led.state.copied_offset:
             # Otherwise the count may or may not include what was copied meanwhile.
-            self._count(led, survey)
+            self._count(led, result)
         if decision.expired and not await self._move(led, decision):
             return None
         if not decision.expired and decision.log_start_offset > led.log.log_start_offset:
             # The table has moved without an answer: the worker died, or its caller has gone.
             led.lake_log_start = max(led.lake_log_start or 0, decision.log_start_offset)
             self._agree(led)
-        if decision.expired or survey.below or survey.has_files_below:
+        if decision.expired or result.below or result.has_files_below:
             self._crash_points.at("broker_before_sweep")
             swept = await self._worker.send(Sweep(place=place_of(led)))
             self._swept(led, swept)
@@ -271,13 +277,13 @@ class ExpirationLoop:
         )
         return True
 
-    def _count(self, led: TieredPartition, survey: Survey) -> None:
+    def _count(self, led: TieredPartition, result: RetentionResult) -> None:
         self._metrics.holdings[led.log.topic, led.log.partition] = Holding(
-            segments=survey.segments,
-            size_bytes=survey.size_bytes,
-            computation_ms=survey.milliseconds,
-            delete_lag_bytes=survey.below_bytes + survey.decision.expired_bytes,
-            delete_lag_segments=survey.below + survey.decision.expired,
+            segments=result.segments,
+            size_bytes=result.size_bytes,
+            computation_ms=result.milliseconds,
+            delete_lag_bytes=result.below_bytes + result.decision.expired_bytes,
+            delete_lag_segments=result.below + result.decision.expired,
         )
 
     def _swept(self, led: TieredPartition, swept: Swept) -> None:

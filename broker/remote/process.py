@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.worker.rpc import (
     Check,
+    CheckRetention,
     DeleteTopic,
     EndOfRangeRequest,
     FenceTopic,
@@ -17,7 +18,6 @@ from broker.worker.rpc import (
     PublishedOffsets,
     PublishOffsets,
     StateRequest,
-    SurveyRequest,
     Sweep,
 )
 from kafka_ds.ipc.child import ChildWorker
@@ -40,7 +40,7 @@ BRIEF_OPERATIONS = frozenset[type[Request[Any]]](
         PublishedOffsets,
         PublishOffsets,
         StateRequest,
-        SurveyRequest,
+        CheckRetention,
         Sweep,
     }
 )

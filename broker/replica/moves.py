@@ -45,7 +45,7 @@ MovedKey = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MovesAround:
+class LogMovesContext:
     """What moves need from the broker.
 
     `is_assigned(topic, partition, directory_id)`: whether the metadata place the replica there; `report` has the
@@ -65,7 +65,7 @@ class MovesAround:
 class LogMoves:
     """The moves of this broker's replicas."""
 
-    def __init__(self, log_manager: LogManager, around: MovesAround) -> None:
+    def __init__(self, log_manager: LogManager, around: LogMovesContext) -> None:
         self._manager = log_manager
         self._around = around
         self._turns = asyncio.Semaphore(around.at_once)

@@ -197,7 +197,7 @@ class ReplicaStateApplier:
         if followed is not None:
             if registration.partition_epoch < followed.follower.partition_epoch:
                 return
-            if followed.is_cut_unwritten:
+            if followed.is_truncation_unwritten:
                 self._logs.write_recovery_points(followed.log.directory)
             self._unfollow(followed, changes)
         partition = self._replicas.find(*key)

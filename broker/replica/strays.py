@@ -51,8 +51,8 @@ def _why(log: Log, own_id: bytes | None) -> str:
     if log.topic_id == NO_UUID:
         return f"{names.PARTITION_METADATA} is damaged or missing, and the topic may be a later one of the name"
     return (
-        f"its topic id is {uuid_text(log.topic_id)} and the topic's {uuid_text(own_id)}: the topic was created anew, "
-        f"or {names.PARTITION_METADATA} is damaged"
+        f"its topic id is {uuid_text(log.topic_id)} and the topic's {uuid_text(own_id)}: the topic was deleted and "
+        f"created again, or {names.PARTITION_METADATA} is damaged"
     )
 
 

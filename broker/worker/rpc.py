@@ -460,7 +460,7 @@ class MoveLogStart(Request["TieredState | Unavailable"]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SurveyQuestion:
+class RetentionCheck:
     """What a leader knows of one partition and its retention."""
 
     place: StoragePlace
@@ -472,7 +472,7 @@ class SurveyQuestion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Survey:
+class RetentionResult:
     """The result of examining one partition."""
 
     decision: ExpirationDecision
@@ -493,10 +493,10 @@ class Survey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SurveyRequest(Request["list[Survey | Unavailable]"]):
+class CheckRetention(Request["list[RetentionResult | Unavailable]"]):
     """Where partitions are to begin."""
 
-    partitions: Sequence[SurveyQuestion]
+    partitions: Sequence[RetentionCheck]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

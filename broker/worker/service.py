@@ -25,6 +25,7 @@ from broker.worker.orphans import Orphans
 from broker.worker.rpc import (
     Check,
     CheckQuestion,
+    CheckRetention,
     CopyAnswer,
     CopyRequest,
     DeleteTopic,
@@ -46,12 +47,11 @@ from broker.worker.rpc import (
     Read,
     ReadAnswer,
     Repair,
+    RetentionCheck,
+    RetentionResult,
     StateRequest,
     StoragePlace,
     StoreState,
-    Survey,
-    SurveyQuestion,
-    SurveyRequest,
     Sweep,
     Swept,
     TieredState,
@@ -139,7 +139,7 @@ class Service:
             Materialise: self._materialise,
             FenceTopic: self._fence,
             MoveLogStart: self._move_log_start,
-            SurveyRequest: self._survey,
+            CheckRetention: self._check_retention,
             Sweep: self._sweep,
         }
 
@@ -308,21 +308,21 @@ class Service:
         # Another leader moved it, or this one may not any more: the answer shows that.
         return self._states([_partition_of(place)], {})[0]
 
-    def _survey(self, request: SurveyRequest) -> list[Survey | Unavailable]:
+    def _check_retention(self, request: CheckRetention) -> list[RetentionResult | Unavailable]:
         """Where each partition is to begin, or why that is unknown."""
-        return [self._survey_of(each) for each in request.partitions]
+        return [self._check_retention_of(each) for each in request.partitions]
 
-    def _survey_of(self, question: SurveyQuestion) -> Survey | Unavailable:
-        answers: list[Survey | Unavailable] = []
+    def _check_retention_of(self, question: RetentionCheck) -> RetentionResult | Unavailable:
+        answers: list[RetentionResult | Unavailable] = []
         with apart(_as_unavailable(answers)):
-            survey = self._sweeper.survey(
+            result = self._sweeper.check_retention(
                 question.place,
                 question.retention,
                 lineage=question.lineage,
                 copied_offset=question.copied_offset,
                 is_to_count=question.is_to_count,
             )
-            answers.append(survey)
+            answers.append(result)
         return answers[0]
 
     def _sweep(self, request: Sweep) -> Swept:

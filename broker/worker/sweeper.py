@@ -16,7 +16,7 @@ from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.delta.tiered_extent import TieredExtent
 from broker.worker.errors import StorageError
 from broker.worker.metadata.remote_log import RemoteLogMetadataManager
-from broker.worker.rpc import StoragePlace, Survey, Swept
+from broker.worker.rpc import RetentionResult, StoragePlace, Swept
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.topic.expiration import (
     ExpirationDecision,
@@ -48,7 +48,7 @@ class Sweeper:
         self._copier = copier
         self._crash_points = crash_points
 
-    def survey(
+    def check_retention(
         self,
         place: StoragePlace,
         retention: Retention,
@@ -56,7 +56,7 @@ class Sweeper:
         lineage: Sequence[tuple[int, int]],
         copied_offset: int,
         is_to_count: bool = False,
-    ) -> Survey:
+    ) -> RetentionResult:
         """The log start that retention asks for. In the lake only ranges up to `copied_offset` count: the rest is still
         among the local bytes. Raises StorageError, FateUnknown.
         """
@@ -70,11 +70,11 @@ class Sweeper:
             kept = ExpirationDecision(
                 log_start_offset=retention.log_start_offset, oldest_ms=extent.oldest_ms
             )
-            return Survey(decision=kept, is_counted=False)
+            return RetentionResult(decision=kept, is_counted=False)
         segments = self._metadata.list_segments(place.topic_id, place.partition)
         reach = min(copied_offset, extent.highest_offset_in_remote_storage)
         below = [each for each in segments if _may_go(each, extent.horizon)]
-        return Survey(
+        return RetentionResult(
             decision=decide(
                 held(
                     [each for each in segments if each.end_offset >= retention.log_start_offset],

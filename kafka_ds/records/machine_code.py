@@ -51,7 +51,7 @@ def load() -> bool:
     if not validation.is_fast() and _is_possible():
         for folder in private_folders():
             with contextlib.suppress(OSError, ValueError):
-                validation.use(_Code(_checked(_read(Path(folder, file_name())))))
+                validation.use(MachineCode(_checked(_read(Path(folder, file_name())))))
                 break
     return validation.is_fast()
 
@@ -90,7 +90,7 @@ def build() -> bool:
         with cache_folder() as folder:
             if folder is not None and not load():  # Another process may have compiled it meanwhile.
                 code = _compiled()
-                self_test(_Code(code))
+                self_test(MachineCode(code))
                 _save(Path(folder), code)
     return load()
 
@@ -131,7 +131,7 @@ def _checked(content: bytes) -> bytes:
     return code
 
 
-class _Code:
+class MachineCode:
     """Executable memory with the code; it is no longer writable then."""
 
     def __init__(self, code: bytes) -> None:

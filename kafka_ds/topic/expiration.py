@@ -142,7 +142,7 @@ def residue_to_drop(files: Iterable[ResidueFile], below: int) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
+class LastRetentionCheck:
     """What a leader remembers of a partition after a look, so that it looks again only for a reason."""
 
     decision: ExpirationDecision

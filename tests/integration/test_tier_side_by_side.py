@@ -16,13 +16,13 @@ from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.rpc import (
     FAILED,
     FINISHED,
+    CheckRetention,
     CopyAnswer,
     CopyRequest,
     FenceTopic,
+    RetentionCheck,
     StateRequest,
     StoragePlace,
-    SurveyQuestion,
-    SurveyRequest,
     Unavailable,
 )
 from kafka_ds.process.crash_points import CrashPoints
@@ -198,7 +198,7 @@ def test_what_nobody_expected_of_one_topic_keeps_no_other_from_being_told(
         local_bytes=0,
     )
     questions = [
-        SurveyQuestion(
+        RetentionCheck(
             place=place, retention=retention, lineage=[(0, 0)], copied_offset=RECORDS - 1
         )
         for place in places
@@ -207,7 +207,7 @@ def test_what_nobody_expected_of_one_topic_keeps_no_other_from_being_told(
     for request in (
         StateRequest(partitions=partitions),
         FenceTopic(places=places),
-        SurveyRequest(partitions=questions),
+        CheckRetention(partitions=questions),
     ):
         answers: Any = operations[type(request)](request)
         assert [isinstance(each, Unavailable) for each in answers] == [False, True]

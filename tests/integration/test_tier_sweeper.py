@@ -9,7 +9,7 @@ import deltalake
 import pytest
 
 from broker.worker.errors import OffsetOutOfRange, StorageError
-from broker.worker.rpc import StoragePlace, Survey
+from broker.worker.rpc import RetentionResult, StoragePlace
 from broker.worker.sweeper import Sweeper
 from kafka_ds.delta.actions import ours_of
 from kafka_ds.delta.store.uri import open_store
@@ -83,8 +83,8 @@ def retention(**changes: Any) -> Retention:
     return Retention(**{**values, **changes})
 
 
-def look(lake: Lake, *, copied: int = 10**9, **changes: Any) -> Survey:
-    return sweeper(lake).survey(
+def look(lake: Lake, *, copied: int = 10**9, **changes: Any) -> RetentionResult:
+    return sweeper(lake).check_retention(
         place(), retention(**changes), lineage=[(3, 0)], copied_offset=copied
     )
 

@@ -19,7 +19,7 @@ from broker.coordinator.runtime import CoordinatorContext
 from broker.handlers.records import fetch
 from broker.metadata import log as metadata_log
 from broker.metadata.partition_change import PartitionChange, PartitionElection
-from broker.replica.follower.state import FollowerState, Verdict
+from broker.replica.follower.state import FollowerAction, FollowerState
 from broker.replica.leader import isr
 from broker.replica.leader.partition import LeaderPartition
 from broker.replica.leader.state import LeaderState
@@ -134,8 +134,8 @@ def no_truncation(patch: pytest.MonkeyPatch) -> None:
     """A follower keeps records that the leader never had and appends after them."""
     patch.setattr(
         FollowerState,
-        "judge",
-        lambda self, code, *, is_diverging: Verdict.RETRY if code else Verdict.APPEND,
+        "action_for",
+        lambda self, code, *, is_diverging: FollowerAction.RETRY if code else FollowerAction.APPEND,
     )
 
 

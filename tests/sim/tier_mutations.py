@@ -143,10 +143,10 @@ def the_newest_range_is_copied_first(patch: pytest.MonkeyPatch) -> None:
 @mutation
 def rows_go_before_the_log_start_has_moved(patch: pytest.MonkeyPatch) -> None:
     """Expired files are removed first, and the log start moves afterwards."""
-    survey = Sweeper.survey
+    check_retention = Sweeper.check_retention
 
     def surveyed(self: Any, place: Any, *rest: Any, **named: Any) -> Any:
-        found = survey(self, place, *rest, **named)
+        found = check_retention(self, place, *rest, **named)
         if found.decision.expired:
             self._storage.remove_below(
                 place.topic,
@@ -157,7 +157,7 @@ def rows_go_before_the_log_start_has_moved(patch: pytest.MonkeyPatch) -> None:
             )
         return found
 
-    patch.setattr(Sweeper, "survey", surveyed)
+    patch.setattr(Sweeper, "check_retention", surveyed)
 
 
 @mutation
@@ -196,12 +196,12 @@ def retention_takes_one_range_too_many(patch: pytest.MonkeyPatch) -> None:
 @mutation
 def files_below_that_nobody_finished_stay(patch: pytest.MonkeyPatch) -> None:
     """If a broker died before its FINISHED event there is no segment to delete, so the files stay."""
-    survey = Sweeper.survey
+    check_retention = Sweeper.check_retention
 
     def surveyed(self: Any, *given: Any, **named: Any) -> Any:
-        return replace(survey(self, *given, **named), has_files_below=False)
+        return replace(check_retention(self, *given, **named), has_files_below=False)
 
-    patch.setattr(Sweeper, "survey", surveyed)
+    patch.setattr(Sweeper, "check_retention", surveyed)
 
 
 @mutation

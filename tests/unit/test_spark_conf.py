@@ -56,7 +56,7 @@ def test_the_jars_are_those_of_pysparks_own_hadoop():
 
 def test_brokers_that_are_away_are_told_in_one_line():
     quickly = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.default.api.timeout.ms": "200"}
-    problem = catalog._Topics("127.0.0.1:1", quickly).apply("")
+    problem = catalog.TopicLister("127.0.0.1:1", quickly).apply("")
     assert problem.startswith("option 'kafka.bootstrap.servers' (127.0.0.1:1): ")
     assert "\n" not in problem
 

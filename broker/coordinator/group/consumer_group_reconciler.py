@@ -157,12 +157,12 @@ class ConsumerGroupReconciler:
         member_id: str,
         now: Instant,
         *,
-        subscribes_anew: bool,
+        changes_subscription: bool,
         says_it_owns: Partitions | None,
     ) -> ConsumerGroupMember:
         """Advance epochs, target and this member as far as possible; returns the member after that."""
-        if subscribes_anew or not self.is_current(draft.group):
-            self.refresh(draft, now, bump=subscribes_anew)
+        if changes_subscription or not self.is_current(draft.group):
+            self.refresh(draft, now, bump=changes_subscription)
         self.retarget(draft, now)
         group = draft.group
         member = group.members[member_id]
@@ -172,12 +172,12 @@ class ConsumerGroupReconciler:
             target_epoch=group.target_epoch,
             owner_of=group.owners.get,
             says_it_owns=says_it_owns,
-            subscribes_to=self._topic_ids_of(group, member) if subscribes_anew else None,
+            subscribes_to=self._topic_ids_of(group, member) if changes_subscription else None,
         )
         if updated != member:
             draft.write(current_record(group.group_id, updated))
         if updated.classic is None:
-            self.expect_revocation(group.group_id, updated, now, anew=updated != member)
+            self.expect_revocation(group.group_id, updated, now, restart=updated != member)
         return updated
 
     def _topic_ids_of(self, group: ConsumerGroup, member: ConsumerGroupMember) -> frozenset[bytes]:
@@ -185,7 +185,7 @@ class ConsumerGroupReconciler:
         return frozenset(shape.topic_id for shape in shapes if shape is not None)
 
     def expect_revocation(
-        self, group_id: str, member: ConsumerGroupMember, now: Instant, *, anew: bool = True
+        self, group_id: str, member: ConsumerGroupMember, now: Instant, *, restart: bool = True
     ) -> None:
         """Set the deadline of a member that must revoke partitions (its rebalance timeout), again or if it has none.
 
@@ -194,7 +194,7 @@ class ConsumerGroupReconciler:
         key, timers = TimerKey(TimerKind.REBALANCE, group_id, member.member_id), self._state.timers
         if member.state is not MemberState.UNREVOKED_PARTITIONS:
             timers.cancel(key)
-        elif anew or timers.get(key) is None:
+        elif restart or timers.get(key) is None:
             timers.set(key, now.monotonic_ms + member.rebalance_timeout_ms)
 
     def remove(self, draft: GroupDraft, member_ids: Iterable[str], now: Instant) -> None:

@@ -90,9 +90,9 @@ class Heartbeats:
         known = draft.group.members.get(member_id)
         new = _as_said(old, request, client)
         owned = _owned(request)
-        anew = self._changing.update(draft, known, new)
+        changed = self._changing.update(draft, known, new)
         updated = self._changing.go_on(
-            draft, member_id, now, subscribes_anew=anew, says_it_owns=owned
+            draft, member_id, now, changes_subscription=changed, says_it_owns=owned
         )
         self._changing.expect(request.group_id, updated, now)
         is_full = joins or (

@@ -2,7 +2,7 @@
 
 - Replicated, and changed only by `replay`: `metadata` (classic groups), `consumers`, `offsets`.
 - Not replicated: the timers, and `groups`, the present state of classic groups (which requests wait, who has joined
-  since). They start anew when the log has been loaded: sessions count from then on.
+  since). They start again when the log has been loaded: sessions count from then on.
 - A group that only has offsets (a "simple" one) has no members and no protocol; it is created when a request names it.
 """
 

@@ -46,7 +46,7 @@ class OffsetPublisher:
         coordinators: Coordinators,
         interval_ms: int,
     ) -> None:
-        """`send` has the worker carry out a request; `led` is gone through anew each time."""
+        """`send` has the worker carry out a request; `led` is read again each time."""
         self._send = send
         self._led = led
         self._coordinators = coordinators

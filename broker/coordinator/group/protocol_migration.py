@@ -348,10 +348,10 @@ class ClassicMembers:
             return refused_join(error.code)
         known = draft.group.members.get(member_id)
         new = _as_said(old, request, subscription, client)
-        anew = self._changing.update(draft, known, new)
+        changed = self._changing.update(draft, known, new)
         owned = self._migrating.partitions_of(subscription.owned_partitions)
         updated = self._changing.go_on(
-            draft, member_id, now, subscribes_anew=anew, says_it_owns=owned
+            draft, member_id, now, changes_subscription=changed, says_it_owns=owned
         )
         self._changing.expect(group.group_id, updated, now)
         instance_id = request.group_instance_id

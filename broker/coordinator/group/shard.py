@@ -282,7 +282,7 @@ class GroupCoordinatorShard:
     ) -> CoordinatorResult:
         step = ResultBuilder()
         if isinstance(request, JoinGroupRequest | SyncGroupRequest):
-            self._let_in(request, client, ticket, now, step)
+            self._join_or_sync(request, client, ticket, now, step)
         else:
             try:
                 response = self._respond(request, client, now, step)
@@ -291,7 +291,7 @@ class GroupCoordinatorShard:
             step.reply(ticket, response)
         return step.result()
 
-    def _let_in(
+    def _join_or_sync(
         self,
         request: JoinGroupRequest | SyncGroupRequest,
         client: Client,

@@ -1,7 +1,7 @@
 """Shell: what AlterConfigs and IncrementalAlterConfigs share: the rules of settings, the decision, the answer.
 
 A resource changes as a whole or not at all, and is answered once the change is durable and open logs have it. The
-declarations of the settings alone decide what may be changed and which values are valid. A broker's verdict holds only
+declarations of the settings alone decide what may be changed and which values are valid. A broker's answer holds only
 for the settings that it was asked about: others may have been set by the time of the decision.
 """
 
@@ -22,8 +22,8 @@ from broker.controller.configs import (
     ResourceAlteration,
     ResourceResult,
 )
+from broker.handlers.configs.settings_validation import check_settings, validate_on_brokers
 from broker.handlers.configs.tables import why_not_from, with_table_kept
-from broker.handlers.configs.verdicts import check_settings, verdicts
 from broker.metadata.image import MetadataImage
 from broker.registry import RequestContext
 from kafka_ds.process.settings import ConfigError, ConfigType, attribute_of
@@ -86,7 +86,7 @@ async def _judged(
     await node.metadata_driver.decide(
         lambda c: c.alter_configs(of_brokers, rules, validate_only=True)
     )
-    found = await verdicts(node, wanted, names)
+    found = await validate_on_brokers(node, wanted, names)
     refusals: dict[tuple[int, str], ResourceResult] = {}
     for name in names:
         reasons = [

@@ -23,7 +23,7 @@ from broker.replica.fetcher.requests import fetch_request
 from broker.replica.fetcher.session import FetchSessionClient
 from broker.replica.fetcher.tier_state_machine import TierStateMachine
 from broker.replica.follower.partition import FollowerPartition
-from broker.replica.follower.state import EpochQuestion, State, Verdict
+from broker.replica.follower.state import EpochQuestion, FollowerAction, State
 from broker.replica.follower.truncation import EpochEnd
 from broker.transport.peer import PeerConnection, PeerUnreachable
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -182,10 +182,10 @@ class Fetcher:
                 self._tier_states.begin_first(partition)
             unchecked.clear()
         await self._flush_all(due)
-        await self._write_cuts(due)
-        cutting = [p for p in due if p.is_free and p.follower.state is State.TRUNCATING]
-        if cutting:
-            await self._truncation.cut_first(cutting)
+        await self._write_truncations(due)
+        truncating = [p for p in due if p.is_free and p.follower.state is State.TRUNCATING]
+        if truncating:
+            await self._truncation.truncate_first(truncating)
         await self._fetch(connection)
 
     async def _connected(self) -> PeerConnection:
@@ -297,18 +297,18 @@ class Fetcher:
                 appended = 0
                 await asyncio.sleep(0)
         await self._flush_all(fetched)
-        await self._write_cuts(fetched)
+        await self._write_truncations(fetched)
 
-    async def _write_cuts(self, partitions: list[FollowerPartition]) -> None:
+    async def _write_truncations(self, partitions: list[FollowerPartition]) -> None:
         """Make truncations of these partitions durable, if there are any."""
-        unwritten = [partition for partition in partitions if partition.is_cut_unwritten]
+        unwritten = [partition for partition in partitions if partition.is_truncation_unwritten]
         if not unwritten:
             return
         try:
-            await self._truncation.write_cuts(unwritten)
+            await self._truncation.write_truncations(unwritten)
         except OSError as error:
             for partition in unwritten:
-                if partition.is_cut_unwritten:
+                if partition.is_truncation_unwritten:
                     self._partitions.failed(partition, error)
 
     async def _process_partition_data(
@@ -320,20 +320,20 @@ class Fetcher:
         """Do what a partition's response asks for; returns the bytes appended."""
         follower = partition.follower
         diverging = data.diverging_epoch
-        match follower.judge(data.error_code, is_diverging=diverging is not None):
-            case Verdict.APPEND:
+        match follower.action_for(data.error_code, is_diverging=diverging is not None):
+            case FollowerAction.APPEND:
                 return self._append(partition, asked, data)
-            case Verdict.TRUNCATE:
+            case FollowerAction.TRUNCATE:
                 assert diverging is not None
                 end = EpochEnd(epoch=diverging.epoch, end_offset=diverging.end_offset)
-                self._truncation.cut_now(partition, partial(partition.truncate, end))
-            case Verdict.OUT_OF_RANGE:
+                self._truncation.truncate_now(partition, partial(partition.truncate, end))
+            case FollowerAction.OUT_OF_RANGE:
                 await self._truncation.find(partition, asked)
-            case Verdict.TIERED:
+            case FollowerAction.TIERED:
                 self._tier_states.begin(partition, asked)
-            case Verdict.FAIL:
+            case FollowerAction.FAIL:
                 self._partitions.give_up(partition, ErrorCode(data.error_code).name)
-            case Verdict.RETRY:
+            case FollowerAction.RETRY:
                 code = ErrorCode(data.error_code)
                 said = f"broker {self._source} answers {code.name}"
                 if code is ErrorCode.CORRUPT_MESSAGE:  # The leader's log decides where.

@@ -35,22 +35,22 @@ class LogTruncation:
         self._partitions = partitions
         self._around = around
 
-    async def cut(self, partition: FollowerPartition, cut: Callable[[], None]) -> None:
+    async def truncate(self, partition: FollowerPartition, truncate: Callable[[], None]) -> None:
         """Truncate a log; its recovery point on disk is lowered before anything is appended. Raises OSError."""
-        self.cut_now(partition, cut)
-        if partition.is_cut_unwritten:
-            await self.write_cuts([partition])
+        self.truncate_now(partition, truncate)
+        if partition.is_truncation_unwritten:
+            await self.write_truncations([partition])
 
-    def cut_now(self, partition: FollowerPartition, cut: Callable[[], None]) -> None:
-        """Truncate a log; if its recovery point or its start has to change on disk, `write_cuts` must follow."""
+    def truncate_now(self, partition: FollowerPartition, truncate: Callable[[], None]) -> None:
+        """Truncate a log; if its recovery point or its start has to change on disk, `write_truncations` must follow."""
         log = partition.log
         before, committed = log.log_end_offset, partition.high_watermark
         recovery_point, start = log.recovery_point, log.log_start_offset
         try:
-            cut()
+            truncate()
         finally:  # The disk may have refused the rest of it.
             if log.recovery_point < recovery_point or log.log_start_offset < start:
-                partition.cut_begun()
+                partition.truncation_begun()
         if log.log_end_offset != before:
             # Only an unclean election can truncate below a known high watermark.
             is_committed = log.log_end_offset < committed
@@ -63,7 +63,7 @@ class LogTruncation:
                 before, log.log_start_offset, self._leader.broker_id, partition.follower.leader_epoch,
             )  # fmt: skip
 
-    async def write_cuts(self, partitions: list[FollowerPartition]) -> None:
+    async def write_truncations(self, partitions: list[FollowerPartition]) -> None:
         """Write the lowered recovery points. Raises OSError; until that has worked the partitions accept nothing.
 
         A failing directory does not make the logs of others wait.
@@ -72,19 +72,21 @@ class LogTruncation:
         for partition in partitions:
             home = partition.log.directory.rpartition("/")[0]
             by_directory.setdefault(home, []).append(partition)
-        writes = [asyncio.ensure_future(self._write_cuts(each)) for each in by_directory.values()]
+        writes = [
+            asyncio.ensure_future(self._write_truncations(each)) for each in by_directory.values()
+        ]
         for outcome in await asyncio.shield(asyncio.gather(*writes, return_exceptions=True)):
             if outcome is not None:
                 raise outcome
 
-    async def _write_cuts(self, partitions: list[FollowerPartition]) -> None:
+    async def _write_truncations(self, partitions: list[FollowerPartition]) -> None:
         """The same for logs of one directory."""
-        cuts = [(partition, partition.cuts) for partition in partitions]
+        truncations = [(partition, partition.truncations) for partition in partitions]
         await self._around.write_recovery_points(partitions[0].log.directory)
-        for partition, known in cuts:
-            partition.cuts_written(known)
+        for partition, known in truncations:
+            partition.truncations_written(known)
 
-    async def cut_first(self, partitions: list[FollowerPartition]) -> None:
+    async def truncate_first(self, partitions: list[FollowerPartition]) -> None:
         """Ask where epochs end, and truncate there; a log without epochs is truncated to its high watermark."""
         fetched = self._partitions
         asked: dict[tuple[str, int], tuple[FollowerPartition, EpochQuestion]] = {}
@@ -95,7 +97,9 @@ class LogTruncation:
                 asked[partition.key] = partition, partition.follower.question
                 continue
             with fetched.guard(partition):
-                await self.cut(partition, partial(partition.truncate_to, partition.high_watermark))
+                await self.truncate(
+                    partition, partial(partition.truncate_to, partition.high_watermark)
+                )
         if not asked:
             return
         response = await self._leader.send(
@@ -109,7 +113,7 @@ class LogTruncation:
                 with fetched.guard(found[0]):
                     check(end.error_code)
                     leader = EpochEnd(epoch=end.leader_epoch, end_offset=end.end_offset)
-                    await self.cut(found[0], partial(found[0].truncate, leader))
+                    await self.truncate(found[0], partial(found[0].truncate, leader))
 
     async def find(self, partition: FollowerPartition, asked: EpochQuestion) -> None:
         """The leader does not have the offset: truncate to its end, or restart at its start."""
@@ -124,9 +128,9 @@ class LogTruncation:
             log_end_offset=asked.fetch_offset, leader_end_offset=end, leader_start_offset=start
         ):
             case Recovery.TRUNCATE:
-                await self.cut(partition, partial(partition.truncate_to, end))
+                await self.truncate(partition, partial(partition.truncate_to, end))
             case Recovery.RESTART:
                 ended = RemoteLogAuxState(leader_epochs=epochs)
-                await self.cut(partition, partial(partition.restart_at, start, ended))
+                await self.truncate(partition, partial(partition.restart_at, start, ended))
             case Recovery.GO_ON:
                 self._partitions.hold_back(partition)

@@ -89,7 +89,7 @@ class TierStateMachine:
                 self._hold_back(partition)
                 return
             restart = partial(partition.restart_at, offset, ended, log_start_offset=log_start)
-            await self._truncation.cut(partition, restart)
+            await self._truncation.truncate(partition, restart)
             fetched.go_on(partition)
         except PeerUnreachable:
             self._hold_back(partition)

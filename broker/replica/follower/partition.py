@@ -22,8 +22,8 @@ class FollowerPartition:
 
     __slots__ = (
         "_asked",
-        "_cuts",
-        "_cuts_written",
+        "_truncations",
+        "_truncations_written",
         "_is_lost",
         "_wanted",
         "_watchers",
@@ -49,7 +49,7 @@ class FollowerPartition:
         self.has_lost_records = has_lost_records
         # The last logged reason for a retry, and its level.
         self.trouble: tuple[int, str] | None = None
-        self._cuts = self._cuts_written = 0
+        self._truncations = self._truncations_written = 0
         self._watchers: dict[Watcher[FollowerPartition], None] = {}
         self._is_lost = False
         self._asked: EpochQuestion | None = None
@@ -117,7 +117,9 @@ class FollowerPartition:
     @property
     def is_free(self) -> bool:
         """Whether it may be fetched: its log is as durable as demanded."""
-        return not (self._is_lost or self._cuts_written < self._cuts or self.is_unflushed)
+        return not (
+            self._is_lost or self._truncations_written < self._truncations or self.is_unflushed
+        )
 
     def lose(self) -> None:
         """It is no longer followed here."""
@@ -203,35 +205,35 @@ class FollowerPartition:
         return self.log.unflushed_count >= self.log.config.flush_messages
 
     @property
-    def is_cut_unwritten(self) -> bool:
+    def is_truncation_unwritten(self) -> bool:
         """Whether appends must wait, because the recovery point on disk is still above the truncated end."""
-        return self._cuts_written < self._cuts
+        return self._truncations_written < self._truncations
 
     @property
-    def cuts(self) -> int:
+    def truncations(self) -> int:
         """The number of truncations that must be recorded on disk."""
-        return self._cuts
+        return self._truncations
 
-    def cut_begun(self) -> None:
+    def truncation_begun(self) -> None:
         """A truncation must be recorded on disk first."""
-        self._cuts += 1
+        self._truncations += 1
 
-    def cuts_written(self, cuts: int) -> None:
+    def truncations_written(self, truncations: int) -> None:
         """This many truncations are recorded on disk."""
-        self._cuts_written = max(self._cuts_written, cuts)
+        self._truncations_written = max(self._truncations_written, truncations)
 
     # -- truncation: a lowered recovery point has to be written first ------------------------
 
     def truncate(self, leader: EpochEnd) -> None:
         """Truncate to what the leader has, as far as its answer shows."""
         log = self.log
-        cut = truncation_for(
+        truncation = truncation_for(
             leader,
             log.leader_epochs,
             log_end_offset=log.log_end_offset,
             high_watermark=self.follower.high_watermark,
         )
-        self.truncate_to(cut.offset, is_complete=cut.is_complete)
+        self.truncate_to(truncation.offset, is_complete=truncation.is_complete)
 
     def truncate_to(self, offset: int, *, is_complete: bool = True) -> None:
         """Truncate the log to an offset. After an OSError the leader is asked again from the log's end."""

@@ -26,7 +26,7 @@ class State(Enum):
     """It waits for new metadata."""
 
 
-class Verdict(Enum):
+class FollowerAction(Enum):
     """What a leader's response asks for."""
 
     APPEND = "append"
@@ -57,10 +57,10 @@ _NOT_LEADING_YET = frozenset(
 )
 FIRST_RETRY_MS = 10
 
-_VERDICTS: Mapping[int, Verdict] = {
-    ErrorCode.OFFSET_OUT_OF_RANGE: Verdict.OUT_OF_RANGE,
-    ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE: Verdict.TIERED,
-    ErrorCode.FENCED_LEADER_EPOCH: Verdict.FAIL,
+_ACTIONS: Mapping[int, FollowerAction] = {
+    ErrorCode.OFFSET_OUT_OF_RANGE: FollowerAction.OUT_OF_RANGE,
+    ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE: FollowerAction.TIERED,
+    ErrorCode.FENCED_LEADER_EPOCH: FollowerAction.FAIL,
 }
 
 
@@ -171,11 +171,11 @@ class FollowerState:
 
     # -- outcomes -----------------------------------------------------------------------------
 
-    def judge(self, error_code: int, *, is_diverging: bool) -> Verdict:
+    def action_for(self, error_code: int, *, is_diverging: bool) -> FollowerAction:
         """What an answer to the current question asks for."""
         if error_code == ErrorCode.NONE:
-            return Verdict.TRUNCATE if is_diverging else Verdict.APPEND
-        return _VERDICTS.get(error_code, Verdict.RETRY)
+            return FollowerAction.TRUNCATE if is_diverging else FollowerAction.APPEND
+        return _ACTIONS.get(error_code, FollowerAction.RETRY)
 
     def appended(self, log_end_offset: int, last_epoch: int, leader_high_watermark: int) -> bool:
         """A response has been appended, up to this end; whether the high watermark has moved."""

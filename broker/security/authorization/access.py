@@ -305,5 +305,5 @@ ACCESS: Mapping[str, tuple[AccessRule, ...]] = {
     "ControllerLiveness": _INTER_BROKER,
     "Envelope": _INTER_BROKER,
     "ReadMetadata": _INTER_BROKER,
-    "JudgeSettings": _INTER_BROKER,
+    "ValidateSettings": _INTER_BROKER,
 }

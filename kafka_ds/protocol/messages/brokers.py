@@ -310,28 +310,28 @@ class ReadMetadataResponse:
 
 
 @struct
-class JudgedSetting:
+class ValidatedSetting:
     name: string
     value: string
 
 
 @struct
-class JudgedResource:
+class ValidatedResource:
     """All dynamic settings of a broker, or (empty name) of all brokers, after a change."""
 
     name: string
-    settings: list[JudgedSetting]
+    settings: list[ValidatedSetting]
 
 
 @message(key=20_002, versions="0", flexible="0+")
-class JudgeSettingsRequest:
+class ValidateSettingsRequest:
     """Validate dynamic settings against the broker's own configuration file."""
 
-    resources: list[JudgedResource]
+    resources: list[ValidatedResource]
 
 
 @message(key=20_002, versions="0", flexible="0+")
-class JudgeSettingsResponse:
+class ValidateSettingsResponse:
     """The error, if the settings are invalid."""
 
     error_code: i16 = v(default=0)

@@ -176,10 +176,12 @@ class OffsetReader:
     def _still_there(self, topics: Mapping[str, Topic]) -> set[TopicPartition]:
         """Which partitions subscribed to these topics still have: another topic of the same name is none of them."""
         found = self.topics()
-        anew = {name for name in topics.keys() & found.keys() if _differ(topics[name], found[name])}
-        if anew and self.options.subscription.pattern is None:
-            self._missing(f"topics were deleted and created again just now: {sorted(anew)}")
-        return {tp for tp in self.partitions(found) if tp[0] not in anew}
+        recreated = {
+            name for name in topics.keys() & found.keys() if _differ(topics[name], found[name])
+        }
+        if recreated and self.options.subscription.pattern is None:
+            self._missing(f"topics were deleted and created again just now: {sorted(recreated)}")
+        return {tp for tp in self.partitions(found) if tp[0] not in recreated}
 
     def open_tables(self, topics: Mapping[str, Topic]) -> None:
         """Pin one version of each topic's table; to be called before the bounds are asked for."""

@@ -25,17 +25,17 @@ from kafka_ds.records.batch import CODEC_MASK, NO_TIMESTAMP, RECORD_BYTES_MIN, C
 from kafka_ds.records.compression import CorruptRecord, decompress, decompressed_bytes_max
 from kafka_ds.records.kernel import BYTES_PER_CALL, ROWS_PER_CALL
 from kafka_ds.topic.batches.arrow import record_batch, wanted_bits
-from kafka_ds.topic.batches.rebuild import encode_batches
-from kafka_ds.topic.batches.residue import ResidueBatch
-from kafka_ds.topic.batches.verdicts import (
+from kafka_ds.topic.batches.batch_kinds import (
     DATA,
     KINDS,
     AbortedRange,
     AbortedRanges,
     ResidueKind,
-    judge,
+    kinds_of,
     sound_batches,
 )
+from kafka_ds.topic.batches.rebuild import encode_batches
+from kafka_ds.topic.batches.residue import ResidueBatch
 from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA
 
 __all__ = [
@@ -160,12 +160,12 @@ class _Run:
         within = (start_offset, self._end_offset) if self._is_aligned else None
         sound, next_offset = sound_batches(data, rows, next_offset=first_offset, within=within)
         next_offset = max(next_offset, self._next_offset)
-        verdicts = judge(rows, sound, self._aborted)
+        kinds = kinds_of(rows, sound, self._aborted)
         if not self._is_aligned:
-            rows, verdicts = self._overlapping(rows, verdicts)
-        for index in np.flatnonzero(verdicts != DATA).tolist():
-            self._leave(KINDS[int(verdicts[index])], data, rows[index])
-        self._gather(data, rows[verdicts == DATA])
+            rows, kinds = self._overlapping(rows, kinds)
+        for index in np.flatnonzero(kinds != DATA).tolist():
+            self._leave(KINDS[int(kinds[index])], data, rows[index])
+        self._gather(data, rows[kinds == DATA])
         self._next_offset = next_offset
         if end < len(data) and (self._is_aligned or reason != decoder.AT_CUT_BATCH):
             # The framing is lost: where the next batch begins cannot be known.
@@ -189,12 +189,12 @@ class _Run:
         )
 
     def _overlapping(
-        self, rows: NDArray[np.int64], verdicts: NDArray[np.int8]
+        self, rows: NDArray[np.int64], kinds: NDArray[np.int8]
     ) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
         base = rows[:, decoder.BASE_OFFSET]
         last = base + rows[:, decoder.LAST_OFFSET_DELTA]
         inside = (last >= self._start_offset) & (base <= self._end_offset)
-        return rows[inside], verdicts[inside]
+        return rows[inside], kinds[inside]
 
     # Gathering: groups of batches that go through the kernel at once.
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kafka_ds.protocol.types import uuid_from_text, uuid_text
-from kafka_ds.topic.batches.verdicts import ResidueKind
+from kafka_ds.topic.batches.batch_kinds import ResidueKind
 
 MAGIC = b"KDSRESI1"
 _PREFIX = struct.Struct(">8sII")

@@ -43,7 +43,7 @@ class Contradiction(ValueError):
 def check(metadata: pq.FileMetaData, footer: bytes) -> None:
     """Raises Contradiction; `footer` is what `metadata` was read of, without its length and the magic at its end."""
     try:
-        fields = _FooterReader(memoryview(footer)).struct(0)
+        fields = FooterReader(memoryview(footer)).struct(0)
     except (IndexError, RecursionError) as error:
         raise Contradiction("a footer that ends early") from error
     leaves = [metadata.schema.column(place) for place in range(metadata.num_columns)]
@@ -90,7 +90,7 @@ def _wrong_in(chunk: Any, leaf: pq.ColumnSchema) -> str | None:
     return None
 
 
-class _FooterReader:
+class FooterReader:
     """Reads Thrift's compact protocol: structs as dicts by the numbers of their fields. Raises IndexError."""
 
     def __init__(self, data: memoryview) -> None:

@@ -122,7 +122,7 @@ def test_code_that_is_wrong_on_this_processor_ends_only_who_made_it(
 
 
 def test_what_raises_is_not_taken_for_fine() -> None:
-    raising = machine_code._Code(bytes.fromhex(WRONG_CODE[platform.machine()][2]))
+    raising = machine_code.MachineCode(bytes.fromhex(WRONG_CODE[platform.machine()][2]))
     with pytest.raises(AssertionError, match="raises nothing"):
         raising.validate(b"", raising.begin(0, 0, validation.NO_RULES, 0), is_last=True)
 

@@ -12,9 +12,9 @@ from broker.remote.copy_policy import CopyState
 from broker.remote.expiry import ExpirationLoop
 from broker.remote.metrics import TierMetrics
 from broker.worker.rpc import (
+    CheckRetention,
     MoveLogStart,
-    Survey,
-    SurveyRequest,
+    RetentionResult,
     Sweep,
     Swept,
     TieredState,
@@ -81,18 +81,18 @@ class Desk:
 
     async def send(self, request: Any) -> Any:
         name, answer = {
-            SurveyRequest: ("survey", self.survey),
+            CheckRetention: ("check_retention", self.check_retention),
             MoveLogStart: ("move_log_start", self.move_log_start),
             Sweep: ("sweep", self.sweep),
         }[type(request)]
         self.happened.append(name)
-        if isinstance(request, SurveyRequest):
+        if isinstance(request, CheckRetention):
             self.to_count.append(request.partitions[0].is_to_count)
         self.when.get(name, lambda: None)()
         return answer()
 
-    def survey(self) -> list[Survey]:
-        found = Survey(
+    def check_retention(self) -> list[RetentionResult]:
+        found = RetentionResult(
             decision=self.decision,
             is_counted=self.is_counted or self.to_count[-1],
             segments=5,
@@ -131,7 +131,7 @@ class Desk:
 
 def test_the_table_knows_before_the_log_and_rows_go_last() -> None:
     desk = Desk()
-    assert desk.rounds() == ["survey", "move_log_start", "log", "sweep"]
+    assert desk.rounds() == ["check_retention", "move_log_start", "log", "sweep"]
     assert desk.led.log.log_start_offset == desk.led.lake_log_start == 10
     assert desk.metrics.topics.of("t").delete_requests == 1
     holding = desk.metrics.holdings["t", 0]
@@ -144,13 +144,13 @@ def test_without_a_reason_nobody_is_asked() -> None:
     assert desk.rounds(3) == []
     desk.led.log.config = log_settings(retention_ms=999)
     desk.decision = ExpirationDecision(log_start_offset=10)
-    assert desk.rounds(3) == ["survey"]
+    assert desk.rounds(3) == ["check_retention"]
     desk.led.state.learnt(199, 0)
-    assert desk.rounds(3) == ["survey"]
+    assert desk.rounds(3) == ["check_retention"]
     # DeleteRecords: the table was told of it by others.
     desk.led.log.log_start_offset = desk.led.lake_log_start = 20
     desk.decision, desk.below = ExpirationDecision(log_start_offset=20), 1
-    assert desk.rounds(3) == ["survey", "sweep"]
+    assert desk.rounds(3) == ["check_retention", "sweep"]
 
 
 def test_what_the_lake_holds_is_counted_once_and_then_known_by_what_is_copied() -> None:
@@ -158,16 +158,16 @@ def test_what_the_lake_holds_is_counted_once_and_then_known_by_what_is_copied() 
     desk = Desk()
     desk.decision = ExpirationDecision(log_start_offset=0)
     # A copy in the midst of the question may be in the count or not: it is asked again.
-    desk.when["survey"] = lambda: desk.led.state.learnt(149, 0)
-    assert desk.rounds() == ["survey"]
+    desk.when["check_retention"] = lambda: desk.led.state.learnt(149, 0)
+    assert desk.rounds() == ["check_retention"]
     assert not desk.metrics.holdings
     desk.when.clear()
     desk.is_counted = False
-    assert desk.rounds(2) == ["survey"]
+    assert desk.rounds(2) == ["check_retention"]
     assert desk.to_count == [True, True]
     desk.metrics.copied("t", 0, log_bytes=50, lake_bytes=20, ranges=2)
     desk.led.state.learnt(199, 0)
-    assert desk.rounds(2) == ["survey"]
+    assert desk.rounds(2) == ["check_retention"]
     assert desk.to_count.pop() is False
     holding = desk.metrics.holdings["t", 0]
     assert (holding.segments, holding.size_bytes) == (7, 550)
@@ -176,23 +176,26 @@ def test_what_the_lake_holds_is_counted_once_and_then_known_by_what_is_copied() 
 def test_a_log_start_that_the_lake_hears_of_late_is_looked_at_again() -> None:
     desk = Desk()
     desk.rounds()
-    # DeleteRecords while the store is away: the survey finds nothing below the table's own log start.
+    # DeleteRecords while the store is away: the check finds nothing below the table's own log start.
     desk.led.log.log_start_offset = 20
     desk.decision = ExpirationDecision(log_start_offset=20)
-    assert "survey" in desk.rounds()
+    assert "check_retention" in desk.rounds()
     desk.led.lake_log_start, desk.below = 20, 1
-    assert desk.rounds(3) == ["survey", "sweep"]
+    assert desk.rounds(3) == ["check_retention", "sweep"]
 
 
 def test_files_of_ranges_that_nobody_has_finished_go_too() -> None:
     desk = Desk()
     desk.decision, desk.has_files_below = ExpirationDecision(log_start_offset=0), True
-    assert desk.rounds(3) == ["survey", "sweep"]
+    assert desk.rounds(3) == ["check_retention", "sweep"]
 
 
 @pytest.mark.parametrize(
     ("step", "happened"),
-    [("survey", ["survey"]), ("move_log_start", ["survey", "move_log_start"])],
+    [
+        ("check_retention", ["check_retention"]),
+        ("move_log_start", ["check_retention", "move_log_start"]),
+    ],
 )
 def test_who_loses_the_lead_between_two_steps_takes_none_after(
     step: str, happened: list[str]
@@ -208,14 +211,14 @@ def test_a_move_whose_answer_was_lost_reaches_the_log_at_the_next_look() -> None
     desk = Desk()
     desk.decision = ExpirationDecision(log_start_offset=10)
     desk.below = 1
-    assert desk.rounds() == ["survey", "log", "sweep"]
+    assert desk.rounds() == ["check_retention", "log", "sweep"]
     assert desk.led.log.log_start_offset == desk.led.lake_log_start == 10
 
 
 def test_who_is_fenced_moves_nothing_of_its_own() -> None:
     desk = Desk()
     desk.in_table = 5
-    assert desk.rounds() == ["survey", "move_log_start"]
+    assert desk.rounds() == ["check_retention", "move_log_start"]
     assert desk.led.log.log_start_offset == 0
 
 
@@ -226,12 +229,12 @@ def test_what_failed_is_counted_and_asked_again_later() -> None:
         raise WorkerLost("gone")
 
     desk.when["sweep"] = lose
-    assert desk.rounds(3) == ["survey", "move_log_start", "log", "sweep"]
+    assert desk.rounds(3) == ["check_retention", "move_log_start", "log", "sweep"]
     assert desk.metrics.topics.of("t").delete_errors == 1
     del desk.when["sweep"]
     desk.decision, desk.below = ExpirationDecision(log_start_offset=10), 1
     desk.clock.ms += 1_000
-    assert desk.rounds() == ["survey", "sweep"]
+    assert desk.rounds() == ["check_retention", "sweep"]
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "a bad sector"), ValueError("of ours")])
@@ -252,7 +255,7 @@ def test_a_log_that_cannot_be_read_keeps_no_other_from_its_retention(error: Exce
     other.only_local_bytes = fail
     desk.all.clear()
     desk.all.update({other.key: other, KEY: desk.led})
-    assert desk.rounds(3) == ["survey", "move_log_start", "log", "sweep"]
+    assert desk.rounds(3) == ["check_retention", "move_log_start", "log", "sweep"]
     assert len(reads) == 1, "it is not looked at again at once"
     assert desk.metrics.topics.of("s").delete_errors == 1
     desk.clock.ms += 60_000
@@ -271,10 +274,10 @@ def test_a_deletion_that_is_held_up_is_looked_at_until_it_is_done() -> None:
     desk = Desk()
     desk.decision = ExpirationDecision(log_start_offset=0)
     desk.held_up = 1
-    assert desk.rounds(2) == ["survey", "survey"]
+    assert desk.rounds(2) == ["check_retention", "check_retention"]
     # A new layout has taken the rows below out of that file.
     desk.held_up, desk.below = 0, 1
-    assert desk.rounds() == ["survey", "sweep"]
+    assert desk.rounds() == ["check_retention", "sweep"]
     assert desk.rounds() == []
 
 
@@ -307,10 +310,10 @@ def test_on_demand_it_is_asked_again_and_says_what_was_removed() -> None:
     async def go() -> None:
         desk = Desk()
         assert await desk.loop.expire(KEY) == Swept(segments=1, size_bytes=100, files=1)
-        assert desk.happened == ["survey", "move_log_start", "log", "sweep"]
+        assert desk.happened == ["check_retention", "move_log_start", "log", "sweep"]
         desk.decision = ExpirationDecision(log_start_offset=10)
         assert await desk.loop.expire(KEY) == Swept()
-        desk.when["survey"] = _lost
+        desk.when["check_retention"] = _lost
         with pytest.raises(WorkerLost):
             await desk.loop.expire(KEY)
         with pytest.raises(KafkaError, match="NOT_LEADER_OR_FOLLOWER"):

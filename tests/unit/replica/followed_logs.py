@@ -5,7 +5,7 @@ from __future__ import annotations
 from broker.log.config import LogConfig
 from broker.log.log import Log
 from broker.replica.follower.partition import FollowerPartition
-from broker.replica.follower.state import FollowerState, State, Verdict
+from broker.replica.follower.state import FollowerAction, FollowerState, State
 from broker.replica.follower.truncation import NO_EPOCH, EpochEnd
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages.data import FetchEpochEndOffset, FetchPartition, FetchPartitionData
@@ -91,13 +91,13 @@ def step(partition: FollowerPartition, leader: Log, *, watermark: int = 0) -> bo
         return True
     data = answer(leader, partition.wanted(1 << 20), watermark=watermark)
     diverging = data.diverging_epoch
-    match follower.judge(data.error_code, is_diverging=diverging is not None):
-        case Verdict.APPEND:
+    match follower.action_for(data.error_code, is_diverging=diverging is not None):
+        case FollowerAction.APPEND:
             return bool(partition.append(data, follower.leader_epoch, NOW_MS))
-        case Verdict.TRUNCATE:
+        case FollowerAction.TRUNCATE:
             assert diverging is not None
             partition.truncate(EpochEnd(epoch=diverging.epoch, end_offset=diverging.end_offset))
-        case Verdict.OUT_OF_RANGE:
+        case FollowerAction.OUT_OF_RANGE:
             partition.truncate_to(leader.log_end_offset)
         case verdict:
             raise AssertionError(f"nothing of the kind can happen: {verdict}")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from broker.byte_rate import ByteRate
 from broker.log.config import LogConfig
 from broker.log.log import Log
-from broker.replica.moves import LogMoves, MovesAround
+from broker.replica.moves import LogMoves, LogMovesContext
 from kafka_ds.process.settings import MAX_LONG
 from kafka_ds.process.system import InlineBackground
 from tests.fakes.clock import ManualClock
@@ -55,9 +55,9 @@ class MovingBench:
         self.manager.load()
         self.moves = LogMoves(self.manager, self._around())
 
-    def _around(self) -> MovesAround:
+    def _around(self) -> LogMovesContext:
         throttle = ByteRate(lambda: self.rate)
-        return MovesAround(
+        return LogMovesContext(
             clock=self.clock,
             throttle=throttle,
             at_once=1,

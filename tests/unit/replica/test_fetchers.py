@@ -371,7 +371,7 @@ async def test_nothing_is_fetched_before_the_disk_knows_of_a_cut() -> None:
     async with following(leader) as broker:
         broker.around.write_recovery_points = write
         partition = broker.follow(other, 2)
-        await until(lambda: partition.is_cut_unwritten)
+        await until(lambda: partition.is_truncation_unwritten)
         leader.lead(log, 3)
         broker.fetchers.update(remove=[partition])
         broker.again(partition, 3)
@@ -469,7 +469,7 @@ async def test_a_full_directory_keeps_no_cut_of_another_one_waiting() -> None:
     async with following(leader) as broker:
         broker.around.write_recovery_points = write
         good, full = [broker.follow(other, 2) for other, _ in followed]
-        await until(lambda: has_all(good, followed[0][1]) and full.is_cut_unwritten)
+        await until(lambda: has_all(good, followed[0][1]) and full.is_truncation_unwritten)
         assert full.log.log_end_offset == 1
         has_room = True
         await until(lambda: has_all(full, followed[1][1]))

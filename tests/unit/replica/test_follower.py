@@ -7,7 +7,7 @@ import pytest
 from broker.log.epochs import LeaderEpochs
 from broker.replica.fetcher.fetchers import fetcher_id_of
 from broker.replica.fetcher.session import FetchSessionClient
-from broker.replica.follower.state import FollowerState, State, Verdict
+from broker.replica.follower.state import FollowerAction, FollowerState, State
 from broker.replica.follower.truncation import (
     EpochEnd,
     Recovery,
@@ -103,25 +103,25 @@ def test_with_an_epoch_to_compare_it_fetches_at_once_and_without_one_it_cuts_fir
 @pytest.mark.parametrize(
     ("code", "verdict"),
     [
-        (ErrorCode.NONE, Verdict.APPEND),
-        (ErrorCode.OFFSET_OUT_OF_RANGE, Verdict.OUT_OF_RANGE),
-        (ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE, Verdict.TIERED),
-        (ErrorCode.FENCED_LEADER_EPOCH, Verdict.FAIL),
-        (ErrorCode.UNKNOWN_LEADER_EPOCH, Verdict.RETRY),
-        (ErrorCode.NOT_LEADER_OR_FOLLOWER, Verdict.RETRY),
-        (ErrorCode.UNKNOWN_TOPIC_ID, Verdict.RETRY),
-        (ErrorCode.INCONSISTENT_TOPIC_ID, Verdict.RETRY),
-        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, Verdict.RETRY),
-        (ErrorCode.KAFKA_STORAGE_ERROR, Verdict.RETRY),
-        (30_000, Verdict.RETRY),
+        (ErrorCode.NONE, FollowerAction.APPEND),
+        (ErrorCode.OFFSET_OUT_OF_RANGE, FollowerAction.OUT_OF_RANGE),
+        (ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE, FollowerAction.TIERED),
+        (ErrorCode.FENCED_LEADER_EPOCH, FollowerAction.FAIL),
+        (ErrorCode.UNKNOWN_LEADER_EPOCH, FollowerAction.RETRY),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, FollowerAction.RETRY),
+        (ErrorCode.UNKNOWN_TOPIC_ID, FollowerAction.RETRY),
+        (ErrorCode.INCONSISTENT_TOPIC_ID, FollowerAction.RETRY),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, FollowerAction.RETRY),
+        (ErrorCode.KAFKA_STORAGE_ERROR, FollowerAction.RETRY),
+        (30_000, FollowerAction.RETRY),
     ],
 )
-def test_what_an_answer_asks_for(code: int, verdict: Verdict) -> None:
-    assert following().judge(code, is_diverging=False) is verdict
+def test_what_an_answer_asks_for(code: int, verdict: FollowerAction) -> None:
+    assert following().action_for(code, is_diverging=False) is verdict
 
 
 def test_a_diverging_epoch_is_cut_to_and_not_appended() -> None:
-    assert following().judge(ErrorCode.NONE, is_diverging=True) is Verdict.TRUNCATE
+    assert following().action_for(ErrorCode.NONE, is_diverging=True) is FollowerAction.TRUNCATE
 
 
 def test_an_answer_counts_for_its_question_alone() -> None:

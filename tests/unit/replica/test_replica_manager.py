@@ -79,7 +79,7 @@ async def test_a_log_that_leads_right_after_a_cut_has_its_recovery_point_on_the_
     path = "/d/recovery-point-offset-checkpoint"
     assert bytes(bench.disk.contents(path)) == b"0\n1\nt 0 10\n"
     followed.truncate_to(8)
-    followed.cut_begun()  # as while a fetcher waits for that
+    followed.truncation_begun()  # as while a fetcher waits for that
     await bench.commit(changed(registered(ME, 1)))
     # What is left of the segment that was cut is not durable, either.
     assert bytes(bench.disk.contents(path)) == b"0\n1\nt 0 0\n"

@@ -165,11 +165,11 @@ async def test_a_log_whose_cut_the_disk_does_not_know_of_is_not_led() -> None:
     followed.log.flush(wait=True)
     bench.logs.write_recovery_points()
     followed.truncate_to(8)
-    followed.cut_begun()
+    followed.truncation_begun()
     bench.disk.failing, bench.disk.failing_with = {"write"}, errno.ENOSPC
     await bench.commit(changed(registered(ME, 1)))
     assert bench.manager.find("t", 0) is None
-    assert followed.is_cut_unwritten
+    assert followed.is_truncation_unwritten
     bench.disk.failing = set()
     bench.manager.tick()
     assert bench.led().log is followed.log
@@ -184,7 +184,7 @@ async def test_a_log_whose_cut_the_disk_does_not_know_of_is_followed_on_as_such(
     followed = bench.followed()
     give(followed, 10, watermark=7)
     followed.truncate_to(8)
-    followed.cut_begun()
+    followed.truncation_begun()
     followed.follower.fail()
     await bench.commit(changed(registered(OTHER, epoch, partition_epoch=1)))
     assert bench.followed() is followed

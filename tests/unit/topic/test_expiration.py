@@ -9,7 +9,7 @@ from kafka_ds.ipc.codec import decode, encode
 from kafka_ds.topic.expiration import (
     ExpirationReason,
     HeldRange,
-    Outlook,
+    LastRetentionCheck,
     ResidueFile,
     Retention,
     decide,
@@ -180,10 +180,10 @@ def test_it_takes_what_must_go_and_no_more(
     # Said twice, it changes nothing.
     again = decide(ranges, replace(retention, log_start_offset=decision.log_start_offset))
     assert (again.log_start_offset, again.expired) == (decision.log_start_offset, 0)
-    outlook = Outlook(decision=decision, retention=retention, copied_offset=0)
+    last_check = LastRetentionCheck(decision=decision, retention=retention, copied_offset=0)
     settled = replace(retention, log_start_offset=decision.log_start_offset)
     blocked = bool(left) and left[0].end_offset >= retention.limit_offset
-    assert blocked or not outlook.is_due(settled, 0)
+    assert blocked or not last_check.is_due(settled, 0)
 
 
 def test_a_decision_survives_the_way() -> None:
@@ -194,26 +194,28 @@ def test_a_decision_survives_the_way() -> None:
 def test_it_is_looked_again_when_there_is_a_reason() -> None:
     retention = replace(KEEP_ALL, retention_ms=10_000, retention_bytes=1_000)
     decision = decide(held(5, newest=NOW_MS), retention)
-    outlook = Outlook(decision=decision, retention=retention, copied_offset=49)
-    assert not outlook.is_due(retention, 49)
-    assert outlook.is_due(retention, 59)
-    assert outlook.is_due(replace(retention, retention_ms=9_000), 49)
-    assert outlook.is_due(replace(retention, retention_bytes=-1), 49)
-    assert outlook.is_due(replace(retention, log_start_offset=5), 49)
-    assert not outlook.is_due(replace(retention, now_ms=NOW_MS + 9_999), 49)
-    assert outlook.is_due(replace(retention, now_ms=NOW_MS + 10_000), 49)
-    assert not outlook.is_due(replace(retention, local_bytes=599), 49)
-    assert outlook.is_due(replace(retention, local_bytes=600), 49)
+    last_check = LastRetentionCheck(decision=decision, retention=retention, copied_offset=49)
+    assert not last_check.is_due(retention, 49)
+    assert last_check.is_due(retention, 59)
+    assert last_check.is_due(replace(retention, retention_ms=9_000), 49)
+    assert last_check.is_due(replace(retention, retention_bytes=-1), 49)
+    assert last_check.is_due(replace(retention, log_start_offset=5), 49)
+    assert not last_check.is_due(replace(retention, now_ms=NOW_MS + 9_999), 49)
+    assert last_check.is_due(replace(retention, now_ms=NOW_MS + 10_000), 49)
+    assert not last_check.is_due(replace(retention, local_bytes=599), 49)
+    assert last_check.is_due(replace(retention, local_bytes=600), 49)
 
 
 def test_a_copy_is_no_reason_to_look_where_only_time_lets_records_go() -> None:
     retention = replace(KEEP_ALL, retention_ms=10_000)
     decision = decide(held(5, newest=NOW_MS), retention)
-    outlook = Outlook(decision=decision, retention=retention, copied_offset=49)
-    assert not outlook.is_due(retention, 59)
-    assert outlook.is_due(replace(retention, now_ms=NOW_MS + 10_000), 59)
+    last_check = LastRetentionCheck(decision=decision, retention=retention, copied_offset=49)
+    assert not last_check.is_due(retention, 59)
+    assert last_check.is_due(replace(retention, now_ms=NOW_MS + 10_000), 59)
     # Where nothing was kept, the age of what is copied first is not known.
-    empty = Outlook(decision=decide([], retention), retention=retention, copied_offset=49)
+    empty = LastRetentionCheck(
+        decision=decide([], retention), retention=retention, copied_offset=49
+    )
     assert not empty.is_due(retention, 49)
     assert empty.is_due(retention, 59)
 
@@ -221,11 +223,13 @@ def test_a_copy_is_no_reason_to_look_where_only_time_lets_records_go() -> None:
 def test_a_copy_that_crosses_the_log_start_is_a_reason_to_look() -> None:
     """It was in flight when DeleteRecords moved it: its rows may lie below."""
     retention = replace(KEEP_ALL, log_start_offset=50)
-    outlook = Outlook(decision=decide([], retention), retention=retention, copied_offset=9)
-    assert not outlook.is_due(retention, 9)
-    assert outlook.is_due(retention, 59)
+    last_check = LastRetentionCheck(
+        decision=decide([], retention), retention=retention, copied_offset=9
+    )
+    assert not last_check.is_due(retention, 9)
+    assert last_check.is_due(retention, 59)
     kept = decide(held(8), retention)
-    after = Outlook(decision=kept, retention=retention, copied_offset=59)
+    after = LastRetentionCheck(decision=kept, retention=retention, copied_offset=59)
     assert not after.is_due(retention, 69)
 
 

@@ -54,15 +54,15 @@ def test_a_contradiction_is_told(
     monkeypatch: pytest.MonkeyPatch, changes: dict[int, object], why: str
 ) -> None:
     metadata, footer = footer_of(file())
-    read = footer_check._FooterReader.struct
+    read = footer_check.FooterReader.struct
 
-    def changed(self: footer_check._FooterReader, depth: int) -> dict[int, object]:
+    def changed(self: footer_check.FooterReader, depth: int) -> dict[int, object]:
         fields = read(self, depth)
         if depth == 0:
             fields[4][0][1][0][3] |= changes
         return fields
 
-    monkeypatch.setattr(footer_check._FooterReader, "struct", changed)
+    monkeypatch.setattr(footer_check.FooterReader, "struct", changed)
     with pytest.raises(Contradiction, match=why):
         check(metadata, footer)
 

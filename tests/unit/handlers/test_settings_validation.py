@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from broker.handlers.configs import verdicts as judging
-from broker.handlers.configs.verdicts import verdicts
+from broker.handlers.configs import validate_on_brokers as judging
+from broker.handlers.configs.settings_validation import validate_on_brokers
 from broker.kafka_broker import KafkaBroker
 from broker.transport.peer import PeerUnreachable
-from kafka_ds.protocol.messages import JudgeSettingsResponse
+from kafka_ds.protocol.messages import ValidateSettingsResponse
 from tests.loops import in_loop
 
 
@@ -26,16 +26,18 @@ class Peers:
     def __init__(self) -> None:
         self.asked = asyncio.Event()
 
-    async def send(self, broker_id: int, request: Any, *, timeout_ms: int) -> JudgeSettingsResponse:
+    async def send(
+        self, broker_id: int, request: Any, *, timeout_ms: int
+    ) -> ValidateSettingsResponse:
         self.asked.set()
         match broker_id:
             case 2:
-                return JudgeSettingsResponse(error_code=40, error_message="not with its disk")
+                return ValidateSettingsResponse(error_code=40, error_message="not with its disk")
             case 3:
                 await _for_ever()
             case 4:
                 raise PeerUnreachable("broker 4 is away")
-        return JudgeSettingsResponse()
+        return ValidateSettingsResponse()
 
 
 def asker() -> KafkaBroker:
@@ -50,15 +52,15 @@ def asker() -> KafkaBroker:
 
 @in_loop
 async def test_who_does_not_answer_does_not_judge(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judging, "JUDGEMENT_MS_MAX", 20)
-    found = await verdicts(asker(), {"": {}}, [""])
+    monkeypatch.setattr(judging, "VALIDATION_MS_MAX", 20)
+    found = await validate_on_brokers(asker(), {"": {}}, [""])
     assert found == {"2": "not with its disk", "5": None}
 
 
 @in_loop
 async def test_who_asks_can_be_cancelled() -> None:
     node = asker()
-    asking = asyncio.get_running_loop().create_task(verdicts(node, {"": {}}, [""]))
+    asking = asyncio.get_running_loop().create_task(validate_on_brokers(node, {"": {}}, [""]))
     await cast(Any, node.member).asked.wait()
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -32,7 +32,7 @@ __all__ = [
     "AbortedRanges",
     "AbortedRange",
     "ResidueKind",
-    "judge",
+    "kinds_of",
     "sound_batches",
 ]
 
@@ -86,7 +86,7 @@ def _in_order(
     return ordered, next_offset
 
 
-def judge(rows: BatchTable, sound: Mask, aborted: AbortedRanges) -> NDArray[np.int8]:
+def kinds_of(rows: BatchTable, sound: Mask, aborted: AbortedRanges) -> NDArray[np.int8]:
     """What becomes of each batch: DATA or a key of KINDS."""
     attributes = rows[:, decoder.ATTRIBUTES]
     is_bare = rows[:, decoder.SIZE] == HEADER_BYTES
@@ -98,8 +98,8 @@ def judge(rows: BatchTable, sound: Mask, aborted: AbortedRanges) -> NDArray[np.i
         is_transactional & aborted.covers(rows),
         ~_may_hold_records(rows),
     ]
-    verdicts = [UNDECODABLE, EMPTY, CONTROL, ABORTED, UNDECODABLE]
-    return np.select(conditions, verdicts, DATA).astype(np.int8)
+    kinds = [UNDECODABLE, EMPTY, CONTROL, ABORTED, UNDECODABLE]
+    return np.select(conditions, kinds, DATA).astype(np.int8)
 
 
 def _checksums(data: NDArray[np.uint8], rows: BatchTable) -> BatchTable:

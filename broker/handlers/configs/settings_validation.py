@@ -2,7 +2,7 @@
 
 - A broker knows its file, the keys on its disk and what its topics would inherit. Settings with which it could not
   start must not be committed, so the controller asks the broker of the change, or all live brokers if it is for all.
-- For a broker that is down, or does not answer within JUDGEMENT_MS_MAX, the controller validates with its own file.
+- For a broker that is down, or does not answer within VALIDATION_MS_MAX, the controller validates with its own file.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from broker.handlers.configs.tables import why_not_from
 from broker.metadata.topic_names import in_force
 from kafka_ds.process.settings import ConfigError
 from kafka_ds.protocol.errors import KafkaError
-from kafka_ds.protocol.messages import JudgeSettingsRequest
-from kafka_ds.protocol.messages.brokers import JudgedResource, JudgedSetting
+from kafka_ds.protocol.messages import ValidateSettingsRequest
+from kafka_ds.protocol.messages.brokers import ValidatedResource, ValidatedSetting
 
 if TYPE_CHECKING:
     from broker.kafka_broker import KafkaBroker
     from broker.metadata.image import MetadataImage
 
-JUDGEMENT_MS_MAX = 5_000
+VALIDATION_MS_MAX = 5_000
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ async def why_not(node: KafkaBroker, changes: Changes) -> str | None:
     return None
 
 
-async def verdicts(
+async def validate_on_brokers(
     node: KafkaBroker, changes: Changes, concerned: Iterable[str]
 ) -> dict[str, str | None]:
     """Why a broker could not work with them, or None, of each that could be asked, by its number.
@@ -94,7 +94,7 @@ async def verdicts(
         if ("" in names or str(broker_id) in names) and not broker.fenced
     ]
     answers = await asyncio.gather(
-        *(_judgement_of(node, name, changes) for name in wanted if name != own),
+        *(_validated_by(node, name, changes) for name in wanted if name != own),
         return_exceptions=True,
     )
     found: dict[str, str | None] = {}
@@ -111,13 +111,13 @@ async def verdicts(
     return found
 
 
-async def _judgement_of(node: KafkaBroker, name: str, changes: Changes) -> str | None:
-    request = JudgeSettingsRequest(
+async def _validated_by(node: KafkaBroker, name: str, changes: Changes) -> str | None:
+    request = ValidateSettingsRequest(
         resources=[
-            JudgedResource(
+            ValidatedResource(
                 name=each,
                 settings=[
-                    JudgedSetting(name=key, value=value)
+                    ValidatedSetting(name=key, value=value)
                     for key, value in changes.get(each, {}).items()
                 ],
             )
@@ -125,7 +125,7 @@ async def _judgement_of(node: KafkaBroker, name: str, changes: Changes) -> str |
         ]
     )
     # Connecting and answering together: each by itself may take as long.
-    async with asyncio.timeout(JUDGEMENT_MS_MAX / 1_000):
-        answer = await node.member.send(int(name), request, timeout_ms=JUDGEMENT_MS_MAX)
+    async with asyncio.timeout(VALIDATION_MS_MAX / 1_000):
+        answer = await node.member.send(int(name), request, timeout_ms=VALIDATION_MS_MAX)
     reason: str | None = answer.error_message
     return (reason or "it says not why") if answer.error_code else None
