@@ -222,7 +222,7 @@ async def _serve(config: BrokerConfig) -> None:
     looking = loop.create_task(stalls.run(), name="loop stalls")
 
     def stop(number: int) -> None:
-        log.info("stopping: %s", signal.Signals(number).name)
+        log.info("shutting down: %s", signal.Signals(number).name)
         stopping.set()
         for each in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(each)
@@ -242,7 +242,7 @@ async def _serve(config: BrokerConfig) -> None:
     why = await _ended(node, stopping)
     await node.stop()
     looking.cancel()
-    log.info("stopped")
+    log.info("shut down completed")
     if why is not None:
         raise why
 

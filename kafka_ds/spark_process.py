@@ -152,7 +152,8 @@ def _was_left(problem: BaseException | None) -> bool:
 # -- a driver that is gone ----------------------------------------------------------------------
 #
 # The process of a stream's source notices that its driver is gone when it reads the next question: minutes later, where
-# brokers do not answer. So a thread looks whose child the process is. Others end with the daemon that forks them.
+# brokers do not answer. So a thread looks whether the driver is still its
+# parent. Other processes of Spark end with the daemon that forks them.
 
 # What PySpark (4.0 to 4.2) runs as the main module of that process.
 RUNNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
@@ -161,7 +162,7 @@ LOOK_EVERY_S: Final = 1.0
 
 @lru_cache(maxsize=1)
 def end_with_driver() -> None:
-    """Have this process end when the one that started it does, if it is Spark's for a stream's source."""
+    """If Spark runs a stream's source in this process, end the process as soon as its driver has ended."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if spec is not None and spec.name == RUNNER:
         threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()

@@ -80,7 +80,7 @@ def load(path: str | Path | None, overrides: Sequence[str] = ()) -> BrokerConfig
 
 
 def from_given(given: Mapping[str, tuple[str, str]]) -> BrokerConfig:
-    """The configuration from (text, place) by name."""
+    """The configuration from each setting's text and where it was given, by name. Raises ConfigError."""
     values: dict[str, SettingValue] = {}
     mistakes: dict[str, ConfigError] = {}
     for name, (text, place) in given.items():

@@ -1,4 +1,4 @@
-"""Pure: a decision in the making: the cluster after it, and the events that lead there.
+"""Pure: the draft of a controller's decision: the cluster as it will be, and the events that make it so.
 
 - The image is not changed: changes are an overlay, so that the parts of one decision see each other.
 - A partition that changes several times in one decision changes once in the log, and its epochs go up by one. (A leader

@@ -282,9 +282,9 @@ class Connections:
         for connection in self:
             if self.tick - connection.last_tick > ticks_max:
                 log.info(
-                    "closing the idle connection from %s: connections.max.idle.ms=%d",
+                    "About to close the idle connection from %s due to being idle for %d ms",
                     connection.peer,
-                    idle_ms,
+                    (self.tick - connection.last_tick) * seconds * 1000,
                 )
                 self.metrics.connections_idle += 1
                 connection.abort()

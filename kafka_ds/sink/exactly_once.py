@@ -96,7 +96,7 @@ class ExactlyOnceCommitter:
         self._lock: Identity | None = None
         self._sequences: dict[TopicPartition, int] = {}
 
-    def run(self, steps: protocol.Effects) -> None:
+    def run(self, steps: protocol.CommitEffects) -> None:
         """Perform steps until there are no more."""
         answer: Any = None
         try:

@@ -14,7 +14,7 @@ NEVER_MS = 1 << 53
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPlan:
-    """What the driver found out of the topic that is to be."""
+    """What the driver knows of the topic that the load creates."""
 
     load: str
     """The id that the topic's setting `lake.load` will have."""
@@ -28,16 +28,16 @@ class LoadPlan:
     """Records that are older would be deleted at once, or refused."""
     newest_ms: int
     oldest_by: str
-    """The setting that says so."""
+    """The setting that `oldest_ms` follows from, with its value."""
     retention_bytes: int
-    """What a partition may have before its oldest records are deleted; -1: any number."""
+    """The size of a partition from which on its oldest records are deleted; -1: no limit."""
     keys_decide: bool
     batch_bytes: int
-    """So much of rows without keys goes to one partition, one after the other."""
+    """Rows without keys go to one partition until it has so many bytes more, then to the next."""
 
 
 def limits(settings: Mapping[str, str | None], now_ms: int) -> dict[str, Any]:
-    """What the topic's settings say of its records."""
+    """The fields of a LoadPlan that follow from the topic's settings: what the broker would refuse or delete."""
 
     def number(name: str) -> int:
         return int(settings.get(name) or -1)

@@ -25,7 +25,7 @@ from kafka_ds.protocol.topic_partition import TopicPartition
 __all__ = [
     "NO_ATTEMPTS", "AbortAttempt", "BatchAttempt", "BatchCommit", "CheckpointRolledBack", "CommitAttempt",
     "CommitsLost", "Effect", "Fence", "Finish", "Job", "LastCommit", "ListOpen", "Lock", "PrefixConflict",
-    "PrefixInUse", "ReadLastCommit", "Rewrite", "RunSuperseded", "Span", "Effects", "TransactionAborted",
+    "PrefixInUse", "ReadLastCommit", "Rewrite", "RunSuperseded", "Span", "CommitEffects", "TransactionAborted",
     "WriteCommit", "abort", "commit", "recover",
 ]  # fmt: skip
 
@@ -155,13 +155,13 @@ Effect = (
     Lock | ReadLastCommit | WriteCommit | CommitAttempt | AbortAttempt | TransactionAborted | Rewrite | Finish
     | ListOpen | Fence
 )  # fmt: skip
-Effects = Generator[Effect, Any, None]
+CommitEffects = Generator[Effect, Any, None]
 NO_ATTEMPTS: Final[tuple[BatchAttempt, ...]] = ()
 # How many runs are recognised. Copies that run side by side supersede each other at once.
 EARLIER_MAX: Final = 16
 
 
-def recover() -> Effects:
+def recover() -> CommitEffects:
     """Before a batch's tasks begin: finish what was decided, since they will use its transactional ids again."""
     last: LastCommit = yield ReadLastCommit()
     if last.settled and (last.batch_commit is None or last.finished):
@@ -171,7 +171,7 @@ def recover() -> Effects:
     yield from _finish(last)
 
 
-def commit(job: Job, attempts: Sequence[BatchAttempt]) -> Effects:
+def commit(job: Job, attempts: Sequence[BatchAttempt]) -> CommitEffects:
     """All tasks have written: make their rows, or those of an earlier try that was decided, the batch.
 
     Raises:
@@ -203,7 +203,7 @@ def commit(job: Job, attempts: Sequence[BatchAttempt]) -> Effects:
     yield from _fence_all_but(())
 
 
-def abort(attempts: Sequence[BatchAttempt], job: Job | None = None) -> Effects:
+def abort(attempts: Sequence[BatchAttempt], job: Job | None = None) -> CommitEffects:
     """End a failed job (in a task or in `commit`): no transaction of it stays open, except those decided already.
 
     If the prefix is another query's by now, attempts that are open under it are that query's, and so is the lock.
@@ -267,7 +267,7 @@ def _others(
     return [attempt for attempt in attempts if attempt not in decided]
 
 
-def _finish(last: LastCommit) -> Effects:
+def _finish(last: LastCommit) -> CommitEffects:
     batch_commit = last.batch_commit
     if batch_commit is None or last.finished:
         return
@@ -285,7 +285,7 @@ def _finish(last: LastCommit) -> Effects:
         yield Finish(batch_commit)
 
 
-def _fence_all_but(kept: Collection[str]) -> Effects:
+def _fence_all_but(kept: Collection[str]) -> CommitEffects:
     found: Collection[str] = yield ListOpen()
     for transactional_id in sorted(found):
         if transactional_id not in kept:

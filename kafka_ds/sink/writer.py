@@ -156,7 +156,7 @@ class TransactionalSink(_PickledWriter, DataSourceStreamArrowWriter):
         wrote = _messages_of(messages)
         self._drive(protocol.abort(_attempts(wrote), _job(wrote, batchId)))
 
-    def _drive(self, steps: protocol.Effects) -> None:
+    def _drive(self, steps: protocol.CommitEffects) -> None:
         from kafka_ds.sink.exactly_once import ExactlyOnceCommitter
 
         answer_at_once()

@@ -1,4 +1,4 @@
-"""Pure: what a commit on a topic's table is to do, and which parts of it an earlier version makes impossible.
+"""Pure: the changes of a commit on a topic's table, and which of them conflict with a version that came before.
 
 A commit adds or removes, never both; an optimised file is the exception, which brings no new row. Many partitions share
 a commit, and a conflict drops its partition alone: a higher leader epoch, a range that is there or would leave a gap, a

@@ -337,7 +337,7 @@ class TopicSnapshot(TableSnapshot):
         if version >= 0:
             self._missing[path] = MissingFile(range=missing, path=path, version=version)
         elif (known := self._missing.get(path)) is not None and known.range == missing:
-            # Of a file that went twice there may be a mark of either time.
+            # Only if the mark is of this loss: a file that went missing twice may have a mark of each time.
             del self._missing[path]
 
     def _complete_added(

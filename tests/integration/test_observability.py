@@ -117,4 +117,4 @@ def test_a_structured_log_tells_what_was_done(tmp_path: Path) -> None:
     generation = told["Stabilized group g generation 1 with 1 members"]
     assert (generation["group"], generation["generation"]) == ("g", 1)
     assert generation["level"] == "INFO"
-    assert list(told)[-1] == "stopped"
+    assert list(told)[-1] == "shut down completed"

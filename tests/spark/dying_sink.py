@@ -218,10 +218,10 @@ class DyingSink(TransactionalSink):
         self._phase = "abort"
         super().abort(messages, batchId)
 
-    def _drive(self, steps: protocol.Effects) -> None:
+    def _drive(self, steps: protocol.CommitEffects) -> None:
         super()._drive(self._passing(steps))
 
-    def _passing(self, steps: protocol.Effects) -> protocol.Effects:
+    def _passing(self, steps: protocol.CommitEffects) -> protocol.CommitEffects:
         answer: Any = None
         for done in itertools.count():
             self._deaths.pass_by(self._phase, done)

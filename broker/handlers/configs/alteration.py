@@ -105,7 +105,7 @@ async def _judged(
 
 
 def _concerning(changes: Mapping[str, Overrides], broker_id: str) -> tuple[Overrides, Overrides]:
-    """What one broker would have of these: as one of all, and of its own."""
+    """The changes that one broker sees: of the default for all brokers, and of its own settings."""
     return dict(changes.get("", {})), dict(changes.get(broker_id, {}))
 
 

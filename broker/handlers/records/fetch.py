@@ -368,7 +368,7 @@ class FetchProcessor:
         return sizes
 
     def available_bytes_of(self, partition: Replica) -> int | None:
-        """The result of a partition of this request by now; None if that is reason enough to answer."""
+        """The bytes that a partition has for this request by now; None if the request is to be answered at once."""
         total = 0
         for result in self._results.of(partition):
             bound = self._bound_of(partition)
@@ -378,7 +378,7 @@ class FetchProcessor:
             if offset >= bound or (result.is_throttled and self._is_rate_exceeded()):
                 continue
             if result.is_remote_throttled:
-                continue  # What is appended is not what its reader wants first.
+                continue  # Its reader waits for records from the lake, not for what is appended to the log.
             if self.min_bytes <= 1:
                 return None
             try:

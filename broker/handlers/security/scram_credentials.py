@@ -92,7 +92,7 @@ async def alter_user_scram_credentials(
 async def _written(
     wanted: list[ScramCredentialUpsertion], credentials: Credentials
 ) -> list[ScramUpsertion]:
-    """What is wanted, with the names of the objects that hold it; those of no use have none."""
+    """Write the credentials to the store. What is invalid gets no object: the controller refuses it."""
     useful = {
         index: credential_of(
             MECHANISMS[each.mechanism],

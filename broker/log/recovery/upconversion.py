@@ -220,7 +220,7 @@ class _Parts:
         self.bytes_written += written
 
     def finish(self, modified_ms: int) -> None:
-        """Make all of it durable, with the segment's transaction index: its offsets still hold."""
+        """Flush the new segments, and copy the old one's transaction index: no record has changed its offset."""
         assert self._file is not None
         self._file.sync()
         aborted = read_or_none(

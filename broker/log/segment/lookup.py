@@ -135,10 +135,10 @@ def _record_of_max_timestamp(segment: Segment) -> TimestampAndOffset | None:
 def _times(
     segment: Segment, position: int, header: BatchHeader, from_offset: int = 0
 ) -> list[tuple[int, int]]:
-    """(timestamp, offset) of a batch's records, as far as they can be determined.
+    """The (timestamp, offset) of each record of a batch.
 
-    If all of a batch have one time, or its records cannot be read: of the first at or after `from_offset`, as the log
-    may begin within the batch (DeleteRecords).
+    A batch whose records share a timestamp, or cannot be read, has one: its largest timestamp, with its first offset.
+    That is `from_offset` where the log begins within the batch (DeleteRecords).
     """
     whole = [(header.max_timestamp, max(header.base_offset, from_offset))]
     if header.timestamp_type == TimestampType.LOG_APPEND_TIME or not header.record_count:
@@ -147,4 +147,4 @@ def _times(
         batch = segment.file.read(header.size_in_bytes, position)
         return [(record.timestamp, record.offset) for record in read_records(batch, 0, header)]
     except CorruptRecord:
-        return whole  # Their place is known all the same.
+        return whole  # The header tells their offsets all the same.

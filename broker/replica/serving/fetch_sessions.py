@@ -364,7 +364,7 @@ class FetchSession:
 
     @property
     def worth(self) -> tuple[bool, int, int]:
-        """Which sessions may be closed for a new one: those worth least first."""
+        """By what sessions are compared: the one of least worth is closed for a new one."""
         return (self.is_privileged, len(self.partitions), self.session_id)
 
     def gives_way(self, to_privileged: bool) -> bool:
@@ -374,7 +374,7 @@ class FetchSession:
 
 
 class _Shard:
-    """The sessions of one range of numbers, the one that was used longest ago first."""
+    """The sessions whose ids lie in one range, the least recently used first."""
 
     __slots__ = ("sessions", "slots")
 

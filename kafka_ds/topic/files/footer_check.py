@@ -41,7 +41,7 @@ class Contradiction(ValueError):
 
 
 def check(metadata: pq.FileMetaData, footer: bytes) -> None:
-    """Raises Contradiction; `footer` is what `metadata` was read of, without its length and the magic at its end."""
+    """Raises Contradiction; `footer` is what `metadata` was read of, without length and magic."""
     try:
         fields = FooterReader(memoryview(footer)).struct(0)
     except (IndexError, RecursionError) as error:
@@ -60,7 +60,7 @@ def check(metadata: pq.FileMetaData, footer: bytes) -> None:
 
 
 def _field(fields: Any, number: int, kind: type[T]) -> T:
-    """A field, or what stands for none. Raises Contradiction where it is another thing."""
+    """The field of this number, or an empty value if it is absent. Raises Contradiction if it has another type."""
     found = fields.get(number, kind()) if isinstance(fields, dict) else None
     if type(found) is not kind:
         raise Contradiction(f"field {number} is no {kind.__name__}")
@@ -70,7 +70,7 @@ def _field(fields: Any, number: int, kind: type[T]) -> T:
 def _wrong_in(chunk: Any, leaf: pq.ColumnSchema) -> str | None:
     of_chunk = _field(chunk, META_DATA, dict)
     if not of_chunk or CRYPTO in chunk or ENCRYPTED in chunk:
-        return "encrypted, or without what tells of it"
+        return "encrypted, or without metadata"
     kind = _field(of_chunk, TYPE, int)
     if not 0 <= kind < len(TYPES) or TYPES[kind] != leaf.physical_type:
         return f"type {kind}, where the schema has {leaf.physical_type}"

@@ -251,11 +251,13 @@ async def test_what_one_broker_refuses_is_not_what_others_were_asked_about(
 ) -> None:
     asked: list[Any] = []
 
-    async def verdicts(node: Any, changes: Any, concerned: list[str]) -> dict[str, str | None]:
+    async def validate_on_brokers(
+        node: Any, changes: Any, concerned: list[str]
+    ) -> dict[str, str | None]:
         asked.append({name: dict(own) for name, own in changes.items()})
         return {"1": None, "2": "not with its disk"} if "" in concerned else {"1": None}
 
-    monkeypatch.setattr(altering, "verdicts", verdicts)
+    monkeypatch.setattr(altering, "validate_on_brokers", validate_on_brokers)
     key = "log.segment.bytes"
     async with in_process(memory_path) as broker:
         resources = [

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from broker.handlers.configs import validate_on_brokers as judging
+from broker.handlers.configs import settings_validation
 from broker.handlers.configs.settings_validation import validate_on_brokers
 from broker.kafka_broker import KafkaBroker
 from broker.transport.peer import PeerUnreachable
@@ -52,7 +52,7 @@ def asker() -> KafkaBroker:
 
 @in_loop
 async def test_who_does_not_answer_does_not_judge(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judging, "VALIDATION_MS_MAX", 20)
+    monkeypatch.setattr(settings_validation, "VALIDATION_MS_MAX", 20)
     found = await validate_on_brokers(asker(), {"": {}}, [""])
     assert found == {"2": "not with its disk", "5": None}
 

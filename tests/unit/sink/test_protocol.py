@@ -267,7 +267,7 @@ def _run_task(
             raise Fenced
 
 
-def _drive(world: World, steps: protocol.Effects) -> Step:
+def _drive(world: World, steps: protocol.CommitEffects) -> Step:
     holder = -1
     answer: Any = None
     try:
@@ -512,7 +512,7 @@ MINE = BatchAttempt(
 )
 
 
-def effects(steps: protocol.Effects, **answers: Any) -> list[protocol.Effect]:
+def effects(steps: protocol.CommitEffects, **answers: Any) -> list[protocol.Effect]:
     """What it does when it is answered like this, by the effect's name."""
     done: list[protocol.Effect] = []
     answer: Any = None
