@@ -41,8 +41,6 @@ FOLDER_SUFFIX_BYTES = len(".") + 32 + len(names.FUTURE_FOLDER)
 # A copy's batches are its log's, of any epoch.
 ANY_EPOCH = (1 << 31) - 1
 
-MovedKey = tuple[str, int]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogMovesContext:
@@ -69,8 +67,8 @@ class LogMoves:
         self._manager = log_manager
         self._around = around
         self._turns = asyncio.Semaphore(around.at_once)
-        self._tasks: dict[MovedKey, asyncio.Task[None]] = {}
-        self._failed: set[MovedKey] = set()
+        self._tasks: dict[TopicPartition, asyncio.Task[None]] = {}
+        self._failed: set[TopicPartition] = set()
 
     # -- requests -------------------------------------------------------------------------------
 
@@ -116,19 +114,18 @@ class LogMoves:
                 self._start(future)
 
     def _start(self, future: FutureLog) -> None:
-        key = future.log.topic, future.log.partition
+        key = TopicPartition(future.log.topic, future.log.partition)
         self._failed.discard(key)
         name = f"move-{future.log.name}"
         self._tasks[key] = asyncio.get_running_loop().create_task(self._run(future), name=name)
         self._tasks[key].add_done_callback(partial(self._ended, key))
 
-    def _ended(self, key: MovedKey, task: asyncio.Task[None]) -> None:
+    def _ended(self, key: TopicPartition, task: asyncio.Task[None]) -> None:
         if self._tasks.get(key) is task:
             del self._tasks[key]
 
     def _give_up(self, future: FutureLog) -> None:
-        topic, partition = future.log.topic, future.log.partition
-        task = self._tasks.pop((topic, partition), None)
+        task = self._tasks.pop(TopicPartition(future.log.topic, future.log.partition), None)
         if task is not None:
             task.cancel()
         self._drop(future)
@@ -187,7 +184,7 @@ class LogMoves:
                 _LOGGER.exception("unexpected error, cancelling the move of %s to %s", name, home)
             await self._pause()
         if home.failure is not None:
-            self._failed.add((future.log.topic, future.log.partition))
+            self._failed.add(TopicPartition(future.log.topic, future.log.partition))
         _LOGGER.warning("cancelled the move of %s to %s", name, home)
 
     async def _pause(self) -> None:

@@ -20,6 +20,7 @@ class Replicas:
 
     def __init__(self) -> None:
         self.led: dict[str, dict[int, LeaderPartition]] = {}
+        # Their keys; found by plain tuples, which are cheaper to make in each fetch of a consumer.
         self.followed: dict[tuple[str, int], FollowerPartition] = {}
         self.topic_metrics = topic_metrics()
         # The high watermarks that are written down.

@@ -53,7 +53,7 @@ class FetcherChanges:
 
     def __init__(self) -> None:
         self.remove: list[FollowerPartition] = []
-        self.add: dict[tuple[str, int], FollowerPartition] = {}
+        self.add: dict[TopicPartition, FollowerPartition] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,7 @@ class ReplicaStateApplier:
         # At a start no log is known to be new.
         self._is_starting = False
         # Logs that failed to open, and whether they may be new.
-        self._unopened: dict[tuple[str, int], bool] = {}
+        self._unopened: dict[TopicPartition, bool] = {}
 
     async def start(self, registered: Iterable[PartitionChanged]) -> None:
         """As `apply_all`, of all that is registered when the broker starts."""
@@ -141,7 +141,7 @@ class ReplicaStateApplier:
     def _apply(self, event: PartitionChanged, changes: FetcherChanges) -> None:
         if event.topic_id not in self._image.topics_by_id or self.is_stopped:
             return  # Deleted by a later event of the same commit.
-        registration, key = event.registration, (event.topic, event.partition)
+        registration, key = event.registration, TopicPartition(event.topic, event.partition)
         try:
             if registration.leader == self._node_id:
                 self._lead(event, changes)
@@ -152,18 +152,18 @@ class ReplicaStateApplier:
         except (OSError, KafkaError, ConfigError) as error:
             # ConfigError: the controller's release or file allows values that this broker's do not.
             if key not in self._unopened:
-                _LOGGER.error("cannot open the log of %s-%d: %s", *key, error)
+                _LOGGER.error("cannot open the log of %s: %s", key, error)
             if self._logs.is_offline(*key):
                 self._unopened.pop(key, None)  # Until the broker restarts (KIP-112).
             else:
                 self._unopened.setdefault(key, not self._is_starting)
         else:
             if self._unopened.pop(key, None) is not None:
-                _LOGGER.info("opened the log of %s-%d after an earlier failure", *key)
+                _LOGGER.info("opened the log of %s after an earlier failure", key)
 
     def is_unopened(self, topic: str, partition: int) -> bool:
         """Whether a partition waits for its log to be opened."""
-        return (topic, partition) in self._unopened
+        return TopicPartition(topic, partition) in self._unopened
 
     def try_again(self) -> None:
         """Open logs that failed to open, as far as metadata still ask for them."""

@@ -14,6 +14,7 @@ from broker.replica.follower.partition import FollowerPartition
 from broker.replica.follower.state import EpochQuestion
 from broker.transport.peer import PeerUnreachable
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.topic_partition import TopicPartition
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -21,11 +22,11 @@ _LOGGER = logging.getLogger(__name__)
 class FetchedPartitions:
     """In the order in which they are asked for; `changed` is set when one may be due earlier than before."""
 
-    def __init__(self, around: FetcherContext, failed: set[tuple[str, int]]) -> None:
+    def __init__(self, around: FetcherContext, failed: set[TopicPartition]) -> None:
         """`failed` is the broker's: partitions that cannot be followed until metadata change."""
         self._around = around
         self._failed = failed
-        self._partitions: dict[tuple[str, int], FollowerPartition] = {}
+        self._partitions: dict[TopicPartition, FollowerPartition] = {}
         # Added since the last round.
         self.unchecked: dict[FollowerPartition, None] = {}
         self.changed = asyncio.Event()
@@ -92,7 +93,7 @@ class FetchedPartitions:
             return False
         is_fenced = isinstance(error, KafkaError) and error.code is ErrorCode.FENCED_LEADER_EPOCH
         if not isinstance(error, KafkaError | OSError):
-            _LOGGER.error("%s-%d: unexpected error while fetching", *partition.key, exc_info=error)
+            _LOGGER.error("%s: unexpected error while fetching", partition.key, exc_info=error)
             self.give_up(partition, str(error))
         elif is_fenced or partition.log.storage_error is not None:
             self.give_up(partition, str(error))
@@ -106,7 +107,7 @@ class FetchedPartitions:
         """Log what holds a partition back, once, however often it is tried."""
         if partition.trouble != (level, what):
             partition.trouble = level, what
-            _LOGGER.log(level, "%s-%d: %s", *partition.key, what)
+            _LOGGER.log(level, "%s: %s", partition.key, what)
 
     def log_recovery(self, partition: FollowerPartition) -> None:
         """What held the partition back is over."""
@@ -114,13 +115,13 @@ class FetchedPartitions:
             level, what = partition.trouble
             partition.trouble = None
             if level >= logging.ERROR:
-                _LOGGER.info("%s-%d: fetching again after: %s", *partition.key, what)
+                _LOGGER.info("%s: fetching again after: %s", partition.key, what)
 
     def give_up(self, partition: FollowerPartition, why: str) -> None:
         """Stop fetching the partition until its metadata change."""
         if not self._has(partition):
             return
-        _LOGGER.error("%s-%d: stopped fetching: %s", *partition.key, why)
+        _LOGGER.error("%s: stopped fetching: %s", partition.key, why)
         partition.follower.fail()
         self.remove(partition)
         self._failed.add(partition.key)

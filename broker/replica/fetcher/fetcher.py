@@ -34,7 +34,7 @@ from kafka_ds.protocol.messages.data import (
     FetchPartitionData,
     FetchResponse,
 )
-from kafka_ds.protocol.topic_partition import PartitionId
+from kafka_ds.protocol.topic_partition import PartitionId, TopicPartition
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Fetcher:
         source: int,
         fetcher_id: int,
         around: FetcherContext,
-        failed: set[tuple[str, int]],
+        failed: set[TopicPartition],
     ) -> None:
         """`failed` is the broker's: partitions that cannot be followed until metadata change."""
         self._source = source

@@ -16,6 +16,7 @@ from broker.replica.fetcher.context import FetcherContext
 from broker.replica.fetcher.fetcher import Fetcher
 from broker.replica.fetcher.tiered_offsets import TieredOffsets
 from broker.replica.follower.partition import FollowerPartition
+from kafka_ds.protocol.topic_partition import TopicPartition
 
 _WORD = 1 << 32
 _SIGN = 1 << 31
@@ -35,7 +36,7 @@ class Fetchers:
         self.around = around
         self._fetchers: dict[tuple[int, int], Fetcher] = {}
         self._homes: dict[FollowerPartition, Fetcher] = {}
-        self._failed: set[tuple[str, int]] = set()
+        self._failed: set[TopicPartition] = set()
         self._is_stopped = False
         self._spread = around.settings.num_replica_fetchers
         self._tiered_offsets = TieredOffsets(around, lambda: tuple(self._homes))

@@ -21,6 +21,7 @@ from broker.replica.follower.partition import FollowerPartition
 from broker.replica.follower.state import EpochQuestion
 from broker.replica.follower.truncation import NO_EPOCH, EpochEnd, Recovery, recovery_for
 from kafka_ds.protocol.messages.offsets import EARLIEST, LATEST
+from kafka_ds.protocol.topic_partition import TopicPartition
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ class LogTruncation:
     async def truncate_first(self, partitions: list[FollowerPartition]) -> None:
         """Ask where epochs end, and truncate there; a log without epochs is truncated to its high watermark."""
         fetched = self._partitions
-        asked: dict[tuple[str, int], tuple[FollowerPartition, EpochQuestion]] = {}
+        asked: dict[TopicPartition, tuple[FollowerPartition, EpochQuestion]] = {}
         for partition in partitions:
             if not fetched.is_current(partition, partition.follower.question):
                 continue
@@ -107,7 +108,7 @@ class LogTruncation:
         )
         for topic in response.topics:
             for end in topic.partitions:
-                found = asked.get((topic.topic, end.partition))
+                found = asked.get(TopicPartition(topic.topic, end.partition))
                 if found is None or not fetched.is_current(*found):
                     continue
                 with fetched.guard(found[0]):

@@ -23,6 +23,7 @@ from broker.transport.peers import Peers
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import ListOffsetsResponse
 from kafka_ds.protocol.messages.offsets import LATEST_TIERED
+from kafka_ds.protocol.topic_partition import TopicPartition
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -110,7 +111,7 @@ class TieredOffsets:
         now_ms = self._around.clock.monotonic_ms()
         for topic in answer.topics:
             for found in topic.partitions:
-                partition, epoch = by_key[topic.name, found.partition_index]
+                partition, epoch = by_key[TopicPartition(topic.name, found.partition_index)]
                 is_current = not partition.is_lost and partition.follower.leader_epoch == epoch
                 if found.error_code == ErrorCode.NONE and is_current:
                     state = self.known.setdefault(partition, CopyState())

@@ -14,6 +14,7 @@ from broker.replica.follower.truncation import EpochEnd, truncation_for
 from broker.replica.watcher import Watcher
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.data import FetchPartition, FetchPartitionData
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.segments.index import AbortedTxn
 
 
@@ -29,6 +30,7 @@ class FollowerPartition:
         "_watchers",
         "follower",
         "has_lost_records",
+        "key",
         "partition",
         "is_unflushed",
         "log",
@@ -43,6 +45,8 @@ class FollowerPartition:
         """`has_lost_records`: the log holds less than it is known to have held, and has not been filled up since."""
         self.topic = log.topic
         self.partition = log.partition
+        # Its key in fetchers.
+        self.key = TopicPartition(log.topic, log.partition)
         self.topic_id = log.topic_id
         self.log = log
         self.follower = follower
@@ -57,11 +61,6 @@ class FollowerPartition:
         # Whether flush.messages demands a flush before a fetch reports these records to the leader.
         self.is_unflushed = self._must_flush()
         log.update_high_watermark(follower.high_watermark)
-
-    @property
-    def key(self) -> tuple[str, int]:
-        """Topic and number: its key in fetchers."""
-        return self.topic, self.partition
 
     # -- reading ------------------------------------------------------------------------------
 
