@@ -12,7 +12,7 @@ from itertools import zip_longest
 
 from broker.adoption.mark import lake_of
 from broker.adoption.metadata import KafkaCluster
-from broker.adoption.plan import AdoptedPartition, FoundDirectory, FoundLog
+from broker.adoption.plan import FoundDirectory, FoundLog
 from broker.log.directories.directory import LogDirectory
 from broker.log.segment.scan import valid_batches
 from broker.metadata.topic_names import TRANSACTION_STATE_TOPIC_NAME
@@ -66,10 +66,10 @@ def look(
     if folder is not None and first.cluster_id is None:
         raise ConfigError(f"log.dirs: {first.file(names.META_PROPERTIES)} has no cluster.id")
     cluster = None if folder is None else _read_metadata(disk, folder)
-    logs: dict[AdoptedPartition, FoundLog] = {}
+    logs: dict[TopicPartition, FoundLog] = {}
     for directory in directories:
         for log in _logs(disk, directory):
-            key = log.topic, log.partition
+            key = TopicPartition(log.topic, log.partition)
             if key in logs:
                 raise ConfigError(
                     f"log.dirs: {log.folder} and {logs[key].folder} are the same partition"

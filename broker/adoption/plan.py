@@ -37,6 +37,7 @@ from broker.metadata.topic_names import (
 from kafka_ds.process.amounts import counted
 from kafka_ds.process.settings import ConfigError
 from kafka_ds.protocol.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import NO_UUID, uuid_text
 from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 
@@ -46,8 +47,6 @@ NAMES_SHOWN_MAX = 10
 # Only ZooKeeper knew the latest leader epochs: logs know those that were written with, message formats 0 and 1 none.
 # Clients ignore metadata with an epoch lower than one they have seen.
 UNSEEN_LEADER_EPOCHS = 1_000_000
-
-AdoptedPartition = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +72,7 @@ class FoundDirectory:
     node_id: int
     cluster_id: str | None
     """None before Kafka 2.4, as only ZooKeeper knew it."""
-    logs: Mapping[AdoptedPartition, FoundLog]
+    logs: Mapping[TopicPartition, FoundLog]
     cluster: KafkaCluster | None
     """The state of the metadata log; None without one."""
     is_zookeepers: bool
@@ -305,7 +304,7 @@ def _own_logs(found: FoundDirectory, drafted: _Drafted) -> list[FoundLog]:
     missing: list[str] = []
     for topic in drafted.topics:
         for partition, registration in topic.partitions.items():
-            log = found.logs.get((topic.name, partition))
+            log = found.logs.get(TopicPartition(topic.name, partition))
             if log is not None and log.topic_id in (topic.topic_id, NO_UUID):
                 logs.append(log)
             elif found.node_id in registration.replicas:
@@ -315,7 +314,7 @@ def _own_logs(found: FoundDirectory, drafted: _Drafted) -> list[FoundLog]:
             f"log.dirs: no folder of {_few(missing)}, of which this broker has a replica in Kafka's metadata: name all "
             "directories that it had"
         )
-    left = sorted(set(found.logs) - {(log.topic, log.partition) for log in logs})
+    left = sorted(set(found.logs) - {TopicPartition(log.topic, log.partition) for log in logs})
     for key in left:
         drafted.lines.append(f"{found.logs[key].folder} is ignored: its topic does not exist")
     return logs

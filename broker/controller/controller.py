@@ -57,6 +57,7 @@ from broker.metadata.events import (
 )
 from broker.metadata.image import MetadataImage
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.topic_partition import TopicPartition
 
 # What users of a controller import from here, with the controller.
 __all__ = [
@@ -233,7 +234,7 @@ class Controller:
         return self._decide(lambda d: isr.alter_partitions(d, broker_id, broker_epoch, partitions))
 
     def elect_leaders(
-        self, kind: ElectionType, partitions: Sequence[tuple[str, int]] | None
+        self, kind: ElectionType, partitions: Sequence[TopicPartition] | None
     ) -> ControllerDecision[list[ElectionResult]]:
         """Elect leaders of these partitions, None: of all that need one (KIP-460)."""
         return self._decide(lambda d: elections.elect_leaders(d, kind, partitions))

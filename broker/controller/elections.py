@@ -16,6 +16,7 @@ from broker.controller.draft import Draft, PartitionKey
 from broker.metadata.events import NO_LEADER, PartitionRegistration
 from broker.metadata.partition_change import PartitionChange, PartitionElection
 from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.topic_partition import TopicPartition
 
 # KRaft's bound on the elections of one turn of the timer.
 ELECTIONS_PER_TURN_MAX = 1000
@@ -39,7 +40,7 @@ class ElectionResult:
 
 
 def elect_leaders(
-    draft: Draft, kind: ElectionType, partitions: Sequence[tuple[str, int]] | None
+    draft: Draft, kind: ElectionType, partitions: Sequence[TopicPartition] | None
 ) -> list[ElectionResult]:
     """Elect a leader of each of these partitions, None: of all that need one."""
     if partitions is not None:

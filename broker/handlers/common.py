@@ -57,9 +57,9 @@ def controller_of(image: MetadataImage, seen: Sequence[tuple[BrokerRegistration,
     return staying[0] if staying else -1
 
 
-def leader_of(image: MetadataImage, topic: str, index: int) -> LeaderIdAndEpoch | None:
+def leader_of(image: MetadataImage, topic: str, partition: int) -> LeaderIdAndEpoch | None:
     """Where a client that asked the wrong broker should go (KIP-951)."""
-    registration = image.partition(topic, index)
+    registration = image.partition(topic, partition)
     if registration is None:
         return None
     return LeaderIdAndEpoch(leader_id=registration.leader, leader_epoch=registration.leader_epoch)

@@ -259,8 +259,8 @@ class MetadataAnswer:
             topic_id=topic.topic_id,
             is_internal=topic.is_internal,
             partitions=[
-                self._partition(index, registration)
-                for index, registration in topic.partitions.items()
+                self._partition(partition, registration)
+                for partition, registration in topic.partitions.items()
             ],
             topic_authorized_operations=topic_operations(self._context, topic.name)
             if operations
@@ -268,7 +268,7 @@ class MetadataAnswer:
         )
 
     def _partition(
-        self, index: int, registration: PartitionRegistration
+        self, partition: int, registration: PartitionRegistration
     ) -> MetadataResponsePartition:
         leader = registration.leader
         error = ErrorCode.NONE
@@ -279,7 +279,7 @@ class MetadataAnswer:
         alive = self._image.brokers
         return MetadataResponsePartition(
             error_code=error,
-            partition_index=index,
+            partition_index=partition,
             leader_id=-1 if error else leader,
             leader_epoch=registration.leader_epoch,
             replica_nodes=list(registration.replicas),

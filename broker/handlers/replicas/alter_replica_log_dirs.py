@@ -23,6 +23,7 @@ from kafka_ds.protocol.messages.replicas import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirTopicResult,
 )
+from kafka_ds.protocol.topic_partition import TopicPartition
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -32,23 +33,24 @@ def alter_replica_log_dirs(
     request: AlterReplicaLogDirsRequest, context: RequestContext
 ) -> AlterReplicaLogDirsResponse:
     """Begin the moves, or refuse with the reason."""
-    codes: dict[tuple[str, int], ErrorCode] = {}
+    codes: dict[TopicPartition, ErrorCode] = {}
     for directory in request.dirs:
         for topic in directory.topics:
-            for index in topic.partitions:
+            for partition in topic.partitions:
+                key = TopicPartition(topic.name, partition)
                 try:
-                    context.node.moves.alter(topic.name, index, directory.path)
-                    codes[topic.name, index] = ErrorCode.NONE
+                    context.node.moves.alter(topic.name, partition, directory.path)
+                    codes[key] = ErrorCode.NONE
                 except KafkaError as error:
-                    _LOGGER.warning("%s-%d to %s: %s", topic.name, index, directory.path, error)
-                    codes[topic.name, index] = error.code
+                    _LOGGER.warning("%s to %s: %s", key, directory.path, error)
+                    codes[key] = error.code
     return _response(codes)
 
 
-def _response(codes: dict[tuple[str, int], ErrorCode]) -> AlterReplicaLogDirsResponse:
+def _response(codes: dict[TopicPartition, ErrorCode]) -> AlterReplicaLogDirsResponse:
     topics: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
-    for (topic, index), code in codes.items():
-        result = AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code)
+    for (topic, partition), code in codes.items():
+        result = AlterReplicaLogDirPartitionResult(partition_index=partition, error_code=code)
         topics.setdefault(topic, []).append(result)
     return AlterReplicaLogDirsResponse(
         results=[

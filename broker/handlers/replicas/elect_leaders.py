@@ -18,6 +18,7 @@ from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import ElectLeadersRequest, ElectLeadersResponse
 from kafka_ds.protocol.messages.replicas import PartitionResult, ReplicaElectionResult
+from kafka_ds.protocol.topic_partition import TopicPartition
 
 _MESSAGES = {
     ErrorCode.ELECTION_NOT_NEEDED: "Leader election not needed for topic partition.",
@@ -37,7 +38,9 @@ async def elect_leaders(
     kind, wanted = ElectionType(request.election_type), None
     if request.topic_partitions is not None:
         wanted = [
-            (topic.topic, index) for topic in request.topic_partitions for index in topic.partitions
+            TopicPartition(topic.topic, partition)
+            for topic in request.topic_partitions
+            for partition in topic.partitions
         ]
     decision = context.node.metadata_driver.decide(lambda c: c.elect_leaders(kind, wanted))
     by_topic: dict[str, list[PartitionResult]] = {}

@@ -27,7 +27,8 @@ def describe_producers(
             TopicResponse(
                 name=topic.name,
                 partitions=[
-                    _describe(topic.name, index, context) for index in topic.partition_indexes
+                    _describe(topic.name, partition, context)
+                    for partition in topic.partition_indexes
                 ],
             )
             for topic in request.topics
@@ -35,13 +36,13 @@ def describe_producers(
     )
 
 
-def _describe(topic: str, index: int, context: RequestContext) -> PartitionResponse:
+def _describe(topic: str, partition: int, context: RequestContext) -> PartitionResponse:
     replicas = context.node.replica_manager
-    replica = replicas.replica(topic, index)
+    replica = replicas.replica(topic, partition)
     if replica is None:
-        return refusal(PartitionResponse, index, replicas.why_absent(topic, index))
+        return refusal(PartitionResponse, partition, replicas.why_absent(topic, partition))
     return PartitionResponse(
-        partition_index=index,
+        partition_index=partition,
         active_producers=[
             ProducerState(
                 producer_id=producer_id,
