@@ -68,7 +68,7 @@ def test_the_examples_do_what_they_say(tmp_path: Path) -> None:
             elif "--keep" in line:
                 typed = f"{line} --records 2000"
                 until_interrupted(kafka_ds, typed, tmp_path, lambda said: "until Ctrl-C" in said, 0)
-            elif "# what comes" in line:
+            elif "# new records" in line:
                 until_interrupted(
                     kafka_ds, line, tmp_path, lambda said: more(kafka_ds) in said, 130
                 )
