@@ -47,7 +47,7 @@ def types(
 ) -> Iterator[Type]:
     """Runs a line with `kafka-ds`, which finds the tests' session."""
     monkeypatch.setattr(main, "spark_session", lambda *_: spark)
-    monkeypatch.setattr(spark_conf.session, "spark_session", lambda *_, **__: spark)
+    monkeypatch.setattr(spark_conf.session, "session", lambda *_, **__: spark)
     monkeypatch.setattr(SparkSession, "stop", lambda _: None)
     monkeypatch.setenv("KAFKA_DS_BOOTSTRAP_SERVER", own.bootstrap)
     handlers = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
