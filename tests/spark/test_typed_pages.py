@@ -108,7 +108,9 @@ def test_the_page_of_typed_tables_does_what_it_says(
         for b in blocks_of(ROOT / page)
         if b.language == "sh"
     ]
-    (json,), (once, endless), _, (by_sql,), (avro, with_registry), (text, replay) = scripts
+    (json,), (once, endless), _, (by_sql,), (avro, with_registry), (history,), (text, replay) = (
+        scripts
+    )
     totals, changes, reasons = (
         block.code.replace("data/lake", str(own.lake))
         for block in blocks_of(ROOT / page)
@@ -160,6 +162,8 @@ def test_the_page_of_typed_tables_does_what_it_says(
     told = {row["reason"]: row["records"] for row in spark.sql(reasons).collect()}
     not_json = "the value is not JSON"
     assert told == {NO_KEY: 5, not_json: 1, f"{not_json}; {NO_KEY}": 1}
+    kafka_ds.ok("topic", "create", "accounts", "--config", "cleanup.policy=compact")
+    types(history)
     types(text)
     types(replay)
     assert capsys.readouterr().out.endswith("replayed into the typed table of orders: 1 record\n")
