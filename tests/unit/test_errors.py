@@ -11,7 +11,7 @@ from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 ROOT = Path(kafka_ds.__file__).parent
 # They are caught where they are raised, or become an error of the family on their way.
-INSIDE = {"SaslRefused", "TooManyBytes", "ColumnError"}
+INSIDE = {"SaslRefused", "ColumnError"}
 
 
 def test_no_part_has_errors_of_its_own() -> None:
