@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -202,10 +203,10 @@ async def test_a_commit_that_is_still_being_encoded_comes_too_late_for_a_deposed
     await new.driver.catch_up()
     begun, goes_on, begin = threading.Event(), threading.Event(), old.log.delta_log.begin
 
-    def slow(change: Change) -> Attempt:
+    def slow(change: Change, **named: Any) -> Attempt:
         begun.set()
         goes_on.wait()
-        return begin(change)
+        return begin(change, **named)
 
     monkeypatch.setattr(old.log.delta_log, "begin", slow)
     deciding = asyncio.ensure_future(old.create("rogue"))
