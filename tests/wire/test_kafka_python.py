@@ -24,7 +24,8 @@ MODULES: list[Any] = [
     kafka.protocol.sasl,
 ]
 ROUNDS = 2
-# kafka-python declares none of these: brokers and the tools of operators alone speak them, and the consumer protocol.
+# kafka-python declares none of these: brokers and the tools of operators alone speak them, and members of the newer
+# group protocols.
 NOT_THEIRS = {
     "AlterPartition",
     "Envelope",
@@ -35,6 +36,13 @@ NOT_THEIRS = {
     "UnregisterBroker",
     "ConsumerGroupHeartbeat",
     "ConsumerGroupDescribe",
+    "ShareFetch",
+    "ShareAcknowledge",
+    "InitializeShareGroupState",
+    "ReadShareGroupState",
+    "WriteShareGroupState",
+    "DeleteShareGroupState",
+    "ReadShareGroupStateSummary",
 }
 
 
