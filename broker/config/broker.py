@@ -343,6 +343,82 @@ class BrokerConfig(LogManagerSettings, CleanerSettings, ListenerConfig):
     group_min_session_timeout_ms: int = i32(
         6_000, "The shortest session timeout that a member of the classic protocol may ask for."
     )
+    group_share_assignors: tuple[str, ...] = strings(
+        ("simple",), "The assignor of share groups (KIP-932).", honours=("simple",)
+    )
+    group_share_delivery_count_limit: int = i32(
+        5, "How often a share group delivers a record at most.", low=2, high=10
+    )
+    group_share_heartbeat_interval_ms: int = i32(
+        5_000, "How often members of share groups send heartbeats.", low=1
+    )
+    group_share_max_delivery_count_limit: int = i32(
+        10,
+        "The largest delivery count limit that the broker or a group may be given.",
+        low=5,
+        high=25,
+    )
+    group_share_max_heartbeat_interval_ms: int = i32(
+        15_000,
+        "The largest heartbeat interval that the broker or a share group may be given.",
+        low=1,
+    )
+    group_share_max_partition_max_record_locks: int = i32(
+        4_000,
+        "The most record locks that the broker or a group may be given.",
+        low=2_000,
+        high=10_000,
+    )
+    group_share_max_record_lock_duration_ms: int = i32(
+        60_000,
+        "The longest lock that the broker or a group may be given.",
+        low=30_000,
+        high=3_600_000,
+    )
+    group_share_max_session_timeout_ms: int = i32(
+        60_000, "The longest session timeout that the broker or a share group may be given.", low=1
+    )
+    group_share_max_share_sessions: int = i32(
+        2_000, "The most share sessions of this broker; at least group.share.max.size.", low=1
+    )
+    group_share_max_size: int = i32(200, "The most members of a share group.", low=1, high=1_000)
+    group_share_min_delivery_count_limit: int = i32(
+        2,
+        "The smallest delivery count limit that the broker or a group may be given.",
+        low=2,
+        high=5,
+    )
+    group_share_min_heartbeat_interval_ms: int = i32(
+        5_000,
+        "The smallest heartbeat interval that the broker or a share group may be given.",
+        low=1,
+    )
+    group_share_min_partition_max_record_locks: int = i32(
+        100, "The fewest record locks that the broker or a group may be given.", low=100, high=2_000
+    )
+    group_share_min_record_lock_duration_ms: int = i32(
+        15_000, "The shortest lock that the broker or a group may be given.", low=1_000, high=30_000
+    )
+    group_share_min_session_timeout_ms: int = i32(
+        45_000, "The shortest session timeout that the broker or a share group may be given.", low=1
+    )
+    group_share_partition_max_record_locks: int = i32(
+        2_000,
+        "How many records of a partition a share group may have in flight: locked, or waiting to be delivered again.",
+        low=100,
+        high=10_000,
+    )
+    group_share_record_lock_duration_ms: int = i32(
+        30_000,
+        "How long a member of a share group has a delivered record to itself.",
+        low=1_000,
+        high=3_600_000,
+    )
+    group_share_session_timeout_ms: int = i32(
+        45_000,
+        "How long a member of a share group may go without a heartbeat before it is removed.",
+        low=1,
+    )
     offset_metadata_max_bytes: int = i32(
         4096, "The most bytes of metadata with a committed offset."
     )

@@ -139,11 +139,11 @@ def describe_group(config: BrokerConfig, overrides: Mapping[str, str]) -> list[D
     described = []
     for name, setting in group_settings().items():
         value = setting.text(inherited(config, setting))
-        broker_wide = setting.synonyms[0][0]
-        source = (
-            ConfigSource.STATIC_BROKER if broker_wide in config.origins else ConfigSource.DEFAULT
+        synonyms: tuple[Synonym, ...] = (
+            Synonym(name=name, value=value, source=ConfigSource.DEFAULT),
         )
-        synonyms: tuple[Synonym, ...] = (Synonym(name=broker_wide, value=value, source=source),)
+        if setting.synonyms:
+            synonyms = _broker_synonyms(config, setting, setting.synonyms[0][0], value)
         if name in overrides:
             value = setting.text(setting.parse(overrides[name]))
             synonyms = (Synonym(name=name, value=value, source=ConfigSource.GROUP), *synonyms)

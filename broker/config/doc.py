@@ -41,9 +41,9 @@ too, can be changed while brokers run.
 _GROUP_HEAD = """
 ## Groups
 
-Each of these can be set for a group of the consumer protocol (`kafka-configs.sh --entity-type groups`). If a group
-does not set it, the broker's setting holds that is named after *else*. The broker's `group.consumer.min.…` and
-`group.consumer.max.…` bound it.
+Each of these can be set for a group of the consumer protocol or for a share group (`kafka-configs.sh --entity-type
+groups`). If a group does not set it, the broker's setting holds that is named after *else*. The broker's settings with
+`min` and `max` in their names bound it.
 
 """
 _UNSERVED_HEAD = """

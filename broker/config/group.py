@@ -1,37 +1,112 @@
-"""Pure: the settings of consumer groups (KIP-848).
+"""Pure: the settings of groups of the consumer protocol (KIP-848) and of share groups (KIP-932).
 
-A group without a setting has the broker's, whose name has `group.` in front. The broker's settings also bound a
-group's. Kafka's settings of share groups, streams groups and delayed assignments (KIP-1263) are unknown: they would
-have no effect.
+Where the broker has a setting of the same name with `group.` in front, a group without its own has that one, and the
+broker's `min` and `max` bound it. Kafka's settings of streams groups and of delayed assignments (KIP-1263) are unknown:
+they would have no effect.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 from broker.config.broker import BrokerConfig
-from kafka_ds.process.settings import ConfigError, Setting, SettingValue, attribute_of, settings_of
+from kafka_ds.process.settings import (
+    ConfigError,
+    Setting,
+    SettingValue,
+    attribute_of,
+    boolean,
+    settings_of,
+    string,
+)
 
 # The broker's settings have these names after `group.`.
-_NAMES = ("consumer.heartbeat.interval.ms", "consumer.session.timeout.ms")
+_OF_BROKER = (
+    "consumer.heartbeat.interval.ms",
+    "consumer.session.timeout.ms",
+    "share.delivery.count.limit",
+    "share.heartbeat.interval.ms",
+    "share.partition.max.record.locks",
+    "share.record.lock.duration.ms",
+    "share.session.timeout.ms",
+)
+_KINDS = ("consumer", "share")
+_BY_DURATION = "by_duration:"
+# As Java's Duration has it, without signs: P, days, T, hours, minutes, seconds.
+_DURATION = re.compile(
+    r"P(?=[\dT])(?:(\d{1,9})D)?(?:T(?=\d)(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,9})(?:[.,](\d{1,9}))?S)?)?",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareGroupConfig:
+    """What only a group itself can set."""
+
+    share_auto_offset_reset: str = string(
+        "latest",
+        "Where a share group begins in a partition: `earliest`, `latest`, or `by_duration:` and how far back in time "
+        "(ISO 8601, `by_duration:PT1H`).",
+    )
+    share_isolation_level: str = string(
+        "read_uncommitted",
+        "Whether a share group gets records of open and aborted transactions, too.",
+        choices=("read_committed", "read_uncommitted"),
+    )
+    share_renew_acknowledge_enable: bool = boolean(
+        True, "Whether members of a share group may renew the lock of a record (KIP-1222)."
+    )
 
 
 @cache
 def group_settings() -> Mapping[str, Setting]:
     """The settings of groups by name."""
     of_broker = settings_of(BrokerConfig)
-    return {
+    found = {
         name: replace(of_broker[f"group.{name}"], name=name, synonyms=((f"group.{name}", 1),))
-        for name in _NAMES
+        for name in _OF_BROKER
     }
+    found |= settings_of(ShareGroupConfig)
+    return dict(sorted(found.items()))
 
 
 def inherited(config: BrokerConfig, setting: Setting) -> SettingValue:
-    """The broker's value of a group setting."""
+    """The value of a group that does not set it: the broker's, if it has one."""
+    if not setting.synonyms:
+        return setting.default
     value: SettingValue = getattr(config, attribute_of(setting.synonyms[0][0]))
     return value
+
+
+def group_value(config: BrokerConfig, own: Mapping[str, str], name: str) -> SettingValue:
+    """A group's value of a setting; `own` are those that it sets itself."""
+    setting = group_settings()[name]
+    if name not in own:
+        return inherited(config, setting)
+    value = setting.parse(own[name])
+    if not setting.synonyms:
+        return value
+    # The broker's file may have other bounds than when it was set, or than the controller's.
+    assert isinstance(value, int)
+    least, most = (getattr(config, attribute_of(bound)) for bound in bounds_of(name))
+    bounded: int = min(max(value, least), most)
+    return bounded
+
+
+def reset_duration_ms(strategy: str) -> int | None:
+    """How far back `by_duration` goes, rounded down; None for another strategy. Raises ConfigError."""
+    if not strategy.lower().startswith(_BY_DURATION):
+        return None
+    text = strategy[len(_BY_DURATION) :]
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise ConfigError(f"share.auto.offset.reset={strategy}: {text} is no ISO 8601 duration")
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups()[:4])
+    fraction_ms = int((found.group(5) or "")[:3].ljust(3, "0"))
+    return (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000 + fraction_ms
 
 
 def check_group_config(config: BrokerConfig, own: Mapping[str, str]) -> None:
@@ -44,13 +119,26 @@ def check_group_config(config: BrokerConfig, own: Mapping[str, str]) -> None:
         if setting is None:
             raise ConfigError(f"Unknown group config name: {name}")
         values[name] = value = setting.parse(text)
-        kind, _, rest = name.partition(".")
-        least, most = f"group.{kind}.min.{rest}", f"group.{kind}.max.{rest}"
+        if not setting.synonyms:
+            continue
+        least, most = bounds_of(name)
         assert isinstance(value, int)
         if value < getattr(config, attribute_of(least)):
             raise ConfigError(f"{name}={value} must be greater than or equal to {least}")
         if value > getattr(config, attribute_of(most)):
             raise ConfigError(f"{name}={value} must be less than or equal to {most}")
-    session, interval = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
-    if values[session] <= values[interval]:  # type: ignore[operator]
-        raise ConfigError(f"{session} must be greater than {interval}")
+    for kind in _KINDS:
+        session, interval = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
+        if values[session] <= values[interval]:  # type: ignore[operator]
+            raise ConfigError(f"{session} must be greater than {interval}")
+    strategy = str(values["share.auto.offset.reset"])
+    if strategy not in ("earliest", "latest") and reset_duration_ms(strategy) is None:
+        raise ConfigError(
+            f"share.auto.offset.reset={strategy} is neither earliest, latest nor {_BY_DURATION}…"
+        )
+
+
+def bounds_of(name: str) -> tuple[str, str]:
+    """The broker's settings that bound a group's setting."""
+    kind, _, rest = name.partition(".")
+    return f"group.{kind}.min.{rest}", f"group.{kind}.max.{rest}"

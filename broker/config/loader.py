@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from broker.config.broker import BrokerConfig as BrokerConfig
+from broker.config.group import bounds_of, group_settings
 from broker.config.listeners import (
     JAAS,
     LISTENER_PREFIX,
@@ -356,31 +357,36 @@ def check_cleaner(config: BrokerConfig) -> None:
 
 
 def _check_groups(config: BrokerConfig) -> None:
-    for name, value, low, high in (
-        (
-            "session.timeout.ms",
-            config.group_consumer_session_timeout_ms,
-            config.group_consumer_min_session_timeout_ms,
-            config.group_consumer_max_session_timeout_ms,
-        ),
-        (
-            "heartbeat.interval.ms",
-            config.group_consumer_heartbeat_interval_ms,
-            config.group_consumer_min_heartbeat_interval_ms,
-            config.group_consumer_max_heartbeat_interval_ms,
-        ),
-    ):
+    for name, setting in group_settings().items():
+        if not setting.synonyms:
+            continue
+        least, most = bounds_of(name)
+        low, value, high = (
+            int(str(config.value_of(each))) for each in (least, f"group.{name}", most)
+        )
         if not low <= value <= high:
             raise ConfigError(
-                f"group.consumer.{name}={value} is not between group.consumer.min.{name}={low} "
-                f"and group.consumer.max.{name}={high}"
+                f"group.{name}={value} is not between {least}={low} and {most}={high}"
             )
-    if config.group_consumer_heartbeat_interval_ms >= config.group_consumer_session_timeout_ms:
-        raise ConfigError(
-            "group.consumer.heartbeat.interval.ms is not below group.consumer.session.timeout.ms"
-        )
+    for kind, interval_ms, session_ms in (
+        (
+            "consumer",
+            config.group_consumer_heartbeat_interval_ms,
+            config.group_consumer_session_timeout_ms,
+        ),
+        ("share", config.group_share_heartbeat_interval_ms, config.group_share_session_timeout_ms),
+    ):
+        if interval_ms >= session_ms:
+            raise ConfigError(
+                f"group.{kind}.heartbeat.interval.ms is not below group.{kind}.session.timeout.ms"
+            )
     if not config.group_consumer_assignors:
         raise ConfigError("group.consumer.assignors is empty")
+    if config.group_share_max_share_sessions < config.group_share_max_size:
+        raise ConfigError(
+            f"group.share.max.share.sessions={config.group_share_max_share_sessions} is less than "
+            f"group.share.max.size={config.group_share_max_size}"
+        )
 
 
 def _check_topic(topic: LogConfig) -> None:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from broker.config.broker import BrokerConfig
+from broker.config.group import group_value
 from broker.coordinator.group.classic_group import ClassicGroup, ClassicGroupState
 from broker.coordinator.group.consumer_group import ConsumerGroup
 from broker.coordinator.group.metadata_image import (
@@ -54,32 +55,18 @@ class GroupMetadataManager:
         # Which topics the asking client may describe; None while a timer and not a request runs.
         self.sees: Callable[[str], bool] | None = None
 
-    def heartbeat_interval_ms(self, group_id: str) -> int:
-        """The heartbeat interval of this group's members (consumer protocol)."""
-        settings = self.settings
-        return self._of_group(
-            group_id,
-            "consumer.heartbeat.interval.ms",
-            settings.group_consumer_heartbeat_interval_ms,
-            settings.group_consumer_min_heartbeat_interval_ms,
-            settings.group_consumer_max_heartbeat_interval_ms,
-        )
+    def heartbeat_interval_ms(self, group_id: str, kind: str = "consumer") -> int:
+        """The heartbeat interval of this group's members; `kind` is consumer or share."""
+        return self._of_group(group_id, f"{kind}.heartbeat.interval.ms")
 
-    def session_timeout_ms(self, group_id: str) -> int:
-        """How long members of this group of the consumer protocol may be silent."""
-        settings = self.settings
-        return self._of_group(
-            group_id,
-            "consumer.session.timeout.ms",
-            settings.group_consumer_session_timeout_ms,
-            settings.group_consumer_min_session_timeout_ms,
-            settings.group_consumer_max_session_timeout_ms,
-        )
+    def session_timeout_ms(self, group_id: str, kind: str = "consumer") -> int:
+        """How long members of this group may be silent; `kind` is consumer or share."""
+        return self._of_group(group_id, f"{kind}.session.timeout.ms")
 
-    def _of_group(self, group_id: str, name: str, default: int, least: int, most: int) -> int:
-        own = self.topology.settings_of(group_id).get(name)
-        # The broker's file may have other bounds than when it was set, or than the controller's.
-        return default if own is None else min(max(int(own), least), most)
+    def _of_group(self, group_id: str, name: str) -> int:
+        value = group_value(self.settings, self.topology.settings_of(group_id), name)
+        assert isinstance(value, int)
+        return value
 
     def find(self, group_id: str) -> ClassicGroup | None:
         """The group of this id, if there is one and it is not of the consumer protocol."""

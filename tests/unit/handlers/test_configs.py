@@ -376,7 +376,10 @@ async def test_a_group_has_settings_of_its_own(memory_path: Path) -> None:
             ("g", session, "60001", ErrorCode.INVALID_CONFIG),
             ("g", interval, "15001", ErrorCode.INVALID_CONFIG),
             ("g", interval, "x", ErrorCode.INVALID_CONFIG),
-            ("g", "share.session.timeout.ms", "45000", ErrorCode.INVALID_CONFIG),
+            ("g", "streams.session.timeout.ms", "45000", ErrorCode.INVALID_CONFIG),
+            ("g", "share.delivery.count.limit", "11", ErrorCode.INVALID_CONFIG),
+            ("g", "share.auto.offset.reset", "by_duration:1h", ErrorCode.INVALID_CONFIG),
+            ("g", "share.isolation.level", "serializable", ErrorCode.INVALID_CONFIG),
         ):
             assert (await change(broker, GROUP, name, (key, SET, value))).error_code == code
         refused = await change(broker, GROUP, "g", (session, APPEND, "1"))
