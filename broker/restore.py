@@ -37,6 +37,7 @@ from kafka_ds.process.settings import ConfigError
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.protocol.messages import ElectLeadersRequest
 from kafka_ds.protocol.messages.replicas import TopicPartitions
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.records.batch import Record, build_batch
 from kafka_ds.segments.producers import AppendOrigin
@@ -157,7 +158,7 @@ class Restoration:
                 return
             await node.metadata_driver.wait_for_change(RETRY_SECONDS)
 
-    async def _lead(self, leaderless: Sequence[tuple[str, int]]) -> None:
+    async def _lead(self, leaderless: Sequence[TopicPartition]) -> None:
         node = self._node
         topics: dict[str, list[int]] = {}
         for topic, partition in leaderless:
@@ -176,11 +177,11 @@ class Restoration:
         except KafkaError as error:
             log.warning("leader election failed, retrying: %s", error)
 
-    def _led_by(self, is_meant: Callable[[int], bool]) -> list[tuple[str, int]]:
+    def _led_by(self, is_meant: Callable[[int], bool]) -> list[TopicPartition]:
         """Partitions of this broker that have such a leader."""
         here = self._node.config.node_id
         return [
-            (topic.name, partition)
+            TopicPartition(topic.name, partition)
             for topic in self._node.metadata.topics.values()
             for partition, state in topic.partitions.items()
             if here in state.replicas and is_meant(state.leader)
@@ -198,7 +199,7 @@ class Restoration:
                 found = restored_groups(
                     published,
                     partition.partition,
-                    end_of=lambda topic, partition: ends.get((topic, partition)),
+                    end_of=lambda topic, partition: ends.get(TopicPartition(topic, partition)),
                     now_ms=node.clock.now_ms(),
                 )
                 for batch in record_batches(found.records, node.clock.now_ms()):
@@ -207,24 +208,25 @@ class Restoration:
                 restored.append(found)
         return restored
 
-    async def _ends(self, offsets: Iterable[PublishedOffset]) -> dict[tuple[str, int], int]:
+    async def _ends(self, offsets: Iterable[PublishedOffset]) -> dict[TopicPartition, int]:
         """The ends of the partitions with committed offsets, as far as they exist."""
         node = self._node
-        ends: dict[tuple[str, int], int] = {}
+        ends: dict[TopicPartition, int] = {}
         asked: list[tuple[str, bytes, int]] = []
-        for topic, partition in sorted({(each.topic, each.partition) for each in offsets}):
+        for key in sorted({TopicPartition(each.topic, each.partition) for each in offsets}):
+            topic, partition = key
             registration = node.metadata.partition(topic, partition)
             led = node.replica_manager.find(topic, partition)
             if registration is None:
                 continue
             if led is not None:
-                ends[topic, partition] = led.log.log_end_offset
+                ends[key] = led.log.log_end_offset
             elif self._lives(registration.leader):
-                ends[topic, partition] = NO_BOUND
+                ends[key] = NO_BOUND
             else:
                 asked.append((topic, node.metadata.topics[topic].topic_id, partition))
         for (topic, _, partition), end in zip(asked, await self._lake_ends(asked), strict=True):
-            ends[topic, partition] = end + 1
+            ends[TopicPartition(topic, partition)] = end + 1
         return ends
 
     def _lives(self, broker_id: int) -> bool:

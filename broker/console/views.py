@@ -40,6 +40,7 @@ from kafka_ds.protocol.messages.configs import (
 from kafka_ds.protocol.messages.data import CONSUMER, FetchPartition, FetchTopic
 from kafka_ds.protocol.messages.group_offsets import OffsetFetchRequestGroup
 from kafka_ds.protocol.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.records.batch import CorruptRecord
 from kafka_ds.topic.names import topic_table
@@ -269,7 +270,8 @@ class Views:
             return {}
         log, tier = replica.log, self._node.tier
         shows_sizes = _may_see_sizes(context)
-        holding = tier.metrics.holdings.get((topic, number)) if tier is not None else None
+        place = TopicPartition(topic, number)
+        holding = tier.metrics.holdings.get(place) if tier is not None else None
         _, highest_offset_in_remote_storage = self._tiered(replica)
         return {
             "log_start_offset": log.log_start_offset,

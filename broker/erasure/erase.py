@@ -122,8 +122,7 @@ class Erasure:
         self._wanted = WantedRecords(
             key, self._state.places, None if condition is None else condition.holds
         )
-        self._search = Search(self._wanted)
-        self._search.advance = advance
+        self._search = Search(self._wanted, advance)
         self._has_condition = condition is not None
         asked = b"where:" + condition.text.encode() if condition else b"key:" + (key or b"")
         self._digest = hashlib.sha256(self._topic_id + asked).hexdigest()
@@ -197,9 +196,11 @@ class Erasure:
     def _local(self, found: list[Finding], unsearched: list[str]) -> None:
         """Search the log directories on this machine; those elsewhere are unsearched."""
         self._check_topic()
-        if not self._search.starts:
+        if not self._search.knows_log_starts:
             starts = self._offsets(EARLIEST)
-            self._search.starts = {place.partition: offset for place, offset in starts.items()}
+            self._search.update_log_starts(
+                {place.partition: offset for place, offset in starts.items()}
+            )
         cluster = self._admin.describe_cluster()
         directories = self._admin.log_directories()
         known = self._state.searched.get(self._digest, {})

@@ -108,24 +108,34 @@ class TruncatedBatch(Exception):
 class Search:
     """Searches files, and caches results while files do not change."""
 
-    def __init__(self, wanted: WantedRecords) -> None:
+    def __init__(
+        self, wanted: WantedRecords, advance: Callable[[int], object] = lambda files: None
+    ) -> None:
+        """`advance` is called with the number of files read."""
         self._wanted = wanted
         self._known: dict[str, tuple[object, list[Finding]]] = {}
         self._generation = 0
         self.files: set[str] = set()
         """All searched files."""
         self.deadline = float("inf")
-        self.starts: Mapping[int, int] = {}
-        """The log start offset of each partition."""
+        self._log_starts: Mapping[int, int] = {}
         self._below: dict[str, int] = {}
         self.expired_rows: dict[str, int] = {}
         """By typed table, the rows below these offsets, whose records have expired."""
-        self.advance: Callable[[int], object] = lambda files: None
-        """Called with the number of files read."""
+        self.advance = advance
 
     def stop_at(self, deadline: float) -> None:
         """No further file is searched after this time, by `time.monotonic()`."""
         self.deadline = deadline
+
+    @property
+    def knows_log_starts(self) -> bool:
+        """Whether `update_log_starts` was called."""
+        return bool(self._log_starts)
+
+    def update_log_starts(self, starts: Mapping[int, int]) -> None:
+        """The log start offset of each partition: rows below have expired."""
+        self._log_starts = starts
 
     def places_changed(self) -> None:
         """More places are wanted: search typed tables again."""
@@ -205,8 +215,8 @@ class Search:
             try:
                 deleted = None if file is None else _deleted(store, file)
                 live, hidden = rows_in(store, path, kind, self._wanted, deleted)
-                if kind is TYPED_TABLE and file is not None and any(self.starts.values()):
-                    self._below[path] = _rows_below(store, path, self.starts, deleted)
+                if kind is TYPED_TABLE and file is not None and any(self._log_starts.values()):
+                    self._below[path] = _rows_below(store, path, self._log_starts, deleted)
             except FileNotFoundError:
                 raise
             except _UNREADABLE as problem:

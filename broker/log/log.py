@@ -420,6 +420,14 @@ class Log:
         """The high watermark; the log end offset if none was set."""
         return self.log_end_offset if self._high_watermark is None else self._high_watermark
 
+    def raise_known_end_offset(self, offset: int) -> None:
+        """The log is known to have reached this offset before the start."""
+        self.known_end_offset = max(self.known_end_offset, offset)
+
+    def log_start_offset_checkpointed(self, offset: int) -> None:
+        """log-start-offset-checkpoint has this offset now, and no write of it is under way."""
+        self.durable_log_start_offset = offset
+
     def update_highest_offset_in_remote_storage(self, offset: int) -> None:
         """Local retention may delete up to there; a lower offset than before means that the lake has lost records."""
         self.highest_offset_in_remote_storage = offset

@@ -322,7 +322,7 @@ class CopyLoop:
         led.state.backoff.succeeded()
         self._resume(led)
         led.state.learnt(state.highest_offset_in_remote_storage, now_ms)
-        led.lake_log_start = state.log_start_offset
+        led.update_lake_log_start(state.log_start_offset)
         if self.led.get(led.key) is led:
             led.lake_reaches(state.highest_offset_in_remote_storage + 1)
         self._advanced(led)

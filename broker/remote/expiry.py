@@ -127,7 +127,7 @@ class ExpirationLoop:
         for key, watched in list(self._watched.items()):
             if self._led.get(key) is not watched.led:
                 del self._watched[key]
-                self._metrics.holdings.pop((watched.led.log.topic, watched.led.log.partition), None)
+                self._metrics.holdings.pop(watched.led.topic_partition, None)
 
     def _watch(self, led: TieredPartition) -> _WatchedRetention:
         return self._watched.setdefault(
@@ -155,7 +155,7 @@ class ExpirationLoop:
         )
 
     def _is_counted(self, led: TieredPartition) -> bool:
-        return (led.log.topic, led.log.partition) in self._metrics.holdings
+        return led.topic_partition in self._metrics.holdings
 
     def _retention(self, led: TieredPartition) -> Retention:
         config = led.log.config
@@ -246,7 +246,7 @@ class ExpirationLoop:
             return None
         if not decision.expired and decision.log_start_offset > led.log.log_start_offset:
             # The table has moved without an answer: the worker died, or its caller has gone.
-            led.lake_log_start = max(led.lake_log_start or 0, decision.log_start_offset)
+            led.raise_lake_log_start(decision.log_start_offset)
             self._agree(led)
         if decision.expired or result.below or result.has_files_below:
             self._crash_points.at("broker_before_sweep")
@@ -264,7 +264,7 @@ class ExpirationLoop:
             raise WorkerFailed(UNAVAILABLE, answer.message)
         if self._led.get(led.key) is not led or answer.log_start_offset < offset:
             return False
-        led.lake_log_start = max(led.lake_log_start or 0, answer.log_start_offset)
+        led.raise_lake_log_start(answer.log_start_offset)
         self._agree(led)
         log.info(
             "Incremented log start offset of %s to %d due to %s: %s, %s of log expired",
@@ -278,7 +278,7 @@ class ExpirationLoop:
         return True
 
     def _count(self, led: TieredPartition, result: RetentionResult) -> None:
-        self._metrics.holdings[led.log.topic, led.log.partition] = Holding(
+        self._metrics.holdings[led.topic_partition] = Holding(
             segments=result.segments,
             size_bytes=result.size_bytes,
             computation_ms=result.milliseconds,
@@ -288,7 +288,7 @@ class ExpirationLoop:
 
     def _swept(self, led: TieredPartition, swept: Swept) -> None:
         self._metrics.deleted(led.log.topic, swept.segments)
-        key = (led.log.topic, led.log.partition)
+        key = led.topic_partition
         before = self._metrics.holdings.get(key)
         if before is None:
             return

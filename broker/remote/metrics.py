@@ -12,6 +12,7 @@ from broker.metrics.names import MetricSample, Summary, gauge, histogram, meter
 from broker.metrics.times import QUANTILES, RecentTimes
 from broker.metrics.topics import PerTopic
 from broker.worker.rpc import CacheCounts
+from kafka_ds.protocol.topic_partition import TopicPartition
 
 _TOPICS = "kafka.server:type=BrokerTopicMetrics,name="
 _MANAGER = "kafka.log.remote:type=RemoteLogManager,name="
@@ -243,8 +244,8 @@ class ThreadIdleRatio:
 
     WINDOW_SECONDS = 30.0
 
-    def __init__(self) -> None:
-        self.threads = 1
+    def __init__(self, threads: int = 1) -> None:
+        self.threads = threads
         self._busy = 0
         self._busy_s = 0.0
         self._began_s = self._at_s = 0.0
@@ -300,18 +301,19 @@ class TierMetrics:
     cache: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CACHE, 0))
     cache_seen: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CACHE, 0))
     """What the running worker reported last."""
-    holdings: dict[tuple[str, int], Holding] = field(default_factory=dict)
+    holdings: dict[TopicPartition, Holding] = field(default_factory=dict)
     """By topic and partition; only those that were counted."""
-    missing: dict[tuple[str, int], int] = field(default_factory=dict)
+    missing: dict[TopicPartition, int] = field(default_factory=dict)
     """Offsets by topic and partition, as the last OPTIMIZE saw them."""
 
     def copied(
         self, topic: str, partition: int, log_bytes: int, lake_bytes: int, ranges: int
     ) -> None:
         """Ranges of one partition are FINISHED. Its totals are known once it was counted."""
-        before = self.holdings.get((topic, partition))
+        key = TopicPartition(topic, partition)
+        before = self.holdings.get(key)
         if before is not None:
-            self.holdings[topic, partition] = replace(
+            self.holdings[key] = replace(
                 before,
                 segments=before.segments + ranges,
                 size_bytes=before.size_bytes + log_bytes,
@@ -404,7 +406,7 @@ def tier_samples(
     yield FOREIGN_COMMITS, (), metrics.foreign_commits
 
 
-def _holding_samples(holdings: Mapping[tuple[str, int], Holding]) -> Iterator[MetricSample]:
+def _holding_samples(holdings: Mapping[TopicPartition, Holding]) -> Iterator[MetricSample]:
     """The samples of each topic, and of all together."""
     topics = sorted({topic for topic, _ in holdings})
     for name, metric in HOLDINGS.items():

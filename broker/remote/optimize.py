@@ -49,7 +49,7 @@ class _Watched:
         return self.boundary.is_due(led.lake_log_start or 0, led.state.copied_offset, now_ms)
 
 
-class LayoutLoop:
+class OptimizeLoop:
     """Optimises the files of all partitions that this broker leads."""
 
     def __init__(
@@ -112,7 +112,7 @@ class LayoutLoop:
         for key, watched in list(self._watched.items()):
             if self._led.get(key) is not watched.led:
                 del self._watched[key]
-                self._metrics.missing.pop((watched.led.log.topic, watched.led.log.partition), None)
+                self._metrics.missing.pop(watched.led.topic_partition, None)
         for watched in self._watch_all():
             watched.rounds += 1
             is_done = False
@@ -216,7 +216,7 @@ class LayoutLoop:
         return done
 
     def _count_and_log(self, led: TieredPartition, done: Optimized) -> None:
-        self._metrics.missing[led.log.topic, led.log.partition] = done.missing_offsets
+        self._metrics.missing[led.topic_partition] = done.missing_offsets
         led.state.lost_ranges = done.lost_ranges
         count = sum(done.reasons.values())
         if not count:

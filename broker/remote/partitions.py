@@ -20,7 +20,7 @@ from broker.remote.copy_policy import (
     range_to_copy,
 )
 from broker.worker.rpc import LogSegmentData, StoragePlace
-from kafka_ds.protocol.topic_partition import PartitionId
+from kafka_ds.protocol.topic_partition import PartitionId, TopicPartition
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment
 
 _LOGGER = logging.getLogger(__name__)
@@ -53,14 +53,27 @@ class TieredPartition:
         return (self.log.topic_id, self.log.partition)
 
     @property
+    def topic_partition(self) -> TopicPartition:
+        """Topic and partition."""
+        return TopicPartition(self.log.topic, self.log.partition)
+
+    @property
     def name(self) -> str:
         """For log lines."""
-        return f"{self.log.topic}-{self.log.partition}"
+        return str(self.topic_partition)
 
     def lost(self, offset: int) -> None:
         """The lake's end has moved back to there: the log keeps what is behind it until it is copied again."""
         self.state.lost(offset)
         self.log.update_highest_offset_in_remote_storage(self.state.deletable_offset)
+
+    def update_lake_log_start(self, offset: int) -> None:
+        """The lake says that the partition begins there."""
+        self.lake_log_start = offset
+
+    def raise_lake_log_start(self, offset: int) -> None:
+        """The lake has moved its log start there, unless it is beyond that already."""
+        self.lake_log_start = max(self.lake_log_start or 0, offset)
 
     def view(self, *, with_active: bool, now_ms: int) -> tuple[CopyView, list[RemoteLogSegment]]:
         """What may be copied now: the first ones of many rolled segments. `now_ms`: wall clock."""

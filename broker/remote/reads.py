@@ -38,7 +38,6 @@ class RemoteReads:
         self._turns = asyncio.Semaphore(threads)
         self._pending_max = pending_max
         self._metrics = metrics
-        metrics.readers.threads = threads
         self._asked: set[asyncio.Task[object]] = set()
 
     async def send(self, request: Request[A], topic: str | None = None) -> A:

@@ -17,8 +17,8 @@ from broker.remote.copies import CopyLoop
 from broker.remote.copy_policy import CopyPhase, CopyState, Gap
 from broker.remote.expiry import ExpirationLoop
 from broker.remote.local_deletion import LocalDeletion
-from broker.remote.metrics import TierMetrics, tier_samples
-from broker.remote.optimize import LayoutLoop
+from broker.remote.metrics import ThreadIdleRatio, TierMetrics, tier_samples
+from broker.remote.optimize import OptimizeLoop
 from broker.remote.partitions import TieredPartition, place_of
 from broker.remote.process import new_worker
 from broker.remote.quota import COPY_TIMES, FETCH_TIMES, RemoteQuota
@@ -72,7 +72,7 @@ class RemoteLogManager:
         self._settings = settings
         self._in_force = in_force or (lambda: settings)
         self._clock = clock
-        self._metrics = TierMetrics()
+        self._metrics = TierMetrics(readers=ThreadIdleRatio(settings.remote_log_reader_threads))
         self._fetch_quota = RemoteQuota(
             lambda: self._in_force().remote_log_manager_fetch_max_bytes_per_second,
             FETCH_TIMES,
@@ -110,7 +110,7 @@ class RemoteLogManager:
             self.copies.led,
             self._agree_on_start,
         )
-        self._layout = LayoutLoop(settings, clock, self.worker, self._metrics, self.copies.led)
+        self._optimizer = OptimizeLoop(settings, clock, self.worker, self._metrics, self.copies.led)
         self._reads = RemoteReads(
             self.worker,
             threads=settings.remote_log_reader_threads,
@@ -138,7 +138,7 @@ class RemoteLogManager:
             self.copies.run(), name="tier copies"
         )
         self.spawn(self._expiration.run())
-        self.spawn(self._layout.run())
+        self.spawn(self._optimizer.run())
         self.spawn(self._local.run())
 
     async def stop(self) -> None:
@@ -146,7 +146,7 @@ class RemoteLogManager:
         self._stopped = True
         self.copies.stop()
         self._expiration.stop()
-        self._layout.stop()
+        self._optimizer.stop()
         if self._copying is not None:
             await asyncio.wait([self._copying], timeout=STOP_SECONDS)
             self._copying.cancel()
@@ -229,7 +229,7 @@ class RemoteLogManager:
     def partition_closed(self, topic_id: bytes, partition: int) -> None:
         """This broker no longer leads the partition: its copies stop."""
         self.copies.forget((topic_id, partition))
-        self._layout.forget((topic_id, partition))
+        self._optimizer.forget((topic_id, partition))
         # A stopping broker closes thousands of them, mostly of topics that have others left.
         if not any(each == topic_id for each, _ in self.copies.led):
             self._metrics.topics.keep({led.log.topic for led in self.copies.led.values()})
@@ -433,7 +433,7 @@ class RemoteLogManager:
         if not await self._has_rows(key):
             return Optimized()
         with kafka_errors():
-            return await self._layout.optimize(key)
+            return await self._optimizer.optimize(key)
 
     async def expire(self, topic_id: bytes, partition: int) -> Swept:
         """Apply a partition's retention now. Raises KafkaError."""
@@ -505,7 +505,7 @@ class RemoteLogManager:
         while self.copies.led.get(led.key) is led and offset != led.lake_log_start:
             try:
                 await self.worker.send(MoveLogStart(place=place_of(led), offset=offset))
-                led.lake_log_start = offset
+                led.update_lake_log_start(offset)
                 self._expiration.look_soon()
             except (WorkerLost, WorkerFailed) as error:
                 wait_ms = backoff.failed(self._clock.monotonic_ms())

@@ -233,9 +233,7 @@ class ReplicaManager:
 
     def _checkpoint(self) -> None:
         current = {TopicPartition(p.topic, p.partition): p.high_watermark for p in self}
-        current |= {
-            TopicPartition(*key): p.high_watermark for key, p in self._replicas.followed.items()
-        }
+        current |= {p.key: p.high_watermark for p in self._replicas.followed.values()}
         # An unchanged file is not written.
         self._log_manager.checkpoint_high_watermarks(current)
         self._replicas.high_watermarks_checkpointed(current)

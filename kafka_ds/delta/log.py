@@ -133,12 +133,16 @@ class DeltaLog:
         self.store = store
         self.table = table
         self.clock: LogClock = clock or SystemLogClock()
-        self.log_retention_ms = log_retention_ms
+        self._log_retention_ms = log_retention_ms
         self._latest: int | None = None
         self._latest_ms = 0
         """Every version above `_latest` was made after this moment: none of them is cleaned up for long."""
         self._seen_ms = 0
         """When `_latest` was last seen to be there."""
+
+    def update_log_retention(self, log_retention_ms: int) -> None:
+        """How long the table's log is kept, by its own properties."""
+        self._log_retention_ms = log_retention_ms
 
     def path(self, name: str) -> str:
         """A file of the table, relative to the lake."""
@@ -396,7 +400,7 @@ class DeltaLog:
 
     def is_long_past(self, seen_ms: int) -> bool:
         """Whether so much time has passed since `seen_ms` that versions may have been cleaned up."""
-        return self.clock.boot_ms() - seen_ms > self.log_retention_ms // 4
+        return self.clock.boot_ms() - seen_ms > self._log_retention_ms // 4
 
     def _is_stale(self) -> bool:
         return self.is_long_past(self._latest_ms)

@@ -131,7 +131,7 @@ class TopicTable:
         retention = interval_ms(
             self.snapshot.configuration.get("delta.logRetentionDuration", "interval 30 days")
         )
-        self.log.log_retention_ms = retention or 0
+        self.log.update_log_retention(retention or 0)
         return self.snapshot
 
     def _unopened(self) -> TableSnapshot:

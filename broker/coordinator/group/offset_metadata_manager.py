@@ -63,6 +63,7 @@ from kafka_ds.protocol.messages.transactions import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import MAX_I64, NO_UUID, same_topic
 
 FIRST_VERSION_THAT_NAMES_MISSING_GROUPS = 9
@@ -456,27 +457,27 @@ def check_commit(
         raise
 
 
-def _named(request: OffsetCommitRequest | TxnOffsetCommitRequest) -> Iterable[tuple[str, int]]:
+def _named(request: OffsetCommitRequest | TxnOffsetCommitRequest) -> Iterable[TopicPartition]:
     for topic in request.topics:
         for partition in topic.partitions:
-            yield topic.name, partition.partition_index
+            yield TopicPartition(topic.name, partition.partition_index)
 
 
 def _check_epoch(
     member: ConsumerGroupMember,
     epoch: int,
-    named: Iterable[tuple[str, int]],
+    named: Iterable[TopicPartition],
     topology: CoordinatorMetadataImage,
 ) -> None:
     if epoch == member.epoch:
         return
     if epoch > member.epoch:
         raise _late(member)
-    for topic, index in named:
+    for topic, number in named:
         shape = topology.topic(topic)
         if shape is None:
             raise _late(member)
-        partition = (shape.topic_id, index)
+        partition = (shape.topic_id, number)
         since = member.assigned.get(partition, member.revoking.get(partition))
         if since is None or epoch < since:
             raise _late(member)

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 from broker.coordinator.group.values import NO_PRODUCER_ID
 from kafka_ds.protocol.messages.persisted import OffsetCommitKey, OffsetCommitValue
+from kafka_ds.protocol.topic_partition import TopicPartition
 
 NO_OFFSET = -1
 NO_TIMESTAMP = -1
@@ -100,7 +101,7 @@ class Offsets:
             found.update(groups)
         return found
 
-    def partitions_of(self, group_id: str, topics: Set[str] | None = None) -> list[tuple[str, int]]:
+    def partitions_of(self, group_id: str, topics: Set[str] | None = None) -> list[TopicPartition]:
         """Everything (of these topics) that the group has an offset for, pending or not, each once."""
         stores = [self.committed.get(group_id, NOTHING)]
         stores += [groups.get(group_id, NOTHING) for groups in self.pending.values()]
@@ -149,10 +150,10 @@ class Offsets:
 
 def _keys(
     store: Mapping[str, Mapping[int, OffsetAndMetadata]], topics: Set[str] | None
-) -> Iterator[tuple[str, int]]:
+) -> Iterator[TopicPartition]:
     for topic in store if topics is None else sorted(store.keys() & topics):
         for partition in store[topic]:
-            yield topic, partition
+            yield TopicPartition(topic, partition)
 
 
 def _remove(groups: dict[str, ByTopic], key: OffsetCommitKey) -> None:

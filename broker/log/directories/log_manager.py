@@ -266,7 +266,7 @@ class LogManager:
         self._deleted.found(directory, contents.deleted)
         self.damaged.found(directory, contents.damaged)
         for key, log in contents.logs.items():
-            log.known_end_offset = max(log.known_end_offset, contents.high_watermarks.get(key, 0))
+            log.raise_known_end_offset(contents.high_watermarks.get(key, 0))
             size_bytes = 0 if log.dropped is None else log.dropped.size_bytes
             offsets = log.known_end_offset - log.log_end_offset
             if size_bytes or offsets:
@@ -646,7 +646,7 @@ class LogManager:
             return
         self._checkpointed.starts[directory] = dict(starts)
         for key, log in self._placed(directory):
-            log.durable_log_start_offset = starts.get(key, 0)
+            log.log_start_offset_checkpointed(starts.get(key, 0))
 
     def _starts_asked(self, directory: LogDirectory, starts: CheckpointOffsets) -> int:
         """These log starts may be on disk from now on; returns the number of the write."""

@@ -329,7 +329,7 @@ def test_typed_rows_of_records_that_have_left_the_topic_are_counted(tmp_path: Pa
     )
     write_deltalake(str(tmp_path / "tables" / "orders"), rows)
     found = Search(WantedRecords(b"ada"))
-    found.starts = {0: 15, 1: 0}
+    found.update_log_starts({0: 15, 1: 0})
     found.table(store, "tables/orders", TYPED_TABLE)
     assert found.expired_rows == {"tables/orders": 1}
     write_deltalake(str(tmp_path / "tables" / "orders"), rows.slice(1), mode="overwrite")

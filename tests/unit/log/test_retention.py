@@ -226,9 +226,9 @@ class TestTieredRetention:
         bench = self.tiered()
         bench.log.advance_log_start_offset(6)
         assert bench.log.delete_local_segments(NOW_MS) == []
-        bench.log.durable_log_start_offset = 3
+        bench.log.log_start_offset_checkpointed(3)
         assert bench.log.delete_local_segments(NOW_MS) == [0]
-        bench.log.durable_log_start_offset = 6
+        bench.log.log_start_offset_checkpointed(6)
         assert bench.log.delete_local_segments(NOW_MS) == [2, 4]
 
     def test_what_is_copied_no_more_is_kept_as_without_a_lake(self) -> None:
@@ -238,7 +238,7 @@ class TestTieredRetention:
         bench.log.update_highest_offset_in_remote_storage(1)
         assert bench.log.delete_local_segments(NOW_MS) == [0]
         assert bench.log.log_start_offset == 6
-        bench.log.durable_log_start_offset = 6
+        bench.log.log_start_offset_checkpointed(6)
         assert bench.log.delete_local_segments(NOW_MS) == [2, 4]
         assert (bench.log.log_start_offset, bench.log.local_log_start_offset) == (6, 6)
 

@@ -11,6 +11,7 @@ import pytest
 from broker.remote.copy_policy import CopyState
 from broker.remote.expiry import ExpirationLoop
 from broker.remote.metrics import TierMetrics
+from broker.remote.partitions import TieredPartition
 from broker.worker.rpc import (
     CheckRetention,
     MoveLogStart,
@@ -53,6 +54,9 @@ class Desk:
             config=log_settings(retention_ms=1000),
             log_start_offset=0,
             committed_offset=100,
+            log_end_offset=100,
+            local_log_start_offset=100,
+            leader_epochs=SimpleNamespace(between=lambda start, end: ()),
         )
         self.led = self.lead(log, state)
         self.all: dict[Any, Any] = {KEY: self.led}
@@ -68,15 +72,12 @@ class Desk:
 
     @staticmethod
     def lead(log: Any, state: CopyState) -> Any:
-        return SimpleNamespace(
+        return TieredPartition(
             log=log,
-            key=KEY,
-            name="t-0",
             leader_epoch=1,
+            last_stable_offset=lambda: 100,
             state=state,
             lake_log_start=0,
-            last_stable_offset=lambda: 100,
-            lineage=list,
         )
 
     async def send(self, request: Any) -> Any:
@@ -244,15 +245,15 @@ def test_a_log_that_cannot_be_read_keeps_no_other_from_its_retention(error: Exce
         SimpleNamespace(**{**vars(desk.led.log), "topic": "s", "topic_id": b"s" * 16}),
         desk.led.state,
     )
-    other.key, other.name = (b"s" * 16, 0), "s-0"
     other.log.config = log_settings(retention_bytes=1)
     reads: list[int] = []
 
-    def fail() -> int:
+    def fail(*_: Any, **__: Any) -> Any:
         reads.append(1)
         raise error
 
-    other.only_local_bytes = fail
+    # Records that are on the disk alone are read, to tell how large they are.
+    other.log.log_end_offset, other.log.size_bytes, other.log.read = 110, 1, fail
     desk.all.clear()
     desk.all.update({other.key: other, KEY: desk.led})
     assert desk.rounds(3) == ["check_retention", "move_log_start", "log", "sweep"]
@@ -292,7 +293,6 @@ def test_which_limits_hold_in_the_lake(policy: str, expected: tuple[int, int]) -
     desk.led.log.config = log_settings(
         retention_ms=1000, retention_bytes=7, cleanup_policy=policies
     )
-    desk.led.only_local_bytes = lambda: 0
     asked: list[Any] = []
     send = desk.send
 

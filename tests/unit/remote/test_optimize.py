@@ -4,14 +4,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from broker.remote import optimize
 from broker.remote.copy_policy import CopyState
 from broker.remote.metrics import TierMetrics
-from broker.remote.optimize import SELDOM_ROUNDS, LayoutLoop
+from broker.remote.optimize import SELDOM_ROUNDS, OptimizeLoop
+from broker.remote.partitions import TieredPartition
 from broker.worker.rpc import GiveUp, Optimize, Optimized
 from kafka_ds.ipc.child import WorkerFailed
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -62,7 +63,7 @@ class Desk:
     def __init__(self, **settings: Any) -> None:
         self.clock, self.worker, self.metrics = ManualClock(0), Worker(), TierMetrics()
         self.led: dict[Any, Any] = {}
-        self.loop = LayoutLoop(
+        self.loop = OptimizeLoop(
             tier_settings(lake_maintenance_interval_ms=0, **settings),
             self.clock,  # type: ignore[arg-type]
             self.worker,  # type: ignore[arg-type]
@@ -76,14 +77,12 @@ class Desk:
         log = SimpleNamespace(topic="orders", topic_id=TOPIC_ID, partition=partition)
         state = CopyState()
         state.learnt(end, 0)
-        led = SimpleNamespace(
-            log=log,
-            state=state,
+        led = TieredPartition(
+            log=cast(Any, log),
             leader_epoch=3,
+            last_stable_offset=lambda: 0,
+            state=state,
             lake_log_start=0,
-            deleted_below=0,
-            key=(TOPIC_ID, partition),
-            name=f"orders-{partition}",
         )
         self.led[led.key] = led
         return led
@@ -191,7 +190,7 @@ async def test_log_starts_are_followed_before_all_other_work() -> None:
 async def test_a_log_start_that_moves_waits_for_no_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(optimize, "LOG_STARTS_MS", 50)
     desk = Desk()
-    desk.loop = LayoutLoop(
+    desk.loop = OptimizeLoop(
         tier_settings(lake_maintenance_interval_ms=3_600_000),
         desk.clock,  # type: ignore[arg-type]
         desk.worker,  # type: ignore[arg-type]
@@ -241,7 +240,7 @@ async def test_while_a_round_lasts_log_starts_are_followed() -> None:
 @in_loop
 async def test_it_can_be_switched_off() -> None:
     desk = Desk()
-    desk.loop = LayoutLoop(
+    desk.loop = OptimizeLoop(
         tier_settings(lake_maintenance_interval_ms=-1),
         desk.clock,  # type: ignore[arg-type]
         desk.worker,  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.remote.metrics import TierMetrics
+from broker.remote.metrics import ThreadIdleRatio, TierMetrics
 from broker.remote.quota import COPY_TIMES, RemoteQuota
 from broker.remote.reads import RemoteReads
 from broker.remote.remote_log_manager import RemoteLogManager
@@ -96,7 +96,8 @@ async def test_who_gives_up_waits_no_more_but_the_worker_s_turn_is_kept() -> Non
 
 @in_loop
 async def test_how_idle_the_turns_are_is_told() -> None:
-    clock, metrics, worker = ManualClock(1_000), TierMetrics(), Worker()
+    clock, worker = ManualClock(1_000), Worker()
+    metrics = TierMetrics(readers=ThreadIdleRatio(2))
     reads = reads_of(worker, metrics, clock=clock)
     metrics.readers.idle(1.0)
     task = asyncio.ensure_future(reads.send(FIND))
