@@ -176,23 +176,23 @@ def decode_json(
 ) -> DecodedRows:
     """The rows with a column for each field; `columns` are the table's present ones.
 
-    Values that fit them are read by their types, which takes a sixth of the CPU time of `decode_parsed`. `cached`
+    Values that fit them are read by their types, which takes a sixth of the CPU time of `_decode_parsed`. `cached`
     caches what is read more than once.
     """
     objects = json_reader.object_type(columns)
     if envelope != NO_ENVELOPE or not objects.num_fields:
-        return decode_parsed(cached(parse_json(rows, envelope)), columns, registry)
+        return _decode_parsed(cached(parse_json(rows, envelope)), columns, registry)
     read = cached(_read_json(rows, objects))
     is_read = f.col(VALUE).isNull()
     fitting = read.where(is_read).withColumn(RESCUED, f.lit(None).cast("string")).drop(VALUE)
     others = read.where(~is_read).select(rows.columns)
     if others.isEmpty():
         return DecodedRows(rows=fitting)
-    decoded = decode_parsed(cached(parse_json(others)), columns, registry)
+    decoded = _decode_parsed(cached(parse_json(others)), columns, registry)
     now = decoded.rows.schema
     if any(now[each.name].dataType != each.dataType for each in fitting.schema):
         # A field within a column is new: the rows that fit do not have it.
-        return decode_parsed(cached(parse_json(rows)), columns, registry)
+        return _decode_parsed(cached(parse_json(rows)), columns, registry)
     both = decoded.rows.unionByName(fitting, allowMissingColumns=True)
     return replace(decoded, rows=both)
 
@@ -213,8 +213,8 @@ def _read_json(rows: DataFrame, objects: pa.StructType) -> DataFrame:
     )
 
 
-def decode_parsed(
-    parsed: DataFrame, columns: ObjectOf, registry: SchemaRegistry | None = None
+def _decode_parsed(
+    parsed: DataFrame, columns: ObjectOf, registry: SchemaRegistry | None
 ) -> DecodedRows:
     """The rows of `parse_json` with a column for each field, whatever they are."""
     seen, is_all = _kinds_seen(parsed)

@@ -28,7 +28,7 @@ from kafka_ds.delta.store.uri import open_store
 from kafka_ds.delta.table_writer import TableWriter
 from kafka_ds.process.system import new_uuid
 from kafka_ds.protocol.types import uuid_text
-from kafka_ds.topic.commit_rules import fields_of, objection
+from kafka_ds.topic.commit_rules import fields_of, file_name, objection
 from kafka_ds.topic.files.parquet import FileReader, WrittenFile
 from kafka_ds.topic.files.rewrite import rewrite_files
 from kafka_ds.topic.index import FileEntry
@@ -155,7 +155,7 @@ class _Pass:
         self._snapshot, self._version = snapshot, snapshot.version
         self._partition, self._end, self._cleaned = partition, end, cleaned
         self._id = uuid_text(new_uuid())
-        self._files = {_name(each): each for each in snapshot.index.files(partition)}
+        self._files = {file_name(each.path): each for each in snapshot.index.files(partition)}
 
     def run(self, typed: TypedTable, is_ended: Callable[[], bool]) -> None:
         """Delete the overtaken rows, file by file, in commits of COMMIT_BYTES."""
@@ -246,7 +246,7 @@ class _Pass:
         """By Spark's tasks: the name of each file, how many rows leave, and the file with those that stay."""
         if not chunk:
             return
-        entries = {_name(each): each for each in chunk}
+        entries = {file_name(each.path): each for each in chunk}
         rewrite = _rewriter(
             self._lake, self._snapshot.log.table, entries, tuple(fields_of(self._snapshot.metadata))
         )
@@ -296,7 +296,3 @@ def _chunks(files: Sequence[FileEntry]) -> list[list[FileEntry]]:
             found.append([])
         found[-1].append(each)
     return found
-
-
-def _name(entry: FileEntry) -> str:
-    return entry.path.rpartition("/")[2]

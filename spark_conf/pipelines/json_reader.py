@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
+from spark_conf.pipelines.arrow_rows import in_places
 from spark_conf.pipelines.kinds import BIGINT, BOOLEAN, DOUBLE, STRING, ArrayOf, Kind, ObjectOf
 from spark_conf.pipelines.schema_evolution import is_of_clashes
 
@@ -62,12 +64,7 @@ def json_reader(objects: pa.StructType) -> Callable[[pa.Array], pa.Array]:
         found = pa.concat_arrays(
             [pa.nulls(0, objects), *_JsonBatchReader(objects, len(present)).read(present)]
         )
-        if not values.null_count:
-            return found
-        # The running count of values is each one's index among them.
-        is_there = values.is_valid()
-        at = pc.subtract(pc.cumulative_sum(is_there.cast(pa.int64())), 1)
-        return found.take(pc.if_else(is_there, at, pa.scalar(None, pa.int64())))
+        return in_places(found, values.is_valid())
 
     return read
 
@@ -101,7 +98,7 @@ class _JsonBatchReader:
 
     def _together(self, values: pa.Array) -> pa.Array | None:
         """All of these; None if one of them is anything else than such an object."""
-        index = pa.array(range(len(values)), pa.int64())
+        index = pa.array(np.arange(len(values)))
         digits = index.cast(pa.string()).cast(pa.binary())
         lines = pc.binary_join_element_wise(
             _BEFORE_INDEX, digits, _BEFORE_VALUE, values, _AFTER, _NOTHING

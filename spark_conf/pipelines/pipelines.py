@@ -67,7 +67,7 @@ SETTINGS: Final = (
 NONE: Final = "none"
 # The offsets of one step: Spark caches its records in memory, and on disk beyond that, while they are decoded.
 OFFSETS_PER_STEP: Final = 1_000_000
-# Those of a table's first step, in which each value is looked at: the next ones have columns to read values by.
+# Those of the first step of a table of JSON, in which each value is looked at: the next ones have columns to read by.
 OFFSETS_OF_FIRST_STEP: Final = 10_000
 
 
@@ -264,6 +264,7 @@ class Pipelines:
                 f"{MODE}={pipeline.mode}, but the table was created with {done.mode}: set it back, or remove "
                 f"{table.path} and {table.errors_path} to have it created again"
             )
+        is_first = done is None and pipeline.value_format == "json"
         step = next_step(
             done,
             begun,
@@ -271,9 +272,7 @@ class Pipelines:
             mode=pipeline.mode,
             starts=self._offsets(pipeline, EARLIEST),
             ends=ends,
-            limit=min(
-                OFFSETS_PER_STEP, OFFSETS_OF_FIRST_STEP if done is None else OFFSETS_PER_STEP
-            ),
+            limit=min(OFFSETS_PER_STEP, OFFSETS_OF_FIRST_STEP) if is_first else OFFSETS_PER_STEP,
         )
         if step is None:
             return False

@@ -23,6 +23,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from kafka_ds.errors import OptionError
+from spark_conf.pipelines.arrow_rows import in_places
 from spark_conf.pipelines.registry import RegisteredSchema, SchemaRegistry
 from spark_conf.pipelines.schema_evolution import TextPlace
 from spark_conf.pipelines.schema_names import PAYLOAD, DecodedSchema, SchemaName, registered_schema
@@ -109,11 +110,7 @@ def _decoder(messages: list[_Message]) -> Callable[[pa.Array, pa.Array], pa.Arra
         for number, message in enumerate(messages):
             is_its = pc.fill_null(pc.equal(which, number), False)
             rows = message_type(*message).read_each(payloads.filter(is_its))
-            if len(rows) < len(which):
-                # Put the rows back in their places: the running count of this type's payloads is each row's index.
-                at = pc.subtract(pc.cumulative_sum(is_its.cast(pa.int64())), 1)
-                rows = rows.take(pc.if_else(is_its, at, pa.scalar(None, pa.int64())))
-            read.append(rows)
+            read.append(in_places(rows, is_its))
         return pa.StructArray.from_arrays(read, [f"m{n}" for n in range(len(messages))])
 
     return decode
