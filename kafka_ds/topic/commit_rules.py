@@ -235,13 +235,13 @@ class TopicChange:
             elif "txn" in action:
                 self._check_txn(version, action["txn"])
             elif "remove" in action:
-                removed.add(_name(action["remove"].get("path", "")))
+                removed.add(file_name(action["remove"].get("path", "")))
         # A version may change both, and the one alone would not do.
         if (self._protocol, self._metadata) != before and (complaint := self._objection()):
             raise TableChanged(f"version {version}: {complaint}", version=version)
         if removed:
             for part in self.partitions:
-                if any(_name(each["remove"]["path"]) in removed for each in part.removes):
+                if any(file_name(each["remove"]["path"]) in removed for each in part.removes):
                     self._reject(FilesRemoved, part, version, "a file was removed by another")
         self._raise_if_nothing_is_left()
 
@@ -339,7 +339,7 @@ def _is_in(view: TableView, remove: Mapping[str, Any]) -> bool:
     return view.has_file(remove["path"], None if vector is None else vector.id)
 
 
-def _name(path: str) -> str:
+def file_name(path: str) -> str:
     """The last part of a file's path, however an engine spells it: no two files of a table share it."""
     return unquote(path).rpartition("/")[2]
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from kafka_ds.delta.actions import Action, ours_of, txn_action
 from kafka_ds.delta.file_entry import FileEntry
 from kafka_ds.protocol.types import uuid_text
-from kafka_ds.topic.commit_rules import FilesRemoved, TableChanged
+from kafka_ds.topic.commit_rules import FilesRemoved, TableChanged, file_name
 from kafka_ds.topic.index import latest_ms
 from kafka_ds.topic.names import cleaned_at_mark, cleaned_mark
 
@@ -71,7 +71,7 @@ class TableCleaning:
         """Files that were rewritten meanwhile."""
         self._pass_id = pass_id
         self._topic_id, self._partition = topic_id, partition
-        self._files = {each.before.path.rpartition("/")[2]: each for each in files}
+        self._files = {file_name(each.before.path): each for each in files}
         self._protocol, self._metadata = protocol, metadata
         self._now_ms, self._cleaned = now_ms, cleaned
 
@@ -107,8 +107,7 @@ class TableCleaning:
                 continue
             if removed.get("dataChange", True):
                 raise FilesRemoved(f"version {version} removed rows", version=version)
-            name = removed["path"].rpartition("/")[2]
-            self.dropped += self._files.pop(name, None) is not None
+            self.dropped += self._files.pop(file_name(removed["path"]), None) is not None
         if self.dropped and not self._files:
             raise FilesRemoved(f"version {version} rewrote all of the files", version=version)
 
