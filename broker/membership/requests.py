@@ -15,7 +15,7 @@ from broker.controller.controller import NewTopic, TopicResult
 from broker.metadata.events import RECOVERED, RECOVERING
 from broker.principal import encode_principal
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
-from kafka_ds.protocol.frame import decode_response, encode_request
+from kafka_ds.protocol.frame import LENGTH_BYTES, decode_response, encode_request
 from kafka_ds.protocol.messages import (
     RESPONSES,
     AllocateProducerIdsRequest,
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from broker.principal import Principal
     from kafka_ds.protocol.frame import RequestHeader
 
-_LENGTH_BYTES = 4
 # How long a topic that was created elsewhere is waited for in the metadata here.
 SEEN_SECONDS_MAX = 5.0
 
@@ -166,7 +165,7 @@ class ControllerRequests:
         """Without a principal it is this broker's own request."""
         frame = encode_request(request, version, 0, client_id)
         envelope = EnvelopeRequest(
-            request_data=frame[_LENGTH_BYTES:],
+            request_data=frame[LENGTH_BYTES:],
             request_principal=principal,
             client_host_address=_packed(client_host),
         )

@@ -369,14 +369,9 @@ class CopyLoop:
         return None
 
     def _settle(self, led: TieredPartition, outcome: PartitionOutcome, *, is_seen: bool) -> None:
-        now_ms = self._clock.monotonic_ms()
+        now_ms, highest = self._clock.monotonic_ms(), outcome.highest_offset_in_remote_storage
         if outcome.outcome == FINISHED:
-            led.state.finished(
-                outcome.highest_offset_in_remote_storage,
-                now_ms,
-                is_seen=is_seen,
-                commit=outcome.commit,
-            )
+            led.state.finished(highest, now_ms, is_seen=is_seen, commit=outcome.commit)
             self._resume(led)
             self._metrics.copied(
                 led.log.topic,
@@ -389,21 +384,18 @@ class CopyLoop:
             return
         self._metrics.copy_failed(led.log.topic)
         is_ours = outcome.outcome != CONFLICT
-        if (
-            is_ours
-            and UNKNOWN_END < outcome.highest_offset_in_remote_storage < led.state.copied_offset
-        ):
+        if is_ours and UNKNOWN_END < highest < led.state.copied_offset:
             # Another writer removed committed rows: the local log still has what was not deleted.
             log.error(
                 "%s: the table ends at offset %d, before it ended at %d; copying again from there",
                 led.name,
-                outcome.highest_offset_in_remote_storage,
+                highest,
                 led.state.copied_offset,
                 extra=_where(led),
             )
-            led.lost(outcome.highest_offset_in_remote_storage)
-        elif outcome.highest_offset_in_remote_storage >= 0:
-            led.state.learnt(outcome.highest_offset_in_remote_storage, now_ms)
+            led.lost(highest)
+        elif highest >= 0:
+            led.state.learnt(highest, now_ms)
             self._advanced(led)
         if outcome.outcome == CONFLICT:
             self._pause(led, outcome.message)

@@ -24,7 +24,12 @@ from broker.server.metrics import ApiCounters, NetMetrics
 from broker.server.unsupported_version import refuse_unsupported
 from kafka_ds.protocol.codec import decode
 from kafka_ds.protocol.errors import ErrorCode, KafkaError, MalformedFrame
-from kafka_ds.protocol.frame import RequestHeader, decode_request_header, encode_response
+from kafka_ds.protocol.frame import (
+    LENGTH_BYTES,
+    RequestHeader,
+    decode_request_header,
+    encode_response,
+)
 from kafka_ds.protocol.messages import RESPONSES, FetchRequest
 from kafka_ds.protocol.refusal import refusal_of
 from kafka_ds.protocol.types import api_key_of
@@ -35,8 +40,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _FETCH = api_key_of(FetchRequest)
-# The length prefix of a frame.
-LENGTH_BYTES = 4
 
 # An encoded response; None for a request without one.
 ResponseParts: TypeAlias = list[Any] | None

@@ -20,6 +20,9 @@ from kafka_ds.protocol.messages import REQUESTS
 from kafka_ds.protocol.reader_source import skip_tags
 from kafka_ds.protocol.types import message_info
 
+# The length that precedes a frame on the wire.
+LENGTH_BYTES = 4
+
 M = TypeVar("M")
 
 API_VERSIONS_KEY = 18

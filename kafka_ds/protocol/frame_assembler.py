@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from kafka_ds.protocol.buffer_pool import POOLED_BYTES_MAX, BufferPool
 from kafka_ds.protocol.errors import MalformedFrame
+from kafka_ds.protocol.frame import LENGTH_BYTES
 
 if TYPE_CHECKING:
     from kafka_ds.protocol.request_memory import RequestMemory
 
 SCRATCH_BYTES = 64 << 10
-_LENGTH_BYTES = 4
 _LENGTH = struct.Struct(">i")
 
 
@@ -110,8 +110,8 @@ class FrameAssembler:
         scratch = self._scratch
         frames: list[memoryview] = []
         position = 0
-        while end - position >= _LENGTH_BYTES:
-            body = position + _LENGTH_BYTES
+        while end - position >= LENGTH_BYTES:
+            body = position + LENGTH_BYTES
             (size,) = _LENGTH.unpack_from(scratch, position)
             if not 0 < size <= self.size_max:
                 self.error = MalformedFrame(_size_error(size, self.size_max))

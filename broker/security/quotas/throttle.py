@@ -22,6 +22,7 @@ from broker.metadata.quota_names import (
 from broker.security.quotas.quotas import BYTES_MAX
 from kafka_ds.protocol.codec import encode_parts
 from kafka_ds.protocol.errors import KafkaError
+from kafka_ds.protocol.frame import LENGTH_BYTES
 from kafka_ds.protocol.messages import FetchRequest, FetchResponse
 from kafka_ds.protocol.types import NO_UUID
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from broker.security.quotas.quotas import ClientQuotas
 
 _EXEMPT = frozenset({"SaslHandshake", "SaslAuthenticate"})
-_LENGTH_BYTES = 4
 
 
 class Unanswered(NamedTuple):
@@ -254,7 +254,7 @@ def _key_of(item: Any) -> str:
 
 def _answer_bytes(response: FetchResponse, version: int) -> int:
     """The size of a response as in Kafka's FetchResponse.sizeOf: the length prefix and the message."""
-    return _LENGTH_BYTES + sum(map(len, encode_parts(response, version)))
+    return LENGTH_BYTES + sum(map(len, encode_parts(response, version)))
 
 
 def _is_follower(request: Any) -> bool:
