@@ -166,13 +166,13 @@ def _check_min_isr(name: str, before: Overrides, after: Overrides) -> None:
 
 def _let_partitions_follow(draft: Draft, names: set[str]) -> None:
     if MIN_INSYNC_REPLICAS in names:
-        judge_elr(draft)
+        update_elrs(draft)
     if UNCLEAN_LEADER_ELECTION_ENABLE in names:
         elect_where_allowed(draft)
 
 
-def judge_elr(draft: Draft) -> None:
-    """The replicas that may lead by the present rules."""
+def update_elrs(draft: Draft) -> None:
+    """Let the eligible leader replicas follow the present rules (KIP-966)."""
     for _, key, registration in draft.partitions():
         if registration.elr or registration.last_known_elr:
             draft.change(key)
@@ -322,7 +322,7 @@ def update_features(draft: Draft, updates: Sequence[FeatureUpdate]) -> list[Feat
             draft.set_level(wanted.name, wanted.level)
             if wanted.name == ELR_FEATURE:
                 set_cluster_min_isr(draft)
-                judge_elr(draft)
+                update_elrs(draft)
         results.append(FeatureResult(name=wanted.name))
     return results
 

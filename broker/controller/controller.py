@@ -91,6 +91,10 @@ class Controller:
         self._check_configs = check_configs
         self._sessions = Sessions(session_timeout_ms)
 
+    def reset(self, image: MetadataImage) -> None:
+        """Decide by this image from now on: what was decided since it did not happen."""
+        self.image = image
+
     def draft(self) -> Draft:
         return Draft(self.image, self._defaults)
 
@@ -112,7 +116,7 @@ class Controller:
         change = ControllerChange(controller_id=controller_id, controller_epoch=epoch)
         draft = self.draft()
         administration.set_cluster_min_isr(draft)
-        administration.judge_elr(draft)
+        administration.update_elrs(draft)
         return ControllerDecision(events=(change, *draft.events()), result=epoch)
 
     def begin_sessions(self, now_ms: int) -> None:

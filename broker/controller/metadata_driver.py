@@ -466,7 +466,7 @@ class MetadataDriver:
                 each.done.set_exception(refusal)
 
     def _reset(self) -> None:
-        self.controller.image = self.image.copy()
+        self.controller.reset(self.image.copy())
 
     def _resign(self, error: BaseException) -> None:
         if not self._is_active:

@@ -95,28 +95,28 @@ class CopyLoop:
         self._due[key] = min(at_ms, self._due.get(key, at_ms))
         self._wake.set()
 
-    def open(self, led: TieredPartition, delay_ms: int | None) -> None:
+    def open(self, tiered: TieredPartition, delay_ms: int | None) -> None:
         """This broker leads the partition; it is looked at after the delay, if there is something to look at."""
-        self.led[led.key] = led
+        self.led[tiered.key] = tiered
         if self._settings.lake_max_lag_ms >= 0:
-            self._active_due.add(led.key)
+            self._active_due.add(tiered.key)
         if delay_ms is not None:
-            self.look_at(led.key, delay_ms)
+            self.look_at(tiered.key, delay_ms)
 
     def forget(self, key: PartitionId) -> None:
         """This broker no longer leads the partition: a copy of it in progress stops."""
-        led = self.led.pop(key, None)
+        tiered = self.led.pop(key, None)
         self._due.pop(key, None)
         self._active_due.discard(key)
-        if led is not None and led.state.phase is CopyPhase.COPYING:
-            task = asyncio.get_running_loop().create_task(self._give_up(led))
+        if tiered is not None and tiered.state.phase is CopyPhase.COPYING:
+            task = asyncio.get_running_loop().create_task(self._give_up(tiered))
             self._giving_up.add(task)
             task.add_done_callback(self._giving_up.discard)
 
-    async def _give_up(self, led: TieredPartition) -> None:
+    async def _give_up(self, tiered: TieredPartition) -> None:
         # A lost worker has stopped copying, too.
         with contextlib.suppress(WorkerLost, WorkerFailed):
-            await self._worker.send(GiveUp(place=place_of(led)))
+            await self._worker.send(GiveUp(place=place_of(tiered)))
 
     def stop(self) -> None:
         """Start no further copy."""
@@ -185,7 +185,9 @@ class CopyLoop:
         due = [self.led[key] for key in keys if self._due.pop(key) is not None and key in self.led]
         if not due:
             return False
-        lost_ms = await self._learn([led for led in due if self._is_asked_for(led, now_ms)])
+        lost_ms = await self._learn(
+            [tiered for tiered in due if self._is_asked_for(tiered, now_ms)]
+        )
         if lost_ms is not None:
             self._look_again(due, lost_ms)
             return False
@@ -211,10 +213,10 @@ class CopyLoop:
             self._pace.copied(left_bytes)
         led_still = [self.led[key] for key in views if key in self.led]
         self._active_due.difference_update(
-            led.key for led in led_still if _has_all(led, views[led.key])
+            tiered.key for tiered in led_still if _has_all(tiered, views[tiered.key])
         )
         # Partitions that had no room in this copy come first in the next.
-        self._look_again(sorted(led_still, key=lambda led: led.key in chosen), lost_ms or 0)
+        self._look_again(sorted(led_still, key=lambda tiered: tiered.key in chosen), lost_ms or 0)
         return lost_ms is None
 
     def _candidates(
@@ -223,29 +225,29 @@ class CopyLoop:
         """What may be copied of these now; those that may not are looked at again later."""
         now_ms = self._clock.monotonic_ms()
         found = []
-        for led in due:
-            if led.state.may_copy(now_ms):
-                with_active = led.key in self._active_due
+        for tiered in due:
+            if tiered.state.may_copy(now_ms):
+                with_active = tiered.key in self._active_due
                 try:
-                    view, ranges = led.view(with_active=with_active, now_ms=self._clock.now_ms())
+                    view, ranges = tiered.view(with_active=with_active, now_ms=self._clock.now_ms())
                 except Exception:
-                    log.exception("cannot read %s; not copying it for now", led.name)
-                    self._unreadable(led)
+                    log.exception("cannot read %s; not copying it for now", tiered.name)
+                    self._unreadable(tiered)
                     continue
                 found.append((view, ranges))
                 if not ranges:
                     # The lake was just asked and nothing is in the way; a copy will not show more.
-                    self._resume(led)
+                    self._resume(tiered)
                 if not ranges and any(s.next_offset > view.last_stable_offset for s in view.rolled):
-                    self.look_at(led.key, UNSTABLE_RECHECK_MS)
-            elif led.state.phase is CopyPhase.READY:
-                self.look_at(led.key, led.state.backoff.retry_at_ms - now_ms)
+                    self.look_at(tiered.key, UNSTABLE_RECHECK_MS)
+            elif tiered.state.phase is CopyPhase.READY:
+                self.look_at(tiered.key, tiered.state.backoff.retry_at_ms - now_ms)
         return found
 
-    def _unreadable(self, led: TieredPartition) -> None:
+    def _unreadable(self, tiered: TieredPartition) -> None:
         """An error in one log does not stop copies of the others; this one is tried again later."""
-        self._metrics.copy_failed(led.log.topic)
-        self.look_at(led.key, led.state.failed(self._clock.monotonic_ms()))
+        self._metrics.copy_failed(tiered.log.topic)
+        self.look_at(tiered.key, tiered.state.failed(self._clock.monotonic_ms()))
 
     def _limits(self) -> CopyLimits:
         """The size of one copy: with a quota at most one second's bytes, so that the rate is even."""
@@ -272,24 +274,24 @@ class CopyLoop:
     def _look_again(self, partitions: Sequence[TieredPartition], delay_ms: int) -> None:
         """Look at these again once the worker is back and their back-off is over."""
         now_ms = self._clock.monotonic_ms()
-        for led in partitions:
-            if self.led.get(led.key) is led:
-                self.look_at(led.key, max(delay_ms, led.state.backoff.retry_at_ms - now_ms))
+        for tiered in partitions:
+            if self.led.get(tiered.key) is tiered:
+                self.look_at(tiered.key, max(delay_ms, tiered.state.backoff.retry_at_ms - now_ms))
 
     @staticmethod
-    def _is_asked_for(led: TieredPartition, now_ms: int) -> bool:
+    def _is_asked_for(tiered: TieredPartition, now_ms: int) -> bool:
         """Whether the lake's state of this partition matters and is unknown, or something was in the way."""
-        if led.state.phase is CopyPhase.UNKNOWN:
-            return led.log.log_end_offset > 0
-        return led.state.is_paused and led.state.may_copy(now_ms)
+        if tiered.state.phase is CopyPhase.UNKNOWN:
+            return tiered.log.log_end_offset > 0
+        return tiered.state.is_paused and tiered.state.may_copy(now_ms)
 
     async def _learn(self, partitions: list[TieredPartition]) -> int | None:
         """Ask the lake for the state of partitions; returns how long to wait if it does not answer."""
         for start in range(0, len(partitions), STATE_QUESTION_PARTITIONS_MAX):
             asked = partitions[start : start + STATE_QUESTION_PARTITIONS_MAX]
             question = [
-                TopicIdPartition(led.log.topic_id, led.log.topic, led.log.partition)
-                for led in asked
+                TopicIdPartition(tiered.log.topic_id, tiered.log.topic, tiered.log.partition)
+                for tiered in asked
             ]
             try:
                 states = await self._worker.send(StateRequest(partitions=question))
@@ -297,35 +299,37 @@ class CopyLoop:
                 log.warning("cannot read the tiered state yet, retrying: %s", error)
                 return self._wait_ms(error, asked)
             now_ms = self._clock.monotonic_ms()
-            for led, state in zip(asked, states, strict=True):
+            for tiered, state in zip(asked, states, strict=True):
                 if isinstance(state, Unavailable) and state.outcome == CONFLICT:
-                    self._pause(led, state.message)
+                    self._pause(tiered, state.message)
                 elif isinstance(state, Unavailable):
                     log.warning(
-                        "cannot read the tiered state of %s, retrying: %s", led.name, state.message
+                        "cannot read the tiered state of %s, retrying: %s",
+                        tiered.name,
+                        state.message,
                     )
-                    self.look_at(led.key, led.state.backoff.failed(now_ms))
-                elif led.state.is_paused and state.conflict:
-                    self._pause(led, state.conflict)
-                elif led.state.phase is CopyPhase.UNKNOWN:
-                    self._learnt(led, state)
+                    self.look_at(tiered.key, tiered.state.backoff.failed(now_ms))
+                elif tiered.state.is_paused and state.conflict:
+                    self._pause(tiered, state.conflict)
+                elif tiered.state.phase is CopyPhase.UNKNOWN:
+                    self._learnt(tiered, state)
         return None
 
-    def _learnt(self, led: TieredPartition, state: TieredState) -> None:
+    def _learnt(self, tiered: TieredPartition, state: TieredState) -> None:
         now_ms = self._clock.monotonic_ms()
-        if state.highest_offset_in_remote_storage >= led.log.log_end_offset:
+        if state.highest_offset_in_remote_storage >= tiered.log.log_end_offset:
             # The lake has other records at its offsets; these do not make them safe to delete.
             reason = f"the lake ends at {state.highest_offset_in_remote_storage}, beyond the log"
-            led.state.diverge(reason, now_ms)
-            log.error("tiering of %s is paused: %s", led.name, reason, extra=_where(led))
+            tiered.state.diverge(reason, now_ms)
+            log.error("tiering of %s is paused: %s", tiered.name, reason, extra=_where(tiered))
             return
-        led.state.backoff.succeeded()
-        self._resume(led)
-        led.state.learnt(state.highest_offset_in_remote_storage, now_ms)
-        led.update_lake_log_start(state.log_start_offset)
-        if self.led.get(led.key) is led:
-            led.lake_reaches(state.highest_offset_in_remote_storage + 1)
-        self._advanced(led)
+        tiered.state.backoff.succeeded()
+        self._resume(tiered)
+        tiered.state.learnt(state.highest_offset_in_remote_storage, now_ms)
+        tiered.update_lake_log_start(state.log_start_offset)
+        if self.led.get(tiered.key) is tiered:
+            tiered.lake_reaches(state.highest_offset_in_remote_storage + 1)
+        self._advanced(tiered)
 
     def _wait_ms(
         self, error: WorkerLost | WorkerFailed, partitions: Sequence[TieredPartition]
@@ -334,15 +338,15 @@ class CopyLoop:
         if isinstance(error, WorkerLost):
             return error.retry_ms
         now_ms = self._clock.monotonic_ms()
-        return max(led.state.backoff.failed(now_ms) for led in partitions)
+        return max(tiered.state.backoff.failed(now_ms) for tiered in partitions)
 
     async def _copy(
         self, sources: list[LogSegmentData], taking_part: list[TieredPartition]
     ) -> int | None:
         """Ask for a copy and act on its outcomes; returns how long to wait if the worker was lost."""
-        for led in taking_part:
-            led.state.copying()
-        epochs = {led.key: led.leader_epoch for led in taking_part}
+        for tiered in taking_part:
+            tiered.state.copying()
+        epochs = {tiered.key: tiered.leader_epoch for tiered in taking_part}
         asked = Counter((each.segment.topic_id, each.segment.partition) for each in sources)
         self._crash_points.at("broker_before_copy")
         self._metrics.copiers.begin(self._clock.monotonic_ms() / 1000)
@@ -350,9 +354,9 @@ class CopyLoop:
             answer = await self._worker.send(CopyRequest(sources=sources))
         except (WorkerLost, WorkerFailed) as error:
             log.warning("copy of %s failed: %s", _names(taking_part), error)
-            for led in taking_part:
-                self._metrics.copy_failed(led.log.topic)
-                led.state.interrupted()
+            for tiered in taking_part:
+                self._metrics.copy_failed(tiered.log.topic)
+                tiered.state.interrupted()
             return self._wait_ms(error, taking_part)
         finally:
             self._metrics.copiers.end(self._clock.monotonic_ms() / 1000)
@@ -368,57 +372,57 @@ class CopyLoop:
         self._log_copied(sources, answer)
         return None
 
-    def _settle(self, led: TieredPartition, outcome: PartitionOutcome, *, is_seen: bool) -> None:
+    def _settle(self, tiered: TieredPartition, outcome: PartitionOutcome, *, is_seen: bool) -> None:
         now_ms, highest = self._clock.monotonic_ms(), outcome.highest_offset_in_remote_storage
         if outcome.outcome == FINISHED:
-            led.state.finished(highest, now_ms, is_seen=is_seen, commit=outcome.commit)
-            self._resume(led)
+            tiered.state.finished(highest, now_ms, is_seen=is_seen, commit=outcome.commit)
+            self._resume(tiered)
             self._metrics.copied(
-                led.log.topic,
-                led.log.partition,
+                tiered.log.topic,
+                tiered.log.partition,
                 outcome.log_bytes,
                 outcome.lake_bytes,
                 outcome.ranges,
             )
-            self._advanced(led)
+            self._advanced(tiered)
             return
-        self._metrics.copy_failed(led.log.topic)
+        self._metrics.copy_failed(tiered.log.topic)
         is_ours = outcome.outcome != CONFLICT
-        if is_ours and UNKNOWN_END < highest < led.state.copied_offset:
+        if is_ours and UNKNOWN_END < highest < tiered.state.copied_offset:
             # Another writer removed committed rows: the local log still has what was not deleted.
             log.error(
                 "%s: the table ends at offset %d, before it ended at %d; copying again from there",
-                led.name,
+                tiered.name,
                 highest,
-                led.state.copied_offset,
-                extra=_where(led),
+                tiered.state.copied_offset,
+                extra=_where(tiered),
             )
-            led.lost(highest)
+            tiered.lost(highest)
         elif highest >= 0:
-            led.state.learnt(highest, now_ms)
-            self._advanced(led)
+            tiered.state.learnt(highest, now_ms)
+            self._advanced(tiered)
         if outcome.outcome == CONFLICT:
-            self._pause(led, outcome.message)
+            self._pause(tiered, outcome.message)
             return
         log.warning(
             "copy of %s failed, retrying: %s",
-            led.name,
+            tiered.name,
             outcome.message,
-            extra=_where(led),
+            extra=_where(tiered),
         )
-        led.state.failed(now_ms)
+        tiered.state.failed(now_ms)
 
-    def _pause(self, led: TieredPartition, reason: str) -> None:
+    def _pause(self, tiered: TieredPartition, reason: str) -> None:
         """Logged when it begins; later tries are silent until it is over."""
         now_ms = self._clock.monotonic_ms()
-        if led.state.pause(reason, now_ms):
-            log.error("tiering of %s is paused: %s", led.name, reason, extra=_where(led))
-        self.look_at(led.key, led.state.backoff.retry_at_ms - now_ms)
+        if tiered.state.pause(reason, now_ms):
+            log.error("tiering of %s is paused: %s", tiered.name, reason, extra=_where(tiered))
+        self.look_at(tiered.key, tiered.state.backoff.retry_at_ms - now_ms)
 
     @staticmethod
-    def _resume(led: TieredPartition) -> None:
-        if led.state.resume():
-            log.info("tiering of %s is resumed", led.name, extra=_where(led))
+    def _resume(tiered: TieredPartition) -> None:
+        if tiered.state.resume():
+            log.info("tiering of %s is resumed", tiered.name, extra=_where(tiered))
 
     @staticmethod
     def _log_copied(sources: Sequence[LogSegmentData], answer: CopyAnswer) -> None:
@@ -449,18 +453,18 @@ def _left_bytes(
     return pending_bytes - sum(each.size_bytes for ranges in chosen.values() for each in ranges)
 
 
-def _has_all(led: TieredPartition, view: CopyView) -> bool:
+def _has_all(tiered: TieredPartition, view: CopyView) -> bool:
     """Whether the lake holds all that could be copied when the partition was viewed, its active segment included."""
     if view.active is None:
         return False
-    return led.state.copied_offset + 1 >= min(view.active.next_offset, view.last_stable_offset)
+    return tiered.state.copied_offset + 1 >= min(view.active.next_offset, view.last_stable_offset)
 
 
-def _where(led: TieredPartition) -> dict[str, object]:
+def _where(tiered: TieredPartition) -> dict[str, object]:
     """The fields of the structured log."""
-    return {"topic": led.log.topic, "partition": led.log.partition}
+    return {"topic": tiered.log.topic, "partition": tiered.log.partition}
 
 
 def _names(partitions: list[TieredPartition]) -> str:
-    names = [led.name for led in partitions]
+    names = [tiered.name for tiered in partitions]
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -268,6 +268,10 @@ class CopyState:
         self._commits.clear()
         self.unseen += 1
 
+    def update_lost_ranges(self, ranges: Sequence[Gap]) -> None:
+        """The last pass over the table found these."""
+        self.lost_ranges = ranges
+
     def copying(self) -> None:
         """A copy of some of its ranges begins."""
         assert self.phase is CopyPhase.READY, f"a copy begins while {self.phase}"

@@ -44,7 +44,7 @@ UNEXPECTED_PAUSE_SECONDS = 5.0
 class _WatchedRetention:
     """A led partition, and what is remembered of it while this broker leads it."""
 
-    led: TieredPartition
+    tiered: TieredPartition
     backoff: Backoff
     last_check: LastRetentionCheck | None = None
 
@@ -59,7 +59,7 @@ class ExpirationLoop:
         worker: ChildWorker,
         metrics: TierMetrics,
         crash_points: CrashPoints,
-        led: Mapping[PartitionId, TieredPartition],
+        tiered: Mapping[PartitionId, TieredPartition],
         agree: Callable[[TieredPartition], None],
     ) -> None:
         """`led` is read and never changed; `agree` moves a log's start to the lake's log start."""
@@ -68,7 +68,7 @@ class ExpirationLoop:
         self._worker = worker
         self._metrics = metrics
         self._crash_points = crash_points
-        self._led = led
+        self._led = tiered
         self._agree = agree
         self._watched: dict[PartitionId, _WatchedRetention] = {}
         self._wake = asyncio.Event()
@@ -100,18 +100,20 @@ class ExpirationLoop:
 
     async def round(self) -> None:
         self._forget()
-        for led in list(self._led.values()):
+        for tiered in list(self._led.values()):
             # Without copies the log's own retention moves its start (KIP-950); the lake learns of it here.
-            known = led.lake_log_start
-            if known is not None and known < led.log.log_start_offset:
-                self._agree(led)
+            known = tiered.lake_log_start
+            if known is not None and known < tiered.log.log_start_offset:
+                self._agree(tiered)
         due: list[tuple[_WatchedRetention, Retention]] = []
         for watched in map(self._watch, list(self._led.values())):
             try:
                 retention = self._reason_to_look(watched)
             except Exception as error:
                 # An error in one log does not stop the retention of the others.
-                log.exception("cannot read %s; its retention in the lake waits", watched.led.name)
+                log.exception(
+                    "cannot read %s; its retention in the lake waits", watched.tiered.name
+                )
                 self._failed(watched, error)
                 continue
             if retention is not None:
@@ -125,40 +127,40 @@ class ExpirationLoop:
     def _forget(self) -> None:
         """Forget partitions that are no longer led here, or led in a new epoch."""
         for key, watched in list(self._watched.items()):
-            if self._led.get(key) is not watched.led:
+            if self._led.get(key) is not watched.tiered:
                 del self._watched[key]
-                self._metrics.holdings.pop(watched.led.topic_partition, None)
+                self._metrics.holdings.pop(watched.tiered.topic_partition, None)
 
-    def _watch(self, led: TieredPartition) -> _WatchedRetention:
+    def _watch(self, tiered: TieredPartition) -> _WatchedRetention:
         return self._watched.setdefault(
-            led.key, _WatchedRetention(led=led, backoff=self._settings.backoff())
+            tiered.key, _WatchedRetention(tiered=tiered, backoff=self._settings.backoff())
         )
 
     def _reason_to_look(self, watched: _WatchedRetention) -> Retention | None:
         """The retention to ask the worker about, if there is a reason to."""
-        led, now_ms = watched.led, self._clock.monotonic_ms()
-        asked = led.lake_log_start is not None and led.state.allows_upkeep
-        if not asked or led.state.copied_offset < 0 or not watched.backoff.ready(now_ms):
+        tiered, now_ms = watched.tiered, self._clock.monotonic_ms()
+        asked = tiered.lake_log_start is not None and tiered.state.allows_upkeep
+        if not asked or tiered.state.copied_offset < 0 or not watched.backoff.ready(now_ms):
             return None
-        retention = self._retention(led)
+        retention = self._retention(tiered)
         last_check = watched.last_check
-        is_due = last_check is None or last_check.is_due(retention, led.state.copied_offset)
-        return retention if is_due or not self._is_counted(led) else None
+        is_due = last_check is None or last_check.is_due(retention, tiered.state.copied_offset)
+        return retention if is_due or not self._is_counted(tiered) else None
 
-    def _question(self, led: TieredPartition, retention: Retention) -> RetentionCheck:
+    def _question(self, tiered: TieredPartition, retention: Retention) -> RetentionCheck:
         return RetentionCheck(
-            place=place_of(led),
+            place=place_of(tiered),
             retention=retention,
-            lineage=led.lineage(),
-            copied_offset=led.state.copied_offset,
-            is_to_count=not self._is_counted(led),
+            lineage=tiered.lineage(),
+            copied_offset=tiered.state.copied_offset,
+            is_to_count=not self._is_counted(tiered),
         )
 
-    def _is_counted(self, led: TieredPartition) -> bool:
-        return led.topic_partition in self._metrics.holdings
+    def _is_counted(self, tiered: TieredPartition) -> bool:
+        return tiered.topic_partition in self._metrics.holdings
 
-    def _retention(self, led: TieredPartition) -> Retention:
-        config = led.log.config
+    def _retention(self, tiered: TieredPartition) -> Retention:
+        config = tiered.log.config
         retention_ms = config.retention_ms if config.deletes_old else NO_LIMIT
         # In a compacted log the limit applies to what compaction has left: the log's own retention knows that.
         by_size = config.deletes_old and not config.is_compacted
@@ -167,15 +169,16 @@ class ExpirationLoop:
             now_ms=self._clock.now_ms(),
             retention_ms=retention_ms,
             retention_bytes=retention_bytes,
-            log_start_offset=led.log.log_start_offset,
-            limit_offset=min(led.log.committed_offset, led.last_stable_offset()),
-            local_bytes=led.only_local_bytes() if retention_bytes >= 0 else 0,
+            log_start_offset=tiered.log.log_start_offset,
+            limit_offset=min(tiered.log.committed_offset, tiered.last_stable_offset()),
+            local_bytes=tiered.only_local_bytes() if retention_bytes >= 0 else 0,
         )
 
     async def _look_at(self, due: Sequence[tuple[_WatchedRetention, Retention]]) -> None:
-        questions = [self._question(watched.led, retention) for watched, retention in due]
+        questions = [self._question(watched.tiered, retention) for watched, retention in due]
         asked = [
-            (led.state.copied_offset, led.lake_log_start or 0) for led in (w.led for w, _ in due)
+            (tiered.state.copied_offset, tiered.lake_log_start or 0)
+            for tiered in (w.tiered for w, _ in due)
         ]
         try:
             results = await self._worker.send(CheckRetention(partitions=questions))
@@ -196,15 +199,15 @@ class ExpirationLoop:
 
     async def expire(self, key: PartitionId) -> Swept:
         """Apply retention to one partition now. Raises KafkaError, WorkerLost, WorkerFailed."""
-        led = self._led.get(key)
-        if led is None or led.lake_log_start is None or not led.state.allows_upkeep:
+        tiered = self._led.get(key)
+        if tiered is None or tiered.lake_log_start is None or not tiered.state.allows_upkeep:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         async with self._turn:
-            question = self._question(led, self._retention(led))
+            question = self._question(tiered, self._retention(tiered))
             (result,) = await self._worker.send(CheckRetention(partitions=[question]))
             if isinstance(result, Unavailable):
                 raise WorkerFailed(UNAVAILABLE, result.message)
-            swept = await self._carry_out(led, result, question.copied_offset)
+            swept = await self._carry_out(tiered, result, question.copied_offset)
         if swept is None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return swept
@@ -219,7 +222,7 @@ class ExpirationLoop:
         """Do what was found to be due."""
         decision = result.decision
         try:
-            if await self._carry_out(watched.led, result, copied_offset) is None:
+            if await self._carry_out(watched.tiered, result, copied_offset) is None:
                 return
         except (WorkerLost, WorkerFailed) as error:
             self._failed(watched, error)
@@ -235,50 +238,50 @@ class ExpirationLoop:
         )
 
     async def _carry_out(
-        self, led: TieredPartition, result: RetentionResult, copied_offset: int
+        self, tiered: TieredPartition, result: RetentionResult, copied_offset: int
     ) -> Swept | None:
         """Step by step; None if this broker no longer leads."""
         decision, swept = result.decision, Swept()
-        if result.is_counted and copied_offset == led.state.copied_offset:
+        if result.is_counted and copied_offset == tiered.state.copied_offset:
             # Otherwise the count may or may not include what was copied meanwhile.
-            self._count(led, result)
-        if decision.expired and not await self._move(led, decision):
+            self._count(tiered, result)
+        if decision.expired and not await self._move(tiered, decision):
             return None
-        if not decision.expired and decision.log_start_offset > led.log.log_start_offset:
+        if not decision.expired and decision.log_start_offset > tiered.log.log_start_offset:
             # The table has moved without an answer: the worker died, or its caller has gone.
-            led.raise_lake_log_start(decision.log_start_offset)
-            self._agree(led)
+            tiered.raise_lake_log_start(decision.log_start_offset)
+            self._agree(tiered)
         if decision.expired or result.below or result.has_files_below:
             self._crash_points.at("broker_before_sweep")
-            swept = await self._worker.send(Sweep(place=place_of(led)))
-            self._swept(led, swept)
+            swept = await self._worker.send(Sweep(place=place_of(tiered)))
+            self._swept(tiered, swept)
         return swept
 
-    async def _move(self, led: TieredPartition, decision: ExpirationDecision) -> bool:
+    async def _move(self, tiered: TieredPartition, decision: ExpirationDecision) -> bool:
         """Move the table's log start, then the log's own; False if this broker no longer leads."""
         offset = decision.log_start_offset
         self._crash_points.at("broker_before_log_start")
-        answer = await self._worker.send(MoveLogStart(place=place_of(led), offset=offset))
+        answer = await self._worker.send(MoveLogStart(place=place_of(tiered), offset=offset))
         self._crash_points.at("broker_after_log_start")
         if isinstance(answer, Unavailable):
             raise WorkerFailed(UNAVAILABLE, answer.message)
-        if self._led.get(led.key) is not led or answer.log_start_offset < offset:
+        if self._led.get(tiered.key) is not tiered or answer.log_start_offset < offset:
             return False
-        led.raise_lake_log_start(answer.log_start_offset)
-        self._agree(led)
+        tiered.raise_lake_log_start(answer.log_start_offset)
+        self._agree(tiered)
         log.info(
             "Incremented log start offset of %s to %d due to %s: %s, %s of log expired",
-            led.name,
-            led.log.log_start_offset,
+            tiered.name,
+            tiered.log.log_start_offset,
             " and ".join(sorted(each.value for each in decision.reasons)),
             counted(decision.expired, "segment"),
             size_text(decision.expired_bytes),
-            extra={"topic": led.log.topic, "partition": led.log.partition},
+            extra={"topic": tiered.log.topic, "partition": tiered.log.partition},
         )
         return True
 
-    def _count(self, led: TieredPartition, result: RetentionResult) -> None:
-        self._metrics.holdings[led.topic_partition] = Holding(
+    def _count(self, tiered: TieredPartition, result: RetentionResult) -> None:
+        self._metrics.holdings[tiered.topic_partition] = Holding(
             segments=result.segments,
             size_bytes=result.size_bytes,
             computation_ms=result.milliseconds,
@@ -286,9 +289,9 @@ class ExpirationLoop:
             delete_lag_segments=result.below + result.decision.expired,
         )
 
-    def _swept(self, led: TieredPartition, swept: Swept) -> None:
-        self._metrics.deleted(led.log.topic, swept.segments)
-        key = led.topic_partition
+    def _swept(self, tiered: TieredPartition, swept: Swept) -> None:
+        self._metrics.deleted(tiered.log.topic, swept.segments)
+        key = tiered.topic_partition
         before = self._metrics.holdings.get(key)
         if before is None:
             return
@@ -302,9 +305,9 @@ class ExpirationLoop:
 
     def _failed(self, watched: _WatchedRetention, error: object) -> None:
         wait_ms = watched.backoff.failed(self._clock.monotonic_ms())
-        self._metrics.delete_failed(watched.led.log.topic)
-        name = watched.led.name
+        self._metrics.delete_failed(watched.tiered.log.topic)
+        name = watched.tiered.name
         log.warning("retention of %s failed, retrying in %d ms: %s", name, wait_ms, error)
 
     def _is_led(self, watched: _WatchedRetention) -> bool:
-        return self._led.get(watched.led.key) is watched.led
+        return self._led.get(watched.tiered.key) is watched.tiered

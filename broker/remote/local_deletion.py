@@ -48,14 +48,14 @@ class LocalDeletion:
         clock: Clock,
         worker: ChildWorker,
         crash_points: CrashPoints,
-        led: Mapping[PartitionId, TieredPartition],
+        tiered: Mapping[PartitionId, TieredPartition],
         copy_again: Callable[[PartitionId], None],
     ) -> None:
         """`led` is read and never changed; `copy_again` is called if the lake has lost its end."""
         self._clock = clock
         self._worker = worker
         self._crash_points = crash_points
-        self._led = led
+        self._led = tiered
         self._copy_again = copy_again
         self._grace_ms = settings.lake_local_grace_ms
         self._wake = asyncio.Event()
@@ -99,10 +99,10 @@ class LocalDeletion:
     async def round(self) -> None:
         now_ms = self._clock.monotonic_ms()
         due = []
-        for led in self._led.values():
-            at_ms = led.state.next_check_ms(now_ms, self._grace_ms)
+        for tiered in self._led.values():
+            at_ms = tiered.state.next_check_ms(now_ms, self._grace_ms)
             if at_ms is not None and at_ms <= now_ms:
-                due.append(led)
+                due.append(tiered)
         for start in range(0, len(due), QUESTION_PARTITIONS_MAX):
             if self._stopped:
                 return
@@ -110,44 +110,46 @@ class LocalDeletion:
 
     async def _check(self, due: Sequence[TieredPartition]) -> None:
         now_ms = self._clock.monotonic_ms()
-        asked = [(led, led.state.question(now_ms, self._grace_ms)) for led in due]
+        asked = [(tiered, tiered.state.question(now_ms, self._grace_ms)) for tiered in due]
         questions = [self._question(*each) for each in asked]
         self._crash_points.at("broker_before_check")
         answers = await self._send(Check(partitions=questions), due)
         self._crash_points.at("broker_after_check")
-        for (led, question), answer in zip(asked, answers, strict=True):
-            if answer is None or not self._is_led(led):
+        for (tiered, question), answer in zip(asked, answers, strict=True):
+            if answer is None or not self._is_led(tiered):
                 continue
             if answer.missing:
-                answer = await self._repair(led, question, answer)
-            if answer is not None and self._is_led(led):
-                self._settle(led, question, answer)
+                answer = await self._repair(tiered, question, answer)
+            if answer is not None and self._is_led(tiered):
+                self._settle(tiered, question, answer)
                 self._crash_points.at("broker_after_let_go")
 
     async def _repair(
-        self, led: TieredPartition, question: CopyQuestion, answer: StoreState
+        self, tiered: TieredPartition, question: CopyQuestion, answer: StoreState
     ) -> StoreState | None:
         """Have missing files written again, as far as the log has their records; returns what the store lacks after
         that.
         """
         try:
-            sources = [(each, led.sources(each.read_from, each.read_to)) for each in answer.missing]
+            sources = [
+                (each, tiered.sources(each.read_from, each.read_to)) for each in answer.missing
+            ]
         except (OSError, KafkaError) as error:
-            _LOGGER.error("%s cannot be read: %s", led.name, error)
+            _LOGGER.error("%s cannot be read: %s", tiered.name, error)
             return answer
         found = [(missing, ranges) for missing, ranges in sources if ranges]
         if not found:
             return answer
-        asked = replace(self._question(led, question), sources=found)
-        (after,) = await self._send(Repair(partitions=[asked]), [led])
+        asked = replace(self._question(tiered, question), sources=found)
+        (after,) = await self._send(Repair(partitions=[asked]), [tiered])
         self._crash_points.at("broker_after_repair")
         return after if after is not None else answer
 
     @staticmethod
-    def _question(led: TieredPartition, question: CopyQuestion) -> CheckQuestion:
+    def _question(tiered: TieredPartition, question: CopyQuestion) -> CheckQuestion:
         return CheckQuestion(
-            place=place_of(led),
-            start_offset=led.log.local_log_start_offset,
+            place=place_of(tiered),
+            start_offset=tiered.log.local_log_start_offset,
             is_whole=question.is_whole,
             commits=question.commits,
         )
@@ -163,34 +165,34 @@ class LocalDeletion:
         except (WorkerLost, WorkerFailed) as error:
             answers = [Unavailable(message=str(error), outcome=FAILED)] * len(asked)
         found: list[StoreState | None] = []
-        for led, answer in zip(asked, answers, strict=True):
+        for tiered, answer in zip(asked, answers, strict=True):
             if isinstance(answer, StoreState):
                 found.append(answer)
                 continue
             found.append(None)
-            wait_ms = led.state.check_backoff.failed(now_ms)
+            wait_ms = tiered.state.check_backoff.failed(now_ms)
             _LOGGER.warning(
                 "%s: cannot check the store, retrying in %d ms and keeping local segments: %s",
-                led.name,
+                tiered.name,
                 wait_ms,
                 answer.message,
             )
         return found
 
-    def _settle(self, led: TieredPartition, question: CopyQuestion, answer: StoreState) -> None:
+    def _settle(self, tiered: TieredPartition, question: CopyQuestion, answer: StoreState) -> None:
         """Let the log delete what the store has."""
-        state, where = led.state, {"topic": led.log.topic, "partition": led.log.partition}
+        state, where = tiered.state, {"topic": tiered.log.topic, "partition": tiered.log.partition}
         if answer.is_lost or answer.highest_offset_in_remote_storage < question.offset:
             _LOGGER.error(
                 "%s: the table ends at offset %d, before it ended at %d: another writer removed commits; "
                 "copying again from there",
-                led.name,
+                tiered.name,
                 answer.highest_offset_in_remote_storage,
                 state.copied_offset,
                 extra=where,
             )
-            led.lost(min(answer.highest_offset_in_remote_storage, state.copied_offset))
-            self._copy_again(led.key)
+            tiered.lost(min(answer.highest_offset_in_remote_storage, state.copied_offset))
+            self._copy_again(tiered.key)
             return
         gaps = [(each.start_offset, each.end_offset) for each in answer.missing]
         if gaps and gaps != state.missing:
@@ -200,27 +202,27 @@ class LocalDeletion:
             )
             _LOGGER.error(
                 "%s: the table's data of offsets %s%s are missing in the store: keeping local segments from %d on",
-                led.name,
+                tiered.name,
                 shown,
                 " and more" if len(gaps) > SHOWN_MAX else "",
                 gaps[0][0],
                 extra=where,
             )
         elif state.missing and not gaps:
-            _LOGGER.info("%s: the store has all files again", led.name, extra=where)
+            _LOGGER.info("%s: the store has all files again", tiered.name, extra=where)
         state.checked(question, gaps)
         if gaps:
             state.check_backoff.failed(self._clock.monotonic_ms())
         else:
             state.check_backoff.succeeded()
-        self._let_go(led)
+        self._let_go(tiered)
 
-    def _is_led(self, led: TieredPartition) -> bool:
-        return self._led.get(led.key) is led
+    def _is_led(self, tiered: TieredPartition) -> bool:
+        return self._led.get(tiered.key) is tiered
 
-    def _let_go(self, led: TieredPartition) -> None:
+    def _let_go(self, tiered: TieredPartition) -> None:
         """Let the log delete, by its local retention, what has been FINISHED long enough."""
-        let_go(led.log, led.state.deletable_offset, self._clock)
+        let_go(tiered.log, tiered.state.deletable_offset, self._clock)
 
 
 def let_go(log: Log, offset: int, clock: Clock) -> None:

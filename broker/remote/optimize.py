@@ -37,7 +37,7 @@ LOG_STARTS_MS = 5_000
 class _Watched:
     """A led partition, and when its files were last found optimised while this broker leads it."""
 
-    led: TieredPartition
+    tiered: TieredPartition
     backoff: Backoff
     seen: tuple[int, int | None] | None = None
     rounds: int = 0
@@ -45,8 +45,8 @@ class _Watched:
 
     def is_boundary_due(self, now_ms: int) -> bool:
         """Whether rows below the log start may be in the table, and may be removed."""
-        led = self.led
-        return self.boundary.is_due(led.lake_log_start or 0, led.state.copied_offset, now_ms)
+        tiered = self.tiered
+        return self.boundary.is_due(tiered.lake_log_start or 0, tiered.state.copied_offset, now_ms)
 
 
 class OptimizeLoop:
@@ -58,7 +58,7 @@ class OptimizeLoop:
         clock: Clock,
         worker: ChildWorker,
         metrics: TierMetrics,
-        led: Mapping[PartitionId, TieredPartition],
+        tiered: Mapping[PartitionId, TieredPartition],
     ) -> None:
         """`led` is read and never changed."""
         self._interval_ms = settings.lake_maintenance_interval_ms
@@ -67,7 +67,7 @@ class OptimizeLoop:
         self._clock = clock
         self._worker = worker
         self._metrics = metrics
-        self._led = led
+        self._led = tiered
         self._watched: dict[PartitionId, _Watched] = {}
         # Whoever asks for a second OPTIMIZE beside the first would wait in vain.
         self._demanded: set[PartitionId] = set()
@@ -85,9 +85,9 @@ class OptimizeLoop:
 
     def forget(self, key: PartitionId) -> None:
         """This broker no longer leads the partition: work on it stops."""
-        led = self._at_work
-        if led is not None and led.key == key:
-            task = asyncio.get_running_loop().create_task(self._give_up(led))
+        tiered = self._at_work
+        if tiered is not None and tiered.key == key:
+            task = asyncio.get_running_loop().create_task(self._give_up(tiered))
             self._giving_up.add(task)
             task.add_done_callback(self._giving_up.discard)
 
@@ -110,9 +110,9 @@ class OptimizeLoop:
 
     async def round(self) -> None:
         for key, watched in list(self._watched.items()):
-            if self._led.get(key) is not watched.led:
+            if self._led.get(key) is not watched.tiered:
                 del self._watched[key]
-                self._metrics.missing.pop(watched.led.topic_partition, None)
+                self._metrics.missing.pop(watched.tiered.topic_partition, None)
         for watched in self._watch_all():
             watched.rounds += 1
             is_done = False
@@ -130,43 +130,43 @@ class OptimizeLoop:
 
     def _watch_all(self) -> list[_Watched]:
         found = []
-        for key, led in self._led.items():
+        for key, tiered in self._led.items():
             watched = self._watched.get(key)
-            if watched is None or watched.led is not led:
+            if watched is None or watched.tiered is not tiered:
                 backoff = Backoff(first_ms=1_000, longest_ms=600_000)
-                watched = self._watched[key] = _Watched(led=led, backoff=backoff)
+                watched = self._watched[key] = _Watched(tiered=tiered, backoff=backoff)
             found.append(watched)
         return found
 
     def _may_look(self, watched: _Watched) -> bool:
-        led = watched.led
-        if self._stopping.is_set() or self._led.get(led.key) is not led:
+        tiered = watched.tiered
+        if self._stopping.is_set() or self._led.get(tiered.key) is not tiered:
             return False
-        if not led.state.allows_upkeep or led.state.copied_offset < 0:
+        if not tiered.state.allows_upkeep or tiered.state.copied_offset < 0:
             return False
         return watched.backoff.ready(self._clock.monotonic_ms())
 
     def _is_due(self, watched: _Watched) -> bool:
-        led = watched.led
+        tiered = watched.tiered
         if not self._may_look(watched):
             return False
-        if watched.seen != (led.state.copied_offset, led.lake_log_start):
+        if watched.seen != (tiered.state.copied_offset, tiered.lake_log_start):
             return True
         return watched.rounds >= SELDOM_ROUNDS and self._worker.pid is not None
 
     async def optimize(self, key: PartitionId) -> Optimized:
         """Do all work on a partition now. Raises KafkaError, WorkerLost, WorkerFailed."""
-        watched = next((each for each in self._watch_all() if each.led.key == key), None)
-        if watched is None or not watched.led.state.allows_upkeep:
+        watched = next((each for each in self._watch_all() if each.tiered.key == key), None)
+        if watched is None or not watched.tiered.state.allows_upkeep:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if key in self._demanded:
-            message = f"{watched.led.name} is being optimized already"
+            message = f"{watched.tiered.name} is being optimized already"
             raise KafkaError(ErrorCode.OPERATION_NOT_ATTEMPTED, message)
         self._demanded.add(key)
         try:
             total, is_done = Optimized(), False
             while not is_done:
-                if self._led.get(key) is not watched.led:
+                if self._led.get(key) is not watched.tiered:
                     raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 done = await self._optimized(watched, rewrites_any=True, merges_any=True)
                 total, is_done = total.plus(done), done.is_done
@@ -176,26 +176,26 @@ class OptimizeLoop:
 
     async def _look_at(self, watched: _Watched) -> bool:
         """Do the due work; False if there is more."""
-        led, now_ms = watched.led, self._clock.monotonic_ms()
+        tiered, now_ms = watched.tiered, self._clock.monotonic_ms()
         try:
-            rewrites_any = watched.boundary.rewrites_any(led.deleted_below, now_ms)
+            rewrites_any = watched.boundary.rewrites_any(tiered.deleted_below, now_ms)
             return (await self._optimized(watched, rewrites_any=rewrites_any)).is_done
         except (WorkerLost, WorkerFailed) as error:
             wait_ms = watched.backoff.failed(self._clock.monotonic_ms())
-            self._metrics.layout_failed(led.log.topic)
-            log.warning("OPTIMIZE of %s failed, retrying in %d ms: %s", led.name, wait_ms, error)
+            self._metrics.layout_failed(tiered.log.topic)
+            log.warning("OPTIMIZE of %s failed, retrying in %d ms: %s", tiered.name, wait_ms, error)
             return True
 
     async def _optimized(
         self, watched: _Watched, *, rewrites_any: bool, merges_any: bool = False
     ) -> Optimized:
-        led = watched.led
+        tiered = watched.tiered
         async with self._turn:
-            seen = (led.state.copied_offset, led.lake_log_start)
-            self._at_work = led
+            seen = (tiered.state.copied_offset, tiered.lake_log_start)
+            self._at_work = tiered
             try:
                 request = Optimize(
-                    place=place_of(led), rewrites_any_expired=rewrites_any, merges_any=merges_any
+                    place=place_of(tiered), rewrites_any_expired=rewrites_any, merges_any=merges_any
                 )
                 done = await self._worker.send(request)
             finally:
@@ -210,21 +210,21 @@ class OptimizeLoop:
             file_bytes=self._file_bytes,
             now_ms=self._clock.monotonic_ms(),
         )
-        self._count_and_log(led, done)
+        self._count_and_log(tiered, done)
         if not done.is_done:
             watched.seen = None
         return done
 
-    def _count_and_log(self, led: TieredPartition, done: Optimized) -> None:
-        self._metrics.missing[led.topic_partition] = done.missing_offsets
-        led.state.lost_ranges = done.lost_ranges
+    def _count_and_log(self, tiered: TieredPartition, done: Optimized) -> None:
+        self._metrics.missing[tiered.topic_partition] = done.missing_offsets
+        tiered.state.update_lost_ranges(done.lost_ranges)
         count = sum(done.reasons.values())
         if not count:
             return
-        self._metrics.laid_out(led.log.topic, count, done.files_before, done.bytes_before)
+        self._metrics.laid_out(tiered.log.topic, count, done.files_before, done.bytes_before)
         log.info(
             "optimized %s (%s): %s (%s) -> %s (%s), rows=%d expired=%d took=%d ms",
-            led.name,
+            tiered.name,
             ", ".join(sorted(done.reasons)),
             counted(done.files_before, "file"),
             size_text(done.bytes_before),
@@ -233,10 +233,10 @@ class OptimizeLoop:
             done.rows,
             done.expired_rows,
             done.milliseconds,
-            extra={"topic": led.log.topic, "partition": led.log.partition},
+            extra={"topic": tiered.log.topic, "partition": tiered.log.partition},
         )
 
-    async def _give_up(self, led: TieredPartition) -> None:
+    async def _give_up(self, tiered: TieredPartition) -> None:
         # A lost worker has stopped, too.
         with contextlib.suppress(WorkerLost, WorkerFailed):
-            await self._worker.send(GiveUp(place=place_of(led)))
+            await self._worker.send(GiveUp(place=place_of(tiered)))

@@ -30,7 +30,7 @@ _LOGGER = logging.getLogger(__name__)
 SEGMENTS_MAX = 64
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class TieredPartition:
     """One led partition."""
 
@@ -44,8 +44,6 @@ class TieredPartition:
     """Where the lake says that the partition begins; None before it was asked."""
     deleted_below: int = 0
     """The log start that DeleteRecords set under this leadership."""
-    moves_log_start: bool = False
-    """Whether the lake is being updated."""
 
     @property
     def key(self) -> PartitionId:
@@ -224,13 +222,13 @@ class TieredPartition:
         )
 
 
-def place_of(led: TieredPartition) -> StoragePlace:
+def place_of(tiered: TieredPartition) -> StoragePlace:
     """The partition, and the leader epoch in which the worker is asked."""
     return StoragePlace(
-        topic=led.log.topic,
-        topic_id=led.log.topic_id,
-        partition=led.log.partition,
-        leader_epoch=led.leader_epoch,
+        topic=tiered.log.topic,
+        topic_id=tiered.log.topic_id,
+        partition=tiered.log.partition,
+        leader_epoch=tiered.leader_epoch,
     )
 
 
@@ -263,7 +261,7 @@ def _bytes_beyond(log: Log, view: CopyView) -> int:
 
 def sources_of(
     chosen: Mapping[PartitionId, Sequence[RemoteLogSegment]],
-    led: Mapping[PartitionId, TieredPartition],
+    tiered: Mapping[PartitionId, TieredPartition],
     compression: str,
     failed: Callable[[TieredPartition], None],
 ) -> tuple[list[LogSegmentData], list[TieredPartition]]:
@@ -274,7 +272,7 @@ def sources_of(
     sources: list[LogSegmentData] = []
     taking_part: list[TieredPartition] = []
     for key, ranges in chosen.items():
-        one = led[key]
+        one = tiered[key]
         try:
             found = one.locate(ranges)
         except Exception:

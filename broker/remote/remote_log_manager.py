@@ -129,6 +129,8 @@ class RemoteLogManager:
             self.copies.look_at,
         )
         self._materialising = False
+        # Whose log start is being moved in the lake.
+        self._log_start_moves: set[TieredPartition] = set()
         self._metadata_version = -1
         self._stopped = False
 
@@ -173,29 +175,29 @@ class RemoteLogManager:
     def missing(self) -> dict[str, tuple[int, int]]:
         """By topic: partitions whose tables name data that the store lacks, and how many offsets."""
         found: dict[str, tuple[int, int]] = {}
-        for led in tuple(self.copies.led.values()):
-            if gaps := led.state.unavailable():
-                partitions, offsets = found.get(led.log.topic, (0, 0))
+        for tiered in tuple(self.copies.led.values()):
+            if gaps := tiered.state.unavailable():
+                partitions, offsets = found.get(tiered.log.topic, (0, 0))
                 offsets += sum(end - start + 1 for start, end in gaps)
-                found[led.log.topic] = (partitions + 1, offsets)
+                found[tiered.log.topic] = (partitions + 1, offsets)
         return found
 
     def missing_of(self, topic_id: bytes, partition: int) -> list[Gap]:
         """First and last offsets that the store lacks of a partition that this broker leads."""
-        led = self.copies.led.get((topic_id, partition))
-        return led.state.unavailable() if led is not None else []
+        tiered = self.copies.led.get((topic_id, partition))
+        return tiered.state.unavailable() if tiered is not None else []
 
     def lags(self) -> dict[str, tuple[int, int, int]]:
         """By tiered topic: bytes and number of rolled segments that are not in the lake yet, paused partitions."""
         lags: dict[str, tuple[int, int, int]] = {}
-        for led in tuple(self.copies.led.values()):
-            if not led.log.config.copies_to_lake:
+        for tiered in tuple(self.copies.led.values()):
+            if not tiered.log.config.copies_to_lake:
                 continue
-            rolled = led.log.rolled_segments(led.state.copied_offset + 1)
-            size_bytes, count, paused = lags.get(led.log.topic, (0, 0, 0))
+            rolled = tiered.log.rolled_segments(tiered.state.copied_offset + 1)
+            size_bytes, count, paused = lags.get(tiered.log.topic, (0, 0, 0))
             size_bytes += sum(each.size_bytes for each in rolled)
-            paused += led.state.is_paused
-            lags[led.log.topic] = (size_bytes, count + len(rolled), paused)
+            paused += tiered.state.is_paused
+            lags[tiered.log.topic] = (size_bytes, count + len(rolled), paused)
         return lags
 
     # -- what the broker reports -------------------------------------------------------------
@@ -214,7 +216,7 @@ class RemoteLogManager:
         the offset after the lake's last one, as soon as that is known. Called again with a higher epoch after a
         re-election.
         """
-        led = TieredPartition(
+        tiered = TieredPartition(
             log=log,
             leader_epoch=leader_epoch,
             last_stable_offset=last_stable_offset,
@@ -224,7 +226,7 @@ class RemoteLogManager:
         # What was deleted locally as a follower, or by an earlier leader, was not looked for in the store.
         log.update_highest_offset_in_remote_storage(-1)
         delay_ms = self._settings.lake_start_delay_ms if log.log_end_offset > 0 else None
-        self.copies.open(led, delay_ms)
+        self.copies.open(tiered, delay_ms)
 
     def partition_closed(self, topic_id: bytes, partition: int) -> None:
         """This broker no longer leads the partition: its copies stop."""
@@ -232,7 +234,7 @@ class RemoteLogManager:
         self._optimizer.forget((topic_id, partition))
         # A stopping broker closes thousands of them, mostly of topics that have others left.
         if not any(each == topic_id for each, _ in self.copies.led):
-            self._metrics.topics.keep({led.log.topic for led in self.copies.led.values()})
+            self._metrics.topics.keep({tiered.log.topic for tiered in self.copies.led.values()})
 
     def segment_rolled(self, log: Log) -> None:
         """A segment of this log was rolled: there may be a range to copy."""
@@ -245,12 +247,12 @@ class RemoteLogManager:
 
         The log's own directory has it already; the lake needs it in case that is lost.
         """
-        led = self.copies.led.get((log.topic_id, log.partition))
-        if led is None:
+        tiered = self.copies.led.get((log.topic_id, log.partition))
+        if tiered is None:
             return
-        led.deleted_below = log.log_start_offset
-        if led.lake_log_start is not None:
-            self._agree_on_start(led)
+        tiered.deleted_below = log.log_start_offset
+        if tiered.lake_log_start is not None:
+            self._agree_on_start(tiered)
 
     def topic_deleted(self, topic: str, topic_id: bytes) -> None:
         """The topic is deleted: all its rows leave the table, durably, in the background.
@@ -349,15 +351,15 @@ class RemoteLogManager:
 
     def highest_offset_in_remote_storage(self, topic_id: bytes, partition: int) -> int | None:
         """Last offset that is FINISHED in the lake (-1: nothing yet), or None while unknown."""
-        led = self.copies.led.get((topic_id, partition))
-        if led is None or led.state.phase in (CopyPhase.UNKNOWN, CopyPhase.DIVERGED):
+        tiered = self.copies.led.get((topic_id, partition))
+        if tiered is None or tiered.state.phase in (CopyPhase.UNKNOWN, CopyPhase.DIVERGED):
             return None
-        return led.state.copied_offset
+        return tiered.state.copied_offset
 
     def checked_end(self, topic_id: bytes, partition: int) -> int:
         """Last offset whose local copy this leader, and so its followers, may delete: the store was checked."""
-        led = self.copies.led.get((topic_id, partition))
-        return -1 if led is None else led.state.deletable_offset
+        tiered = self.copies.led.get((topic_id, partition))
+        return -1 if tiered is None else tiered.state.deletable_offset
 
     async def known_highest_offset_in_remote_storage(
         self, topic: str, topic_id: bytes, partition: int
@@ -445,15 +447,15 @@ class RemoteLogManager:
 
     async def _has_rows(self, key: PartitionId) -> bool:
         """Whether anything of a led partition is in the lake; if that is unknown the lake is asked soon."""
-        led = self.copies.led.get(key)
-        if led is None:
+        tiered = self.copies.led.get(key)
+        if tiered is None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if led.state.is_paused:
-            message = f"tiering of {led.name} is paused: {led.state.pause_reason}"
+        if tiered.state.is_paused:
+            message = f"tiering of {tiered.name} is paused: {tiered.state.pause_reason}"
             raise KafkaError(ErrorCode.OPERATION_NOT_ATTEMPTED, message)
         if self.highest_offset_in_remote_storage(*key) is None:
             self.copies.look_at(key)
-        return await self.known_highest_offset_in_remote_storage(led.log.topic, *key) >= 0
+        return await self.known_highest_offset_in_remote_storage(tiered.log.topic, *key) >= 0
 
     # -- inside -----------------------------------------------------------------------------
 
@@ -485,9 +487,9 @@ class RemoteLogManager:
             done = reached.version
         self._materialising = False
 
-    def _agree_on_start(self, led: TieredPartition) -> None:
+    def _agree_on_start(self, tiered: TieredPartition) -> None:
         """Move the log's start to the larger of lake's and log's, and set it in the lake."""
-        log_, known = led.log, led.lake_log_start
+        log_, known = tiered.log, tiered.lake_log_start
         if known is None or known == log_.log_start_offset:
             return
         if known > log_.log_start_offset:
@@ -495,33 +497,33 @@ class RemoteLogManager:
                 KafkaError
             ):  # An offset beyond the log's end is left to recovery.
                 log_.advance_log_start_offset(known)
-        elif not led.moves_log_start:
-            led.moves_log_start = True
-            self.spawn(self._move_log_start(led))
+        elif tiered not in self._log_start_moves:
+            self._log_start_moves.add(tiered)
+            self.spawn(self._move_log_start(tiered))
 
-    async def _move_log_start(self, led: TieredPartition) -> None:
+    async def _move_log_start(self, tiered: TieredPartition) -> None:
         backoff = self._settings.backoff()
-        offset = led.log.log_start_offset
-        while self.copies.led.get(led.key) is led and offset != led.lake_log_start:
+        offset = tiered.log.log_start_offset
+        while self.copies.led.get(tiered.key) is tiered and offset != tiered.lake_log_start:
             try:
-                await self.worker.send(MoveLogStart(place=place_of(led), offset=offset))
-                led.update_lake_log_start(offset)
+                await self.worker.send(MoveLogStart(place=place_of(tiered), offset=offset))
+                tiered.update_lake_log_start(offset)
                 self._expiration.look_soon()
             except (WorkerLost, WorkerFailed) as error:
                 wait_ms = backoff.failed(self._clock.monotonic_ms())
                 log.warning(
                     "log start offset of %s not written, retrying in %d ms: %s",
-                    led.name,
+                    tiered.name,
                     wait_ms,
                     error,
                 )
                 await asyncio.sleep(wait_ms / 1000)
-            offset = led.log.log_start_offset
-        led.moves_log_start = False
+            offset = tiered.log.log_start_offset
+        self._log_start_moves.discard(tiered)
 
-    def _advanced(self, led: TieredPartition) -> None:
+    def _advanced(self, tiered: TieredPartition) -> None:
         """More of a partition is FINISHED."""
-        self._agree_on_start(led)
+        self._agree_on_start(tiered)
         self._local.advanced()
 
 

@@ -218,7 +218,7 @@ class LogMoves:
                 pass
         if not self._goes_on(future):
             return
-        future.is_announced = True
+        future.announce()
         self._around.report(topic, partition)
         while not self._around.is_assigned(topic, partition, future.home.directory_id):
             await self._around.wait_for_change(ASK_AGAIN_SECONDS)

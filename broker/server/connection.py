@@ -375,8 +375,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Send all requests to this authenticator until it calls `authenticated`."""
         self.authenticator = authenticator
         self._handle = authenticator.handle
-        self._assembler.size_max = self._all.unauthenticated_bytes_max
-        self._assembler.is_exempt = True
+        self._assembler.limit(self._all.unauthenticated_bytes_max, is_exempt=True)
 
     # -- called by the event loop -------------------------------------------------------------------
 
@@ -491,8 +490,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     ) -> None:
         """The client has authenticated; `handle`, if given, replaces the authenticator's."""
         self.principal = principal
-        self._assembler.size_max = self._all.request_bytes_max
-        self._assembler.is_exempt = False
+        self._assembler.limit(self._all.request_bytes_max, is_exempt=False)
         if handle is not None:
             self._handle = handle
 

@@ -72,6 +72,11 @@ class FrameAssembler:
         self._filled = 0
         self.error: MalformedFrame | None = None
 
+    def limit(self, size_max: int, *, is_exempt: bool) -> None:
+        """Refuse longer requests from now on; those that are exempt need no room in `memory`."""
+        self.size_max = size_max
+        self.is_exempt = is_exempt
+
     @property
     def is_between_frames(self) -> bool:
         """Whether no part of a next frame has been received."""

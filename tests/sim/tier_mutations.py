@@ -117,11 +117,11 @@ def open_transactions_are_copied(patch: pytest.MonkeyPatch) -> None:
 def local_segments_go_before_they_are_finished(patch: pytest.MonkeyPatch) -> None:
     """The log may delete all below the last stable offset, copied or not."""
 
-    def tell(self: Any, led: Any) -> None:
-        end = led.last_stable_offset() - 1
-        if end > led.log.highest_offset_in_remote_storage:
-            led.log.update_highest_offset_in_remote_storage(end)
-            led.log.delete_local_segments(self._clock.now_ms())
+    def tell(self: Any, tiered: Any) -> None:
+        end = tiered.last_stable_offset() - 1
+        if end > tiered.log.highest_offset_in_remote_storage:
+            tiered.log.update_highest_offset_in_remote_storage(end)
+            tiered.log.delete_local_segments(self._clock.now_ms())
 
     patch.setattr(LocalDeletion, "_let_go", tell)
 
@@ -165,9 +165,9 @@ def the_log_begins_later_before_the_lake_knows(patch: pytest.MonkeyPatch) -> Non
     """Consumers are told that records are gone, but the next leader would show them again."""
     move = ExpirationLoop._move
 
-    async def moved(self: Any, led: Any, decision: Any) -> bool:
-        led.log.advance_log_start_offset(decision.log_start_offset)
-        return await move(self, led, decision)
+    async def moved(self: Any, tiered: Any, decision: Any) -> bool:
+        tiered.log.advance_log_start_offset(decision.log_start_offset)
+        return await move(self, tiered, decision)
 
     patch.setattr(ExpirationLoop, "_move", moved)
 
@@ -213,7 +213,7 @@ def deletions_of_the_dead_are_left_to_them(patch: pytest.MonkeyPatch) -> None:
 @mutation
 def the_lake_does_not_hear_of_deleted_records(patch: pytest.MonkeyPatch) -> None:
     """DeleteRecords moves the log start of the leader's log only."""
-    patch.setattr(RemoteLogManager, "_agree_on_start", lambda self, led: None)
+    patch.setattr(RemoteLogManager, "_agree_on_start", lambda self, tiered: None)
 
 
 @mutation

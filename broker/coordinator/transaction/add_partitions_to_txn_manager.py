@@ -323,9 +323,9 @@ class AddPartitionsToTxnManager:
         answer: asyncio.Future[object],
     ) -> None:
         del self.pending[partition, writer.producer]
-        pending.answered(self.judge(partition, writer, pending, answer))
+        pending.answered(self.result_of(partition, writer, pending, answer))
 
-    def judge(
+    def result_of(
         self,
         partition: LeaderPartition,
         writer: TransactionalWriter,

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from broker.kafka_broker import KafkaBroker
 
 # By broker: the settings that it was asked about and does not refuse, those of all brokers and its own.
-Judged: TypeAlias = Mapping[str, tuple[Overrides, Overrides]]
-NOBODY: Final[Judged] = MappingProxyType({})
+Validated: TypeAlias = Mapping[str, tuple[Overrides, Overrides]]
+NOBODY: Final[Validated] = MappingProxyType({})
 
 
 async def alter(
@@ -49,14 +49,14 @@ async def alter(
     """Change the settings, or refuse with the reason, resource by resource."""
     node = context.node
     left = list(resources)
-    refusals, judged = await _judged(node, left)
+    refusals, validated = await _validate_on_brokers(node, left)
     refused_now = refusals
     while refused_now:
         # The others were asked including what is refused: ask again without it.
         left = [each for each in left if _key(each) not in refused_now]
-        refused_now, judged = await _judged(node, left)
+        refused_now, validated = await _validate_on_brokers(node, left)
         refusals |= refused_now
-    rules = rules_of(node.config, judged)
+    rules = rules_of(node.config, validated)
     results = await node.metadata_driver.decide(
         lambda c: c.alter_configs(left, rules, validate_only=validate_only)
     )
@@ -68,9 +68,9 @@ def _key(resource: ResourceAlteration | ResourceResult) -> tuple[int, str]:
     return resource.resource_type, resource.resource_name
 
 
-async def _judged(
+async def _validate_on_brokers(
     node: KafkaBroker, resources: Sequence[ResourceAlteration]
-) -> tuple[dict[tuple[int, str], ResourceResult], Judged]:
+) -> tuple[dict[tuple[int, str], ResourceResult], Validated]:
     """What the brokers among the resources refuse; and what each was asked about."""
     names = [each.resource_name for each in resources if each.resource_type == BROKER_RESOURCE]
     if not names:
@@ -119,14 +119,14 @@ def answer(result: ResourceResult) -> AlterConfigsResourceResponse:
     )
 
 
-def rules_of(config: BrokerConfig, judged: Judged = NOBODY) -> ConfigRules:
-    """What a broker with this configuration lets be changed; `judged` are brokers that have answered."""
+def rules_of(config: BrokerConfig, validated: Validated = NOBODY) -> ConfigRules:
+    """What a broker with this configuration lets be changed; `validated` are brokers that have answered."""
 
     def check_topic(before: Overrides, after: Overrides) -> None:
         _check_topic(config, before, after)
 
     def check_broker(changes: Mapping[str, Overrides], image: MetadataImage) -> None:
-        _check_broker(config, changes, image, judged)
+        _check_broker(config, changes, image, validated)
 
     def check_group(own: Overrides) -> None:
         try:
@@ -177,7 +177,7 @@ def _check_broker(
     config: BrokerConfig,
     changes: Mapping[str, Overrides],
     image: MetadataImage,
-    judged: Judged,
+    validated: Validated,
 ) -> None:
     """The settings themselves, and that every topic's own still fit them.
 
@@ -188,7 +188,7 @@ def _check_broker(
         for name in changes:
             after = _concerning(changes, name)
             if name and after not in (
-                judged.get(name),
+                validated.get(name),
                 _concerning(image.broker_configs, name),
             ):
                 with_changes(replace(config, node_id=int(name)), changes)

@@ -5,7 +5,7 @@
 - A wrong value or name: INVALID_CONFIG with a text that names the key. A null value, a key or resource twice, another
   broker, another kind of resource: INVALID_REQUEST. Unknown topic: UNKNOWN_TOPIC_OR_PARTITION.
 - Brokers: one by its id, or all by the empty name. Only defaults of topics, limits and keys can be changed, and not so
-  that a topic's own settings no longer fit. Each broker judges a change by its own file and keys
+  that a topic's own settings no longer fit. Each broker validates a change by its own file and keys
   (`broker.handlers.configs.settings_validation`). DescribeConfigs shows what is in force, with its source.
 - Groups: by their id, whether or not there is such a group; members learn a change by their next heartbeat.
 - Loggers of the broker that is asked, until it ends (KIP-412): the rest of the request goes on to the controller.

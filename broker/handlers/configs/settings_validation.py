@@ -40,13 +40,13 @@ def check_settings(config: BrokerConfig, changes: Changes, image: MetadataImage)
     _check_threads(config, changed)
     is_inherited_as_before = changed.topic == config.topic
     # Thousands of topics have the same few settings.
-    judged: set[frozenset[tuple[str, str]]] = set()
+    validated: set[frozenset[tuple[str, str]]] = set()
     for topic in image.topics.values():
         own = in_force(topic.name, topic.configs)
         key = frozenset(own.items())
-        if key in judged or (is_inherited_as_before and not own):
+        if key in validated or (is_inherited_as_before and not own):
             continue
-        judged.add(key)
+        validated.add(key)
         why = None
         try:
             wanted = topic_config(changed, own)

@@ -412,12 +412,8 @@ class FetchProcessor:
         return self._answer_later(waits, size_bytes) if waits else self._response()
 
     async def _answer_later(self, waits: list[Awaitable[None]], size_bytes: int) -> FetchResponse:
-        manager = self._fetch_manager
-        manager.being_read_bytes += size_bytes
-        try:
+        with self._fetch_manager.reading(size_bytes):
             await asyncio.gather(*waits)
-        finally:
-            manager.being_read_bytes -= size_bytes
         return self._response()
 
     def _read_at_once(self, result: LogReadResult) -> bool:

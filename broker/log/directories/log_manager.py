@@ -97,6 +97,10 @@ class FutureLog:
     is_named: bool = False
     """Its folder has the log's name already."""
 
+    def announce(self) -> None:
+        """The controller is about to be told of the directory."""
+        self.is_announced = True
+
     def copy_start(self) -> None:
         """Copy its log's start and epochs; both have the same end."""
         assert self.of is not None

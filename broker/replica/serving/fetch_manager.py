@@ -8,7 +8,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from broker.byte_rate import ByteRate
@@ -17,8 +18,6 @@ from broker.replica.serving.fetch_sessions import Draw, FetchSessionCache
 from broker.replica.serving.selector import SELECTORS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from broker.config.broker import BrokerConfig
     from broker.metrics.names import MetricSample
 
@@ -52,7 +51,7 @@ class FetchManager:
         """
         self._unsent_bytes = unsent_bytes
         # The size of responses that are being read from the disk.
-        self.being_read_bytes = 0
+        self._being_read_bytes = 0
         given = config()
         self.sessions = FetchSessionCache(given.max_incremental_fetch_session_cache_slots, draw)
         self.select_replica = SELECTORS[given.replica_selector_class]
@@ -62,9 +61,18 @@ class FetchManager:
             sample_ms=given.replication_quota_window_size_seconds * 1000,
         )
 
+    @contextmanager
+    def reading(self, size_bytes: int) -> Iterator[None]:
+        """Count response bytes that are being read from the disk."""
+        self._being_read_bytes += size_bytes
+        try:
+            yield
+        finally:
+            self._being_read_bytes -= size_bytes
+
     def answer_bytes_max(self) -> int:
         """The largest response to a consumer now."""
-        waiting_bytes = self._unsent_bytes() + self.being_read_bytes
+        waiting_bytes = self._unsent_bytes() + self._being_read_bytes
         return max(WAITING_BYTES_MAX - waiting_bytes, ANSWER_BYTES_MIN)
 
     def samples(self) -> Iterator[MetricSample]:

@@ -32,6 +32,6 @@ async def test_answers_that_lie_here_unread_make_others_small(
         connections.forget(slow)
         assert connections.unsent_bytes == 0
         # What is being read from the disk will lie here, too.
-        broker.node.fetch_manager.being_read_bytes = 2000
-        data = await broker.fetch("t", 0)
+        with broker.node.fetch_manager.reading(2000):
+            data = await broker.fetch("t", 0)
         assert len(values_of(data.records)) == 2

@@ -163,9 +163,9 @@ def led_partition(topic: str, partition: int, segments: int, size_bytes: int) ->
         leader_epochs=SimpleNamespace(between=lambda start, end: ((0, 0),)),
         producers=SimpleNamespace(encode_snapshot=lambda: b""),
     )
-    led = TieredPartition(log=log, leader_epoch=0, last_stable_offset=lambda: 10 * segments)
-    led.state.learnt(-1, 0)
-    return led
+    tiered = TieredPartition(log=log, leader_epoch=0, last_stable_offset=lambda: 10 * segments)
+    tiered.state.learnt(-1, 0)
+    return tiered
 
 
 class Desk:
@@ -189,11 +189,11 @@ class Desk:
             asked,
             TierMetrics(),
             CrashPoints(),
-            lambda led: None,
+            lambda tiered: None,
             self.quota,
         )
-        for led in partitions:
-            self.loop.open(led, 0)
+        for tiered in partitions:
+            self.loop.open(tiered, 0)
 
     async def until(self, at_ms: int) -> None:
         """Let time pass, and the loop look whenever something is due."""
@@ -215,13 +215,13 @@ def test_partitions_of_a_topic_are_copied_together() -> None:
 
 def test_a_topic_that_copies_no_more_is_left_alone_until_it_does_again() -> None:
     """remote.log.copy.disable (KIP-950)."""
-    led = led_partition("t", 0, 3, 1_000)
-    led.log.config = log_settings(remote_storage_enable=True, remote_log_copy_disable=True)
-    desk = Desk(led)
+    tiered = led_partition("t", 0, 3, 1_000)
+    tiered.log.config = log_settings(remote_storage_enable=True, remote_log_copy_disable=True)
+    desk = Desk(tiered)
     asyncio.run(desk.until(1_000))
     assert desk.worker.copied == []
-    led.log.config = log_settings(remote_storage_enable=True)
-    desk.loop.look_at(led.key)
+    tiered.log.config = log_settings(remote_storage_enable=True)
+    desk.loop.look_at(tiered.key)
     asyncio.run(desk.until(0))
     assert sum(map(len, desk.worker.copied)) == 3
 
@@ -229,10 +229,10 @@ def test_a_topic_that_copies_no_more_is_left_alone_until_it_does_again() -> None
 def test_what_is_copied_no_more_does_not_lag() -> None:
     manager = RemoteLogManager(tier_settings(), ManualClock())
     for at in range(2):
-        led = led_partition("t", at, 3, 1_000)
-        manager.copies.led[led.key] = led
+        tiered = led_partition("t", at, 3, 1_000)
+        manager.copies.led[tiered.key] = tiered
     assert manager.lags() == {"t": (6_000, 6, 0)}
-    led.log.config = log_settings(remote_storage_enable=True, remote_log_copy_disable=True)
+    tiered.log.config = log_settings(remote_storage_enable=True, remote_log_copy_disable=True)
     assert manager.lags() == {"t": (3_000, 3, 0)}
 
 
@@ -264,12 +264,12 @@ def test_rows_of_events_do_not_end_at_the_version_where_a_deletion_keeps_failing
 @pytest.mark.parametrize(("changes", "count"), [({}, 3), ({"remote_copy_lag_ms": 1_500}, 1)])
 def test_what_is_too_young_is_held_back(changes: dict[str, int], count: int) -> None:
     """remote.copy.lag.* (KIP-1241); -1 is the local retention, which is without a limit by default."""
-    led = led_partition("t", 0, 3, 1_000)
-    led.log.config = log_settings(
+    tiered = led_partition("t", 0, 3, 1_000)
+    tiered.log.config = log_settings(
         remote_storage_enable=True, **{"remote_copy_lag_bytes": -1 if changes else 0, **changes}
     )
-    led.log.segments = SimpleNamespace(all=[])  # type: ignore[assignment]
-    desk = Desk(led, now_ms=1_500)
+    tiered.log.segments = SimpleNamespace(all=[])  # type: ignore[assignment]
+    desk = Desk(tiered, now_ms=1_500)
     asyncio.run(desk.until(0))
     assert sum(map(len, desk.worker.copied)) == count
 
@@ -284,23 +284,23 @@ def test_what_is_too_young_is_held_back(changes: dict[str, int], count: int) -> 
 )
 def test_copies_hurry_while_more_is_closed_than_they_take(rate: int, expected: list[str]) -> None:
     """A copy takes a MiB; during each of the first six half as much again is closed."""
-    led = led_partition("t", 0, 0, 1 << 19)
+    tiered = led_partition("t", 0, 0, 1 << 19)
     views: list[EnrichedLogSegment] = []
-    led.log.rolled_segments = lambda start=0, limit=None: [  # type: ignore[method-assign]
+    tiered.log.rolled_segments = lambda start=0, limit=None: [  # type: ignore[method-assign]
         each for each in views if each.next_offset > start
     ]
 
     def close(count: int) -> None:
         more = led_partition("t", 0, len(views) + count, 1 << 19).log
         views[:] = more.rolled_segments()
-        led.log.log_end_offset = more.log_end_offset  # type: ignore[misc]
-        led.last_stable_offset = lambda: more.log_end_offset
+        tiered.log.log_end_offset = more.log_end_offset  # type: ignore[misc]
+        tiered.last_stable_offset = lambda: more.log_end_offset
 
     close(2)
-    desk = Desk(led, bytes_per_second=rate)
+    desk = Desk(tiered, bytes_per_second=rate)
     desk.worker.meanwhile = lambda: close(3) if len(desk.worker.copied) <= 6 else None
     asyncio.run(desk.until(100))
-    assert (led.state.copied_offset, len(views)) == (199, 20)
+    assert (tiered.state.copied_offset, len(views)) == (199, 20)
     assert desk.worker.compressions == expected
 
 
@@ -310,26 +310,28 @@ def test_a_long_backlog_alone_is_no_reason_to_hurry(
     worker: type[CopiesAtOnce], has_lag: bool
 ) -> None:
     """Of 200 segments 64 are looked at closely each time; each copy takes one, and nothing is produced."""
-    led = led_partition("t", 0, 200, 1 << 20)
+    tiered = led_partition("t", 0, 200, 1 << 20)
     if has_lag:
-        led.log.config = replace(led.log.config, remote_copy_lag_ms=1, remote_copy_lag_bytes=-1)
-        led.log.segments.all.pop()
-        led.log.segments.all.append(led_partition("t", 0, 201, 1 << 20).log.segments.all[200])
-    view, ranges = led.view(with_active=False, now_ms=10**12)
+        tiered.log.config = replace(
+            tiered.log.config, remote_copy_lag_ms=1, remote_copy_lag_bytes=-1
+        )
+        tiered.log.segments.all.pop()
+        tiered.log.segments.all.append(led_partition("t", 0, 201, 1 << 20).log.segments.all[200])
+    view, ranges = tiered.view(with_active=False, now_ms=10**12)
     assert (len(ranges), view.bytes_beyond) == (64, 136 << 20)
-    led.last_stable_offset = lambda: 1_000
-    assert led.view(with_active=False, now_ms=10**12)[0].bytes_beyond == 36 << 20
-    led.last_stable_offset = lambda: 2_000
-    desk = Desk(led, worker=worker())
+    tiered.last_stable_offset = lambda: 1_000
+    assert tiered.view(with_active=False, now_ms=10**12)[0].bytes_beyond == 36 << 20
+    tiered.last_stable_offset = lambda: 2_000
+    desk = Desk(tiered, worker=worker())
     asyncio.run(desk.until(1_000))
-    assert led.state.copied_offset == 1_999
+    assert tiered.state.copied_offset == 1_999
     assert desk.worker.compressions == ["zstd"] * 200
 
 
 def test_copies_wait_for_their_quota_and_none_is_lost() -> None:
     """Ten segments of 1,000 bytes at 500 bytes per second: the copies take twenty seconds, without bursts."""
-    led = led_partition("t", 0, 10, 1_000)
-    desk = Desk(led, bytes_per_second=500)
+    tiered = led_partition("t", 0, 10, 1_000)
+    desk = Desk(tiered, bytes_per_second=500)
     asyncio.run(desk.until(4_000))
     assert 0 < len(desk.worker.copied) < 5
     assert all(len(each) == 1 for each in desk.worker.copied)
@@ -338,7 +340,7 @@ def test_copies_wait_for_their_quota_and_none_is_lost() -> None:
     assert [each for copy in desk.worker.copied for each in copy] == [
         ("t", 0, start) for start in range(0, 100, 10)
     ]
-    assert led.state.copied_offset == 99
+    assert tiered.state.copied_offset == 99
 
 
 def test_a_quota_that_is_lifted_is_seen_within_a_second() -> None:
@@ -350,23 +352,23 @@ def test_a_quota_that_is_lifted_is_seen_within_a_second() -> None:
     assert sum(map(len, desk.worker.copied)) == 50
 
 
-def with_active_segment(led: TieredPartition) -> Any:
+def with_active_segment(tiered: TieredPartition) -> Any:
     """A log whose active segment can be read, and grows when the test moves its end."""
-    log: Any = led.log
+    log: Any = tiered.log
     log.size_bytes += 1_000
     log.producers = SimpleNamespace(encode_snapshot=lambda: b"")
     log.read = lambda *_, **__: SimpleNamespace(
         slices=[SimpleNamespace(file=None, position=0, size_bytes=100)]
     )
-    led.last_stable_offset = lambda: log.log_end_offset
+    tiered.last_stable_offset = lambda: log.log_end_offset
     return log
 
 
 def test_a_trickle_is_copied_twice_in_each_lag_and_not_record_by_record() -> None:
     """lake.max.lag.ms: records that come while a copy is under way wait for the next round."""
-    led = led_partition("t", 0, 0, 1_000)
-    log = with_active_segment(led)
-    desk = Desk(led, lag_ms=1_000)
+    tiered = led_partition("t", 0, 0, 1_000)
+    log = with_active_segment(tiered)
+    desk = Desk(tiered, lag_ms=1_000)
 
     def append() -> None:
         log.log_end_offset += 1
@@ -380,7 +382,7 @@ def test_a_trickle_is_copied_twice_in_each_lag_and_not_record_by_record() -> Non
             append()
             desk.loop.begin_round()
             await desk.until(0)
-            behind.append(log.log_end_offset - 1 - led.state.copied_offset)
+            behind.append(log.log_end_offset - 1 - tiered.state.copied_offset)
 
     asyncio.run(trickle())
     assert 15 <= len(desk.worker.copied) <= 25
@@ -390,21 +392,21 @@ def test_a_trickle_is_copied_twice_in_each_lag_and_not_record_by_record() -> Non
 def test_a_round_of_hundreds_of_trickles_is_a_few_copies() -> None:
     """Each copy has commits of its own: on a store that takes its time they decide how long a round takes."""
     many = [led_partition(f"t{at // 100}", at % 100, 0, 0) for at in range(500)]
-    for led in many:
-        with_active_segment(led).log_end_offset = 10
+    for tiered in many:
+        with_active_segment(tiered).log_end_offset = 10
     desk = Desk(*many, lag_ms=5_000)
     desk.loop.begin_round()
     asyncio.run(desk.until(0))
     assert [len(each) for each in desk.worker.copied] == [128, 128, 128, 116]
-    assert {led.state.copied_offset for led in many} == {9}
+    assert {tiered.state.copied_offset for tiered in many} == {9}
 
 
 def test_a_backlog_leaves_others_room_in_each_copy() -> None:
     """Of 200 small segments of one partition, and a trickle in more partitions than one copy takes."""
     big = led_partition("big", 0, 200, 100)
     many = [led_partition("t", at, 0, 0) for at in range(130)]
-    for led in many:
-        with_active_segment(led).log_end_offset = 10
+    for tiered in many:
+        with_active_segment(tiered).log_end_offset = 10
     desk = Desk(big, *many, lag_ms=5_000)
     desk.loop.begin_round()
     asyncio.run(desk.until(0))
@@ -438,13 +440,13 @@ def test_a_trickle_keeps_its_lag_beside_a_backlog(is_first: bool) -> None:
 
 
 def test_records_of_the_active_segment_go_with_the_next_try_where_a_copy_failed() -> None:
-    led = led_partition("t", 0, 0, 0)
-    log = with_active_segment(led)
-    desk = Desk(led, worker=FailsOnce(), lag_ms=60_000)
+    tiered = led_partition("t", 0, 0, 0)
+    log = with_active_segment(tiered)
+    desk = Desk(tiered, worker=FailsOnce(), lag_ms=60_000)
     log.log_end_offset = 10
     desk.loop.begin_round()
     asyncio.run(desk.until(10_000))
-    assert (len(desk.worker.copied), led.state.copied_offset) == (2, 9)
+    assert (len(desk.worker.copied), tiered.state.copied_offset) == (2, 9)
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "a bad sector"), ValueError("of ours")])
@@ -476,10 +478,10 @@ def test_a_pause_ends_once_what_was_in_the_way_is_gone(caplog: pytest.LogCapture
     """It is tried again and again, with back-off; only where it begins, changes and ends it is said."""
     caplog.set_level("INFO")
     worker = Refuses()
-    led = led_partition("t", 0, 2, 1_000)
-    desk = Desk(led, led_partition("t", 1, 0, 0), worker=worker)
+    tiered = led_partition("t", 0, 2, 1_000)
+    desk = Desk(tiered, led_partition("t", 1, 0, 0), worker=worker)
     asyncio.run(desk.until(60_000))
-    assert (led.state.copied_offset, led.state.is_paused) == (-1, True)
+    assert (tiered.state.copied_offset, tiered.state.is_paused) == (-1, True)
     assert 4 <= worker.asked <= 10
     assert len(worker.copied) == 1, (
         "what is asked takes no room in copies, and nothing of their quota"
@@ -491,7 +493,7 @@ def test_a_pause_ends_once_what_was_in_the_way_is_gone(caplog: pytest.LogCapture
     asyncio.run(desk.until(60_000))
     worker.reason = ""
     asyncio.run(desk.until(60_000))
-    assert (led.state.copied_offset, led.state.is_paused) == (19, False)
+    assert (tiered.state.copied_offset, tiered.state.is_paused) == (19, False)
     assert said(caplog) == [
         "tiering of t-0 is paused: version 7: delta.appendOnly=true",
         "tiering of t-0 is paused: CHECK constraint small",
@@ -500,26 +502,26 @@ def test_a_pause_ends_once_what_was_in_the_way_is_gone(caplog: pytest.LogCapture
 
 
 def test_what_is_paused_is_counted() -> None:
-    led, other = led_partition("t", 0, 2, 1_000), led_partition("u", 0, 2, 1_000)
+    tiered, other = led_partition("t", 0, 2, 1_000), led_partition("u", 0, 2, 1_000)
     manager = RemoteLogManager(tier_settings(), ManualClock())
-    for each in (led, other):
+    for each in (tiered, other):
         manager.copies.led[each.key] = each
 
     def paused() -> dict[tuple[str, ...], Any]:
         return {labels: v for metric, labels, v in manager.samples() if metric is COPIES_PAUSED}
 
     assert paused() == {(): 0, ("t",): 0, ("u",): 0}
-    led.state.pause("delta.appendOnly=true", 0)
+    tiered.state.pause("delta.appendOnly=true", 0)
     assert paused() == {(): 1, ("t",): 1, ("u",): 0}
-    led.log.config = log_settings(remote_storage_enable=True, remote_log_copy_disable=True)
+    tiered.log.config = log_settings(remote_storage_enable=True, remote_log_copy_disable=True)
     assert paused() == {(): 0, ("u",): 0}
 
 
 def test_what_the_store_lacks_is_counted() -> None:
-    led = led_partition("t", 0, 2, 1_000)
+    tiered = led_partition("t", 0, 2, 1_000)
     manager = RemoteLogManager(tier_settings(), ManualClock())
-    manager.copies.led[led.key] = led
-    led.state.missing = [(5, 9)]
+    manager.copies.led[tiered.key] = tiered
+    tiered.state.missing = [(5, 9)]
     found = {(metric, labels): value for metric, labels, value in manager.samples()}
     assert found[DATA_MISSING, ("t",)] == found[DATA_MISSING, ()] == 1
     assert found[OFFSETS_MISSING, ("t",)] == found[OFFSETS_MISSING, ()] == 5
@@ -528,19 +530,19 @@ def test_what_the_store_lacks_is_counted() -> None:
 @pytest.mark.parametrize("is_open", [False, True], ids=["expired", "in an open transaction"])
 def test_a_pause_ends_where_nothing_is_left_to_copy(is_open: bool) -> None:
     worker = Refuses()
-    led = led_partition("t", 0, 2, 1_000)
-    desk = Desk(led, worker=worker)
+    tiered = led_partition("t", 0, 2, 1_000)
+    desk = Desk(tiered, worker=worker)
     asyncio.run(desk.until(1_000))
-    assert led.state.is_paused
+    assert tiered.state.is_paused
     if is_open:
-        led.last_stable_offset = lambda: 5
+        tiered.last_stable_offset = lambda: 5
     else:
-        led.log.rolled_segments = lambda start=0, limit=None: []  # type: ignore[method-assign]
+        tiered.log.rolled_segments = lambda start=0, limit=None: []  # type: ignore[method-assign]
     asyncio.run(desk.until(60_000))
-    assert led.state.is_paused
+    assert tiered.state.is_paused
     worker.reason = ""
     asyncio.run(desk.until(60_000))
-    assert led.state.allows_upkeep
+    assert tiered.state.allows_upkeep
 
 
 class Knows(CopiesAtOnce):
@@ -561,19 +563,19 @@ class Knows(CopiesAtOnce):
 @pytest.mark.parametrize("found", [0, 1])
 def test_what_an_earlier_try_has_copied_is_looked_for_before_it_goes(found: int) -> None:
     """Its answer was lost with its worker: this one has seen its own files alone."""
-    led = led_partition("t", 0, 2, 1_000)
+    tiered = led_partition("t", 0, 2, 1_000)
     worker = FindsThere()
     worker.found = found
-    asyncio.run(Desk(led, worker=worker).until(0))
-    assert led.state.copied_offset == 19
-    assert led.state.question(0, 0).is_whole is (found > 0)
+    asyncio.run(Desk(tiered, worker=worker).until(0))
+    assert tiered.state.copied_offset == 19
+    assert tiered.state.question(0, 0).is_whole is (found > 0)
 
 
 def test_what_the_lake_has_is_committed_when_a_lead_begins() -> None:
-    led = led_partition("t", 0, 2, 1_000)
+    tiered = led_partition("t", 0, 2, 1_000)
     reached: list[int] = []
-    led.state, led.lake_reaches = CopyState(), reached.append
-    desk = Desk(led, worker=Knows(state_of(9)))
+    tiered.state, tiered.lake_reaches = CopyState(), reached.append
+    desk = Desk(tiered, worker=Knows(state_of(9)))
     asyncio.run(desk.until(0))
     assert reached == [10]
 
@@ -582,35 +584,37 @@ def test_a_lake_that_goes_beyond_the_log_pauses_its_partition_for_good(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The log grows, and its records have offsets of the lake's: by none of these may the others be let go."""
-    led = led_partition("t", 0, 1, 1_000)
-    led.state = CopyState()
+    tiered = led_partition("t", 0, 1, 1_000)
+    tiered.state = CopyState()
     worker = Knows(state_of(10))
-    desk = Desk(led, worker=worker)
+    desk = Desk(tiered, worker=worker)
     asyncio.run(desk.until(60_000))
-    led.log.log_end_offset = 50  # type: ignore[misc]
+    tiered.log.log_end_offset = 50  # type: ignore[misc]
     desk.loop.begin_round()
     asyncio.run(desk.until(60_000))
-    assert (worker.asked, worker.copied, led.state.copied_offset) == (1, [], -1)
-    assert led.state.is_paused
+    assert (worker.asked, worker.copied, tiered.state.copied_offset) == (1, [], -1)
+    assert tiered.state.is_paused
     assert said(caplog) == ["tiering of t-0 is paused: the lake ends at 10, beyond the log"]
     manager = RemoteLogManager(tier_settings(), ManualClock())
-    manager.copies.led[led.key] = led
-    assert manager.highest_offset_in_remote_storage(*led.key) is None, "ListOffsets asks the lake"
+    manager.copies.led[tiered.key] = tiered
+    assert manager.highest_offset_in_remote_storage(*tiered.key) is None, (
+        "ListOffsets asks the lake"
+    )
 
 
 def test_a_table_that_cannot_be_read_pauses_its_partitions_until_it_can(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
-    led = led_partition("t", 0, 2, 1_000)
-    led.state = CopyState()
+    tiered = led_partition("t", 0, 2, 1_000)
+    tiered.state = CopyState()
     error = "x.parquet has a deletion vector"
     worker = Knows(Unavailable(message=error, outcome="conflict"))
-    desk = Desk(led, worker=worker)
+    desk = Desk(tiered, worker=worker)
     asyncio.run(desk.until(60_000))
-    assert (led.state.is_paused, worker.copied) == (True, [])
+    assert (tiered.state.is_paused, worker.copied) == (True, [])
     assert worker.asked > 4
     worker.answer = state_of(9)
     asyncio.run(desk.until(60_000))
-    assert (led.state.is_paused, led.state.copied_offset) == (False, 19)
+    assert (tiered.state.is_paused, tiered.state.copied_offset) == (False, 19)
     assert said(caplog) == [f"tiering of t-0 is paused: {error}", "tiering of t-0 is resumed"]

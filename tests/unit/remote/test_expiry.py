@@ -112,9 +112,9 @@ class Desk:
     def sweep(self) -> Swept:
         return Swept(segments=1, size_bytes=100, files=1)
 
-    def agree(self, led: Any) -> None:
+    def agree(self, tiered: Any) -> None:
         self.happened.append("log")
-        led.log.log_start_offset = max(led.log.log_start_offset, led.lake_log_start)
+        tiered.log.log_start_offset = max(tiered.log.log_start_offset, tiered.lake_log_start)
 
     def depose(self) -> None:
         """Lead again in another epoch: what was remembered does not apply to it."""

@@ -94,8 +94,8 @@ class Desk:
         self.again: list[PartitionId] = []
         self.led: dict[PartitionId, TieredPartition] = {}
         for log in logs:
-            led = TieredPartition(log=log, leader_epoch=0, last_stable_offset=lambda: 100)
-            self.led[led.key] = led
+            tiered = TieredPartition(log=log, leader_epoch=0, last_stable_offset=lambda: 100)
+            self.led[tiered.key] = tiered
         worker: Any = self.store
         self.local = LocalDeletion(
             tier_settings(lake_local_grace_ms=60),
@@ -134,8 +134,8 @@ def _logs_find_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 def led_by(*logs: Log) -> Desk:
     """Of a leader that was told of offsets up to 9."""
     desk = Desk(*logs)
-    for led in desk.led.values():
-        led.state.learnt(9, desk.clock.monotonic_ms())
+    for tiered in desk.led.values():
+        tiered.state.learnt(9, desk.clock.monotonic_ms())
     return desk
 
 

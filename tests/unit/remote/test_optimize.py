@@ -77,15 +77,15 @@ class Desk:
         log = SimpleNamespace(topic="orders", topic_id=TOPIC_ID, partition=partition)
         state = CopyState()
         state.learnt(end, 0)
-        led = TieredPartition(
+        tiered = TieredPartition(
             log=cast(Any, log),
             leader_epoch=3,
             last_stable_offset=lambda: 0,
             state=state,
             lake_log_start=0,
         )
-        self.led[led.key] = led
-        return led
+        self.led[tiered.key] = tiered
+        return tiered
 
     async def follow(self, count: int = 1) -> None:
         for _ in range(count):
@@ -156,27 +156,27 @@ def test_rows_below_a_new_log_start_leave_within_ten_seconds() -> None:
 @in_loop
 async def test_log_starts_are_followed_before_all_other_work() -> None:
     desk = Desk()
-    led = desk.led[TOPIC_ID, 0]
+    tiered = desk.led[TOPIC_ID, 0]
     await desk.follow()
     assert desk.worker.asked == [], "all begin at 0"
-    led.lake_log_start = 10
+    tiered.lake_log_start = 10
     # Retention's first is taken at once, and the next waits, the longer the larger the file was.
     desk.worker.answers = [
         replace(DONE, boundary_bytes=128 << 20),
         replace(DONE, has_expired=True),
     ]
     for start in (10, 20):
-        led.lake_log_start = start
+        tiered.lake_log_start = start
         await desk.follow(2)
     assert desk.worker.rewrites_any == [True, False]
     # DeleteRecords waits for nothing.
-    led.lake_log_start = led.deleted_below = 30
+    tiered.lake_log_start = tiered.deleted_below = 30
     desk.worker.answers = [WorkerFailed("unavailable", "the store is away")]
     await desk.follow()
     desk.clock.ms += 1_000
     await desk.follow(2)
     assert desk.worker.rewrites_any == [True, False, True, True]
-    led.lake_log_start = 40
+    tiered.lake_log_start = 40
     desk.worker.answers = [replace(DONE, has_expired=True)]
     await desk.follow()
     assert desk.worker.rewrites_any[4:] == [False]
@@ -210,14 +210,14 @@ async def test_a_log_start_that_moves_waits_for_no_round(monkeypatch: pytest.Mon
 @in_loop
 async def test_rows_that_a_copy_in_flight_adds_below_the_log_start_are_followed() -> None:
     desk = Desk()
-    led = desk.led[TOPIC_ID, 0]
-    led.lake_log_start = led.deleted_below = 150
+    tiered = desk.led[TOPIC_ID, 0]
+    tiered.lake_log_start = tiered.deleted_below = 150
     await desk.follow(2)
     assert desk.worker.asked == [(Optimize, 0)]
-    led.state.learnt(199, 0)
+    tiered.state.learnt(199, 0)
     await desk.follow(2)
     assert desk.worker.asked == [(Optimize, 0)] * 2
-    led.state.learnt(299, 0)
+    tiered.state.learnt(299, 0)
     await desk.follow()
     assert desk.worker.asked == [(Optimize, 0)] * 2, "nothing of this lies below"
 

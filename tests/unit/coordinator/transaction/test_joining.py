@@ -57,7 +57,7 @@ async def test_a_mistake_of_ours_is_in_the_log_and_the_client_asks_again(
     writer = TransactionalWriter("x", ProducerIdAndEpoch(1, 0), TransactionSupportedOperation.JOINS)
     answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
     answer.set_exception(AssertionError("ours"))
-    refused = joins.judge(nowhere, writer, PendingVerification(), answer)
+    refused = joins.result_of(nowhere, writer, PendingVerification(), answer)
     assert refused is not None and refused.code is ErrorCode.NOT_ENOUGH_REPLICAS
     assert [record.levelname for record in caplog.records] == ["ERROR"]
 
