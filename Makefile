@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Ours is PySpark's own, of the version that is pinned.
 unexport SPARK_HOME
 
-.PHONY: demo jars test test-slow bench sim fuzz soak client-suites spark-versions python-versions kubernetes lint docs docs-build collect format java clean help
+.PHONY: demo jars test test-slow bench sim fuzz soak client-suites spark-versions python-versions package kubernetes lint docs docs-build collect format java clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -37,6 +37,7 @@ help:
 	@echo "make client-suites   clients' own tests (kafka: Java's; librdkafka needs git, gcc, g++, make; franz-go and sarama Go; confluent-kafka-python git): SUITES='$(SUITES)'"
 	@echo "make spark-versions  source and sink with earlier PySparks, in environments of their own below .cache: SPARKS='$(SPARKS)'"
 	@echo "make python-versions unit tests, source and sink (PySpark 4.2 and 4.1) with other Pythons, found on PATH or in pyenv: PYTHONS='$(PYTHONS)'"
+	@echo "make package         wheel and source archive in dist/, checked by twine, installed in an empty environment, and the demo run there"
 	@echo "make kubernetes      the manifests by Kubernetes' schemas"
 	@echo "make jars, java, collect   what the others need: jars for the tests, a Java runtime, the tests collected"
 	@echo "make clean      remove .venv, .cache and what was built"
@@ -111,6 +112,16 @@ spark-versions: jars $(KERNELS)
 
 python-versions: jars $(KERNELS)
 	JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m tests.pythons $(PYTHONS)
+
+# What the tests' environment has and the wheel forgot to ask for shows only where nothing else is installed.
+package: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --target $(VENV)/package build==1.6.1 twine==7.0.0
+	rm -rf dist build/package
+	PYTHONPATH=$(VENV)/package $(BIN)/python -m build --outdir dist .
+	PYTHONPATH=$(VENV)/package $(BIN)/python -m twine check --strict dist/*
+	$(PYTHON) -m venv build/package
+	build/package/bin/python -m pip install --quiet --disable-pip-version-check "$$(ls dist/*.whl)[broker]"
+	cd build/package && bin/kafka-ds demo
 
 # The manifests by Kubernetes' own schemas, which are too large to be a package of every checkout.
 kubernetes: $(STAMP)

@@ -129,8 +129,7 @@ class RemoteLogManager:
             self.copies.look_at,
         )
         self._materialising = False
-        # Whose log start is being moved in the lake.
-        self._log_start_moves: set[TieredPartition] = set()
+        self._log_start_moves: set[TieredPartition] = set()  # in the lake
         self._metadata_version = -1
         self._stopped = False
 
