@@ -28,7 +28,7 @@ RECORDS = 100_000
 LAG_MS = 1_000
 # Generous for slow machines: a broker starts in half a second, and records are in the lake after another second.
 START_SECONDS = 60.0
-TIERED_SECONDS = 120.0
+TIERED_SECONDS = 300.0
 CITIES = ("Bergen", "Lima", "Oslo", "Porto", "Quito")
 
 

@@ -36,12 +36,14 @@ def _prepared(target: Target, lake: str | None) -> tuple[ModuleType, str]:
 
     try:
         java_home()
+        # A cluster that cannot be reached is said before anything is downloaded.
+        with target.admin() as admin:
+            where = lake or target.lake_of(admin)
         fetch("delta")
         main.avro_jars()
     except (JarsUnavailable, JavaUnusable) as problem:
         raise Mistake(str(problem)) from None
-    with target.admin() as admin:
-        return main, lake or target.lake_of(admin)
+    return main, where
 
 
 @click.group()

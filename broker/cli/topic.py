@@ -200,15 +200,23 @@ def alter_topic(
 
 @topic.command("delete")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.option("--force", is_flag=True, help="Also delete internal topics.")
 @cluster_options
-def delete_topics(target: Target, names: tuple[str, ...]) -> None:
+def delete_topics(target: Target, names: tuple[str, ...], force: bool) -> None:
     """Delete topics with all their records.
+
+    An internal topic, such as __consumer_offsets with the offsets of all groups, is deleted with --force only.
 
     \b
     Example:
       kafka-ds topic delete orders
     """
     with target.admin() as admin:
+        if not force:
+            internal = {each.name for each in admin.describe_topics().values() if each.is_internal}
+            for name in names:
+                if name in internal:
+                    raise Mistake(f"{name} is an internal topic: --force deletes it with its state")
         for name in names:
             admin.delete_topic(name)
             click.echo(f"topic {name} was deleted")

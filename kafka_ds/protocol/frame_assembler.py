@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 SCRATCH_BYTES = 64 << 10
 _LENGTH = struct.Struct(">i")
+# How what other protocols send begins: a record of a handshake (RFC 8446, 5.1), and a request.
+_TLS_HANDSHAKE = b"\x16\x03"
+_HTTP_METHODS = frozenset({b"GET ", b"POST", b"PUT ", b"HEAD"})
 
 
 class FrameBuffer:
@@ -178,6 +181,12 @@ class FrameAssembler:
 
 
 def _size_error(size: int, size_max: int) -> str:
+    """What is wrong with a length; some are the beginning of what another protocol sends."""
     if size <= 0:
         return f"a request of {size} bytes"
+    first = _LENGTH.pack(size)
+    if first.startswith(_TLS_HANDSHAKE):
+        return "the client begins a TLS handshake, and this listener's security protocol has no TLS"
+    if first in _HTTP_METHODS:
+        return "the client sends an HTTP request, and this listener speaks Kafka's protocol"
     return f"a request of {size} bytes is more than socket.request.max.bytes={size_max}"

@@ -57,6 +57,20 @@ def test_a_topic_is_created_described_altered_and_deleted(kafka_ds: CommandLine)
     assert kafka_ds.run("topic", "delete", "life").complaint == "there is no topic life"
 
 
+def test_an_internal_topic_is_deleted_with_force_alone(kafka_ds: CommandLine) -> None:
+    kafka_ds.ok("topic", "create", "__mine")
+    kafka_ds.ok("topic", "delete", "__mine")
+    kafka_ds.ok("topic", "create", "noted")
+    kafka_ds.ok("produce", "noted", typed="x\n")
+    kafka_ds.ok("consume", "noted", "--group", "any", "--max-messages", "1")
+    refused = kafka_ds.run("topic", "delete", "noted", "__consumer_offsets")
+    assert refused.complaint.startswith("__consumer_offsets is an internal topic: --force")
+    assert {"noted", "__consumer_offsets"} <= {
+        each["name"] for each in kafka_ds.json("topic", "list", "--internal")
+    }
+    kafka_ds.ok("topic", "delete", "--force", "__consumer_offsets")
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
