@@ -1,9 +1,10 @@
-"""Pure: which member gets which partition: the assignors `uniform` and `range` (KIP-848).
+"""Pure: which member gets which partition: the assignors `uniform` and `range` (KIP-848), `simple` (KIP-932).
 
 - The same group gets the same assignment on every broker: members are taken in order.
 - `uniform` balances the number of partitions per member, and otherwise leaves each partition where it was. With equal
   subscriptions numbers differ by at most one, with others they are as even as single moves can make them.
 - `range` gives each member a run of every topic's partitions, so that a member reads the same ones of several topics.
+- `simple` gives a partition to several members of a share group where there are fewer partitions than members.
 - Racks are ignored, as in Kafka since 4.0.
 """
 
@@ -12,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from broker.coordinator.group.consumer_group import Partition, Partitions
+from broker.coordinator.group.modern_group import NOTHING, Partition, Partitions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscriber:
     """A member as an assignor sees it."""
 
-    instance_id: str | None
+    instance_id: str | None = None
     topic_ids: frozenset[bytes]
     had: Partitions
 
@@ -209,6 +210,50 @@ def assign_range(members: Subscribers, sizes: Sizes) -> dict[str, Partitions]:
 
 def _range_order(member_id: str, instance_id: str | None) -> tuple[bool, str]:
     return (instance_id is None, member_id if instance_id is None else instance_id)
+
+
+def assign_simple(members: Subscribers, assignable: Partitions) -> dict[str, Partitions]:
+    """These partitions, each for as many members of a share group as make the members' numbers even.
+
+    Members with equal subscriptions share all partitions, others each topic's by itself.
+    """
+    order = sorted(members)
+    if len({member.topic_ids for member in members.values()}) <= 1:
+        wanted = frozenset(p for p in assignable if order and p[0] in members[order[0]].topic_ids)
+        return _shared(order, wanted, members)
+    has: dict[str, Partitions] = dict.fromkeys(order, NOTHING)
+    for topic in sorted({topic for topic, _ in assignable}):
+        wanting = [m for m in order if topic in members[m].topic_ids]
+        of_topic = frozenset(p for p in assignable if p[0] == topic)
+        for member_id, more in _shared(wanting, of_topic, members).items():
+            has[member_id] |= more
+    return has
+
+
+def _shared(
+    order: list[str], partitions: Partitions, members: Subscribers
+) -> dict[str, Partitions]:
+    if not order or not partitions:
+        return dict.fromkeys(order, NOTHING)
+    sharing = -(-len(order) // len(partitions))
+    total, count = sharing * len(partitions), len(order)
+    quota = {
+        member_id: -(-total * (place + 1) // count) + (-total * place // count)
+        for place, member_id in enumerate(order)
+    }
+    has: dict[str, set[Partition]] = {member_id: set() for member_id in order}
+    holders: dict[Partition, int] = dict.fromkeys(sorted(partitions), 0)
+    for member_id in order:
+        for partition in sorted(members[member_id].had & partitions):
+            if len(has[member_id]) < quota[member_id] and holders[partition] < sharing:
+                has[member_id].add(partition)
+                holders[partition] += 1
+    for partition, held in holders.items():
+        free = [m for m in order if len(has[m]) < quota[m] and partition not in has[m]]
+        free.sort(key=lambda m: len(has[m]))
+        for member_id in free[: sharing - held]:
+            has[member_id].add(partition)
+    return {member_id: frozenset(held) for member_id, held in has.items()}
 
 
 ASSIGNORS: Mapping[str, Assignor] = {"uniform": assign_uniform, "range": assign_range}

@@ -15,6 +15,13 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from typing import TypeAlias
 
+from broker.coordinator.group.modern_group import (
+    JOINING_EPOCH,
+    NO_EPOCH,
+    ModernGroup,
+    Partition,
+    Partitions,
+)
 from broker.coordinator.group.values import Protocols
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.persisted import ConsumerGroupKey, ConsumerGroupValue
@@ -35,18 +42,11 @@ from kafka_ds.protocol.messages.persisted_consumer_groups import (
     CurrentTopicPartitions,
 )
 
-# (topic id, index)
-Partition: TypeAlias = tuple[bytes, int]
-Partitions: TypeAlias = frozenset[Partition]
-# With the epoch at which each was assigned.
+# Partitions with the epoch at which each was assigned.
 Owned: TypeAlias = Mapping[Partition, int]
 
-NOTHING: Partitions = frozenset()
-JOINING_EPOCH = 0
-LEAVING_EPOCH = -1
 # A static member leaves and will be back: it keeps its partitions (KIP-848).
 LEAVING_STATIC_EPOCH = -2
-NO_EPOCH = -1
 # Written by a Kafka without epochs: the partition has always been the member's.
 NO_ASSIGNMENT_EPOCH = 0
 
@@ -104,14 +104,6 @@ class ConsumerGroupMember:
     def is_reconciled_to(self, epoch: int) -> bool:
         """Whether it has what the target of this epoch says."""
         return self.state is MemberState.STABLE and self.epoch == epoch
-
-
-def by_topic(partitions: Iterable[Partition]) -> dict[bytes, list[int]]:
-    """The partitions of each topic, in order."""
-    found: dict[bytes, list[int]] = {}
-    for topic_id, index in sorted(partitions):
-        found.setdefault(topic_id, []).append(index)
-    return found
 
 
 # -- members' records --------------------------------------------------------------------------
@@ -187,17 +179,11 @@ class ConsumerGroupState(Enum):
     DEAD = "Dead"
 
 
-class ConsumerGroup:
+class ConsumerGroup(ModernGroup[ConsumerGroupMember]):
     """One group."""
 
     def __init__(self, group_id: str) -> None:
-        self.group_id = group_id
-        self.epoch = 0
-        self.metadata_hash = 0
-        self.target_epoch = 0
-        self.target_made_ms = 0
-        self.members: dict[str, ConsumerGroupMember] = {}
-        self.targets: dict[str, Partitions] = {}
+        super().__init__(group_id)
         # Expression -> the topics that it matched.
         self.regexes: dict[str, frozenset[str]] = {}
         # Derived from the members: instance id -> member id, and whose each partition is.
@@ -205,33 +191,18 @@ class ConsumerGroup:
         self.owners: dict[Partition, str] = {}
         # Kafka before 4.1 has left a record that goes with the group.
         self.has_old_metadata = False
-        # (version of the topology, group epoch) at which the topics were last looked at.
-        self.checked = (-1, -1)
 
     def copy(self) -> ConsumerGroup:
         """The same group, to be changed without changing this one."""
-        twin = ConsumerGroup(self.group_id)
-        twin.epoch, twin.metadata_hash = self.epoch, self.metadata_hash
-        twin.target_epoch, twin.target_made_ms = self.target_epoch, self.target_made_ms
-        twin.members, twin.targets = dict(self.members), dict(self.targets)
+        twin = super().copy()
         twin.regexes, twin.static_ids = dict(self.regexes), dict(self.static_ids)
         twin.owners = dict(self.owners)
-        twin.has_old_metadata, twin.checked = self.has_old_metadata, self.checked
+        twin.has_old_metadata = self.has_old_metadata
         return twin
 
     def facts(self) -> tuple[object, ...]:
         """The replicated state, for comparisons."""
-        return (
-            self.epoch,
-            self.metadata_hash,
-            self.target_epoch,
-            self.target_made_ms,
-            self.members,
-            self.targets,
-            self.regexes,
-            self.static_ids,
-            self.owners,
-        )
+        return (*super().facts(), self.regexes, self.static_ids, self.owners)
 
     # -- the log ------------------------------------------------------------------------------------
 
@@ -332,18 +303,6 @@ class ConsumerGroup:
         """What a member subscribes to, by names and by expression."""
         return member.topics | self.regexes.get(member.regex, frozenset())
 
-    def subscribed_topics(self) -> frozenset[str]:
-        """What the members subscribe to."""
-        return frozenset().union(*(self.topics_of(m) for m in self.members.values()))
-
-    def is_subscribed_to(self, topic: str) -> bool:
-        """Whether a member subscribes to this topic."""
-        return any(topic in self.topics_of(m) for m in self.members.values())
-
-    def target_for(self, member_id: str) -> Partitions:
-        """A member's target."""
-        return self.targets.get(member_id, NOTHING)
-
     def preferred_assignor(self) -> str | None:
         """The assignor that most members ask for, if any does."""
         votes = Counter(m.server_assignor for m in self.members.values() if m.server_assignor)
@@ -369,16 +328,6 @@ class ConsumerGroup:
         )
 
     # -- checks ------------------------------------------------------------------------------------
-
-    def member(self, member_id: str) -> ConsumerGroupMember:
-        """The member of this id; raises KafkaError."""
-        found = self.members.get(member_id)
-        if found is None:
-            raise KafkaError(
-                ErrorCode.UNKNOWN_MEMBER_ID,
-                f"Member {member_id} is not a member of group {self.group_id}.",
-            )
-        return found
 
     def static_member(self, instance_id: str, member_id: str) -> ConsumerGroupMember:
         """The member of this instance id, which must have this member id; raises KafkaError."""

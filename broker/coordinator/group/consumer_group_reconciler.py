@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Set
 from dataclasses import replace
+from typing import TypeAlias
 
 from broker.coordinator.group.assignors import ASSIGNORS, Subscriber
 from broker.coordinator.group.consumer_group import (
@@ -18,11 +19,9 @@ from broker.coordinator.group.consumer_group import (
     ConsumerGroupMember,
     MemberState,
     Owned,
-    Partition,
-    Partitions,
 )
 from broker.coordinator.group.group_metadata_manager import GroupMetadataManager
-from broker.coordinator.group.metadata_image import metadata_hash
+from broker.coordinator.group.modern_group import GroupDraft, Partition, Partitions
 from broker.coordinator.group.records import (
     current_record,
     epoch_record,
@@ -34,33 +33,15 @@ from broker.coordinator.group.records import (
     target_record,
 )
 from broker.coordinator.group.timers import TimerKey, TimerKind
-from broker.coordinator.group.values import CoordinatorRecord, Count, ResultBuilder
+from broker.coordinator.group.values import Count
 from broker.coordinator.result import Instant
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
-from kafka_ds.protocol.messages.persisted import ConsumerGroupKey, ConsumerGroupValue
 
 # What a group begins with: its first member's subscription is a change already (Kafka).
 FIRST_EPOCH = 1
 
 
-class GroupDraft:
-    """A group during one event."""
-
-    def __init__(self, group: ConsumerGroup, step: ResultBuilder) -> None:
-        self.group = group
-        self._step = step
-        self._is_copy = False
-
-    def write(self, *records: CoordinatorRecord) -> None:
-        """Add these records to the draft."""
-        if not self._is_copy:
-            self.group = self.group.copy()
-            self._is_copy = True
-        for key, value in records:
-            assert isinstance(key, ConsumerGroupKey)
-            assert value is None or isinstance(value, ConsumerGroupValue)
-            self.group.replay(key, value)
-            self._step.records.append(CoordinatorRecord(key, value))
+ConsumerDraft: TypeAlias = GroupDraft[ConsumerGroup]
 
 
 class ConsumerGroupReconciler:
@@ -71,29 +52,19 @@ class ConsumerGroupReconciler:
 
     # -- epochs and targets -------------------------------------------------------------------------
 
-    def is_current(self, group: ConsumerGroup) -> bool:
-        """Whether the topics are unchanged since they were last looked up for this group."""
-        version, epoch = group.checked
-        return version == self._state.topology.version and group.epoch >= epoch
-
-    def refresh(self, draft: GroupDraft, now: Instant, *, bump: bool = False) -> None:
+    def refresh(self, draft: ConsumerDraft, now: Instant, *, bump: bool = False) -> None:
         """Look up topics and expressions; begin a new epoch if something changed, or if the caller says so."""
         self._resolve(draft, now)
-        names = draft.group.subscribed_topics()
-        found = metadata_hash(self._state.topology, names)
-        epoch = max(draft.group.epoch, FIRST_EPOCH) + (bump or found != draft.group.metadata_hash)
-        if epoch > draft.group.epoch:
-            draft.write(epoch_record(draft.group.group_id, epoch, found))
+        group, topology = draft.group, self._state.topology
+        epoch, found = group.next_epoch(topology, first=FIRST_EPOCH, bump=bump)
+        if epoch > group.epoch:
+            draft.write(epoch_record(group.group_id, epoch, found))
             self._state.counts[Count.CONSUMER_REBALANCES] += 1
         if draft.group.regexes and self._state.sees is None:
             return  # the next heartbeat resolves the expressions
-        checked = (self._state.topology.version, draft.group.epoch)
-        draft.group.checked = checked
-        live = self._state.consumers.get(draft.group.group_id)
-        if live is not None:
-            live.checked = checked
+        draft.mark_checked(self._state.consumers, topology)
 
-    def _resolve(self, draft: GroupDraft, now: Instant) -> None:
+    def _resolve(self, draft: ConsumerDraft, now: Instant) -> None:
         """Write which topics the members' expressions match now, if that has changed."""
         group = draft.group
         used = {member.regex for member in group.members.values() if member.regex}
@@ -106,17 +77,12 @@ class ConsumerGroupReconciler:
         for regex in sorted(group.regexes.keys() - used):
             draft.write(regex_tombstone(group.group_id, regex))
 
-    def retarget(self, draft: GroupDraft, now: Instant) -> None:
+    def retarget(self, draft: ConsumerDraft, now: Instant) -> None:
         """Make the target for the group's epoch, if it has none."""
         group = draft.group
         if group.epoch <= group.target_epoch:
             return
-        topology = self._state.topology
-        shapes = {}
-        for name in group.subscribed_topics():
-            shape = topology.topic(name)
-            if shape is not None:
-                shapes[name] = shape
+        shapes = group.shapes(self._state.topology)
         subscribers = {
             member.member_id: Subscriber(
                 instance_id=member.instance_id,
@@ -143,7 +109,7 @@ class ConsumerGroupReconciler:
     # -- members ------------------------------------------------------------------------------------
 
     def update(
-        self, draft: GroupDraft, old: ConsumerGroupMember | None, new: ConsumerGroupMember
+        self, draft: ConsumerDraft, old: ConsumerGroupMember | None, new: ConsumerGroupMember
     ) -> bool:
         """Write the member's subscription, if it changed; returns whether it did."""
         if old != new:
@@ -153,7 +119,7 @@ class ConsumerGroupReconciler:
 
     def go_on(
         self,
-        draft: GroupDraft,
+        draft: ConsumerDraft,
         member_id: str,
         now: Instant,
         *,
@@ -161,7 +127,7 @@ class ConsumerGroupReconciler:
         says_it_owns: Partitions | None,
     ) -> ConsumerGroupMember:
         """Advance epochs, target and this member as far as possible; returns the member after that."""
-        if changes_subscription or not self.is_current(draft.group):
+        if changes_subscription or not draft.group.is_current(self._state.topology):
             self.refresh(draft, now, bump=changes_subscription)
         self.retarget(draft, now)
         group = draft.group
@@ -197,7 +163,7 @@ class ConsumerGroupReconciler:
         elif restart or timers.get(key) is None:
             timers.set(key, now.monotonic_ms + member.rebalance_timeout_ms)
 
-    def remove(self, draft: GroupDraft, member_ids: Iterable[str], now: Instant) -> None:
+    def remove(self, draft: ConsumerDraft, member_ids: Iterable[str], now: Instant) -> None:
         """Remove members: others may have their partitions from the next epoch on."""
         group_id = draft.group.group_id
         for member_id in member_ids:
@@ -205,7 +171,7 @@ class ConsumerGroupReconciler:
         self.refresh(draft, now, bump=True)
 
     def replace(
-        self, draft: GroupDraft, old: ConsumerGroupMember, new: ConsumerGroupMember
+        self, draft: ConsumerDraft, old: ConsumerGroupMember, new: ConsumerGroupMember
     ) -> None:
         """Let a static member continue under another id, with everything that it had."""
         group_id, target = draft.group.group_id, draft.group.target_for(old.member_id)

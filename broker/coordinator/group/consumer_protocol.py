@@ -13,18 +13,24 @@ from dataclasses import replace
 
 from broker.coordinator.group.classic_protocol import Rebalancing
 from broker.coordinator.group.consumer_group import (
-    JOINING_EPOCH,
-    LEAVING_EPOCH,
     LEAVING_STATIC_EPOCH,
     ConsumerGroup,
     ConsumerGroupMember,
     MemberState,
+)
+from broker.coordinator.group.consumer_group_reconciler import (
+    ConsumerDraft,
+    ConsumerGroupReconciler,
+)
+from broker.coordinator.group.group_admin import Describing
+from broker.coordinator.group.group_metadata_manager import GroupMetadataManager
+from broker.coordinator.group.modern_group import (
+    JOINING_EPOCH,
+    LEAVING_EPOCH,
+    GroupDraft,
     Partitions,
     by_topic,
 )
-from broker.coordinator.group.consumer_group_reconciler import ConsumerGroupReconciler, GroupDraft
-from broker.coordinator.group.group_admin import Describing
-from broker.coordinator.group.group_metadata_manager import GroupMetadataManager
 from broker.coordinator.group.protocol_migration import ClassicMembers, ProtocolMigration
 from broker.coordinator.group.records import consumer_group_tombstones, current_record
 from broker.coordinator.group.timers import TimerKey, TimerKind
@@ -173,7 +179,7 @@ class Heartbeats:
             )
 
     def _member(
-        self, draft: GroupDraft, request: ConsumerGroupHeartbeatRequest, member_id: str
+        self, draft: ConsumerDraft, request: ConsumerGroupHeartbeatRequest, member_id: str
     ) -> ConsumerGroupMember:
         """The requesting member, known or (if it joins) new; raises KafkaError."""
         group, instance_id = draft.group, request.instance_id
@@ -194,7 +200,7 @@ class Heartbeats:
         return member
 
     def _replace_static_member(
-        self, draft: GroupDraft, old: ConsumerGroupMember, member_id: str
+        self, draft: ConsumerDraft, old: ConsumerGroupMember, member_id: str
     ) -> ConsumerGroupMember:
         """A static member is back, perhaps under another id."""
         if old.classic is None and old.epoch != LEAVING_STATIC_EPOCH:

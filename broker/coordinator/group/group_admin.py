@@ -1,8 +1,8 @@
 """Pure: ListGroups, DescribeGroups, ConsumerGroupDescribe, DeleteGroups: operators' requests.
 
 - Filters are compared without regard to case. An unknown state or type matches nothing.
-- A group that does not exist, or is of the consumer protocol, is described as Dead, from version 6 on with
-  GROUP_ID_NOT_FOUND (KIP-1043). ListGroups lists both kinds.
+- A group that does not exist, or is not of the classic protocol, is described as Dead, from version 6 on with
+  GROUP_ID_NOT_FOUND (KIP-1043). ListGroups lists all kinds.
 - A consumer member still has the partitions that it has yet to revoke. Deleted topics are left out.
 - Only a group without members is deleted, and its offsets with it.
 """
@@ -17,18 +17,15 @@ from broker.coordinator.group.classic_group import (
     ClassicGroupMember,
     ClassicGroupState,
 )
-from broker.coordinator.group.consumer_group import (
-    ConsumerGroup,
-    ConsumerGroupMember,
-    Partition,
-    by_topic,
-)
+from broker.coordinator.group.consumer_group import ConsumerGroup, ConsumerGroupMember
 from broker.coordinator.group.consumer_group_reconciler import ConsumerGroupReconciler
 from broker.coordinator.group.group_metadata_manager import GroupMetadataManager
+from broker.coordinator.group.modern_group import Partition, by_topic
 from broker.coordinator.group.records import (
     consumer_group_tombstones,
     group_tombstone,
     offset_tombstone,
+    share_group_tombstones,
 )
 from broker.coordinator.group.values import CoordinatorRecord, RemovingGroups, ResultBuilder
 from kafka_ds.protocol.errors import ErrorCode
@@ -48,6 +45,7 @@ from kafka_ds.protocol.refusal import refusal
 
 CLASSIC = "classic"
 CONSUMER = "consumer"
+SHARE = "share"
 FIRST_VERSION_THAT_NAMES_MISSING_GROUPS = 6
 
 
@@ -73,6 +71,17 @@ class GroupAdmin:
                 for group in self._state.consumers.values()
                 if not wanted_states or group.state.value.lower() in wanted_states
             ]
+        if not wanted_types or SHARE in wanted_types:
+            found += [
+                ListedGroup(
+                    group_id=each.group_id,
+                    protocol_type=SHARE,
+                    group_state=each.state.value,
+                    group_type=SHARE,
+                )
+                for each in self._state.shares.values()
+                if not wanted_states or each.state.value.lower() in wanted_states
+            ]
         if wanted_types and CLASSIC not in wanted_types:
             return found
         return found + [
@@ -90,8 +99,8 @@ class GroupAdmin:
         """One group with its members."""
         group = self._state.find(group_id)
         if group is None:
-            is_consumers = group_id in self._state.consumers
-            said = "is not a classic group." if is_consumers else "not found."
+            is_other = group_id in self._state.consumers or group_id in self._state.shares
+            said = "is not a classic group." if is_other else "not found."
             return _missing(group_id, api_version, f"Group {group_id} {said}")
         stable = group.state is ClassicGroupState.STABLE
         return DescribedGroup(
@@ -109,13 +118,16 @@ class GroupAdmin:
         removed = []
         for group_id in dict.fromkeys(group_ids):
             consumers = self._state.consumers.get(group_id)
+            share = self._state.shares.get(group_id)
             group = self._state.find(group_id)
             code = ErrorCode.NONE
-            if consumers is not None and not consumers.members:
+            if (consumers is not None and consumers.members) or (share and share.members):
+                code = ErrorCode.NON_EMPTY_GROUP
+            elif consumers is not None:
                 step.records += self._offset_tombstones(group_id)
                 step.records += consumer_group_tombstones(consumers)
-            elif consumers is not None:
-                code = ErrorCode.NON_EMPTY_GROUP
+            elif share is not None:
+                step.records += share_group_tombstones(share)
             elif group is None:
                 code = ErrorCode.GROUP_ID_NOT_FOUND
             elif group.state is not ClassicGroupState.EMPTY:
@@ -174,8 +186,8 @@ class Describing:
         """One group with its members."""
         group = self._state.consumers.get(group_id)
         if group is None:
-            classic = self._state.find(group_id) is not None
-            said = "is not a consumer group." if classic else "not found."
+            is_other = group_id in self._state.shares or self._state.find(group_id) is not None
+            said = "is not a consumer group." if is_other else "not found."
             return refusal(
                 ConsumerGroupDescribeResponseDescribedGroup,
                 group_id,

@@ -1,6 +1,6 @@
 """Pure: the groups of one partition's coordinator: what the log has of them, and their present state.
 
-- Replicated, and changed only by `replay`: `metadata` (classic groups), `consumers`, `offsets`.
+- Replicated, and changed only by `replay`: `metadata` (classic groups), `consumers`, `shares`, `offsets`.
 - Not replicated: the timers, and `groups`, the present state of classic groups (which requests wait, who has joined
   since). They start again when the log has been loaded: sessions count from then on.
 - A group that only has offsets (a "simple" one) has no members and no protocol; it is created when a request names it.
@@ -21,6 +21,7 @@ from broker.coordinator.group.metadata_image import (
     TopicRegexResolver,
 )
 from broker.coordinator.group.offsets import Offsets
+from broker.coordinator.group.share_group import ShareGroup
 from broker.coordinator.group.timers import CoordinatorTimer, TimerKey, TimerKind
 from broker.coordinator.group.values import Count
 from kafka_ds.protocol.messages.persisted import GroupMetadataValue
@@ -48,6 +49,7 @@ class GroupMetadataManager:
         self.matches = TopicRegexResolver(self.topology)
         self.metadata: dict[str, GroupMetadataValue] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
+        self.shares: dict[str, ShareGroup] = {}
         self.offsets = Offsets()
         self.groups: dict[str, ClassicGroup] = {}
         self.timers = CoordinatorTimer()
@@ -69,7 +71,7 @@ class GroupMetadataManager:
         return value
 
     def find(self, group_id: str) -> ClassicGroup | None:
-        """The group of this id, if there is one and it is not of the consumer protocol."""
+        """The group of this id, if there is one and it is of the classic protocol."""
         group = self.groups.get(group_id)
         if group is None and group_id not in self.consumers and self.offsets.has_group(group_id):
             group = self.create(group_id)

@@ -20,17 +20,23 @@ from broker.coordinator.group.classic_group import (
 )
 from broker.coordinator.group.classic_protocol import Rebalancing, refused_join
 from broker.coordinator.group.consumer_group import (
-    JOINING_EPOCH,
-    NOTHING,
     ClassicMetadata,
     ConsumerGroup,
     ConsumerGroupMember,
     MemberState,
+)
+from broker.coordinator.group.consumer_group_reconciler import (
+    ConsumerDraft,
+    ConsumerGroupReconciler,
+)
+from broker.coordinator.group.group_metadata_manager import GroupMetadataManager
+from broker.coordinator.group.modern_group import (
+    JOINING_EPOCH,
+    NOTHING,
+    GroupDraft,
     Partition,
     Partitions,
 )
-from broker.coordinator.group.consumer_group_reconciler import ConsumerGroupReconciler, GroupDraft
-from broker.coordinator.group.group_metadata_manager import GroupMetadataManager
 from broker.coordinator.group.records import (
     consumer_group_tombstones,
     current_record,
@@ -95,7 +101,9 @@ class ProtocolMigration:
 
     # -- to the consumer protocol -------------------------------------------------------------------
 
-    def upgrade(self, group_id: str, draft: GroupDraft, now: Instant, step: ResultBuilder) -> None:
+    def upgrade(
+        self, group_id: str, draft: ConsumerDraft, now: Instant, step: ResultBuilder
+    ) -> None:
         """If there is a classic group of this id, make it one of the consumer protocol; raises KafkaError."""
         classic = self._state.find(group_id)
         if classic is None:
@@ -160,7 +168,7 @@ class ProtocolMigration:
         )
 
     def _write(
-        self, draft: GroupDraft, members: Iterable[ConsumerGroupMember], epoch: int, now: Instant
+        self, draft: ConsumerDraft, members: Iterable[ConsumerGroupMember], epoch: int, now: Instant
     ) -> None:
         group_id = draft.group.group_id
         for member in members:
@@ -397,7 +405,7 @@ class ClassicMembers:
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL) from None
 
     def _member(
-        self, draft: GroupDraft, request: JoinGroupRequest, member_id: str
+        self, draft: ConsumerDraft, request: JoinGroupRequest, member_id: str
     ) -> ConsumerGroupMember:
         group, instance_id = draft.group, request.group_instance_id
         begins = ConsumerGroupMember(member_id=member_id)

@@ -1,22 +1,24 @@
 """Pure: the records of groups as Kafka 4.3 writes them, so that its tools, or its brokers, can continue from here.
 
 Values are of version 3 for classic groups, 4 for offsets (which carries the topic's id), 1 for offsets whose committer
-set a retention time (OffsetCommit 2-4), 0 for all of the consumer protocol.
+set a retention time (OffsetCommit 2-4), 0 for all of the consumer protocol and of share groups.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from broker.coordinator.group.classic_group import ClassicGroup
 from broker.coordinator.group.consumer_group import (
     ConsumerGroup,
     ConsumerGroupMember,
+    MemberState,
     Owned,
-    Partitions,
-    by_topic,
 )
+from broker.coordinator.group.modern_group import Partitions, by_topic
 from broker.coordinator.group.offsets import NO_TIMESTAMP
+from broker.coordinator.group.share_group import ShareGroup, ShareGroupMember, StateTopics
 from broker.coordinator.group.values import EMPTY_ASSIGNMENT, CoordinatorRecord
 from kafka_ds.protocol.messages.persisted import (
     GroupMetadataKey,
@@ -46,10 +48,64 @@ from kafka_ds.protocol.messages.persisted_consumer_groups import (
     CurrentTopicPartitions,
     TargetTopicPartition,
 )
+from kafka_ds.protocol.messages.persisted_share_groups import (
+    ShareCurrentTopicPartitions,
+    ShareGroupCurrentMemberAssignmentKey,
+    ShareGroupCurrentMemberAssignmentValue,
+    ShareGroupMemberMetadataKey,
+    ShareGroupMemberMetadataValue,
+    ShareGroupMetadataKey,
+    ShareGroupMetadataValue,
+    ShareGroupStatePartitionMetadataKey,
+    ShareGroupStatePartitionMetadataValue,
+    ShareGroupTargetAssignmentMemberKey,
+    ShareGroupTargetAssignmentMemberValue,
+    ShareGroupTargetAssignmentMetadataKey,
+    ShareGroupTargetAssignmentMetadataValue,
+    ShareTargetTopicPartition,
+    TopicInfo,
+    TopicPartitionsInfo,
+)
+
+
+class RecordFamily(NamedTuple):
+    """The classes of what is written in the same way of consumer and share groups: of keys, and their values."""
+
+    epoch: tuple[type[Any], type[Any]]
+    target_epoch: tuple[type[Any], type[Any]]
+    target: tuple[type[Any], type[Any]]
+    # One topic in a target.
+    target_topic: type[Any]
+    # A member's keys; its assignment goes first, so that no partition is left without an owner.
+    member_keys: tuple[type[Any], type[Any], type[Any]]
+
+
+CONSUMER = RecordFamily(
+    (ConsumerGroupMetadataKey, ConsumerGroupMetadataValue),
+    (ConsumerGroupTargetAssignmentMetadataKey, ConsumerGroupTargetAssignmentMetadataValue),
+    (ConsumerGroupTargetAssignmentMemberKey, ConsumerGroupTargetAssignmentMemberValue),
+    TargetTopicPartition,
+    (
+        ConsumerGroupCurrentMemberAssignmentKey,
+        ConsumerGroupTargetAssignmentMemberKey,
+        ConsumerGroupMemberMetadataKey,
+    ),
+)
+SHARE = RecordFamily(
+    (ShareGroupMetadataKey, ShareGroupMetadataValue),
+    (ShareGroupTargetAssignmentMetadataKey, ShareGroupTargetAssignmentMetadataValue),
+    (ShareGroupTargetAssignmentMemberKey, ShareGroupTargetAssignmentMemberValue),
+    ShareTargetTopicPartition,
+    (
+        ShareGroupCurrentMemberAssignmentKey,
+        ShareGroupTargetAssignmentMemberKey,
+        ShareGroupMemberMetadataKey,
+    ),
+)
 
 GROUP_METADATA_VERSION = 3
 OFFSET_COMMIT_VERSION = 4
-CONSUMER_GROUP_VERSION = 0
+MODERN_GROUP_VERSION = 0
 OFFSET_COMMIT_VERSION_WITH_EXPIRY = 1
 
 
@@ -100,18 +156,20 @@ def encode_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
     if isinstance(value, GroupMetadataValue):
         version = GROUP_METADATA_VERSION
     elif not isinstance(value, OffsetCommitValue):
-        version = CONSUMER_GROUP_VERSION
+        version = MODERN_GROUP_VERSION
     else:
         expires = value.expire_timestamp != NO_TIMESTAMP
         version = OFFSET_COMMIT_VERSION_WITH_EXPIRY if expires else OFFSET_COMMIT_VERSION
     return encode_key(record.key), encode_value(value, version)
 
 
-def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRecord:
+def epoch_record(
+    group_id: str, epoch: int, metadata_hash: int, family: RecordFamily = CONSUMER
+) -> CoordinatorRecord:
     """The group has another epoch."""
+    key, value = family.epoch
     return CoordinatorRecord(
-        ConsumerGroupMetadataKey(group_id=group_id),
-        ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash),
+        key(group_id=group_id), value(epoch=epoch, metadata_hash=metadata_hash)
     )
 
 
@@ -140,25 +198,27 @@ def member_record(group_id: str, member: ConsumerGroupMember) -> CoordinatorReco
     return CoordinatorRecord(key, value)
 
 
-def target_epoch_record(group_id: str, epoch: int, now_ms: int) -> CoordinatorRecord:
+def target_epoch_record(
+    group_id: str, epoch: int, now_ms: int, family: RecordFamily = CONSUMER
+) -> CoordinatorRecord:
     """The target belongs to this epoch of the group."""
+    key, value = family.target_epoch
     return CoordinatorRecord(
-        ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id),
-        ConsumerGroupTargetAssignmentMetadataValue(
-            assignment_epoch=epoch, assignment_timestamp=now_ms
-        ),
+        key(group_id=group_id), value(assignment_epoch=epoch, assignment_timestamp=now_ms)
     )
 
 
-def target_record(group_id: str, member_id: str, target: Partitions) -> CoordinatorRecord:
+def target_record(
+    group_id: str, member_id: str, target: Partitions, family: RecordFamily = CONSUMER
+) -> CoordinatorRecord:
     """The member's target assignment."""
+    key, value = family.target
     topics = [
-        TargetTopicPartition(topic_id=topic_id, partitions=partitions)
+        family.target_topic(topic_id=topic_id, partitions=partitions)
         for topic_id, partitions in by_topic(target).items()
     ]
     return CoordinatorRecord(
-        ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id),
-        ConsumerGroupTargetAssignmentMemberValue(topic_partitions=topics),
+        key(group_id=group_id, member_id=member_id), value(topic_partitions=topics)
     )
 
 
@@ -205,15 +265,13 @@ def regex_tombstone(group_id: str, regex: str) -> CoordinatorRecord:
     return CoordinatorRecord(key, None)
 
 
-def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
-    """The member is gone; its assignment goes first, so that no partition is left without an owner."""
+def member_tombstones(
+    group_id: str, member_id: str, family: RecordFamily = CONSUMER
+) -> list[CoordinatorRecord]:
+    """The member is gone."""
     return [
         CoordinatorRecord(key(group_id=group_id, member_id=member_id), None)
-        for key in (
-            ConsumerGroupCurrentMemberAssignmentKey,
-            ConsumerGroupTargetAssignmentMemberKey,
-            ConsumerGroupMemberMetadataKey,
-        )
+        for key in family.member_keys
     ]
 
 
@@ -230,3 +288,80 @@ def consumer_group_tombstones(group: ConsumerGroup) -> list[CoordinatorRecord]:
         )
     records.append(CoordinatorRecord(ConsumerGroupMetadataKey(group_id=group_id), None))
     return records
+
+
+# -- share groups ------------------------------------------------------------------------------------
+
+
+def share_member_record(group_id: str, member: ShareGroupMember) -> CoordinatorRecord:
+    """The member's identity and subscription."""
+    return CoordinatorRecord(
+        ShareGroupMemberMetadataKey(group_id=group_id, member_id=member.member_id),
+        ShareGroupMemberMetadataValue(
+            rack_id=member.rack_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            subscribed_topic_names=sorted(member.topics),
+        ),
+    )
+
+
+def share_current_record(group_id: str, member: ShareGroupMember) -> CoordinatorRecord:
+    """The member's current assignment."""
+    return CoordinatorRecord(
+        ShareGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member.member_id),
+        ShareGroupCurrentMemberAssignmentValue(
+            member_epoch=member.epoch,
+            previous_member_epoch=member.previous_epoch,
+            state=MemberState.STABLE,
+            assigned_partitions=[
+                ShareCurrentTopicPartitions(topic_id=topic_id, partitions=partitions)
+                for topic_id, partitions in by_topic(member.assigned).items()
+            ],
+        ),
+    )
+
+
+def state_metadata_record(
+    group: ShareGroup,
+    *,
+    initializing: StateTopics | None = None,
+    initialized: StateTopics | None = None,
+    deleting: Mapping[bytes, str] | None = None,
+) -> CoordinatorRecord:
+    """Which partitions have a share state; what is None stays as the group has it."""
+    return CoordinatorRecord(
+        ShareGroupStatePartitionMetadataKey(group_id=group.group_id),
+        ShareGroupStatePartitionMetadataValue(
+            initializing_topics=_state_topics(
+                group.initializing if initializing is None else initializing
+            ),
+            initialized_topics=_state_topics(
+                group.initialized if initialized is None else initialized
+            ),
+            deleting_topics=[
+                TopicInfo(topic_id=topic_id, topic_name=name)
+                for topic_id, name in sorted(
+                    (group.deleting if deleting is None else deleting).items()
+                )
+            ],
+        ),
+    )
+
+
+def _state_topics(topics: StateTopics) -> list[TopicPartitionsInfo]:
+    return [
+        TopicPartitionsInfo(topic_id=topic_id, topic_name=name, partitions=sorted(partitions))
+        for topic_id, (name, partitions) in sorted(topics.items())
+    ]
+
+
+def share_group_tombstones(group: ShareGroup) -> list[CoordinatorRecord]:
+    """The group, which has no members, is deleted; the record that makes it a group goes last."""
+    assert not group.members
+    keys = (
+        ShareGroupTargetAssignmentMetadataKey,
+        ShareGroupStatePartitionMetadataKey,
+        ShareGroupMetadataKey,
+    )
+    return [CoordinatorRecord(key(group_id=group.group_id), None) for key in keys]

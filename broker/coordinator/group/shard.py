@@ -24,6 +24,14 @@ from broker.coordinator.group.group_metadata_manager import GroupMetadataManager
 from broker.coordinator.group.metadata_image import CoordinatorMetadataImage
 from broker.coordinator.group.offset_metadata_manager import OffsetMetadataManager
 from broker.coordinator.group.records import encode_record
+from broker.coordinator.group.share_admin import (
+    DeleteShareStates,
+    FindShareStates,
+    ShareGroupAdmin,
+    ShareStatesDeleted,
+)
+from broker.coordinator.group.share_group import ShareGroupState
+from broker.coordinator.group.share_protocol import ShareGroups, ShareStateInitialized
 from broker.coordinator.group.timers import TimerKey, TimerKind
 from broker.coordinator.group.values import (
     NO_PRODUCER_ID,
@@ -41,10 +49,12 @@ from broker.coordinator.group.values import (
 from broker.coordinator.result import CoordinatorResult, Instant, Reply, Ticket
 from kafka_ds.protocol.errors import ErrorCode, KafkaError, MalformedFrame
 from kafka_ds.protocol.messages import (
+    AlterShareGroupOffsetsRequest,
     ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
+    DeleteShareGroupOffsetsRequest,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     HeartbeatRequest,
@@ -54,7 +64,11 @@ from kafka_ds.protocol.messages import (
     ListGroupsResponse,
     OffsetCommitRequest,
     OffsetDeleteRequest,
+    ShareGroupDescribeRequest,
+    ShareGroupDescribeResponse,
+    ShareGroupHeartbeatRequest,
     SyncGroupRequest,
+    SyncGroupResponse,
     TxnOffsetCommitRequest,
 )
 from kafka_ds.protocol.messages.group_offsets import OffsetFetchRequestGroup
@@ -66,6 +80,8 @@ from kafka_ds.protocol.messages.persisted import (
     OffsetCommitValue,
     RecordKey,
     RecordValue,
+    ShareGroupKey,
+    ShareGroupValue,
     decode_key,
     decode_value,
 )
@@ -87,6 +103,16 @@ class TopicsDeleted:
     topics: tuple[tuple[str, bytes], ...]
 
 
+ShareGroupRequest: TypeAlias = (
+    ShareGroupHeartbeatRequest
+    | ShareGroupDescribeRequest
+    | AlterShareGroupOffsetsRequest
+    | DeleteShareGroupOffsetsRequest
+    | FindShareStates
+    | DeleteShareStates
+    | ShareStateInitialized
+    | ShareStatesDeleted
+)
 GroupRequest: TypeAlias = (
     JoinGroupRequest
     | SyncGroupRequest
@@ -101,7 +127,20 @@ GroupRequest: TypeAlias = (
     | DescribeGroupsRequest
     | ConsumerGroupHeartbeatRequest
     | ConsumerGroupDescribeRequest
+    | ShareGroupRequest
     | TopicsDeleted
+)
+# Requests that mean a group of another kind where there is a share group.
+_Other: TypeAlias = (
+    JoinGroupRequest
+    | SyncGroupRequest
+    | HeartbeatRequest
+    | LeaveGroupRequest
+    | OffsetCommitRequest
+    | TxnOffsetCommitRequest
+    | FetchOffsets
+    | OffsetDeleteRequest
+    | ConsumerGroupHeartbeatRequest
 )
 _EXPIRE = TimerKey(TimerKind.EXPIRE)
 _DELETE = TimerKey(TimerKind.DELETE)
@@ -125,12 +164,14 @@ class GroupCoordinatorShard:
         self._committing = OffsetMetadataManager(self.state, self._rebalancing)
         self._listing = GroupAdmin(self.state)
         self._consumers = ConsumerGroups(self.state, self._rebalancing)
+        self._shares = ShareGroups(self.state)
+        self._share_admin = ShareGroupAdmin(self.state, self._shares)
 
     @property
     def has_groups(self) -> bool:
         """Whether there is a group, or an offset of one."""
         state = self.state
-        return bool(state.metadata or state.consumers or state.offsets.committed)
+        return bool(state.metadata or state.consumers or state.shares or state.offsets.committed)
 
     # -- the log ------------------------------------------------------------------------------------
 
@@ -183,6 +224,9 @@ class GroupCoordinatorShard:
             else:
                 assert isinstance(value, GroupMetadataValue)
                 self.state.metadata[key.group] = value
+        elif isinstance(key, ShareGroupKey):
+            assert value is None or isinstance(value, ShareGroupValue)
+            self._shares.replay(key, value)
         elif not isinstance(key, OffsetCommitKey):
             assert value is None or isinstance(value, ConsumerGroupValue)
             self._consumers.replay(key, value)
@@ -207,6 +251,7 @@ class GroupCoordinatorShard:
                 # The limit was lowered: let all join again, and drop those that come last.
                 self._rebalancing.prepare(group, now, step)
         self._consumers.loaded(now)
+        self._shares.loaded(now)
         self._expect_expiry(now)
         return step.result()
 
@@ -281,6 +326,8 @@ class GroupCoordinatorShard:
         self, request: GroupRequest, client: Client, ticket: Ticket, now: Instant
     ) -> CoordinatorResult:
         step = ResultBuilder()
+        if isinstance(request, _Other) and self._is_of_share_group(request):
+            return CoordinatorResult(replies=(Reply(ticket, _of_another_kind(request)),))
         if isinstance(request, JoinGroupRequest | SyncGroupRequest):
             self._join_or_sync(request, client, ticket, now, step)
         else:
@@ -323,6 +370,7 @@ class GroupCoordinatorShard:
         | DeleteGroupsRequest
         | ListGroupsRequest
         | DescribeGroupsRequest
+        | ShareGroupRequest
         | TopicsDeleted,
         client: Client,
         now: Instant,
@@ -332,6 +380,8 @@ class GroupCoordinatorShard:
         match request:
             case ConsumerGroupHeartbeatRequest():
                 return self._consumers.heartbeats.heartbeat(request, client, now, step)
+            case ShareGroupHeartbeatRequest():
+                return self._shares.heartbeat(request, client, now, step)
             case HeartbeatRequest() | LeaveGroupRequest():
                 return self._respond_to_member(request, now, step)
             case OffsetCommitRequest():
@@ -343,6 +393,7 @@ class GroupCoordinatorShard:
             case OffsetDeleteRequest():
                 return self._committing.delete(request, step)
             case TopicsDeleted():
+                self._shares.topics_deleted(request.topics, step)
                 more = self._committing.topics_deleted(request.topics, step)
                 self._expect_deletion(now, more=more)
                 return None
@@ -366,7 +417,14 @@ class GroupCoordinatorShard:
         request: DeleteGroupsRequest
         | ListGroupsRequest
         | DescribeGroupsRequest
-        | ConsumerGroupDescribeRequest,
+        | ConsumerGroupDescribeRequest
+        | ShareGroupDescribeRequest
+        | AlterShareGroupOffsetsRequest
+        | DeleteShareGroupOffsetsRequest
+        | FindShareStates
+        | DeleteShareStates
+        | ShareStateInitialized
+        | ShareStatesDeleted,
         client: Client,
         step: ResultBuilder,
     ) -> Any:
@@ -383,8 +441,44 @@ class GroupCoordinatorShard:
             case DeleteGroupsRequest():
                 results = self._listing.delete(request.groups_names, step)
                 return DeleteGroupsResponse(results=results)
+            case _:
+                return self._respond_about_shares(request, step)
+
+    def _respond_about_shares(
+        self,
+        request: ShareGroupDescribeRequest
+        | AlterShareGroupOffsetsRequest
+        | DeleteShareGroupOffsetsRequest
+        | FindShareStates
+        | DeleteShareStates
+        | ShareStateInitialized
+        | ShareStatesDeleted,
+        step: ResultBuilder,
+    ) -> Any:
+        admin = self._share_admin
+        match request:
+            case ShareGroupDescribeRequest():
+                return ShareGroupDescribeResponse(
+                    groups=[admin.described(group_id) for group_id in request.group_ids]
+                )
+            case AlterShareGroupOffsetsRequest():
+                return admin.alter(request, step)
+            case DeleteShareGroupOffsetsRequest():
+                return admin.delete_offsets(request, step)
+            case FindShareStates():
+                return admin.states_of(request.group_id)
+            case DeleteShareStates():
+                return admin.delete_states(request.group_id, step)
+            case ShareStateInitialized():
+                return self._shares.initialized(request, step)
+            case ShareStatesDeleted():
+                return admin.deleted(request, step)
             case unreachable:
                 assert_never(unreachable)
+
+    def _is_of_share_group(self, request: _Other) -> bool:
+        group_id = request.group.group_id if isinstance(request, FetchOffsets) else request.group_id
+        return group_id in self.state.shares
 
     # -- time ---------------------------------------------------------------------------------------
 
@@ -408,6 +502,10 @@ class GroupCoordinatorShard:
         consumer = self.state.consumers.get(key.group_id)
         if consumer is not None:
             self._consumers.tick(consumer, key, now, step)
+            return step.result()
+        share = self.state.shares.get(key.group_id)
+        if share is not None:
+            self._shares.tick(share, key, now, step)
             return step.result()
         group = self.state.groups.get(key.group_id)
         if group is None or (key.member_id and key.kind is not TimerKind.SESSION):
@@ -440,6 +538,26 @@ class GroupCoordinatorShard:
     def count_consumer_groups(self) -> Counter[ConsumerGroupState]:
         """How many groups of the consumer protocol there are in each state."""
         return Counter(group.state for group in self.state.consumers.values())
+
+    def count_share_groups(self) -> Counter[ShareGroupState]:
+        """How many share groups there are in each state."""
+        return Counter(group.state for group in self.state.shares.values())
+
+
+def _of_another_kind(request: _Other) -> Any:
+    """The answer to a member or a committer of a share group that is none."""
+    match request:
+        case JoinGroupRequest():
+            return refused_join(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        case SyncGroupRequest():
+            return SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID, assignment=b"")
+        case HeartbeatRequest() | LeaveGroupRequest():
+            return KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        case FetchOffsets():
+            group_id = request.group.group_id
+        case _:
+            group_id = request.group_id
+    return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
 
 
 def _check_members(value: GroupMetadataValue) -> None:

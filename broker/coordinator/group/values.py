@@ -52,6 +52,7 @@ class Count(Enum):
     OFFSET_EXPIRATIONS = "offset_expiration_count"
     COMPLETED_REBALANCES = "group_completed_rebalance_count"
     CONSUMER_REBALANCES = "consumer_group_rebalance_count"
+    SHARE_REBALANCES = "share_group_rebalance_count"
 
 
 class CoordinatorRecord(NamedTuple):
@@ -124,9 +125,10 @@ Storing: TypeAlias = (
 class ResultBuilder:
     """A result while it is being made."""
 
-    __slots__ = ("lines", "producer", "records", "replies", "storing")
+    __slots__ = ("effects", "lines", "producer", "records", "replies", "storing")
 
     def __init__(self) -> None:
+        self.effects: list[Any] = []
         self.lines: list[LogLine] = []
         self.records: list[CoordinatorRecord] = []
         self.replies: list[Reply] = []
@@ -152,6 +154,7 @@ class ResultBuilder:
         return CoordinatorResult(
             records=tuple(self.records),
             replies=tuple(self.replies),
+            effects=tuple(self.effects),
             storing=self.storing,
             producer=self.producer,
             lines=(*self.lines, *_lines(self.storing)),

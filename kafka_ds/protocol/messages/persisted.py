@@ -2,7 +2,7 @@
 
 - A key begins with the type of its record, a value with the version of its schema, two bytes each. A record without
   a value is a tombstone: what its key names is gone.
-- A type that is not declared here is unknown (share groups have many): `decode_key` gives None, and
+- A type that is not declared here is unknown (streams groups have many): `decode_key` gives None, and
   the record is left alone, so that a log written by Apache Kafka keeps what we do not understand.
 - A value of a newer version is refused: half of it would be a guess.
 """
@@ -27,6 +27,20 @@ from kafka_ds.protocol.messages.persisted_consumer_groups import (
     ConsumerGroupTargetAssignmentMemberValue,
     ConsumerGroupTargetAssignmentMetadataKey,
     ConsumerGroupTargetAssignmentMetadataValue,
+)
+from kafka_ds.protocol.messages.persisted_share_groups import (
+    ShareGroupCurrentMemberAssignmentKey,
+    ShareGroupCurrentMemberAssignmentValue,
+    ShareGroupMemberMetadataKey,
+    ShareGroupMemberMetadataValue,
+    ShareGroupMetadataKey,
+    ShareGroupMetadataValue,
+    ShareGroupStatePartitionMetadataKey,
+    ShareGroupStatePartitionMetadataValue,
+    ShareGroupTargetAssignmentMemberKey,
+    ShareGroupTargetAssignmentMemberValue,
+    ShareGroupTargetAssignmentMetadataKey,
+    ShareGroupTargetAssignmentMetadataValue,
 )
 from kafka_ds.protocol.types import (
     NO_UUID,
@@ -128,6 +142,12 @@ RECORD_TYPES: dict[int, RecordType] = {
     8: RecordType(
         ConsumerGroupCurrentMemberAssignmentKey, ConsumerGroupCurrentMemberAssignmentValue
     ),
+    10: RecordType(ShareGroupMemberMetadataKey, ShareGroupMemberMetadataValue),
+    11: RecordType(ShareGroupMetadataKey, ShareGroupMetadataValue),
+    12: RecordType(ShareGroupTargetAssignmentMetadataKey, ShareGroupTargetAssignmentMetadataValue),
+    13: RecordType(ShareGroupTargetAssignmentMemberKey, ShareGroupTargetAssignmentMemberValue),
+    14: RecordType(ShareGroupCurrentMemberAssignmentKey, ShareGroupCurrentMemberAssignmentValue),
+    15: RecordType(ShareGroupStatePartitionMetadataKey, ShareGroupStatePartitionMetadataValue),
     16: RecordType(ConsumerGroupRegularExpressionKey, ConsumerGroupRegularExpressionValue),
 }
 _NUMBERS = {types.key: number for number, types in RECORD_TYPES.items()}
@@ -150,8 +170,26 @@ ConsumerGroupValue: TypeAlias = (
     | ConsumerGroupCurrentMemberAssignmentValue
     | ConsumerGroupRegularExpressionValue
 )
-RecordKey: TypeAlias = OffsetCommitKey | GroupMetadataKey | ConsumerGroupKey
-RecordValue: TypeAlias = OffsetCommitValue | GroupMetadataValue | ConsumerGroupValue
+ShareGroupKey: TypeAlias = (
+    ShareGroupMemberMetadataKey
+    | ShareGroupMetadataKey
+    | ShareGroupTargetAssignmentMetadataKey
+    | ShareGroupTargetAssignmentMemberKey
+    | ShareGroupCurrentMemberAssignmentKey
+    | ShareGroupStatePartitionMetadataKey
+)
+ShareGroupValue: TypeAlias = (
+    ShareGroupMemberMetadataValue
+    | ShareGroupMetadataValue
+    | ShareGroupTargetAssignmentMetadataValue
+    | ShareGroupTargetAssignmentMemberValue
+    | ShareGroupCurrentMemberAssignmentValue
+    | ShareGroupStatePartitionMetadataValue
+)
+RecordKey: TypeAlias = OffsetCommitKey | GroupMetadataKey | ConsumerGroupKey | ShareGroupKey
+RecordValue: TypeAlias = (
+    OffsetCommitValue | GroupMetadataValue | ConsumerGroupValue | ShareGroupValue
+)
 
 
 def encode_key(key: RecordKey | LegacyOffsetCommitKey) -> bytes:

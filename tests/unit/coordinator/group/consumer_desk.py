@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from broker.coordinator.group.consumer_group import ConsumerGroup, Partition, by_topic
+from broker.coordinator.group.consumer_group import ConsumerGroup
 from broker.coordinator.group.metadata_image import TopicShape
+from broker.coordinator.group.modern_group import Partition, by_topic
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from kafka_ds.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequestTopicPartitions

@@ -61,6 +61,8 @@ class Desk:
         self._lost_tickets: set[int] = set()
         # The error that the next append meets.
         self.append_error: ErrorCode | None = None
+        # What the shell is to do, of records that are in the log.
+        self.effects: list[Any] = []
         # Which topics whoever asks may describe.
         self.sees: Callable[[str], bool] = sees_all
         self._asked = 0
@@ -81,6 +83,7 @@ class Desk:
             )
             if error is None:
                 self._append(result)
+                self.effects += result.effects
             for reply in result.replies:
                 failed = error is not None and reply.ticket == ticket
                 self._answer(Reply(reply.ticket, KafkaError(error)) if failed and error else reply)
@@ -133,6 +136,9 @@ class Desk:
         assert twin.state.offsets.pending == self.shard.state.offsets.pending
         assert {name: group.facts() for name, group in twin.state.consumers.items()} == {
             name: group.facts() for name, group in self.shard.state.consumers.items()
+        }
+        assert {name: group.facts() for name, group in twin.state.shares.items()} == {
+            name: group.facts() for name, group in self.shard.state.shares.items()
         }
 
     def restart(self) -> None:

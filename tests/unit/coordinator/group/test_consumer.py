@@ -9,11 +9,11 @@ import pytest
 
 from broker.coordinator.group.assignors import ASSIGNORS, Subscriber
 from broker.coordinator.group.consumer_group import (
-    NOTHING,
     ConsumerGroupMember,
     ConsumerGroupState,
     MemberState,
 )
+from broker.coordinator.group.modern_group import NOTHING
 from broker.coordinator.group.records import epoch_record, member_record
 from broker.coordinator.group.shard import FetchOffsets
 from broker.coordinator.group.values import sees_all

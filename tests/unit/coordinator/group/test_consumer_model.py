@@ -14,7 +14,8 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.coordinator.group.consumer_group import ConsumerGroupState, Partition
+from broker.coordinator.group.consumer_group import ConsumerGroupState
+from broker.coordinator.group.modern_group import Partition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,

@@ -154,6 +154,7 @@ def test_what_is_counted() -> None:
     assert {labels[0]: value for metric, labels, value in shown if metric is BY_PROTOCOL} == {
         "classic": 5,
         "consumer": 0,
+        "share": 0,
     }
     of_groups = "kafka_coordinator_group_groupmetadatamanager_"
     assert {
@@ -174,4 +175,5 @@ def test_what_is_counted() -> None:
         "offset_expiration_count": 0,
         "group_completed_rebalance_count": 2,
         "consumer_group_rebalance_count": 0,
+        "share_group_rebalance_count": 0,
     }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.coordinator.group.consumer_group import NOTHING, MemberState
+from broker.coordinator.group.consumer_group import MemberState
+from broker.coordinator.group.modern_group import NOTHING
 from kafka_ds.protocol.messages import ConsumerGroupDescribeRequest
 from tests.unit.coordinator.group.consumer_desk import NewConsumer, Topics, group_of, owners, settle
 from tests.unit.coordinator.group.group_desk import GROUP, Desk

@@ -1,0 +1,162 @@
+"""Pure: what groups of the consumer protocol and share groups have in common (Kafka's ModernGroup).
+
+- Only `replay` changes a group; a member is a value. An event decides on a draft, the group as it will be when the
+  records so far are replayed.
+- Three epochs follow each other: the group's goes up when members, subscriptions or topics change, the target's when an
+  assignment is made for it, each member's when it has taken that.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
+
+from broker.coordinator.group.metadata_image import (
+    CoordinatorMetadataImage,
+    TopicShape,
+    metadata_hash,
+)
+from broker.coordinator.group.values import CoordinatorRecord, ResultBuilder
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+
+# (topic id, index)
+Partition: TypeAlias = tuple[bytes, int]
+Partitions: TypeAlias = frozenset[Partition]
+
+NOTHING: Partitions = frozenset()
+JOINING_EPOCH = 0
+LEAVING_EPOCH = -1
+NO_EPOCH = -1
+
+
+class ModernGroupMember(Protocol):
+    """A member as both kinds of groups have it."""
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The names that it subscribes to."""
+        ...
+
+
+M = TypeVar("M", bound=ModernGroupMember)
+
+
+class ModernGroup(Generic[M]):
+    """One group."""
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.epoch = 0
+        self.metadata_hash = 0
+        self.target_epoch = 0
+        self.target_made_ms = 0
+        self.members: dict[str, M] = {}
+        self.targets: dict[str, Partitions] = {}
+        # (version of the topology, group epoch) at which the topics were last looked at.
+        self.checked = (-1, -1)
+
+    def copy(self) -> Self:
+        """The same group, to be changed without changing this one."""
+        twin = type(self)(self.group_id)
+        twin.epoch, twin.metadata_hash = self.epoch, self.metadata_hash
+        twin.target_epoch, twin.target_made_ms = self.target_epoch, self.target_made_ms
+        twin.members, twin.targets = dict(self.members), dict(self.targets)
+        twin.checked = self.checked
+        return twin
+
+    def facts(self) -> tuple[object, ...]:
+        """The replicated state, for comparisons."""
+        return (
+            self.epoch,
+            self.metadata_hash,
+            self.target_epoch,
+            self.target_made_ms,
+            self.members,
+            self.targets,
+        )
+
+    @abstractmethod
+    def replay(self, key: Any, value: Any) -> None:
+        """Apply one record, except the one that ends the whole group."""
+
+    def topics_of(self, member: M) -> frozenset[str]:
+        """What a member subscribes to."""
+        return member.topics
+
+    def subscribed_topics(self) -> frozenset[str]:
+        """What the members subscribe to."""
+        return frozenset().union(*(self.topics_of(m) for m in self.members.values()))
+
+    def shapes(self, topology: CoordinatorMetadataImage) -> dict[str, TopicShape]:
+        """The topics that the members subscribe to, as far as they exist."""
+        found = {name: topology.topic(name) for name in self.subscribed_topics()}
+        return {name: shape for name, shape in found.items() if shape is not None}
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether a member subscribes to this topic."""
+        return any(topic in self.topics_of(m) for m in self.members.values())
+
+    def target_for(self, member_id: str) -> Partitions:
+        """A member's target."""
+        return self.targets.get(member_id, NOTHING)
+
+    def member(self, member_id: str) -> M:
+        """The member of this id; raises KafkaError."""
+        found = self.members.get(member_id)
+        if found is None:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_MEMBER_ID,
+                f"Member {member_id} is not a member of group {self.group_id}.",
+            )
+        return found
+
+    # -- epochs -------------------------------------------------------------------------------------
+
+    def is_current(self, topology: CoordinatorMetadataImage) -> bool:
+        """Whether the topics are unchanged since they were last looked up for this group."""
+        version, epoch = self.checked
+        return version == topology.version and self.epoch >= epoch
+
+    def next_epoch(
+        self, topology: CoordinatorMetadataImage, *, first: int, bump: bool
+    ) -> tuple[int, int]:
+        """The epoch that follows if the topics have changed, or the caller says so, and the hash of the topics."""
+        found = metadata_hash(topology, self.subscribed_topics())
+        return max(self.epoch, first) + (bump or found != self.metadata_hash), found
+
+
+G = TypeVar("G", bound=ModernGroup[Any])
+
+
+class GroupDraft(Generic[G]):
+    """A group during one event."""
+
+    def __init__(self, group: G, step: ResultBuilder) -> None:
+        self.group = group
+        self._step = step
+        self._is_copy = False
+
+    def write(self, *records: CoordinatorRecord) -> None:
+        """Add these records to the draft."""
+        if not self._is_copy:
+            self.group = self.group.copy()
+            self._is_copy = True
+        for key, value in records:
+            self.group.replay(key, value)
+            self._step.records.append(CoordinatorRecord(key, value))
+
+    def mark_checked(self, live: Mapping[str, G], topology: CoordinatorMetadataImage) -> None:
+        """The topics have been looked up; `live` are the groups as they are replayed."""
+        self.group.checked = checked = (topology.version, self.group.epoch)
+        group = live.get(self.group.group_id)
+        if group is not None:
+            group.checked = checked
+
+
+def by_topic(partitions: Iterable[Partition]) -> dict[bytes, list[int]]:
+    """The partitions of each topic, in order."""
+    found: dict[bytes, list[int]] = {}
+    for topic_id, index in sorted(partitions):
+        found.setdefault(topic_id, []).append(index)
+    return found

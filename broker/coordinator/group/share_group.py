@@ -1,0 +1,197 @@
+"""Pure: a share group (KIP-932) and its members, as the log has them.
+
+- Members have partitions together, so nobody waits for another: a member is in the target's epoch at once.
+- A partition is assigned only while the share coordinator has a state for it. `initializing` are those for which it was
+  asked for one, `initialized` those that have it, `deleting` topics whose states are to be deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import NamedTuple
+
+from broker.coordinator.group.modern_group import (
+    JOINING_EPOCH,
+    NO_EPOCH,
+    NOTHING,
+    ModernGroup,
+    Partitions,
+)
+from kafka_ds.protocol.messages.persisted import ShareGroupKey, ShareGroupValue
+from kafka_ds.protocol.messages.persisted_share_groups import (
+    ShareGroupCurrentMemberAssignmentKey,
+    ShareGroupCurrentMemberAssignmentValue,
+    ShareGroupMemberMetadataKey,
+    ShareGroupMemberMetadataValue,
+    ShareGroupMetadataValue,
+    ShareGroupStatePartitionMetadataKey,
+    ShareGroupStatePartitionMetadataValue,
+    ShareGroupTargetAssignmentMemberKey,
+    ShareGroupTargetAssignmentMemberValue,
+    ShareGroupTargetAssignmentMetadataKey,
+    ShareGroupTargetAssignmentMetadataValue,
+    TopicPartitionsInfo,
+)
+
+
+class ShareGroupState(Enum):
+    """The state of a group; the names are shown to users."""
+
+    EMPTY = "Empty"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareGroupMember:
+    """A member as the log describes it."""
+
+    member_id: str
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    topics: frozenset[str] = frozenset()
+    epoch: int = JOINING_EPOCH
+    previous_epoch: int = NO_EPOCH
+    assigned: Partitions = NOTHING
+
+
+class StatePartitions(NamedTuple):
+    """Partitions of a topic of this name."""
+
+    name: str
+    partitions: frozenset[int]
+
+
+# By topic id.
+StateTopics = Mapping[bytes, StatePartitions]
+
+
+class ShareGroup(ModernGroup[ShareGroupMember]):
+    """One group."""
+
+    def __init__(self, group_id: str) -> None:
+        super().__init__(group_id)
+        self.initializing: StateTopics = {}
+        self.initialized: StateTopics = {}
+        # Topic id -> name.
+        self.deleting: Mapping[bytes, str] = {}
+
+    def copy(self) -> ShareGroup:
+        """The same group, to be changed without changing this one."""
+        twin = super().copy()
+        twin.initializing, twin.initialized = self.initializing, self.initialized
+        twin.deleting = self.deleting
+        return twin
+
+    def facts(self) -> tuple[object, ...]:
+        """The replicated state, for comparisons."""
+        return (*super().facts(), self.initializing, self.initialized, self.deleting)
+
+    @property
+    def state(self) -> ShareGroupState:
+        """Where the group is."""
+        return ShareGroupState.STABLE if self.members else ShareGroupState.EMPTY
+
+    # -- the log ------------------------------------------------------------------------------------
+
+    def replay(self, key: ShareGroupKey, value: ShareGroupValue | None) -> None:
+        """Apply one record, except the one that ends the whole group."""
+        match value:
+            case ShareGroupMetadataValue():
+                self.epoch, self.metadata_hash = value.epoch, value.metadata_hash
+            case ShareGroupTargetAssignmentMetadataValue():
+                self.target_epoch = value.assignment_epoch
+                self.target_made_ms = value.assignment_timestamp
+            case ShareGroupTargetAssignmentMemberValue():
+                assert isinstance(key, ShareGroupTargetAssignmentMemberKey)
+                self.targets[key.member_id] = frozenset(
+                    (t.topic_id, index) for t in value.topic_partitions for index in t.partitions
+                )
+            case ShareGroupMemberMetadataValue() | ShareGroupCurrentMemberAssignmentValue():
+                self._replay_member(key, value)
+            case ShareGroupStatePartitionMetadataValue():
+                self.initializing = _topics(value.initializing_topics)
+                self.initialized = _topics(value.initialized_topics)
+                self.deleting = {each.topic_id: each.topic_name for each in value.deleting_topics}
+            case _:
+                self._replay_tombstone(key)
+
+    def _replay_member(
+        self,
+        key: ShareGroupKey,
+        value: ShareGroupMemberMetadataValue | ShareGroupCurrentMemberAssignmentValue,
+    ) -> None:
+        assert isinstance(key, ShareGroupMemberMetadataKey | ShareGroupCurrentMemberAssignmentKey)
+        member = self.members.get(key.member_id) or ShareGroupMember(member_id=key.member_id)
+        if isinstance(value, ShareGroupMemberMetadataValue):
+            self.members[key.member_id] = replace(
+                member,
+                rack_id=value.rack_id,
+                client_id=value.client_id,
+                client_host=value.client_host,
+                topics=frozenset(value.subscribed_topic_names),
+            )
+            return
+        self.members[key.member_id] = replace(
+            member,
+            epoch=value.member_epoch,
+            previous_epoch=value.previous_member_epoch,
+            assigned=frozenset(
+                (t.topic_id, index) for t in value.assigned_partitions for index in t.partitions
+            ),
+        )
+
+    def _replay_tombstone(self, key: ShareGroupKey) -> None:
+        if isinstance(key, ShareGroupTargetAssignmentMetadataKey):
+            self.target_epoch = self.target_made_ms = 0
+        elif isinstance(key, ShareGroupTargetAssignmentMemberKey):
+            self.targets.pop(key.member_id, None)
+        elif isinstance(key, ShareGroupMemberMetadataKey):
+            self.members.pop(key.member_id, None)
+        elif isinstance(key, ShareGroupStatePartitionMetadataKey):
+            self.initializing = self.initialized = {}
+            self.deleting = {}
+        elif isinstance(key, ShareGroupCurrentMemberAssignmentKey):
+            member = self.members.get(key.member_id)
+            if member is not None:  # Its subscription's tombstone follows.
+                self.members[key.member_id] = replace(
+                    member, epoch=NO_EPOCH, previous_epoch=NO_EPOCH, assigned=NOTHING
+                )
+
+
+def _topics(topics: Iterable[TopicPartitionsInfo]) -> StateTopics:
+    return {
+        each.topic_id: StatePartitions(each.topic_name, frozenset(each.partitions))
+        for each in topics
+    }
+
+
+def with_partitions(topics: StateTopics, more: StateTopics) -> StateTopics:
+    """These partitions and those."""
+    found = dict(topics)
+    for topic_id, (name, partitions) in more.items():
+        known = found.get(topic_id)
+        found[topic_id] = StatePartitions(
+            name, partitions if known is None else partitions | known.partitions
+        )
+    return found
+
+
+def without_partitions(topics: StateTopics, gone: Partitions) -> StateTopics:
+    """These partitions but for some, and no topic without any."""
+    found = {}
+    for topic_id, (name, partitions) in topics.items():
+        left = frozenset(index for index in partitions if (topic_id, index) not in gone)
+        if left:
+            found[topic_id] = StatePartitions(name, left)
+    return found
+
+
+def partitions_of(topics: StateTopics) -> Partitions:
+    """All of them, by topic id."""
+    return frozenset(
+        (topic_id, index) for topic_id, each in topics.items() for index in each.partitions
+    )
