@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from broker.config.loader import BrokerConfig
     from broker.controller.metadata_driver import MetadataDriver
     from broker.coordinator.group.coordinator import GroupCoordinator
+    from broker.coordinator.share.coordinator import ShareCoordinator
     from broker.coordinator.transaction.coordinator import TransactionCoordinator
     from broker.log.directories.log_manager import LogManager
     from broker.membership.member import ClusterMember
@@ -54,6 +55,7 @@ class KafkaBroker:
     producer_ids: ProducerIds
     groups: GroupCoordinator
     transactions: TransactionCoordinator
+    shares: ShareCoordinator
     cleaner: LogCleaner
     alter_partition_manager: AlterPartitionManager
     moves: LogMoves

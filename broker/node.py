@@ -29,6 +29,7 @@ from broker.controller.controller import Controller, Defaults
 from broker.controller.metadata_driver import MetadataDriver
 from broker.coordinator.group.coordinator import GroupCoordinator
 from broker.coordinator.group.offset_publisher import PUBLISH_SECONDS, OffsetPublisher
+from broker.coordinator.share.coordinator import ShareCoordinator
 from broker.coordinator.transaction.coordinator import TransactionCoordinator
 from broker.kafka_broker import KafkaBroker
 from broker.lake_store import open_exclusive, reason, store_of
@@ -200,6 +201,7 @@ class Node(KafkaBroker):
         await self.metadata_driver.install_publisher(self._start_publishing, self._publish)
         self.groups.start()
         self.transactions.start()
+        self.shares.start()
         self.cleaner.start()
         if self.tier is not None:
             self.offset_publisher = OffsetPublisher(
@@ -408,6 +410,14 @@ class Node(KafkaBroker):
     def _wire_coordinators(self) -> None:
         config = self.config
         self.producer_ids = ProducerIds(self.member.requests.allocate_producer_ids)
+        self.shares = ShareCoordinator(
+            config,
+            partitions=self.replica_manager,
+            image=self.metadata,
+            clock=self.clock,
+            create_topics=self.member.requests.create_topics,
+            others=self.member.others(),
+        )
         self.groups = GroupCoordinator(
             config,
             partitions=self.replica_manager,
@@ -458,6 +468,7 @@ class Node(KafkaBroker):
             self.member.directories.applied,
             self.groups.apply,
             self.transactions.apply,
+            self.shares.apply,
         )
         await publish(events, publishers)
 
@@ -533,6 +544,7 @@ class Node(KafkaBroker):
         """A log that could be opened only now is loaded, though the metadata have not changed."""
         self.groups.start()
         self.transactions.start()
+        self.shares.start()
 
     # -- ending -------------------------------------------------------------------------------------
 
@@ -557,6 +569,7 @@ class Node(KafkaBroker):
             await publisher.publish_last(left_s)
         self.groups.stop()
         self.transactions.stop()
+        self.shares.stop()
         self.alter_partition_manager.stop()
         self.security.stop()
         self.replica_manager.stop()

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from broker.coordinator.group.metrics import LOADS as GROUP_LOADS
 from broker.coordinator.group.metrics import group_samples
+from broker.coordinator.share.metrics import LOADS as SHARE_LOADS
+from broker.coordinator.share.metrics import share_coordinator_samples
 from broker.coordinator.transaction.metrics import LOADS as TRANSACTION_LOADS
 from broker.coordinator.transaction.metrics import late_samples, transaction_samples
 from broker.membership.metrics import cluster_samples
@@ -193,11 +195,13 @@ def node_samples(node: KafkaBroker) -> Iterator[MetricSample]:
     yield from node.alter_partition_manager.samples()
     yield from group_samples(list(node.groups.shards()), node.groups.counts)
     yield from transaction_samples(node.transactions)
+    yield from share_coordinator_samples(node.shares)
     now_ms = node.clock.monotonic_ms()
     yield from GROUP_LOADS.samples(node.groups.loads, node.groups.states(), now_ms)
     yield from TRANSACTION_LOADS.samples(
         node.transactions.loads, node.transactions.states(), now_ms
     )
+    yield from SHARE_LOADS.samples(node.shares.loads, node.shares.states(), now_ms)
     yield from late_samples(
         partitions,
         now_ms=node.clock.now_ms(),

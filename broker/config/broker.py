@@ -494,6 +494,36 @@ class BrokerConfig(LogManagerSettings, CleanerSettings, ListenerConfig):
         100 * _MIB, "The segment.bytes of __transaction_state when it is created.", low=1 << 20
     )
 
+    # -- share groups -------------------------------------------------------------------------------
+    share_coordinator_load_buffer_size: int = i32(
+        5 * _MIB,
+        "How many bytes of __share_group_state a new coordinator reads at a time.",
+        low=1,
+    )
+    share_coordinator_snapshot_update_records_per_snapshot: int = i32(
+        500,
+        "How many updates of a share partition's state are written between two snapshots of it.",
+        low=0,
+        high=500,
+    )
+    share_coordinator_state_topic_min_isr: int = i16(
+        2, "The min.insync.replicas of __share_group_state when it is created.", low=1
+    )
+    share_coordinator_state_topic_num_partitions: int = i32(
+        50, "The number of partitions of __share_group_state when it is created.", low=1
+    )
+    share_coordinator_state_topic_replication_factor: int = i16(
+        3,
+        "The replication factor of __share_group_state; if not set, at most the number of brokers.",
+        low=1,
+    )
+    share_coordinator_state_topic_segment_bytes: int = i32(
+        100 * _MIB, "The segment.bytes of __share_group_state when it is created.", low=1 << 20
+    )
+    share_coordinator_write_timeout_ms: int = i32(
+        5_000, "How long a share coordinator waits until a write is committed.", low=1
+    )
+
     # -- not settings -------------------------------------------------------------------------------
     topic: LogConfig = LogConfig()
     origins: Mapping[str, str] = field(default_factory=dict)

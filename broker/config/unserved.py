@@ -147,15 +147,8 @@ sasl.server.callback.handler.class C
 security.providers S
 share.coordinator.append.linger.ms I -1
 share.coordinator.cached.buffer.max.bytes I 1048588
-share.coordinator.load.buffer.size I 5242880
-share.coordinator.snapshot.update.records.per.snapshot I 500
 share.coordinator.state.topic.compression.codec I 0
-share.coordinator.state.topic.min.isr H 2
-share.coordinator.state.topic.num.partitions I 50
-share.coordinator.state.topic.replication.factor H 3
-share.coordinator.state.topic.segment.bytes I 104857600
 share.coordinator.threads I 1
-share.coordinator.write.timeout.ms I 5000
 share.fetch.purgatory.purge.interval.requests I 1000
 socket.connection.setup.timeout.max.ms L 30000
 socket.connection.setup.timeout.ms L 10000

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from broker.coordinator.runtime import CoordinatorRuntime
+from broker.coordinator.share_partition_key import SharePartitionKey
 from broker.membership.channel import endpoint_of
 from broker.membership.other_brokers import OtherBrokers
 from broker.transport.peer import PeerUnreachable
@@ -39,7 +40,6 @@ from kafka_ds.protocol.messages.share_state import (
 )
 from kafka_ds.protocol.refusal import refusal
 from kafka_ds.protocol.topic_partition import PartitionId
-from kafka_ds.protocol.types import uuid_text
 
 BACKOFF_SECONDS_MIN = 0.05
 BACKOFF_SECONDS_MAX = 1.0
@@ -55,11 +55,6 @@ _RETRIED = frozenset(
 )
 
 Handle: TypeAlias = Callable[[Any], Awaitable[Any]]
-
-
-def share_coordinator_key(group_id: str, partition: PartitionId) -> str:
-    """What FindCoordinator is asked for: `group:topicId:partition`."""
-    return f"{group_id}:{uuid_text(partition[0])}:{partition[1]}"
 
 
 class _Call(NamedTuple):
@@ -152,7 +147,7 @@ class SharePersister:
             return _refused(call, partitions, error.code)
         by_broker: dict[int, dict[PartitionId, Any]] = {}
         for key, item in partitions.items():
-            coordinator = self._runtime.leader_of(share_coordinator_key(group_id, key))
+            coordinator = self._runtime.leader_of(str(SharePartitionKey(group_id, *key)))
             by_broker.setdefault(coordinator, {})[key] = item
         answers = await asyncio.gather(
             *(self._ask(broker, call, group_id, items) for broker, items in by_broker.items())

@@ -14,6 +14,7 @@ from broker.handlers import (
     records,
     replicas,
     security,
+    share,
     topics,
     transactions,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "records",
     "replicas",
     "security",
+    "share",
     "topics",
     "transactions",
 ]

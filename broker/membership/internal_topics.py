@@ -1,7 +1,8 @@
 """Shell: a coordinator's internal topic, created on first use.
 
-- Such a topic is compacted and has no table: only coordinators read it. The topic's number of partitions decides where
-  a key is, not the setting. Requests that come while the topic is being created wait for that one creation.
+- Such a topic has no table: only coordinators read it. It is compacted unless it says otherwise. The topic's number of
+  partitions decides where a key is, not the setting. Requests that come while it is being created wait for that one
+  creation.
 - A replication factor set by the user is kept, as in Kafka: with fewer brokers the topic is not created yet, and
   clients ask again. The default is 3, or the number of brokers that ever registered if that is less, so that one broker
   works without any setting.
@@ -25,7 +26,7 @@ _LOGGER = logging.getLogger(__name__)
 CreateTopics: TypeAlias = Callable[[Sequence[NewTopic]], Awaitable[list[TopicResult]]]
 
 
-# Of each of them, besides its own.
+# Of each of them, where its own say nothing else.
 CONFIGS = (
     ("cleanup.policy", "compact"),
     ("compression.type", "producer"),
@@ -76,7 +77,7 @@ class InternalTopic:
                 self._topic.replication_factor,
                 counted(factor, "broker"),
             )
-        configs = (*CONFIGS, *self._topic.configs)
+        configs = tuple({**dict(CONFIGS), **dict(self._topic.configs)}.items())
         wanted = replace(self._topic, replication_factor=factor, configs=configs)
         try:
             (result,) = await self._create_topics([wanted])

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 NAME_LENGTH_MAX = 249
 GROUP_METADATA_TOPIC_NAME = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC_NAME = "__transaction_state"
+SHARE_GROUP_STATE_TOPIC_NAME = "__share_group_state"
 INTERNAL_TOPICS = frozenset(
-    {GROUP_METADATA_TOPIC_NAME, TRANSACTION_STATE_TOPIC_NAME, "__share_group_state"}
+    {GROUP_METADATA_TOPIC_NAME, TRANSACTION_STATE_TOPIC_NAME, SHARE_GROUP_STATE_TOPIC_NAME}
 )
 COMPACTED_TOPICS = frozenset({GROUP_METADATA_TOPIC_NAME, TRANSACTION_STATE_TOPIC_NAME})
 # These are tables of the lake under other folders, and in Kafka's place a topic that no client creates.

@@ -115,6 +115,10 @@ def _coordinated(key_type: int, key: str) -> Resource | None:
     return (kinds[key_type], key) if key_type in kinds else None
 
 
+def _share_partition(request: Any) -> Resource | None:
+    return CLUSTER if request.key_type == 2 else None
+
+
 def _coordinator_key(item: str, _: MetadataImage, request: Any) -> Resource | None:
     return _coordinated(request.key_type, item)
 
@@ -192,6 +196,7 @@ ACCESS: Mapping[str, tuple[AccessRule, ...]] = {
     "DescribeTopicPartitions": (Elements(AclOperation.DESCRIBE, "topics", _topic),),
     # Groups.
     "FindCoordinator": (
+        Whole(AclOperation.CLUSTER_ACTION, _share_partition),
         Whole(AclOperation.DESCRIBE, _coordinator, when=_before(4)),
         Elements(
             AclOperation.DESCRIBE,
@@ -303,7 +308,12 @@ ACCESS: Mapping[str, tuple[AccessRule, ...]] = {
     "BrokerHeartbeat": _INTER_BROKER,
     "BrokerRegistration": _INTER_BROKER,
     "ControllerLiveness": _INTER_BROKER,
+    "DeleteShareGroupState": _INTER_BROKER,
     "Envelope": _INTER_BROKER,
+    "InitializeShareGroupState": _INTER_BROKER,
     "ReadMetadata": _INTER_BROKER,
+    "ReadShareGroupState": _INTER_BROKER,
+    "ReadShareGroupStateSummary": _INTER_BROKER,
     "ValidateSettings": _INTER_BROKER,
+    "WriteShareGroupState": _INTER_BROKER,
 }

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from broker.coordinator import persister as module
-from broker.coordinator.persister import SharePersister, share_coordinator_key
+from broker.coordinator.persister import SharePersister
+from broker.coordinator.share_partition_key import SharePartitionKey
 from broker.transport.peer import PeerUnreachable
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import ReadShareGroupStateResponse
@@ -91,7 +92,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 def test_a_coordinators_key_is_kafkas() -> None:
-    assert share_coordinator_key("g", (TOPIC, 3)) == "g:AAECAwQFBgcICQoLDA0ODw:3"
+    assert str(SharePartitionKey("g", TOPIC, 3)) == "g:AAECAwQFBgcICQoLDA0ODw:3"
 
 
 @in_loop
