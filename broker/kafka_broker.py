@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from broker.replica.serving.fetch_manager import FetchManager
     from broker.security.authentication.listener_keys import ListenerKeys
     from broker.security.security import Security
+    from broker.telemetry.client_instances import ClientInstances
+    from broker.telemetry.exporter import TelemetryExporter
     from kafka_ds.delta.store.store import Store
     from kafka_ds.process.seams import Clock, Disk, Network
 
@@ -60,4 +62,6 @@ class KafkaBroker:
     alter_partition_manager: AlterPartitionManager
     moves: LogMoves
     security: Security
+    client_instances: ClientInstances
+    telemetry_exporter: TelemetryExporter
     tier: RemoteLogManager | None

@@ -66,6 +66,8 @@ from broker.server.local_request import handle_locally
 from broker.server.metrics import Metrics
 from broker.server.metrics_server import MetricsServer
 from broker.server.server import Server, own_host
+from broker.telemetry.client_instances import ClientInstances
+from broker.telemetry.exporter import TelemetryExporter
 from broker.transport.secure_network import inter_broker_network
 from broker.worker.rpc import TierSettings
 from kafka_ds.delta.log import DeltaLog, LogClock
@@ -435,6 +437,12 @@ class Node(KafkaBroker):
             complete_transaction=self.groups.complete_transaction,
             others=self.member.others(),
         )
+        self.client_instances = ClientInstances(self.metadata)
+        self.telemetry_exporter = TelemetryExporter(
+            self.metadata,
+            create_topics=self.member.requests.create_topics,
+            send=self.member.send,
+        )
 
     def _new_controller(self, image: MetadataImage) -> Controller:
         config = self.config
@@ -469,6 +477,7 @@ class Node(KafkaBroker):
             self.groups.apply,
             self.transactions.apply,
             self.shares.apply,
+            self.client_instances.apply,
         )
         await publish(events, publishers)
 
@@ -570,6 +579,7 @@ class Node(KafkaBroker):
         self.groups.stop()
         self.transactions.stop()
         self.shares.stop()
+        self.telemetry_exporter.stop()
         self.alter_partition_manager.stop()
         self.security.stop()
         self.replica_manager.stop()

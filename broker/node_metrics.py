@@ -19,6 +19,7 @@ from broker.membership.metrics import cluster_samples
 from broker.metrics.names import Metric, MetricSample, gauge
 from broker.replica.fetcher.metrics import fetcher_samples, move_samples
 from broker.security.quotas.quota_metrics import quota_samples
+from broker.telemetry.series import telemetry_samples
 from kafka_ds.version import VERSION
 
 if TYPE_CHECKING:
@@ -209,6 +210,7 @@ def node_samples(node: KafkaBroker) -> Iterator[MetricSample]:
     )
     if node.tier is not None:
         yield from node.tier.samples()
+    yield from telemetry_samples(node.client_instances, node.telemetry_exporter, now_ms)
 
 
 def _state(node: KafkaBroker) -> int:

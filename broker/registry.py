@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -23,6 +23,15 @@ HandlerResult: TypeAlias = Any | None | Awaitable[Any | None]
 Handler: TypeAlias = Callable[[Any, "RequestContext"], HandlerResult]
 
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
+
+
+@dataclass(slots=True)
+class ClientInformation:
+    """The port of a connection's client, and the software that its ApiVersions named (KIP-511)."""
+
+    port: int = 0
+    software_name: str = "unknown"
+    software_version: str = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +49,7 @@ class RequestContext:
     serve_enveloped: Callable[[memoryview, str, str, Principal], Awaitable[bytes | None]] | None = (
         None
     )
+    client: ClientInformation = field(default_factory=ClientInformation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,13 @@ from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.store.store import UnsupportedStore
 from kafka_ds.delta.store.uri import open_store
 from kafka_ds.source.schema import MILLISECONDS_MAX
-from kafka_ds.topic.names import CLUSTER_METADATA, OFFSETS, REMOTE_LOG_METADATA
+from kafka_ds.topic.names import (
+    CLIENT_METRICS,
+    CLUSTER_METADATA,
+    OFFSETS,
+    REMOTE_LOG_METADATA,
+    topic_table,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,6 +42,7 @@ TABLES = {
     "cluster_metadata": CLUSTER_METADATA,
     "remote_log_metadata": REMOTE_LOG_METADATA,
     "offsets": OFFSETS,
+    "client_metrics": topic_table(CLIENT_METRICS),
 }
 # The default of log.retention.hours, for topics without retention.ms.
 RETENTION_MS = 7 * 24 * 3_600_000
@@ -50,6 +57,8 @@ class Engine:
     """The quotation mark around a table's path; within a path it is doubled."""
     create: str
     explode: str
+    text_of: str
+    """The function that makes text of bytes."""
     load: tuple[str, ...] = ()
     """Statements that only a command line needs first."""
     before: tuple[str, ...] = ()
@@ -65,6 +74,7 @@ SPARK = Engine(
     quoted_by="`",
     create="CREATE OR REPLACE TEMPORARY VIEW",
     explode="explode",
+    text_of="string",
 )
 # The macros are Spark functions that DuckDB has under other names.
 DUCKDB = Engine(
@@ -72,6 +82,7 @@ DUCKDB = Engine(
     quoted_by="'",
     create="CREATE OR REPLACE TEMPORARY VIEW",
     explode="unnest",
+    text_of="decode",
     load=("LOAD delta",),
     before=(
         "CREATE OR REPLACE TEMPORARY MACRO array_size(a) AS len(a)",
@@ -110,6 +121,7 @@ def statements(
     values = {
         **{key: engine.table_at(f"{root}/{name}") for key, name in TABLES.items()},
         "explode": engine.explode,
+        "text_of": engine.text_of,
         "retention_ms": str(retention_ms),
         "milliseconds_max": str(MILLISECONDS_MAX),
     }

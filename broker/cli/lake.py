@@ -314,6 +314,7 @@ class LakeQueries:
             quoted_by='"',
             create=DUCKDB.create,
             explode=DUCKDB.explode,
+            text_of=DUCKDB.text_of,
         )
         found = {
             view: text.replace(f'"{self._lake.uri}/', '"')

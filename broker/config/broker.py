@@ -169,6 +169,9 @@ class BrokerConfig(LogManagerSettings, CleanerSettings, ListenerConfig):
         "How often the controller looks for partitions that are not led by their preferred leader.",
         low=1,
     )
+    telemetry_max_bytes: int = i32(
+        _MIB, "The most bytes of metrics that a client may push at once.", low=1
+    )
     request_timeout_ms: int = i32(
         30_000, "How long this broker waits for another broker's answer.", low=1
     )

@@ -7,11 +7,12 @@ returned.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from broker.config.broker import ALL_BROKERS, changeable
+from broker.config.client_metrics import ClientMetricsConfig
 from broker.config.group import group_settings, inherited
 from broker.config.listeners import listener_key
 from broker.log.config import REMOTE_STORAGE_KEPT
@@ -30,6 +31,7 @@ class ConfigSource(IntEnum):
     STATIC_BROKER = 4
     DEFAULT = 5
     BROKER_LOGGER = 6
+    CLIENT_METRICS = 7
     GROUP = 8
 
 
@@ -148,6 +150,24 @@ def describe_group(config: BrokerConfig, overrides: Mapping[str, str]) -> list[D
             value = setting.text(setting.parse(overrides[name]))
             synonyms = (Synonym(name=name, value=value, source=ConfigSource.GROUP), *synonyms)
         described.append(_described(setting, name, value, synonyms, is_read_only=False))
+    return described
+
+
+def describe_client_metrics(overrides: Mapping[str, str]) -> list[Described]:
+    """All settings of a subscription with these overrides."""
+    described = []
+    for name, setting in settings_of(ClientMetricsConfig).items():
+        value = setting.text(setting.default)
+        synonyms: tuple[Synonym, ...] = (
+            Synonym(name=name, value=value, source=ConfigSource.DEFAULT),
+        )
+        if name in overrides:
+            value = setting.text(setting.parse(overrides[name]))
+            own = Synonym(name=name, value=value, source=ConfigSource.CLIENT_METRICS)
+            synonyms = (own, *synonyms)
+        one = _described(setting, name, value, synonyms, is_read_only=False)
+        # As in Kafka a subscription's default is no synonym.
+        described.append(replace(one, synonyms=synonyms[:-1]))
     return described
 
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import sys
 
+from broker.config.client_metrics import ClientMetricsConfig
 from broker.config.group import group_settings
 from broker.config.loader import broker_settings, topic_settings
 from broker.config.unserved import reasons, unserved_names
-from kafka_ds.process.settings import MAX_INT, MAX_LONG, Setting
+from kafka_ds.process.settings import MAX_INT, MAX_LONG, Setting, settings_of
 
 _HEAD = """# Settings
 
@@ -46,6 +47,13 @@ groups`). If a group does not set it, the broker's setting holds that is named a
 `min` and `max` in their names bound it.
 
 """
+_CLIENT_METRICS_HEAD = """
+## Client metrics
+
+A subscription of client metrics (`kafka-client-metrics.sh`, [how](../how-to/monitor.md#metrics-of-clients)) has these.
+
+"""
+
 _UNSERVED_HEAD = """
 ## Known but not supported
 
@@ -72,6 +80,8 @@ def render() -> str:
             *map(_of_topic, topic_settings().values()),
             _GROUP_HEAD,
             *map(_of_topic, group_settings().values()),
+            _CLIENT_METRICS_HEAD,
+            *map(_of_topic, settings_of(ClientMetricsConfig).values()),
             _UNSERVED_HEAD,
             ", ".join(f"`{name}`" for name in unserved_names() if name not in reasons()),
             ".\n",

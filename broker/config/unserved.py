@@ -158,7 +158,6 @@ ssl.protocol S TLSv1.3
 ssl.provider S
 ssl.secure.random.implementation S
 ssl.trustmanager.algorithm S PKIX
-telemetry.max.bytes I 1048576
 transaction.partition.verification.enable B true
 transaction.two.phase.commit.enable B false
 """

@@ -1,4 +1,4 @@
-"""Pure: the active controller's decisions about settings of topics, brokers and groups, and about features.
+"""Pure: the active controller's decisions about settings of topics, brokers, groups and subscriptions, and features.
 
 A refusal never stops the others of the request; features change all together. The callers' checks validate a setting
 together with the others after the change. What follows for partitions is in the same commit: a smaller
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias, cast
 
+from broker.config.client_metrics import client_metrics_config
 from broker.controller.draft import (
     MIN_INSYNC_REPLICAS,
     UNCLEAN_LEADER_ELECTION_ENABLE,
@@ -31,7 +32,12 @@ from broker.metadata.topic_names import (
     why_illegal,
 )
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
-from kafka_ds.protocol.messages.configs import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
+from kafka_ds.protocol.messages.configs import (
+    BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
+    TOPIC_RESOURCE,
+)
 
 # -- settings -------------------------------------------------------------------------------------
 
@@ -121,6 +127,8 @@ def alter_configs(
                 rules.check_topic(present, after)
             elif wanted.resource_type == GROUP_RESOURCE:
                 rules.check_group(after)
+            elif wanted.resource_type == CLIENT_METRICS_RESOURCE:
+                client_metrics_config(wanted.resource_name, after)
             else:
                 rules.check_broker({**brokers, wanted.resource_name: after}, image)
                 brokers[wanted.resource_name] = after
@@ -196,6 +204,8 @@ def _present(image: MetadataImage, wanted: ResourceAlteration) -> Overrides:
             message = "Default group resources are not allowed."
             raise KafkaError(ErrorCode.INVALID_REQUEST, message)
         return image.group_configs.get(name, {})
+    if wanted.resource_type == CLIENT_METRICS_RESOURCE:
+        return image.client_metrics_configs.get(name, {})
     message = f"Unsupported resource type: {wanted.resource_type}"
     raise KafkaError(ErrorCode.INVALID_REQUEST, message)
 

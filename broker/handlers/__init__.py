@@ -15,6 +15,7 @@ from broker.handlers import (
     replicas,
     security,
     share,
+    telemetry,
     topics,
     transactions,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "replicas",
     "security",
     "share",
+    "telemetry",
     "topics",
     "transactions",
 ]

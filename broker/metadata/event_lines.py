@@ -23,7 +23,11 @@ from broker.metadata.events import (
     TopicDeleted,
 )
 from kafka_ds.process.amounts import counted
-from kafka_ds.protocol.messages.configs import GROUP_RESOURCE, TOPIC_RESOURCE
+from kafka_ds.protocol.messages.configs import (
+    CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
+    TOPIC_RESOURCE,
+)
 
 # Text, and the fields that a structured log has beside it.
 Line: TypeAlias = tuple[str, dict[str, object]]
@@ -96,6 +100,8 @@ def _settings(kind: int, name: str, names: list[str]) -> Line:
     whose = f"broker {name}" if name else "all brokers"
     if kind == GROUP_RESOURCE:
         whose = f"group {name}"
+    if kind == CLIENT_METRICS_RESOURCE:
+        whose = f"client metrics subscription {name}"
     return f"settings of {whose} were changed: {', '.join(names)}", {"settings": names}
 
 

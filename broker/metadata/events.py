@@ -196,7 +196,7 @@ class PartitionChanged(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigChanged(Event):
-    """A setting of a topic, broker or group; a null value takes it back to its default."""
+    """A setting of a topic, broker, group or subscription; a null value takes it back to its default."""
 
     resource_type: int
     resource_name: str

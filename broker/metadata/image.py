@@ -38,7 +38,12 @@ from broker.metadata.events import (
 )
 from broker.metadata.security_image import SECURITY_EVENTS, SecurityImage
 from broker.metadata.topic_names import INTERNAL_TOPICS, collision_key
-from kafka_ds.protocol.messages.configs import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
+from kafka_ds.protocol.messages.configs import (
+    BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
+    TOPIC_RESOURCE,
+)
 from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH, MetadataPosition
 
 
@@ -124,6 +129,8 @@ class MetadataImage:
         self.broker_configs: dict[str, dict[str, str]] = {}
         # Of groups that have settings of their own; these exist without the group, too.
         self.group_configs: dict[str, dict[str, str]] = {}
+        # By subscription, which is nothing but its settings (KIP-714).
+        self.client_metrics_configs: dict[str, dict[str, str]] = {}
         self.topics: dict[str, TopicImage] = {}
         self.topics_by_id: dict[bytes, TopicImage] = {}
         # Names by `collision_key`: two topics with one key could not be told apart somewhere.
@@ -156,6 +163,9 @@ class MetadataImage:
         twin.brokers.update(self.brokers)
         twin.broker_configs = {name: dict(v) for name, v in self.broker_configs.items()}
         twin.group_configs = {name: dict(v) for name, v in self.group_configs.items()}
+        twin.client_metrics_configs = {
+            name: dict(v) for name, v in self.client_metrics_configs.items()
+        }
         twin.topics = {name: topic.copy() for name, topic in self.topics.items()}
         twin.topics_by_id = {topic.topic_id: topic for topic in twin.topics.values()}
         twin.names_taken.update(self.names_taken)
@@ -246,17 +256,20 @@ class MetadataImage:
     def _replay_config(self, event: ConfigChanged, _: MetadataPosition) -> None:
         if event.resource_type == TOPIC_RESOURCE:
             _fits(event.resource_name in self.topics, event)
-            configs = self.topics[event.resource_name].configs
+            resources = {event.resource_name: self.topics[event.resource_name].configs}
         elif event.resource_type == GROUP_RESOURCE:
-            configs = self.group_configs.setdefault(event.resource_name, {})
+            resources = self.group_configs
+        elif event.resource_type == CLIENT_METRICS_RESOURCE:
+            resources = self.client_metrics_configs
         else:
-            configs = self.broker_configs.setdefault(event.resource_name, {})
+            resources = self.broker_configs
+        configs = resources.setdefault(event.resource_name, {})
         if event.value is None:
             configs.pop(event.name, None)
         else:
             configs[event.name] = event.value
-        if event.resource_type == GROUP_RESOURCE and not configs:
-            del self.group_configs[event.resource_name]
+        if event.resource_type in (GROUP_RESOURCE, CLIENT_METRICS_RESOURCE) and not configs:
+            del resources[event.resource_name]
 
     def _replay_security(self, event: Event, _: MetadataPosition) -> None:
         _fits(self.security.replay(event), event)
@@ -307,6 +320,7 @@ class MetadataImage:
             )
         yield from _config_events(BROKER_RESOURCE, self.broker_configs)
         yield from _config_events(GROUP_RESOURCE, self.group_configs)
+        yield from _config_events(CLIENT_METRICS_RESOURCE, self.client_metrics_configs)
         for topic in self.topics.values():
             yield from _topic_events(topic)
         yield from self.security.as_events()

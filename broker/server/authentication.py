@@ -31,7 +31,7 @@ from kafka_ds.protocol.types import api_key_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.registry import RequestContext
+    from broker.registry import ClientInformation, RequestContext
     from broker.server.connection import ServerConnection
     from broker.server.dispatch import Dispatcher
     from broker.server.metrics import NetMetrics
@@ -79,7 +79,13 @@ class Authentication:
             self._connection.end_after(self._delay_ms / 1_000)
 
     def handle(
-        self, frame: memoryview, host: str, listener: str, arrived_s: float, principal: Principal
+        self,
+        frame: memoryview,
+        host: str,
+        listener: str,
+        arrived_s: float,
+        principal: Principal,
+        client: ClientInformation,
     ) -> ResponseParts | Waiting:
         """Pass a request on to the dispatcher, or reject it. Unanswerable closes the connection."""
         machine = self.machine
@@ -92,17 +98,17 @@ class Authentication:
             # It fails whatever its content, as no mechanism is chosen.
             return self._authenticate_raw(frame)
         if api_key in _SASL:
-            return self._handle(frame, host, listener, arrived_s, principal, self.answer)
+            return self._handle(frame, host, listener, arrived_s, principal, client, self.answer)
         if machine.phase is SaslState.DONE:
             if not machine.is_expired(self._now_ms()):
-                return self._handle(frame, host, listener, arrived_s, principal)
+                return self._handle(frame, host, listener, arrived_s, principal, client)
             self._metrics.sessions_expired += 1
             raise Unanswerable("the SASL session expired and the client did not re-authenticate")
         if api_key != _API_VERSIONS or machine.phase is not SaslState.HANDSHAKE:
             is_answered = machine.phase is SaslState.AUTHENTICATE
             error = machine.refuse(api_key)
             return self._answer_later(frame, arrived_s, error) if is_answered else self._end(error)
-        return self._handle(frame, host, listener, arrived_s, principal)
+        return self._handle(frame, host, listener, arrived_s, principal, client)
 
     def answer(self, request: Any, context: RequestContext) -> Any:
         """Handle a SaslHandshake or SaslAuthenticate request; a failure is answered with a delay."""

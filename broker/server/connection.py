@@ -19,6 +19,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from broker.principal import ANONYMOUS
+from broker.registry import ClientInformation
 from broker.security.quotas.address_rates import AddressRates
 from broker.server.connection_limits import ConnectionLimits, LimitSettings
 from broker.server.dispatch import ResponseParts, Throttled, Unanswerable, Waiting
@@ -77,7 +78,14 @@ class Authenticator(Protocol):
     """Handles requests before authentication. A Protocol, as `broker.server.authentication` imports this module."""
 
     def handle(
-        self, frame: memoryview, host: str, listener: str, arrived_s: float, principal: Principal, /
+        self,
+        frame: memoryview,
+        host: str,
+        listener: str,
+        arrived_s: float,
+        principal: Principal,
+        client: ClientInformation,
+        /,
     ) -> ResponseParts | Waiting:
         """Answer a request or pass it on. Unanswerable closes the connection."""
 
@@ -313,6 +321,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         "_assembler",
         "_came_by_tls",
         "authenticator",
+        "client",
         "_frames",
         "_handle",
         "_is_closed",
@@ -353,6 +362,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.listener = listener
         self.host = ""
         self.peer = ""
+        self.client = ClientInformation()
         self.principal = ANONYMOUS
         self.last_tick = connections.tick
         # Requests not started: arrival (perf_counter's seconds) and frame.
@@ -411,6 +421,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Set the transport and the client's address."""
         self._transport = transport
         self.host = one_text(str(name[0]))
+        self.client.port = name[1]
         self.peer = f"{self.host}:{name[1]}"
 
     def _authenticate_by_certificate(self, security: ListenerSecurity | None) -> str | None:
@@ -563,7 +574,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         return slots[-1].is_pipelined and self._all.dispatcher.is_pipelined(self._frames[0][1])
 
     def _begin(self, arrived_s: float, frame: memoryview) -> None:
-        outcome = self._handle(frame, self.host, self.listener, arrived_s, self.principal)
+        outcome = self._handle(
+            frame, self.host, self.listener, arrived_s, self.principal, self.client
+        )
         if isinstance(outcome, Waiting):
             future = asyncio.ensure_future(outcome.result)
             slot = _Slot(outcome, future, frame)

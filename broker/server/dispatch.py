@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from broker.principal import ANONYMOUS, Principal
-from broker.registry import Handler, Registry, RequestContext, Served
+from broker.registry import ClientInformation, Handler, Registry, RequestContext, Served
 from broker.security.guard import guarded
 from broker.security.quotas.throttle import ThrottledRefusal, Unanswered
 from broker.server.metrics import ApiCounters, NetMetrics
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _FETCH = api_key_of(FetchRequest)
+_UNKNOWN_CLIENT = ClientInformation()
 
 # An encoded response; None for a request without one.
 ResponseParts: TypeAlias = list[Any] | None
@@ -98,11 +99,13 @@ class Dispatcher:
         listener: str,
         arrived_s: float,
         principal: Principal = ANONYMOUS,
+        client: ClientInformation = _UNKNOWN_CLIENT,
         handler: Handler | None = None,
     ) -> ResponseParts | Waiting:
         """Handle a request; `arrived_s` is perf_counter's time of its arrival.
 
-        `handler` replaces the registry's. Raises MalformedFrame or Unanswerable, which close the connection.
+        `handler` replaces the registry's; `client` is the connection's. Raises MalformedFrame or Unanswerable, which
+        close the connection.
         """
         header, position = decode_request_header(frame)
         found = self._served.get(header.api_key)
@@ -116,15 +119,21 @@ class Dispatcher:
             _count(counters, version, frame, arrived_s)
             return self._refuse_version(served, counters, header, frame, position)
         if log.isEnabledFor(logging.DEBUG):
-            client = (client_host, listener, principal.name, header.client_id)
-            log.debug("%s %d from %s by %s: %s, client id %.200s", served.name, version, *client)
+            who = (client_host, listener, principal.name, header.client_id)
+            log.debug("%s %d from %s by %s: %s, client id %.200s", served.name, version, *who)
         request = _decoded(served, frame, version, position)
         if header.api_key == _FETCH and _is_follower(request):
             counters = self._metrics.followers
         started_s = _count(counters, version, frame, arrived_s)
         try:
             context = RequestContext(
-                header, client_host, listener, self._node, principal, self.serve_enveloped
+                header,
+                client_host,
+                listener,
+                self._node,
+                principal,
+                self.serve_enveloped,
+                client,
             )
             result = guarded(served, request, context, len(frame))
             if type(result) is response_class:

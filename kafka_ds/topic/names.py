@@ -22,6 +22,8 @@ TOPIC_ID_KEY = "kafkaDs.topicId"
 REMOTE_LOG_METADATA = "__remote_log_metadata"
 CLUSTER_METADATA = "__cluster_metadata"
 OFFSETS = "__offsets"
+# A topic, into which brokers write what clients push.
+CLIENT_METRICS = "__client_metrics"
 # Secrets of the cluster, an object each; not a table, and for brokers only.
 CREDENTIALS = "_credentials"
 # What is being erased from a topic, an object each while that lasts.

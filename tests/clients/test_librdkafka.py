@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -32,8 +33,13 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
+from kafka_ds.protocol.messages import IncrementalAlterConfigsRequest
+from kafka_ds.protocol.messages.configs import CLIENT_METRICS_RESOURCE
+from kafka_ds.topic.names import CLIENT_METRICS
 from tests.clients.topics import create_topic
+from tests.integration.raw_client import RawClient
 from tests.processes import BrokerProcess, wait_until
+from tests.requests import build
 
 Make = Callable[..., Consumer]
 
@@ -317,3 +323,55 @@ def test_credentials_are_set_and_described(broker: BrokerProcess) -> None:
     admin.alter_user_scram_credentials([change])["somebody"].result(120)
     described = admin.describe_user_scram_credentials(["somebody"])["somebody"].result(120)
     assert [each.iterations for each in described.scram_credential_infos] == [4096]
+
+
+def test_a_producer_pushes_its_metrics(broker: BrokerProcess, consumers: Make, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    with RawClient(broker.bootstrap) as client:
+        asked = subscription(topic, metrics="org.apache.kafka.producer.", interval_ms="200")
+        assert client.ask(asked, 1).responses[0].error_code == 0
+        producer = Producer({"bootstrap.servers": broker.bootstrap, "client.id": topic})
+        producer.produce(topic, b"x")
+        wait_until(
+            "its metrics have a topic",
+            lambda: (
+                producer.poll(0.1) >= 0 and CLIENT_METRICS in admin.list_topics(timeout=5).topics
+            ),
+        )
+        consumer = consumers()
+        places = admin.list_topics(timeout=5).topics[CLIENT_METRICS].partitions
+        consumer.assign([TopicPartition(CLIENT_METRICS, each, OFFSET_BEGINNING) for each in places])
+        row: dict[str, Any] = {}
+        while row.get("client_id") != topic:
+            message = consumer.poll(10)
+            assert message is not None and message.value() is not None
+            row = json.loads(message.value() or b"")
+        assert row["name"].startswith("org.apache.kafka.producer.")
+        assert row["client_software_name"] == "confluent-kafka-python"
+        assert (message.key() or b"").decode() == row["client_instance_id"]
+        client.ask(subscription(topic, metrics=None, interval_ms=None), 1)
+
+
+def subscription(name: str, **settings: str | None) -> IncrementalAlterConfigsRequest:
+    """Sets settings of a subscription of client metrics, or takes them away."""
+    return build(
+        IncrementalAlterConfigsRequest,
+        resources=[
+            {
+                "resource_type": CLIENT_METRICS_RESOURCE,
+                "resource_name": name,
+                "configs": [
+                    {
+                        "name": key.replace("_", "."),
+                        "config_operation": int(value is None),
+                        "value": value,
+                    }
+                    for key, value in {
+                        **settings,
+                        "match": settings["metrics"] and f"client_id={name}",
+                    }.items()
+                ],
+            }
+        ],
+        validate_only=False,
+    )

@@ -11,6 +11,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+from deltalake import write_deltalake
+
 from broker.metadata.events import (
     ClusterCreated,
     ConfigChanged,
@@ -26,6 +29,8 @@ from broker.metadata.events import (
     UnfenceBroker,
 )
 from broker.metadata.log import MetadataLog, replay_commit
+from broker.telemetry.otlp import Point
+from broker.telemetry.rows import batches_of
 from broker.worker.metadata.materialise import Materialiser
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.store.local import LocalStore
@@ -33,10 +38,12 @@ from kafka_ds.delta.store.store import Store
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.protocol.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
 from kafka_ds.protocol.types import uuid_text
+from kafka_ds.records.batch import read_records
 from kafka_ds.topic.events import RemoteLogEvents
-from kafka_ds.topic.names import CLUSTER_METADATA
+from kafka_ds.topic.names import CLIENT_METRICS, CLUSTER_METADATA, topic_table
 from kafka_ds.topic.offsets import OffsetsTable
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegmentState
+from kafka_ds.topic.schemas import TOPIC_SCHEMA
 from tests.fakes.clock import ManualClock
 from tests.fakes.settings import tier_settings
 
@@ -218,7 +225,26 @@ def write(folder: Path) -> Store:
         "late": [("orders", 1, 2), ("orders", 3, 0)],
     }
     offsets.replace(1, _noted_by(1, 1, clock.ms, orders_end=12, committed=committed))
+    _write_pushed(folder)
     return store
+
+
+def _write_pushed(folder: Path) -> None:
+    """The table of `__client_metrics`, with what one client has pushed."""
+    name = "org.apache.kafka.producer.record.send.total"
+    points = [Point(name, 7.5, True, T0, (("topic", "größe"),)), Point("x", 1, False, T0, ())]
+    (batch,) = batches_of(points, ORDERS, {"client_id": "me"}, T0 + 1_000)
+    rows = [
+        {
+            "partition": 0,
+            "offset": each.offset,
+            "timestamp": each.timestamp * 1_000,
+            "value": each.value,
+        }
+        for each in read_records(batch)
+    ]
+    table = pa.Table.from_pylist(rows, schema=TOPIC_SCHEMA)
+    write_deltalake(folder / topic_table(CLIENT_METRICS), table, partition_by=["partition"])
 
 
 def write_cluster(store: Store, clock: ManualClock, commits: Iterable[tuple[Event, ...]]) -> None:
@@ -424,6 +450,14 @@ EXPECTED: dict[str, tuple[str, list[tuple[Any, ...]]]] = {
             ("orders", 0, 1, 40),
             ("orders", 1, 1, 12),
             ("orders", 3, 1, 45),
+        ],
+    ),
+    "client_metrics": (
+        "SELECT client_id, name, value, attributes, monotonic, pushed_at > measured_at FROM client_metrics "
+        "ORDER BY name",
+        [
+            ("me", "org.apache.kafka.producer.record.send.total", 7.5, '{"topic":"größe"}', True, True),
+            ("me", "x", 1.0, "{}", False, True),
         ],
     ),
     "committed_offsets": (

@@ -93,7 +93,9 @@ def test_views_of_tables_that_are_not_there_are_not_made(tmp_path: Path) -> None
     assert made == set(questions()) - without
     (tmp_path / CLUSTER_METADATA).rename(tmp_path / "elsewhere too")
     made = {name for name, _ in statements(DUCKDB, tmp_path)}
-    assert made == {"remote_segments", "remote_log_events", "segment_history", "gaps_and_overlaps"}
+    assert made == {
+        "client_metrics", "remote_segments", "remote_log_events", "segment_history", "gaps_and_overlaps",
+    }  # fmt: skip
 
 
 def test_the_statements_are_printed_for_command_lines(

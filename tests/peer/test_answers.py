@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from tests.peer.pair_cases import Case, cases
 from tests.peer.pair_sides import Pair, Side, differences
 from tests.peer.pair_values import MESSAGE_BYTES_MAX
 from tests.peer.producer_sides import ProducerSide
+from tests.peer.telemetry_talks import TelemetryTalk
 from tests.peer.transaction_walks import PARTITIONS, TransactionWalk
 from tests.processes import BrokerProcess, running_broker, wait_until
 
@@ -366,6 +368,18 @@ def test_one_request_changes_one_credential_of_a_user(
         (("one", sha_256, None),),
     ):
         assert results(ours.bootstrap, *changes) == results(theirs.bootstrap, *changes), changes
+
+
+def test_clients_are_told_what_to_push_as_by_apache_kafka(
+    theirs: ApacheKafka, ours: BrokerProcess
+) -> None:
+    talks = TelemetryTalk(theirs.bootstrap), TelemetryTalk(ours.bootstrap)
+    with ThreadPoolExecutor() as both:
+        list(both.map(TelemetryTalk.run, talks))
+    differing = [
+        pair for pair in zip(*(talk.said for talk in talks), strict=True) if pair[0] != pair[1]
+    ]
+    assert not differing, "\n".join(f"{a}\n    {b}" for a, b in differing)
 
 
 @pytest.mark.slow

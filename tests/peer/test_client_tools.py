@@ -10,8 +10,9 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from kafka_ds.protocol.messages import ApiVersionsRequest
+from kafka_ds.protocol.messages import ApiVersionsRequest, ListConfigResourcesRequest
 from kafka_ds.protocol.messages.offsets import LATEST
+from kafka_ds.topic.names import CLIENT_METRICS
 from tests.clients.adaptors import librdkafka_read
 from tests.clients.transactional_reads import read_committed, read_uncommitted
 from tests.peer.apache_kafka import tool
@@ -191,6 +192,32 @@ def test_producer_performance_writes_all_it_counts(tools: Tools) -> None:
     assert tools.offset(topic, 0, LATEST) == 5000
     messages = librdkafka_read(tools.broker.bootstrap, topic, 5000)
     assert {len(message.value or b"") for message in messages} == {100}
+
+
+def test_client_metrics_command_has_a_producer_push(tools: Tools) -> None:
+    command = "ClientMetricsCommand"
+    words = ("--metrics", "*", "--interval", "100", "--match", "client_software_name=apache.*")
+    tools.run(command, "--alter", "--name", "all", *words)
+    # It ends by an exit, upon which it tells how it is used: here an exit is an exception.
+    assert tools.run(command, "--list").split()[0] == "all"
+    described = tools.run(command, "--describe", "--name", "all")
+    assert "interval.ms=100" in described and "metrics=*" in described
+
+    tools.create("pushing")
+    words = ("--num-records", "3000", "--record-size", "10", "--throughput", "2000")
+    tools.run("ProducerPerformance", "--topic", "pushing", *words)
+    count = tools.offset(CLIENT_METRICS, 0, LATEST)
+    messages = librdkafka_read(tools.broker.bootstrap, CLIENT_METRICS, count)
+    rows = [json.loads(message.value or b"") for message in messages]
+    names = {row["name"] for row in rows}
+    assert "org.apache.kafka.producer.record.send.total" in names
+    assert rows[-1]["client_software_name"] == "apache-kafka-java"
+    sent = [
+        row["value"] for row in rows if row["name"] == "org.apache.kafka.producer.record.send.total"
+    ]
+    assert 0 < max(sent) <= 3000 and sent == sorted(sent), "totals, not deltas"
+    tools.run(command, "--delete", "--name", "all")
+    assert tools.client.ask(ListConfigResourcesRequest(), 0).config_resources == []
 
 
 def test_producer_performance_in_transactions(tools: Tools) -> None:

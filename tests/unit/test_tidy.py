@@ -32,7 +32,8 @@ PURE_STANDARD_LIBRARY = {
 PURE_LIBRARIES = {
     "numpy", "pyarrow", "numba", "zstandard", "lz4", "lz4.frame", "cramjam", "isal", "google_crc32c", "crcmod",
     "crcmod.predefined", "re2", "pyiceberg.conversions", "pyiceberg.partitioning", "pyiceberg.schema",
-    "pyiceberg.table.name_mapping", "pyiceberg.transforms", "pyiceberg.types",
+    "pyiceberg.table.name_mapping", "pyiceberg.transforms", "pyiceberg.types", "google.protobuf",
+    "google.protobuf.message",
 }  # fmt: skip
 # Built of three parts so that this file does not find itself.
 UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|X" + r"XX)\b")
@@ -195,6 +196,7 @@ IMPORTED_AS = {
     "google-crc32c": "google_crc32c",
     "google-re2": "re2",
     "prometheus-client": "prometheus_client",
+    "protobuf": "google.protobuf",
     "PyJWT": "jwt",
 }
 

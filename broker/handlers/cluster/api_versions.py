@@ -43,6 +43,7 @@ def api_versions(request: ApiVersionsRequest, context: RequestContext) -> ApiVer
         names = (request.client_software_name, request.client_software_version)
         if not all(map(_CLIENT_NAME.fullmatch, names)):
             raise KafkaError(ErrorCode.INVALID_REQUEST)
+        context.client.software_name, context.client.software_version = names
     _check_destination(request, context)
     keys = [
         ApiVersion(

@@ -1,11 +1,11 @@
-"""Shell: AlterConfigs 0-2: replaces all settings of topics, brokers and groups.
+"""Shell: AlterConfigs 0-2: replaces all settings of topics, brokers, groups and subscriptions.
 
 - Named settings are set; all others of the resource go back to their inherited values.
 - Everything else is as in IncrementalAlterConfigs, which clients should use: here a client that changes one setting
   must know all others, and undoes what another client changes meanwhile (KIP-339).
 
 Versions: 1 is 0; 2 flexible.
-Left out: broker loggers and client metrics as resources.
+Left out: broker loggers as resources.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from broker.config.broker import changeable
+from broker.config.client_metrics import ClientMetricsConfig
 from broker.config.dynamic import with_changes
 from broker.config.group import check_group_config
 from broker.config.loader import BrokerConfig, topic_config, topic_settings
@@ -26,10 +27,11 @@ from broker.handlers.configs.settings_validation import check_settings, validate
 from broker.handlers.configs.tables import why_not_from, with_table_kept
 from broker.metadata.image import MetadataImage
 from broker.registry import RequestContext
-from kafka_ds.process.settings import ConfigError, ConfigType, attribute_of
+from kafka_ds.process.settings import ConfigError, ConfigType, attribute_of, settings_of
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.configs import (
     BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
     GROUP_RESOURCE,
     TOPIC_RESOURCE,
     AlterConfigsResourceResponse,
@@ -137,11 +139,17 @@ def rules_of(config: BrokerConfig, validated: Validated = NOBODY) -> ConfigRules
     def list_of(resource_type: int, name: str) -> Sequence[str] | None:
         if resource_type == GROUP_RESOURCE:
             return None
-        settings = topic_settings() if resource_type == TOPIC_RESOURCE else changeable()
+        of_subscription = resource_type == CLIENT_METRICS_RESOURCE
+        settings = changeable()
+        if resource_type == TOPIC_RESOURCE:
+            settings = topic_settings()
+        elif of_subscription:
+            settings = settings_of(ClientMetricsConfig)
         setting = settings.get(name)
         if setting is None or setting.kind is not ConfigType.LIST:
             return None
-        items: Sequence[str] = getattr(config.topic, attribute_of(setting.name)) or ()
+        inherited = ClientMetricsConfig() if of_subscription else config.topic
+        items: Sequence[str] = getattr(inherited, attribute_of(setting.name)) or ()
         return items
 
     return ConfigRules(

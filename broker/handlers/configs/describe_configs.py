@@ -1,16 +1,17 @@
-"""Shell: DescribeConfigs 1-4: the settings of brokers, topics and groups, with where each value comes from.
+"""Shell: DescribeConfigs 1-4: the settings of brokers, topics, groups and subscriptions, with where each comes from.
 
 - Topics by name, brokers by their id; a broker with an empty name means the settings that were changed for all brokers
   at once, and nothing else.
 - The loggers of this broker by its id, with the level of each (KIP-412).
 - Groups by their id, whether or not there is such a group (KIP-848).
+- Subscriptions of client metrics by their name, whether or not there is such a one (KIP-714).
 - Null keys ask for all settings, a list for those with these names; unknown names are skipped, as in Kafka.
 - Sources and synonyms (v1+), the strongest first; types and documentation (v3+) on request.
 - A broker's settings include `lake.uri`, as an absolute path: a Spark job asks here for the place of a topic's table.
 - Unknown topic: UNKNOWN_TOPIC_OR_PARTITION; another broker, another kind of resource: INVALID_REQUEST.
 
 Versions: 2 is 1; 3 types and documentation (KIP-569); 4 flexible.
-Left out: client metrics as resources.
+Left out: nothing.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from broker.config.describe import (
     Described,
     describe_all_brokers,
     describe_broker,
+    describe_client_metrics,
     describe_group,
     describe_topic,
 )
@@ -34,6 +37,7 @@ from kafka_ds.protocol.messages import DescribeConfigsRequest, DescribeConfigsRe
 from kafka_ds.protocol.messages.configs import (
     BROKER_LOGGER_RESOURCE,
     BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
     GROUP_RESOURCE,
     TOPIC_RESOURCE,
     DescribeConfigsResource,
@@ -42,6 +46,9 @@ from kafka_ds.protocol.messages.configs import (
     DescribeConfigsSynonym,
 )
 from kafka_ds.protocol.refusal import refusal
+
+if TYPE_CHECKING:
+    from broker.kafka_broker import KafkaBroker
 
 
 @serves(DescribeConfigsRequest, versions="1-4")
@@ -76,14 +83,7 @@ def _describe(resource: DescribeConfigsResource, context: RequestContext) -> Seq
     node = context.node
     name = resource.resource_name
     if resource.resource_type == TOPIC_RESOURCE:
-        illegal = why_illegal(name)
-        if illegal:
-            message = f"Topic name is invalid: {illegal}"
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
-        topic = node.metadata.topics.get(name)
-        if topic is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return describe_topic(node.config, in_force(topic.name, topic.configs))
+        return _describe_topic(node, name)
     if resource.resource_type == BROKER_RESOURCE:
         if not name:
             return describe_all_brokers(node.config)
@@ -95,10 +95,26 @@ def _describe(resource: DescribeConfigsResource, context: RequestContext) -> Seq
         if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
         return describe_group(node.config, node.metadata.group_configs.get(name, {}))
+    if resource.resource_type == CLIENT_METRICS_RESOURCE:
+        if not name:
+            message = "Client metrics subscription name must not be empty"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+        return describe_client_metrics(node.metadata.client_metrics_configs.get(name, {}))
     if resource.resource_type == BROKER_LOGGER_RESOURCE:
         return describe_loggers(node.config.node_id, name)
     message = f"Unsupported resource type: {resource.resource_type}"
     raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+
+
+def _describe_topic(node: KafkaBroker, name: str) -> Sequence[Described]:
+    illegal = why_illegal(name)
+    if illegal:
+        message = f"Topic name is invalid: {illegal}"
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
+    topic = node.metadata.topics.get(name)
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return describe_topic(node.config, in_force(topic.name, topic.configs))
 
 
 def _for_elsewhere(described: Described) -> Described:

@@ -1,4 +1,4 @@
-"""Shell: IncrementalAlterConfigs 0-1: sets or changes single settings of a topic, broker, group or logger (KIP-339).
+"""Shell: IncrementalAlterConfigs 0-1: sets or changes single settings of a resource (KIP-339).
 
 - SET a value; DELETE goes back to the inherited value; APPEND and SUBTRACT change items of a list (the inherited one if
   the resource has none of its own), and are INVALID_CONFIG for settings that are not lists.
@@ -8,6 +8,7 @@
   that a topic's own settings no longer fit. Each broker validates a change by its own file and keys
   (`broker.handlers.configs.settings_validation`). DescribeConfigs shows what is in force, with its source.
 - Groups: by their id, whether or not there is such a group; members learn a change by their next heartbeat.
+- Client metrics: by a subscription's name, which exists while it has settings (KIP-714).
 - Loggers of the broker that is asked, until it ends (KIP-412): the rest of the request goes on to the controller.
 - A resource changes as a whole or not at all. When it is answered the change is durable and open logs have it.
 - A topic's remote.storage.enable can be set to false only with remote.log.delete.on.disable=true (KIP-950): the table
@@ -15,7 +16,7 @@
 - With validate_only the answer is the same and nothing changes.
 
 Versions: 1 flexible.
-Left out: client metrics as resources.
+Left out: nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Shell: ListConfigResources 0-1: which brokers, topics and groups have settings? (KIP-1142)
+"""Shell: ListConfigResources 0-1: which brokers, topics, groups and subscriptions have settings? (KIP-1142)
 
 - Without types: all types of this version. With an unknown type: UNSUPPORTED_VERSION, and nothing else.
-- Brokers (and broker loggers) are those with the request's listener, topics are all, groups are those with
-  settings of their own. There are no resources of client metrics, which are not served.
+- Brokers (and broker loggers) are those with the request's listener, topics are all, groups and
+  subscriptions of client metrics those with settings of their own.
 
 Versions: 0 is ListClientMetricsResources and asks for client metrics only; 1 types.
 Left out: nothing.
@@ -62,6 +62,8 @@ def _names(kind: int, context: RequestContext) -> Iterable[str]:
         return image.topics
     if kind == GROUP_RESOURCE:
         return image.group_configs
+    if kind == CLIENT_METRICS_RESOURCE:
+        return image.client_metrics_configs
     if kind in (BROKER_RESOURCE, BROKER_LOGGER_RESOURCE):
         return [str(each.broker_id) for each, _, _ in brokers_of(image, context.listener)]
-    return ()
+    raise AssertionError(f"no type of resource: {kind}")

@@ -177,6 +177,9 @@ ACCESS: Mapping[str, tuple[AccessRule, ...]] = {
     "ApiVersions": (),
     "SaslHandshake": (),
     "SaslAuthenticate": (),
+    # Any client may push its metrics, where subscriptions ask for them.
+    "GetTelemetrySubscriptions": (),
+    "PushTelemetry": (),
     # The handler checks each topic.
     "Metadata": (),
     "DescribeCluster": (),

@@ -14,9 +14,10 @@ from kafka_ds.protocol.messages.configs import (
 from tests.in_process import InProcess
 from tests.requests import build
 
-TOPIC, BROKER, GROUP = 2, 4, 32
+TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
-OF_TOPIC, DYNAMIC_BROKER, DYNAMIC_DEFAULT, STATIC, DEFAULT, OF_GROUP = 1, 2, 3, 4, 5, 8
+OF_TOPIC, DYNAMIC_BROKER, DYNAMIC_DEFAULT, STATIC, DEFAULT = 1, 2, 3, 4, 5
+OF_CLIENT_METRICS, OF_GROUP = 7, 8
 
 Change = tuple[str, int, str | None]
 

@@ -183,7 +183,7 @@ async def test_only_the_settings_asked_for(memory_path: Path) -> None:
         (TOPIC, "nowhere", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (TOPIC, "bad/name", ErrorCode.INVALID_TOPIC_EXCEPTION),
         (BROKER, "2", ErrorCode.INVALID_REQUEST),
-        (16, "1", ErrorCode.INVALID_REQUEST),
+        (16, "", ErrorCode.INVALID_REQUEST),
     ],
 )
 @in_loop

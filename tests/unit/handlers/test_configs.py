@@ -20,11 +20,13 @@ from tests.loops import in_loop
 from tests.unit.handlers.config_requests import (
     APPEND,
     BROKER,
+    CLIENT_METRICS,
     DEFAULT,
     DELETE,
     DYNAMIC_BROKER,
     DYNAMIC_DEFAULT,
     GROUP,
+    OF_CLIENT_METRICS,
     OF_GROUP,
     SET,
     STATIC,
@@ -128,7 +130,7 @@ async def test_alter_configs_replaces_everything(memory_path: Path, version: int
             TOPIC, "t", [("leader.replication.throttled.replicas", SET, "0:1,all")],
             ErrorCode.INVALID_CONFIG, "leader.replication.throttled.replicas=0:1,all",
         ),
-        (16, "1", [("metrics", SET, "a")], ErrorCode.INVALID_REQUEST, "16"),
+        (64, "1", [("metrics", SET, "a")], ErrorCode.INVALID_REQUEST, "64"),
     ],
 )  # fmt: skip
 @in_loop
@@ -390,6 +392,43 @@ async def test_a_group_has_settings_of_its_own(memory_path: Path) -> None:
         await change(broker, GROUP, "g", (session, DELETE, None))
         assert (await described(broker, GROUP, "g", session)).config_source == DEFAULT
         assert await resources(broker, GROUP) == []
+
+
+@in_loop
+async def test_a_subscription_of_client_metrics_is_its_settings(memory_path: Path) -> None:
+    metrics, interval, match = "metrics", "interval.ms", "match"
+    async with in_process(memory_path) as broker:
+        one = "org.apache.kafka.producer.,x"
+        answer = await change(
+            broker, CLIENT_METRICS, "s", (metrics, SET, one), (match, SET, "client_id=a.*")
+        )
+        assert answer.error_code == 0
+        entry = await described(broker, CLIENT_METRICS, "s", metrics)
+        assert (entry.value, entry.config_source) == (one, OF_CLIENT_METRICS)
+        entry = await described(broker, CLIENT_METRICS, "s", interval)
+        assert (entry.value, entry.config_source) == ("300000", DEFAULT)
+        for name, key, value, code in (
+            ("", metrics, "*", ErrorCode.INVALID_REQUEST),
+            ("s", "interval", "1000", ErrorCode.INVALID_REQUEST),
+            ("s", interval, "99", ErrorCode.INVALID_REQUEST),
+            ("s", interval, "3600001", ErrorCode.INVALID_REQUEST),
+            ("s", interval, "x", ErrorCode.INVALID_CONFIG),
+            ("s", match, "client_id", ErrorCode.INVALID_CONFIG),
+            ("s", match, "client_id=a=b", ErrorCode.INVALID_CONFIG),
+            ("s", match, "client_id=(", ErrorCode.INVALID_CONFIG),
+            ("s", match, "host=a", ErrorCode.INVALID_CONFIG),
+        ):
+            assert (
+                await change(broker, CLIENT_METRICS, name, (key, SET, value))
+            ).error_code == code
+        assert (await change(broker, CLIENT_METRICS, "s", (metrics, APPEND, "y"))).error_code == 0
+    async with in_process(memory_path) as broker:
+        entry = await described(broker, CLIENT_METRICS, "s", metrics)
+        assert entry.value == f"{one},y", "after a restart"
+        assert await resources(broker, CLIENT_METRICS) == [(CLIENT_METRICS, "s")]
+        assert await resources(broker, version=0) == [(CLIENT_METRICS, "s")]
+        await change(broker, CLIENT_METRICS, "s", (metrics, DELETE, None), (match, DELETE, None))
+        assert await resources(broker, CLIENT_METRICS) == []
 
 
 async def resources(broker: InProcess, *kinds: int, version: int = 1) -> list[tuple[int, str]]:

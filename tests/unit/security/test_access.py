@@ -71,7 +71,10 @@ from tests.wire.random_messages import random_message
 SERVED = list(REGISTRY)
 assert broker.handlers  # It has registered them.
 # Whoever connects may ask these; what they tell is the handler's matter.
-OPEN = {"ApiVersions", "SaslHandshake", "SaslAuthenticate", "Metadata", "DescribeCluster"}
+OPEN = {
+    "ApiVersions", "SaslHandshake", "SaslAuthenticate", "Metadata", "DescribeCluster",
+    "GetTelemetrySubscriptions", "PushTelemetry",
+}  # fmt: skip
 # Nothing of the request is refused: of the answer something is left out.
 SHOWN = {"ListGroups", "ListTransactions"}
 # Ids drawn by lot are those of no topic, which is no refusal; consumers' fetches are judged by the handler.

@@ -12,6 +12,7 @@ import pytest
 
 from broker.config.mapping_rules import distinguished_name, parse_rules, user_of
 from broker.principal import ANONYMOUS
+from broker.registry import ClientInformation
 from broker.security.authentication.failures import AuthenticationFailed, InvalidCredentials
 from broker.security.authentication.mechanisms import OauthBearerServer, PlainServer, Token
 from broker.security.authentication.sasl import Offered, SaslServer, SaslState
@@ -256,7 +257,10 @@ async def test_who_fails_and_gets_no_answer_waits_as_well(
         sasl.handshake("PLAIN", handshake)
     door = Authentication(connection, sasl, _UNASKED, metrics, now_ms=lambda: 0, delay_ms=600_000)
     for _ in range(2):  # Of the second one nothing is heard.
-        assert door.handle(memoryview(token), "h", "PLAINTEXT", 0.0, ANONYMOUS) is None
+        assert (
+            door.handle(memoryview(token), "h", "PLAINTEXT", 0.0, ANONYMOUS, ClientInformation())
+            is None
+        )
     door.close()
     assert ended == [600.0]
     assert metrics.failed_authentications == 1
@@ -325,7 +329,10 @@ async def test_another_request_while_one_authenticates_anew_fails_to() -> None:
     dispatcher: Any = SimpleNamespace(handle=_unasked, answer_later=lambda *_: waiting)
     door = Authentication(connection, sasl, dispatcher, metrics, now_ms=lambda: 0, delay_ms=0)
     _, token = WITHOUT_ANSWER["other"]
-    assert door.handle(memoryview(token), "h", "PLAINTEXT", 0.0, ANONYMOUS) is waiting
+    assert (
+        door.handle(memoryview(token), "h", "PLAINTEXT", 0.0, ANONYMOUS, ClientInformation())
+        is waiting
+    )
     door.close()
     assert (metrics.failed_reauthentications, metrics.failed_authentications) == (1, 0)
 
