@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Ours is PySpark's own, of the version that is pinned.
 unexport SPARK_HOME
 
-.PHONY: demo jars test test-slow bench sim fuzz soak client-suites spark-versions python-versions package kubernetes lint docs docs-build collect format java clean help
+.PHONY: demo jars test test-slow bench sim check-histories fuzz soak client-suites spark-versions python-versions package kubernetes lint docs docs-build collect format java clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -32,6 +32,7 @@ help:
 	@echo "make docs       the pages as a site at http://127.0.0.1:8000; docs-build builds it into build/site, warnings are errors"
 	@echo "make bench      ratios to Apache Kafka and Spark's own Kafka source, in one run"
 	@echo "make sim        clusters on virtual time under faults, and the bank: SEEDS=$(SEEDS) runs each"
+	@echo "make check-histories   what clients saw in ten minutes of a cluster's time under faults, judged by an independent checker: SEEDS=$(SEEDS)"
 	@echo "make fuzz       coverage-guided fuzzing of what reads others' bytes: SECONDS=$(SECONDS) a target"
 	@echo "make soak       mixed load with restarts, in which nothing may grow or be lost: MINUTES=$(MINUTES), FOLDER= to keep it"
 	@echo "make client-suites   clients' own tests (kafka: Java's; librdkafka needs git, gcc, g++, make; franz-go and sarama Go; confluent-kafka-python git): SUITES='$(SUITES)'"
@@ -96,6 +97,9 @@ bench: $(KERNELS) java
 
 sim: $(KERNELS)
 	KAFKA_DS_SIM_SEEDS=$(SEEDS) $(BIN)/python -m pytest tests/unit/log/test_crashes.py tests/unit/log/test_fault_model.py tests/unit/coordinator/transaction/test_model.py tests/unit/coordinator/group/test_model.py tests/unit/controller/test_model.py tests/unit/replica/test_model.py tests/unit/compaction/test_model.py tests/integration/test_bank.py tests/sim
+
+check-histories: $(KERNELS)
+	$(BIN)/python -m tests.checker.simulated 0 $(SEEDS) --keep $(VENV)/histories
 
 fuzz: $(KERNELS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/fuzz/requirements.txt

@@ -60,6 +60,10 @@ class Rounds:
         self.brokers.start()
         self.watcher = Watcher(self.brokers)
         self.watcher.create()
+        self.start_clients()
+
+    def start_clients(self) -> None:
+        """Begin the load."""
         bootstrap = self.brokers.bootstrap
         self.writers = [NumberedWriter(n, bootstrap, TOPIC, PARTITIONS) for n in ("ann", "bob")]
         self.reader = OffsetReader(bootstrap, TOPIC, PARTITIONS)

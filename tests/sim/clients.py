@@ -59,6 +59,10 @@ class History:
     # The producers with sequence numbers. A batch of any other producer may still be appended after it gave up waiting.
     ordered: set[bytes] = field(default_factory=set)
 
+    def sending(self, promise: Promise) -> None:
+        """Take note of a batch before it is sent."""
+        self.promises.append(promise)
+
     def record(self, delta: int, now_ms: int, value: bytes) -> Record:
         """The record that a producer sends with this value."""
         return Record(delta, now_ms, value, value)
@@ -220,7 +224,7 @@ class Producer(Client):
         promise = Promise(values, partition)
         if transaction is not None:
             promise.transaction = transaction[1]
-        self.history.promises.append(promise)
+        self.history.sending(promise)
         return promise
 
     def _request(

@@ -9,11 +9,7 @@ from pathlib import Path
 
 import pytest
 
-# Killed processes leave coroutines that nothing awaits.
-LEFT_BEHIND = (
-    "ignore:coroutine .* was never awaited:RuntimeWarning",
-    "ignore::pytest.PytestUnraisableExceptionWarning",
-)
+from tests.sim.loop import GC_THRESHOLDS, LEFT_BEHIND
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -22,10 +18,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if str(item.path).startswith(here):
             for warning in LEFT_BEHIND:
                 item.add_marker(pytest.mark.filterwarnings(warning))
-
-
-# A run makes as many objects as a broker does: with Python's own thresholds the collector takes a tenth of its time.
-GC_THRESHOLDS = (50_000, 20, 50)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,7 +127,8 @@ class Faults:
                 undo()
 
         self._healing.append(undo)
-        self._world.loop.call_later(seconds * self.plan.scale, once)
+        # A process that ends itself calls this, too; a timer of its own would end with it.
+        self._world.loop.call_later(seconds * self.plan.scale, once, context=Context())
 
     def _restart_later(self, host: Host) -> None:
         def start() -> None:

@@ -9,7 +9,9 @@ import sys
 import pytest
 
 from tests.model_runs import examples
-from tests.sim.shapes import run
+from tests.sim.faults import Plan
+from tests.sim.scenario import Scenario, Shape
+from tests.sim.shapes import BRISK, BRISK_SCALE, run
 
 # How many seeds of each family CI runs. The failure of a seed names the command that runs it again.
 SEEDS = {
@@ -44,3 +46,13 @@ def test_a_seed_is_the_same_run_in_every_process() -> None:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         told.add(next(line for line in done.stdout.splitlines() if line.startswith("cluster 1: ")))
     assert len(told) == 1
+
+
+def test_a_broker_that_ends_itself_is_started_again() -> None:
+    plan = Plan(kinds=("log_dir_fails",), every_seconds=1, scale=BRISK_SCALE)
+    scenario = Scenario(0, Shape(transactional=0, seconds=12), plan, BRISK)
+    scenario.run()
+    told = [line.split(maxsplit=1)[1] for line in scenario.world.lines]
+    during = told[: told.index("healed")]
+    assert any(line.endswith(" ends itself") for line in during)
+    assert any(line.endswith(" starts") for line in during)
