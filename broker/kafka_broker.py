@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from broker.replica.serving.fetch_manager import FetchManager
     from broker.security.authentication.listener_keys import ListenerKeys
     from broker.security.security import Security
+    from broker.share.share_partition_manager import SharePartitionManager
     from broker.telemetry.client_instances import ClientInstances
     from broker.telemetry.exporter import TelemetryExporter
     from kafka_ds.delta.store.store import Store
@@ -58,6 +59,7 @@ class KafkaBroker:
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     shares: ShareCoordinator
+    share_partitions: SharePartitionManager
     cleaner: LogCleaner
     alter_partition_manager: AlterPartitionManager
     moves: LogMoves

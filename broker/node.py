@@ -66,6 +66,7 @@ from broker.server.local_request import handle_locally
 from broker.server.metrics import Metrics
 from broker.server.metrics_server import MetricsServer
 from broker.server.server import Server, own_host
+from broker.share.share_partition_manager import SharePartitionManager
 from broker.telemetry.client_instances import ClientInstances
 from broker.telemetry.exporter import TelemetryExporter
 from broker.transport.secure_network import inter_broker_network
@@ -420,6 +421,13 @@ class Node(KafkaBroker):
             create_topics=self.member.requests.create_topics,
             others=self.member.others(),
         )
+        self.share_partitions = SharePartitionManager(
+            lambda: self.config,
+            partitions=self.replica_manager,
+            image=self.metadata,
+            clock=self.clock,
+            persister=self.shares.persister,
+        )
         self.groups = GroupCoordinator(
             config,
             partitions=self.replica_manager,
@@ -578,6 +586,7 @@ class Node(KafkaBroker):
             await publisher.publish_last(left_s)
         self.groups.stop()
         self.transactions.stop()
+        self.share_partitions.stop()
         self.shares.stop()
         self.telemetry_exporter.stop()
         self.alter_partition_manager.stop()

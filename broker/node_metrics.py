@@ -19,6 +19,7 @@ from broker.membership.metrics import cluster_samples
 from broker.metrics.names import Metric, MetricSample, gauge
 from broker.replica.fetcher.metrics import fetcher_samples, move_samples
 from broker.security.quotas.quota_metrics import quota_samples
+from broker.share.metrics import share_partition_samples
 from broker.telemetry.series import telemetry_samples
 from kafka_ds.version import VERSION
 
@@ -197,6 +198,7 @@ def node_samples(node: KafkaBroker) -> Iterator[MetricSample]:
     yield from group_samples(list(node.groups.shards()), node.groups.counts)
     yield from transaction_samples(node.transactions)
     yield from share_coordinator_samples(node.shares)
+    yield from share_partition_samples(node.share_partitions)
     now_ms = node.clock.monotonic_ms()
     yield from GROUP_LOADS.samples(node.groups.loads, node.groups.states(), now_ms)
     yield from TRANSACTION_LOADS.samples(

@@ -131,6 +131,10 @@ def _group(request: Any) -> Resource | None:
     return ResourceType.GROUP, request.group_id
 
 
+def _share_group(request: Any) -> Resource | None:
+    return (ResourceType.GROUP, request.group_id) if request.group_id else None
+
+
 def _subscribed_topics(request: Any) -> Iterable[Resource]:
     return ((ResourceType.TOPIC, name) for name in request.subscribed_topic_names or ())
 
@@ -214,6 +218,9 @@ ACCESS: Mapping[str, tuple[AccessRule, ...]] = {
     "LeaveGroup": _MEMBER,
     # A regular expression matches only topics that the member may describe (consumer_group_reconciler).
     "ConsumerGroupHeartbeat": (*_MEMBER, Every(AclOperation.DESCRIBE, _subscribed_topics)),
+    # The handlers check topics: a share session has more of them than a request.
+    "ShareFetch": (Whole(AclOperation.READ, _share_group),),
+    "ShareAcknowledge": (Whole(AclOperation.READ, _share_group),),
     "OffsetCommit": (*_MEMBER, Elements(AclOperation.READ, "topics", _topic)),
     "OffsetFetch": (
         Whole(AclOperation.DESCRIBE, _group, when=_before(8)),

@@ -86,7 +86,7 @@ class ShareFetchPartitionData:
     error_message: string | None = v(nullable="0+", default=None)
     acknowledge_error_code: i16 = v(default=0)
     acknowledge_error_message: string | None = v(nullable="0+", default=None)
-    current_leader: ShareLeaderIdAndEpoch | None = v(default=None)
+    current_leader: ShareLeaderIdAndEpoch
     records: records_ = v(nullable="0")
     acquired_records: list[AcquiredRecords] = v(default=[])
 
@@ -137,7 +137,7 @@ class ShareAcknowledgePartitionData:
     partition_index: i32
     error_code: i16 = v(default=0)
     error_message: string | None = v(nullable="0+", default=None)
-    current_leader: ShareLeaderIdAndEpoch | None = v(default=None)
+    current_leader: ShareLeaderIdAndEpoch
 
 
 @struct
