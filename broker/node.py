@@ -434,6 +434,8 @@ class Node(KafkaBroker):
             image=self.metadata,
             clock=self.clock,
             create_topics=self.member.requests.create_topics,
+            persister=self.shares.persister,
+            others=self.member.others(),
         )
         self.transactions = TransactionCoordinator(
             config,

@@ -1,7 +1,8 @@
-"""Shell: `kafka-ds group`: list, describe with lag, reset and delete consumer groups."""
+"""Shell: `kafka-ds group`: list, describe with lag, reset and delete consumer groups and share groups."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,16 +13,19 @@ from broker.cli.tail import offsets_at, parse_position
 from kafka_ds.process.amounts import counted
 
 if TYPE_CHECKING:
-    from kafka_ds.client.admin import Admin, GroupDescription
+    from kafka_ds.client.admin import Admin, GroupDescription, ShareOffset
     from kafka_ds.client.cluster import Cluster
     from kafka_ds.protocol.topic_partition import TopicPartition
 
 GONE = "Dead"
+SHARE = "share"
+COLUMNS = ("topic", "partition", "committed", "end", "lag", "client_id", "host")
+SHARE_COLUMNS = ("topic", "partition", "start_offset", "lag", "members")
 
 
 @click.group()
 def group() -> None:
-    """List, describe, reset and delete consumer groups."""
+    """List, describe, reset and delete groups."""
 
 
 @group.command("list")
@@ -56,6 +60,8 @@ def list_groups(target: Target, as_json: bool) -> None:
 def describe_group(target: Target, name: str, as_json: bool) -> None:
     """Describe a group: state, members, committed offsets and lag.
 
+    Of a share group it shows start offsets and its own lag.
+
     \b
     Examples:
       kafka-ds group describe billing
@@ -66,8 +72,10 @@ def describe_group(target: Target, name: str, as_json: bool) -> None:
     with target.cluster() as cluster:
         admin = Admin(cluster)
         found = _group_of(admin, name)
-        committed = admin.committed_offsets(name)
-        rows = _lag_rows(cluster, found, committed)
+        if found.kind == SHARE:
+            rows = _share_rows(found, admin.share_offsets(name))
+        else:
+            rows = _lag_rows(cluster, found, admin.committed_offsets(name))
     lags = [row["lag"] for row in rows if row["lag"] is not None]
     facts = {
         "group": name,
@@ -86,7 +94,7 @@ def describe_group(target: Target, name: str, as_json: bool) -> None:
     print_facts(facts)
     if rows:
         click.echo()
-        columns = ("topic", "partition", "committed", "end", "lag", "client_id", "host")
+        columns = SHARE_COLUMNS if found.kind == SHARE else COLUMNS
         print_rows(rows, columns, as_json=False)
 
 
@@ -124,6 +132,23 @@ def _lag_rows(
     return rows
 
 
+def _share_rows(
+    found: GroupDescription, offsets: dict[TopicPartition, ShareOffset]
+) -> list[dict[str, Any]]:
+    """One row for each partition of which a share group has a state."""
+    readers = Counter(place for member in found.members for place in member.partitions)
+    return [
+        {
+            "topic": place.topic,
+            "partition": place.partition,
+            "start_offset": offset.start_offset,
+            "lag": offset.lag,
+            "members": readers[place],
+        }
+        for place, offset in sorted(offsets.items())
+    ]
+
+
 @group.command("reset", short_help="Set the committed offsets of a group.")
 @click.argument("name", metavar="GROUP")
 @click.option(
@@ -157,7 +182,8 @@ def reset_group(
 ) -> None:
     """Set a group's committed offsets; without --execute it only shows what it would do.
 
-    The group must have no members. A group that does not exist is created.
+    Of a share group its start offsets are set. The group must have no members. A group that does not exist is created,
+    as a consumer group.
 
     \b
     Examples:
@@ -174,7 +200,7 @@ def reset_group(
             raise Mistake(
                 f"group {name} is {found.state} with {counted(len(found.members), 'member')}: stop them first"
             )
-        committed = admin.committed_offsets(name) if found.state != GONE else {}
+        committed = _offsets(admin, found)
         places = _places(cluster, topics, only, committed)
         goals = offsets_at(cluster, places, position)
         rows = [
@@ -187,10 +213,24 @@ def reset_group(
             for place in places
         ]
         if execute:
-            admin.commit_offsets(name, goals)
+            (admin.alter_share_offsets if found.kind == SHARE else admin.commit_offsets)(
+                name, goals
+            )
     print_rows(rows, ("topic", "partition", "committed", "new_offset"), as_json=as_json)
     if not execute:
         note("nothing was changed: run it again with --execute")
+
+
+def _offsets(admin: Admin, found: GroupDescription) -> dict[TopicPartition, int]:
+    """The committed offsets of a group, or the start offsets of a share group."""
+    if found.kind != SHARE:
+        return admin.committed_offsets(found.group_id) if found.state != GONE else {}
+    offsets = admin.share_offsets(found.group_id)
+    # One that nobody knows yet has no number; it can be set all the same.
+    return {
+        place: -1 if each.start_offset is None else each.start_offset
+        for place, each in offsets.items()
+    }
 
 
 def _places(

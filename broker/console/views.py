@@ -16,6 +16,7 @@ from broker.config.describe import ConfigSource
 from broker.console.records import RECORDS_MAX, JsonRow, RecordsPage
 from broker.console.table_history import history
 from broker.console.threads import SingleThread
+from broker.coordinator.group import group_admin
 from broker.log.values import READ_COMMITTED
 from broker.metadata.acls import AclOperation, ResourceType
 from broker.principal import ANONYMOUS
@@ -27,10 +28,12 @@ from kafka_ds.protocol.messages import (
     ConsumerGroupDescribeRequest,
     DescribeConfigsRequest,
     DescribeGroupsRequest,
+    DescribeShareGroupOffsetsRequest,
     FetchRequest,
     ListGroupsRequest,
     ListOffsetsRequest,
     OffsetFetchRequest,
+    ShareGroupDescribeRequest,
 )
 from kafka_ds.protocol.messages.configs import (
     BROKER_RESOURCE,
@@ -38,8 +41,10 @@ from kafka_ds.protocol.messages.configs import (
     DescribeConfigsResource,
 )
 from kafka_ds.protocol.messages.data import CONSUMER, FetchPartition, FetchTopic
+from kafka_ds.protocol.messages.group_admin import ListedGroup
 from kafka_ds.protocol.messages.group_offsets import OffsetFetchRequestGroup
 from kafka_ds.protocol.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
+from kafka_ds.protocol.messages.share_groups import DescribeShareGroupOffsetsRequestGroup
 from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.records.batch import CorruptRecord
@@ -457,7 +462,7 @@ class Views:
         answer = await self._handle(context, ListGroupsRequest())
         _check(answer.error_code)
         groups = sorted(answer.groups, key=lambda each: each.group_id)
-        offsets = await self._offsets(context, [each.group_id for each in groups])
+        offsets = await self._offsets(context, groups)
         return [
             {
                 "id": each.group_id,
@@ -479,10 +484,12 @@ class Views:
         if group_id not in listed:
             raise ViewUnavailable(f"this broker coordinates no group {group_id}")
         found = listed[group_id]
-        if found.group_type.lower() == "consumer":
-            answer = await self._handle(context, ConsumerGroupDescribeRequest(group_ids=[group_id]))
-        else:
-            answer = await self._handle(context, DescribeGroupsRequest(groups=[group_id]))
+        request: Any = DescribeGroupsRequest(groups=[group_id])
+        if found.group_type == group_admin.CONSUMER:
+            request = ConsumerGroupDescribeRequest(group_ids=[group_id])
+        elif found.group_type == group_admin.SHARE:
+            request = ShareGroupDescribeRequest(group_ids=[group_id])
+        answer = await self._handle(context, request)
         return {
             "id": group_id,
             "state": found.group_state,
@@ -491,30 +498,50 @@ class Views:
                 {"id": each.member_id, "client_id": each.client_id, "host": each.client_host}
                 for each in answer.groups[0].members
             ],
-            "offsets": (await self._offsets(context, [group_id]))[group_id],
+            "offsets": (await self._offsets(context, [found]))[group_id],
         }
 
     async def _offsets(
-        self, context: RequestContext, group_ids: list[str]
+        self, context: RequestContext, groups: list[ListedGroup]
     ) -> dict[str, list[JsonRow]]:
-        """The committed offsets of each group, with the lag behind the last stable offset here."""
-        if not group_ids:
-            return {}
-        wanted = [OffsetFetchRequestGroup(group_id=each, topics=None) for each in group_ids]
-        answer = await self._handle(context, OffsetFetchRequest(groups=wanted))
+        """The offsets of each group: what it has committed, with the lag behind the last stable offset here.
+
+        A share group has a start offset and its own lag: records behind the start may be done with.
+        """
+        shares = [each.group_id for each in groups if each.group_type == group_admin.SHARE]
+        others = [each.group_id for each in groups if each.group_type != group_admin.SHARE]
+        found: dict[str, list[JsonRow]] = dict.fromkeys((*shares, *others), [])
         names = {id_: each.name for id_, each in self._node.metadata.topics_by_id.items()}
-        found: dict[str, list[JsonRow]] = {}
-        for group in answer.groups:
-            rows = found[group.group_id] = []
-            for topic in group.topics:
-                name = names.get(topic.topic_id, topic.name)
-                rows += [
-                    self._lag_row(name, each.partition_index, each.committed_offset)
+        if others:
+            wanted = [OffsetFetchRequestGroup(group_id=each, topics=None) for each in others]
+            answer = await self._handle(context, OffsetFetchRequest(groups=wanted))
+            for group in answer.groups:
+                found[group.group_id] = [
+                    self._lag_row(
+                        names.get(topic.topic_id, topic.name),
+                        each.partition_index,
+                        each.committed_offset,
+                    )
+                    for topic in group.topics
                     for each in topic.partitions
                     if not each.error_code and each.committed_offset >= 0
                 ]
+                await asyncio.sleep(0)
+        if shares:
+            asked = [
+                DescribeShareGroupOffsetsRequestGroup(group_id=each, topics=None) for each in shares
+            ]
+            answer = await self._handle(context, DescribeShareGroupOffsetsRequest(groups=asked))
+            for group in answer.groups:
+                found[group.group_id] = [
+                    self._lag_row(topic.topic_name, each.partition_index, each.start_offset)
+                    | {"lag": each.lag if each.lag >= 0 else None}
+                    for topic in group.topics
+                    for each in topic.partitions
+                    if not each.error_code and each.start_offset >= 0
+                ]
+        for rows in found.values():
             rows.sort(key=lambda row: (row["topic"], row["partition"]))
-            await asyncio.sleep(0)
         return found
 
     def _lag_row(self, topic: str, number: int, committed: int) -> JsonRow:

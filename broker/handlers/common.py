@@ -9,15 +9,25 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from broker.metadata.acls import CLUSTER_NAME, AclOperation, ResourceType
+from broker.metadata.features import SHARE_FEATURE, level_of
 from broker.metadata.image import BrokerRegistration, MetadataImage
 from broker.security.authorization.permissions import may, operations_for
-from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.data import LeaderIdAndEpoch, NodeEndpoint
 
 if TYPE_CHECKING:
     from broker.registry import RequestContext
 
 NOT_ASKED = -2147483648
+
+
+LEVEL_OF_SHARE_GROUPS = 1
+
+
+def check_share_groups(image: MetadataImage) -> None:
+    """Refuse while share.version is 0; raises KafkaError."""
+    if level_of(image, SHARE_FEATURE) < LEVEL_OF_SHARE_GROUPS:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{SHARE_FEATURE} is 0")
 
 
 def topic_operations(context: RequestContext, name: str) -> int:

@@ -15,6 +15,7 @@ from broker.metadata.image import MetadataImage
 
 ELR_FEATURE = "eligible.leader.replicas.version"
 GROUP_FEATURE = "group.version"
+SHARE_FEATURE = "share.version"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,8 @@ class Feature:
 FEATURES: Mapping[str, Feature] = {
     # Level 1 are the groups of KIP-848, beside the classic ones.
     GROUP_FEATURE: Feature(lowest=0, highest=1, level=1),
+    # Level 1 are share groups (KIP-932); their dead-letter topics (KIP-1191, level 2) are not there.
+    SHARE_FEATURE: Feature(lowest=0, highest=1, level=1),
     # Replicas that left a small ISR may still lead, for they hold all that was committed (KIP-966).
     ELR_FEATURE: Feature(lowest=0, highest=1, level=1),
     # Level 2 are the transactions of KIP-890, whose clients wait for it to be finalized; older clients are served as
@@ -37,7 +40,7 @@ FEATURES: Mapping[str, Feature] = {
 }
 
 
-CHANGEABLE = frozenset({ELR_FEATURE, GROUP_FEATURE})
+CHANGEABLE = frozenset({ELR_FEATURE, GROUP_FEATURE, SHARE_FEATURE})
 
 
 def level_of(image: MetadataImage, name: str) -> int:

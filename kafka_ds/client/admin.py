@@ -15,6 +15,8 @@ from kafka_ds.client.connection import Connection
 from kafka_ds.errors import TopicGone, UnsupportedByBroker
 from kafka_ds.protocol.errors import ErrorCode, KafkaError, MalformedFrame
 from kafka_ds.protocol.messages import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsResponse,
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     CreatePartitionsRequest,
@@ -33,6 +35,8 @@ from kafka_ds.protocol.messages import (
     DescribeGroupsResponse,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
     ListGroupsRequest,
@@ -45,6 +49,8 @@ from kafka_ds.protocol.messages import (
     OffsetCommitResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
+    ShareGroupDescribeRequest,
+    ShareGroupDescribeResponse,
 )
 from kafka_ds.protocol.messages.cluster import MetadataRequestTopic
 from kafka_ds.protocol.messages.configs import (
@@ -54,6 +60,7 @@ from kafka_ds.protocol.messages.configs import (
     IncrementalAlterableConfig,
     IncrementalAlterConfigsResource,
 )
+from kafka_ds.protocol.messages.consumer_groups import ConsumerGroupDescribeResponseDescribedGroup
 from kafka_ds.protocol.messages.consumer_protocol import decode_assignment
 from kafka_ds.protocol.messages.group_offsets import (
     FIRST_VERSION_WITH_TOPIC_IDS,
@@ -62,6 +69,12 @@ from kafka_ds.protocol.messages.group_offsets import (
     OffsetFetchRequestGroup,
 )
 from kafka_ds.protocol.messages.replicas import DescribeLogDirsResult
+from kafka_ds.protocol.messages.share_groups import (
+    AlterShareGroupOffsetsRequestPartition,
+    AlterShareGroupOffsetsRequestTopic,
+    DescribeShareGroupOffsetsRequestGroup,
+    ShareGroupDescribeResponseDescribedGroup,
+)
 from kafka_ds.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -179,7 +192,7 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
-    """A group of either protocol."""
+    """A group of any protocol; members of a share group may have the same partitions."""
 
     group_id: str
     state: str
@@ -189,6 +202,14 @@ class GroupDescription:
     @property
     def is_empty(self) -> bool:
         return not self.members
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareOffset:
+    """From where on a share group has records of a partition to deliver, and how many; None where nobody knows yet."""
+
+    start_offset: int | None
+    lag: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -462,16 +483,17 @@ class Admin:
         return self._cluster.persist("ListGroups", attempt)
 
     def describe_group(self, group: str) -> GroupDescription:
-        """A group of the consumer or the classic protocol; one that does not exist is in state Dead."""
+        """A group of the consumer, the share or the classic protocol; one that does not exist is in state Dead."""
 
         def attempt(connection: Connection) -> GroupDescription:
-            try:
-                return _described(connection, group)
-            except UnsupportedByBroker:
-                pass
-            except KafkaError as error:
-                if error.code not in _NO_GROUP:
-                    raise
+            for describe in (_consumer_described, _share_described):
+                try:
+                    return describe(connection, group)
+                except UnsupportedByBroker:
+                    pass
+                except KafkaError as error:
+                    if error.code not in _NO_GROUP:
+                        raise
             return _classic_described(connection, group)
 
         return self._cluster.coordinated(CoordinatorType.GROUP, group, "DescribeGroups", attempt)
@@ -511,6 +533,56 @@ class Admin:
             return found
 
         return self._cluster.coordinated(CoordinatorType.GROUP, group, "OffsetFetch", attempt)
+
+    def share_offsets(self, group: str) -> dict[TopicPartition, ShareOffset]:
+        """The start offset of each partition of which a share group has a state."""
+
+        def attempt(connection: Connection) -> dict[TopicPartition, ShareOffset]:
+            asked = DescribeShareGroupOffsetsRequestGroup(group_id=group, topics=None)
+            request = DescribeShareGroupOffsetsRequest(groups=[asked])
+            (answer,) = connection.call(request, DescribeShareGroupOffsetsResponse).groups
+            _check(answer.error_code, f"group {group}")
+            found = {}
+            for topic in answer.topics:
+                for each in topic.partitions:
+                    _check(
+                        each.error_code, f"group {group}, {topic.topic_name}-{each.partition_index}"
+                    )
+                    found[TopicPartition(topic.topic_name, each.partition_index)] = ShareOffset(
+                        start_offset=each.start_offset if each.start_offset >= 0 else None,
+                        lag=each.lag if each.lag >= 0 else None,
+                    )
+            return found
+
+        return self._cluster.coordinated(
+            CoordinatorType.GROUP, group, "DescribeShareGroupOffsets", attempt
+        )
+
+    def alter_share_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Move the start offsets of a share group. Raises KafkaError (NON_EMPTY_GROUP) if it has members."""
+        topics: dict[str, list[AlterShareGroupOffsetsRequestPartition]] = {}
+        for (topic, partition), offset in sorted(offsets.items()):
+            each = AlterShareGroupOffsetsRequestPartition(
+                partition_index=partition, start_offset=offset
+            )
+            topics.setdefault(topic, []).append(each)
+
+        def attempt(connection: Connection) -> None:
+            request = AlterShareGroupOffsetsRequest(
+                group_id=group,
+                topics=[
+                    AlterShareGroupOffsetsRequestTopic(topic_name=name, partitions=partitions)
+                    for name, partitions in topics.items()
+                ],
+            )
+            answer = connection.call(request, AlterShareGroupOffsetsResponse)
+            _check(answer.error_code, answer.error_message or f"group {group}")
+            for topic in answer.responses:
+                for result in topic.partitions:
+                    what = f"group {group}, {topic.topic_name}-{result.partition_index}"
+                    _check(result.error_code, what)
+
+        self._cluster.coordinated(CoordinatorType.GROUP, group, "AlterShareGroupOffsets", attempt)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit offsets of an empty group. Raises KafkaError (UNKNOWN_MEMBER_ID) if it has members."""
@@ -601,14 +673,27 @@ def _configs(connection: Connection, resource_type: int, name: str) -> list[Conf
     ]
 
 
-def _described(connection: Connection, group: str) -> GroupDescription:
+def _consumer_described(connection: Connection, group: str) -> GroupDescription:
     request = ConsumerGroupDescribeRequest(group_ids=[group])
     (found,) = connection.call(request, ConsumerGroupDescribeResponse).groups
-    _check(found.error_code, found.error_message or f"group {group}")
+    return _described(found, "consumer")
+
+
+def _share_described(connection: Connection, group: str) -> GroupDescription:
+    request = ShareGroupDescribeRequest(group_ids=[group])
+    (found,) = connection.call(request, ShareGroupDescribeResponse).groups
+    return _described(found, "share")
+
+
+def _described(
+    found: ConsumerGroupDescribeResponseDescribedGroup | ShareGroupDescribeResponseDescribedGroup,
+    kind: str,
+) -> GroupDescription:
+    _check(found.error_code, found.error_message or f"group {found.group_id}")
     return GroupDescription(
-        group_id=group,
+        group_id=found.group_id,
         state=found.group_state,
-        kind="consumer",
+        kind=kind,
         members=[
             GroupMember(
                 member_id=each.member_id,

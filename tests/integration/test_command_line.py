@@ -14,9 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from kafka_ds.protocol.messages import AlterShareGroupOffsetsRequest, FindCoordinatorRequest
 from tests.command_line import CommandLine
+from tests.integration.raw_client import RawClient
 from tests.integration.secured_broker import PASSWORD, Broker
 from tests.processes import BrokerProcess, cluster, running_broker, wait_until
+from tests.requests import build
 
 
 @pytest.fixture(scope="module")
@@ -260,6 +263,38 @@ def test_a_group_is_listed_described_reset_and_deleted(kafka_ds: CommandLine) ->
     ]
     kafka_ds.ok("group", "delete", "billing")
     assert "billing" not in [each["group"] for each in kafka_ds.json("group", "list")]
+
+
+def test_a_share_group_is_listed_described_reset_and_deleted(
+    broker: BrokerProcess, kafka_ds: CommandLine
+) -> None:
+    kafka_ds.ok("topic", "create", "shared", "--partitions", "2")
+    kafka_ds.ok("produce", "shared", "--partition", "0", typed="a\nb\nc\n")
+    starts = [{"partition_index": 0, "start_offset": 1}]
+    request = build(
+        AlterShareGroupOffsetsRequest,
+        group_id="sharing",
+        topics=[{"topic_name": "shared", "partitions": starts}],
+    )
+    with RawClient(broker.bootstrap) as client:
+        wait_until(
+            lambda: not client.ask(FindCoordinatorRequest(key="sharing", key_type=0), 2).error_code
+        )
+        wait_until(lambda: not client.ask(request, 0).error_code)
+    (listed,) = [g for g in kafka_ds.json("group", "list") if g["type"] == "share"]
+    assert (listed["group"], listed["state"]) == ("sharing", "Empty")
+    found = kafka_ds.json("group", "describe", "sharing")
+    assert (found["type"], found["lag"], found["members"]) == ("share", 2, [])
+    (row,) = found["partitions"]
+    assert (row["topic"], row["partition"], row["start_offset"], row["lag"]) == ("shared", 0, 1, 2)
+    assert "START_OFFSET" in kafka_ds.ok("group", "describe", "sharing")
+    words = ("group", "reset", "sharing", "--topic", "shared", "--to", "end")
+    assert [(r["committed"], r["new_offset"]) for r in kafka_ds.json(*words)] == [(1, 3), (None, 0)]
+    kafka_ds.ok(*words, "--execute")
+    found = kafka_ds.json("group", "describe", "sharing")["partitions"]
+    assert [(p["start_offset"], p["lag"]) for p in found] == [(3, 0), (0, 0)]
+    kafka_ds.ok("group", "delete", "sharing")
+    assert "sharing" not in [each["group"] for each in kafka_ds.json("group", "list")]
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])

@@ -8,12 +8,15 @@ from collections.abc import Callable
 from typing import Any
 
 from kafka_ds.protocol.messages import (
+    AlterShareGroupOffsetsResponse,
     ConsumerGroupDescribeResponse,
     CreateTopicsRequest,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
+    DeleteShareGroupOffsetsResponse,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
+    DescribeShareGroupOffsetsResponse,
     FindCoordinatorRequest,
     HeartbeatRequest,
     JoinGroupRequest,
@@ -26,6 +29,7 @@ from kafka_ds.protocol.messages import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetFetchRequest,
+    ShareGroupDescribeResponse,
     SyncGroupRequest,
 )
 from kafka_ds.protocol.messages.group_offsets import (
@@ -50,6 +54,7 @@ STRANGE_ID = bytes([9] * 16)
 RANGE = (("range", b"\0\0\0\0\0\1\0\1t\xff\xff\xff\xff"),)
 # What a broker does about a request that somebody else's is to unlock.
 PAUSE_S = 0.3
+WAIT_S = 30
 MEMBER_ID = re.compile(r"([a-z]+)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -204,6 +209,19 @@ class Talk:
         self.begin(client, request, version)
         return self.end(client, request, version)
 
+    def wait_for(
+        self,
+        client: str,
+        request: Callable[[], Any],
+        version: int,
+        condition: Callable[[Any], bool],
+    ) -> None:
+        """Ask, and write nothing down, until the answer is as it shall be."""
+        deadline_s = time.monotonic() + WAIT_S
+        while not condition(self._client(client).ask(request(), version)):
+            assert time.monotonic() < deadline_s, f"{request()}: {self.said[-1:]}"
+            time.sleep(0.02)
+
     def begin(self, client: str, request: Any, version: int, *, wait: bool = False) -> None:
         """Ask something that others have to unlock."""
         self._client(client).send(request, version)
@@ -239,11 +257,23 @@ def _sort(response: Any, named: Callable[[str], str]) -> None:
             response.members.sort(key=lambda member: named(member.member_id))
         case ListGroupsResponse():
             response.groups.sort(key=lambda group: group.group_id)
-        case ConsumerGroupDescribeResponse() | DescribeGroupsResponse():
+        case (
+            ConsumerGroupDescribeResponse()
+            | DescribeGroupsResponse()
+            | ShareGroupDescribeResponse()
+        ):
+            response.groups.sort(key=lambda group: group.group_id)
             for group in response.groups:
                 group.members.sort(key=lambda member: named(member.member_id))
         case DeleteGroupsResponse():
             response.results.sort(key=lambda result: result.group_id)
+        case DescribeShareGroupOffsetsResponse():
+            for group in response.groups:
+                group.topics.sort(key=lambda topic: topic.topic_name)
+                for topic in group.topics:
+                    topic.partitions.sort(key=lambda partition: partition.partition_index)
+        case AlterShareGroupOffsetsResponse() | DeleteShareGroupOffsetsResponse():
+            response.responses.sort(key=lambda topic: topic.topic_name)
         case OffsetDeleteResponse():
             for topic in response.topics:
                 topic.partitions.sort(key=lambda partition: partition.partition_index)

@@ -38,6 +38,7 @@ from tests.peer.pair_cases import Case, cases
 from tests.peer.pair_sides import Pair, Side, differences
 from tests.peer.pair_values import MESSAGE_BYTES_MAX
 from tests.peer.producer_sides import ProducerSide
+from tests.peer.share_talks import PEER_SETTINGS, SHARE_SETTINGS, SHARE_TALKS
 from tests.peer.telemetry_talks import TelemetryTalk
 from tests.peer.transaction_walks import PARTITIONS, TransactionWalk
 from tests.processes import BrokerProcess, running_broker, wait_until
@@ -65,6 +66,8 @@ def theirs(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         **SETTINGS,
         **PAIR_SETTINGS,
         **sasl_talks.SETTINGS,
+        **SHARE_SETTINGS,
+        **PEER_SETTINGS,
         "group.consumer.assignment.interval.ms": 0,
     }
     folder = tmp_path_factory.mktemp("peer") / "kafka"
@@ -84,6 +87,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         **SETTINGS,
         **PAIR_SETTINGS,
         **sasl_talks.SETTINGS,
+        **SHARE_SETTINGS,
         "listeners": f"PLAINTEXT://127.0.0.1:0,{name}://127.0.0.1:0",
         "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,{name}:{sasl_talks.PROTOCOL}",
         "offsets.topic.num.partitions": 1,
@@ -103,7 +107,9 @@ def talks(theirs: ApacheKafka, ours: BrokerProcess) -> Iterator[tuple[Talk, Talk
 
 
 @pytest.mark.parametrize(
-    "conversation", (*TALKS, *CONSUMER_TALKS), ids=lambda conversation: conversation.__name__
+    "conversation",
+    (*TALKS, *CONSUMER_TALKS, *SHARE_TALKS),
+    ids=lambda conversation: conversation.__name__,
 )
 def test_what_apache_kafka_answers_is_answered_here(
     talks: tuple[Talk, Talk], conversation: Any

@@ -14,12 +14,16 @@ from uuid import uuid4
 
 from broker.config.broker import BrokerConfig
 from broker.controller.topics import NewTopic
+from broker.coordinator.group.end_offsets import EndOffsets
 from broker.coordinator.group.metadata_image import PublishedMetadataImage
 from broker.coordinator.group.shard import GroupCoordinatorShard, GroupRequest, TopicsDeleted
+from broker.coordinator.group.share_states import ShareStates
 from broker.coordinator.group.values import Client, Count
 from broker.coordinator.loads import CoordinatorState, Loads
+from broker.coordinator.persister import SharePersister
 from broker.coordinator.runtime import CoordinatorContext, CoordinatorRuntime
 from broker.membership.internal_topics import CreateTopics, InternalTopic
+from broker.membership.other_brokers import OtherBrokers
 from broker.metadata.events import Event, PartitionChanged, TopicDeleted
 from broker.metadata.image import MetadataImage
 from broker.metadata.topic_names import GROUP_METADATA_TOPIC_NAME
@@ -42,9 +46,11 @@ class GroupCoordinator:
         image: MetadataImage,
         clock: Clock,
         create_topics: CreateTopics,
+        persister: SharePersister,
+        others: OtherBrokers,
         new_id: Callable[[], str] = lambda: str(uuid4()),
     ) -> None:
-        """`image` is the published one; `new_id` gives the unique part of a member id."""
+        """`image` is the published one; `persister` has the states of share groups; `new_id` gives new ids."""
         self.loads = Loads()
         # Of all leaderships: totals must not shrink when a partition moves.
         self.counts: Counter[Count] = Counter()
@@ -58,6 +64,7 @@ class GroupCoordinator:
                 loads=self.loads,
                 load_bytes=settings.offsets_load_buffer_size,
                 commit_timeout_ms=settings.offsets_commit_timeout_ms,
+                perform=lambda context, effect: self.share_states.perform(context, effect),
             )
 
         topic = InternalTopic(
@@ -72,6 +79,9 @@ class GroupCoordinator:
             create_topics=create_topics,
         )
         self.runtime = CoordinatorRuntime(topic, partitions=partitions, image=image, begin=begin)
+        self.share_states = ShareStates(
+            self.runtime, persister, EndOffsets(partitions, others), image
+        )
 
     def start(self) -> None:
         """Load the partitions that this broker leads; each refuses requests until it is loaded."""
@@ -80,6 +90,7 @@ class GroupCoordinator:
     def stop(self) -> None:
         """Accept nothing more, and fail all that waits."""
         self.runtime.stop()
+        self.share_states.stop()
 
     def apply(self, events: Sequence[Event]) -> None:
         """Start loading partitions that are led here now; delete the offsets of deleted topics."""

@@ -73,7 +73,8 @@ class GroupMetadataManager:
     def find(self, group_id: str) -> ClassicGroup | None:
         """The group of this id, if there is one and it is of the classic protocol."""
         group = self.groups.get(group_id)
-        if group is None and group_id not in self.consumers and self.offsets.has_group(group_id):
+        is_other = group_id in self.consumers or group_id in self.shares
+        if group is None and not is_other and self.offsets.has_group(group_id):
             group = self.create(group_id)
         return group
 
@@ -85,7 +86,8 @@ class GroupMetadataManager:
 
     def all_groups(self) -> Iterator[ClassicGroup]:
         """Every group of the classic protocol, also those that only have offsets."""
-        for group_id in self.offsets.group_ids() - self.groups.keys() - self.consumers.keys():
+        others = self.consumers.keys() | self.shares.keys()
+        for group_id in self.offsets.group_ids() - self.groups.keys() - others:
             self.create(group_id)
         yield from tuple(self.groups.values())
 

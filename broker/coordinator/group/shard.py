@@ -64,11 +64,11 @@ from kafka_ds.protocol.messages import (
     ListGroupsResponse,
     OffsetCommitRequest,
     OffsetDeleteRequest,
+    OffsetDeleteResponse,
     ShareGroupDescribeRequest,
     ShareGroupDescribeResponse,
     ShareGroupHeartbeatRequest,
     SyncGroupRequest,
-    SyncGroupResponse,
     TxnOffsetCommitRequest,
 )
 from kafka_ds.protocol.messages.group_offsets import OffsetFetchRequestGroup
@@ -130,15 +130,11 @@ GroupRequest: TypeAlias = (
     | ShareGroupRequest
     | TopicsDeleted
 )
-# Requests that mean a group of another kind where there is a share group.
+# Requests that mean a group of another kind; for other requests of such groups a share group does not exist.
 _Other: TypeAlias = (
     JoinGroupRequest
-    | SyncGroupRequest
-    | HeartbeatRequest
-    | LeaveGroupRequest
     | OffsetCommitRequest
     | TxnOffsetCommitRequest
-    | FetchOffsets
     | OffsetDeleteRequest
     | ConsumerGroupHeartbeatRequest
 )
@@ -326,7 +322,7 @@ class GroupCoordinatorShard:
         self, request: GroupRequest, client: Client, ticket: Ticket, now: Instant
     ) -> CoordinatorResult:
         step = ResultBuilder()
-        if isinstance(request, _Other) and self._is_of_share_group(request):
+        if isinstance(request, _Other) and request.group_id in self.state.shares:
             return CoordinatorResult(replies=(Reply(ticket, _of_another_kind(request)),))
         if isinstance(request, JoinGroupRequest | SyncGroupRequest):
             self._join_or_sync(request, client, ticket, now, step)
@@ -476,10 +472,6 @@ class GroupCoordinatorShard:
             case unreachable:
                 assert_never(unreachable)
 
-    def _is_of_share_group(self, request: _Other) -> bool:
-        group_id = request.group.group_id if isinstance(request, FetchOffsets) else request.group_id
-        return group_id in self.state.shares
-
     # -- time ---------------------------------------------------------------------------------------
 
     def next_due_ms(self) -> int | None:
@@ -545,19 +537,13 @@ class GroupCoordinatorShard:
 
 
 def _of_another_kind(request: _Other) -> Any:
-    """The answer to a member or a committer of a share group that is none."""
-    match request:
-        case JoinGroupRequest():
-            return refused_join(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        case SyncGroupRequest():
-            return SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID, assignment=b"")
-        case HeartbeatRequest() | LeaveGroupRequest():
-            return KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
-        case FetchOffsets():
-            group_id = request.group.group_id
-        case _:
-            group_id = request.group_id
-    return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+    """The answer where there is a share group."""
+    if isinstance(request, JoinGroupRequest):
+        return refused_join(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    if isinstance(request, OffsetDeleteRequest):
+        return OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND, topics=[])
+    said = f"Group {request.group_id} is not a consumer group."
+    return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, said)
 
 
 def _check_members(value: GroupMetadataValue) -> None:

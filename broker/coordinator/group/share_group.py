@@ -35,6 +35,9 @@ from kafka_ds.protocol.messages.persisted_share_groups import (
     TopicPartitionsInfo,
 )
 
+# What a group begins with, before it has a record of that: its first member's subscription is a change (Kafka).
+FIRST_EPOCH = 1
+
 
 class ShareGroupState(Enum):
     """The state of a group; the names are shown to users."""
@@ -74,6 +77,7 @@ class ShareGroup(ModernGroup[ShareGroupMember]):
 
     def __init__(self, group_id: str) -> None:
         super().__init__(group_id)
+        self.epoch = self.target_epoch = FIRST_EPOCH
         self.initializing: StateTopics = {}
         self.initialized: StateTopics = {}
         # Topic id -> name.
@@ -146,7 +150,7 @@ class ShareGroup(ModernGroup[ShareGroupMember]):
 
     def _replay_tombstone(self, key: ShareGroupKey) -> None:
         if isinstance(key, ShareGroupTargetAssignmentMetadataKey):
-            self.target_epoch = self.target_made_ms = 0
+            self.target_epoch, self.target_made_ms = FIRST_EPOCH, 0
         elif isinstance(key, ShareGroupTargetAssignmentMemberKey):
             self.targets.pop(key.member_id, None)
         elif isinstance(key, ShareGroupMemberMetadataKey):

@@ -34,6 +34,7 @@ from broker.coordinator.group.records import (
     target_record,
 )
 from broker.coordinator.group.share_group import (
+    FIRST_EPOCH,
     ShareGroup,
     ShareGroupMember,
     StatePartitions,
@@ -114,7 +115,7 @@ class ShareGroups:
     ) -> ShareGroupHeartbeatResponse:
         """The member's epoch and, if it changed, its assignment; raises KafkaError."""
         _validate(request)
-        group = self._group(request.group_id, joins=request.member_epoch == JOINING_EPOCH)
+        group = self._group(request)
         draft = GroupDraft(group, step)
         if request.member_epoch == LEAVING_EPOCH:
             self._remove(draft, group.member(request.member_id), "left", step)
@@ -160,18 +161,20 @@ class ShareGroups:
             )
         return response
 
-    def _group(self, group_id: str, *, joins: bool) -> ShareGroup:
+    def _group(self, request: ShareGroupHeartbeatRequest) -> ShareGroup:
         """The group, or a new one; raises KafkaError."""
+        group_id = request.group_id
         group = self._state.shares.get(group_id)
         if group is not None:
             return group
+        said = f"Share group {group_id} not found."
         if group_id in self._state.consumers or self._state.find(group_id) is not None:
-            raise KafkaError(
-                ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a share group."
-            )
-        if not joins:
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Share group {group_id} not found.")
-        return ShareGroup(group_id)
+            said = f"Group {group_id} is not a share group."
+        elif request.member_epoch == JOINING_EPOCH:
+            return ShareGroup(group_id)
+        elif request.member_epoch == LEAVING_EPOCH:
+            said = f"Group {group_id} not found."
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, said)
 
     def _check_room(self, group: ShareGroup, member_id: str) -> None:
         size_max = self._state.settings.group_share_max_size
@@ -186,7 +189,7 @@ class ShareGroups:
     def _refresh(self, draft: GroupDraft[ShareGroup], *, bump: bool) -> None:
         """Look up topics; begin a new epoch if they have changed, or if the caller says so."""
         group, topology = draft.group, self._state.topology
-        epoch, found = group.next_epoch(topology, first=0, bump=bump)
+        epoch, found = group.next_epoch(topology, first=FIRST_EPOCH, bump=bump)
         if epoch > group.epoch:
             draft.write(epoch_record(group.group_id, epoch, found, SHARE))
             self._state.counts[Count.SHARE_REBALANCES] += 1

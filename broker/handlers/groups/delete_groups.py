@@ -1,6 +1,7 @@
 """Shell: DeleteGroups 0-3: removes groups, with their offsets.
 
 - Each group has its own result: NON_EMPTY_GROUP while it has members, GROUP_ID_NOT_FOUND, or the coordinator's errors.
+- The states of a share group go first; if the share coordinator cannot delete one, the group stays, with that error.
 
 Versions: 2 flexible; 3 a message beside the error of a group (KIP-1331).
 Left out: nothing.
@@ -28,7 +29,9 @@ async def delete_groups(
 async def _delete(name: str, context: RequestContext) -> DeletableGroupResult:
     groups, client = context.node.groups, client_of(context)
     request = DeleteGroupsRequest(groups_names=[name])
-    answer = await settled(lambda: groups.submit(name, request, client))
+    answer = await settled(lambda: groups.share_states.delete_all(name, client))
+    if not isinstance(answer, KafkaError):
+        answer = await settled(lambda: groups.submit(name, request, client))
     if isinstance(answer, KafkaError):
         return DeletableGroupResult(group_id=name, error_code=answer.code)
     result: DeletableGroupResult = answer.results[0]

@@ -5,6 +5,7 @@
   do not exist; COORDINATOR_NOT_AVAILABLE if the state could not be written: the records are the member's as before.
 - The last request of a session, epoch -1, releases what the member still has. SHARE_SESSION_NOT_FOUND and
   INVALID_SHARE_SESSION_EPOCH concern the whole request; it cannot begin a session.
+- While share.version is 0: UNSUPPORTED_VERSION.
 
 Versions: 2 renewals of locks (KIP-1222).
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.handlers.common import LEADERSHIP_ERRORS
+from broker.handlers.common import LEADERSHIP_ERRORS, check_share_groups
 from broker.handlers.records.share_acknowledgements import acknowledge_all, acknowledgements_of
 from broker.handlers.records.share_fetch import current_leader, endpoints, session_key
 from broker.registry import RequestContext, serves
@@ -32,6 +33,7 @@ async def share_acknowledge(
     request: ShareAcknowledgeRequest, context: RequestContext
 ) -> ShareAcknowledgeResponse:
     """Take the acknowledgements of each partition."""
+    check_share_groups(context.node.metadata)
     shares = context.node.share_partitions
     key = session_key(request)
     if request.share_session_epoch == INITIAL_EPOCH:

@@ -9,6 +9,7 @@
 - A share partition that cannot be loaded has its own error, and so has one that is not led here. Those of sessions
   concern the request: SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH, SHARE_SESSION_LIMIT_REACHED, and
   INVALID_REQUEST for acknowledgements in the first request. Epoch -1 ends the session, and fetches nothing.
+- While share.version is 0: UNSUPPORTED_VERSION.
 
 Versions: 2 strict limits of records (KIP-1206), renewals of locks (KIP-1222), which fetch nothing.
 """
@@ -22,7 +23,12 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from broker.config.group import reset_duration_ms
-from broker.handlers.common import LEADERSHIP_ERRORS, endpoints_of, leader_of
+from broker.handlers.common import (
+    LEADERSHIP_ERRORS,
+    check_share_groups,
+    endpoints_of,
+    leader_of,
+)
 from broker.handlers.records.fetch import FetchProcessor
 from broker.handlers.records.list_offsets import list_offsets
 from broker.handlers.records.share_acknowledgements import (
@@ -83,6 +89,7 @@ class _Batch(NamedTuple):
 @serves(ShareFetchRequest, versions="1-2")
 async def share_fetch(request: ShareFetchRequest, context: RequestContext) -> ShareFetchResponse:
     """Take acknowledgements, and acquire records."""
+    check_share_groups(context.node.metadata)
     shares = context.node.share_partitions
     key = session_key(request)
     acknowledgements = acknowledgements_of(request.topics)

@@ -80,6 +80,9 @@ AccessRule: TypeAlias = Whole | Every | Elements | Shown
 # -- resources of requests ---------------------------------------------------------------------------
 
 
+_TOPIC_FIELDS = ("name", "topic", "topic_name")
+
+
 def _topic(item: Any, image: MetadataImage, _: Any) -> Resource | None:
     """A topic by its name or id; the handler deals with unknown topics."""
     topic_id = getattr(item, "topic_id", NO_UUID)
@@ -89,7 +92,7 @@ def _topic(item: Any, image: MetadataImage, _: Any) -> Resource | None:
     name = (
         item
         if isinstance(item, str)
-        else getattr(item, "name", None) or getattr(item, "topic", None)
+        else next(filter(None, (getattr(item, each, None) for each in _TOPIC_FIELDS)), None)
     )
     return (ResourceType.TOPIC, name) if name else None
 
@@ -218,6 +221,7 @@ ACCESS: Mapping[str, tuple[AccessRule, ...]] = {
     "LeaveGroup": _MEMBER,
     # A regular expression matches only topics that the member may describe (consumer_group_reconciler).
     "ConsumerGroupHeartbeat": (*_MEMBER, Every(AclOperation.DESCRIBE, _subscribed_topics)),
+    "ShareGroupHeartbeat": (*_MEMBER, Every(AclOperation.DESCRIBE, _subscribed_topics)),
     # The handlers check topics: a share session has more of them than a request.
     "ShareFetch": (Whole(AclOperation.READ, _share_group),),
     "ShareAcknowledge": (Whole(AclOperation.READ, _share_group),),
@@ -246,6 +250,14 @@ ACCESS: Mapping[str, tuple[AccessRule, ...]] = {
     ),
     "DescribeGroups": (Elements(AclOperation.DESCRIBE, "groups", _group_item),),
     "ConsumerGroupDescribe": (Elements(AclOperation.DESCRIBE, "group_ids", _group_item),),
+    "ShareGroupDescribe": (Elements(AclOperation.DESCRIBE, "group_ids", _group_item),),
+    # The handler checks topics: an answer has more of them than its request.
+    "DescribeShareGroupOffsets": (Elements(AclOperation.DESCRIBE, "groups", _group_item),),
+    "AlterShareGroupOffsets": (*_MEMBER, Elements(AclOperation.READ, "topics", _topic)),
+    "DeleteShareGroupOffsets": (
+        Whole(AclOperation.DELETE, _group),
+        Elements(AclOperation.READ, "topics", _topic),
+    ),
     "DeleteGroups": (Elements(AclOperation.DELETE, "groups_names", _group_item),),
     # Transactions.
     "InitProducerId": (

@@ -1,0 +1,84 @@
+"""Shell: the ends of partitions, wherever they are led, for the lag of share groups (KIP-1226).
+
+Leaders are asked once: who cannot be reached, or leads no more, makes the answer an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from broker.membership.channel import endpoint_of
+from broker.membership.other_brokers import OtherBrokers
+from broker.replica.replica_manager import ReplicaManager
+from broker.transport.peer import PeerUnreachable
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import ListOffsetsRequest
+from kafka_ds.protocol.messages.data import CONSUMER
+from kafka_ds.protocol.messages.offsets import LATEST, ListOffsetsPartition, ListOffsetsTopic
+
+READ_UNCOMMITTED = 0
+
+# (topic, partition)
+NamedPartition: TypeAlias = tuple[str, int]
+Ends: TypeAlias = dict[NamedPartition, int | ErrorCode]
+
+
+class EndOffsets:
+    """Looks up where the partitions of topics end."""
+
+    def __init__(self, partitions: ReplicaManager, others: OtherBrokers) -> None:
+        self._partitions = partitions
+        self._others = others
+        self._peers = others.new_peers()
+
+    async def latest(self, wanted: Iterable[NamedPartition]) -> Ends:
+        """The high watermark of each partition, or why it is not known."""
+        ends: Ends = {}
+        elsewhere: dict[int, list[NamedPartition]] = {}
+        for name, index in wanted:
+            led = self._partitions.find(name, index)
+            kept = self._others.image.partition(name, index)
+            if led is not None:
+                ends[name, index] = led.fetchable_end(READ_UNCOMMITTED)
+            elif kept is None:
+                ends[name, index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                elsewhere.setdefault(kept.leader, []).append((name, index))
+        answers = await asyncio.gather(
+            *(self._ask(broker, items) for broker, items in elsewhere.items())
+        )
+        for answer in answers:
+            ends |= answer
+        return ends
+
+    def stop(self) -> None:
+        """Ask nothing more."""
+        self._peers.close()
+
+    async def _ask(self, broker_id: int, wanted: list[NamedPartition]) -> Ends:
+        topics: dict[str, list[ListOffsetsPartition]] = {}
+        for name, index in wanted:
+            item = ListOffsetsPartition(partition_index=index, timestamp=LATEST)
+            topics.setdefault(name, []).append(item)
+        request = ListOffsetsRequest(
+            replica_id=CONSUMER,
+            topics=[ListOffsetsTopic(name=name, partitions=each) for name, each in topics.items()],
+        )
+        others = self._others
+        endpoint = endpoint_of(others.image, broker_id, others.listener)
+        found: Ends = dict.fromkeys(wanted, ErrorCode.NETWORK_EXCEPTION)
+        if endpoint is None:
+            return dict.fromkeys(wanted, ErrorCode.LEADER_NOT_AVAILABLE)
+        try:
+            response = await self._peers.send(
+                broker_id, *endpoint, request, timeout_ms=others.timeout_ms
+            )
+        except (PeerUnreachable, KafkaError):
+            return found
+        return found | {
+            (topic.name, each.partition_index): ErrorCode(each.error_code) or each.offset
+            for topic in response.topics
+            for each in topic.partitions
+        }
