@@ -127,6 +127,7 @@ class Node(KafkaBroker):
             self.metrics.net,
             now_ms=clock.now_ms,
             credentials=lambda user, way: self.security.scram_users.credential(user, way),
+            tokens=lambda token_id, way: self.security.token_logins(token_id, way),
         )
         self.keys = self.server.keys
         self._metrics_server = MetricsServer(self.metrics)
@@ -385,6 +386,7 @@ class Node(KafkaBroker):
             node_id=config.node_id,
             executor=self._executor,
             new_uuid=new_uuid,
+            now_ms=self.clock.now_ms,
             address_rates=self.server.connections.address_rates,
         )
 

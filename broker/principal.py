@@ -1,6 +1,6 @@
 """Pure: the principal of a connection."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kafka_ds.process.buffers import Buffer
 from kafka_ds.protocol.codec import decode
@@ -15,11 +15,13 @@ USER = "User"
 class Principal:
     """An authenticated user; without authentication it is `User:ANONYMOUS`, as in Kafka.
 
-    Its text, `<type>:<name>`, is how ACLs and `super.users` name it.
+    Its text, `<type>:<name>`, is how ACLs and `super.users` name it. It is the same user with a delegation token, which
+    may not ask for tokens.
     """
 
     type: str = USER
     name: str = "ANONYMOUS"
+    token_authenticated: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         return f"{self.type}:{self.name}"
@@ -52,7 +54,11 @@ class DefaultPrincipalData:
 
 def encode_principal(principal: Principal) -> bytes:
     """The principal as an Envelope carries it."""
-    data = DefaultPrincipalData(type=principal.type, name=principal.name, token_authenticated=False)
+    data = DefaultPrincipalData(
+        type=principal.type,
+        name=principal.name,
+        token_authenticated=principal.token_authenticated,
+    )
     return encode_numbered(data, _VERSION)
 
 
@@ -61,4 +67,4 @@ def decode_principal(data: Buffer) -> Principal:
     if read_number(data, "a principal") != _VERSION:
         raise MalformedFrame("no principal of a version that is known")
     found = decode(DefaultPrincipalData, data, _VERSION, NUMBER_BYTES)
-    return Principal(found.type, found.name)
+    return Principal(found.type, found.name, found.token_authenticated)

@@ -34,6 +34,10 @@ class ClientInformation:
     software_version: str = "unknown"
 
 
+# Of a request in an Envelope: another broker has its client.
+NO_CLIENT = ClientInformation()
+
+
 @dataclass(frozen=True, slots=True)
 class RequestContext:
     """Where a request came from: its header, the peer, the listener's name, the principal, and the node that serves

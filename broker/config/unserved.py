@@ -38,10 +38,6 @@ controller.quorum.voters A
 controller.socket.timeout.ms I 30000
 cordoned.log.dirs A
 create.topic.policy.class.name C
-delegation.token.expiry.check.interval.ms L 3600000
-delegation.token.expiry.time.ms L 86400000
-delegation.token.max.lifetime.ms L 604800000
-delegation.token.secret.key P
 delete.records.purgatory.purge.interval.requests I 1
 early.start.listeners A
 fetch.purgatory.purge.interval.requests I 1000

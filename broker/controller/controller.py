@@ -11,7 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from broker.controller import brokers, elections, isr, reassignment, security, topics
+from broker.controller import (
+    brokers,
+    delegation_tokens,
+    elections,
+    isr,
+    reassignment,
+    security,
+    topics,
+)
 from broker.controller import configs as administration
 from broker.controller.brokers import (
     DirectoryAssignment,
@@ -26,6 +34,7 @@ from broker.controller.configs import (
     ResourceAlteration,
     ResourceResult,
 )
+from broker.controller.delegation_tokens import TokenRules
 from broker.controller.draft import ControllerDecision, Defaults, Draft, T
 from broker.controller.elections import ElectionResult, ElectionType
 from broker.controller.isr import AlterPartition, AlterPartitionResult
@@ -48,6 +57,7 @@ from broker.metadata.events import (
     BrokerRegistrationChanged,
     BrokerUnregistered,
     ControllerChange,
+    DelegationTokenChanged,
     Endpoint,
     Event,
     FenceBroker,
@@ -56,6 +66,7 @@ from broker.metadata.events import (
     SupportedFeature,
 )
 from broker.metadata.image import MetadataImage
+from broker.principal import Principal
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.topic_partition import TopicPartition
 
@@ -335,3 +346,57 @@ class Controller:
     ) -> ControllerDecision[dict[str, KafkaError | None]]:
         """Change each user's credentials as a whole (KIP-554); a refusal, or None, for each user."""
         return security.alter_scram(self.image.security, deletions, upsertions)
+
+    def create_token(
+        self,
+        rules: TokenRules,
+        *,
+        token_id: str,
+        owner: Principal,
+        requester: Principal,
+        renewers: Sequence[Principal],
+        max_lifetime_ms: int,
+        now_ms: int,
+    ) -> ControllerDecision[DelegationTokenChanged]:
+        """Create a delegation token (KIP-48)."""
+        return delegation_tokens.create_token(
+            rules,
+            token_id=token_id,
+            owner=owner,
+            requester=requester,
+            renewers=renewers,
+            max_lifetime_ms=max_lifetime_ms,
+            now_ms=now_ms,
+        )
+
+    def renew_token(
+        self, rules: TokenRules, secret: bytes, *, principal: Principal, period_ms: int, now_ms: int
+    ) -> ControllerDecision[int]:
+        """Let the token of this secret live longer; when it expires."""
+        return delegation_tokens.renew_token(
+            self.image.security.tokens,
+            rules,
+            secret,
+            principal=principal,
+            period_ms=period_ms,
+            now_ms=now_ms,
+        )
+
+    def expire_token(
+        self, rules: TokenRules, secret: bytes, *, principal: Principal, period_ms: int, now_ms: int
+    ) -> ControllerDecision[int]:
+        """Let the token of this secret expire, if the period is negative at once; when it expires."""
+        return delegation_tokens.expire_token(
+            self.image.security.tokens,
+            rules,
+            secret,
+            principal=principal,
+            period_ms=period_ms,
+            now_ms=now_ms,
+        )
+
+    def delete_expired_tokens(
+        self, now_ms: int
+    ) -> ControllerDecision[list[DelegationTokenChanged]]:
+        """Delete the delegation tokens that have expired; which ones."""
+        return delegation_tokens.expired_tokens(self.image.security.tokens, now_ms)

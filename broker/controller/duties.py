@@ -1,4 +1,4 @@
-"""Shell: the active controller's periodic work: ending sessions, electing preferred leaders.
+"""Shell: the active controller's periodic work: ending sessions, electing preferred leaders, deleting expired tokens.
 
 - Only the active controller decides; all other brokers wait to become it.
 - The controller's own broker gets its heartbeat here: no other broker could report that it is gone.
@@ -35,12 +35,14 @@ class Duties:
         *,
         session_timeout_ms: int,
         balance_interval_ms: int | None,
+        token_check_interval_ms: int,
     ) -> None:
         """`balance_interval_ms`: None where auto.leader.rebalance.enable is false."""
         self._driver = driver
         self._clock = clock
         self._pause_ms = int(STEP_SECONDS_MAX * 1_000) + session_timeout_ms // 2
         self._balance_interval_ms = balance_interval_ms
+        self._token_check_interval_ms = token_check_interval_ms
 
     async def run(self) -> None:
         """Do what is due, until cancelled."""
@@ -50,6 +52,7 @@ class Duties:
                 await driver.wait_for_change(IDLE_SECONDS)
             awake_ms = clock.monotonic_ms()
             balance_due_ms = awake_ms + (self._balance_interval_ms or 0)
+            tokens_due_ms = awake_ms + self._token_check_interval_ms
             while driver.is_active:
                 now_ms = clock.monotonic_ms()
                 if now_ms - awake_ms > self._pause_ms:
@@ -63,6 +66,9 @@ class Duties:
                 if self._balance_interval_ms is not None and now_ms >= balance_due_ms:
                     balance_due_ms = now_ms + self._balance_interval_ms
                     await self._balance()
+                if now_ms >= tokens_due_ms:
+                    tokens_due_ms = now_ms + self._token_check_interval_ms
+                    await self._delete_expired_tokens()
                 awake_ms = max(awake_ms, clock.monotonic_ms())
                 # A failed write is tried again, but not as fast as it can fail.
                 await asyncio.sleep(self._step_seconds() if is_done else STEP_SECONDS_MAX)
@@ -92,6 +98,18 @@ class Duties:
             _LOGGER.info(
                 "moved the leaders of %s back to the preferred replicas",
                 counted(moved, "partition"),
+            )
+
+    async def _delete_expired_tokens(self) -> None:
+        now_ms = self._clock.now_ms()
+        try:
+            expired = await self._driver.decide(lambda c: c.delete_expired_tokens(now_ms))
+        except KafkaError as error:
+            _warn("expired delegation tokens stay", error)
+            return
+        for token in expired:
+            _LOGGER.info(
+                "Delegation token expired for token: %s for owner: %s", token.token_id, token.owner
             )
 
 

@@ -149,6 +149,7 @@ class ClusterMember:
             self._clock,
             session_timeout_ms=config.broker_session_timeout_ms,
             balance_interval_ms=balance_ms if config.auto_leader_rebalance_enable else None,
+            token_check_interval_ms=config.delegation_token_expiry_check_interval_ms,
         )
 
     @property

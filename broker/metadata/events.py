@@ -266,6 +266,29 @@ class ScramCredentialDeleted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DelegationTokenChanged(Event):
+    """There is a token of this id, or it expires at another time; times are milliseconds since 1970 (KIP-48).
+
+    The token's secret follows from its id and delegation.token.secret.key, which is not here. Principals are texts.
+    """
+
+    token_id: str
+    owner: str
+    requester: str
+    renewers: tuple[str, ...]
+    issue_ms: int
+    expiry_ms: int
+    max_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelegationTokenDeleted(Event):
+    """The token of this id has expired, or was made to."""
+
+    token_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot(Event):
     """The whole state as events, so that a starting broker reads nothing older than this."""
 

@@ -1,4 +1,4 @@
-"""Pure: ACLs, client quotas and the users with SCRAM credentials, as the metadata log describes them up to one version.
+"""Pure: ACLs, client quotas, users with SCRAM credentials and delegation tokens, as the metadata log describes them.
 
 Part of `MetadataImage`, and by its rules; the credentials themselves are not here.
 """
@@ -13,6 +13,8 @@ from broker.metadata.events import (
     AclCreated,
     AclDeleted,
     ClientQuotaChanged,
+    DelegationTokenChanged,
+    DelegationTokenDeleted,
     Event,
     QuotaComponent,
     ScramCredentialChanged,
@@ -28,6 +30,8 @@ SECURITY_EVENTS: tuple[type[Event], ...] = (
     ClientQuotaChanged,
     ScramCredentialChanged,
     ScramCredentialDeleted,
+    DelegationTokenChanged,
+    DelegationTokenDeleted,
 )
 
 
@@ -44,15 +48,17 @@ class ScramEntry(NamedTuple):
 
 
 class SecurityImage:
-    """ACLs, quotas, and users with SCRAM credentials."""
+    """ACLs, quotas, users with SCRAM credentials, and delegation tokens."""
 
-    __slots__ = ("acls", "credentials", "quotas")
+    __slots__ = ("acls", "credentials", "quotas", "tokens")
 
     def __init__(self) -> None:
         self.acls: dict[bytes, Acl] = {}
         self.quotas: dict[QuotaEntity, dict[str, float]] = {}
         # By user and mechanism.
         self.credentials: dict[tuple[str, str], ScramEntry] = {}
+        # By id; a token is what its last event says.
+        self.tokens: dict[str, DelegationTokenChanged] = {}
 
     def copy(self) -> SecurityImage:
         """The same state, to be changed without changing this one."""
@@ -60,6 +66,7 @@ class SecurityImage:
         twin.acls.update(self.acls)
         twin.quotas = {entity: dict(values) for entity, values in self.quotas.items()}
         twin.credentials.update(self.credentials)
+        twin.tokens.update(self.tokens)
         return twin
 
     def replay(self, event: Event) -> bool:
@@ -78,6 +85,10 @@ class SecurityImage:
                 self.credentials[event.user, event.mechanism] = entry
             case ScramCredentialDeleted():
                 return self.credentials.pop((event.user, event.mechanism), None) is not None
+            case DelegationTokenChanged():
+                self.tokens[event.token_id] = event
+            case DelegationTokenDeleted():
+                return self.tokens.pop(event.token_id, None) is not None
             case _:
                 raise AssertionError(f"no event of security: {event!r}")
         return True
@@ -105,6 +116,7 @@ class SecurityImage:
                 iterations=entry.iterations,
                 credential=entry.credential,
             )
+        yield from self.tokens.values()
 
 
 def acl_of(event: AclCreated) -> Acl:

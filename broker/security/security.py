@@ -11,10 +11,17 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
 from broker.metadata.acls import AclOperation, ResourceType
-from broker.metadata.events import AclCreated, AclDeleted, ClientQuotaChanged, Event
+from broker.metadata.events import (
+    AclCreated,
+    AclDeleted,
+    ClientQuotaChanged,
+    DelegationTokenDeleted,
+    Event,
+)
 from broker.metadata.topic_names import NAME_LENGTH_MAX
 from broker.security.authentication.credentials import Credentials
 from broker.security.authentication.scram_users import ScramUsers
+from broker.security.authentication.tokens import TokenLogins, token_rules
 from broker.security.authorization.authorizer import Authorizer
 from broker.security.quotas.address_rates import AddressRates
 from broker.security.quotas.quotas import ClientQuotas
@@ -41,6 +48,7 @@ class Security:
         node_id: int,
         executor: Executor,
         new_uuid: Callable[[], bytes],
+        now_ms: Callable[[], int],
         address_rates: AddressRates,
     ) -> None:
         """`address_rates` is shared with the acceptors."""
@@ -54,6 +62,7 @@ class Security:
             mutation_window_ms=config.controller_quota_window_size_seconds * 1_000,
         )
         self.scram_users = ScramUsers()
+        self.token_logins = TokenLogins(token_rules(config), image.security.tokens, now_ms)
         self.credentials = Credentials(
             store,
             image,
@@ -79,6 +88,9 @@ class Security:
             self._apply_acls()
         if any(isinstance(event, ClientQuotaChanged) for event in events):
             self._apply_quotas()
+        for event in events:
+            if isinstance(event, DelegationTokenDeleted):
+                self.token_logins.forget(event.token_id)
         self.credentials.applied(events)
 
     def _apply_quotas(self) -> None:

@@ -176,7 +176,8 @@ class Authentication:
             return
         self._metrics.authentications += 1
         self._connection.authenticated(
-            Principal(USER, machine.user), None if machine.has_session else self._handle
+            Principal(USER, machine.user, machine.token_authenticated),
+            None if machine.has_session else self._handle,
         )
 
     def _refuse(self, error: KafkaError, response: Any) -> Any:

@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from broker.principal import ANONYMOUS, Principal
-from broker.registry import ClientInformation, Handler, Registry, RequestContext, Served
+from broker.registry import NO_CLIENT, ClientInformation, Handler, Registry, RequestContext, Served
 from broker.security.guard import guarded
 from broker.security.quotas.throttle import ThrottledRefusal, Unanswered
 from broker.server.metrics import ApiCounters, NetMetrics
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _FETCH = api_key_of(FetchRequest)
-_UNKNOWN_CLIENT = ClientInformation()
 
 # An encoded response; None for a request without one.
 ResponseParts: TypeAlias = list[Any] | None
@@ -99,7 +98,7 @@ class Dispatcher:
         listener: str,
         arrived_s: float,
         principal: Principal = ANONYMOUS,
-        client: ClientInformation = _UNKNOWN_CLIENT,
+        client: ClientInformation = NO_CLIENT,
         handler: Handler | None = None,
     ) -> ResponseParts | Waiting:
         """Handle a request; `arrived_s` is perf_counter's time of its arrival.

@@ -26,7 +26,7 @@ from kafka_ds.process.seams import BoundListener, Network
 from kafka_ds.process.settings import ConfigError
 
 if TYPE_CHECKING:
-    from broker.security.authentication.listener_security import CredentialLookup
+    from broker.security.authentication.listener_security import CredentialLookup, TokenLookup
 
 log = logging.getLogger(__name__)
 
@@ -48,11 +48,12 @@ class Server:
         *,
         now_ms: Callable[[], int] = _wall_ms,
         credentials: CredentialLookup = lambda user, mechanism: None,
+        tokens: TokenLookup = lambda token_id, mechanism: None,
     ) -> None:
-        """`now_ms` and `credentials` are for listeners with SASL."""
+        """`now_ms`, `credentials` and `tokens` are for listeners with SASL."""
         self._config = config
         self.connections = Connections(config, dispatcher, metrics, limit_settings(config))
-        self.keys = ListenerKeys(credentials)
+        self.keys = ListenerKeys(credentials, tokens)
         self._acceptor = Acceptor(
             self.connections, self.keys, now_ms, config.connection_failed_authentication_delay_ms
         )

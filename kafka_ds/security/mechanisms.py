@@ -110,4 +110,5 @@ def client_mechanism(
     user, password = options["username"], Secret(options["password"])
     if mechanism == PLAIN:
         return Plain(user, password)
-    return ScramClient(mechanism, user, password, nonce)
+    by_token = options.get("tokenauth", "").lower() == "true"
+    return ScramClient(mechanism, user, password, nonce, by_token=by_token)

@@ -24,6 +24,8 @@ _SERVER_FIRST = re.compile(
     r"r=(?P<nonce>[!-+\--~]+),s=(?P<salt>[A-Za-z0-9+/=]+),i=(?P<iterations>[0-9]{1,9})(,.*)?"
 )
 _SERVER_FINAL = re.compile(r"v=(?P<signature>[A-Za-z0-9+/=]+)(,.*)?")
+# The extension of a client that logs in by a delegation token (KIP-48).
+DELEGATED = "tokenauth=true"
 
 
 class ScramError(Exception):
@@ -96,11 +98,14 @@ def unescaped(name: str) -> str:
 class ScramClient:
     """The client of one exchange: `first`, then `respond` to each message of the server until `is_done`."""
 
-    def __init__(self, mechanism: str, user: str, password: Secret, nonce: str) -> None:
+    def __init__(
+        self, mechanism: str, user: str, password: Secret, nonce: str, *, by_token: bool = False
+    ) -> None:
+        """`by_token`: user and password are a delegation token's id and secret (KIP-48)."""
         self._mechanism = mechanism
         self._password = password
         self._nonce = nonce
-        self._bare = f"n={escaped(user)},r={nonce}"
+        self._bare = f"n={escaped(user)},r={nonce}" + (f",{DELEGATED}" if by_token else "")
         self._signature = b""
         self.is_done = False
 

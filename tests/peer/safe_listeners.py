@@ -38,6 +38,7 @@ class SafeListeners:
             "ssl.truststore.location": self._authority.file,
             "listener.name.mutual.ssl.client.auth": "required",
             "sasl.enabled.mechanisms": f"PLAIN,{SCRAM}",
+            "delegation.token.secret.key": "tools",
             "listener.name.safe.plain.sasl.jaas.config": (
                 f'{_MODULES}.plain.PlainLoginModule required user_{USER}="{PASSWORD}";'
             ),
@@ -52,6 +53,18 @@ class SafeListeners:
         }
         file = self._folder / f"{way}-{len(password)}.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in given.items()))
+        return file
+
+    def token_file(self, token_id: str, secret: str) -> Path:
+        """The same for who comes by a delegation token."""
+        given = self.client_file("scram").read_text().splitlines()
+        login = (
+            f'sasl.jaas.config={_MODULES}.scram.ScramLoginModule required username="{token_id}" '
+            f'password="{secret}" tokenauth="true";'
+        )
+        file = self._folder / f"{token_id}.properties"
+        kept = [line for line in given if not line.startswith("sasl.jaas.config=")]
+        file.write_text("\n".join([*kept, login]) + "\n")
         return file
 
     def _who(self, way: str, password: str) -> Mapping[str, object]:

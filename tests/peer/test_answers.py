@@ -28,7 +28,7 @@ from kafka_ds.protocol.messages.group_offsets import OffsetFetchRequestGroup
 from kafka_ds.protocol.messages.security import ScramCredentialDeletion, ScramCredentialUpsertion
 from kafka_ds.records.batch import iterate_headers
 from tests.integration.raw_client import RawClient
-from tests.peer import sasl_talks
+from tests.peer import sasl_talks, token_talks
 from tests.peer.apache_kafka import ApacheKafka, dump
 from tests.peer.consumer_talks import CONSUMER_TALKS
 from tests.peer.consumer_walks import ConsumerWalk
@@ -68,6 +68,7 @@ def theirs(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         **sasl_talks.SETTINGS,
         **SHARE_SETTINGS,
         **PEER_SETTINGS,
+        **token_talks.SETTINGS,
         "group.consumer.assignment.interval.ms": 0,
     }
     folder = tmp_path_factory.mktemp("peer") / "kafka"
@@ -88,6 +89,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         **PAIR_SETTINGS,
         **sasl_talks.SETTINGS,
         **SHARE_SETTINGS,
+        **token_talks.SETTINGS,
         "listeners": f"PLAINTEXT://127.0.0.1:0,{name}://127.0.0.1:0",
         "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,{name}:{sasl_talks.PROTOCOL}",
         "offsets.topic.num.partitions": 1,
@@ -410,6 +412,18 @@ def doors(theirs: ApacheKafka, ours: BrokerProcess) -> tuple[str, str]:
     for each in asking:
         wait_until("the user of SCRAM", lambda door=each: sasl_talks.gets_in(door))
     return asking
+
+
+def test_tokens_are_given_and_used_as_by_apache_kafka(
+    doors: tuple[str, str], theirs: ApacheKafka, ours: BrokerProcess
+) -> None:
+    bootstraps = theirs.bootstrap, ours.bootstrap
+    talks = [token_talks.TokenTalk(*where) for where in zip(doors, bootstraps, strict=True)]
+    with ThreadPoolExecutor() as both:
+        list(both.map(token_talks.TokenTalk.run, talks))
+    said = zip(*(talk.said for talk in talks), strict=True)
+    differing = [f"{theirs}\n    {ours}" for theirs, ours in said if theirs != ours]
+    assert not differing, "\n".join(differing)
 
 
 def talk_all(doors: tuple[str, str], numbers: range) -> None:

@@ -17,7 +17,7 @@ from tests.clients.adaptors import librdkafka_read
 from tests.clients.transactional_reads import read_committed, read_uncommitted
 from tests.peer.apache_kafka import tool
 from tests.peer.jvm import TOOLS, ToolFailed
-from tests.peer.safe_listeners import SafeListeners, make_user, run_safely
+from tests.peer.safe_listeners import USER, SafeListeners, comes_by, make_user, run_safely
 from tests.peer.tools import Tools
 
 pytestmark = pytest.mark.jars
@@ -280,3 +280,32 @@ def test_a_producer_and_a_consumer_come_in_by_tls_and_scram(
     read = [line for line in told.splitlines() if len(line) == 1000]
     written = [each.value for each in librdkafka_read(tools.broker.bootstrap, topic, 500)]
     assert [line.encode() for line in read] == written
+
+
+def test_delegation_tokens_command_gives_what_a_client_comes_by(
+    tools: Tools, safe: SafeListeners
+) -> None:
+    make_user(tools)
+    command = "DelegationTokenCommand"
+    words = ("--create", "--max-life-time-period", "-1", "--renewer-principal", "User:other")
+    told = run_safely(tools, safe, "scram", command, *words)
+    token_id, secret, owner = told.split("MAXDATE")[1].split()[:3]
+    assert owner == f"User:{USER}"
+    # Without an owner the tool asks for the tokens of nobody, and is told of none.
+    whose = ("--describe", "--owner-principal", owner)
+    described = run_safely(tools, safe, "scram", command, *whose)
+    assert token_id in described and "Total number of tokens : 1" in described
+
+    config = ("--command-config", str(safe.token_file(token_id, secret)))
+    where = comes_by(tools, "scram")
+    name = f"{TOOLS}.TopicCommand"
+    tools.jvm.run(name, *where, *config, "--create", "--topic", "by-token")
+    assert len(tools.topic("by-token").partitions) == 1
+
+    def asked(*more: str) -> str:
+        return run_safely(tools, safe, "scram", command, *more, "--hmac", secret)
+
+    assert "Completed renew operation" in asked("--renew", "--renew-time-period", "-1")
+    assert "Completed expire operation" in asked("--expire", "--expiry-time-period", "-1")
+    described = run_safely(tools, safe, "scram", command, *whose)
+    assert "Total number of tokens : 0" in described

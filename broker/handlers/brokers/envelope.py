@@ -7,7 +7,7 @@
   PRINCIPAL_DESERIALIZATION_FAILURE if the bytes are not a principal.
 
 Versions: 0.
-Left out: delegation tokens.
+Left out: nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Shell: authentication (SASL), authorization (ACLs), quotas, and SCRAM users."""
+"""Shell: authentication (SASL), authorization (ACLs), quotas, SCRAM users, and delegation tokens."""
 
 from broker.handlers.security import (
     acls,
     client_quotas,
+    delegation_tokens,
     sasl_authenticate,
     sasl_handshake,
     scram_credentials,
@@ -11,6 +12,7 @@ from broker.handlers.security import (
 __all__ = [
     "acls",
     "client_quotas",
+    "delegation_tokens",
     "sasl_authenticate",
     "sasl_handshake",
     "scram_credentials",

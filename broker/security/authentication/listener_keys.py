@@ -13,7 +13,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from broker.config.dynamic import with_changes
-from broker.security.authentication.listener_security import CredentialLookup, ListenerSecurity
+from broker.security.authentication.listener_security import (
+    CredentialLookup,
+    ListenerSecurity,
+    TokenLookup,
+)
 from kafka_ds.process.settings import ConfigError
 
 if TYPE_CHECKING:
@@ -27,8 +31,8 @@ WATCH_SECONDS = 5.0
 class ListenerKeys:
     """The security of one broker's listeners with TLS or SASL."""
 
-    def __init__(self, credentials: CredentialLookup) -> None:
-        self._credentials = credentials
+    def __init__(self, credentials: CredentialLookup, tokens: TokenLookup) -> None:
+        self._lookups = credentials, tokens
         self._secured: dict[str, ListenerSecurity] = {}
         self._watching: asyncio.Task[None] | None = None
 
@@ -45,11 +49,11 @@ class ListenerKeys:
 
     def _open(self, listener: str, config: BrokerConfig) -> ListenerSecurity:
         try:
-            return ListenerSecurity(listener, config, self._credentials)
+            return ListenerSecurity(listener, config, *self._lookups)
         except ConfigError as error:
             # Dynamic settings are committed; unusable ones must not keep the broker from starting.
             try:
-                opened = ListenerSecurity(listener, with_changes(config, {}), self._credentials)
+                opened = ListenerSecurity(listener, with_changes(config, {}), *self._lookups)
             except ConfigError:
                 raise error from None
             log.error(

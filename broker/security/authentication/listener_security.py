@@ -27,6 +27,7 @@ from broker.security.authentication.mechanisms import (
 from broker.security.authentication.sasl import Offered
 from broker.security.authentication.scram_server import ScramServer
 from broker.security.authentication.scram_users import ScramCredential
+from broker.security.authentication.tokens import TokenLogin
 from broker.transport.alerts import AlertingContext
 from kafka_ds.process.settings import ConfigError
 from kafka_ds.security.holders import check_same_holder, holder_in, holder_of
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 # The credential of a user for a mechanism.
 CredentialLookup = Callable[[str, str], ScramCredential | None]
+# How one logs in by a token of this id and a mechanism.
+TokenLookup = Callable[[str, str], TokenLogin | None]
 _NONCE_BYTES = 24
 
 
@@ -59,7 +62,13 @@ class _Read:
 class ListenerSecurity:
     """The security of one listener with TLS or SASL."""
 
-    def __init__(self, name: str, config: BrokerConfig, credentials: CredentialLookup) -> None:
+    def __init__(
+        self,
+        name: str,
+        config: BrokerConfig,
+        credentials: CredentialLookup,
+        tokens: TokenLookup = lambda token_id, mechanism: None,
+    ) -> None:
         """Reads all files. Raises ConfigError."""
         self.name = name
         self.protocol = config.protocols[name]
@@ -67,6 +76,7 @@ class ListenerSecurity:
         self.uses_sasl = self.protocol.startswith("SASL")
         self._config = config
         self._credentials = credentials
+        self._tokens = tokens
         self._now = self._read(config)
 
     def read(self, config: BrokerConfig) -> None:
@@ -202,8 +212,11 @@ class ListenerSecurity:
         def of_user(user: str) -> ScramCredential | None:
             return self._credentials(user, mechanism)
 
+        def by_token(token_id: str) -> TokenLogin | None:
+            return self._tokens(token_id, mechanism)
+
         return Offered(
-            new=lambda: ScramServer(mechanism, of_user, secrets.token_hex(_NONCE_BYTES)),
+            new=lambda: ScramServer(mechanism, of_user, secrets.token_hex(_NONCE_BYTES), by_token),
             known=of_user,
             reauthentication_ms_max=longest_ms,
         )

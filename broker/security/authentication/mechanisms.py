@@ -18,8 +18,12 @@ _END = b"\x01"
 
 
 class ServerMechanism(Protocol):
-    """One exchange. Once `is_done`, `user` is authenticated until `expires_ms` (None: no limit)."""
+    """One exchange. Once `is_done`, `user` is authenticated until `expires_ms` (None: no limit).
 
+    `token_authenticated`: by a delegation token.
+    """
+
+    token_authenticated: bool
     is_done: bool
     user: str
     expires_ms: int | None
@@ -39,6 +43,8 @@ class Token:
 
 class PlainServer:
     """RFC 4616: users and passwords come from the listener's JAAS entry, as in Kafka."""
+
+    token_authenticated = False
 
     def __init__(self, users: Mapping[str, Secret]) -> None:
         self._users = users
@@ -70,6 +76,8 @@ class PlainServer:
 
 class OauthBearerServer:
     """RFC 7628: an invalid token is answered with a JSON error; the client acknowledges it, and the exchange fails."""
+
+    token_authenticated = False
 
     def __init__(self, verify: Callable[[str], Token]) -> None:
         """`verify` raises InvalidCredentials for an invalid token."""

@@ -50,6 +50,7 @@ class SaslServer:
         self.phase = SaslState.HANDSHAKE
         self.expects_raw_tokens = False
         self.user = ""
+        self.token_authenticated = False
         self.is_reauthenticating = False
 
     @property
@@ -126,6 +127,7 @@ class SaslServer:
         if not exchange.is_done:
             return answer, 0
         self.user, self._exchange = exchange.user, None
+        self.token_authenticated = exchange.token_authenticated
         self.phase, self.expects_raw_tokens = SaslState.DONE, False
         return answer, self._begin_session(exchange.expires_ms, now_ms)
 

@@ -1,7 +1,7 @@
 """Pure: the server side of one SCRAM exchange (RFC 5802, RFC 7677, KIP-84).
 
-- Channel binding and extensions are not supported. A client with a delegation token (`tokenauth=true`, KIP-48) is
-  rejected: its name is no user's. The authorization id is empty or the user.
+- Channel binding and other extensions than `tokenauth=true` are not supported: with that the name is a delegation
+  token's (KIP-48), and who is authenticated is the token's owner. The authorization id is empty or the name.
 - Every failure that depends on the user is `InvalidCredentials`, so that the client learns nothing about users.
 """
 
@@ -14,7 +14,9 @@ from collections.abc import Callable
 
 from broker.security.authentication.failures import AuthenticationFailed, InvalidCredentials
 from broker.security.authentication.scram_users import ScramCredential
+from broker.security.authentication.tokens import TokenLogin
 from kafka_ds.security.scram import (
+    DELEGATED,
     ITERATIONS_MIN,
     ScramError,
     base64_of,
@@ -26,12 +28,13 @@ from kafka_ds.security.scram import (
 )
 
 Credential = Callable[[str], ScramCredential | None]
+# How one logs in by a token of this id.
+LoginOf = Callable[[str], TokenLogin | None]
 
 _CLIENT_FIRST = re.compile(
     r"(?P<gs2>(?:n|y),(?:a=(?P<acting>[^,=]*(?:=(?:2C|3D)[^,=]*)*))?,)"
     r"(?P<bare>n=(?P<user>[^,]+),r=(?P<nonce>[!-+\--~]+)(?P<more>,.*)?)"
 )
-_DELEGATED = "tokenauth=true"  # the extension of a delegation token's client
 _CLIENT_FINAL = re.compile(
     r"(?P<unproved>c=(?P<binding>[A-Za-z0-9+/=]+),r=(?P<nonce>[!-+\--~]+)),p=(?P<proof>[A-Za-z0-9+/=]+)"
 )
@@ -40,15 +43,23 @@ _CLIENT_FINAL = re.compile(
 class ScramServer:
     """One exchange of two client messages. The caller generates `nonce`."""
 
-    def __init__(self, mechanism: str, credential: Credential, nonce: str) -> None:
+    def __init__(
+        self,
+        mechanism: str,
+        credential: Credential,
+        nonce: str,
+        token: LoginOf = lambda token_id: None,
+    ) -> None:
         self._mechanism = mechanism
         self._credential_of = credential
+        self._token_of = token
         self._nonce = nonce
         self._credential: ScramCredential | None = None
         self._so_far = ""
         self._gs2 = b""
         self.user = ""
         self.is_done = False
+        self.token_authenticated = False
         self.expires_ms: int | None = None
 
     def respond(self, token: bytes) -> bytes:
@@ -73,9 +84,15 @@ class ScramServer:
         user = unescaped(match["user"])
         if match["acting"] and unescaped(match["acting"]) != user:
             raise ScramError("Client requested an authorization id that is different from username")
-        credential = self._credential_of(user)
-        if credential is None or _DELEGATED in (match["more"] or "").split(","):
+        if DELEGATED in (match["more"] or "").split(","):
+            login = self._token_of(user)
+            credential = login.credential if login is not None else None
+        else:
+            login, credential = None, self._credential_of(user)
+        if credential is None:
             raise InvalidCredentials(f"{self._mechanism}: unknown user")
+        if login is not None:
+            user, self.expires_ms, self.token_authenticated = login.owner, login.expires_ms, True
         if credential.iterations < ITERATIONS_MIN:
             raise InvalidCredentials(
                 f"{self._mechanism}: the user's credential has too few iterations"

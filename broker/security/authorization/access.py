@@ -184,6 +184,11 @@ ACCESS: Mapping[str, tuple[AccessRule, ...]] = {
     "ApiVersions": (),
     "SaslHandshake": (),
     "SaslAuthenticate": (),
+    # The handler checks users and tokens.
+    "CreateDelegationToken": (),
+    "RenewDelegationToken": (),
+    "ExpireDelegationToken": (),
+    "DescribeDelegationToken": (),
     # Any client may push its metrics, where subscriptions ask for them.
     "GetTelemetrySubscriptions": (),
     "PushTelemetry": (),

@@ -17,7 +17,13 @@ async def test_who_is_controller_again_does_not_go_by_the_sessions_of_before(
     again, other = Standing(memory_path, 1), Broker(memory_path, node_id=2)
     driver = again.broker.driver
     await again.begin()
-    duties = Duties(driver, again.clock, session_timeout_ms=9_000, balance_interval_ms=None)
+    duties = Duties(
+        driver,
+        again.clock,
+        session_timeout_ms=9_000,
+        balance_interval_ms=None,
+        token_check_interval_ms=3_600_000,
+    )
     await other.driver.catch_up()
     assert await other.start()
     assert not await driver.confirm()

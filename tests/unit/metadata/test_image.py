@@ -10,6 +10,8 @@ from broker.metadata.events import (
     ClusterCreated,
     ConfigChanged,
     ControllerChange,
+    DelegationTokenChanged,
+    DelegationTokenDeleted,
     Endpoint,
     Event,
     PartitionChanged,
@@ -57,11 +59,14 @@ EVENTS: list[Event] = [
                                QuotaComponent(entity_type="user", entity_name="a")),
                        name="producer_byte_rate", value=1024.0),
     ScramCredentialChanged(user="a", mechanism="SCRAM-SHA-256", iterations=4096, credential="_credentials/x"),
+    DelegationTokenChanged(token_id="t", owner="User:a", requester="User:b", renewers=("User:c",), issue_ms=1,
+                           expiry_ms=2, max_ms=3),
 ]  # fmt: skip
 TAKEN_BACK: list[Event] = [
     AclDeleted(acl_id=ID_A),
     ClientQuotaChanged(entity=EVENTS[9].entity, name="producer_byte_rate", value=None),  # type: ignore[attr-defined]
     ScramCredentialDeleted(user="a", mechanism="SCRAM-SHA-256"),
+    DelegationTokenDeleted(token_id="t"),
 ]
 
 

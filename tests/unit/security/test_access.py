@@ -73,7 +73,8 @@ assert broker.handlers  # It has registered them.
 # Whoever connects may ask these; what they tell is the handler's matter.
 OPEN = {
     "ApiVersions", "SaslHandshake", "SaslAuthenticate", "Metadata", "DescribeCluster",
-    "GetTelemetrySubscriptions", "PushTelemetry",
+    "GetTelemetrySubscriptions", "PushTelemetry", "CreateDelegationToken", "RenewDelegationToken",
+    "ExpireDelegationToken", "DescribeDelegationToken",
 }  # fmt: skip
 # Nothing of the request is refused: of the answer something is left out.
 SHOWN = {"ListGroups", "ListTransactions"}

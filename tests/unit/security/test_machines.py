@@ -18,6 +18,7 @@ from broker.security.authentication.mechanisms import OauthBearerServer, PlainSe
 from broker.security.authentication.sasl import Offered, SaslServer, SaslState
 from broker.security.authentication.scram_server import ScramServer
 from broker.security.authentication.scram_users import ScramCredential
+from broker.security.authentication.tokens import TokenLogin
 from broker.server.authentication import Authentication
 from broker.server.metrics import NetMetrics
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -75,6 +76,30 @@ def test_both_sides_of_scram_say_what_the_rfc_says() -> None:
     assert server.respond(RFC_TALK[2]) == RFC_TALK[3]
     assert server.is_done and server.user == "user"
     assert client.respond(RFC_TALK[3]) == b"" and client.is_done
+
+
+@pytest.mark.parametrize("mechanism", HASHES)
+def test_a_token_logs_in_as_its_owner_until_it_expires(mechanism: str) -> None:
+    login = TokenLogin(credential(mechanism, "hmac"), "alice", 5_000)
+    tokens = {"id": login}
+
+    def talk(user: str, password: str, *, by_token: bool) -> ScramServer:
+        server = ScramServer(mechanism, {"bob": login.credential}.get, SERVER_NONCE, tokens.get)
+        client = ScramClient(mechanism, user, Secret(password), "nonce", by_token=by_token)
+        client.respond(server.respond(client.respond(server.respond(client.first()))))
+        return server
+
+    server = talk("id", "hmac", by_token=True)
+    assert (server.user, server.expires_ms, server.token_authenticated) == ("alice", 5_000, True)
+    server = talk("bob", "hmac", by_token=False)
+    assert (server.user, server.expires_ms, server.token_authenticated) == ("bob", None, False)
+    for user, password, by_token in (
+        ("id", "wrong", True),
+        ("id", "hmac", False),
+        ("bob", "hmac", True),
+    ):
+        with pytest.raises(InvalidCredentials):
+            talk(user, password, by_token=by_token)
 
 
 @pytest.mark.parametrize("mechanism", HASHES)
