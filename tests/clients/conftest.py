@@ -31,6 +31,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         "group.min.session.timeout.ms": 1_000,
         "offsets.topic.num.partitions": 5,
         "transaction.state.log.num.partitions": 5,
+        "share.coordinator.state.topic.num.partitions": 5,
     }
     with running_broker(folder, settings) as running:
         yield running

@@ -1,0 +1,116 @@
+"""librdkafka's share consumer through confluent-kafka (KIP-932): several members of a group share a partition."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import AcknowledgeType, Producer, ShareConsumer
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+
+from tests.clients.topics import create_topic
+from tests.processes import BrokerProcess
+
+Make = Callable[..., ShareConsumer]
+PATIENCE_S = 60
+
+
+@pytest.fixture
+def members(broker: BrokerProcess, topic: str) -> Iterator[Make]:
+    """Makes members of the topic's group, which begins with the topic; they are closed at the end."""
+    create_topic(broker.bootstrap, topic)
+    configure(broker, topic)
+    made: list[ShareConsumer] = []
+
+    def make(**settings: Any) -> ShareConsumer:
+        chosen = {"bootstrap.servers": broker.bootstrap, "group.id": topic, **settings}
+        made.append(ShareConsumer(chosen))
+        made[-1].subscribe([topic])
+        return made[-1]
+
+    yield make
+    for member in made:
+        member.close()
+
+
+def configure(broker: BrokerProcess, group: str, **settings: str) -> None:
+    """Settings of a group; underscores stand for dots."""
+    chosen = {"share_auto_offset_reset": "earliest"} | settings
+    entries = [
+        ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in chosen.items()
+    ]
+    resource = ConfigResource(ConfigResource.Type.GROUP, group, incremental_configs=entries)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for changed in admin.incremental_alter_configs([resource]).values():
+        changed.result(PATIENCE_S)
+
+
+def fill(broker: BrokerProcess, topic: str, count: int) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
+    for number in range(count):
+        producer.produce(topic, b"%d" % number, partition=0)
+        if number % 10 == 9:
+            producer.flush(PATIENCE_S)
+    assert producer.flush(PATIENCE_S) == 0
+
+
+def poll(member: ShareConsumer, count: int = 1, patience_s: float = PATIENCE_S) -> list[Any]:
+    """The next records, as many at least."""
+    found: list[Any] = []
+    give_up_s = time.monotonic() + patience_s
+    while len(found) < count and time.monotonic() < give_up_s:
+        found += [each for each in member.poll(0.2) if each.error() is None]
+    return found
+
+
+def test_two_members_share_one_partition(broker: BrokerProcess, topic: str, members: Make) -> None:
+    one, two = members(**{"max.poll.records": 20}), members(**{"max.poll.records": 20})
+    fill(broker, topic, 200)
+    seen: dict[bytes, str] = {}
+    give_up_s = time.monotonic() + PATIENCE_S
+    while len(seen) < 200 and time.monotonic() < give_up_s:
+        for name, member in (("one", one), ("two", two)):
+            for message in poll(member, 1, 0.5):
+                assert message.value() not in seen, "delivered twice"
+                seen[message.value()] = name
+            member.commit_sync()
+    assert seen.keys() == {b"%d" % number for number in range(200)}
+    assert set(seen.values()) == {"one", "two"}
+
+
+def test_released_records_come_again_and_rejected_ones_do_not(
+    broker: BrokerProcess, topic: str, members: Make
+) -> None:
+    fill(broker, topic, 3)
+    member = members(**{"share.acknowledgement.mode": "explicit"})
+    kinds = [AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT]
+    first = poll(member, 3)
+    assert [message.value() for message in first] == [b"0", b"1", b"2"]
+    for message, kind in zip(first, kinds, strict=True):
+        member.acknowledge(message, kind)
+    assert all(error is None for error in member.commit_sync().values())
+    (again,) = poll(member)
+    assert (again.value(), again.offset()) == (b"1", 1)
+    member.acknowledge(again, AcknowledgeType.ACCEPT)
+    member.commit_sync()
+    fill(broker, topic, 1)
+    (new,) = poll(member)
+    assert new.offset() == 3
+    member.acknowledge(new, AcknowledgeType.ACCEPT)
+
+
+def test_what_a_member_has_is_delivered_again_when_it_closes(
+    broker: BrokerProcess, topic: str, members: Make
+) -> None:
+    fill(broker, topic, 5)
+    settings = {"bootstrap.servers": broker.bootstrap, "group.id": topic}
+    leaving = ShareConsumer({**settings, "share.acknowledgement.mode": "explicit"})
+    leaving.subscribe([topic])
+    assert len(poll(leaving, 5)) == 5
+    leaving.close()
+    assert sorted(message.value() for message in poll(members(), 5)) == [
+        b"%d" % i for i in range(5)
+    ]
