@@ -297,7 +297,7 @@ async def recovered(broker: InProcess) -> None:
     await until(lambda: not broker.node.replica_manager.is_recovering)
 
 
-class FakeTier:
+class TierBeyondLog:
     """A lake that goes beyond the log."""
 
     def __init__(self, end: int) -> None:
@@ -343,9 +343,9 @@ class FakeTier:
         self.deleted.append(topic)
 
 
-def fake_lake(monkeypatch: pytest.MonkeyPatch, highest_offset_in_remote_storage: int) -> FakeTier:
+def fake_lake(monkeypatch: pytest.MonkeyPatch, highest_offset_in_remote_storage: int) -> TierBeyondLog:
     """What the partitions of brokers to come ask instead of the lake."""
-    tier = FakeTier(highest_offset_in_remote_storage)
+    tier = TierBeyondLog(highest_offset_in_remote_storage)
     make = ReplicaManager.__init__
 
     def make_with_fake(self: ReplicaManager, *given: Any, **named: Any) -> None:

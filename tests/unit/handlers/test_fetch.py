@@ -23,7 +23,7 @@ from tests.in_process import (
 )
 from tests.loops import in_loop
 from tests.requests import build
-from tests.unit.handlers.tiered_topics import FakeTier, tiered
+from tests.unit.handlers.tiered_topics import TierOfChunks, tiered
 
 
 @pytest.mark.parametrize("version", range(4, 19))
@@ -328,7 +328,7 @@ async def test_what_leaves_the_disk_while_it_is_read_comes_from_the_lake(
         await broker.produce("t", batch_of([b"old"]))
         log = broker.node.replica_manager.get("t", 0).log
         log.roll()
-        tier = FakeTier(chunks=[batch_of([b"cold"])])
+        tier = TierOfChunks(chunks=[batch_of([b"cold"])])
         monkeypatch.setattr(broker.node, "tier", tier)
         read = log.read
 

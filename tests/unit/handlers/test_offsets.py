@@ -127,7 +127,7 @@ async def test_what_cannot_be_answered(memory_path: Path) -> None:
 
 
 @dataclass
-class FakeTier:
+class TierWithTimes:
     """A lake that ends at offset 1."""
 
     end: int | None = 1
@@ -178,7 +178,7 @@ class FakeTier:
         )
 
 
-async def with_lake(broker: InProcess, monkeypatch: pytest.MonkeyPatch, tier: FakeTier) -> None:
+async def with_lake(broker: InProcess, monkeypatch: pytest.MonkeyPatch, tier: TierWithTimes) -> None:
     """Offsets 0 and 1 are only in the lake, 2 is on disk."""
     await broker.create("t")
     await broker.produce("t", batch_of([b"a", b"b"], timestamp=NOW_MS))
@@ -199,7 +199,7 @@ async def test_the_ends_of_the_tiers(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch, end: int | None
 ) -> None:
     async with in_process(memory_path) as broker:
-        await with_lake(broker, monkeypatch, FakeTier(end=end))
+        await with_lake(broker, monkeypatch, TierWithTimes(end=end))
         assert await offset(broker, -2) == (0, -1, 0, 0)
         assert await offset(broker, -4) == (0, -1, 2, 0)
         assert await offset(broker, -5) == (0, -1, 1, 0)
@@ -211,7 +211,7 @@ async def test_the_ends_of_the_tiers(
 @in_loop
 async def test_an_empty_lake(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with in_process(memory_path) as broker:
-        await with_lake(broker, monkeypatch, FakeTier(end=-1))
+        await with_lake(broker, monkeypatch, TierWithTimes(end=-1))
         assert await offset(broker, -5) == (0, -1, -1, -1)
         assert await offset(broker, -6) == (0, -1, 0, 0)
         monkeypatch.setattr(broker.node, "tier", None)
@@ -222,7 +222,7 @@ async def test_times_are_looked_for_in_the_lake_first(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with in_process(memory_path) as broker:
-        tier = FakeTier(found=TimestampAndOffset(NOW_MS + 1, 1, 0))
+        tier = TierWithTimes(found=TimestampAndOffset(NOW_MS + 1, 1, 0))
         await with_lake(broker, monkeypatch, tier)
         assert await offset(broker, NOW_MS + 1) == (0, NOW_MS + 1, 1, 0)
         tier.found = None
@@ -240,7 +240,7 @@ async def test_the_latest_record_is_looked_for_in_both_tiers(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with in_process(memory_path) as broker:
-        tier = FakeTier(found=TimestampAndOffset(NOW_MS + 99, 1, 0))
+        tier = TierWithTimes(found=TimestampAndOffset(NOW_MS + 99, 1, 0))
         await with_lake(broker, monkeypatch, tier)
         assert await offset(broker, -3) == (0, NOW_MS + 100, 2, 0)
         # Of the same time the first, and of a later one the record in the lake.
@@ -261,7 +261,7 @@ async def test_the_lake_is_asked_from_a_log_start_on_that_it_has_not_heard_of(
 ) -> None:
     """Also of one that moves while it is asked: what it answers then is below, and there is more above."""
     async with in_process(memory_path) as broker:
-        tier = FakeTier(found=TimestampAndOffset(NOW_MS + 200, 0, 0))
+        tier = TierWithTimes(found=TimestampAndOffset(NOW_MS + 200, 0, 0))
         await with_lake(broker, monkeypatch, tier)
         log = broker.node.replica_manager.get("t", 0).log
 
@@ -282,7 +282,7 @@ async def test_a_lake_that_does_not_answer_is_not_waited_for_for_ever(
 ) -> None:
     """By the client's own patience (KIP-1075), or by remote.list.offsets.request.timeout.ms."""
     async with in_process(memory_path) as broker:
-        tier = FakeTier(never=True)
+        tier = TierWithTimes(never=True)
         await with_lake(broker, monkeypatch, tier)
         wanted = ListOffsetsPartition(partition_index=0, timestamp=NOW_MS)
         topics = [ListOffsetsTopic(name="t", partitions=[wanted])]
@@ -300,7 +300,7 @@ async def test_a_time_that_leaves_the_disk_while_it_is_looked_for(
 ) -> None:
     """Too high an answer would be a hole for who begins to read there."""
     async with in_process(memory_path) as broker:
-        tier = FakeTier()
+        tier = TierWithTimes()
         await with_lake(broker, monkeypatch, tier)
         log = broker.node.replica_manager.get("t", 0).log
         log.roll()
@@ -332,7 +332,7 @@ async def test_a_time_whose_record_leaves_the_disk_before_the_look(
         log = broker.node.replica_manager.get("t", 0).log
         log.roll()
         await broker.produce("t", batch_of([b"b"], timestamp=NOW_MS + 100))
-        monkeypatch.setattr(broker.node, "tier", FakeTier(found=TimestampAndOffset(NOW_MS, 0, 0)))
+        monkeypatch.setattr(broker.node, "tier", TierWithTimes(found=TimestampAndOffset(NOW_MS, 0, 0)))
         wanted = ListOffsetsPartition(partition_index=0, timestamp=NOW_MS)
         topics = [ListOffsetsTopic(name="t", partitions=[wanted])]
         waiting = broker.begin(ListOffsetsRequest(replica_id=-1, topics=topics), 11)

@@ -1,4 +1,4 @@
-"""What several tests use: FakeTier, tiered."""
+"""What several tests use: TierOfChunks, tiered."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from tests.in_process import (
 
 
 @dataclass
-class FakeTier:
+class TierOfChunks:
     """A lake that holds what the test puts there."""
 
     chunks: list[bytes] = field(default_factory=list)
@@ -36,7 +36,7 @@ class FakeTier:
         return list(self.chunks)
 
 
-async def tiered(broker: InProcess, monkeypatch: pytest.MonkeyPatch, **options: Any) -> FakeTier:
+async def tiered(broker: InProcess, monkeypatch: pytest.MonkeyPatch, **options: Any) -> TierOfChunks:
     """Partition 0 has its offsets 0 and 1 in the lake alone, partition 1 all on disk."""
     await broker.create("t", 2)
     await broker.produce("t", batch_of([b"cold", b"colder"]))
@@ -49,6 +49,6 @@ async def tiered(broker: InProcess, monkeypatch: pytest.MonkeyPatch, **options: 
     await broker.produce("t", batch_of([b"other"]), partition=1)
     log.segments.discard_oldest(1, broker.node.clock.now_ms())
     assert (log.log_start_offset, log.local_log_start_offset) == (0, 2)
-    tier = FakeTier(chunks=chunks, **options)
+    tier = TierOfChunks(chunks=chunks, **options)
     monkeypatch.setattr(broker.node, "tier", tier)
     return tier
