@@ -282,7 +282,7 @@ class LakeQueries:
 
     def _note_bytes_and_no_rows(self, topic: str, rows: Any) -> None:
         if not (getattr(rows, "files", None) or getattr(rows, "num_rows", 0)):
-            self.notes.append(f"{no_rows(topic)}; --spark reads the newest records, too")
+            self.notes.append(f"{no_rows(topic)}; kafka-ds tier status shows what is due")
         if _ESCAPED.search(self._text) and _BYTES_NOTE not in self.notes:
             self.notes.append(_BYTES_NOTE)
 

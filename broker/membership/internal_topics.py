@@ -70,7 +70,9 @@ class InternalTopic:
         factor = self._topic.replication_factor
         if not self._is_factor_set and len(self._image.brokers) < factor:
             factor = max(len(self._image.brokers), 1)
-            _LOGGER.warning(
+            # A single broker is somebody's first hour; fewer copies than wanted among several are a risk.
+            _LOGGER.log(
+                logging.INFO if factor == 1 else logging.WARNING,
                 "creating %s with replication factor %d, not %d: the cluster has %s",
                 self.name,
                 factor,

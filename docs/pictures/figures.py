@@ -58,7 +58,7 @@ FIGURES = {
             cells=_of(THREE, "produce, 1 KiB, MB/s", "ratio"),
         ),
         Figure(
-            name="memory after load, before a worker tiers",
+            name="memory after load, with nothing moved to the lake yet",
             says="{} MiB instead of {}",
             cells=_of(BROKER, "memory after load, MiB", "kafka-ds", "Apache Kafka"),
         ),

@@ -52,6 +52,17 @@ def test_llms_txt_leads_to_pages() -> None:
     assert [link for link in links if not (ROOT / "docs" / link).exists()] == []
 
 
+@pytest.mark.parametrize("index", ["README.md", "llms.txt"])
+def test_every_page_of_the_site_is_in_the_list_of_pages(index: str) -> None:
+    """Decisions have a list of their own; files above docs/ are GitHub's."""
+    nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    pages = set(re.findall(r"(\S+\.md)$", nav, re.MULTILINE)) - {"README.md"}
+    pages = {each for each in pages if (ROOT / "docs" / each).exists()}
+    linked = set(re.findall(r"\]\(([^)#]+\.md)", (ROOT / "docs" / index).read_text()))
+    assert len(pages) > 40
+    assert pages - {"decisions/README.md"} <= linked
+
+
 def test_the_figures_of_the_readme_are_those_of_the_benchmarks(figures: ModuleType) -> None:
     readme = figures.README.read_text()
     assert readme == figures.rendered(readme, figures.PAGE.read_text()), (

@@ -5,6 +5,8 @@
   compression it may use (KAFKA-18659).
 - Versions that are not served never come here: the dispatcher answers them in the form of version 0 with error 35
   (KIP-511).
+- Clients' metrics (KIP-714) are advertised while the cluster has a subscription. Else every client would ask, and
+  librdkafka would log that it got an id. Apache Kafka advertises them if a plugin receives them.
 - Client software names and versions (v3+) must look like names, else INVALID_REQUEST, as in Kafka.
 - A client that expects another cluster or another node at this address (v5+) gets REBOOTSTRAP_REQUIRED: its
   connection was routed to the wrong broker. To name only one of the two is INVALID_REQUEST.
@@ -25,12 +27,21 @@ from broker.metadata.features import FEATURES
 from broker.metadata.image import MetadataImage
 from broker.registry import REGISTRY, RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
-from kafka_ds.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
+from kafka_ds.protocol.messages import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    GetTelemetrySubscriptionsRequest,
+    PushTelemetryRequest,
+)
 from kafka_ds.protocol.messages.cluster import ApiVersion, FinalizedFeatureKey, SupportedFeatureKey
+from kafka_ds.protocol.types import api_key_of
 
 log = logging.getLogger(__name__)
 
 NO_NODE = -1
+CLIENT_METRICS_KEYS = frozenset(
+    {api_key_of(GetTelemetrySubscriptionsRequest), api_key_of(PushTelemetryRequest)}
+)
 FIRST_VERSION_WITH_CLIENT_NAMES = 3
 FIRST_VERSION_WITH_LEVEL_0 = 4
 _CLIENT_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -53,6 +64,10 @@ def api_versions(request: ApiVersionsRequest, context: RequestContext) -> ApiVer
         )
         for served in REGISTRY
         if not served.internal
+        and (
+            served.api_key not in CLIENT_METRICS_KEYS
+            or context.node.metadata.client_metrics_configs
+        )
     ]
     return ApiVersionsResponse(
         api_keys=keys,

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from broker.handlers.cluster.api_versions import CLIENT_METRICS_KEYS
 from broker.log.values import RemoteLogAuxState
 from broker.metadata.events import RECOVERED, RECOVERING
 from broker.registry import REGISTRY
@@ -20,12 +21,14 @@ from kafka_ds.protocol.messages import (
     DescribeClusterRequest,
     DescribeConfigsRequest,
     FindCoordinatorRequest,
+    IncrementalAlterConfigsRequest,
     InitProducerIdRequest,
 )
-from kafka_ds.protocol.messages.configs import DescribeConfigsResource
+from kafka_ds.protocol.messages.configs import CLIENT_METRICS_RESOURCE, DescribeConfigsResource
 from kafka_ds.segments.producers import Producers
 from tests.in_process import InProcess, batch_of, in_process, values_of
 from tests.loops import in_loop, until
+from tests.requests import build
 
 TOPIC, BROKER = 2, 4
 
@@ -37,10 +40,35 @@ async def test_api_versions_are_those_of_the_registry(memory_path: Path, version
         request = ApiVersionsRequest(client_software_name="x", client_software_version="1.0")
         response = await broker.ask(request, version)
         told = {k.api_key: (k.min_version, k.max_version) for k in response.api_keys}
-        clients = [served for served in REGISTRY if not served.internal]
+        clients = [
+            served
+            for served in REGISTRY
+            if not served.internal and served.api_key not in CLIENT_METRICS_KEYS
+        ]
         assert told == {served.api_key: served.advertised for served in clients}
         assert told[0] == (0, 13)
         assert told[1] == (4, 18)
+
+
+@in_loop
+async def test_clients_are_asked_for_metrics_where_somebody_subscribes(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+
+        async def advertised() -> set[int]:
+            request = ApiVersionsRequest(client_software_name="x", client_software_version="1.0")
+            told = {each.api_key for each in (await broker.ask(request, 3)).api_keys}
+            return told & CLIENT_METRICS_KEYS
+
+        assert await advertised() == set()
+        one = {"name": "metrics", "config_operation": 0, "value": "*"}
+        resource = {
+            "resource_type": CLIENT_METRICS_RESOURCE,
+            "resource_name": "s",
+            "configs": [one],
+        }
+        alter = build(IncrementalAlterConfigsRequest, resources=[resource], validate_only=False)
+        assert (await broker.ask(alter, 1)).responses[0].error_code == ErrorCode.NONE
+        assert await advertised() == CLIENT_METRICS_KEYS
 
 
 @pytest.mark.parametrize("name", ["", "a b", "-a", "a\n"])
@@ -343,7 +371,9 @@ class TierBeyondLog:
         self.deleted.append(topic)
 
 
-def fake_lake(monkeypatch: pytest.MonkeyPatch, highest_offset_in_remote_storage: int) -> TierBeyondLog:
+def fake_lake(
+    monkeypatch: pytest.MonkeyPatch, highest_offset_in_remote_storage: int
+) -> TierBeyondLog:
     """What the partitions of brokers to come ask instead of the lake."""
     tier = TierBeyondLog(highest_offset_in_remote_storage)
     make = ReplicaManager.__init__

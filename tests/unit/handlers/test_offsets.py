@@ -178,7 +178,9 @@ class TierWithTimes:
         )
 
 
-async def with_lake(broker: InProcess, monkeypatch: pytest.MonkeyPatch, tier: TierWithTimes) -> None:
+async def with_lake(
+    broker: InProcess, monkeypatch: pytest.MonkeyPatch, tier: TierWithTimes
+) -> None:
     """Offsets 0 and 1 are only in the lake, 2 is on disk."""
     await broker.create("t")
     await broker.produce("t", batch_of([b"a", b"b"], timestamp=NOW_MS))
@@ -332,7 +334,9 @@ async def test_a_time_whose_record_leaves_the_disk_before_the_look(
         log = broker.node.replica_manager.get("t", 0).log
         log.roll()
         await broker.produce("t", batch_of([b"b"], timestamp=NOW_MS + 100))
-        monkeypatch.setattr(broker.node, "tier", TierWithTimes(found=TimestampAndOffset(NOW_MS, 0, 0)))
+        monkeypatch.setattr(
+            broker.node, "tier", TierWithTimes(found=TimestampAndOffset(NOW_MS, 0, 0))
+        )
         wanted = ListOffsetsPartition(partition_index=0, timestamp=NOW_MS)
         topics = [ListOffsetsTopic(name="t", partitions=[wanted])]
         waiting = broker.begin(ListOffsetsRequest(replica_id=-1, topics=topics), 11)

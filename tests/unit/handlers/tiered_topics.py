@@ -36,7 +36,9 @@ class TierOfChunks:
         return list(self.chunks)
 
 
-async def tiered(broker: InProcess, monkeypatch: pytest.MonkeyPatch, **options: Any) -> TierOfChunks:
+async def tiered(
+    broker: InProcess, monkeypatch: pytest.MonkeyPatch, **options: Any
+) -> TierOfChunks:
     """Partition 0 has its offsets 0 and 1 in the lake alone, partition 1 all on disk."""
     await broker.create("t", 2)
     await broker.produce("t", batch_of([b"cold", b"colder"]))
