@@ -428,7 +428,7 @@ def _readable_to(
         if first <= offset <= last:
             raise StorageError(
                 f"{place.topic}-{place.partition}: a RESTORE removed offsets {first} to {last} from the table "
-                "(docs/operations)"
+                "(docs/how-to/repair-the-lake.md)"
             )
         if first > offset:
             return first - 1

@@ -98,7 +98,7 @@ class SharedTable:
             if spans:
                 log.error(
                     "%s: version %d of the table (RESTORE) removed %s: %s; consumers get "
-                    "KAFKA_STORAGE_ERROR there until they are restored or given up (docs/operations)",
+                    "KAFKA_STORAGE_ERROR there until they are restored or given up (docs/how-to/repair-the-lake.md)",
                     name,
                     versions[partition],
                     counted(sum(last - first + 1 for first, last in spans), "tiered offset"),
