@@ -69,6 +69,10 @@ class TieredPartition:
         """The lake says that the partition begins there."""
         self.lake_log_start = offset
 
+    def records_deleted(self, log_start_offset: int) -> None:
+        """DeleteRecords has moved the log's start there."""
+        self.deleted_below = log_start_offset
+
     def raise_lake_log_start(self, offset: int) -> None:
         """The lake has moved its log start there, unless it is beyond that already."""
         self.lake_log_start = max(self.lake_log_start or 0, offset)

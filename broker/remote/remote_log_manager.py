@@ -249,7 +249,7 @@ class RemoteLogManager:
         tiered = self.copies.led.get((log.topic_id, log.partition))
         if tiered is None:
             return
-        tiered.deleted_below = log.log_start_offset
+        tiered.records_deleted(log.log_start_offset)
         if tiered.lake_log_start is not None:
             self._agree_on_start(tiered)
 

@@ -117,13 +117,13 @@ class ClientInstances:
         if request.client_instance_id in RESERVED_IDS:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         instance = self._heard(request.client_instance_id, attributes, now_ms)
-        instance.last_error = self._judged(instance, request, now_ms, bytes_max)
+        instance.last_error = self._check(instance, request, now_ms, bytes_max)
         instance.is_terminating = request.terminating
         if instance.last_error:
             raise KafkaError(instance.last_error)
         return instance
 
-    def _judged(
+    def _check(
         self,
         instance: ClientInstance,
         request: PushTelemetryRequest,
@@ -150,6 +150,10 @@ class ClientInstances:
         if len(request.metrics) > bytes_max:
             return ErrorCode.TELEMETRY_TOO_LARGE
         return ErrorCode.NONE
+
+    def refuse(self, instance: ClientInstance, code: ErrorCode) -> None:
+        """What it pushed could not be read: after some errors it may ask again at once."""
+        instance.last_error = code
 
     def keep(self, instance: ClientInstance, points: tuple[Point, ...]) -> None:
         """These are the client's series from now on, as many as there is room for."""

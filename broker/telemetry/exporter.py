@@ -74,6 +74,10 @@ class TelemetryExporter:
             self.exported += 1
             self._is_failing = False
 
+    def count_unreadable(self) -> None:
+        """A push could not be decoded."""
+        self.failed += 1
+
     def _fail(self, why: str) -> None:
         self.failed += 1
         if not self._is_failing:

@@ -58,8 +58,8 @@ async def _taken(
             node.preparer.threads, read
         )
     except InvalidMetrics as error:
-        node.telemetry_exporter.failed += 1
-        instance.last_error = ErrorCode.INVALID_RECORD
+        node.telemetry_exporter.count_unreadable()
+        node.client_instances.refuse(instance, ErrorCode.INVALID_RECORD)
         raise KafkaError(ErrorCode.INVALID_RECORD, str(error)) from None
     node.client_instances.keep(instance, tuple(points))
     if batches:

@@ -78,8 +78,8 @@ def report_loss(lost: list[LostRange], *, fail: bool) -> None:
     text = f"{count} offsets are not there: {', '.join(map(str, lost))}"
     if fail:
         raise DataLoss(
-            f"{text}. They were removed by retention, a RESTORE removed them from the table (docs/how-to/repair-the-lake.md), the "
-            "topic was deleted or cut, or they lie beyond its end; "
+            f"{text}. They were removed by retention, a RESTORE removed them from the table "
+            "(docs/how-to/repair-the-lake.md), the topic was deleted or cut, or they lie beyond its end; "
             "option 'failOnDataLoss' = false goes on without them"
         )
     LOGGER.warning("kafka_ds: %s", text)
