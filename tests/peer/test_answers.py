@@ -38,6 +38,7 @@ from tests.peer.pair_cases import Case, cases
 from tests.peer.pair_sides import Pair, Side, differences
 from tests.peer.pair_values import MESSAGE_BYTES_MAX
 from tests.peer.producer_sides import ProducerSide
+from tests.peer.share_record_talks import records_of_a_share_group
 from tests.peer.share_talks import PEER_SETTINGS, SHARE_SETTINGS, SHARE_TALKS
 from tests.peer.telemetry_talks import TelemetryTalk
 from tests.peer.transaction_walks import PARTITIONS, TransactionWalk
@@ -110,7 +111,7 @@ def talks(theirs: ApacheKafka, ours: BrokerProcess) -> Iterator[tuple[Talk, Talk
 
 @pytest.mark.parametrize(
     "conversation",
-    (*TALKS, *CONSUMER_TALKS, *SHARE_TALKS),
+    (*TALKS, *CONSUMER_TALKS, *SHARE_TALKS, records_of_a_share_group),
     ids=lambda conversation: conversation.__name__,
 )
 def test_what_apache_kafka_answers_is_answered_here(

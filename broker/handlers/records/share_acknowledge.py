@@ -52,7 +52,7 @@ async def share_acknowledge(
             partition_index=partition, current_leader=ShareLeaderIdAndEpoch()
         )
         if error is not None:
-            data.error_code, data.error_message = error.code, error.message or error.code.name
+            data.error_code, data.error_message = error.code, error.message or None
             if error.code in LEADERSHIP_ERRORS:
                 data.current_leader = current_leader((topic_id, partition), context)
                 leaders.append(data.current_leader)

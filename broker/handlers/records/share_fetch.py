@@ -116,7 +116,7 @@ async def share_fetch(request: ShareFetchRequest, context: RequestContext) -> Sh
 
 def session_key(request: Any) -> ShareSessionKey:
     """Whose session it is; raises INVALID_REQUEST without a group or a member."""
-    if not request.group_id or not request.member_id:
+    if request.group_id is None or request.member_id is None:
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     return ShareSessionKey(request.group_id, request.member_id)
 
@@ -172,7 +172,7 @@ class _ShareFetch:
         data = self._of(partition_id)
         if error is not None:
             data.acknowledge_error_code = error.code
-            data.acknowledge_error_message = error.message or error.code.name
+            data.acknowledge_error_message = error.message or None
             self._name_leader(partition_id, error.code)
 
     # -- reading ------------------------------------------------------------------------------------
@@ -386,7 +386,7 @@ class _ShareFetch:
 
     def _fail(self, partition_id: PartitionId, error: KafkaError) -> None:
         data = self._of(partition_id)
-        data.error_code, data.error_message = error.code, error.message or error.code.name
+        data.error_code, data.error_message = error.code, error.message or None
         self._name_leader(partition_id, error.code)
 
     def _name_leader(self, partition_id: PartitionId, code: int) -> None:
