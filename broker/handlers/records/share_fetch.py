@@ -116,7 +116,7 @@ async def share_fetch(request: ShareFetchRequest, context: RequestContext) -> Sh
 
 def session_key(request: Any) -> ShareSessionKey:
     """Whose session it is; raises INVALID_REQUEST without a group or a member."""
-    if request.group_id is None or request.member_id is None:
+    if request.group_id is None or not request.member_id:
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     return ShareSessionKey(request.group_id, request.member_id)
 
