@@ -40,7 +40,7 @@ class TelemetryTalk:
             self._configs()
             for ask in (self._pushes, self._endings, self._changes):
                 ask()
-            self._set(("metrics", None), ("interval.ms", None))
+            self._set(("metrics", None), ("interval.ms", None), ("match", None))
 
     def _set(self, *pairs: tuple[str, str | None], name: str = "s") -> None:
         request = IncrementalAlterConfigsRequest(
