@@ -277,17 +277,16 @@ def test_a_share_group_is_listed_described_reset_and_deleted(
         topics=[{"topic_name": "shared", "partitions": starts}],
     )
     with RawClient(broker.bootstrap) as client:
-        wait_until(
-            lambda: not client.ask(FindCoordinatorRequest(key="sharing", key_type=0), 2).error_code
-        )
-        wait_until(lambda: not client.ask(request, 0).error_code)
+        find = FindCoordinatorRequest(key="sharing", key_type=0)
+        wait_until("a coordinator", lambda: not client.ask(find, 2).error_code)
+        wait_until("start offsets", lambda: not client.ask(request, 0).error_code)
     (listed,) = [g for g in kafka_ds.json("group", "list") if g["type"] == "share"]
     assert (listed["group"], listed["state"]) == ("sharing", "Empty")
     found = kafka_ds.json("group", "describe", "sharing")
     assert (found["type"], found["lag"], found["members"]) == ("share", 2, [])
     (row,) = found["partitions"]
     assert (row["topic"], row["partition"], row["start_offset"], row["lag"]) == ("shared", 0, 1, 2)
-    assert "START_OFFSET" in kafka_ds.ok("group", "describe", "sharing")
+    assert "START OFFSET" in kafka_ds.ok("group", "describe", "sharing")
     words = ("group", "reset", "sharing", "--topic", "shared", "--to", "end")
     assert [(r["committed"], r["new_offset"]) for r in kafka_ds.json(*words)] == [(1, 3), (None, 0)]
     kafka_ds.ok(*words, "--execute")
