@@ -22,12 +22,19 @@ NOT_ASKED = -2147483648
 
 
 LEVEL_OF_SHARE_GROUPS = 1
+MEMBER_ID_LENGTH_MAX = 36
 
 
 def check_share_groups(image: MetadataImage) -> None:
     """Refuse while share.version is 0; raises KafkaError."""
     if level_of(image, SHARE_FEATURE) < LEVEL_OF_SHARE_GROUPS:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{SHARE_FEATURE} is 0")
+
+
+def check_share_member(member_id: str | None) -> None:
+    """Refuse a member of a share group without an id, or with a long one; raises KafkaError."""
+    if member_id is None or not 0 < len(member_id) <= MEMBER_ID_LENGTH_MAX:
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
 
 
 def topic_operations(context: RequestContext, name: str) -> int:

@@ -14,13 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from broker.handlers.common import check_share_groups
+from broker.handlers.common import check_share_groups, check_share_member
 from broker.handlers.groups.common import client_of
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
-
-MEMBER_ID_LENGTH_MAX = 36
 
 
 @serves(ShareGroupHeartbeatRequest, versions="1")
@@ -29,8 +27,7 @@ def share_group_heartbeat(
 ) -> ShareGroupHeartbeatResponse | Awaitable[ShareGroupHeartbeatResponse]:
     """Process a member's heartbeat; the answer has its assignment."""
     check_share_groups(context.node.metadata)
-    if not 0 < len(request.member_id) <= MEMBER_ID_LENGTH_MAX:
-        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    check_share_member(request.member_id)
     if not request.group_id.strip():
         raise KafkaError(ErrorCode.INVALID_REQUEST, "GroupId can't be empty.")
     answer: ShareGroupHeartbeatResponse | Awaitable[ShareGroupHeartbeatResponse] = (

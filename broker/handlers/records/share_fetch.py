@@ -26,6 +26,7 @@ from broker.config.group import reset_duration_ms
 from broker.handlers.common import (
     LEADERSHIP_ERRORS,
     check_share_groups,
+    check_share_member,
     endpoints_of,
     leader_of,
 )
@@ -116,8 +117,9 @@ async def share_fetch(request: ShareFetchRequest, context: RequestContext) -> Sh
 
 def session_key(request: Any) -> ShareSessionKey:
     """Whose session it is; raises INVALID_REQUEST without a group or a member."""
-    if request.group_id is None or not request.member_id:
+    if request.group_id is None:
         raise KafkaError(ErrorCode.INVALID_REQUEST)
+    check_share_member(request.member_id)
     return ShareSessionKey(request.group_id, request.member_id)
 
 
