@@ -72,6 +72,18 @@ class SharePartitionConfig:
     record_locks_max: int
     may_renew: bool = True
 
+    def alone(self, delivery_count: int, size: int) -> int:
+        """How many of so many records that failed so often are delivered, and nothing with them; 0: all, with others.
+
+        From half of the allowed deliveries on one of them may be what its members fail at: each time it is half as
+        many, and the last time one.
+        """
+        limit = max(2, -(-self.delivery_count_limit // 2))
+        if delivery_count < limit:
+            return 0
+        is_last = delivery_count == self.delivery_count_limit - 1 > 1
+        return 1 if is_last else max(1, size >> (delivery_count - limit + 1))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcquireLimits:
@@ -231,10 +243,14 @@ class SharePartition:
         for run in self._available(first, last):
             if left <= 0:
                 break
-            if limits.is_strict and len(run) > left:
-                self._split(run.first + left)
+            alone = config.alone(run.delivery_count, len(run))
+            if alone and acquired:
+                left = 0
+                break
+            if alone or limits.is_strict:
+                self._split(run.first + (min(alone, left) if alone else left))
             self._lock(run, member_id, config, now_ms)
-            left -= len(run)
+            left = 0 if alone else left - len(run)
             _join(acquired, run.first, run.last, run.delivery_count)
         if left > 0 and last >= self.next_offset:
             room = min(left, config.record_locks_max - self.in_flight)

@@ -182,4 +182,5 @@ def records_of_a_share_group(talk: Talk) -> None:
     two.fetch(until_acquired=False, epoch=-1)
     two.fetch(epoch=-1)
     talk.ask("a", offsets(GROUP, {TOPIC: [0]}), 1)
-    two.fetch(epoch=0, max_records=1, until_acquired=True)
+    # What has failed often is delivered by itself.
+    two.fetch(epoch=0, until_acquired=True)

@@ -213,3 +213,22 @@ def test_what_a_reload_finds_no_state_of_is_available() -> None:
         10,
     )
     assert acquire(partition, (0, 9), (10, 10)) == [(2, 3, 1), (4, 5, 2), (6, 7, 1), (10, 10, 1)]
+
+
+def test_records_that_failed_often_are_delivered_in_ever_smaller_numbers() -> None:
+    config = SharePartitionConfig(lock_ms=1, delivery_count_limit=6, record_locks_max=100)
+    partition = SharePartition(0)
+    for delivery in (1, 2, 3):
+        assert acquire(partition, (0, 7), config=config) == [(0, 7, delivery)]
+        acknowledge(partition, 0, 7, RELEASE, config=config)
+    assert acquire(partition, (0, 7), (8, 9), config=config) == [(0, 3, 4)], "half, and no others"
+    acknowledge(partition, 0, 3, RELEASE, config=config)
+    assert acquire(partition, (0, 7), (8, 9), config=config) == [(0, 0, 5)], "a quarter of four"
+    assert acquire(partition, (0, 7), (8, 9), config=config) == [(1, 1, 5)]
+    acknowledge(partition, 0, 0, RELEASE, config=config)
+    assert acquire(partition, (0, 7), (8, 9), config=config) == [(0, 0, 6)], "the last time"
+    acknowledge(partition, 1, 1, ACCEPT, config=config)
+    assert acquire(partition, (0, 7), (8, 9), config=config) == [(2, 2, 5)]
+    for _ in range(4):
+        acquire(partition, (0, 7), (8, 9), config=config)
+    assert acquire(partition, (8, 9), config=config) == [(8, 9, 1)]
