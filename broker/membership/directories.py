@@ -23,6 +23,7 @@ from kafka_ds.protocol.messages.brokers import (
     AssignReplicasRequestPartition,
     AssignReplicasRequestTopic,
 )
+from kafka_ds.protocol.topic_partition import PartitionId
 
 if TYPE_CHECKING:
     from broker.controller.metadata_driver import MetadataDriver
@@ -62,7 +63,7 @@ class DirectoryAssignments:
         self._where: DirectoryOf | None = None
         self._is_damaged: IsDamaged | None = None
         # Partitions to look at, by topic id and number; in order.
-        self._suspects: dict[tuple[bytes, int], None] = {}
+        self._suspects: dict[PartitionId, None] = {}
         self._news = asyncio.Event()
 
     def begin(self, where: DirectoryOf, is_damaged: IsDamaged) -> None:
@@ -115,7 +116,7 @@ class DirectoryAssignments:
                 return None
         return None if directory == known else directory
 
-    def _misplaced(self) -> Iterator[tuple[tuple[bytes, int], bytes]]:
+    def _misplaced(self) -> Iterator[tuple[PartitionId, bytes]]:
         """The suspects that are still wrong in the metadata; the others are dropped."""
         for key in tuple(self._suspects):
             topic_id, partition = key
@@ -136,7 +137,7 @@ class DirectoryAssignments:
             while wanted := dict(self._misplaced()):
                 await self._assign(dict(list(wanted.items())[:ASSIGNMENTS_PER_REQUEST_MAX]))
 
-    async def _assign(self, wanted: dict[tuple[bytes, int], bytes]) -> None:
+    async def _assign(self, wanted: dict[PartitionId, bytes]) -> None:
         request = AssignReplicasToDirsRequest(
             broker_id=self._node_id,
             broker_epoch=self._broker_epoch(),
@@ -159,7 +160,7 @@ class DirectoryAssignments:
 
 
 def _by_directory(
-    wanted: dict[tuple[bytes, int], bytes],
+    wanted: dict[PartitionId, bytes],
 ) -> list[AssignReplicasRequestDirectory]:
     directories: dict[bytes, dict[bytes, list[AssignReplicasRequestPartition]]] = {}
     for (topic_id, partition), directory in wanted.items():

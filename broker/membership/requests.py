@@ -33,6 +33,7 @@ from kafka_ds.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,
 )
+from kafka_ds.protocol.topic_partition import PartitionId
 from kafka_ds.protocol.types import message_info
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class ControllerRequests:
         first = answer.producer_id_start
         return range(first, first + answer.producer_id_len)
 
-    async def recovered(self, partitions: Sequence[tuple[bytes, int]]) -> None:
+    async def recovered(self, partitions: Sequence[PartitionId]) -> None:
         """These partitions, which this broker leads, were compared with the lake after an unclean stop."""
         image = self._driver.image
         topics: dict[bytes, list[AlterPartitionRequestPartition]] = {}

@@ -14,6 +14,7 @@ from enum import Enum
 from broker.log.epochs import LeaderEpochs
 from broker.log.values import EnrichedLogSegment
 from kafka_ds.ipc.backoff import Backoff
+from kafka_ds.protocol.topic_partition import PartitionId
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment
 
 NOTHING_COPIED = -1
@@ -132,14 +133,14 @@ def range_to_copy(
 
 def choose(
     candidates: Sequence[tuple[CopyView, Sequence[RemoteLogSegment]]], limits: CopyLimits
-) -> dict[tuple[bytes, int], list[RemoteLogSegment]]:
+) -> dict[PartitionId, list[RemoteLogSegment]]:
     """Fill one copy, by topic id and partition: the oldest range of each in turn, so that no partition starves.
 
     At least one range is taken, however large. Partitions come in the order given; the caller begins after the one that
     came last.
     """
     queues = [(view, deque(ranges)) for view, ranges in candidates if ranges]
-    chosen: dict[tuple[bytes, int], list[RemoteLogSegment]] = {}
+    chosen: dict[PartitionId, list[RemoteLogSegment]] = {}
     bytes_left, ranges_left = limits.bytes_max, limits.ranges_max
     while queues and ranges_left > 0 and bytes_left > 0:
         still = []

@@ -20,6 +20,7 @@ from broker.log.values import RemoteLogAuxState
 from broker.replica.follower.partition import FollowerPartition
 from broker.replica.leader.partition import LeaderPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.topic_partition import PartitionId
 
 if TYPE_CHECKING:
     from broker.remote.remote_log_manager import RemoteLogManager
@@ -29,7 +30,7 @@ _LOGGER = logging.getLogger(__name__)
 RECOVERY_RETRY_SECONDS = 1.0
 PARTITIONS_ASKED_AT_ONCE = 1_000
 
-DecideRecovered = Callable[[Sequence[tuple[bytes, int]]], Awaitable[None]]
+DecideRecovered = Callable[[Sequence[PartitionId]], Awaitable[None]]
 
 
 class LakeRecovery:

@@ -38,7 +38,7 @@ from broker.replica.topic_metrics import TopicCounters
 from kafka_ds.process.settings import ConfigError
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.configs import TOPIC_RESOURCE
-from kafka_ds.protocol.topic_partition import TopicPartition
+from kafka_ds.protocol.topic_partition import PartitionId, TopicPartition
 
 if TYPE_CHECKING:
     from broker.metrics.topics import PerTopic
@@ -147,7 +147,7 @@ class ReplicaManager:
 
     async def apply(self, events: Sequence[Event]) -> None:
         """Do what newly durable events ask of this broker."""
-        changed: dict[tuple[bytes, int], PartitionChanged] = {}
+        changed: dict[PartitionId, PartitionChanged] = {}
         for event in events:
             if isinstance(event, TopicDeleted):
                 self.applier.delete(event.topic, event.topic_id)

@@ -28,6 +28,7 @@ from kafka_ds.delta.statistics import entry_of_add
 from kafka_ds.delta.store.store import Store
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.process.system import new_uuid
+from kafka_ds.protocol.topic_partition import PartitionId
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.commit_rules import FilesRemoved, Intent, PartitionIntent, fields_of
 from kafka_ds.topic.files.optimize import OptimizeReason, OptimizeRules, OptimizeTask, next_task
@@ -81,9 +82,9 @@ class TableOptimizer:
         self._level = settings.lake_maintenance_compression_level
         self._crash_points = crash_points
         self._clock = clock
-        self._looked_for: set[tuple[bytes, int]] = set()
+        self._looked_for: set[PartitionId] = set()
         """Partitions, by topic id, whose files were all checked in the store, when written or later."""
-        self._lost: dict[tuple[bytes, int], list[FileEntry]] = {}
+        self._lost: dict[PartitionId, list[FileEntry]] = {}
         """By partition: files that the store lacked, and that cannot be rewritten."""
         self._optimized: set[str] = set()
         """Other engines' files that were examined."""

@@ -20,6 +20,7 @@ from kafka_ds.delta.log import LogClock, SystemLogClock
 from kafka_ds.delta.store.store import Store
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.process.system import new_uuid
+from kafka_ds.protocol.topic_partition import PartitionId
 from kafka_ds.protocol.types import uuid_from_text, uuid_text
 from kafka_ds.topic.events import RemoteLogEvents
 from kafka_ds.topic.remote_log_segment import (
@@ -62,7 +63,7 @@ class RemoteLogMetadataManager:
         """The same of other brokers, as of the version `_seen`."""
         self._seen = -1
         self._looked_ms = 0
-        self._segments: dict[tuple[bytes, int], RemoteLogMetadataCache] = {}
+        self._segments: dict[PartitionId, RemoteLogMetadataCache] = {}
         self._lock = threading.Lock()
 
     # -- writing ----------------------------------------------------------------------------
