@@ -45,6 +45,8 @@ CLIENT = {
 PRODUCER = {**CLIENT, "acks": "all", "enable.idempotence": True, "request.timeout.ms": 3_000}
 CONSUMER = {**CLIENT, "enable.auto.commit": False, "auto.offset.reset": "earliest"}
 TRANSACTION_MS = 60_000
+# Longer than PATIENCE_S: a worker may wait for a transaction to time out.
+PROGRESS_S = 240
 
 
 def key_of(partition: int) -> str:
@@ -258,7 +260,7 @@ class RecordedRounds(Rounds):
         def have_gone_on() -> bool:
             return all(each.done >= least for each, least in zip(self.workers, wanted, strict=True))
 
-        wait_until("workers that go on", have_gone_on, timeout_s=PATIENCE_S)
+        wait_until("workers that go on", have_gone_on, timeout_s=PROGRESS_S)
 
     def play(self, seconds: float) -> None:
         """Let faults happen one after the other, and then read everything."""
