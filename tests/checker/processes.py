@@ -13,7 +13,7 @@ import threading
 import time
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -66,6 +66,19 @@ def take(consumer: Consumer, entry: Entry) -> int:
     return sum(map(len, found.values()))
 
 
+# Segments are rolled and copied soon, and are not kept: whoever reads from the beginning reads the table.
+TIERED = {
+    "remote.log.storage.system.enable": "true",
+    "remote.log.manager.task.interval.ms": 1_000,
+    "log.roll.ms": 5_000,
+    "log.retention.ms": -1,
+    "log.local.retention.bytes": 1,
+    "log.retention.check.interval.ms": 1_000,
+    "lake.max.lag.ms": 1_000,
+    "lake.local.grace.ms": 300,
+}
+
+
 class ClientThread:
     """A thread that sends, polls and does both in transactions; after a crash it begins again as another process."""
 
@@ -76,7 +89,8 @@ class ClientThread:
         self._random = random.Random(f"{rounds.seed} {number}")
         self._life = self._sent = self.done = 0
         self.errors: list[str] = []
-        self.thread = threading.Thread(target=self._run, name=f"worker {number}")
+        # It may wait for ever: librdkafka's send_offsets_to_transaction sometimes outlasts its timeout.
+        self.thread = threading.Thread(target=self._run, name=f"worker {number}", daemon=True)
         self.thread.start()
 
     def _run(self) -> None:
@@ -211,7 +225,9 @@ class ClientThread:
 
 
 class RecordedRounds(Rounds):
-    """Rounds whose clients' operations make a history."""
+    """Rounds of brokers with tables, whose clients' operations make a history."""
+
+    settings: ClassVar[dict[str, object]] = {**Rounds.settings, **TIERED}
 
     def __init__(self, folder: Path, seed: int) -> None:
         began = time.monotonic()
@@ -254,7 +270,7 @@ class RecordedRounds(Rounds):
         consumer.close()
 
     def progress(self) -> None:
-        """Wait until each worker has ended some more operations."""
+        """Wait until all workers but one at most have ended some more operations."""
         wanted = [worker.done + 2 for worker in self.workers]
 
         def have_gone_on() -> bool:
@@ -300,7 +316,7 @@ class RecordedRounds(Rounds):
         """End all clients and wait for them."""
         self.over.set()
         for thread in (*(worker.thread for worker in self.workers), *self._followers):
-            thread.join()
+            thread.join(PATIENCE_S)
 
     def close(self) -> None:
         """End everything."""

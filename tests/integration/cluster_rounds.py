@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 from tests.integration.cluster_clients import NumberedWriter, OffsetReader, check
 from tests.integration.cluster_network import CLIENTS, ClusterNetwork, SmallDisk, address
@@ -47,11 +48,13 @@ OWN_SETTINGS = {
 class Rounds:
     """Three brokers, their faults, and the clients that write and read meanwhile."""
 
+    settings: ClassVar[dict[str, object]] = {**SETTINGS, **OWN_SETTINGS}
+
     def __init__(self, folder: Path, seed: int) -> None:
         self.chance = random.Random(seed)
         self.tried: Counter[str] = Counter()
         self.network = ClusterNetwork(NODES)
-        self.brokers = BrokerCluster(folder, len(NODES), {**SETTINGS, **OWN_SETTINGS})
+        self.brokers = BrokerCluster(folder, len(NODES), self.settings)
         self.disks: dict[int, SmallDisk] = {}
         for node, broker in self.brokers.brokers.items():
             self.disks[node] = SmallDisk(broker.data)
