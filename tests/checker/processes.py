@@ -47,6 +47,8 @@ CONSUMER = {**CLIENT, "enable.auto.commit": False, "auto.offset.reset": "earlies
 TRANSACTION_MS = 60_000
 # Longer than PATIENCE_S: a worker may wait for a transaction to time out.
 PROGRESS_S = 240
+# Workers with assigned partitions, and members of a group.
+LIVELY, MEMBERS = 2, 2
 
 
 def key_of(partition: int) -> str:
@@ -109,8 +111,7 @@ class ClientThread:
                     "message.timeout.ms": TRANSACTION_MS,
                 }
             )
-            group = "members" if self._is_member else self._name
-            self._consumer = Consumer({**CONSUMER, **self._bootstrap, "group.id": group})
+            self._consumer = self._new_consumer()
             try:
                 self._live()
             except KafkaException as error:
@@ -118,6 +119,10 @@ class ClientThread:
             for producer in (self._plain, self._producer):
                 producer.purge()
             self._consumer.close()
+
+    def _new_consumer(self) -> Consumer:
+        group = "members" if self._is_member else self._name
+        return Consumer({**CONSUMER, **self._bootstrap, "group.id": group})
 
     def _live(self) -> None:
         self._again(self._producer.init_transactions)
@@ -152,6 +157,9 @@ class ClientThread:
 
     def _assign(self) -> None:
         self._recorder.assign(self._name)
+        # A consumer of its own: librdkafka may apply the offsets that it looked up for an earlier assignment.
+        self._consumer.close()
+        self._consumer = self._new_consumer()
         chosen = self._partitions()
         where = self._random.choice((OFFSET_BEGINNING, OFFSET_END))
         self._consumer.assign([TopicPartition(TOPIC, each, where) for each in chosen])
@@ -237,7 +245,10 @@ class RecordedRounds(Rounds):
         super().__init__(folder, seed)
 
     def start_clients(self) -> None:
-        self.workers = [ClientThread(self, number, is_member=number > 1) for number in range(4)]
+        self.workers = [
+            ClientThread(self, number, is_member=number >= LIVELY)
+            for number in range(LIVELY + MEMBERS)
+        ]
         self._followers = [
             threading.Thread(target=self._follow, args=(isolation,))
             for isolation in ("read_committed", "read_uncommitted")
@@ -270,11 +281,12 @@ class RecordedRounds(Rounds):
         consumer.close()
 
     def progress(self) -> None:
-        """Wait until all workers but one at most have ended some more operations."""
+        """Wait until workers have ended some more operations; a group's members may hang."""
         wanted = [worker.done + 2 for worker in self.workers]
 
         def have_gone_on() -> bool:
-            return all(each.done >= least for each, least in zip(self.workers, wanted, strict=True))
+            pairs = zip(self.workers, wanted, strict=True)
+            return sum(each.done >= least for each, least in pairs) >= LIVELY
 
         wait_until("workers that go on", have_gone_on, timeout_s=PROGRESS_S)
 

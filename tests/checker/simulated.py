@@ -13,6 +13,7 @@ import asyncio
 import gc
 import logging
 import sys
+import warnings
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -367,6 +368,8 @@ def main() -> int:
     )
     given = parser.parse_args()
     gc.set_threshold(*GC_THRESHOLDS)
+    # Killed processes leave coroutines that nothing awaits.
+    warnings.simplefilter("ignore", RuntimeWarning)
     totals: Counter[str] = Counter()
     wrong = 0
     for seed in range(given.first, given.first + given.count):
