@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from broker.controller.draft import Draft, PartitionKey
+from broker.controller.draft import Draft
 from broker.controller.liveness import Sessions
 from broker.metadata.events import (
     LOST_DIRECTORY,
@@ -27,6 +27,7 @@ from broker.metadata.features import why_unsupported
 from broker.metadata.image import BrokerRegistration
 from broker.metadata.partition_change import PartitionChange, directory_of
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.topic_partition import PartitionId
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 
@@ -302,7 +303,7 @@ def _lose_directories(draft: Draft, broker_id: int, offline: Sequence[bytes]) ->
             _go_offline(draft, key, broker_id)
 
 
-def _go_offline(draft: Draft, key: PartitionKey, broker_id: int) -> None:
+def _go_offline(draft: Draft, key: PartitionId, broker_id: int) -> None:
     def without(change: PartitionChange) -> None:
         change.isr = tuple(replica for replica in change.isr if replica != broker_id)
 
@@ -325,7 +326,7 @@ def _assign_directory(
 ) -> ErrorCode:
     if wanted.topic_id not in draft.image.topics_by_id:
         return ErrorCode.UNKNOWN_TOPIC_ID
-    key = PartitionKey(wanted.topic_id, wanted.partition)
+    key = (wanted.topic_id, wanted.partition)
     registration = draft.partition(key)
     if registration is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 from broker.metadata.events import (
     UNASSIGNED_DIRECTORY,
@@ -29,6 +29,7 @@ from broker.metadata.features import ELR_FEATURE, level_of
 from broker.metadata.image import MetadataImage, TopicImage, registration_of
 from broker.metadata.partition_change import PartitionChange, PartitionElection, directory_of
 from kafka_ds.protocol.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
+from kafka_ds.protocol.topic_partition import PartitionId
 from kafka_ds.topic.metadata_table import MetadataPosition
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
@@ -55,13 +56,6 @@ class Defaults:
     unclean_leader_election_enable: bool
 
 
-class PartitionKey(NamedTuple):
-    """A partition by its topic's id."""
-
-    topic_id: bytes
-    partition: int
-
-
 class Draft:
     """The cluster after the decision, and the events of it."""
 
@@ -71,7 +65,7 @@ class Draft:
         self.elr_enabled = level_of(image, ELR_FEATURE) > 0
         self._defaults = defaults
         self._events: list[Event] = []
-        self._partitions: dict[PartitionKey, PartitionRegistration] = {}
+        self._partitions: dict[PartitionId, PartitionRegistration] = {}
         self._settings: dict[tuple[str, str], str | None] = {}
 
     def events(self) -> tuple[Event, ...]:
@@ -79,19 +73,20 @@ class Draft:
         return (*self._events, *self._partition_events())
 
     def _partition_events(self) -> Iterator[Event]:
-        for key, registration in self.settled().items():
+        for (topic_id, partition), registration in self.settled().items():
             yield PartitionChanged(
-                topic=self.image.topics_by_id[key.topic_id].name,
-                topic_id=key.topic_id,
-                partition=key.partition,
+                topic=self.image.topics_by_id[topic_id].name,
+                topic_id=topic_id,
+                partition=partition,
                 registration=registration,
             )
 
-    def settled(self) -> dict[PartitionKey, PartitionRegistration]:
+    def settled(self) -> dict[PartitionId, PartitionRegistration]:
         """The partitions that change, as the log will have them."""
         settled = {}
         for key, new in self._partitions.items():
-            old = self.image.topics_by_id[key.topic_id].partitions[key.partition]
+            topic_id, partition = key
+            old = self.image.topics_by_id[topic_id].partitions[partition]
             partition_epoch = old.partition_epoch + 1
             leader_epoch = old.leader_epoch + (new.leader_epoch > old.leader_epoch)
             if (new.partition_epoch, new.leader_epoch) != (partition_epoch, leader_epoch):
@@ -211,24 +206,25 @@ class Draft:
 
     # -- partitions ---------------------------------------------------------------------------
 
-    def partitions(self) -> Iterator[tuple[TopicImage, PartitionKey, PartitionRegistration]]:
+    def partitions(self) -> Iterator[tuple[TopicImage, PartitionId, PartitionRegistration]]:
         """All partitions of the cluster after the decision."""
         changed = self._partitions
         for topic in self.image.topics.values():
             for partition, registration in topic.partitions.items():
-                key = PartitionKey(topic.topic_id, partition)
+                key = (topic.topic_id, partition)
                 yield topic, key, changed.get(key, registration)
 
-    def partition(self, key: PartitionKey) -> PartitionRegistration | None:
+    def partition(self, key: PartitionId) -> PartitionRegistration | None:
         """One of them, if it exists."""
-        topic = self.image.topics_by_id.get(key.topic_id)
+        topic_id, partition = key
+        topic = self.image.topics_by_id.get(topic_id)
         if topic is None:
             return None
-        return self._partitions.get(key) or topic.partitions.get(key.partition)
+        return self._partitions.get(key) or topic.partitions.get(partition)
 
     def change(
         self,
-        key: PartitionKey,
+        key: PartitionId,
         alter: Callable[[PartitionChange], None] = lambda _: None,
         *,
         excluded: Collection[int] = (),
@@ -237,8 +233,9 @@ class Draft:
 
         `alter` sets what shall be different. The `excluded` are not elected, though they are alive.
         """
-        topic = self.image.topics_by_id[key.topic_id]
-        old = self._partitions.get(key) or topic.partitions[key.partition]
+        topic_id, partition = key
+        topic = self.image.topics_by_id[topic_id]
+        old = self._partitions.get(key) or topic.partitions[partition]
 
         def is_acceptable(broker_id: int) -> bool:
             broker = self.brokers.get(broker_id)

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from broker.controller.draft import Draft, PartitionKey
+from broker.controller.draft import Draft
 from broker.metadata.events import NO_LEADER, PartitionRegistration
 from broker.metadata.partition_change import PartitionChange, PartitionElection
 from kafka_ds.protocol.errors import ErrorCode
-from kafka_ds.protocol.topic_partition import TopicPartition
+from kafka_ds.protocol.topic_partition import PartitionId, TopicPartition
 
 # KRaft's bound on the elections of one turn of the timer.
 ELECTIONS_PER_TURN_MAX = 1000
@@ -46,14 +46,15 @@ def elect_leaders(
     if partitions is not None:
         return [_elect(draft, kind, topic, partition) for topic, partition in partitions]
     results = [
-        _elect(draft, kind, topic.name, key.partition) for topic, key, _ in list(draft.partitions())
+        _elect(draft, kind, topic.name, partition)
+        for topic, (_, partition), _ in list(draft.partitions())
     ]
     return [each for each in results if each.error != ErrorCode.ELECTION_NOT_NEEDED]
 
 
 def _elect(draft: Draft, kind: ElectionType, name: str, partition: int) -> ElectionResult:
     topic = draft.image.topics.get(name)
-    key = PartitionKey(topic.topic_id, partition) if topic else None
+    key = (topic.topic_id, partition) if topic else None
     registration = draft.partition(key) if key else None
     if key is None or registration is None:
         what = f"No such partition as {name}-{partition}" if topic else f"No such topic as {name}"
@@ -69,7 +70,7 @@ def _elect(draft: Draft, kind: ElectionType, name: str, partition: int) -> Elect
 
 
 def _hold_election(
-    draft: Draft, kind: ElectionType, key: PartitionKey, registration: PartitionRegistration
+    draft: Draft, kind: ElectionType, key: PartitionId, registration: PartitionRegistration
 ) -> ErrorCode:
     if kind is ElectionType.PREFERRED:
         if registration.leader == registration.replicas[0]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from broker.controller.brokers import checked
-from broker.controller.draft import Draft, PartitionKey
+from broker.controller.draft import Draft
 from broker.metadata.events import RECOVERED, RECOVERING, PartitionRegistration
 from broker.metadata.partition_change import PartitionChange
 from kafka_ds.protocol.errors import ErrorCode
@@ -51,7 +51,7 @@ def alter_partitions(
     settled = draft.settled()
     results = []
     for wanted, error in errors:
-        key = PartitionKey(wanted.topic_id, wanted.partition)
+        key = (wanted.topic_id, wanted.partition)
         registration = None
         if error == ErrorCode.NONE:
             registration = settled.get(key) or draft.partition(key)
@@ -69,7 +69,7 @@ def alter_partitions(
 def _alter(draft: Draft, broker_id: int, wanted: AlterPartition) -> ErrorCode:
     if wanted.topic_id not in draft.image.topics_by_id:
         return ErrorCode.UNKNOWN_TOPIC_ID
-    key = PartitionKey(wanted.topic_id, wanted.partition)
+    key = (wanted.topic_id, wanted.partition)
     registration = draft.partition(key)
     if registration is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from broker.controller.draft import Draft, PartitionKey
+from broker.controller.draft import Draft
 from broker.controller.topics import check_replicas
 from broker.metadata.events import RECOVERING, PartitionRegistration
 from broker.metadata.partition_change import PartitionChange
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.topic_partition import PartitionId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,7 @@ def _alter(draft: Draft, wanted: Reassignment, may_change_factor: bool) -> None:
     if topic is None:
         message = f"Unable to find a topic named {wanted.topic}."
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
-    key = PartitionKey(topic.topic_id, wanted.partition)
+    key = (topic.topic_id, wanted.partition)
     registration = draft.partition(key)
     if registration is None:
         message = f"Unable to find partition {wanted.topic}:{wanted.partition}."
@@ -97,7 +98,7 @@ def _before(registration: PartitionRegistration) -> tuple[int, ...]:
 
 
 def _move(
-    draft: Draft, key: PartitionKey, registration: PartitionRegistration, target: tuple[int, ...]
+    draft: Draft, key: PartitionId, registration: PartitionRegistration, target: tuple[int, ...]
 ) -> None:
     before = _before(registration)
     removing = tuple(each for each in registration.replicas if each not in target)
@@ -112,7 +113,7 @@ def _move(
 
 
 def _cancel(
-    draft: Draft, key: PartitionKey, registration: PartitionRegistration, wanted: Reassignment
+    draft: Draft, key: PartitionId, registration: PartitionRegistration, wanted: Reassignment
 ) -> None:
     if not registration.adding_replicas and not registration.removing_replicas:
         message = "No partition reassignment is in progress."
@@ -144,13 +145,14 @@ def list_reassignments(
     """The moves in progress of these partitions by topic, None: all."""
     ongoing = []
     for topic, key, registration in draft.partitions():
-        if partitions is not None and key.partition not in partitions.get(topic.name, ()):
+        partition = key[1]
+        if partitions is not None and partition not in partitions.get(topic.name, ()):
             continue
         if registration.adding_replicas or registration.removing_replicas:
             ongoing.append(
                 OngoingReassignment(
                     topic=topic.name,
-                    partition=key.partition,
+                    partition=partition,
                     replicas=registration.replicas,
                     adding_replicas=registration.adding_replicas,
                     removing_replicas=registration.removing_replicas,

@@ -69,7 +69,6 @@ class LedSharePartition:
         self.key: _GroupPartition = (group_id, (leader.topic_id, leader.partition))
         self.machine = SharePartition(0)
         self.is_closed = False
-        # Whether a fetch is reading for it: a second one would read the same.
         self.is_fetching = False
         self.waiting: set[asyncio.Event] = set()
         self._queued: list[tuple[StateWrite, asyncio.Future[None] | None]] = []
@@ -81,6 +80,14 @@ class LedSharePartition:
     def config(self) -> SharePartitionConfig:
         """The group's settings now."""
         return self._manager.config_of(self.group_id)
+
+    def begin_fetch(self) -> None:
+        """A fetch reads for it: a second one would read the same."""
+        self.is_fetching = True
+
+    def end_fetch(self) -> None:
+        """Others may read for it."""
+        self.is_fetching = False
 
     # -- what happens to the partition --------------------------------------------------------------
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from broker.coordinator.group.modern_group import NOTHING, Partition, Partitions
+from broker.coordinator.group.modern_group import NOTHING, Partitions
+from kafka_ds.protocol.topic_partition import PartitionId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +45,10 @@ def assign_uniform(members: Subscribers, sizes: Sizes) -> dict[str, Partitions]:
 
 def _kept(
     members: Subscribers, order: list[str], sizes: Sizes
-) -> tuple[dict[str, set[Partition]], set[Partition]]:
+) -> tuple[dict[str, set[PartitionId]], set[PartitionId]]:
     """What each member had and may keep; and all of these partitions together."""
-    held: set[Partition] = set()
-    has: dict[str, set[Partition]] = {}
+    held: set[PartitionId] = set()
+    has: dict[str, set[PartitionId]] = {}
     for member_id in order:
         member = members[member_id]
         has[member_id] = {
@@ -59,7 +60,7 @@ def _kept(
 
 def _level(
     members: Subscribers, order: list[str], topics: set[bytes], sizes: Sizes
-) -> dict[str, set[Partition]]:
+) -> dict[str, set[PartitionId]]:
     """All subscribe to the same topics: each gets an equal number, and some one more."""
     has, held = _kept(members, order, sizes)
     if not order:
@@ -90,7 +91,7 @@ def _level(
 
 def _spread(
     members: Subscribers, order: list[str], topics: set[bytes], sizes: Sizes
-) -> dict[str, set[Partition]]:
+) -> dict[str, set[PartitionId]]:
     """Subscriptions differ: give free partitions to those with the fewest, then move from those with the most."""
     has, held = _kept(members, order, sizes)
     levels = _Levels(members, order, topics, has)
@@ -112,7 +113,7 @@ def _spread(
 
 def _give_away(levels: _Levels, giver: int) -> bool:
     """Move one member's partitions to members with at least two fewer, one of each topic in turn."""
-    of_topic: dict[bytes, list[Partition]] = {}
+    of_topic: dict[bytes, list[PartitionId]] = {}
     for partition in sorted(levels.has[giver]):
         of_topic.setdefault(partition[0], []).append(partition)
     gave, again = False, True
@@ -140,7 +141,7 @@ class _Levels:
         members: Subscribers,
         order: list[str],
         topics: set[bytes],
-        has: dict[str, set[Partition]],
+        has: dict[str, set[PartitionId]],
     ) -> None:
         self.has = [has[member_id] for member_id in order]
         self.counts = [len(each) for each in self.has]
@@ -172,12 +173,12 @@ class _Levels:
             self.subscribers[topic] & fewer for topic in {topic for topic, _ in self.has[giver]}
         )
 
-    def add(self, place: int, partition: Partition) -> None:
+    def add(self, place: int, partition: PartitionId) -> None:
         """One more for this member."""
         self.has[place].add(partition)
         self._move(place, 1)
 
-    def remove(self, place: int, partition: Partition) -> None:
+    def remove(self, place: int, partition: PartitionId) -> None:
         """One fewer for this member."""
         self.has[place].remove(partition)
         self._move(place, -1)
@@ -194,7 +195,7 @@ class _Levels:
 
 def assign_range(members: Subscribers, sizes: Sizes) -> dict[str, Partitions]:
     """A run of each topic's partitions for each of its subscribers."""
-    has: dict[str, set[Partition]] = {member_id: set() for member_id in members}
+    has: dict[str, set[PartitionId]] = {member_id: set() for member_id in members}
     # Static members come first, so that a new id of one moves nothing.
     order = sorted(members, key=lambda m: _range_order(m, members[m].instance_id))
     for topic in {topic for member in members.values() for topic in member.topic_ids}:
@@ -241,8 +242,8 @@ def _shared(
         member_id: -(-total * (place + 1) // count) + (-total * place // count)
         for place, member_id in enumerate(order)
     }
-    has: dict[str, set[Partition]] = {member_id: set() for member_id in order}
-    holders: dict[Partition, int] = dict.fromkeys(sorted(partitions), 0)
+    has: dict[str, set[PartitionId]] = {member_id: set() for member_id in order}
+    holders: dict[PartitionId, int] = dict.fromkeys(sorted(partitions), 0)
     for member_id in order:
         for partition in sorted(members[member_id].had & partitions):
             if len(has[member_id]) < quota[member_id] and holders[partition] < sharing:

@@ -19,7 +19,6 @@ from broker.coordinator.group.modern_group import (
     JOINING_EPOCH,
     NO_EPOCH,
     ModernGroup,
-    Partition,
     Partitions,
 )
 from broker.coordinator.group.values import Protocols
@@ -41,9 +40,10 @@ from kafka_ds.protocol.messages.persisted_consumer_groups import (
     ConsumerGroupTargetAssignmentMetadataValue,
     CurrentTopicPartitions,
 )
+from kafka_ds.protocol.topic_partition import PartitionId
 
 # Partitions with the epoch at which each was assigned.
-Owned: TypeAlias = Mapping[Partition, int]
+Owned: TypeAlias = Mapping[PartitionId, int]
 
 # A static member leaves and will be back: it keeps its partitions (KIP-848).
 LEAVING_STATIC_EPOCH = -2
@@ -96,7 +96,7 @@ class ConsumerGroupMember:
     revoking: Owned = field(default_factory=dict)
 
     @property
-    def owned(self) -> Iterator[Partition]:
+    def owned(self) -> Iterator[PartitionId]:
         """Everything that no other member may have."""
         yield from self.assigned
         yield from self.revoking
@@ -188,7 +188,7 @@ class ConsumerGroup(ModernGroup[ConsumerGroupMember]):
         self.regexes: dict[str, frozenset[str]] = {}
         # Derived from the members: instance id -> member id, and whose each partition is.
         self.static_ids: dict[str, str] = {}
-        self.owners: dict[Partition, str] = {}
+        self.owners: dict[PartitionId, str] = {}
         # Kafka before 4.1 has left a record that goes with the group.
         self.has_old_metadata = False
 

@@ -21,7 +21,7 @@ from broker.coordinator.group.consumer_group import (
     Owned,
 )
 from broker.coordinator.group.group_metadata_manager import GroupMetadataManager
-from broker.coordinator.group.modern_group import GroupDraft, Partition, Partitions
+from broker.coordinator.group.modern_group import GroupDraft, Partitions
 from broker.coordinator.group.records import (
     current_record,
     epoch_record,
@@ -36,6 +36,7 @@ from broker.coordinator.group.timers import TimerKey, TimerKind
 from broker.coordinator.group.values import Count
 from broker.coordinator.result import Instant
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.topic_partition import PartitionId
 
 # What a group begins with: its first member's subscription is a change already (Kafka).
 FIRST_EPOCH = 1
@@ -198,7 +199,7 @@ def reconciled(
     *,
     target: Partitions,
     target_epoch: int,
-    owner_of: Callable[[Partition], str | None],
+    owner_of: Callable[[PartitionId], str | None],
     says_it_owns: Partitions | None,
     subscribes_to: Set[bytes] | None = None,
 ) -> ConsumerGroupMember:
@@ -229,7 +230,7 @@ def _next(
     epoch: int,
     target: Partitions,
     target_epoch: int,
-    owner_of: Callable[[Partition], str | None],
+    owner_of: Callable[[PartitionId], str | None],
     says_it_owns: Partitions | None,
 ) -> ConsumerGroupMember:
     kept = {p: since for p, since in member.assigned.items() if p in target}

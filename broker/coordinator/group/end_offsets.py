@@ -17,12 +17,11 @@ from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import ListOffsetsRequest
 from kafka_ds.protocol.messages.data import CONSUMER
 from kafka_ds.protocol.messages.offsets import LATEST, ListOffsetsPartition, ListOffsetsTopic
+from kafka_ds.protocol.topic_partition import TopicPartition
 
 READ_UNCOMMITTED = 0
 
-# (topic, partition)
-NamedPartition: TypeAlias = tuple[str, int]
-Ends: TypeAlias = dict[NamedPartition, int | ErrorCode]
+Ends: TypeAlias = dict[TopicPartition, int | ErrorCode]
 
 
 class EndOffsets:
@@ -33,19 +32,19 @@ class EndOffsets:
         self._others = others
         self._peers = others.new_peers()
 
-    async def latest(self, wanted: Iterable[NamedPartition]) -> Ends:
+    async def latest(self, wanted: Iterable[TopicPartition]) -> Ends:
         """The high watermark of each partition, or why it is not known."""
         ends: Ends = {}
-        elsewhere: dict[int, list[NamedPartition]] = {}
-        for name, index in wanted:
-            led = self._partitions.find(name, index)
-            kept = self._others.image.partition(name, index)
+        elsewhere: dict[int, list[TopicPartition]] = {}
+        for each in wanted:
+            led = self._partitions.find(*each)
+            kept = self._others.image.partition(*each)
             if led is not None:
-                ends[name, index] = led.fetchable_end(READ_UNCOMMITTED)
+                ends[each] = led.fetchable_end(READ_UNCOMMITTED)
             elif kept is None:
-                ends[name, index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                ends[each] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:
-                elsewhere.setdefault(kept.leader, []).append((name, index))
+                elsewhere.setdefault(kept.leader, []).append(each)
         answers = await asyncio.gather(
             *(self._ask(broker, items) for broker, items in elsewhere.items())
         )
@@ -57,11 +56,11 @@ class EndOffsets:
         """Ask nothing more."""
         self._peers.close()
 
-    async def _ask(self, broker_id: int, wanted: list[NamedPartition]) -> Ends:
+    async def _ask(self, broker_id: int, wanted: list[TopicPartition]) -> Ends:
         topics: dict[str, list[ListOffsetsPartition]] = {}
-        for name, index in wanted:
-            item = ListOffsetsPartition(partition_index=index, timestamp=LATEST)
-            topics.setdefault(name, []).append(item)
+        for topic, partition in wanted:
+            item = ListOffsetsPartition(partition_index=partition, timestamp=LATEST)
+            topics.setdefault(topic, []).append(item)
         request = ListOffsetsRequest(
             replica_id=CONSUMER,
             topics=[ListOffsetsTopic(name=name, partitions=each) for name, each in topics.items()],
@@ -78,7 +77,8 @@ class EndOffsets:
         except (PeerUnreachable, KafkaError):
             return found
         return found | {
-            (topic.name, each.partition_index): ErrorCode(each.error_code) or each.offset
-            for topic in response.topics
-            for each in topic.partitions
+            TopicPartition(told.name, each.partition_index): ErrorCode(each.error_code)
+            or each.offset
+            for told in response.topics
+            for each in told.partitions
         }

@@ -20,7 +20,7 @@ from broker.coordinator.group.classic_group import (
 from broker.coordinator.group.consumer_group import ConsumerGroup, ConsumerGroupMember
 from broker.coordinator.group.consumer_group_reconciler import ConsumerGroupReconciler
 from broker.coordinator.group.group_metadata_manager import GroupMetadataManager
-from broker.coordinator.group.modern_group import Partition, by_topic
+from broker.coordinator.group.modern_group import by_topic
 from broker.coordinator.group.records import (
     consumer_group_tombstones,
     group_tombstone,
@@ -42,6 +42,7 @@ from kafka_ds.protocol.messages.group_admin import (
     ListedGroup,
 )
 from kafka_ds.protocol.refusal import refusal
+from kafka_ds.protocol.topic_partition import PartitionId
 
 CLASSIC = "classic"
 CONSUMER = "consumer"
@@ -221,7 +222,7 @@ class Describing:
         )
 
     def _assignment(
-        self, partitions: Iterable[Partition]
+        self, partitions: Iterable[PartitionId]
     ) -> ConsumerGroupDescribeResponseAssignment:
         topics = []
         for topic_id, indexes in by_topic(partitions).items():

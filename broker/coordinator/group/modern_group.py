@@ -19,10 +19,10 @@ from broker.coordinator.group.metadata_image import (
 )
 from broker.coordinator.group.values import CoordinatorRecord, ResultBuilder
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.topic_partition import PartitionId
 
 # (topic id, index)
-Partition: TypeAlias = tuple[bytes, int]
-Partitions: TypeAlias = frozenset[Partition]
+Partitions: TypeAlias = frozenset[PartitionId]
 
 NOTHING: Partitions = frozenset()
 JOINING_EPOCH = 0
@@ -154,7 +154,7 @@ class GroupDraft(Generic[G]):
             group.checked = checked
 
 
-def by_topic(partitions: Iterable[Partition]) -> dict[bytes, list[int]]:
+def by_topic(partitions: Iterable[PartitionId]) -> dict[bytes, list[int]]:
     """The partitions of each topic, in order."""
     found: dict[bytes, list[int]] = {}
     for topic_id, index in sorted(partitions):

@@ -34,7 +34,6 @@ from broker.coordinator.group.modern_group import (
     JOINING_EPOCH,
     NOTHING,
     GroupDraft,
-    Partition,
     Partitions,
 )
 from broker.coordinator.group.records import (
@@ -79,6 +78,7 @@ from kafka_ds.protocol.messages.consumer_protocol import (
     version_of,
 )
 from kafka_ds.protocol.messages.groups import MemberIdentity, MemberResponse
+from kafka_ds.protocol.topic_partition import PartitionId
 
 UPGRADES = frozenset({"bidirectional", "upgrade"})
 DOWNGRADES = frozenset({"bidirectional", "downgrade"})
@@ -126,7 +126,7 @@ class ProtocolMigration:
             raise _stays(classic, "the group does not use the consumer embedded protocol.")
         if len(classic.members) > settings.group_consumer_max_size:
             raise _stays(classic, "the group size exceeds the consumer group maximum size.")
-        assigned: set[Partition] = set()
+        assigned: set[PartitionId] = set()
         members = []
         for member in classic.members.values():
             try:
@@ -138,7 +138,7 @@ class ProtocolMigration:
         return members
 
     def _member_of(
-        self, classic: ClassicGroup, member: ClassicGroupMember, assigned: set[Partition]
+        self, classic: ClassicGroup, member: ClassicGroupMember, assigned: set[PartitionId]
     ) -> ConsumerGroupMember:
         assignment = decode_assignment(member.assignment)
         if assignment.user_data and classic.protocol_name not in FORGETFUL_ASSIGNORS:
@@ -271,7 +271,7 @@ class ProtocolMigration:
         self, topics: Iterable[AssignedTopicPartitions | OwnedTopicPartitions]
     ) -> Partitions:
         """Partitions by topic id, of existing topics."""
-        found: set[Partition] = set()
+        found: set[PartitionId] = set()
         for each in topics:
             shape = self._state.topology.topic(each.topic)
             if shape is not None:
@@ -279,7 +279,7 @@ class ProtocolMigration:
         return frozenset(found) or NOTHING
 
     def assignment_bytes(
-        self, member: ConsumerGroupMember, partitions: Iterable[Partition]
+        self, member: ConsumerGroupMember, partitions: Iterable[PartitionId]
     ) -> bytes:
         """These partitions of a member of the classic protocol, in the version that it speaks."""
         assert member.classic is not None

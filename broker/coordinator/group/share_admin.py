@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from broker.coordinator.group.group_metadata_manager import GroupMetadataManager
-from broker.coordinator.group.modern_group import GroupDraft, Partition, Partitions, by_topic
+from broker.coordinator.group.modern_group import GroupDraft, Partitions, by_topic
 from broker.coordinator.group.records import state_metadata_record
 from broker.coordinator.group.share_group import (
     ShareGroup,
@@ -37,6 +37,7 @@ from kafka_ds.protocol.messages.share_groups import (
     ShareGroupDescribeResponseTopicPartitions,
 )
 from kafka_ds.protocol.refusal import refusal
+from kafka_ds.protocol.topic_partition import PartitionId
 
 SIMPLE_ASSIGNOR = "simple"
 
@@ -76,7 +77,7 @@ class StateReset:
     """The states to begin at these offsets, and the answer if that succeeds."""
 
     state_epoch: int
-    start_offsets: dict[Partition, int]
+    start_offsets: dict[PartitionId, int]
     response: AlterShareGroupOffsetsResponse
 
 
@@ -141,7 +142,7 @@ class ShareGroupAdmin:
             self._check_kind(request.group_id)
             group = ShareGroup(request.group_id)
         _check_empty(group)
-        start_offsets: dict[Partition, int] = {}
+        start_offsets: dict[PartitionId, int] = {}
         topics: dict[bytes, StatePartitions] = {}
         responses = []
         for topic in request.topics:
@@ -190,7 +191,7 @@ class ShareGroupAdmin:
         group = self._existing(request.group_id)
         _check_empty(group)
         initialized, deleting = dict(group.initialized), dict(group.deleting)
-        partitions: set[Partition] = set()
+        partitions: set[PartitionId] = set()
         refused = []
         for topic in request.topics:
             shape = self._state.topology.topic(topic.topic_name)

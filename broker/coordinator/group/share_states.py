@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from broker.coordinator.group.end_offsets import EndOffsets, Ends
-from broker.coordinator.group.modern_group import Partition, Partitions
+from broker.coordinator.group.modern_group import Partitions
 from broker.coordinator.group.shard import GroupCoordinatorShard, GroupRequest
 from broker.coordinator.group.share_admin import (
     DeleteShareStates,
@@ -47,6 +47,7 @@ from kafka_ds.protocol.messages.share_state import (
     ReadStateSummaryPartitionResult,
     StatePartitionResult,
 )
+from kafka_ds.protocol.topic_partition import PartitionId, TopicPartition
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -117,8 +118,8 @@ class ShareStates:
                     _LOGGER.warning("Failed to note the share state of %s: %s", group_id, error)
 
     async def _begin(
-        self, group_id: str, state_epoch: int, start_offsets: Mapping[Partition, int]
-    ) -> dict[Partition, StatePartitionResult]:
+        self, group_id: str, state_epoch: int, start_offsets: Mapping[PartitionId, int]
+    ) -> dict[PartitionId, StatePartitionResult]:
         results = await self._persister.initialize_state(
             group_id,
             {
@@ -207,7 +208,7 @@ class ShareStates:
     ) -> DescribeShareGroupOffsetsResponseGroup:
         """Start offsets and lags of these partitions, or of all that have a state; raises KafkaError."""
         unknown = []
-        wanted: dict[Partition, str] = {}
+        wanted: dict[PartitionId, str] = {}
         if asked.topics is None:
             request = FindShareStates(group_id=asked.group_id)
             found: Partitions = await self._submit(asked.group_id, request, client)
@@ -234,7 +235,7 @@ class ShareStates:
         )
 
     async def _summaries(
-        self, group_id: str, wanted: Mapping[Partition, str]
+        self, group_id: str, wanted: Mapping[PartitionId, str]
     ) -> Iterable[DescribeShareGroupOffsetsResponseTopic]:
         results = await self._persister.read_state_summary(
             group_id,
@@ -244,7 +245,7 @@ class ShareStates:
             },
         )
         counted = [
-            (wanted[partition], partition[1])
+            TopicPartition(wanted[partition], partition[1])
             for partition, each in results.items()
             if _has_lag(each)
         ]
@@ -293,7 +294,7 @@ def _summary(
     )
     if not _has_lag(summary):
         return shown
-    end = ends[topic, index]
+    end = ends[TopicPartition(topic, index)]
     if isinstance(end, ErrorCode):
         shown.start_offset, shown.leader_epoch, shown.error_code = 0, 0, end
         return shown

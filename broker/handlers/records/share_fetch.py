@@ -273,7 +273,7 @@ class _ShareFetch:
         if not ready:
             return
         for each in ready:
-            each.is_fetching = True
+            each.begin_fetch()
         try:
             offsets = {each.key[1]: each.machine.next_fetch_offset() for each in ready}
             found = await self._fetch(offsets)
@@ -284,7 +284,7 @@ class _ShareFetch:
                     left -= self._acquire(each, found[partition_id], offsets[partition_id], left)
         finally:
             for each in ready:
-                each.is_fetching = False
+                each.end_fetch()
             if self._has_something():
                 for each in ready:
                     each.wake(but=event)

@@ -7,10 +7,11 @@ from typing import Any
 
 from broker.coordinator.group.consumer_group import ConsumerGroup
 from broker.coordinator.group.metadata_image import TopicShape
-from broker.coordinator.group.modern_group import Partition, by_topic
+from broker.coordinator.group.modern_group import by_topic
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from kafka_ds.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequestTopicPartitions
+from kafka_ds.protocol.topic_partition import PartitionId
 from tests.unit.coordinator.group.group_desk import GROUP, REBALANCE_MS, Desk
 
 
@@ -45,7 +46,7 @@ class Topics:
         self.names_version += 1
         self.version += 1
 
-    def all_of(self, *names: str) -> frozenset[Partition]:
+    def all_of(self, *names: str) -> frozenset[PartitionId]:
         """Every partition of these topics."""
         return frozenset(
             (self.shapes[name].topic_id, index)
@@ -89,8 +90,8 @@ class NewConsumer:
         self.topics: list[str] | None = list(topics) or None
         self.regex, self.instance_id, self.assignor = regex, instance_id, assignor
         self.epoch = 0
-        self.owned: frozenset[Partition] = frozenset()
-        self.told: frozenset[Partition] = frozenset()
+        self.owned: frozenset[PartitionId] = frozenset()
+        self.told: frozenset[PartitionId] = frozenset()
 
     def request(self, epoch: int | None = None, *, full: bool = True) -> Any:
         """What it would say now."""
@@ -157,9 +158,9 @@ def group_of(desk: Desk, group: str = GROUP) -> ConsumerGroup:
     return desk.shard.state.consumers[group]
 
 
-def owners(members: Mapping[str, NewConsumer] | Iterable[NewConsumer]) -> dict[Partition, str]:
+def owners(members: Mapping[str, NewConsumer] | Iterable[NewConsumer]) -> dict[PartitionId, str]:
     """The owner of each partition as the members see it; asserts that no partition has two owners."""
-    found: dict[Partition, str] = {}
+    found: dict[PartitionId, str] = {}
     for member in members.values() if isinstance(members, Mapping) else members:
         for partition in member.owned:
             assert partition not in found, (

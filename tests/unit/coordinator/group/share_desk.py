@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from broker.coordinator.group.modern_group import Partition
 from broker.coordinator.group.share_group import ShareGroup
 from broker.coordinator.group.share_protocol import InitializeShareState, ShareStateInitialized
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
+from kafka_ds.protocol.topic_partition import PartitionId
 from tests.unit.coordinator.group.group_desk import GROUP, Desk
 
 
@@ -20,7 +20,7 @@ class Sharer:
         self.desk, self.member_id, self.group = desk, member_id, group
         self.topics = list(topics)
         self.epoch = 0
-        self.assigned: frozenset[Partition] = frozenset()
+        self.assigned: frozenset[PartitionId] = frozenset()
 
     def request(self, **more: Any) -> ShareGroupHeartbeatRequest:
         """What it would say now."""
@@ -82,6 +82,6 @@ def share_group_of(desk: Desk, group: str = GROUP) -> ShareGroup:
     return desk.shard.state.shares[group]
 
 
-def assigned_to(members: Iterable[Sharer]) -> frozenset[Partition]:
+def assigned_to(members: Iterable[Sharer]) -> frozenset[PartitionId]:
     """What the members have together."""
     return frozenset().union(*(member.assigned for member in members))

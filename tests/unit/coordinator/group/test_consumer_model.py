@@ -15,7 +15,6 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from broker.coordinator.group.consumer_group import ConsumerGroupState
-from broker.coordinator.group.modern_group import Partition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
@@ -25,6 +24,7 @@ from kafka_ds.protocol.messages.consumer_protocol import (
     decode_subscription,
     encode_assignment,
 )
+from kafka_ds.protocol.topic_partition import PartitionId
 from kafka_ds.protocol.versioned import encode_numbered
 from tests.model_runs import examples
 from tests.requests import build
@@ -62,7 +62,7 @@ class New:
         return self.client.epoch
 
     @property
-    def owned(self) -> frozenset[Partition]:
+    def owned(self) -> frozenset[PartitionId]:
         return self.client.owned
 
     def step(self, *, full: bool = True, answered: bool = True) -> None:
@@ -95,14 +95,14 @@ class Old:
     def __init__(self, desk: Desk, topics: Topics, cooperative: bool) -> None:
         self.desk, self.topics, self.cooperative = desk, topics, cooperative
         self.member_id, self.epoch = "", -1
-        self.owned: frozenset[Partition] = frozenset()
+        self.owned: frozenset[PartitionId] = frozenset()
         self.instance_id, self.is_fenced = None, False
         self.joining: int | None = None
         self.syncing: int | None = None
         self.leads: dict[str, list[str]] | None = None
         self.wants_to_join = True
 
-    def _named(self, partitions: frozenset[Partition]) -> dict[str, list[int]]:
+    def _named(self, partitions: frozenset[PartitionId]) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}
         for topic_id, index in sorted(partitions):
             name = self.topics.name_of(topic_id)
@@ -355,7 +355,7 @@ class ConsumerGroups(RuleBasedStateMachine):
         group = self.desk.shard.state.consumers.get(GROUP)
         if group is None:
             return
-        owners: dict[Partition, str] = {}
+        owners: dict[PartitionId, str] = {}
         for member in group.members.values():
             for partition in member.owned:
                 assert partition not in owners, (partition, owners[partition], member.member_id)
@@ -395,7 +395,7 @@ class ConsumerGroups(RuleBasedStateMachine):
             return
         assert group.state is ConsumerGroupState.STABLE
         assert set(group.members) == {client.member_id for client in self.clients}
-        everything: set[Partition] = set()
+        everything: set[PartitionId] = set()
         for client in self.clients:
             assert not everything & client.owned
             everything |= client.owned

@@ -13,13 +13,13 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.coordinator.group.modern_group import Partition
 from broker.coordinator.group.shard import TopicsDeleted
 from broker.coordinator.group.share_admin import DeleteShareStates
 from broker.coordinator.group.share_group import partitions_of
 from broker.coordinator.group.share_protocol import ShareStateInitialized
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import AlterShareGroupOffsetsRequest, DeleteGroupsRequest
+from kafka_ds.protocol.topic_partition import PartitionId
 from tests.model_runs import examples
 from tests.requests import build
 from tests.unit.coordinator.group.consumer_desk import Topics
@@ -46,7 +46,7 @@ class ShareGroupsModel(RuleBasedStateMachine):
         self.clients: list[Sharer] = []
         self.named = 0
         # What the share coordinator has begun, whether or not its answer arrived.
-        self.begun: set[Partition] = set()
+        self.begun: set[PartitionId] = set()
 
     # -- members ------------------------------------------------------------------------------------
 
@@ -101,7 +101,7 @@ class ShareGroupsModel(RuleBasedStateMachine):
         if arrives:
             self._answer(asked.group_id, asked.partitions, begins)
 
-    def _answer(self, group_id: str, partitions: frozenset[Partition], success: bool) -> None:
+    def _answer(self, group_id: str, partitions: frozenset[PartitionId], success: bool) -> None:
         event = ShareStateInitialized(group_id=group_id, partitions=partitions, success=success)
         try:
             self.desk.call(event)
