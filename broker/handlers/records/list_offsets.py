@@ -157,22 +157,22 @@ class Lookup:
             case -4:
                 return _at(partition, log.local_log_start_offset)
             case -5 | -6:
-                return self._find_seam(partition, timestamp)
+                return self._find_tier_boundary(partition, timestamp)
             case _:
                 return self._find_time(partition, timestamp)
 
-    def _find_seam(self, partition: LeaderPartition, timestamp: int) -> Found:
+    def _find_tier_boundary(self, partition: LeaderPartition, timestamp: int) -> Found:
         tier = self._tier
         if tier is None or not partition.log.config.remote_storage_enable:
             return NOT_FOUND
         if self._request.replica_id != CONSUMER and timestamp == LATEST_TIERED:
             # A follower may delete local segments by the answer.
             checked = tier.checked_end(partition.topic_id, partition.partition)
-            return _seam(partition, checked, timestamp)
+            return _tier_boundary(partition, checked, timestamp)
         end = tier.highest_offset_in_remote_storage(partition.topic_id, partition.partition)
         if end is None:
             return self._find_in_tier_or_log(tier, partition, timestamp)
-        return _seam(partition, end, timestamp)
+        return _tier_boundary(partition, end, timestamp)
 
     async def _find_in_tier_or_log(
         self, tier: RemoteLogManager, partition: LeaderPartition, timestamp: int
@@ -183,7 +183,7 @@ class Lookup:
                 partition.topic, partition.topic_id, partition.partition
             ),
         )
-        return _seam(partition, end, timestamp)
+        return _tier_boundary(partition, end, timestamp)
 
     def _find_time(self, partition: LeaderPartition, timestamp: int) -> Found:
         log = partition.log
@@ -303,7 +303,7 @@ def _at(partition: LeaderPartition, offset: int) -> TimestampAndOffset:
     return TimestampAndOffset(NO_TIMESTAMP, offset, partition.epoch_of(offset))
 
 
-def _seam(
+def _tier_boundary(
     partition: LeaderPartition, highest_offset_in_remote_storage: int, timestamp: int
 ) -> TimestampAndOffset:
     """The last offset of the lake, or the first that is not there."""
