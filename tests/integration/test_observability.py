@@ -16,10 +16,11 @@ from tests.processes import running_broker, wait_until
 
 DOCUMENTATION = Path(__file__).resolve().parents[2] / "docs" / "reference" / "metrics.md"
 # Shown where there is something to show: an error, another broker's partitions, a coordinator's reading at a start,
-# clients with quotas.
+# clients with quotas, share partitions and their coordinator.
 SHOWN_IF_ANY = re.compile(
     "requestmetrics_errors_total|kafka_server_fetcher|_partition_load_time_|logmanager_recoverydropped"
     "|kafka_server_(controllermutation|fetch|produce|request)_"
+    "|sharepartitionmetrics_inflight|share_coordinator_metrics_last_pruned_offset"
 )
 
 

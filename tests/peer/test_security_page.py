@@ -50,7 +50,10 @@ def test_the_settings_are_taken_and_the_commands_do_what_they_say(jvm: Jvm, tmp_
     settings = dict(MECHANISM)
     for block in blocks:
         if block.language == "properties":
-            settings |= {each.key: each.value for each in parse_properties(replaced(block.code))}
+            given = {each.key: each.value for each in parse_properties(replaced(block.code))}
+            # Others are a client's, who logs in by a token (tests/peer/safe_listeners.py).
+            if "security.protocol" not in given:
+                settings |= given
     # Where a client is sent is told by the test's own listeners, whose ports are not known before.
     assert "kafka.example.com" in settings.pop("advertised.listeners")
     with running_broker(tmp_path / "broker", settings) as broker:

@@ -24,8 +24,8 @@ MODULES: list[Any] = [
     kafka.protocol.sasl,
 ]
 ROUNDS = 2
-# kafka-python declares none of these: brokers and the tools of operators alone speak them, and members of the newer
-# group protocols.
+# kafka-python declares none of these: brokers and the tools of operators alone speak them, members of the newer group
+# protocols, and clients that push their metrics.
 NOT_THEIRS = {
     "AlterPartition",
     "Envelope",
@@ -34,6 +34,12 @@ NOT_THEIRS = {
     "AllocateProducerIds",
     "AssignReplicasToDirs",
     "UnregisterBroker",
+    "CreateDelegationToken",
+    "RenewDelegationToken",
+    "ExpireDelegationToken",
+    "DescribeDelegationToken",
+    "GetTelemetrySubscriptions",
+    "PushTelemetry",
     "ConsumerGroupHeartbeat",
     "ConsumerGroupDescribe",
     "ShareFetch",
