@@ -1,6 +1,6 @@
 """Shell: Create-, Renew-, Expire- and DescribeDelegationToken: tokens by which others log in as a user (KIP-48).
 
-- A token (KIP-48) lets its holder authenticate by SCRAM as the token's owner, until it expires. Its secret is the HMAC
+- A token lets its holder authenticate by SCRAM as the token's owner, until it expires. Its secret is the HMAC
   of its id by delegation.token.secret.key, which all brokers share; without it DELEGATION_TOKEN_AUTH_DISABLED.
 - DELEGATION_TOKEN_REQUEST_NOT_ALLOWED on PLAINTEXT, on SSL without a user, and for who came by a token.
 - Create: for another user with CREATE_TOKENS on that user (KIP-373), else DELEGATION_TOKEN_AUTHORIZATION_FAILED. A
@@ -242,7 +242,7 @@ def _described(token: DelegationTokenChanged, rules: TokenRules) -> DescribedDel
 
 
 def _may_ask(context: RequestContext) -> bool:
-    """Whether requests about tokens are allowed; another broker has judged the listener of what it sends on."""
+    """Whether requests about tokens are allowed; another broker has checked the listener of what it sends on."""
     if context.principal.token_authenticated:
         return False
     if context.client is NO_CLIENT:
