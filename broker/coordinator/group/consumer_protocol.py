@@ -91,7 +91,8 @@ class Heartbeats:
         member_id = request.member_id or self._state.new_id()
         if joins and request.group_id not in self._state.consumers:
             self._migrating.upgrade(request.group_id, draft, now, step)
-        self._check_room(draft.group, member_id)
+        size_max = self._state.settings.group_consumer_max_size
+        draft.group.check_room(member_id, size_max, "consumer")
         old = self._member(draft, request, member_id)
         known = draft.group.members.get(member_id)
         new = _as_said(old, request, client)
@@ -169,14 +170,6 @@ class Heartbeats:
                 said = f"Group {group_id} is not a consumer group."
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, said)
         return ConsumerGroup(group_id)
-
-    def _check_room(self, group: ConsumerGroup, member_id: str) -> None:
-        size_max = self._state.settings.group_consumer_max_size
-        if len(group.members) >= size_max and member_id not in group.members:
-            raise KafkaError(
-                ErrorCode.GROUP_MAX_SIZE_REACHED,
-                f"The consumer group has reached its maximum capacity of {size_max} members.",
-            )
 
     def _member(
         self, draft: ConsumerDraft, request: ConsumerGroupHeartbeatRequest, member_id: str

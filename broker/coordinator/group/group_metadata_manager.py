@@ -24,6 +24,7 @@ from broker.coordinator.group.offsets import Offsets
 from broker.coordinator.group.share_group import ShareGroup
 from broker.coordinator.group.timers import CoordinatorTimer, TimerKey, TimerKind
 from broker.coordinator.group.values import Count
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.persisted import GroupMetadataValue
 
 
@@ -77,6 +78,13 @@ class GroupMetadataManager:
         if group is None and not is_other and self.offsets.has_group(group_id):
             group = self.create(group_id)
         return group
+
+    def check_no_other_group(self, group_id: str) -> None:
+        """Raise GROUP_ID_NOT_FOUND if this id is that of a group which is no share group."""
+        if group_id in self.consumers or self.find(group_id) is not None:
+            raise KafkaError(
+                ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a share group."
+            )
 
     def create(self, group_id: str) -> ClassicGroup:
         """A group that was not there; without members it is Empty."""

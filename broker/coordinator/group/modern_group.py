@@ -111,6 +111,14 @@ class ModernGroup(Generic[M]):
             )
         return found
 
+    def check_room(self, member_id: str, size_max: int, kind: str) -> None:
+        """Raise GROUP_MAX_SIZE_REACHED if a group of this kind has no room for another member."""
+        if len(self.members) >= size_max and member_id not in self.members:
+            raise KafkaError(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"The {kind} group has reached its maximum capacity of {size_max} members.",
+            )
+
     # -- epochs -------------------------------------------------------------------------------------
 
     def is_current(self, topology: CoordinatorMetadataImage) -> bool:

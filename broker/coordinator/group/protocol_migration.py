@@ -393,9 +393,7 @@ class ClassicMembers:
             raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
         if settings.group_consumer_migration_policy == MIGRATION_IS_OFF:
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        size_max = settings.group_consumer_max_size
-        if len(group.members) >= size_max and request.member_id not in group.members:
-            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED)
+        group.check_room(request.member_id, settings.group_consumer_max_size, "consumer")
         names = [protocol.name for protocol in request.protocols]
         if request.protocol_type != CONSUMER_PROTOCOL or not group.supports_classic(names):
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)

@@ -139,7 +139,7 @@ class ShareGroupAdmin:
         """Begin states at other offsets; raises KafkaError."""
         group = self._state.shares.get(request.group_id)
         if group is None:
-            self._check_kind(request.group_id)
+            self._state.check_no_other_group(request.group_id)
             group = ShareGroup(request.group_id)
         _check_empty(group)
         start_offsets: dict[PartitionId, int] = {}
@@ -254,15 +254,9 @@ class ShareGroupAdmin:
     def _existing(self, group_id: str) -> ShareGroup:
         group = self._state.shares.get(group_id)
         if group is None:
-            self._check_kind(group_id)
+            self._state.check_no_other_group(group_id)
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
         return group
-
-    def _check_kind(self, group_id: str) -> None:
-        if group_id in self._state.consumers or self._state.find(group_id) is not None:
-            raise KafkaError(
-                ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a share group."
-            )
 
 
 UNKNOWN_PARTITION = "This server does not host this topic-partition."

@@ -122,7 +122,7 @@ class ShareGroups:
             return ShareGroupHeartbeatResponse(
                 member_id=request.member_id, member_epoch=LEAVING_EPOCH
             )
-        self._check_room(group, request.member_id)
+        group.check_room(request.member_id, self._state.settings.group_share_max_size, SHARE_KIND)
         old = _member(group, request)
         new = replace(
             old,
@@ -167,22 +167,13 @@ class ShareGroups:
         group = self._state.shares.get(group_id)
         if group is not None:
             return group
-        said = f"Share group {group_id} not found."
-        if group_id in self._state.consumers or self._state.find(group_id) is not None:
-            said = f"Group {group_id} is not a share group."
-        elif request.member_epoch == JOINING_EPOCH:
+        self._state.check_no_other_group(group_id)
+        if request.member_epoch == JOINING_EPOCH:
             return ShareGroup(group_id)
-        elif request.member_epoch == LEAVING_EPOCH:
+        said = f"Share group {group_id} not found."
+        if request.member_epoch == LEAVING_EPOCH:
             said = f"Group {group_id} not found."
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, said)
-
-    def _check_room(self, group: ShareGroup, member_id: str) -> None:
-        size_max = self._state.settings.group_share_max_size
-        if len(group.members) >= size_max and member_id not in group.members:
-            raise KafkaError(
-                ErrorCode.GROUP_MAX_SIZE_REACHED,
-                f"The share group has reached its maximum capacity of {size_max} members.",
-            )
 
     # -- epochs and targets -------------------------------------------------------------------------
 

@@ -115,7 +115,7 @@ class ShareStates:
                 )
                 error = context.run((event, _OURSELVES))
                 if error is not None:
-                    _LOGGER.warning("Failed to note the share state of %s: %s", group_id, error)
+                    _LOGGER.warning("Failed to write the share state of %s: %s", group_id, error)
 
     async def _begin(
         self, group_id: str, state_epoch: int, start_offsets: Mapping[PartitionId, int]
