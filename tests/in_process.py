@@ -12,6 +12,7 @@ from typing import Any
 from broker.config.loader import from_given
 from broker.node import Node
 from broker.principal import ANONYMOUS, Principal
+from broker.registry import NO_CLIENT, ClientInformation
 from broker.server.dispatch import Waiting
 from kafka_ds.process.system import SystemClock, SystemDisk, SystemNetwork
 from kafka_ds.protocol.errors import ErrorCode
@@ -50,9 +51,12 @@ class InProcess:
         *,
         client_id: str = "test",
         principal: Principal = ANONYMOUS,
+        client: ClientInformation = NO_CLIENT,
     ) -> Any:
         """The decoded answer, or None if the request has none. An exception here would close a real connection."""
-        waiting = self.begin(request, version, client_id=client_id, principal=principal)
+        waiting = self.begin(
+            request, version, client_id=client_id, principal=principal, client=client
+        )
         if not isinstance(waiting, Waiting):
             return waiting
         dispatcher = self.node.server.connections.dispatcher
@@ -69,11 +73,12 @@ class InProcess:
         *,
         client_id: str = "test",
         principal: Principal = ANONYMOUS,
+        client: ClientInformation = NO_CLIENT,
     ) -> Any:
         """The decoded answer if it is there at once, else an awaitable of it."""
         frame = bytearray(encode_request(request, version, 7, client_id))
         outcome = self.node.server.connections.dispatcher.handle(
-            memoryview(frame)[4:], "127.0.0.1", LISTENER, perf_counter(), principal
+            memoryview(frame)[4:], "127.0.0.1", LISTENER, perf_counter(), principal, client
         )
         if isinstance(outcome, Waiting):
             return outcome

@@ -447,6 +447,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             if slot.future is not None:
                 slot.future.cancel()
         self._slots.clear()
+        self._all.dispatcher.disconnected(self.client)
         self._all.forget(self)
         # Break reference cycles: TLS holds tens of KiB per connection until the garbage collector runs.
         self._transport, self.authenticator = _GONE, None

@@ -151,6 +151,10 @@ class Dispatcher:
         counters.times.add(now_s - arrived_s, now_s)
         return parts
 
+    def disconnected(self, client: ClientInformation) -> None:
+        """A client's connection is lost: nothing more comes from it."""
+        self._node.share_partitions.disconnected(client)
+
     async def serve_enveloped(
         self, frame: memoryview, client_host: str, listener: str, principal: Principal
     ) -> bytes | None:

@@ -369,6 +369,12 @@ class SharePartitionManager:
         session = self.sessions.close(key)
         return [] if session is None else self.release(session)
 
+    def disconnected(self, connection: object) -> None:
+        """A connection is lost, and with it the sessions that began on it."""
+        for session in self.sessions:
+            if session.connection is connection:
+                self.leave(session.key)
+
     def release(self, session: ShareSession) -> list[tuple[PartitionId, Awaitable[None]]]:
         """What a member has, whose session has ended, is available again."""
         key = session.key

@@ -1,7 +1,8 @@
 """Pure: the share sessions of members with this broker: which partitions a member fetches, and its request's number.
 
-A session begins with epoch 0, which replaces an older one of the member, and ends with -1. There is room for so many;
-without room the one that is longest unused goes, if its member has not asked for a while.
+A session begins with epoch 0, which replaces an older one of the member, and ends with -1 or with the connection on
+which it began. There is room for so many; without room the one that is longest unused goes, if its member has not asked
+for a while.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ class ShareSessionKey(NamedTuple):
 class ShareSession:
     """The partitions that a member fetches from this broker, in their order, and the epoch of its next request."""
 
-    def __init__(self, key: ShareSessionKey, now_ms: int) -> None:
+    def __init__(self, key: ShareSessionKey, connection: object, now_ms: int) -> None:
+        """`connection` is that of the first request."""
         self.key = key
+        self.connection = connection
         self.epoch = 1
         self.partitions: dict[PartitionId, None] = {}
         self.used_ms = now_ms
@@ -66,7 +69,7 @@ class ShareSessionCache:
         return any(key.group_id == group_id for key in self._sessions)
 
     def open(
-        self, key: ShareSessionKey, *, now_ms: int, limit: int
+        self, key: ShareSessionKey, *, connection: object, now_ms: int, limit: int
     ) -> tuple[ShareSession, ShareSession | None]:
         """A new session, and the one that was evicted for it; raises SHARE_SESSION_LIMIT_REACHED."""
         self._sessions.pop(key, None)
@@ -77,7 +80,7 @@ class ShareSessionCache:
                 raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
             del self._sessions[evicted.key]
             self.evictions += 1
-        session = self._sessions[key] = ShareSession(key, now_ms)
+        session = self._sessions[key] = ShareSession(key, connection, now_ms)
         return session, evicted
 
     def use(self, key: ShareSessionKey, epoch: int, *, now_ms: int) -> ShareSession:

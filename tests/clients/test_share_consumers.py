@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -100,6 +103,33 @@ def test_released_records_come_again_and_rejected_ones_do_not(
     (new,) = poll(member)
     assert new.offset() == 3
     member.acknowledge(new, AcknowledgeType.ACCEPT)
+
+
+ACQUIRES = """
+import sys, time, confluent_kafka
+member = confluent_kafka.ShareConsumer({"bootstrap.servers": sys.argv[1], "group.id": sys.argv[2]})
+member.subscribe([sys.argv[2]])
+while not (records := member.poll(0.2)):
+    pass
+print(len(records), flush=True)
+time.sleep(600)
+"""
+
+
+def test_what_a_member_has_is_delivered_again_when_it_is_killed(
+    broker: BrokerProcess, topic: str, members: Make
+) -> None:
+    """Its connection ends, long before the locks do."""
+    configure(broker, topic, share_record_lock_duration_ms="60000")
+    fill(broker, topic, 5)
+    arguments = [sys.executable, "-c", ACQUIRES, broker.bootstrap, topic]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as killed:
+        assert killed.stdout is not None
+        acquired = int(killed.stdout.readline())
+        killed.send_signal(signal.SIGKILL)
+    again = poll(members(), 5, patience_s=30)
+    assert acquired > 0
+    assert sorted(message.value() for message in again) == [b"%d" % i for i in range(5)]
 
 
 def test_what_a_member_has_is_delivered_again_when_it_closes(

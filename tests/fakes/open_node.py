@@ -4,4 +4,6 @@ from types import SimpleNamespace
 from typing import Any
 
 OPEN_SECURITY: Any = SimpleNamespace(authorizer=None, quotas=SimpleNamespace(is_limiting=False))
-OPEN_NODE: Any = SimpleNamespace(security=OPEN_SECURITY)
+OPEN_NODE: Any = SimpleNamespace(
+    security=OPEN_SECURITY, share_partitions=SimpleNamespace(disconnected=lambda client: None)
+)

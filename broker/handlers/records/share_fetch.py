@@ -106,12 +106,7 @@ async def share_fetch(request: ShareFetchRequest, context: RequestContext) -> Sh
         released = [task for _, task in shares.leave(key)]
         await asyncio.gather(*released, return_exceptions=True)
     elif request.max_records > 0 and request.max_bytes > 0:
-        try:
-            await fetch.run(session.rotated())
-        except asyncio.CancelledError:
-            # The connection is lost, and with it what the member has acquired.
-            shares.leave(key)
-            raise
+        await fetch.run(session.rotated())
     return fetch.response()
 
 
@@ -134,7 +129,9 @@ def _session(
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     else:
         limit = context.node.config.group_share_max_share_sessions
-        session, evicted = shares.sessions.open(key, now_ms=now_ms, limit=limit)
+        session, evicted = shares.sessions.open(
+            key, connection=context.client, now_ms=now_ms, limit=limit
+        )
         if evicted is not None:
             shares.release(evicted)
     if request.share_session_epoch != FINAL_EPOCH:
@@ -195,7 +192,9 @@ class _ShareFetch:
                 if self._has_something() or left <= 0:
                     break
                 try:
-                    await asyncio.wait_for(event.wait(), left)
+                    # Not wait_for, which may go on after a cancellation and acquire records for a lost connection.
+                    async with asyncio.timeout(left):
+                        await event.wait()
                 except TimeoutError:
                     break
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from broker.registry import ClientInformation
 from kafka_ds.protocol.messages import ShareAcknowledgeRequest, ShareFetchRequest
 from kafka_ds.protocol.messages.share_fetch import (
     AcknowledgementBatch,
@@ -47,6 +48,7 @@ class Member:
         self.name = name
         self.partitions = partitions
         self.epoch = 0
+        self.connection = ClientInformation()
 
     async def fetch(
         self, *acknowledgements: AcknowledgementBatch, max_wait_ms: int = 300, **changes: Any
@@ -67,7 +69,7 @@ class Member:
             "topics": topics if not self.epoch or acknowledgements else [],
         }
         request = ShareFetchRequest(**fields | changes)
-        response = await self.broker.ask(request, 2)
+        response = await self.broker.ask(request, 2, client=self.connection)
         if not response.error_code:
             self.epoch = request.share_session_epoch + 1
         return response
@@ -98,7 +100,7 @@ class Member:
             topics=[topic] if batches else [],
             **changes,
         )
-        response = await self.broker.ask(request, 2)
+        response = await self.broker.ask(request, 2, client=self.connection)
         if response.error_code or not response.responses:
             return response
         self.epoch += 1

@@ -10,6 +10,7 @@ import pytest
 
 from broker.metadata.topic_names import SHARE_GROUP_STATE_TOPIC_NAME
 from broker.node_metrics import node_samples
+from broker.registry import ClientInformation
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import IncrementalAlterConfigsRequest
 from kafka_ds.protocol.messages.configs import (
@@ -161,6 +162,26 @@ async def test_sessions_are_numbered_and_end(memory_path: Path) -> None:
             await other.fetch(share_session_epoch=-1)
         ).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
         await until(lambda: not list(broker.node.share_partitions))
+
+
+@in_loop
+async def test_a_lost_connection_ends_the_session_that_began_on_it(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        topic_id = await topic_of(broker, [b"a", b"b"])
+        one, two = Member(broker, topic_id, "one"), Member(broker, topic_id, "two")
+        dispatcher = broker.node.server.connections.dispatcher
+        assert await one.acquire() == [(0, 1, 1)]
+        lost, one.connection = one.connection, ClientInformation()
+        one.epoch = 0
+        assert await one.acquire(max_wait_ms=50) == [], "they are its own already"
+        dispatcher.disconnected(lost)
+        assert len(broker.node.share_partitions.sessions) == 1, "the member has another session"
+        assert (await one.acknowledge(batch(0, 0, ACCEPT))).error_code == ErrorCode.NONE
+        dispatcher.disconnected(one.connection)
+        assert await two.acquire(max_wait_ms=HAPPENS_MS) == [(1, 1, 2)]
+        assert [session.key.member_id for session in broker.node.share_partitions.sessions] == [
+            "two"
+        ]
 
 
 @in_loop
