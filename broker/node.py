@@ -66,6 +66,7 @@ from broker.server.local_request import handle_locally
 from broker.server.metrics import Metrics
 from broker.server.metrics_server import MetricsServer
 from broker.server.server import Server, own_host
+from broker.share.dead_letter_queue import DeadLetterQueue
 from broker.share.share_partition_manager import SharePartitionManager
 from broker.telemetry.client_instances import ClientInstances
 from broker.telemetry.exporter import TelemetryExporter
@@ -429,6 +430,14 @@ class Node(KafkaBroker):
             image=self.metadata,
             clock=self.clock,
             persister=self.shares.persister,
+            dead_letters=DeadLetterQueue(
+                lambda: self.config,
+                others=self.member.others(),
+                create_topics=self.member.requests.create_topics,
+                log_config=lambda overrides: self._log_configs.committed(self.config, overrides),
+                executor=self._executor,
+                clock=self.clock,
+            ),
         )
         self.groups = GroupCoordinator(
             config,

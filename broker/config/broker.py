@@ -184,6 +184,16 @@ class BrokerConfig(LogManagerSettings, CleanerSettings, ListenerConfig):
         1, "The replication factor of a topic that is created without one.", low=1
     )
     delete_topic_enable: bool = boolean(True, "Whether topics may be deleted.")
+    errors_deadletterqueue_auto_create_topics_enable: bool = boolean(
+        False,
+        "Whether a share group's dead-letter topic is created with its first dead letter (KIP-1191).",
+        changeable=True,
+    )
+    errors_deadletterqueue_topic_name_prefix: str = string(
+        "dlq.",
+        "What the name of a dead-letter topic must begin with; empty: with anything.",
+        changeable=True,
+    )
     num_partitions: int = i32(
         1, "The number of partitions of a topic that is created without one.", low=1
     )

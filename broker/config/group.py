@@ -46,6 +46,16 @@ _DURATION = re.compile(
 class ShareGroupConfig:
     """What only a group itself can set."""
 
+    errors_deadletterqueue_copy_record_enable: bool = boolean(
+        False,
+        "Whether a dead letter of a share group has key, value and headers of its record, beside the headers that say "
+        "which record it is (KIP-1191).",
+    )
+    errors_deadletterqueue_topic_name: str = string(
+        "",
+        "The topic to which a share group's records are written that are rejected or were delivered as often as "
+        "allowed ([dead letters](../how-to/dead-letters.md)); empty: none.",
+    )
     share_auto_offset_reset: str = string(
         "latest",
         "Where a share group begins in a partition: `earliest`, `latest`, or `by_duration:` and how far back in time "

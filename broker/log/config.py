@@ -73,6 +73,9 @@ class LogConfig:
         low=0,
         synonyms=_of("log.cleaner.delete.retention.ms"),
     )
+    errors_deadletterqueue_group_enable: bool = boolean(
+        False, "Whether share groups may write their dead letters to this topic (KIP-1191)."
+    )
     file_delete_delay_ms: int = i64(
         MINUTE_MS,
         "How long a deleted segment's files stay on disk under the name .deleted.",

@@ -30,8 +30,8 @@ class Feature:
 FEATURES: Mapping[str, Feature] = {
     # Level 1 are the groups of KIP-848, beside the classic ones.
     GROUP_FEATURE: Feature(lowest=0, highest=1, level=1),
-    # Level 1 are share groups (KIP-932); their dead-letter topics (KIP-1191, level 2) are not there.
-    SHARE_FEATURE: Feature(lowest=0, highest=1, level=1),
+    # Level 1 are share groups (KIP-932), level 2 also their dead-letter topics (KIP-1191).
+    SHARE_FEATURE: Feature(lowest=0, highest=2, level=2),
     # Replicas that left a small ISR may still lead, for they hold all that was committed (KIP-966).
     ELR_FEATURE: Feature(lowest=0, highest=1, level=1),
     # Level 2 are the transactions of KIP-890, whose clients wait for it to be finalized; older clients are served as

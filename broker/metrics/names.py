@@ -61,8 +61,8 @@ def declared() -> Iterator[Metric]:
 
 
 def meter(bean: str, says: str, *labels: str, ours: bool = False) -> Metric:
-    """Declares one of Kafka's rates, `…PerSec`: a counter of what it is the rate of."""
-    assert bean.endswith(_RATE), f"{bean} is no rate"
+    """Declares one of Kafka's rates, `…PerSec` or `…RecordCount`: a counter of what it is the rate of."""
+    assert bean.endswith((_RATE, "RecordCount")), f"{bean} is no rate"
     return _declare(
         bean, bean.removesuffix(_RATE), "_total", MetricKind.COUNTER, says, labels, ours
     )

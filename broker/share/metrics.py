@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from broker.share.share_partition_manager import SharePartitionManager
 
 _PARTITION = "kafka.server:type=SharePartitionMetrics,name="
+_GROUP = "kafka.server:type=ShareGroupMetrics,name="
 _SESSIONS = "kafka.server:type=ShareSessionCache,name="
 _LABELS = ("group", "topic", "partition")
 
@@ -30,9 +31,24 @@ EXPIRED = meter(
     f"{_PARTITION}AcquisitionLockTimeoutPerSec", "Records whose acquisition lock has expired."
 )
 ACKNOWLEDGED = meter(
-    "kafka.server:type=ShareGroupMetrics,name=RecordAcknowledgementsPerSec",
+    f"{_GROUP}RecordAcknowledgementsPerSec",
     "Records that members of share groups have acknowledged, by type.",
     "ackType",
+)
+DEAD_LETTERS = meter(
+    f"{_GROUP}DeadLetterQueueRecordCount",
+    "Dead letters of a share group that were written.",
+    "group",
+)
+DEAD_LETTER_REQUESTS = meter(
+    f"{_GROUP}DeadLetterQueueTotalProduceRequestsPerSec",
+    "Produce requests with dead letters of a share group.",
+    "group",
+)
+DEAD_LETTERS_FAILED = meter(
+    f"{_GROUP}DeadLetterQueueFailedProduceRequestsPerSec",
+    "Times that dead letters of a share group could not be written, or to a topic that may not be used.",
+    "group",
 )
 SESSIONS = gauge(f"{_SESSIONS}ShareSessionsCount", "Share sessions of this broker.")
 PARTITIONS = gauge(f"{_SESSIONS}SharePartitionsCount", "Partitions in these sessions.")
@@ -51,6 +67,14 @@ def share_partition_samples(shares: SharePartitionManager) -> Iterator[MetricSam
     for kind in AcknowledgeType:
         if kind is not AcknowledgeType.GAP:
             yield ACKNOWLEDGED, (kind.name.capitalize(),), shares.acknowledged[kind]
+    queue = shares.dead_letters
+    for metric, counted in (
+        (DEAD_LETTERS, queue.records),
+        (DEAD_LETTER_REQUESTS, queue.requests),
+        (DEAD_LETTERS_FAILED, queue.failed),
+    ):
+        for group_id, number in counted.items():
+            yield metric, (group_id,), number
     yield SESSIONS, (), len(shares.sessions)
     yield PARTITIONS, (), sum(len(each.partitions) for each in shares.sessions)
     yield EVICTIONS, (), shares.sessions.evictions

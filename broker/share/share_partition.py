@@ -4,8 +4,8 @@
   state of was delivered by a leader before and never acknowledged: it is available.
 - An acknowledgement changes nothing before its state is written: until then its records belong to their member still,
   but nobody can acknowledge them again, and no lock expires. If the write fails they are as before.
-- Delivery counts rise when records are acquired. A record that is released, or whose lock expires, after the last
-  delivery that is allowed is archived.
+- A record that is rejected, or that is released or whose lock expires after the last delivery that is allowed, is
+  archived. In a group with a dead-letter topic it is archiving until it has been written there (KIP-1191).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class RecordState(IntEnum):
     AVAILABLE = 0
     ACQUIRED = 1
     ACKNOWLEDGED = 2
+    ARCHIVING = 3
     ARCHIVED = 4
 
     @property
@@ -48,11 +49,11 @@ class AcknowledgeType(IntEnum):
     RENEW = 4
 
 
+# A rejected record is undeliverable.
 _BECOMES = {
     AcknowledgeType.GAP: RecordState.ARCHIVED,
     AcknowledgeType.ACCEPT: RecordState.ACKNOWLEDGED,
     AcknowledgeType.RELEASE: RecordState.AVAILABLE,
-    AcknowledgeType.REJECT: RecordState.ARCHIVED,
 }
 
 
@@ -71,6 +72,12 @@ class SharePartitionConfig:
     delivery_count_limit: int
     record_locks_max: int
     may_renew: bool = True
+    has_dead_letter_topic: bool = False
+
+    @property
+    def undeliverable(self) -> RecordState:
+        """What a record becomes that must not be delivered again though nobody has accepted it."""
+        return RecordState.ARCHIVING if self.has_dead_letter_topic else RecordState.ARCHIVED
 
     def alone(self, delivery_count: int, size: int) -> int:
         """How many of so many records that failed so often are delivered, and nothing with them; 0: all, with others.
@@ -94,6 +101,15 @@ class AcquireLimits:
     is_strict: bool = False
 
 
+class DeadLetters(NamedTuple):
+    """Neighbouring records that go to the dead-letter topic; both offsets belong to them."""
+
+    first: int
+    last: int
+    delivery_count: int
+    is_rejected: bool
+
+
 class StateWrite(NamedTuple):
     """What has to be written; `number` is given back with the outcome."""
 
@@ -108,6 +124,7 @@ class _Records:
         "becomes",
         "delivery_count",
         "first",
+        "is_rejected",
         "last",
         "lock_ends_ms",
         "member_id",
@@ -120,6 +137,8 @@ class _Records:
         self.last = last
         self.state = state
         self.delivery_count = delivery_count
+        # By a member; a reload does not know.
+        self.is_rejected = False
         self.member_id = NO_MEMBER
         # By the monotonic clock, while acquired.
         self.lock_ends_ms = 0
@@ -148,6 +167,7 @@ class _Records:
         rest = _Records(first, self.last, self.state, self.delivery_count)
         rest.member_id, rest.lock_ends_ms = self.member_id, self.lock_ends_ms
         rest.write, rest.becomes = self.write, self.becomes
+        rest.is_rejected = self.is_rejected
         self.last = first - 1
         return rest
 
@@ -155,14 +175,23 @@ class _Records:
         return (
             (self.state, self.delivery_count, self.member_id, self.write)
             == (other.state, other.delivery_count, other.member_id, other.write)
-            and self.becomes is other.becomes
+            and (self.becomes, self.is_rejected) == (other.becomes, other.is_rejected)
             and self.lock_ends_ms == other.lock_ends_ms
+        )
+
+    def as_batch(self, state: RecordState) -> StateBatch:
+        return StateBatch(
+            first_offset=self.first,
+            last_offset=self.last,
+            delivery_state=state,
+            delivery_count=self.delivery_count,
         )
 
     def free(self, state: RecordState) -> None:
         """Take the lock away."""
         self.state = self.becomes = state
         self.member_id, self.lock_ends_ms, self.write = NO_MEMBER, 0, NO_WRITE
+        self.is_rejected = self.is_rejected and state is RecordState.ARCHIVING
 
 
 class SharePartition:
@@ -330,7 +359,7 @@ class SharePartition:
                     if kind is AcknowledgeType.RENEW:
                         run.lock_ends_ms = now_ms + config.lock_ms
                     else:
-                        self._change(run, _BECOMES[kind], config, write)
+                        self._change(run, kind, config, write)
         return write if write.batches else None
 
     def release(self, member_id: str, *, config: SharePartitionConfig) -> StateWrite | None:
@@ -338,7 +367,7 @@ class SharePartition:
         write = self._begin_write()
         for run in self._runs:
             if run.is_acquired and run.member_id == member_id:
-                self._change(run, RecordState.AVAILABLE, config, write)
+                self._change(run, AcknowledgeType.RELEASE, config, write)
         return write if write.batches else None
 
     def expire(self, now_ms: int, *, config: SharePartitionConfig) -> StateWrite | None:
@@ -346,10 +375,34 @@ class SharePartition:
         write = self._begin_write()
         for run in self._runs:
             if run.is_acquired and run.lock_ends_ms <= now_ms:
-                self._change(run, RecordState.AVAILABLE, config, write)
+                self._change(run, AcknowledgeType.RELEASE, config, write)
                 run.free(run.becomes)
         self._advance_start()
         return write if write.batches else None
+
+    def dead_letters(self, config: SharePartitionConfig) -> list[DeadLetters]:
+        """The records that are archiving. What was rejected before a reload is guessed from the delivery count."""
+        return [
+            DeadLetters(
+                run.first,
+                run.last,
+                run.delivery_count,
+                run.is_rejected or run.delivery_count < config.delivery_count_limit,
+            )
+            for run in self._runs
+            if run.state is RecordState.ARCHIVING
+        ]
+
+    def archive_dead_letters(self, letters: Iterable[DeadLetters]) -> StateWrite:
+        """These are done with at once, whatever becomes of the write: otherwise they would be written there again."""
+        write = self._begin_write()
+        for each in letters:
+            for run in self._between(each.first, each.last):
+                if run.state is RecordState.ARCHIVING:
+                    run.free(RecordState.ARCHIVED)
+                    write.batches.append(run.as_batch(RecordState.ARCHIVED))
+        self._advance_start()
+        return write
 
     def written(self, number: int, *, is_done: bool) -> None:
         """A write has ended: its records are what they were to become, or the member's as before."""
@@ -396,18 +449,14 @@ class SharePartition:
         return StateWrite(self._last_write, [])
 
     def _change(
-        self, run: _Records, state: RecordState, config: SharePartitionConfig, write: StateWrite
+        self, run: _Records, kind: AcknowledgeType, config: SharePartitionConfig, write: StateWrite
     ) -> None:
+        state = _BECOMES.get(kind, config.undeliverable)
         if state is RecordState.AVAILABLE and run.delivery_count >= config.delivery_count_limit:
-            state = RecordState.ARCHIVED
+            state = config.undeliverable
         run.write, run.becomes = write.number, state
-        batch = StateBatch(
-            first_offset=run.first,
-            last_offset=run.last,
-            delivery_state=state,
-            delivery_count=run.delivery_count,
-        )
-        write.batches.append(batch)
+        run.is_rejected = kind is AcknowledgeType.REJECT
+        write.batches.append(run.as_batch(state))
 
     # -- runs ---------------------------------------------------------------------------------------
 

@@ -5,11 +5,13 @@
   share session here: what others have changed meanwhile is read by the next load.
 - Writes of one share partition go one after the other, each with all that has come meanwhile: a late one cannot
   overtake a later one. An acknowledgement is answered when its state is written.
+- What is archiving by then, or was when it was loaded, is written to the group's dead-letter topic and then archived.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -21,6 +23,7 @@ from broker.coordinator.persister import SharePersister
 from broker.metadata.image import MetadataImage
 from broker.replica.leader.partition import LeaderPartition
 from broker.replica.replica_manager import ReplicaManager
+from broker.share.dead_letter_queue import DeadLetterQueue
 from broker.share.share_partition import SharePartition, SharePartitionConfig, StateWrite
 from broker.share.share_sessions import ShareSession, ShareSessionCache, ShareSessionKey
 from kafka_ds.process.seams import Clock
@@ -74,6 +77,7 @@ class LedSharePartition:
         self._queued: list[tuple[StateWrite, asyncio.Future[None] | None]] = []
         self._writing: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self.writing_dead_letters: asyncio.Task[None] | None = None
         leader.watch(self)
 
     @property
@@ -112,6 +116,8 @@ class LedSharePartition:
             self.leader.unwatch(self)
         if self._timer is not None:
             self._timer.cancel()
+        if self.writing_dead_letters is not None:
+            self.writing_dead_letters.cancel()
         self._end_all(self._queued, KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
         self._queued = []
         self.wake()
@@ -209,8 +215,27 @@ class LedSharePartition:
                     self._end_all(batch, error)
                 self.wake()
                 self.arm()
+                self.begin_dead_letters()
         finally:
             self._writing = None
+
+    def begin_dead_letters(self) -> None:
+        """Write what is archiving to the dead-letter topic, if there is any."""
+        is_idle = self.writing_dead_letters is None and not self.is_closed
+        if is_idle and self.machine.dead_letters(self.config):
+            name = f"dead letters {self.group_id} {self.leader.topic}-{self.leader.partition}"
+            self.writing_dead_letters = asyncio.get_running_loop().create_task(
+                self._write_dead_letters(), name=name
+            )
+
+    async def _write_dead_letters(self) -> None:
+        try:
+            while letters := self.machine.dead_letters(self.config):
+                await self._manager.dead_letters.write(self.group_id, *self.key[1], letters)
+                with contextlib.suppress(KafkaError):  # Which is logged.
+                    await self._written(self.machine.archive_dead_letters(letters))
+        finally:
+            self.writing_dead_letters = None
 
     async def _write(self, writes: Sequence[StateWrite]) -> None:
         machine, partition_id = self.machine, self.key[1]
@@ -263,6 +288,7 @@ class SharePartitionManager:
         image: MetadataImage,
         clock: Clock,
         persister: SharePersister,
+        dead_letters: DeadLetterQueue,
     ) -> None:
         """`config` gives the settings in force; `image` is the published one."""
         self._config = config
@@ -270,6 +296,7 @@ class SharePartitionManager:
         self._image = image
         self._clock = clock
         self.persister = persister
+        self.dead_letters = dead_letters
         self.sessions = ShareSessionCache()
         # Of each acknowledge type.
         self.acknowledged: Counter[int] = Counter()
@@ -302,6 +329,7 @@ class SharePartitionManager:
             delivery_count_limit=number("share.delivery.count.limit"),
             record_locks_max=number("share.partition.max.record.locks"),
             may_renew=bool(self.value_of(group_id, "share.renew.acknowledge.enable")),
+            has_dead_letter_topic=bool(self.dead_letters.topic_of(group_id)),
         )
 
     # -- share partitions ---------------------------------------------------------------------------
@@ -340,6 +368,7 @@ class SharePartitionManager:
         if led.is_closed:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self._led[led.key] = led
+        led.begin_dead_letters()
         return led
 
     def _load_ended(self, key: _GroupPartition, task: asyncio.Task[LedSharePartition]) -> None:
@@ -396,6 +425,8 @@ class SharePartitionManager:
         self, group_id: str, released: Sequence[tuple[PartitionId, Awaitable[None]]]
     ) -> None:
         await asyncio.gather(*(task for _, task in released), return_exceptions=True)
+        writing = [led.writing_dead_letters for led in self if led.group_id == group_id]
+        await asyncio.gather(*filter(None, writing), return_exceptions=True)
         if not self.sessions.has_members(group_id):
             for led in self:
                 if led.group_id == group_id:
@@ -408,3 +439,4 @@ class SharePartitionManager:
         for led in self:
             self.forget(led)
             led.stop_writing()
+        self.dead_letters.stop()

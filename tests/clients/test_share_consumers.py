@@ -10,14 +10,21 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import AcknowledgeType, Producer, ShareConsumer
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka import AcknowledgeType, Consumer, Producer, ShareConsumer
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+)
 
 from tests.clients.topics import create_topic
 from tests.processes import BrokerProcess
 
 Make = Callable[..., ShareConsumer]
 PATIENCE_S = 60
+_KINDS = (AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT)
 
 
 @pytest.fixture
@@ -89,10 +96,9 @@ def test_released_records_come_again_and_rejected_ones_do_not(
 ) -> None:
     fill(broker, topic, 3)
     member = members(**{"share.acknowledgement.mode": "explicit"})
-    kinds = [AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT]
     first = poll(member, 3)
     assert [message.value() for message in first] == [b"0", b"1", b"2"]
-    for message, kind in zip(first, kinds, strict=True):
+    for message, kind in zip(first, _KINDS, strict=True):
         member.acknowledge(message, kind)
     assert all(error is None for error in member.commit_sync().values())
     (again,) = poll(member)
@@ -130,6 +136,55 @@ def test_what_a_member_has_is_delivered_again_when_it_is_killed(
     again = poll(members(), 5, patience_s=30)
     assert acquired > 0
     assert sorted(message.value() for message in again) == [b"%d" % i for i in range(5)]
+
+
+def test_what_cannot_be_delivered_becomes_a_dead_letter(
+    broker: BrokerProcess, topic: str, members: Make
+) -> None:
+    """As docs/how-to/dead-letters.md has it: one record is rejected, and one delivered as often as allowed."""
+    dead = f"dlq.{topic}"
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    wanted = NewTopic(dead, 1, 1, config={"errors.deadletterqueue.group.enable": "true"})
+    admin.create_topics([wanted])[dead].result(PATIENCE_S)
+    configure(
+        broker,
+        topic,
+        share_delivery_count_limit="2",
+        errors_deadletterqueue_topic_name=dead,
+        errors_deadletterqueue_copy_record_enable="true",
+    )
+    fill(broker, topic, 3)
+    member = members(**{"share.acknowledgement.mode": "explicit"})
+    kinds = dict(zip((b"0", b"1", b"2"), _KINDS, strict=True))
+    for _ in range(4):  # Deliveries: of all three, and once more of the one that was released.
+        for message in poll(member, 1, 5):
+            member.acknowledge(message, kinds[message.value()])
+        member.commit_sync()
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": dead,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe([dead])
+    letters: dict[bytes, dict[str, bytes]] = {}
+    give_up_s = time.monotonic() + PATIENCE_S
+    while len(letters) < 2 and time.monotonic() < give_up_s:
+        message = consumer.poll(0.5)
+        if message is not None and message.error() is None:
+            letters[message.value()] = dict(message.headers())
+    consumer.close()
+    assert letters.keys() == {b"1", b"2"}
+    assert letters[b"2"] == {
+        "__dlq.errors.topic": topic.encode(),
+        "__dlq.errors.partition": b"0",
+        "__dlq.errors.offset": b"2",
+        "__dlq.errors.group": topic.encode(),
+        "__dlq.errors.delivery.count": b"1",
+        "__dlq.errors.message": b"Offset rejected by client.",
+    }
+    assert letters[b"1"]["__dlq.errors.delivery.count"] == b"2"
 
 
 def test_what_a_member_has_is_delivered_again_when_it_closes(

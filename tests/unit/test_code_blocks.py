@@ -87,6 +87,7 @@ NOT_RUN = {
 PARSED_ONLY = {
     "CONTRIBUTING.md": (2, "sets up a checkout, tests it, and writes its pages"),
     "docs/how-to/catalogs.md": (2, "needs a catalog's server"),
+    "docs/how-to/dead-letters.md": (1, "tests/clients/test_share_consumers.py does the same"),
     "docs/how-to/three-brokers.md": (1, "needs three machines and a bucket"),
     "docs/internals/benchmarks.md": (1, "takes long"),
     "docs/internals/simulation.md": (1, "takes long"),

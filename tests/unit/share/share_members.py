@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from broker.registry import ClientInformation
-from kafka_ds.protocol.messages import ShareAcknowledgeRequest, ShareFetchRequest
+from kafka_ds.protocol.messages import (
+    IncrementalAlterConfigsRequest,
+    ShareAcknowledgeRequest,
+    ShareFetchRequest,
+)
+from kafka_ds.protocol.messages.configs import (
+    GROUP_RESOURCE,
+    IncrementalAlterableConfig,
+    IncrementalAlterConfigsResource,
+)
 from kafka_ds.protocol.messages.share_fetch import (
     AcknowledgementBatch,
     ShareAcknowledgePartition,
@@ -31,6 +41,20 @@ async def initialize(
     }
     results = await broker.node.shares.persister.initialize_state(GROUP, wanted)
     assert not any(each.error_code for each in results.values()), results
+
+
+async def configure(broker: InProcess, settings: Mapping[str, object]) -> None:
+    """Settings of the group."""
+    configs = [
+        IncrementalAlterableConfig(name=name, config_operation=0, value=str(value))
+        for name, value in settings.items()
+    ]
+    resource = IncrementalAlterConfigsResource(
+        resource_type=GROUP_RESOURCE, resource_name=GROUP, configs=configs
+    )
+    request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
+    response = await broker.ask(request, 1)
+    assert not response.responses[0].error_code, response
 
 
 def batch(first: int, last: int, *kinds: int) -> AcknowledgementBatch:
@@ -86,13 +110,17 @@ class Member:
         ]
 
     async def acknowledge(
-        self, *batches: AcknowledgementBatch, epoch: int | None = None, **changes: Any
+        self,
+        *batches: AcknowledgementBatch,
+        partition: int = 0,
+        epoch: int | None = None,
+        **changes: Any,
     ) -> Any:
         """The partition's result, or the response if that has an error or no partition."""
-        partition = ShareAcknowledgePartition(
-            partition_index=0, acknowledgement_batches=list(batches)
+        acknowledged = ShareAcknowledgePartition(
+            partition_index=partition, acknowledgement_batches=list(batches)
         )
-        topic = ShareAcknowledgeTopic(topic_id=self.topic_id, partitions=[partition])
+        topic = ShareAcknowledgeTopic(topic_id=self.topic_id, partitions=[acknowledged])
         request = ShareAcknowledgeRequest(
             group_id=GROUP,
             member_id=self.name,

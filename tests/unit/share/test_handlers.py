@@ -12,12 +12,6 @@ from broker.metadata.topic_names import SHARE_GROUP_STATE_TOPIC_NAME
 from broker.node_metrics import node_samples
 from broker.registry import ClientInformation
 from kafka_ds.protocol.errors import ErrorCode
-from kafka_ds.protocol.messages import IncrementalAlterConfigsRequest
-from kafka_ds.protocol.messages.configs import (
-    GROUP_RESOURCE,
-    IncrementalAlterableConfig,
-    IncrementalAlterConfigsResource,
-)
 from kafka_ds.protocol.messages.share_state import InitializeStatePartition
 from kafka_ds.protocol.types import NO_UUID
 from kafka_ds.records.batch import (
@@ -30,7 +24,7 @@ from kafka_ds.records.batch import (
 from kafka_ds.segments.producers import AppendOrigin
 from tests.in_process import InProcess, batch_of, in_process
 from tests.loops import in_loop, until
-from tests.unit.share.share_members import GROUP, Member, batch, initialize
+from tests.unit.share.share_members import GROUP, Member, batch, configure, initialize
 
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 HAPPENS_MS = 20_000
@@ -43,21 +37,6 @@ async def topic_of(broker: InProcess, *batches: list[bytes], start: int = 0) -> 
         await broker.produce("t", batch_of(each))
     await initialize(broker, topic_id, start=start)
     return topic_id
-
-
-async def configure(broker: InProcess, **settings: object) -> None:
-    configs = [
-        IncrementalAlterableConfig(
-            name=f"share.{name.replace('_', '.')}", config_operation=0, value=str(value)
-        )
-        for name, value in settings.items()
-    ]
-    resource = IncrementalAlterConfigsResource(
-        resource_type=GROUP_RESOURCE, resource_name=GROUP, configs=configs
-    )
-    request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
-    response = await broker.ask(request, 1)
-    assert not response.responses[0].error_code, response
 
 
 @in_loop
@@ -219,7 +198,7 @@ async def test_a_group_begins_where_it_says(memory_path: Path) -> None:
         assert await member.acquire() == [(1, 1, 1)]
         await member.fetch(share_session_epoch=-1)
         await until(lambda: not list(broker.node.share_partitions))
-        await configure(broker, auto_offset_reset="earliest")
+        await configure(broker, {"share.auto.offset.reset": "earliest"})
         member.epoch = 0
         # It has begun: what is set later changes nothing.
         assert await member.acquire(max_wait_ms=HAPPENS_MS) == [(1, 1, 2)]
@@ -248,7 +227,7 @@ async def test_aborted_records_are_delivered_only_to_those_who_read_uncommitted(
             )
         )
         await broker.produce("t", batch_of([b"z"]))
-        await configure(broker, isolation_level="read_committed")
+        await configure(broker, {"share.isolation.level": "read_committed"})
         member = Member(broker, topic_id)
         acquired = await member.acquire()
         while acquired[-1][1] < 3:

@@ -2,11 +2,13 @@
 
 What holds: an answered acknowledgement is final, across leaders too; one member at a time has a record; written
 delivery counts are never lost, and no record is delivered more often than allowed; and in the end every record is
-done with: acknowledged, or delivered as often as allowed.
+done with: acknowledged, or delivered as often as allowed. With a dead-letter topic, what was rejected or delivered as
+often as allowed, and not accepted, is there.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -46,6 +48,7 @@ class Life:
 
     def __init__(self, random: Random) -> None:
         self.random = random
+        self.config = replace(CONFIG, has_dead_letter_topic=random.random() < 0.5)
         self.log = random_log(random)
         self.end = self.log[-1].last + 1
         self.now_ms = 0
@@ -59,12 +62,16 @@ class Life:
         # Acknowledged and kept, though the member was told that it failed; and delivered as often as allowed.
         self.maybe_final: set[int] = set()
         self.exhausted: set[int] = set()
+        # Rejected, which was answered; accepted or a gap, which may not have been answered; and dead letters.
+        self.rejected: set[int] = set()
+        self.accepted: set[int] = set()
+        self.dead: set[int] = set()
 
     # -- what happens -------------------------------------------------------------------------------
 
     def fetch(self, member: str) -> None:
         partition, random = self.partition, self.random
-        if not partition.can_acquire(CONFIG):
+        if not partition.can_acquire(self.config):
             return
         offset = partition.next_fetch_offset()
         read = [each for each in self.log if each.last >= offset][: random.randint(1, 4)]
@@ -73,7 +80,7 @@ class Life:
             is_strict=random.random() < 0.5,
         )  # fmt: skip
         acquired = partition.acquire(
-            member, read, fetch_offset=offset, limits=limits, config=CONFIG, now_ms=self.now_ms
+            member, read, fetch_offset=offset, limits=limits, config=self.config, now_ms=self.now_ms
         )
         total = 0
         for each in acquired:
@@ -108,9 +115,11 @@ class Life:
         other = self.random.choice([each for each in MEMBERS if each != member])
         if self.partition.start_offset <= first:
             with pytest.raises(KafkaError):
-                self.partition.acknowledge(other, [batch], config=CONFIG, now_ms=self.now_ms)
+                self.partition.acknowledge(other, [batch], config=self.config, now_ms=self.now_ms)
         try:
-            write = self.partition.acknowledge(member, [batch], config=CONFIG, now_ms=self.now_ms)
+            write = self.partition.acknowledge(
+                member, [batch], config=self.config, now_ms=self.now_ms
+            )
         except KafkaError:
             return
         said = {
@@ -123,13 +132,13 @@ class Life:
         self.write(write, said)
 
     def leave(self, member: str) -> None:
-        self.write(self.partition.release(member, config=CONFIG), {})
+        self.write(self.partition.release(member, config=self.config), {})
         for record in [record for record, (who, _) in self.locks.items() if who == member]:
             del self.locks[record]
 
     def tick(self) -> None:
         self.now_ms += self.random.randint(1, 6)
-        self.write(self.partition.expire(self.now_ms, config=CONFIG), {})
+        self.write(self.partition.expire(self.now_ms, config=self.config), {})
 
     def write(self, write: StateWrite | None, said: dict[int, AcknowledgeType]) -> None:
         if write is not None:
@@ -150,11 +159,23 @@ class Life:
                     self.locks.pop(record, None)
                 if kind in FINAL:
                     self.final.add(record)
+                if kind is AcknowledgeType.REJECT:
+                    self.rejected.add(record)
 
     def keep(self, write: StateWrite, start: int, said: dict[int, AcknowledgeType]) -> None:
         self.maybe_final.update(record for record, kind in said.items() if kind in FINAL)
+        self.accepted.update(r for r, kind in said.items() if kind in (FINAL[0], FINAL[2]))
         self.kept_start = max(self.kept_start, start)
         self.kept = combine((*self.kept, *write.batches), self.kept_start)
+
+    def write_dead_letters(self) -> None:
+        """A leader may be replaced before what it has written there is archived."""
+        letters = self.partition.dead_letters(self.config)
+        for each in letters:
+            assert each.is_rejected or each.delivery_count == CONFIG.delivery_count_limit
+            self.dead.update(range(each.first, each.last + 1))
+        if letters and self.random.random() < 0.9:
+            self.write(self.partition.archive_dead_letters(letters), {})
 
     def change_leader(self) -> None:
         """The new leader knows what the coordinator has; writes of the old one are fenced."""
@@ -176,8 +197,10 @@ class Life:
             self.end_write()
         elif kind < 0.93:
             self.tick()
-        elif kind < 0.97:
+        elif kind < 0.95:
             self.leave(member)
+        elif kind < 0.98:
+            self.write_dead_letters()
         else:
             self.change_leader()
         self.check_runs()
@@ -193,7 +216,8 @@ class Life:
         """Deliver what is left to one member who accepts everything."""
         for _ in range(2_000):
             self.now_ms += CONFIG.lock_ms + 1
-            self.write(self.partition.expire(self.now_ms, config=CONFIG), {})
+            self.write(self.partition.expire(self.now_ms, config=self.config), {})
+            self.write_dead_letters()
             while self.under_way:
                 self.end_write()
             if self.partition.start_offset >= self.end:
@@ -204,7 +228,9 @@ class Life:
                     first_offset=record, last_offset=record, acknowledge_types=[1]
                 )
                 self.write(
-                    self.partition.acknowledge("z", [batch], config=CONFIG, now_ms=self.now_ms),
+                    self.partition.acknowledge(
+                        "z", [batch], config=self.config, now_ms=self.now_ms
+                    ),
                     {record: AcknowledgeType.ACCEPT},
                 )
         raise AssertionError(f"stuck: {list(self.partition)}")
@@ -219,3 +245,5 @@ def test_random_lives(seed: int) -> None:
         life.drain()
         records = {r for batch in life.log for r in range(batch.first, batch.last + 1)}
         assert records <= life.final | life.maybe_final | life.exhausted, "skipped"
+        undeliverable = life.rejected | life.exhausted - life.accepted
+        assert undeliverable <= life.dead if life.config.has_dead_letter_topic else not life.dead

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -232,3 +233,51 @@ def test_records_that_failed_often_are_delivered_in_ever_smaller_numbers() -> No
     for _ in range(4):
         acquire(partition, (0, 7), (8, 9), config=config)
     assert acquire(partition, (8, 9), config=config) == [(8, 9, 1)]
+
+
+WITH_TOPIC = replace(CONFIG, has_dead_letter_topic=True)
+
+
+def test_undeliverable_records_are_archiving_until_they_are_dead_letters() -> None:
+    partition = SharePartition(0)
+    acquire(partition, (0, 4), config=WITH_TOPIC)
+    kinds = (REJECT, REJECT, RELEASE, GAP, ACCEPT)
+    written = acknowledge(partition, 0, 4, *kinds, config=WITH_TOPIC)
+    assert [(first, state) for first, _, state, _ in written] == [
+        (0, RecordState.ARCHIVING), (2, RecordState.AVAILABLE), (3, RecordState.ARCHIVED),
+        (4, RecordState.ACKNOWLEDGED),
+    ]  # fmt: skip
+    assert acquire(partition, (0, 4), now_ms=10) == [(2, 2, 2)]
+    write = partition.expire(10 + CONFIG.lock_ms, config=WITH_TOPIC)
+    assert write is not None
+    letters = partition.dead_letters(WITH_TOPIC)
+    assert letters == [(0, 1, 1, True), (2, 2, 2, False)]
+    assert (partition.start_offset, partition.delivery_complete_count) == (0, 2)
+    assert code_of(partition, 0, 0, ACCEPT) == ErrorCode.INVALID_RECORD_STATE
+    done = partition.archive_dead_letters(letters)
+    assert [(each.first_offset, each.delivery_state) for each in done.batches][-1] == (2, 4)
+    assert (partition.start_offset, partition.dead_letters(WITH_TOPIC)) == (5, [])
+    partition.written(done.number, is_done=False)
+    assert partition.start_offset == 5, "whatever becomes of the write"
+
+
+def test_a_rejection_that_failed_is_none() -> None:
+    partition = SharePartition(0)
+    acquire(partition, (0, 0), config=WITH_TOPIC)
+    acknowledge(partition, 0, 0, REJECT, config=WITH_TOPIC, is_done=False)
+    assert partition.dead_letters(WITH_TOPIC) == []
+    acknowledge(partition, 0, 0, RELEASE, config=WITH_TOPIC)
+    assert acquire(partition, (0, 0), config=WITH_TOPIC) == [(0, 0, 2)]
+    acknowledge(partition, 0, 0, RELEASE, config=WITH_TOPIC)
+    assert partition.dead_letters(WITH_TOPIC) == [(0, 0, 2, False)]
+
+
+def test_a_new_leader_goes_on_with_what_was_archiving() -> None:
+    kept = [
+        StateBatch(first_offset=0, last_offset=1, delivery_state=3, delivery_count=1),
+        StateBatch(first_offset=2, last_offset=2, delivery_state=3, delivery_count=2),
+    ]
+    partition = SharePartition(0, kept)
+    assert partition.next_fetch_offset() == 3
+    # Why is not written down; the delivery count tells.
+    assert partition.dead_letters(CONFIG) == [(0, 1, 1, True), (2, 2, 2, False)]

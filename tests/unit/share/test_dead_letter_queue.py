@@ -1,0 +1,163 @@
+"""Records of a share group that cannot be delivered, at a broker: where they go, and what happens if they cannot."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.node_metrics import node_samples
+from broker.share import dead_letter_queue
+from kafka_ds.protocol.errors import ErrorCode
+from tests.in_process import InProcess, batch_of, in_process, records_of
+from tests.loops import in_loop, until
+from tests.unit.share.share_members import GROUP, Member, batch, configure, initialize
+
+ACCEPT, RELEASE, REJECT = 1, 2, 3
+HAPPENS_MS = 20_000
+TOPIC_NAME, COPY = "errors.deadletterqueue.topic.name", "errors.deadletterqueue.copy.record.enable"
+FAILED = "kafka_server_sharegroupmetrics_deadletterqueuefailedproducerequests_total"
+
+
+async def topic_of(broker: InProcess, *values: bytes, partitions: int = 1, **dead: Any) -> bytes:
+    """A topic with these records in its last partition, of a group with these settings."""
+    topic_id = await broker.create("t", partitions)
+    if values:
+        await broker.produce("t", batch_of(values), partition=partitions - 1)
+    await initialize(broker, topic_id, partitions=partitions)
+    await configure(broker, {"share.delivery.count.limit": 2, **dead})
+    return topic_id
+
+
+async def letters_in(broker: InProcess, topic: str, partition: int = 0) -> list[tuple[Any, ...]]:
+    """Key, value, and headers as text of each dead letter."""
+    found: list[Any] = []
+    while read := records_of((await broker.fetch(topic, len(found), partition=partition)).records):
+        found += read
+    return [
+        (
+            each.key,
+            each.value,
+            {name.decode(): (text or b"").decode() for name, text in each.headers},
+        )
+        for each in found
+    ]
+
+
+def samples(broker: InProcess) -> dict[tuple[str, tuple[str, ...]], float]:
+    return {(metric.name, labels): value for metric, labels, value in node_samples(broker.node)}
+
+
+def is_done(broker: InProcess) -> bool:
+    """Whether nothing is in flight any more."""
+    return all(led.machine.in_flight == 0 for led in broker.node.share_partitions)
+
+
+@in_loop
+async def test_rejected_and_exhausted_records_are_written_to_the_dead_letter_topic(
+    memory_path: Path,
+) -> None:
+    async with in_process(memory_path) as broker:
+        topic_id = await topic_of(broker, b"a", b"b", b"c", **{TOPIC_NAME: "dlq.t"})
+        await broker.create("dlq.t", errors_deadletterqueue_group_enable="true")
+        member = Member(broker, topic_id)
+        assert await member.acquire() == [(0, 2, 1)]
+        answer = await member.acknowledge(batch(0, 2, REJECT, RELEASE, ACCEPT))
+        assert answer.error_code == ErrorCode.NONE
+        assert await member.acquire(max_wait_ms=HAPPENS_MS) == [(1, 1, 2)]
+        await member.fetch(share_session_epoch=-1)
+        # The member has left: what it had goes there, before the share partition is forgotten.
+        await until(lambda: not list(broker.node.share_partitions))
+        letters = await letters_in(broker, "dlq.t")
+        assert [(key, value) for key, value, _ in letters] == [(None, None)] * 2
+        assert letters[0][2] == {
+            "__dlq.errors.topic": "t",
+            "__dlq.errors.partition": "0",
+            "__dlq.errors.offset": "0",
+            "__dlq.errors.group": GROUP,
+            "__dlq.errors.delivery.count": "1",
+            "__dlq.errors.message": "Offset rejected by client.",
+        }
+        assert letters[1][2]["__dlq.errors.offset"] == "1"
+        assert letters[1][2]["__dlq.errors.delivery.count"] == "2"
+        assert "exceeded" in letters[1][2]["__dlq.errors.message"]
+        shown = samples(broker)
+        assert (
+            shown["kafka_server_sharegroupmetrics_deadletterqueuerecordcount_total", (GROUP,)] == 2
+        )
+
+
+@in_loop
+async def test_records_are_copied_to_a_topic_that_is_created(memory_path: Path) -> None:
+    settings = {"errors_deadletterqueue_auto_create_topics_enable": "true", "num_partitions": 2}
+    async with in_process(memory_path, **settings) as broker:
+        given = {TOPIC_NAME: "dlq.t", COPY: "true"}
+        values = [b"a", b"b" * 600_000, b"c" * 600_000]
+        topic_id = await topic_of(broker, *values[:2], partitions=4, **given)
+        await broker.produce("t", batch_of(values[2:]), partition=3)
+        member = Member(broker, topic_id, partitions=4)
+        acquired = await member.acquire(max_wait_ms=HAPPENS_MS, max_bytes=1 << 24)
+        while acquired[-1][1] < 2:
+            acquired += await member.acquire(max_wait_ms=HAPPENS_MS)
+        answer = await member.acknowledge(batch(0, 2, REJECT), partition=3)
+        assert answer.error_code == ErrorCode.NONE
+        await until(lambda: is_done(broker))
+        # Two batches, as max.message.bytes demands; partition 3 of the source goes to 1 of 2.
+        letters = await letters_in(broker, "dlq.t", partition=1)
+        assert [value for _, value, _ in letters] == values
+        assert {key for key, _, _ in letters} == {b"k"}
+        configs = broker.node.metadata.topics["dlq.t"].configs
+        assert configs["errors.deadletterqueue.group.enable"] == "true"
+
+
+@in_loop
+@pytest.mark.parametrize(
+    ("topic", "why"),
+    [
+        ("dlq.missing", "does not exist"),
+        ("dlq.plain", "errors.deadletterqueue.group.enable of dlq.plain is false"),
+        ("other", "does not begin with"),
+        ("__consumer_offsets", "internal"),
+    ],
+)
+async def test_a_wrong_topic_is_said_and_holds_nothing_up(
+    topic: str, why: str, memory_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with in_process(memory_path) as broker:
+        topic_id = await topic_of(broker, b"a", **{TOPIC_NAME: topic})
+        await broker.create("dlq.plain")
+        member = Member(broker, topic_id)
+        assert await member.acquire() == [(0, 0, 1)]
+        with caplog.at_level(logging.ERROR):
+            await member.acknowledge(batch(0, 0, REJECT))
+            await until(lambda: is_done(broker))
+        assert why in caplog.text
+        assert "offsets 0 to 0" in caplog.text
+        assert samples(broker)[FAILED, (GROUP,)] == 1
+
+
+@in_loop
+async def test_a_broker_that_starts_writes_what_was_archiving(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        # The topic's leader cannot be found, and is looked for again later.
+        patch.setattr(dead_letter_queue, "endpoint_of", lambda *_: None)
+        async with in_process(memory_path) as broker:
+            topic_id = await topic_of(broker, b"a", b"b", **{TOPIC_NAME: "dlq.t"})
+            await broker.create("dlq.t", errors_deadletterqueue_group_enable="true")
+            member = Member(broker, topic_id)
+            assert await member.acquire() == [(0, 1, 1)]
+            await member.acknowledge(batch(0, 0, REJECT))
+            queue = broker.node.share_partitions.dead_letters
+            await until(lambda: queue.requests[GROUP] > 0)
+    async with in_process(memory_path) as broker:
+        await until(lambda: all(each.is_active for each in broker.node.shares.runtime.begun()))
+        assert await Member(broker, topic_id).acquire(max_wait_ms=HAPPENS_MS) == [(1, 1, 1)]
+        (led,) = broker.node.share_partitions
+        await until(lambda: led.machine.start_offset == 1)
+        assert [each[2]["__dlq.errors.offset"] for each in await letters_in(broker, "dlq.t")] == [
+            "0"
+        ]
