@@ -16,8 +16,9 @@ from broker.metadata.log import MetadataLog
 from kafka_ds.delta.actions import LOG_RETENTION_MS_MIN
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
-from kafka_ds.protocol.messages import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from kafka_ds.protocol.messages import BrokerHeartbeatResponse
 from tests.fakes.clock import ManualClock
+from tests.fakes.network import Respondent
 from tests.fakes.store import ALWAYS, FolderStore
 from tests.loops import in_loop, until
 from tests.unit.controller.metadata_broker import Broker, events_of, versions
@@ -70,23 +71,16 @@ async def test_others_hear_of_a_commit_before_it_has_taken_effect_here(memory_pa
     await stop(broker)
 
 
-class Heard:
-    """A controller that notes what brokers say they know."""
-
-    def __init__(self) -> None:
-        self.known: list[int] = []
-
-    async def send(
-        self, request: BrokerHeartbeatRequest, *, timeout_ms: int
-    ) -> BrokerHeartbeatResponse:
-        self.known.append(request.current_metadata_offset)
-        return BrokerHeartbeatResponse(is_caught_up=True, is_fenced=False, should_shut_down=False)
-
-
 @in_loop
 async def test_a_heartbeat_tells_of_a_commit_when_it_has_taken_effect(memory_path: Path) -> None:
     """A broker that stops goes when the others lead what it led, and not when they have only read so."""
-    broker, controller = Broker(memory_path), Heard()
+    broker = Broker(memory_path)
+    alive = BrokerHeartbeatResponse(is_caught_up=True, is_fenced=False, should_shut_down=False)
+    controller = Respondent(lambda _: alive)
+
+    def known() -> list[int]:
+        return [each.current_metadata_offset for each in controller.asked]
+
     await broker.start()
     registered = broker.image.brokers[broker.node_id]
     lifecycle = Lifecycle(
@@ -117,12 +111,12 @@ async def test_a_heartbeat_tells_of_a_commit_when_it_has_taken_effect(memory_pat
         assert broker.image.version > before
         living = asyncio.create_task(lifecycle.run())
         # Who is behind does not wait for the next interval.
-        await until(lambda: len(controller.known) >= 3)
-        assert set(controller.known) == {before}
+        await until(lambda: len(known()) >= 3)
+        assert set(known()) == {before}
         done.set()
         await creating
-        await until(lambda: controller.known[-1] != before)
-    assert controller.known[-1] == broker.image.version
+        await until(lambda: known()[-1] != before)
+    assert known()[-1] == broker.image.version
     living.cancel()
     await stop(broker)
 

@@ -19,13 +19,14 @@ from kafka_ds.protocol.messages.share_state import (
     ReadStateResult,
 )
 from kafka_ds.protocol.topic_partition import PartitionId
+from tests.fakes.network import Respondent
 from tests.loops import in_loop
 
 TOPIC = bytes(range(16))
 HERE, THERE = 1, 2
 
 
-class Cluster:
+class Coordinators:
     """Two brokers: each answers with the code that was last put in, or with a state whose epoch is its id."""
 
     def __init__(self) -> None:
@@ -43,9 +44,6 @@ class Cluster:
 
     async def handle(self, request: Any) -> Any:
         return self.answer(HERE, request)
-
-    async def send(self, broker_id: int, host: str, port: int, request: Any, **_: object) -> Any:
-        return self.answer(broker_id, request)
 
     def answer(self, broker_id: int, request: Any) -> Any:
         (topic,) = request.topics
@@ -72,7 +70,9 @@ class Cluster:
                 brokers={THERE: SimpleNamespace(endpoint=lambda listener: endpoint)}
             ),
             listener="PLAINTEXT",
-            new_peers=lambda: self,
+            new_peers=lambda: Respondent(
+                lambda request, broker_id, *_: self.answer(broker_id, request)
+            ),
             timeout_ms=100,
         )
         runtime: Any = self
@@ -86,9 +86,9 @@ def asked_for(*partitions: int) -> dict[PartitionId, ReadStatePartition]:
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+def coordinators(monkeypatch: pytest.MonkeyPatch) -> Coordinators:
     monkeypatch.setattr(module, "BACKOFF_SECONDS_MIN", 0.001)
-    return Cluster()
+    return Coordinators()
 
 
 def test_a_coordinators_key_is_kafkas() -> None:
@@ -96,9 +96,9 @@ def test_a_coordinators_key_is_kafkas() -> None:
 
 
 @in_loop
-async def test_each_coordinator_gets_its_partitions(cluster: Cluster) -> None:
-    results = await cluster.persister().read_state("g", asked_for(0, 1, 2))
-    assert sorted(cluster.asked) == [(HERE, [1]), (THERE, [0, 2])]
+async def test_each_coordinator_gets_its_partitions(coordinators: Coordinators) -> None:
+    results = await coordinators.persister().read_state("g", asked_for(0, 1, 2))
+    assert sorted(coordinators.asked) == [(HERE, [1]), (THERE, [0, 2])]
     assert {key[1]: each.state_epoch for key, each in results.items()} == {0: 2, 1: 1, 2: 2}
 
 
@@ -111,32 +111,38 @@ async def test_each_coordinator_gets_its_partitions(cluster: Cluster) -> None:
         ErrorCode.NETWORK_EXCEPTION,
     ],
 )
-async def test_only_what_may_be_elsewhere_is_asked_again(cluster: Cluster, code: ErrorCode) -> None:
-    cluster.codes[THERE] = [code]
-    cluster.codes[HERE] = [ErrorCode.FENCED_LEADER_EPOCH]
-    results = await cluster.persister().read_state("g", asked_for(0, 1))
-    assert sorted(cluster.asked) == [(HERE, [1]), (THERE, [0]), (THERE, [0])]
+async def test_only_what_may_be_elsewhere_is_asked_again(
+    coordinators: Coordinators, code: ErrorCode
+) -> None:
+    coordinators.codes[THERE] = [code]
+    coordinators.codes[HERE] = [ErrorCode.FENCED_LEADER_EPOCH]
+    results = await coordinators.persister().read_state("g", asked_for(0, 1))
+    assert sorted(coordinators.asked) == [(HERE, [1]), (THERE, [0]), (THERE, [0])]
     assert results[TOPIC, 0].error_code == ErrorCode.NONE
     assert results[TOPIC, 1].error_code == ErrorCode.FENCED_LEADER_EPOCH
 
 
 @in_loop
-async def test_a_topic_that_cannot_be_created_yet_is_waited_for(cluster: Cluster) -> None:
-    cluster.topic_errors = [ErrorCode.COORDINATOR_NOT_AVAILABLE]
-    results = await cluster.persister().read_state("g", asked_for(1))
+async def test_a_topic_that_cannot_be_created_yet_is_waited_for(coordinators: Coordinators) -> None:
+    coordinators.topic_errors = [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    results = await coordinators.persister().read_state("g", asked_for(1))
     assert results[TOPIC, 1].error_code == ErrorCode.NONE
 
 
 @in_loop
-async def test_the_last_error_is_the_result_when_the_time_is_over(cluster: Cluster) -> None:
-    cluster.codes[THERE] = [ErrorCode.NETWORK_EXCEPTION] * 1_000
-    results = await cluster.persister().read_state("g", asked_for(0))
+async def test_the_last_error_is_the_result_when_the_time_is_over(
+    coordinators: Coordinators,
+) -> None:
+    coordinators.codes[THERE] = [ErrorCode.NETWORK_EXCEPTION] * 1_000
+    results = await coordinators.persister().read_state("g", asked_for(0))
     assert results[TOPIC, 0].error_code == ErrorCode.NETWORK_EXCEPTION
 
 
 @in_loop
-async def test_a_partition_that_a_coordinator_leaves_out_is_an_error(cluster: Cluster) -> None:
-    cluster.missing = {2}
-    results = await cluster.persister().read_state("g", asked_for(0, 2))
+async def test_a_partition_that_a_coordinator_leaves_out_is_an_error(
+    coordinators: Coordinators,
+) -> None:
+    coordinators.missing = {2}
+    results = await coordinators.persister().read_state("g", asked_for(0, 2))
     assert results[TOPIC, 0].error_code == ErrorCode.NONE
     assert results[TOPIC, 2].error_code == ErrorCode.UNKNOWN_SERVER_ERROR

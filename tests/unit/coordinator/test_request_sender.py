@@ -11,8 +11,8 @@ import pytest
 
 from broker.coordinator.request_sender import RequestSender
 from broker.metadata.events import FenceBroker
-from broker.transport.peer import PeerUnreachable
 from kafka_ds.protocol.errors import ErrorCode
+from tests.fakes.network import Respondent
 from tests.loops import in_loop
 
 
@@ -29,33 +29,7 @@ class Questions:
         return [ErrorCode.NONE] * len(items)
 
 
-class Peers:
-    """A broker that does not answer; who waits for it is told when it is dropped."""
-
-    def __init__(self) -> None:
-        self.asked: list[Any] = []
-        self._waiting: list[asyncio.Future[Any]] = []
-
-    async def send(self, broker_id: int, host: str, port: int, request: Any, **_: object) -> Any:
-        self.asked.append(request)
-        waiting = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiting)
-        return await waiting
-
-    def answer(self) -> None:
-        self._waiting.pop().set_result(None)
-
-    def drop(self, broker_id: int) -> None:
-        for waiting in self._waiting:
-            if not waiting.done():
-                waiting.set_exception(PeerUnreachable("dropped"))
-        self._waiting.clear()
-
-    def close(self) -> None:
-        self.drop(2)
-
-
-def outbox_to(peers: Peers) -> RequestSender[Question]:
+def outbox_to(peers: Respondent) -> RequestSender[Question]:
     endpoint = SimpleNamespace(host="there", port=9092)
     broker = SimpleNamespace(endpoint=lambda listener: endpoint)
     others: Any = SimpleNamespace(
@@ -69,7 +43,7 @@ def outbox_to(peers: Peers) -> RequestSender[Question]:
 
 @in_loop
 async def test_those_who_wait_for_their_turn_hear_of_a_fenced_broker_at_once() -> None:
-    peers = Peers()
+    peers = Respondent()
     sender = outbox_to(peers)
     first, second = sender.send(2, Question("first")), sender.send(2, Question("second"))
     await asyncio.sleep(0)
@@ -88,14 +62,14 @@ async def test_those_who_wait_for_their_turn_hear_of_a_fenced_broker_at_once() -
 @in_loop
 async def test_a_broker_that_is_away_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
     """Markers are tried ten times a second."""
-    peers = Peers()
+    peers = Respondent()
     sender = outbox_to(peers)
 
     async def asked(*, answers: bool) -> ErrorCode:
         asking = sender.send(2, Question("x"))
         await asyncio.sleep(0)
         if answers:
-            peers.answer()
+            peers.waiting[-1].set_result(None)
         else:
             peers.drop(2)
         return await asking

@@ -13,31 +13,20 @@ from broker.handlers.configs.settings_validation import validate_on_brokers
 from broker.kafka_broker import KafkaBroker
 from broker.transport.peer import PeerUnreachable
 from kafka_ds.protocol.messages import ValidateSettingsResponse
-from tests.loops import in_loop
+from tests.fakes.network import Respondent
+from tests.loops import in_loop, until
 
 
-async def _for_ever() -> None:
-    await asyncio.get_running_loop().create_future()
-
-
-class Peers:
-    """The other brokers, each with its own way to answer."""
-
-    def __init__(self) -> None:
-        self.asked = asyncio.Event()
-
-    async def send(
-        self, broker_id: int, request: Any, *, timeout_ms: int
-    ) -> ValidateSettingsResponse:
-        self.asked.set()
-        match broker_id:
-            case 2:
-                return ValidateSettingsResponse(error_code=40, error_message="not with its disk")
-            case 3:
-                await _for_ever()
-            case 4:
-                raise PeerUnreachable("broker 4 is away")
-        return ValidateSettingsResponse()
+def answer(_: object, broker_id: int) -> Any:
+    """The other brokers have each their own way to answer."""
+    match broker_id:
+        case 2:
+            return ValidateSettingsResponse(error_code=40, error_message="not with its disk")
+        case 3:
+            return asyncio.get_running_loop().create_future()
+        case 4:
+            return PeerUnreachable("broker 4 is away")
+    return ValidateSettingsResponse()
 
 
 def asker() -> KafkaBroker:
@@ -45,7 +34,7 @@ def asker() -> KafkaBroker:
     parts = SimpleNamespace(
         config=SimpleNamespace(node_id=1),
         metadata=SimpleNamespace(brokers=brokers),
-        member=Peers(),
+        member=Respondent(answer),
     )
     return cast(KafkaBroker, parts)
 
@@ -61,7 +50,7 @@ async def test_who_does_not_answer_does_not_judge(monkeypatch: pytest.MonkeyPatc
 async def test_who_asks_can_be_cancelled() -> None:
     node = asker()
     asking = asyncio.get_running_loop().create_task(validate_on_brokers(node, {"": {}}, [""]))
-    await cast(Any, node.member).asked.wait()
+    await until(lambda: cast(Any, node.member).asked)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking

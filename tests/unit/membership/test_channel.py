@@ -11,6 +11,7 @@ import pytest
 from broker.membership.channel import ControllerChannel
 from broker.metadata.events import Endpoint
 from broker.metadata.image import BrokerRegistration
+from tests.fakes.network import Respondent
 from tests.loops import in_loop, until
 
 
@@ -20,8 +21,8 @@ class Around:
     is_active = False
 
     def __init__(self) -> None:
-        self.asked: list[int] = []
-        self.answers = {1: asyncio.get_running_loop().create_future()}
+        self.peers = Respondent(self.answer)
+        self.last_word = asyncio.get_running_loop().create_future()
         self.image = SimpleNamespace(
             controller_id=1,
             controller_epoch=1,
@@ -37,17 +38,14 @@ class Around:
         )
         self._news = asyncio.Event()
         self.channel = ControllerChannel(
-            cast(Any, self), cast(Any, self), listener="L", handle_locally=cast(Any, None)
+            cast(Any, self), cast(Any, self.peers), listener="L", handle_locally=cast(Any, None)
         )
 
     async def wait_for_change(self, timeout_seconds: float) -> None:
         await asyncio.wait([asyncio.ensure_future(self._news.wait())], timeout=timeout_seconds)
 
-    async def send(self, broker_id: int, *_: object, **__: object) -> Any:
-        self.asked.append(broker_id)
-        if broker_id in self.answers:
-            return await self.answers[broker_id]
-        return SimpleNamespace(error_code=0, of=broker_id)
+    def answer(self, _: object, broker_id: int, *__: object) -> Any:
+        return self.last_word if broker_id == 1 else SimpleNamespace(error_code=0, of=broker_id)
 
     def deposed(self) -> None:
         self.image.controller_id, self.image.controller_epoch = 2, 2
@@ -64,11 +62,11 @@ async def test_a_controller_that_does_not_run_is_waited_for_until_another_one_co
     monkeypatch.setattr("broker.membership.channel.LAST_WORD_SECONDS", seconds)
     around = Around()
     asking = asyncio.ensure_future(around.channel.send(object(), timeout_ms=3_600_000))
-    await until(lambda: around.asked)
+    await until(lambda: around.peers.asked)
     around.deposed()
     if answers:
         # What it decided before is told all the same.
         await asyncio.sleep(0)
-        around.answers[1].set_result(SimpleNamespace(error_code=0, of=1))
+        around.last_word.set_result(SimpleNamespace(error_code=0, of=1))
     async with asyncio.timeout(120):
         assert (await asking).of == (1 if answers else 2)

@@ -14,6 +14,7 @@ from broker.membership.directories import DirectoryAssignments
 from broker.metadata.events import LOST_DIRECTORY
 from broker.metadata.partition_change import directory_of
 from kafka_ds.protocol.messages import AssignReplicasToDirsResponse
+from tests.fakes.network import Respondent
 from tests.loops import in_loop
 from tests.unit.controller.controller_desk import Desk
 
@@ -32,13 +33,13 @@ class Around:
         self.damaged = {0}
         self.assignments = DirectoryAssignments(
             cast(Any, SimpleNamespace(image=self.desk.image)),
-            cast(Any, self),
+            cast(Any, Respondent(self.assign)),
             node_id=ME,
             broker_epoch=lambda: self.desk.epoch(ME),
             request_timeout_ms=1,
         )
 
-    async def send(self, request: Any, *, timeout_ms: int) -> AssignReplicasToDirsResponse:
+    def assign(self, request: Any) -> AssignReplicasToDirsResponse:
         wanted = [
             DirectoryAssignment(
                 directory=directory.id, topic_id=topic.topic_id, partition=each.partition_index

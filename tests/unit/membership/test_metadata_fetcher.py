@@ -11,32 +11,10 @@ from broker.membership.metadata_fetcher import MetadataFetcher
 from broker.metadata.events import Event
 from broker.transport.peer import PeerUnreachable
 from kafka_ds.protocol.messages import ReadMetadataRequest, ReadMetadataResponse
+from tests.fakes.network import Respondent
 from tests.loops import in_loop
 from tests.requests import build
 from tests.unit.controller.metadata_broker import Broker
-
-
-class OnlyNext:
-    """The wire to other brokers, of which the next controller alone answers."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-
-    async def send(
-        self, broker_id: int, _host: str, _port: int, request: ReadMetadataRequest, **_: object
-    ) -> ReadMetadataResponse:
-        if broker_id != self._broker.node_id:
-            raise PeerUnreachable("it is dead")
-        image = self._broker.image
-        entries = self._broker.driver.entries_after(request.after_version, 1 << 20)
-        return build(
-            ReadMetadataResponse,
-            error_code=0,
-            controller_id=image.controller_id,
-            controller_epoch=image.controller_epoch,
-            last_version=image.version,
-            entries=[{"version": e.version, "events": e.encoded} for e in entries or ()],
-        )
 
 
 @in_loop
@@ -109,9 +87,25 @@ async def test_who_hears_the_controller_follows_it_though_its_own_store_hangs(
 
 def following(broker: Broker, controller: Broker, *, node_id: int) -> MetadataFetcher:
     """How a broker follows this controller, which it finds by wire alone, and waits for no store."""
+
+    def answer(request: ReadMetadataRequest, broker_id: int, *_: object) -> Any:
+        """Of all others the controller alone answers."""
+        if broker_id != controller.node_id:
+            return PeerUnreachable("it is dead")
+        image = controller.image
+        entries = controller.driver.entries_after(request.after_version, 1 << 20)
+        return build(
+            ReadMetadataResponse,
+            error_code=0,
+            controller_id=image.controller_id,
+            controller_epoch=image.controller_epoch,
+            last_version=image.version,
+            entries=[{"version": e.version, "events": e.encoded} for e in entries or ()],
+        )
+
     return MetadataFetcher(
         broker.driver,
-        cast(Any, OnlyNext(controller)),
+        cast(Any, Respondent(answer)),
         node_id=node_id,
         listener="PLAINTEXT",
         patience_ms=1,

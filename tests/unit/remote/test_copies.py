@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +27,7 @@ from broker.worker.rpc import (
 from kafka_ds.ipc.child import WorkerFailed, WorkerLost
 from kafka_ds.process.crash_points import CrashPoints
 from tests.fakes.clock import ManualClock
+from tests.fakes.network import Respondent
 from tests.fakes.settings import log_settings, tier_settings
 from tests.loops import until
 
@@ -58,19 +58,18 @@ def state_of(highest_offset_in_remote_storage: int, conflict: str = "") -> Tiere
     )
 
 
-class CopiesAtOnce:
+class CopiesAtOnce(Respondent):
     """A worker that has copied whatever it is asked to."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.copied: list[list[tuple[str, int, int]]] = []
         self.compressions: list[str] = []
-        self.meanwhile: Callable[[], None] = lambda: None
 
-    async def send(self, request: Any) -> Any:
+    def answer(self, request: Any) -> Any:
         ranges = [each.segment for each in request.sources]
         self.copied.append([(each.topic, each.partition, each.start_offset) for each in ranges])
         self.compressions += {each.compression for each in request.sources}
-        self.meanwhile()
         ends = {(each.topic_id, each.partition): each.end_offset for each in ranges}
         outcomes = [
             PartitionOutcome(
@@ -80,22 +79,26 @@ class CopiesAtOnce:
         ]
         return CopyAnswer(partitions=outcomes, milliseconds=1)
 
+    @property
+    def states_asked(self) -> int:
+        return sum(isinstance(each, StateRequest) for each in self.asked)
+
 
 class DiesOnce(CopiesAtOnce):
     """A worker that is lost while it copies for the first time."""
 
-    async def send(self, request: Any) -> Any:
+    def answer(self, request: Any) -> Any:
         if not self.copied:
             self.copied.append([])
-            raise WorkerLost("killed", 100)
-        return await super().send(request)
+            return WorkerLost("killed", 100)
+        return super().answer(request)
 
 
 class FailsOnce(CopiesAtOnce):
     """A worker whose store is unreachable for a moment, so that nothing of the first copy is finished."""
 
-    async def send(self, request: Any) -> Any:
-        answer = await super().send(request)
+    def answer(self, request: Any) -> Any:
+        answer = super().answer(request)
         return outcomes_of(answer, "failed", "away") if len(self.copied) == 1 else answer
 
 
@@ -104,8 +107,8 @@ class FindsThere(CopiesAtOnce):
 
     found = 0
 
-    async def send(self, request: Any) -> Any:
-        answer = await super().send(request)
+    def answer(self, request: Any) -> Any:
+        answer = super().answer(request)
         count = len(self.copied[-1]) - self.found
         return replace(answer, partitions=[replace(e, ranges=count) for e in answer.partitions])
 
@@ -114,13 +117,11 @@ class Refuses(CopiesAtOnce):
     """A worker whose table may not be written to, as long as `reason` says why."""
 
     reason = "version 7: delta.appendOnly=true"
-    asked = 0
 
-    async def send(self, request: Any) -> Any:
+    def answer(self, request: Any) -> Any:
         if isinstance(request, StateRequest):
-            self.asked += 1
             return [state_of(-1, self.reason) for _ in request.partitions]
-        answer = await super().send(request)
+        answer = super().answer(request)
         return outcomes_of(answer, "conflict", self.reason) if self.reason else answer
 
 
@@ -244,14 +245,14 @@ def test_rows_of_events_do_not_end_at_the_version_where_a_deletion_keeps_failing
     settings = tier_settings(remote_log_manager_task_retry_backoff_ms=0)
     manager, asked = RemoteLogManager(settings, ManualClock()), list[int]()
 
-    async def fails(request: Any) -> Any:
+    def fails(request: Any) -> Any:
         asked.append(request.version)
         if len(asked) >= 3:
             return request.version
         manager.cluster_events(request.version + 1)
-        raise WorkerFailed("unavailable", "deletions are still due")
+        return WorkerFailed("unavailable", "deletions are still due")
 
-    monkeypatch.setattr(manager.worker, "send", fails)
+    monkeypatch.setattr(manager.worker, "send", Respondent(fails).send)
 
     async def scenario() -> None:
         manager.cluster_events(7)
@@ -298,7 +299,7 @@ def test_copies_hurry_while_more_is_closed_than_they_take(rate: int, expected: l
 
     close(2)
     desk = Desk(tiered, bytes_per_second=rate)
-    desk.worker.meanwhile = lambda: close(3) if len(desk.worker.copied) <= 6 else None
+    desk.worker.meanwhile = lambda: close(3) if len(desk.worker.copied) < 6 else None
     asyncio.run(desk.until(100))
     assert (tiered.state.copied_offset, len(views)) == (199, 20)
     assert desk.worker.compressions == expected
@@ -482,7 +483,7 @@ def test_a_pause_ends_once_what_was_in_the_way_is_gone(caplog: pytest.LogCapture
     desk = Desk(tiered, led_partition("t", 1, 0, 0), worker=worker)
     asyncio.run(desk.until(60_000))
     assert (tiered.state.copied_offset, tiered.state.is_paused) == (-1, True)
-    assert 4 <= worker.asked <= 10
+    assert 4 <= worker.states_asked <= 10
     assert len(worker.copied) == 1, (
         "what is asked takes no room in copies, and nothing of their quota"
     )
@@ -548,16 +549,14 @@ def test_a_pause_ends_where_nothing_is_left_to_copy(is_open: bool) -> None:
 class Knows(CopiesAtOnce):
     """A worker that is asked for one partition's state."""
 
-    def __init__(self, answer: TieredState | Unavailable) -> None:
+    def __init__(self, known: TieredState | Unavailable) -> None:
         super().__init__()
-        self.answer = answer
-        self.asked = 0
+        self.known = known
 
-    async def send(self, request: Any) -> Any:
+    def answer(self, request: Any) -> Any:
         if not isinstance(request, StateRequest):
-            return await super().send(request)
-        self.asked += 1
-        return [self.answer]
+            return super().answer(request)
+        return [self.known]
 
 
 @pytest.mark.parametrize("found", [0, 1])
@@ -592,7 +591,7 @@ def test_a_lake_that_goes_beyond_the_log_pauses_its_partition_for_good(
     tiered.log.log_end_offset = 50  # type: ignore[misc]
     desk.loop.begin_round()
     asyncio.run(desk.until(60_000))
-    assert (worker.asked, worker.copied, tiered.state.copied_offset) == (1, [], -1)
+    assert (worker.states_asked, worker.copied, tiered.state.copied_offset) == (1, [], -1)
     assert tiered.state.is_paused
     assert said(caplog) == ["tiering of t-0 is paused: the lake ends at 10, beyond the log"]
     manager = RemoteLogManager(tier_settings(), ManualClock())
@@ -613,8 +612,8 @@ def test_a_table_that_cannot_be_read_pauses_its_partitions_until_it_can(
     desk = Desk(tiered, worker=worker)
     asyncio.run(desk.until(60_000))
     assert (tiered.state.is_paused, worker.copied) == (True, [])
-    assert worker.asked > 4
-    worker.answer = state_of(9)
+    assert worker.states_asked > 4
+    worker.known = state_of(9)
     asyncio.run(desk.until(60_000))
     assert (tiered.state.is_paused, tiered.state.copied_offset) == (False, 19)
     assert said(caplog) == [f"tiering of t-0 is paused: {error}", "tiering of t-0 is resumed"]

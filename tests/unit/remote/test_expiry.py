@@ -25,6 +25,7 @@ from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.topic.expiration import ExpirationDecision
 from tests.fakes.clock import ManualClock
+from tests.fakes.network import Respondent
 from tests.fakes.settings import log_settings, tier_settings
 
 KEY = (b"t" * 16, 0)
@@ -43,6 +44,7 @@ class Desk:
         self.is_counted = True
         self.to_count: list[bool] = []
         self.when: dict[str, Callable[[], None]] = {}
+        self.worker = Respondent(self.answer)
         self.metrics = TierMetrics()
         self.clock = ManualClock()
         state = CopyState()
@@ -63,7 +65,7 @@ class Desk:
         self.loop = ExpirationLoop(
             tier_settings(remote_log_manager_task_interval_ms=1),
             self.clock,
-            self,  # type: ignore[arg-type]
+            self.worker,  # type: ignore[arg-type]
             self.metrics,
             CrashPoints(),
             self.all,
@@ -80,7 +82,7 @@ class Desk:
             lake_log_start=0,
         )
 
-    async def send(self, request: Any) -> Any:
+    def answer(self, request: Any) -> Any:
         name, answer = {
             CheckRetention: ("check_retention", self.check_retention),
             MoveLogStart: ("move_log_start", self.move_log_start),
@@ -293,16 +295,8 @@ def test_which_limits_hold_in_the_lake(policy: str, expected: tuple[int, int]) -
     desk.led.log.config = log_settings(
         retention_ms=1000, retention_bytes=7, cleanup_policy=policies
     )
-    asked: list[Any] = []
-    send = desk.send
-
-    async def noting(request: Any) -> Any:
-        asked.append(request)
-        return await send(request)
-
-    desk.send = noting  # type: ignore[method-assign]
     desk.rounds()
-    retention = asked[0].partitions[0].retention
+    retention = desk.worker.asked[0].partitions[0].retention
     assert (retention.retention_ms, retention.retention_bytes) == expected
 
 

@@ -22,6 +22,7 @@ from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.frame import encode_request
 from kafka_ds.protocol.topic_partition import PartitionId
 from tests.fakes.clock import ManualClock
+from tests.fakes.network import Respondent
 from tests.fakes.settings import tier_settings
 from tests.integration.tier_segments import copy_range
 
@@ -61,21 +62,20 @@ def gap(start: int, end: int) -> Missing:
     )
 
 
-class Store:
+class Store(Respondent):
     """A worker that looks at a store, which has all but this; what it repairs is there then."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.highest_offset_in_remote_storage = 9
         self.missing: list[Missing] = []
         self.mends = False
         self.is_lost = False
         self.failure: Exception | None = None
-        self.asked: list[Check | Repair] = []
 
-    async def send(self, request: Check | Repair) -> list[StoreState]:
-        self.asked.append(request)
+    def answer(self, request: Check | Repair) -> Any:
         if self.failure is not None:
-            raise self.failure
+            return self.failure
         if isinstance(request, Repair) and self.mends:
             self.missing = []
         answer = StoreState(
@@ -251,14 +251,7 @@ def test_what_the_lake_has_lost_of_what_may_go_stays() -> None:
 def test_a_partition_that_is_led_elsewhere_by_now_is_left_alone() -> None:
     log = Log(0)
     desk = led_by(log)
-    send = desk.store.send
-
-    async def late(request: Any) -> Any:
-        answer = await send(request)
-        desk.led.clear()
-        return answer
-
-    desk.store.send = late  # type: ignore[method-assign]
+    desk.store.meanwhile = desk.led.clear
     desk.after(60)
     assert (log.deletions, log.highest_offset_in_remote_storage) == (0, -1)
 

@@ -1,7 +1,6 @@
 """When the leader maintains its tables' layout, and that it stops for partitions that it no longer leads."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,6 +16,7 @@ from broker.worker.rpc import GiveUp, Optimize, Optimized
 from kafka_ds.ipc.child import WorkerFailed
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.fakes.clock import ManualClock
+from tests.fakes.network import Respondent
 from tests.fakes.settings import tier_settings
 from tests.loops import in_loop, turns
 
@@ -35,26 +35,18 @@ DONE = Optimized(
 )
 
 
-class Worker:
-    """Answers as the test says, and records what it was asked."""
+class Worker(Respondent):
+    """Has optimised what it is asked to, unless the test says else."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[type, int]] = []
+        super().__init__(lambda _: DONE)
         self.rewrites_any: list[bool] = []
-        self.answers: list[Any] = []
         self.pid: int | None = 1
-        self.before: Callable[[], Awaitable[None]] | None = None
 
     async def send(self, request: Optimize | GiveUp) -> Any:
-        self.asked.append((type(request), request.place.partition))
         if isinstance(request, Optimize):
             self.rewrites_any.append(request.rewrites_any_expired)
-            if self.before is not None:
-                await self.before()
-        answer = self.answers.pop(0) if self.answers else DONE
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        return await super().send(request)
 
 
 class Desk:
@@ -94,8 +86,12 @@ class Desk:
     async def rounds(self, count: int = 1) -> list[tuple[str, int]]:
         for _ in range(count):
             await self.loop.round()
-        asked, self.worker.asked = self.worker.asked, []
+        asked, self.worker.asked = self.asked, []
         return asked
+
+    @property
+    def asked(self) -> list[tuple[type, int]]:
+        return [(type(each), each.place.partition) for each in self.worker.asked]
 
 
 @in_loop
@@ -135,16 +131,17 @@ async def test_what_is_led_elsewhere_is_given_up() -> None:
     desk = Desk()
 
     async def lose() -> None:
+        desk.worker.meanwhile = int
         desk.led.pop((TOPIC_ID, 0))
         desk.loop.forget((TOPIC_ID, 1))
         desk.loop.forget((TOPIC_ID, 0))
         await asyncio.sleep(0)
 
-    desk.worker.before = lose
+    desk.worker.meanwhile = lose
     desk.worker.answers = [None, replace(DONE, is_done=False)]
     assert await desk.rounds() == [(Optimize, 0), (GiveUp, 0)]
     desk.lead(0, 99)
-    desk.worker.before, desk.worker.answers = None, []
+    desk.worker.meanwhile, desk.worker.answers = int, []
     assert await desk.rounds() == [(Optimize, 0)], "of another leadership nothing is known"
 
 
@@ -158,7 +155,7 @@ async def test_log_starts_are_followed_before_all_other_work() -> None:
     desk = Desk()
     tiered = desk.led[TOPIC_ID, 0]
     await desk.follow()
-    assert desk.worker.asked == [], "all begin at 0"
+    assert desk.asked == [], "all begin at 0"
     tiered.lake_log_start = 10
     # Retention's first is taken at once, and the next waits, the longer the larger the file was.
     desk.worker.answers = [
@@ -198,13 +195,9 @@ async def test_a_log_start_that_moves_waits_for_no_round(monkeypatch: pytest.Mon
         desk.led,
     )
     desk.led[TOPIC_ID, 0].lake_log_start = 10
-
-    async def stop() -> None:
-        desk.loop.stop()
-
-    desk.worker.before = stop
+    desk.worker.meanwhile = desk.loop.stop
     await asyncio.wait_for(desk.loop.run(), 10)
-    assert desk.worker.asked == [(Optimize, 0)]
+    assert desk.asked == [(Optimize, 0)]
 
 
 @in_loop
@@ -213,13 +206,13 @@ async def test_rows_that_a_copy_in_flight_adds_below_the_log_start_are_followed(
     tiered = desk.led[TOPIC_ID, 0]
     tiered.lake_log_start = tiered.deleted_below = 150
     await desk.follow(2)
-    assert desk.worker.asked == [(Optimize, 0)]
+    assert desk.asked == [(Optimize, 0)]
     tiered.state.learnt(199, 0)
     await desk.follow(2)
-    assert desk.worker.asked == [(Optimize, 0)] * 2
+    assert desk.asked == [(Optimize, 0)] * 2
     tiered.state.learnt(299, 0)
     await desk.follow()
-    assert desk.worker.asked == [(Optimize, 0)] * 2, "nothing of this lies below"
+    assert desk.asked == [(Optimize, 0)] * 2, "nothing of this lies below"
 
 
 @in_loop
@@ -228,11 +221,11 @@ async def test_while_a_round_lasts_log_starts_are_followed() -> None:
     desk.lead(1, 99)
 
     async def move() -> None:
-        desk.worker.before = None
+        desk.worker.meanwhile = int
         desk.led[TOPIC_ID, 1].lake_log_start = 10
         desk.clock.ms += 10_000
 
-    desk.worker.before = move
+    desk.worker.meanwhile = move
     desk.worker.answers = [replace(DONE, is_done=False), DONE, DONE]
     assert await desk.rounds() == [(Optimize, 0), (Optimize, 1), (Optimize, 0)]
 
@@ -248,7 +241,7 @@ async def test_it_can_be_switched_off() -> None:
         desk.led,
     )
     await desk.loop.run()
-    assert desk.worker.asked == []
+    assert desk.asked == []
 
 
 @in_loop
@@ -257,7 +250,7 @@ async def test_on_demand_everything_is_done_whatever_was_seen() -> None:
     assert await desk.rounds(2) == [(Optimize, 0)]
     desk.worker.answers = [replace(DONE, is_done=False), replace(DONE, rows=2)]
     done = await desk.loop.optimize((TOPIC_ID, 0))
-    assert desk.worker.asked == [(Optimize, 0)] * 2
+    assert desk.asked == [(Optimize, 0)] * 2
     assert desk.worker.rewrites_any[-2:] == [True, True]
     assert (done.files_before, done.files_after, done.rows) == (8, 2, 42)
     with pytest.raises(KafkaError, match="NOT_LEADER_OR_FOLLOWER"):
@@ -278,9 +271,9 @@ async def test_on_demand_and_by_itself_take_turns() -> None:
         await asyncio.sleep(0)
         at_work.pop()
 
-    desk.worker.before = look
+    desk.worker.meanwhile = look
     await asyncio.gather(desk.loop.optimize((TOPIC_ID, 0)), desk.loop.round())
-    assert len(desk.worker.asked) == 2
+    assert len(desk.asked) == 2
 
 
 @in_loop
@@ -288,11 +281,7 @@ async def test_on_demand_two_do_not_work_on_one_partition() -> None:
     desk = Desk()
     desk.lead(1, 99)
     may_end = asyncio.Event()
-
-    async def wait() -> None:
-        await may_end.wait()
-
-    desk.worker.before = wait
+    desk.worker.meanwhile = may_end.wait
     first = asyncio.ensure_future(desk.loop.optimize((TOPIC_ID, 0)))
     await turns()
     with pytest.raises(KafkaError, match="orders-0 is being optimized") as refused:
@@ -308,11 +297,7 @@ async def test_on_demand_two_do_not_work_on_one_partition() -> None:
 async def test_on_demand_who_loses_the_lead_tells_no_figures() -> None:
     """They would be zeros, or a part: the next leader does it all."""
     desk = Desk()
-
-    async def depose() -> None:
-        desk.led.clear()
-
-    desk.worker.before = depose
+    desk.worker.meanwhile = desk.led.clear
     desk.worker.answers = [replace(DONE, is_done=False)]
     with pytest.raises(KafkaError, match="NOT_LEADER_OR_FOLLOWER"):
         await desk.loop.optimize((TOPIC_ID, 0))

@@ -11,29 +11,16 @@ from broker.remote.metrics import ThreadIdleRatio, TierMetrics
 from broker.remote.quota import COPY_TIMES, RemoteQuota
 from broker.remote.reads import RemoteReads
 from broker.remote.remote_log_manager import RemoteLogManager
-from broker.worker.rpc import UNBOUNDED, CacheCounts, MaxTimestamp, Read, ReadAnswer
-from kafka_ds.ipc.request import A, Request
+from broker.worker.rpc import UNBOUNDED, CacheCounts, MaxTimestamp, ReadAnswer
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.data import FetchPartition
 from kafka_ds.protocol.topic_partition import TopicIdPartition
 from tests.fakes.clock import ManualClock
+from tests.fakes.network import Respondent
 from tests.fakes.settings import tier_settings
 from tests.in_process import batch_of, fetch_request, in_process, values_of
 from tests.loops import in_loop, pass_time, turns, until
 from tests.unit.handlers.tiered_topics import tiered
-
-
-class Worker:
-    """Answers when the test says so."""
-
-    def __init__(self) -> None:
-        self.asked: list[asyncio.Future[Any]] = []
-
-    async def send(self, request: Request[A]) -> A:
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.asked.append(answer)
-        return await answer
-
 
 FIND = MaxTimestamp(partition=TopicIdPartition(b"i" * 16, "t", 0), start_offset=0)
 
@@ -57,19 +44,19 @@ def reads_of(
 
 @in_loop
 async def test_turns_and_queue_are_bounded() -> None:
-    metrics, worker = TierMetrics(), Worker()
+    metrics, worker = TierMetrics(), Respondent()
     reads = reads_of(worker, metrics, threads=2, pending_max=3)
     tasks = [asyncio.ensure_future(reads.send(FIND)) for _ in range(5)]
     await turns()
-    assert (len(worker.asked), metrics.reads_waiting) == (2, 3)
+    assert (len(worker.waiting), metrics.reads_waiting) == (2, 3)
     with pytest.raises(KafkaError) as refused:
         await reads.send(FIND)
     assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
-    worker.asked[0].set_result(7)
+    worker.waiting[0].set_result(7)
     await turns()
-    assert (tasks[0].result(), len(worker.asked), metrics.reads_waiting) == (7, 3, 2)
+    assert (tasks[0].result(), len(worker.waiting), metrics.reads_waiting) == (7, 3, 2)
     for at in (1, 2, 3, 4):
-        worker.asked[at].set_result(at)
+        worker.waiting[at].set_result(at)
         await turns()
     assert [task.result() for task in tasks] == [7, 1, 2, 3, 4]
     assert (metrics.reads_waiting, metrics.reader_times.count) == (0, 5)
@@ -77,7 +64,7 @@ async def test_turns_and_queue_are_bounded() -> None:
 
 @in_loop
 async def test_who_gives_up_waits_no_more_but_the_worker_s_turn_is_kept() -> None:
-    metrics, worker = TierMetrics(), Worker()
+    metrics, worker = TierMetrics(), Respondent()
     reads = reads_of(worker, metrics, threads=1)
     asked, waiting, patient = (asyncio.ensure_future(reads.send(FIND)) for _ in range(3))
     await turns()
@@ -86,17 +73,17 @@ async def test_who_gives_up_waits_no_more_but_the_worker_s_turn_is_kept() -> Non
     await turns()
     assert (asked.cancelled(), waiting.cancelled()) == (True, True)
     # The worker is at it still: nobody else is asked before it is done, whatever comes of it.
-    assert (len(worker.asked), metrics.reads_waiting) == (1, 1)
-    worker.asked[0].set_exception(KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE))
+    assert (len(worker.waiting), metrics.reads_waiting) == (1, 1)
+    worker.waiting[0].set_exception(KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE))
     await turns()
-    worker.asked[1].set_result(3)
+    worker.waiting[1].set_result(3)
     assert await patient == 3
-    assert len(worker.asked) == 2
+    assert len(worker.waiting) == 2
 
 
 @in_loop
 async def test_how_idle_the_turns_are_is_told() -> None:
-    clock, worker = ManualClock(1_000), Worker()
+    clock, worker = ManualClock(1_000), Respondent()
     metrics = TierMetrics(readers=ThreadIdleRatio(2))
     reads = reads_of(worker, metrics, clock=clock)
     metrics.readers.idle(1.0)
@@ -104,7 +91,7 @@ async def test_how_idle_the_turns_are_is_told() -> None:
     await turns()
     clock.ms += 10_000
     assert metrics.readers.idle(11.0) == pytest.approx(1 - 10 / (11 * 2))
-    worker.asked[0].set_result(0)
+    worker.waiting[0].set_result(0)
     await task
     assert metrics.reader_times.total_s == pytest.approx(10)
     assert metrics.readers.idle(200.0) == 1.0
@@ -172,18 +159,13 @@ async def test_what_is_not_there_in_time_is_an_answer_without_records(
     settings = tier_settings(remote_fetch_max_wait_ms=5, remote_log_reader_threads=1)
     manager = RemoteLogManager(settings, ManualClock())
     answer: asyncio.Future[ReadAnswer] = asyncio.get_running_loop().create_future()
-    asked: list[Read] = []
-
-    async def send(request: Read) -> ReadAnswer:
-        asked.append(request)
-        return await answer
-
-    monkeypatch.setattr(manager.worker, "send", send)
+    worker = Respondent(lambda _: answer)
+    monkeypatch.setattr(manager.worker, "send", worker.send)
     place = ("t", b"i" * 16, 0, 7)
     assert await manager.read(*place, max_bytes=100) is None
     assert await manager.read(*place, max_bytes=100) is None
     # The second one waited for its turn, and went.
-    assert (len(asked), manager.metrics.fetches_expired) == (1, 2)
+    assert (len(worker.asked), manager.metrics.fetches_expired) == (1, 2)
     answer.set_result(ReadAnswer(chunks=[b"abc"]))
     await turns()
     read = await manager.read(*place, max_bytes=100)
@@ -198,11 +180,8 @@ async def test_bytes_of_cold_reads_use_up_the_quota_which_may_change(
     settings = tier_settings(remote_log_manager_fetch_max_bytes_per_second=1_000)
     clock = ManualClock()
     manager = RemoteLogManager(settings, clock, lambda: settings)
-
-    async def send(_: Read) -> ReadAnswer:
-        return ReadAnswer(chunks=[bytes(4_000)])
-
-    monkeypatch.setattr(manager.worker, "send", send)
+    worker = Respondent(lambda _: ReadAnswer(chunks=[bytes(4_000)]))
+    monkeypatch.setattr(manager.worker, "send", worker.send)
     assert not manager.sheds_reads()
     await manager.read("t", b"i" * 16, 0, 7, max_bytes=100)
     assert manager.sheds_reads()

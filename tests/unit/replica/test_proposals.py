@@ -1,6 +1,5 @@
 """AlterPartition requests: one at a time, what they batch, and what happens without an answer."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,27 +9,24 @@ from broker.replica.leader.alter_partition import AlterPartitionManager
 from broker.replica.leader.isr import Proposal
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import AlterPartitionRequest, AlterPartitionResponse
+from tests.fakes.network import Respondent
 from tests.in_process import batch_of, in_process
 from tests.loops import in_loop, pass_time, turns, until
 from tests.requests import build
 from tests.unit.replica.follower_desk import EPOCH, Desk, desk
 
 
-class Controller:
+class Controller(Respondent):
     """A controller that grants requests, or answers as the test says, when the test lets it."""
 
     def __init__(self) -> None:
-        self.asked: list[AlterPartitionRequest] = []
+        super().__init__()
         self.says: list[KafkaError | ErrorCode | dict[str, Any]] = []
-        self.may_answer = asyncio.Event()
-        self.may_answer.set()
 
-    async def send(self, request: AlterPartitionRequest, *, timeout_ms: int) -> Any:
-        self.asked.append(request)
-        await self.may_answer.wait()
+    def answer(self, request: AlterPartitionRequest) -> Any:
         says = self.says.pop(0) if self.says else {}
         if isinstance(says, KafkaError):
-            raise says
+            return says
         if isinstance(says, ErrorCode):
             return AlterPartitionResponse(throttle_time_ms=0, error_code=says, topics=[])
         return build(

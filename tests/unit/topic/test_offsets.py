@@ -24,6 +24,7 @@ from kafka_ds.protocol.messages.group_offsets import (
 )
 from kafka_ds.topic.names import OFFSETS
 from kafka_ds.topic.offsets import OffsetsTable, present
+from tests.fakes.network import Respondent
 from tests.fakes.store import ALWAYS, MemoryStore
 from tests.in_process import in_process
 from tests.loops import in_loop
@@ -206,11 +207,8 @@ async def test_a_broker_notes_what_has_moved_and_nothing_else(tmp_path: Path) ->
     async with in_process(tmp_path) as broker:
         node = broker.node
         asked: list[Any] = []
-
-        async def send(request: Any) -> Any:
-            asked.append(decode(encode(request)[0]))
-
-        publisher = OffsetPublisher(send, node.replica_manager, node.groups.runtime.begun, 1)
+        worker = Respondent(lambda request: asked.append(decode(encode(request)[0])))
+        publisher = OffsetPublisher(worker.send, node.replica_manager, node.groups.runtime.begun, 1)
         await publisher.publish()
         assert asked == [], "there is nothing to note"
         await broker.create("orders")
@@ -253,14 +251,9 @@ async def test_a_stop_does_not_wait_for_a_store_that_is_away(
         await broker.create("orders")
         await node.groups.runtime.ensure()
         node.groups.start()
-        asked: list[Any] = []
-
-        async def send(request: Any) -> Any:
-            asked.append(request)
-            if len(asked) == 1:
-                await asyncio.Event().wait()
-
-        publisher = OffsetPublisher(send, node.replica_manager, node.groups.runtime.begun, 1)
+        worker = Respondent(lambda _: asyncio.Event().wait() if len(asked) == 1 else None)
+        asked = worker.asked
+        publisher = OffsetPublisher(worker.send, node.replica_manager, node.groups.runtime.begun, 1)
         assert not await publisher.publish_last(0.05)
         assert "Failed to publish" in caplog.text
         # Of coordinators without a group nothing is said by a broker that has never written.
@@ -268,7 +261,7 @@ async def test_a_stop_does_not_wait_for_a_store_that_is_away(
         await broker.ask(_commit("billing", 7), 8)
         assert await publisher.publish_last(60)
         assert len(asked[1].shards) == 1
-        never = OffsetPublisher(send, node.replica_manager, node.groups.runtime.begun, -1)
+        never = OffsetPublisher(worker.send, node.replica_manager, node.groups.runtime.begun, -1)
         assert await never.publish_last(60)
         assert len(asked) == 2
 
@@ -280,11 +273,10 @@ async def test_a_broker_that_was_begun_by_mistake_leaves_the_groups_in_the_lake(
     """A stop publishes twice: neither time is it said that there are no groups."""
     async with in_process(tmp_path) as broker:
         node, shards = broker.node, []
-
-        async def send(request: Any) -> Any:
-            shards.extend(request.shards)
-
-        publisher = OffsetPublisher(send, node.replica_manager, node.groups.runtime.begun, 60_000)
+        worker = Respondent(lambda request: shards.extend(request.shards))
+        publisher = OffsetPublisher(
+            worker.send, node.replica_manager, node.groups.runtime.begun, 60_000
+        )
         await broker.create("orders")
         await node.groups.runtime.ensure()
         node.groups.start()
