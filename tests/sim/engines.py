@@ -26,7 +26,8 @@ from kafka_ds.delta.actions import encode_actions
 from kafka_ds.delta.commit import Conflict
 from kafka_ds.topic.recovery import add_back, give_up
 from tests.fakes.deletion_vectors import inline
-from tests.sim.tier_lake import LOG, TOPICS, FolderStore, TableWatch
+from tests.fakes.store import FolderStore
+from tests.sim.tier_lake import LOG, TOPICS, TableWatch
 
 REST_SECONDS_MAX = 1.2
 # How long an engine may have read the table before it writes to it.
@@ -213,11 +214,11 @@ class Engine:
             "size": full.stat().st_size,
             "dataChange": True,
         }
-        add: dict[str, Any] = {**of_file, "modificationTime": self._lake.now_ms()}
+        add: dict[str, Any] = {**of_file, "modificationTime": self._lake.clock.wall_ms()}
         bounds = {"minValues": {"offset": min(offsets)}, "maxValues": {"offset": max(offsets)}}
         add["stats"] = json.dumps({"numRecords": len(offsets), "tightBounds": False, **bounds})
         add["deletionVector"] = inline(gone)
-        remove: dict[str, Any] = {**of_file, "deletionTimestamp": self._lake.now_ms()}
+        remove: dict[str, Any] = {**of_file, "deletionTimestamp": self._lake.clock.wall_ms()}
         if path in there.vectors:
             remove["deletionVector"] = there.vectors[path]
         first = [] if there.protocol == VECTORS else [{"protocol": VECTORS}]
@@ -261,7 +262,7 @@ class Engine:
 
     def _let_files_age(self) -> None:
         """Give each file of the table the age that it has in virtual time."""
-        now_ms = self._lake.now_ms()
+        now_ms = self._lake.clock.wall_ms()
         for entry in self._lake.list(f"{TOPICS}{self._topic}/"):
             at = time.time() - (now_ms - entry.modified_ms) / 1000
             os.utime(Path(self._lake.root) / entry.path, (at, at))
@@ -344,7 +345,7 @@ class Engine:
         self.act("give_up", DeltaTable(self._uri()))
 
     def _commit(self, operation: str, actions: list[dict[str, Any]]) -> None:
-        info = {"commitInfo": {"timestamp": self._lake.now_ms(), "operation": operation}}
+        info = {"commitInfo": {"timestamp": self._lake.clock.wall_ms(), "operation": operation}}
         version = self._tables.tables[self._topic].version + 1
         path = f"{TOPICS}{self._topic}{LOG}{version:020d}.json"
         assert self._lake.put_if_absent(path, encode_actions([info, *actions]))

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import compress
 from typing import IO, Any
 
@@ -19,10 +19,9 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from kafka_ds.delta.actions import OURS
-from kafka_ds.delta.store.local import LocalStore
-from kafka_ds.delta.store.store import StoreEntry
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.names import TOPIC_ID_KEY, AppIdKind, parse_app_id
+from tests.fakes.store import ALWAYS, Call, FolderStore
 from tests.sim.fibers import pause
 from tests.sim.model import COLUMNS, LogModel, Row, rows_of
 from tests.sim.world import SimLake, World
@@ -34,42 +33,6 @@ SLOW_CALLS = 0.006
 TOPICS = "topics/"
 LOG = "/_delta_log/"
 ADD_BACK = "ADD BACK"
-
-
-class FolderStore(LocalStore):
-    """A folder whose files have virtual times; it reports each new version of a table."""
-
-    def __init__(self, root: str) -> None:
-        super().__init__(root)
-        self.now_ms: Callable[[], int] = lambda: 0
-        self.on_version: Callable[[str, int, bytes], None] = lambda table, version, data: None
-        self._modified: dict[str, int] = {}
-
-    def put_if_absent(self, path: str, data: bytes) -> bool:
-        won = super().put_if_absent(path, data)
-        if won:
-            self._modified[path] = self.now_ms()
-            table, found, name = path.partition(LOG)
-            if found and name.endswith(".json"):
-                self.on_version(table, int(name.removesuffix(".json")), data)
-        return won
-
-    @contextmanager
-    def create(self, path: str) -> Iterator[IO[bytes]]:
-        with super().create(path) as file:
-            yield file
-        self._modified[path] = self.now_ms()
-
-    def list(self, prefix: str, *, start_after: str = "") -> tuple[StoreEntry, ...]:
-        found = super().list(prefix, start_after=start_after)
-        # A file that the library wrote gets the time at which it is first seen here.
-        return tuple(
-            replace(each, modified_ms=self._modified.setdefault(each.path, self.now_ms()))
-            for each in found
-        )
-
-    def local_path(self, path: str) -> str | None:
-        return None
 
 
 class WorkerStore:
@@ -164,7 +127,14 @@ class TableWatch:
         """The ids of the copy attempts that were committed."""
         self.on_start: Callable[[str, int, int, int], None] = lambda *_: None
         """Called when a log start moves: topic, partition, from, to."""
-        store.on_version = self._seen
+        store.script(self._put, path=f"*{LOG}*.json", times=ALWAYS)
+
+    def _put(self, call: Call) -> bool:
+        won: bool = call()
+        if won:
+            table, _, name = call.path.partition(LOG)
+            self._seen(table, int(name.removesuffix(".json")), call.rest[0])
+        return won
 
     def _seen(self, folder: str, version: int, data: bytes) -> None:
         if not folder.startswith(TOPICS):

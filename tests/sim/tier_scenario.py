@@ -39,7 +39,9 @@ from kafka_ds.topic.batches import convert  # noqa: F401
 from kafka_ds.topic.events import RemoteLogEvents
 from kafka_ds.topic.files import rewrite  # noqa: F401
 from kafka_ds.topic.remote_log_segment import RemoteLogSegmentState
+from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import MemoryDisk
+from tests.fakes.store import FolderStore
 from tests.sim.checkers import Watch
 from tests.sim.clients import TROUBLE, History, Partition, Producer
 from tests.sim.keeping import NO_LIMIT, Bounds, Deleter, TierConsumer, alter_topic
@@ -48,7 +50,7 @@ from tests.sim.operator import Operator
 from tests.sim.readers import READ_COMMITTED, Consumer
 from tests.sim.scenario import QUIET_SECONDS_MAX, TOPIC, Scenario, Shape
 from tests.sim.sequences import Sequences
-from tests.sim.tier_lake import TOPICS, FolderStore, TableWatch
+from tests.sim.tier_lake import TOPICS, TableWatch
 from tests.sim.tier_worker import Tier
 from tests.sim.world import Host
 
@@ -162,7 +164,7 @@ class TierScenario(Scenario):
     ) -> None:
         """`deletes_records`: an operator deletes the beginnings of partitions all along."""
         self._folder = f"{_folder_of_folders()}/kafka-ds-sim-{uuid.uuid4().hex}"
-        self._lake = FolderStore(self._folder)
+        self._lake = FolderStore(self._folder, ManualClock(0))
         super().__init__(seed, shape, *args, **named, store=self._lake)
         self._deletes_records = deletes_records
         self.tier = Tier(self._lake)

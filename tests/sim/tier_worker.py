@@ -37,10 +37,11 @@ from kafka_ds.ipc.request import ErrorAnswer
 from kafka_ds.ipc.worker import INTERNAL, Operations
 from kafka_ds.process.crash_points import WORKER_POINTS, CrashPoints
 from kafka_ds.topic.files import parquet
+from tests.fakes.store import FolderStore
 from tests.sim.clients import EPOCH_MS
 from tests.sim.fibers import Event, Fibers, Lock, pause
 from tests.sim.loop import PROCESS, Process
-from tests.sim.tier_lake import FolderStore, WorkerStore
+from tests.sim.tier_lake import WorkerStore
 from tests.sim.world import Host, World
 
 # A table's history is kept for a week, which is some seconds of a run. Nothing else in the lake takes that long.
@@ -294,7 +295,7 @@ class Tier:
         self.world = world
         self.fibers = Fibers(world.loop)
         self.clock = LakeClock(world.loop.time)
-        self._store.now_ms = self.clock.wall_ms
+        self._store.clock = self.clock
 
     def host(self) -> Host:
         """The host whose process is running now."""

@@ -10,10 +10,10 @@ import asyncio
 import errno
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from contextvars import Context
+from functools import partial
 from random import Random
-from typing import IO, Any
+from typing import Any
 
 from broker.config.loader import from_given
 from broker.metadata.events import (
@@ -29,7 +29,7 @@ from broker.metadata.image import MetadataImage
 from broker.metadata.log import MetadataLog, replay_commit
 from broker.node import Node
 from kafka_ds.delta.log import DeltaLog
-from kafka_ds.delta.store.store import NotWritten, StoreEntry
+from kafka_ds.delta.store.store import NotWritten
 from kafka_ds.protocol.codec import decode
 from kafka_ds.protocol.frame import decode_request_header
 from kafka_ds.protocol.messages import AlterPartitionRequest
@@ -37,7 +37,7 @@ from kafka_ds.protocol.types import message_info
 from kafka_ds.topic.names import CLUSTER_METADATA
 from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import MemoryDisk
-from tests.fakes.store import MemoryStore
+from tests.fakes.store import CALLS, MemoryStore
 from tests.sim.clients import EPOCH_MS
 from tests.sim.loop import Process, SimExecutor, SimLoop
 from tests.sim.network import Fabric, SimNetwork
@@ -149,66 +149,31 @@ class SimLake:
         self.losing = 0.0  # the share of writes whose answer is lost
         self.losing_next = ""  # the answer to the next commit in a folder below this one is lost
 
-    def _before(self) -> None:
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        return partial(self._called, name, found) if name in CALLS else found
+
+    def _called(
+        self, name: str, do: Callable[..., Any], path: str, *rest: Any, **named: Any
+    ) -> Any:
+        if name == "create":
+            if self.is_away:
+                raise NotWritten(errno.ETIMEDOUT, "the lake does not answer")
+            return do(path)
         if self.is_away or self._random.random() < self.failing:
             raise TimeoutError(errno.ETIMEDOUT, "the lake does not answer")
-
-    def _after(self) -> None:
-        if self._random.random() < self.losing:
-            raise TimeoutError(errno.ETIMEDOUT, "the lake's answer was lost")
-
-    def put_if_absent(self, path: str, data: bytes) -> bool:
-        self._before()
-        won = self._store.put_if_absent(path, data)
-        if won and self.losing_next and path.startswith(self.losing_next):
-            self.losing_next = ""
-            raise TimeoutError(errno.ETIMEDOUT, "the lake's answer was lost")
-        self._after()
-        return won
-
-    def put_durable(self, path: str, data: bytes) -> None:
-        self._before()
-        self._store.put_durable(path, data)
-        self._after()
-
-    def create(self, path: str) -> AbstractContextManager[IO[bytes]]:
-        if self.is_away:
-            raise NotWritten(errno.ETIMEDOUT, "the lake does not answer")
-        return self._store.create(path)
-
-    def read(self, path: str) -> bytes:
-        self._before()
-        return self._store.read(path)
-
-    def read_range(self, path: str, start: int, length: int) -> bytes:
-        self._before()
-        return self._store.read_range(path, start, length)
-
-    def list(self, prefix: str, *, start_after: str = "") -> tuple[StoreEntry, ...]:
-        self._before()
-        return self._store.list(prefix, start_after=start_after)
-
-    def folders(self, prefix: str) -> tuple[str, ...]:
-        self._before()
-        return self._store.folders(prefix)
-
-    def delete(self, path: str) -> None:
-        self._before()
-        self._store.delete(path)
-
-    def size(self, path: str) -> int | None:
-        self._before()
-        return self._store.size(path)
-
-    def make_durable(self, path: str) -> None:
-        self._before()
-        self._store.make_durable(path)
+        answer = do(path, *rest, **named)
+        if name in ("put_if_absent", "put_durable"):
+            is_next = name == "put_if_absent" and answer and self.losing_next
+            is_lost = is_next and path.startswith(self.losing_next)
+            if is_lost:
+                self.losing_next = ""
+            if is_lost or self._random.random() < self.losing:
+                raise TimeoutError(errno.ETIMEDOUT, "the lake's answer was lost")
+        return answer
 
     def local_path(self, path: str) -> str | None:
         return None
-
-    def uri(self, path: str) -> str:
-        return self._store.uri(path)
 
 
 class Host:

@@ -9,7 +9,7 @@ from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.names import commit_file, version_of_commit
 from kafka_ds.delta.store.store import NotWritten
 from tests.fakes.clock import ManualClock
-from tests.fakes.store import MemoryStore, new_log
+from tests.fakes.store import ALWAYS, MemoryStore, new_log
 
 DAY_MS = 86_400_000
 PAUSES = ("", "intruder", "nap", "clean-up")
@@ -24,7 +24,7 @@ class HonestHistory(MemoryStore):
         self.first: dict[int, str] = {}
         self.faults: list[tuple[str, str]] = []
         self.busy = False
-        self.blind = 0
+        self.script(self.fault, times=ALWAYS)
 
     def _store(self, path, data):
         version = version_of_commit(path.rpartition("/")[2])
@@ -32,15 +32,9 @@ class HonestHistory(MemoryStore):
             self.first[version] = ours_of(decode_actions(data, path))["commitId"]
         super()._store(path, data)
 
-    def read(self, path):
-        if self.blind and path.endswith(".json"):
-            self.blind -= 1
-            raise TimeoutError("no answer")
-        return super().read(path)
-
-    def put_if_absent(self, path, data):
+    def fault(self, call):
         if self.busy or not self.faults:
-            return super().put_if_absent(path, data)
+            return call()
         pause, fault = self.faults.pop()
         if pause:
             self.meanwhile(pause)
@@ -48,11 +42,11 @@ class HonestHistory(MemoryStore):
             raise TimeoutError("no answer")
         if fault == "refused":
             raise NotWritten("refused")
-        won = super().put_if_absent(path, data)
+        won = call()
         if fault == "lost answer":
             raise TimeoutError("no answer")
         if fault == "blind":
-            self.blind = 3
+            self.refuse(calls="read", times=3)
         return won
 
     def meanwhile(self, pause):
