@@ -32,13 +32,14 @@ class RawClient:
 
     def receive(self, request: Any, version: int) -> Any:
         """The answer to the oldest unanswered request, which must be of the same API as `request`."""
-        size = int.from_bytes(self.receive_exactly(4), "big")
         key = message_info(type(request)).key
         assert key is not None
-        _, response = decode_response(
-            RESPONSES[key], memoryview(self.receive_exactly(size)), version
-        )
+        _, response = decode_response(RESPONSES[key], memoryview(self.receive_frame()), version)
         return response
+
+    def receive_frame(self) -> bytearray:
+        """The bytes of the next answer."""
+        return self.receive_exactly(int.from_bytes(self.receive_exactly(4), "big"))
 
     def ask(self, request: Any, version: int) -> Any:
         """Send a request and wait for its answer."""

@@ -15,14 +15,12 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kafka_ds.protocol.errors import ErrorCode
-from kafka_ds.protocol.frame import decode_response, encode_request
+from kafka_ds.protocol.frame import encode_request
 from kafka_ds.protocol.messages import (
-    RESPONSES,
     ApiVersionsRequest,
     CreateTopicsRequest,
     FetchRequest,
@@ -36,8 +34,8 @@ from kafka_ds.protocol.messages.data import (
 )
 from kafka_ds.protocol.messages.offsets import ListOffsetsPartition
 from kafka_ds.protocol.messages.topics import CreatableTopic
-from kafka_ds.protocol.types import message_info
 from kafka_ds.records.batch import Record, build_batch
+from tests.integration.raw_client import RawClient
 from tests.processes import BrokerProcess, running_broker
 from tests.requests import build
 
@@ -45,69 +43,20 @@ ROOT = Path(__file__).resolve().parents[2]
 RECORDS_PER_BATCH = 10
 
 
-class Client:
-    """A minimal client: it sends raw bytes and decodes the answers."""
-
-    def __init__(self, bootstrap: str) -> None:
-        host, _, port = bootstrap.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=120)
-        self.correlation_id = 0
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.socket.close()
-
-    def call(self, request: Any, version: int) -> Any:
-        """Sends a request and decodes its answer."""
-        self.correlation_id += 1
-        self.socket.sendall(encode_request(request, version, self.correlation_id, "test"))
-        return self.answer(request, version)
-
-    def answer(self, request: Any, version: int) -> Any:
-        """The next answer, which is the one to `request`."""
-        key = message_info(type(request)).key
-        assert key is not None
-        correlation_id, response = decode_response(RESPONSES[key], self.frame(), version)
-        assert correlation_id == self.correlation_id
-        return response
-
-    def frame(self) -> bytes:
-        """The bytes of the next answer."""
-        (size,) = struct.unpack(">i", self.read(4))
-        return self.read(size)
-
-    def read(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            part = self.socket.recv(size - len(data))
-            if not part:
-                raise EOFError
-            data += part
-        return data
-
-    def is_alive(self) -> bool:
-        """Whether the broker answers."""
-        return self.call(ApiVersionsRequest(), 0).error_code == 0
-
-    def is_closed(self) -> bool:
-        """Whether the broker closes the connection (within the time-out of the socket)."""
-        try:
-            return self.socket.recv(1) == b""
-        except ConnectionResetError:
-            return True
+def is_alive(client: RawClient) -> bool:
+    """Whether the broker answers."""
+    return bool(client.ask(ApiVersionsRequest(), 0).error_code == 0)
 
 
-def create(client: Client, topic: str) -> None:
+def create(client: RawClient, topic: str) -> None:
     wanted = CreatableTopic(
         name=topic, num_partitions=1, replication_factor=1, assignments=[], configs=[]
     )
-    response = client.call(CreateTopicsRequest(topics=[wanted], timeout_ms=5000), 5)
+    response = client.ask(CreateTopicsRequest(topics=[wanted], timeout_ms=5000), 5)
     assert response.topics[0].error_code == ErrorCode.NONE, response
 
 
-def produce(client: Client, topic: str, count: int) -> int:
+def produce(client: RawClient, topic: str, count: int) -> int:
     """Appends `count` batches; the offset after the last."""
     base = 0
     for _ in range(count):
@@ -123,18 +72,18 @@ def produce(client: Client, topic: str, count: int) -> int:
             timeout_ms=5000,
             topic_data=[{"name": topic, "partition_data": [data]}],
         )
-        response = client.call(request, 9).responses[0].partition_responses[0]
+        response = client.ask(request, 9).responses[0].partition_responses[0]
         assert response.error_code == ErrorCode.NONE, response
         base = response.base_offset
     return base + RECORDS_PER_BATCH
 
 
-def end_offset(client: Client, topic: str) -> int:
+def end_offset(client: RawClient, topic: str) -> int:
     wanted = ListOffsetsPartition(partition_index=0, timestamp=-1)
     request = build(
         ListOffsetsRequest, replica_id=-1, topics=[{"name": topic, "partitions": [wanted]}]
     )
-    offset: int = client.call(request, 4).topics[0].partitions[0].offset
+    offset: int = client.ask(request, 4).topics[0].partitions[0].offset
     return offset
 
 
@@ -191,8 +140,8 @@ def test_embedded_defaults_ready_line_and_clean_stop(tmp_path: Path, free_port: 
     assert process.stdout is not None
     try:
         assert process.stdout.readline() == f"ready 127.0.0.1:{free_port}\n"
-        with Client(f"127.0.0.1:{free_port}") as client:
-            assert client.is_alive()
+        with RawClient(f"127.0.0.1:{free_port}") as client:
+            assert is_alive(client)
         assert (tmp_path / "data" / "log" / "meta.properties").exists()
         assert (tmp_path / "data" / "lake" / "__cluster_metadata" / "_delta_log").is_dir()
         process.send_signal(signal.SIGTERM)
@@ -217,14 +166,14 @@ def test_what_was_acknowledged_is_there_after_a_clean_stop_and_after_a_kill(
     tmp_path: Path,
 ) -> None:
     broker = BrokerProcess(tmp_path).start()
-    with Client(broker.bootstrap) as client:
+    with RawClient(broker.bootstrap) as client:
         create(client, "t")
         end = produce(client, "t", 5)
     assert broker.stop() == 0
     assert (broker.data / ".kafka_cleanshutdown").exists()
     broker.start()
     assert not (broker.data / ".kafka_cleanshutdown").exists()
-    with Client(broker.bootstrap) as client:
+    with RawClient(broker.bootstrap) as client:
         assert end_offset(client, "t") == end
         end = produce(client, "t", 5)
     assert broker.kill() == -signal.SIGKILL
@@ -232,7 +181,7 @@ def test_what_was_acknowledged_is_there_after_a_clean_stop_and_after_a_kill(
     with log.open("ab") as file:  # a torn tail, as a crash in the middle of a write leaves it
         file.write(b"\0" * 7 + struct.pack(">i", 500) + b"torn")
     broker.start()
-    with Client(broker.bootstrap) as client:
+    with RawClient(broker.bootstrap) as client:
         deadline = time.monotonic() + 120
         while end_offset(client, "t") != end:
             assert time.monotonic() < deadline, "the log is not as it was"
@@ -244,16 +193,15 @@ def test_what_was_acknowledged_is_there_after_a_clean_stop_and_after_a_kill(
 
 def test_a_parked_fetch_is_answered_when_the_broker_stops(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path).start()
-    with Client(broker.bootstrap) as client, Client(broker.bootstrap) as other:
+    with RawClient(broker.bootstrap) as client, RawClient(broker.bootstrap) as other:
         create(other, "t")
         request = fetch_request("t", 0, max_wait_ms=60_000)
-        client.correlation_id = 1
-        client.socket.sendall(encode_request(request, 11, 1, "test"))
-        assert other.is_alive()
+        client.send(request, 11)
+        assert is_alive(other)
         begun = time.monotonic()
         assert broker.stop() == 0
-        client.answer(request, 11)
-        assert client.is_closed() and other.is_closed()
+        client.receive(request, 11)
+        assert client.is_closed_by_peer() and other.is_closed_by_peer()
         assert time.monotonic() - begun < 60, "it waited for records"
 
 
@@ -326,7 +274,7 @@ def test_the_disk_of_another_broker_is_refused(tmp_path: Path) -> None:
 def test_an_empty_lake_does_not_make_strays_of_the_logs(tmp_path: Path) -> None:
     """A mistyped lake.uri costs nothing: no log goes, and the next start finds everything clean."""
     broker = BrokerProcess(tmp_path).start()
-    with Client(broker.bootstrap) as client:
+    with RawClient(broker.bootstrap) as client:
         create(client, "t")
         end = produce(client, "t", 3)
     assert broker.stop() == 0
@@ -336,7 +284,7 @@ def test_an_empty_lake_does_not_make_strays_of_the_logs(tmp_path: Path) -> None:
     assert "laek holds no cluster" in line and str(broker.data) in line
     assert (broker.data / ".kafka_cleanshutdown").exists()
     broker.start()
-    with Client(broker.bootstrap) as client:
+    with RawClient(broker.bootstrap) as client:
         assert end_offset(client, "t") == end
     assert broker.stop() == 0
 
@@ -344,7 +292,7 @@ def test_an_empty_lake_does_not_make_strays_of_the_logs(tmp_path: Path) -> None:
 def test_a_log_that_is_nobodys_is_kept_and_not_served(tmp_path: Path) -> None:
     """A folder of another cluster's among ours must not be lost by a start."""
     broker = BrokerProcess(tmp_path).start()
-    with Client(broker.bootstrap) as client:
+    with RawClient(broker.bootstrap) as client:
         create(client, "t")
         produce(client, "t", 3)
     assert broker.stop() == 0
@@ -383,11 +331,11 @@ def test_a_log_that_is_nobodys_is_kept_and_not_served(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_garbage_hurts_nobody_else(shared: BrokerProcess, garbage: bytes) -> None:
-    with Client(shared.bootstrap) as good, Client(shared.bootstrap) as bad:
-        assert good.is_alive()
+    with RawClient(shared.bootstrap) as good, RawClient(shared.bootstrap) as bad:
+        assert is_alive(good)
         bad.socket.sendall(garbage)
-        assert bad.is_closed()
-        assert good.is_alive()
+        assert bad.is_closed_by_peer()
+        assert is_alive(good)
     assert shared.running()
     assert "Traceback" not in shared.log_file.read_text()
 
@@ -399,51 +347,50 @@ def test_a_request_of_the_largest_size_is_read_and_one_byte_more_is_not(
         head = struct.pack(">hhih", 18, 77, 5, -1)
         return struct.pack(">i", size) + head + bytes(size - len(head))
 
-    with Client(shared.bootstrap) as client:
+    with RawClient(shared.bootstrap) as client:
         client.socket.sendall(padded(1_000_000))
-        assert client.frame()[:6] == struct.pack(">ih", 5, ErrorCode.UNSUPPORTED_VERSION)
+        assert client.receive_frame()[:6] == struct.pack(">ih", 5, ErrorCode.UNSUPPORTED_VERSION)
         client.socket.sendall(padded(1_000_001))
-        assert client.is_closed()
+        assert client.is_closed_by_peer()
 
 
 def test_an_unknown_version_of_api_versions_is_answered_in_version_0(
     shared: BrokerProcess,
 ) -> None:
-    with Client(shared.bootstrap) as client:
+    with RawClient(shared.bootstrap) as client:
         client.socket.sendall(struct.pack(">ihhih", 10, 18, 99, 7, -1))
         expected = (7, ErrorCode.UNSUPPORTED_VERSION, 1, 18, 0, 5)
-        assert struct.unpack(">ihihhh", client.frame()) == expected
-        assert client.is_alive(), "the client goes on with a version that is served"
+        assert struct.unpack(">ihihhh", client.receive_frame()) == expected
+        assert is_alive(client), "the client goes on with a version that is served"
 
 
 def test_half_closed_connections_get_their_answer(shared: BrokerProcess) -> None:
-    with Client(shared.bootstrap) as client:
-        client.correlation_id = 1
+    with RawClient(shared.bootstrap) as client:
         request = ApiVersionsRequest()
-        client.socket.sendall(encode_request(request, 0, 1, "test"))
+        client.send(request, 0)
         client.socket.shutdown(socket.SHUT_WR)
-        assert client.answer(request, 0).error_code == 0
-        assert client.is_closed()
+        assert client.receive(request, 0).error_code == 0
+        assert client.is_closed_by_peer()
 
 
 def test_a_request_that_never_comes_whole_holds_up_nobody(shared: BrokerProcess) -> None:
     with contextlib.ExitStack() as stack:
         whole = encode_request(ApiVersionsRequest(), 0, 1, "test")
         for length in range(1, len(whole)):
-            client = stack.enter_context(Client(shared.bootstrap))
+            client = stack.enter_context(RawClient(shared.bootstrap))
             client.socket.sendall(whole[:length])
-        good = stack.enter_context(Client(shared.bootstrap))
-        assert good.is_alive()
+        good = stack.enter_context(RawClient(shared.bootstrap))
+        assert is_alive(good)
 
 
 def test_two_hundred_connections(shared: BrokerProcess) -> None:
     with contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(Client(shared.bootstrap)) for _ in range(200)]
+        clients = [stack.enter_context(RawClient(shared.bootstrap)) for _ in range(200)]
         for client in clients:
-            assert client.is_alive()
+            assert is_alive(client)
         request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
         for client in clients:
-            assert client.call(request, 9).brokers[0].node_id == 1
+            assert client.ask(request, 9).brokers[0].node_id == 1
 
 
 # -- limits ---------------------------------------------------------------------------------------------
@@ -453,16 +400,16 @@ def test_limits_of_connections_and_their_silence(tmp_path: Path) -> None:
     overrides = {"max.connections.per.ip": 2, "connections.max.idle.ms": 800}
     with (
         running_broker(tmp_path, overrides) as broker,
-        Client(broker.bootstrap) as busy,
-        Client(broker.bootstrap) as silent,
-        Client(broker.bootstrap) as refused,
+        RawClient(broker.bootstrap) as busy,
+        RawClient(broker.bootstrap) as silent,
+        RawClient(broker.bootstrap) as refused,
     ):
-        assert refused.is_closed()
-        assert busy.is_alive() and silent.is_alive()
+        assert refused.is_closed_by_peer()
+        assert is_alive(busy) and is_alive(silent)
         for _ in range(16):
             time.sleep(0.1)
-            assert busy.is_alive()
-        assert silent.is_closed()
+            assert is_alive(busy)
+        assert silent.is_closed_by_peer()
         log = broker.log_file.read_text()
         assert "max.connections.per.ip=2 is reached" in log
         assert "connections.max.idle.ms=800" in log
@@ -470,7 +417,7 @@ def test_limits_of_connections_and_their_silence(tmp_path: Path) -> None:
 
 def test_metrics_are_on_their_port(tmp_path: Path, free_port: int) -> None:
     with running_broker(tmp_path, {"metrics.port": free_port}) as broker:
-        with Client(broker.bootstrap) as client:
+        with RawClient(broker.bootstrap) as client:
             create(client, "t")
             produce(client, "t", 3)
         with urllib.request.urlopen(f"http://127.0.0.1:{free_port}/metrics", timeout=120) as answer:
