@@ -49,9 +49,9 @@ from kafka_ds.records.batch import (
     end_transaction_marker,
     read_header,
 )
+from tests.fakes.scripted_broker import CLOSE, SILENCE, TOPIC_ID, ScriptedBroker, scripted
 from tests.processes import wait_until
 from tests.requests import build
-from tests.unit.source.source_broker import CLOSE, SILENCE, TOPIC_ID, ScriptedBroker, scripted
 
 P = ("t", 0)
 

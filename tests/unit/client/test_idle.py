@@ -16,8 +16,8 @@ from kafka_ds.client.settings import ClientSettings, parse_settings
 from kafka_ds.protocol.messages import ApiVersionsRequest, ProduceRequest, ProduceResponse
 from kafka_ds.protocol.messages.data import PartitionProduceResponse
 from kafka_ds.records.batch import Record, build_batch
+from tests.fakes.scripted_broker import ScriptedBroker, scripted
 from tests.requests import build
-from tests.unit.source.source_broker import ScriptedBroker, scripted
 
 MINUTE_S = 60.0
 

@@ -23,8 +23,8 @@ from kafka_ds.protocol.messages.data import (
     PartitionProduceResponse,
 )
 from kafka_ds.records.batch import Codec, Record, build_batch, read_header, read_records
+from tests.fakes.scripted_broker import CLOSE, TOPIC_ID, ScriptedBroker, scripted
 from tests.requests import build
-from tests.unit.source.source_broker import CLOSE, TOPIC_ID, ScriptedBroker, scripted
 
 # What a broker does with the next request: a code, or CLOSE.
 Fate = Any
@@ -186,7 +186,7 @@ def test_without_acks_nobody_is_waited_for() -> None:
     log = Log()
 
     def silent(request: Any) -> Any:
-        from tests.unit.source.source_broker import SILENCE
+        from tests.fakes.scripted_broker import SILENCE
 
         return (log(request), SILENCE)[1] if isinstance(request, ProduceRequest) else None
 

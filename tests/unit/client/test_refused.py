@@ -19,7 +19,7 @@ from kafka_ds.errors import AuthenticationRefused
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import SaslHandshakeRequest, SaslHandshakeResponse
 from tests.certificates import Authority
-from tests.unit.source.source_broker import scripted
+from tests.fakes.scripted_broker import scripted
 
 HOST = "127.0.0.1"
 Listening = Callable[..., int]

@@ -23,8 +23,8 @@ from kafka_ds.protocol.messages.offsets import (
 from kafka_ds.source.options.options import parse_options
 from kafka_ds.source.plan.scan_plan import ScanTask
 from kafka_ds.source.stream import KafkaStreamReader
+from tests.fakes.scripted_broker import TOPIC_ID, ScriptedBroker
 from tests.requests import build
-from tests.unit.source.source_broker import TOPIC_ID, ScriptedBroker
 
 OTHER_ID = bytes(range(2, 18))
 

@@ -41,8 +41,8 @@ from kafka_ds.source.read import partition_reader as reading
 from kafka_ds.source.read.partition_reader import ReadConfig, read_task
 from kafka_ds.topic.batches import convert
 from kafka_ds.topic.batches.convert import decode_hot
+from tests.fakes.scripted_broker import TOPIC_ID, scripted
 from tests.requests import build
-from tests.unit.source.source_broker import TOPIC_ID, scripted
 
 # Where a batch of format v2 has its checksum, and its first record.
 CRC_AT, RECORDS_AT = 17, 61

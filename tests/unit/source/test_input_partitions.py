@@ -31,7 +31,7 @@ from kafka_ds.source.plan.scan_plan import (
 )
 from kafka_ds.source.session.slots import slots_of
 from kafka_ds.source.stream import KafkaStreamReader
-from tests.unit.source.source_broker import TOPIC_ID
+from tests.fakes.scripted_broker import TOPIC_ID
 
 MIB = 1 << 20
 SMALL, LARGE = 1000, TASK_LAKE_BYTES

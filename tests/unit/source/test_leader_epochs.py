@@ -19,9 +19,9 @@ from kafka_ds.source.plan.pinned import Pinned, pin
 from kafka_ds.source.plan.scan_plan import plan_scan
 from kafka_ds.source.plan.table_scan import as_pinned, hot_reads
 from kafka_ds.source.read.partition_reader import read_task
+from tests.fakes.scripted_broker import TOPIC_ID
 from tests.unit.source.log_broker import OTHER_ID, LogBroker
 from tests.unit.source.made_plans import schema
-from tests.unit.source.source_broker import TOPIC_ID
 from tests.unit.source.source_lake import Lake, Row, record_batch
 
 

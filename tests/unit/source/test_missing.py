@@ -14,9 +14,9 @@ from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.options.options import parse_options
 from kafka_ds.source.plan.scan_plan import ColdRange
 from kafka_ds.source.read.partition_reader import ReadConfig, read_task
+from tests.fakes.scripted_broker import TOPIC_ID
 from tests.unit.source.log_broker import OTHER_ID, LogBroker
 from tests.unit.source.made_plans import plan, schema
-from tests.unit.source.source_broker import TOPIC_ID
 from tests.unit.source.source_lake import Lake, Row, record_batch
 
 

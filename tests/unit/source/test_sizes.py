@@ -41,8 +41,8 @@ from kafka_ds.source.plan.scan_plan import LakeFile, LakeView
 from kafka_ds.source.plan.sizes import PRECISION, Stored, limited_by_bytes
 from kafka_ds.source.stream import KafkaStreamReader
 from kafka_ds.source.stream_offset import Position, StreamOffset, limited, waiting
+from tests.fakes.scripted_broker import TOPIC_ID, ScriptedBroker
 from tests.requests import build
-from tests.unit.source.source_broker import TOPIC_ID, ScriptedBroker
 from tests.unit.source.source_lake import Lake, Row, record_batch
 
 PARTITIONS = 3

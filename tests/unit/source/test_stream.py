@@ -20,8 +20,8 @@ from kafka_ds.source.options.options import parse_options
 from kafka_ds.source.plan.offset_reader import OffsetReader
 from kafka_ds.source.plan.scan_plan import HotRange
 from kafka_ds.source.stream import KafkaStreamReader
+from tests.fakes.scripted_broker import TOPIC_ID
 from tests.unit.source.log_broker import OTHER_ID, LogBroker
-from tests.unit.source.source_broker import TOPIC_ID
 
 
 @pytest.fixture

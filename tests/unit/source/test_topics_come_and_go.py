@@ -41,9 +41,9 @@ from kafka_ds.source.plan.offset_reader import OffsetReader
 from kafka_ds.source.plan.pinned import pin
 from kafka_ds.source.plan.scan_plan import HotRange, ScanTask
 from kafka_ds.source.stream import KafkaStreamReader
+from tests.fakes.scripted_broker import ScriptedBroker
 from tests.model_runs import examples
 from tests.requests import build
-from tests.unit.source.source_broker import ScriptedBroker
 
 NAMES = ("t-a", "t-b", "t-c")
 STEPS = 40
