@@ -71,7 +71,7 @@ def main() -> int:
         "--runs", type=int, default=RUNS, help="counted runs a side (default %(default)s)"
     )
     parser.add_argument(
-        "--folder", type=Path, help="where data and lake lie (default: a temporary folder)"
+        "--folder", type=Path, help="where the temporary folder with data and lake is"
     )
     options = parser.parse_args()
     unknown = set(options.parts) - set(names)
@@ -84,8 +84,8 @@ def main() -> int:
     # Installed brokers have compiled modules: without them each start compiles, which is nobody's start.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     out = report.Report()
-    with tempfile.TemporaryDirectory(prefix="kafka-ds-bench-") as scratch:
-        work = parts(options.folder or Path(scratch), out, options.runs)
+    with tempfile.TemporaryDirectory(prefix="kafka-ds-bench-", dir=options.folder) as scratch:
+        work = parts(Path(scratch), out, options.runs)
         print(report.heading())
         for name in options.parts or names:
             work[name]()

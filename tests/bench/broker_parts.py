@@ -8,13 +8,13 @@ from pathlib import Path
 from tests.bench import machine
 from tests.bench.rates import throughput_of
 from tests.bench.report import Figure, Report
-from tests.bench.sides import ApacheKafka, OurSide, client, create_topic, ready
+from tests.bench.sides import ApacheSide, OurSide, client, create_topic, ready
 
 RECORDS = {100: 1_000_000, 1024: 200_000}
 
 
-def pair(folder: Path) -> tuple[OurSide, ApacheKafka]:
-    return OurSide(folder / "ours"), ApacheKafka(folder / "apache")
+def pair(folder: Path) -> tuple[OurSide, ApacheSide]:
+    return OurSide(folder / "ours"), ApacheSide(folder / "apache")
 
 
 def throughput(folder: Path, report: Report, runs: int) -> None:
@@ -22,7 +22,7 @@ def throughput(folder: Path, report: Report, runs: int) -> None:
     sides = pair(folder)
     try:
         for side in sides:
-            side.launch(clean=True)
+            side.launch()
             ready(side)
         idle = {side.name: machine.resident_mib(side.pids()[:1]) for side in sides}
         floor = [machine.bare_write_s_per_gb(folder) for _ in range(runs)]
@@ -64,7 +64,7 @@ def latency(folder: Path, report: Report, runs: int) -> None:
     found: dict[str, list[dict[str, float]]] = {side.name: [] for side in sides}
     try:
         for side in sides:
-            side.launch(clean=True)
+            side.launch()
             ready(side)
             create_topic(side, "pingpong")
         for run in range(runs + 1):
@@ -93,10 +93,8 @@ def start(folder: Path, report: Report, runs: int) -> None:
     times: dict[str, list[float]] = {}
     for run in range(runs + 1):
         for side in pair(folder / str(run)):
-            if isinstance(side, ApacheKafka):
-                side.format()
             began = time.time()
-            side.launch(clean=False)
+            side.launch()
             at = client("first", side, "first")["at"]
             side.stop()
             if run:

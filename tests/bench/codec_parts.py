@@ -24,7 +24,7 @@ def codecs(folder: Path, report: Report, runs: int) -> None:
     sides = pair(folder)
     try:
         for side in sides:
-            side.launch(clean=True)
+            side.launch()
             ready(side)
         for batch_bytes in BATCH_BYTES:
             for codec in Codec:

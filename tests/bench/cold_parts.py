@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.bench import machine
 from tests.bench.report import Figure, Report
-from tests.bench.sides import ApacheKafka, OurSide, Side, client, create_topic, ready
+from tests.bench.sides import ApacheSide, OurSide, Side, client, create_topic, ready
 from tests.processes import wait_until
 
 # Of a topic of small records, and of one of larger ones; both are read whole.
@@ -49,15 +49,15 @@ class Measured:
 def cold(folder: Path, report: Report, runs: int) -> None:
     """Topics of a run, read from their beginning three times by who makes no objects of records; then places by lot."""
     ours = OurSide(folder / "ours", OURS)
-    mine = _measure(ours, ours.broker.data, runs)
+    mine = _measure(ours, ours.data, runs)
     try:
-        lake = ours.broker.lake / "topics" / "cold-100-0"
+        lake = ours.lake / "topics" / "cold-100-0"
         produced = RECORDS[100] * 100
         in_lake = _bytes(lake, "**/*.parquet") + _bytes(lake, "_residue/**/*")
         memory = machine.resident_mib(ours.pids())
     finally:
         ours.stop()
-    theirs = ApacheKafka(folder / "apache", {**THEIRS, "rsm.config.dir": folder / "remote"})
+    theirs = ApacheSide(folder / "apache", {**THEIRS, "rsm.config.dir": folder / "remote"})
     try:
         other = _measure(theirs, folder / "apache" / "data", runs)
     finally:
@@ -137,7 +137,7 @@ def cold(folder: Path, report: Report, runs: int) -> None:
 
 def _measure(side: Side, log: Path, runs: int) -> Measured:
     found = Measured()
-    side.launch(clean=True)
+    side.launch()
     ready(side)
     for run in range(runs):
         for size, count in RECORDS.items():

@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient
 from kafka_ds.protocol.messages import MetadataRequest
 from kafka_ds.protocol.messages.cluster import MetadataRequestTopic
 from tests.bench import machine
-from tests.bench.cluster_sides import BROKERS, OurCluster
+from tests.bench.cluster_sides import BROKERS, OurClusterSide
 from tests.bench.report import Figure, Report
 from tests.bench.sides import create_topic
 from tests.integration.raw_client import RawClient
@@ -123,10 +123,10 @@ def _led(bootstrap: str) -> list[int]:
     return [each.id for each in found.topics[TOPIC].partitions.values() if each.leader == VICTIM]
 
 
-def _wait_for_leaders(side: OurCluster) -> None:
+def _wait_for_leaders(side: OurClusterSide) -> None:
     """Until each broker that is left says of no partition that the lost one leads it."""
     request = MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)])
-    for number, each in enumerate(side.sides, start=1):
+    for number, each in side.brokers.items():
         if number == VICTIM:
             continue
         with RawClient(each.bootstrap) as asking:
@@ -168,10 +168,10 @@ def failover(folder: Path, report: Report, runs: int) -> None:
 
 
 def _failover(folder: Path, how: str, settle_s: float) -> Loss:
-    side = OurCluster(folder)
+    side = OurClusterSide(folder)
     producers: list[Beats] = []
     try:
-        side.launch(clean=True)
+        side.launch()
         create_topic(side, TOPIC, PARTITIONS, BROKERS)
         time.sleep(SETTLE_S)
         led = _led(side.bootstrap)
@@ -184,7 +184,7 @@ def _failover(folder: Path, how: str, settle_s: float) -> Loss:
                 each.begin()
             time.sleep(settle_s)
             moment = time.monotonic()
-            getattr(side.sides[VICTIM - 1].broker, how)()
+            getattr(side[VICTIM], how)()
             _wait_for_leaders(side)
             leaders_known = time.monotonic() - moment
             for each in producers:

@@ -43,15 +43,15 @@ def flights_topic(folder: Path, report: Report, runs: int) -> None:
     levels(records[:100_000], report, runs)
     for name, batch_bytes in BATCHES.items():
         side = OurSide(folder / f"batches-{batch_bytes}", {**QUICKLY, **MERGING})
-        side.launch(clean=True)
+        side.launch()
         try:
             ready(side)
             create_topic(side, "hot", PARTITIONS, remote_storage_enable="false", **TOPIC)
             create_topic(side, "cold", PARTITIONS, remote_storage_enable="true", **TOPIC)
             for topic in ("hot", "cold"):
                 _produce(side.bootstrap, topic, records, batch_bytes)
-            log = sum(each.stat().st_size for each in side.broker.data.glob("hot-*/*.log"))
-            merged = _lake_bytes_a_record(side.broker.lake / "topics" / "cold")
+            log = sum(each.stat().st_size for each in side.data.glob("hot-*/*.log"))
+            merged = _lake_bytes_a_record(side.lake / "topics" / "cold")
         finally:
             side.stop()
         report.add(

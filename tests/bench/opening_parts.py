@@ -141,12 +141,12 @@ def many_behind_a_broker(folder: Path, report: Report, runs: int) -> None:
     side = OurSide(folder, {"remote.log.storage.system.enable": "false"})
     seconds = []
     try:
-        side.launch(clean=True)
+        side.launch()
         create_topic(side.bootstrap, "many", partitions=PARTITIONS)
         for _ in range(runs):
             side.stop()
             began = time.time()
-            side.launch(clean=False)
+            side.launch()
             seconds.append(client("first", side, "first")["at"] - began)
     finally:
         side.stop()

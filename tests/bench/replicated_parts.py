@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.bench.cluster_sides import BROKERS, ApacheCluster, OurCluster
+from tests.bench.cluster_sides import BROKERS, ApacheClusterSide, OurClusterSide
 from tests.bench.rates import throughput_of
 from tests.bench.report import Report
 from tests.bench.sides import ready
@@ -16,10 +16,10 @@ PARTITIONS = 3
 
 def throughput(folder: Path, report: Report, runs: int) -> None:
     """Produce with acks=all, three replicas, two of them needed; both clusters up, one at work at a time, in turn."""
-    sides = OurCluster(folder / "ours"), ApacheCluster(folder / "apache")
+    sides = OurClusterSide(folder / "ours"), ApacheClusterSide(folder / "apache")
     try:
         for side in sides:
-            side.launch(clean=True)
+            side.launch()
             ready(side)
         for size, count in RECORDS.items():
             throughput_of(

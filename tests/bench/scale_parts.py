@@ -77,14 +77,14 @@ def scale(folder: Path, report: Report, runs: int) -> None:
     starts, memory, idle = [], [], []
     background = 0.0
     try:
-        side.launch(clean=True)
+        side.launch()
         create_topic(side.bootstrap, "small", partitions=1)
         create_topic(side.bootstrap, TOPIC, partitions=PARTITIONS)
         _commit_all(side.bootstrap)
         for _ in range(runs):
             side.stop()
             began = time.time()
-            side.launch(clean=False)
+            side.launch()
             starts.append(client("first", side, "first")["at"] - began)
             with ExitStack() as stack:
                 for _ in range(CONNECTIONS):

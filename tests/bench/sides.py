@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,11 +14,10 @@ from typing import Any, Protocol
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from spark_conf import jars
-from spark_conf.java import java_command
+from tests.apache_kafka import ApacheKafka
 from tests.bench import machine
 from tests.processes import BrokerProcess
 
-CLUSTER_ID = "a2Fma2EtZHMtYmVuY2gtMQ"
 # What kafka-server-start.sh and kafka-run-class.sh give a broker by default.
 JVM = [
     "-Xmx1G",
@@ -33,33 +29,24 @@ JVM = [
     "-XX:+ExplicitGCInvokesConcurrent",
     "-Djava.awt.headless=true",
 ]
-LOG4J = """
-status=error
-appender.console.type=Console
-appender.console.name=STDOUT
-appender.console.layout.type=PatternLayout
-appender.console.layout.pattern=[%d] %p %m (%c)%n
-rootLogger.level=WARN
-rootLogger.appenderRef.stdout.ref=STDOUT
-"""
+# Where ours for tests differ from Kafka's own; nobody waits for the first rebalance of a group.
+DEFAULTS = {
+    "offsets.topic.num.partitions": 50,
+    "transaction.state.log.num.partitions": 50,
+    "group.initial.rebalance.delay.ms": 0,
+}
 
 
 class Side(Protocol):
     name: str
     bootstrap: str
 
-    def launch(self, *, clean: bool) -> None:
+    def launch(self) -> object:
         """Start the process; it may not accept clients yet."""
 
     def pids(self) -> list[int]: ...
 
-    def stop(self) -> None: ...
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    def stop(self) -> object: ...
 
 
 class Running(Protocol):
@@ -74,99 +61,25 @@ class Running(Protocol):
     def pids(self) -> list[int]: ...
 
 
-class OurSide:
+class OurSide(BrokerProcess):
     name = "kafka-ds"
-
-    def __init__(self, folder: Path, overrides: Mapping[str, object] | None = None) -> None:
-        self.folder = folder
-        self.bootstrap = f"127.0.0.1:{free_port()}"
-        self.broker = BrokerProcess(
-            folder, {"listeners": f"PLAINTEXT://{self.bootstrap}", **(overrides or {})}
-        )
-
-    def launch(self, *, clean: bool) -> None:
-        if clean:
-            shutil.rmtree(self.folder, ignore_errors=True)
-        self.broker.start()
+    launch = BrokerProcess.start
 
     def pids(self) -> list[int]:
-        return machine.children(self.broker.pid)
-
-    def stop(self) -> None:
-        self.broker.stop()
+        return machine.children(self.pid)
 
 
-class ApacheKafka:
+class ApacheSide(ApacheKafka):
     name = "Apache Kafka"
 
-    def __init__(self, folder: Path, overrides: Mapping[str, object] | None = None) -> None:
-        self.folder = folder
-        port, controller = free_port(), free_port()
-        self.bootstrap = f"127.0.0.1:{port}"
-        self.classpath = f"{jars.fetch('kafka')}/*"
-        self.process: subprocess.Popen[bytes] | None = None
-        settings: dict[str, object] = {
-            "process.roles": "broker,controller",
-            "node.id": 1,
-            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{controller}",
-            "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
-            "controller.listener.names": "CONTROLLER",
-            "log.dirs": folder / "data",
-            "offsets.topic.replication.factor": 1,
-            "transaction.state.log.replication.factor": 1,
-            "transaction.state.log.min.isr": 1,
-            "group.initial.rebalance.delay.ms": 0,
-            **(overrides or {}),
-        }
-        self.properties = "".join(f"{name}={value}\n" for name, value in settings.items())
-
-    def _java(self, options: list[str], *words: str) -> list[str]:
-        return [
-            java_command(),
-            *options,
-            f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}",
-            "-cp",
-            self.classpath,
-            *words,
-        ]
-
-    def format(self) -> None:
-        """Its data folder, formatted beforehand: not part of a start."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir(parents=True)
-        (self.folder / "server.properties").write_text(self.properties)
-        (self.folder / "log4j2.properties").write_text(LOG4J)
-        config = str(self.folder / "server.properties")
-        tool = self._java(["-Xmx256M"], "kafka.tools.StorageTool")
-        subprocess.run(
-            [*tool, "format", "-t", CLUSTER_ID, "-c", config], check=True, capture_output=True
-        )
-
-    def launch(self, *, clean: bool) -> None:
-        if clean or not self.folder.exists():
-            self.format()
-        with (self.folder / "server.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                self._java(JVM, "kafka.Kafka", str(self.folder / "server.properties")),
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-            )
+    def __init__(
+        self, folder: Path, more: Mapping[str, object] | None = None, **others: Any
+    ) -> None:
+        settings = {**DEFAULTS, **(more or {})}
+        super().__init__(jars.fetch("kafka"), folder, settings, options=JVM, level="WARN", **others)
 
     def pids(self) -> list[int]:
-        assert self.process is not None
-        return [self.process.pid]
-
-    def stop(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(30)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-        self.process = None
+        return [self.pid]
 
 
 def client(what: str, side: Running, topic: str, **options: object) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.bench import machine
 from tests.bench.report import Figure, Report
-from tests.bench.sides import ApacheKafka, OurSide, Side, create_topic, ready
+from tests.bench.sides import ApacheSide, OurSide, Side, create_topic, ready
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,11 +28,11 @@ def write(folder: Path, report: Report, runs: int) -> None:
     from spark_conf import jars
     from spark_conf.session import session
 
-    ours, theirs = OurSide(folder / "ours"), ApacheKafka(folder / "apache")
+    ours, theirs = OurSide(folder / "ours"), ApacheSide(folder / "apache")
     kafka_jars = ",".join(str(path) for path in sorted(jars.fetch("spark-kafka").glob("*.jar")))
     try:
         for side in (ours, theirs):
-            side.launch(clean=True)
+            side.launch()
             ready(side)
         spark = session(
             "kafka-ds bench",
@@ -55,7 +55,7 @@ def load(folder: Path, report: Report, runs: int) -> None:
     from spark_conf.session import session
 
     ours = OurSide(folder / "ours")
-    ours.launch(clean=True)
+    ours.launch()
     try:
         ready(ours)
         spark = session("kafka-ds bench", master="local[2]", settings={"spark.driver.memory": "6g"})
@@ -118,7 +118,7 @@ def _compare(
     name: str,
     frame: DataFrame,
     ours: OurSide,
-    theirs: ApacheKafka,
+    theirs: ApacheSide,
 ) -> None:
     rates: dict[str, list[float]] = {ours.name: [], theirs.name: []}
     background: list[float] = []

@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, TopicPartition
 import kafka_ds
 from tests.bench import machine, spark_queries
 from tests.bench.report import Figure, Report
-from tests.bench.sides import ApacheKafka, OurSide, Side, client, create_topic, ready
+from tests.bench.sides import ApacheSide, OurSide, Side, client, create_topic, ready
 from tests.bench.spark_floor import Floor
 from tests.bench.spark_streams import latency, throughput
 from tests.processes import wait_until
@@ -54,7 +54,7 @@ class Bench:
     """Two brokers with the same records, and a session that reads both."""
 
     def __init__(
-        self, spark: SparkSession, report: Report, runs: int, ours: OurSide, theirs: ApacheKafka
+        self, spark: SparkSession, report: Report, runs: int, ours: OurSide, theirs: ApacheSide
     ) -> None:
         self.spark, self.report, self.runs = spark, report, runs
         self.ours, self.theirs = ours, theirs
@@ -180,7 +180,7 @@ def batch(folder: Path, report: Report, runs: int) -> None:
     from spark_conf import jars
     from spark_conf.session import session
 
-    ours, theirs = OurSide(folder / "ours", QUICKLY), ApacheKafka(folder / "apache")
+    ours, theirs = OurSide(folder / "ours", QUICKLY), ApacheSide(folder / "apache")
     kafka_jars = ",".join(str(path) for path in sorted(jars.fetch("spark-kafka").glob("*.jar")))
     try:
         _fill(ours, theirs)
@@ -220,7 +220,7 @@ def _cold(bench: Bench, topic: str) -> None:
 
 def _against_pyarrow(bench: Bench, topic: str, asked: spark_queries.Queries) -> None:
     """The bytes a second of a full scan, of those of pyarrow by itself on the same files, with as many threads."""
-    floor = Floor(bench.ours.broker.lake, topic)
+    floor = Floor(bench.ours.lake, topic)
     count, size = TOPICS[topic]
     alone = bench.alone(floor.pyarrow_alone)
     readers = bench.alone(floor.readers_alone)
@@ -257,7 +257,7 @@ def _lake_holds(side: OurSide, topic: str, count: int) -> bool:
     from kafka_ds.topic.snapshot import TopicSnapshot
 
     try:
-        snapshot = TopicSnapshot.load(LocalStore(str(side.broker.lake)), topic)
+        snapshot = TopicSnapshot.load(LocalStore(str(side.lake)), topic)
     except NoSuchTable:
         return False
     return (
@@ -266,9 +266,9 @@ def _lake_holds(side: OurSide, topic: str, count: int) -> bool:
     )
 
 
-def _fill(ours: OurSide, theirs: ApacheKafka) -> None:
+def _fill(ours: OurSide, theirs: ApacheSide) -> None:
     for side in (ours, theirs):
-        side.launch(clean=True)
+        side.launch()
         ready(side)
         for topic, (count, size) in TOPICS.items():
             create_topic(side, topic, PARTITIONS, segment_bytes=64 << 20)

@@ -79,7 +79,7 @@ def keeping_up(folder: Path, report: Report, runs: int) -> None:
     unbounded producer that shares the cores with the broker.
     """
     side = OurSide(folder / "ours", QUICKLY)
-    side.launch(clean=True)
+    side.launch()
     try:
         ready(side)
         _copied_of(side, "first", "produce", count=RECORDS // 10)  # Which starts the worker.
@@ -151,7 +151,7 @@ def _wait_for_tiered(bootstrap: str, topic: str, offset: int) -> int:
 def hot_latency_while_tiering(folder: Path, report: Report, runs: int) -> None:
     """p99 of one record at a time, with and without segments on their way into the lake."""
     side = OurSide(folder / "ours", QUICKLY)
-    side.launch(clean=True)
+    side.launch()
     quiet, busy = [], []
     try:
         ready(side)

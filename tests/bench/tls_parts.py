@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.bench.rates import throughput_of
 from tests.bench.report import Report
-from tests.bench.sides import ApacheKafka, OurSide, Side, free_port, ready
+from tests.bench.sides import ApacheSide, OurSide, Side, ready
 from tests.certificates import Authority
 
 SIZE, COUNT = 1024, 200_000
@@ -47,23 +46,16 @@ def tls(folder: Path, report: Report, runs: int) -> None:
         "ssl.keystore.location": authority.issue("broker").both_file,
         "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,{LISTENER}:SSL",
     }
-    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
-    plain = OurSide(folder / "ours", keys), ApacheKafka(folder / "apache", keys)
-    ours, theirs = plain
-    overrides = ours.broker.overrides
-    overrides["listeners"] = f"{overrides['listeners']},{LISTENER}://{addresses[0]}"
-    # Of a setting that stands there twice Java takes the last.
-    for name in ("listeners", "advertised.listeners"):
-        found = re.search(rf"^{re.escape(name)}=(.*)$", theirs.properties, re.MULTILINE)
-        assert found is not None
-        theirs.properties += f"{name}={found[1]},{LISTENER}://{addresses[1]}\n"
-    safe = [
-        ByTls(side, address, authority.file) for side, address in zip(plain, addresses, strict=True)
-    ]
+    ours = {**keys, "listeners": f"PLAINTEXT://127.0.0.1:0,{LISTENER}://127.0.0.1:0"}
+    plain = (
+        OurSide(folder / "ours", ours),
+        ApacheSide(folder / "apache", keys, listeners={LISTENER: "SSL"}),
+    )
     try:
         for side in plain:
-            side.launch(clean=True)
+            side.launch()
             ready(side)
+        safe = [ByTls(side, side.address(LISTENER), authority.file) for side in plain]
         throughput_of(plain, report, SIZE, COUNT, runs, label="without TLS, ")
         throughput_of(safe, report, SIZE, COUNT, runs, label="by TLS, ")
     finally:

@@ -25,7 +25,7 @@ import kafka_ds
 from spark_conf import jars
 from tests.bench import machine
 from tests.bench.report import Figure, Report
-from tests.bench.sides import ApacheKafka, OurSide, create_topic, ready
+from tests.bench.sides import ApacheSide, OurSide, create_topic, ready
 from tests.spark.schema_registry import Sender, running_registry
 from tests.spark.topics import Topic
 
@@ -77,7 +77,7 @@ def in_avro(frame: bytes, n: int) -> bytes:
 
 class Bench:
     def __init__(
-        self, spark: SparkSession, report: Report, runs: int, ours: OurSide, theirs: ApacheKafka
+        self, spark: SparkSession, report: Report, runs: int, ours: OurSide, theirs: ApacheSide
     ) -> None:
         self.spark, self.report, self.runs = spark, report, runs
         self.ours, self.theirs = ours, theirs
@@ -125,17 +125,17 @@ def typed(folder: Path, report: Report, runs: int) -> None:
 
     names = {"long": "BIGINT"}
     ddl = ", ".join(f"`{name}` {names.get(kind, kind)}" for name, kind in FIELDS.items())
-    ours, theirs = OurSide(folder / "ours"), ApacheKafka(folder / "apache")
+    ours, theirs = OurSide(folder / "ours"), ApacheSide(folder / "apache")
     sets = ("spark-kafka", "spark-avro")
     extra = ",".join(str(path) for name in sets for path in sorted(jars.fetch(name).glob("*.jar")))
     with tempfile.TemporaryDirectory() as scratch, running_registry(Path(scratch)) as registry:
         try:
             for side in (ours, theirs):
-                side.launch(clean=True)
+                side.launch()
                 ready(side)
             spark = session("kafka-ds bench", master="local[2]", extra_jars=extra)
             bench = Bench(spark, report, runs, ours, theirs)
-            frame = Sender(Topic(ours.broker, "orders-avro"), registry)
+            frame = Sender(Topic(ours, "orders-avro"), registry)
             of_json = f.from_json(f.col("value").cast("string"), ddl)
             of_avro = from_avro(f.expr("substring(value, 6)"), AVRO)
             for name, made, decoded in (
@@ -157,7 +157,7 @@ def _pipelines(bench: Bench, registry: str) -> Pipelines:
     from spark_conf.pipelines.registry import SchemaRegistry
 
     options = {"kafka.bootstrap.servers": bench.ours.bootstrap}
-    lake = str(bench.ours.broker.lake)
+    lake = str(bench.ours.lake)
     return Pipelines(bench.spark, options, lake, SchemaRegistry(registry))
 
 
@@ -213,7 +213,7 @@ def _queries(bench: Bench, decoded: Column) -> None:
         return 1 / (time.perf_counter() - began)
 
     options = {"kafka.bootstrap.servers": bench.ours.bootstrap}
-    lake = bench.ours.broker.lake
+    lake = bench.ours.lake
     ours, theirs = [], []
     for run in range(bench.runs + 1):
         table = bench.spark.read.format("delta").load(f"{lake}/tables/orders-json")
@@ -237,7 +237,7 @@ def _latency(bench: Bench, registry: str) -> None:
     thread.start()
     from kafka_ds.delta.store.local import LocalStore
 
-    lake = str(bench.ours.broker.lake)
+    lake = str(bench.ours.lake)
     table = TypedTable(bench.spark, LocalStore(lake), lake, topic)
     producer = Producer({"bootstrap.servers": bench.ours.bootstrap})
     times = []

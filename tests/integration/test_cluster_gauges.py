@@ -8,7 +8,7 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.bench.sides import free_port
+from tests.apache_kafka import free_ports
 from tests.integration.cluster_image import image_of, produce
 from tests.processes import BrokerCluster, wait_until
 
@@ -44,7 +44,7 @@ def total(brokers: BrokerCluster, name: str, *node_ids: int) -> float:
 def test_gauges_tell_of_a_broker_that_is_down_and_back(tmp_path: Path) -> None:
     brokers = BrokerCluster(tmp_path, 3, SETTINGS)
     for broker in brokers.brokers.values():
-        broker.overrides["metrics.port"] = free_port()
+        (broker.overrides["metrics.port"],) = free_ports(1)
     try:
         brokers.start()
         admin = AdminClient({"bootstrap.servers": brokers.bootstrap})

@@ -17,9 +17,9 @@ from urllib.request import urlopen
 import pytest
 from confluent_kafka import KafkaException, Producer
 
+from tests.apache_kafka import free_ports
 from tests.command_line import CommandLine
 from tests.pages import ROOT
-from tests.peer.apache_kafka import free_ports
 from tests.processes import running_broker, wait_until
 
 pytestmark = pytest.mark.slow

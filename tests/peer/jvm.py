@@ -2,7 +2,7 @@
 
 A tool is run by its own `main` with the words of a command line. What it prints is caught, and `exit` by the seam that
 Kafka's tools have for their own tests. One that does its last work when Java itself ends (VerifiableProducer) needs a
-process of its own: `tests.peer.apache_kafka.tool`. Tools run one after the other, as they share the process's streams.
+process of its own: `tests.apache_kafka.tool`. Tools run one after the other, as they share the process's streams.
 The process is reached by py4j, which PySpark brings; it ends with us.
 """
 

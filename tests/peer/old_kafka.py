@@ -17,8 +17,7 @@ from kafka_ds.protocol.messages import MetadataRequest
 from kafka_ds.records.batch import MAGIC_POSITION
 from kafka_ds.segments.checkpoint import decode_offsets
 from spark_conf import jars
-from tests.integration.raw_client import RawClient
-from tests.peer.apache_kafka import (
+from tests.apache_kafka import (
     LOG4J_1,
     TOOL_OPTIONS,
     ApacheKafka,
@@ -26,6 +25,7 @@ from tests.peer.apache_kafka import (
     java,
     wait_for_listener,
 )
+from tests.integration.raw_client import RawClient
 from tests.processes import wait_until
 
 MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"

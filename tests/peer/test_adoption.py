@@ -10,8 +10,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafka_ds.protocol.messages import MetadataRequest
+from tests.apache_kafka import ApacheKafka
 from tests.integration.raw_client import RawClient
-from tests.peer.apache_kafka import ApacheKafka
 from tests.peer.log_writers import consume, produce, produce_transactions
 from tests.processes import BrokerProcess
 

@@ -27,9 +27,9 @@ from kafka_ds.protocol.messages import (
 from kafka_ds.protocol.messages.group_offsets import OffsetFetchRequestGroup
 from kafka_ds.protocol.messages.security import ScramCredentialDeletion, ScramCredentialUpsertion
 from kafka_ds.records.batch import iterate_headers
+from tests.apache_kafka import ApacheKafka, dump
 from tests.integration.raw_client import RawClient
 from tests.peer import sasl_talks, token_talks
-from tests.peer.apache_kafka import ApacheKafka, dump
 from tests.peer.consumer_talks import CONSUMER_TALKS
 from tests.peer.consumer_walks import ConsumerWalk
 from tests.peer.group_talks import SETTINGS, TALKS, Talk

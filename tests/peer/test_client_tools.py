@@ -13,9 +13,9 @@ from confluent_kafka.admin import AdminClient
 from kafka_ds.protocol.messages import ApiVersionsRequest, ListConfigResourcesRequest
 from kafka_ds.protocol.messages.offsets import LATEST
 from kafka_ds.topic.names import CLIENT_METRICS
+from tests.apache_kafka import tool
 from tests.clients.adaptors import librdkafka_read
 from tests.clients.transactional_reads import read_committed, read_uncommitted
-from tests.peer.apache_kafka import tool
 from tests.peer.jvm import TOOLS, ToolFailed
 from tests.peer.safe_listeners import USER, SafeListeners, comes_by, make_user, run_safely
 from tests.peer.tools import Tools

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer
 
+from tests.apache_kafka import ApacheKafka
 from tests.command_line import CommandLine
 from tests.pages import ROOT, Reader, blocks_of
-from tests.peer.apache_kafka import ApacheKafka
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.jars

@@ -34,9 +34,9 @@ from kafka_ds.records.batch import (
     read_records,
 )
 from kafka_ds.segments.checkpoint import decode_offsets
+from tests.apache_kafka import TOOL_OPTIONS, ApacheKafka, java
 from tests.fakes.logs import log_manager
 from tests.fakes.settings import cleaner_settings, log_settings
-from tests.peer.apache_kafka import TOOL_OPTIONS, ApacheKafka, java
 from tests.peer.jvm import TOOLS, Jvm
 from tests.processes import running_broker, wait_until
 

@@ -17,9 +17,9 @@ from kafka_ds.process.system import InlineBackground, SystemClock, SystemDisk, n
 from kafka_ds.records.batch import Codec, ControlType, Record, build_batch, end_transaction_marker
 from kafka_ds.records.batch import iterate_headers as batch_headers
 from kafka_ds.segments.producers import AppendOrigin
+from tests.apache_kafka import ApacheKafka
 from tests.fakes.logs import log_manager
 from tests.fakes.settings import log_settings
-from tests.peer.apache_kafka import ApacheKafka
 from tests.peer.jvm import Jvm
 from tests.peer.log_writers import consume, produce, produce_transactions
 

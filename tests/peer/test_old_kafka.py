@@ -40,9 +40,9 @@ from kafka_ds.protocol.messages.persisted_transactions import (
 )
 from kafka_ds.records.batch import MAGIC, iterate_headers
 from kafka_ds.segments.checkpoint import decode_epochs
+from tests.apache_kafka import ApacheKafka
 from tests.in_process import produce_request
 from tests.integration.raw_client import RawClient
-from tests.peer.apache_kafka import ApacheKafka
 from tests.peer.old_kafka import CUT_AT, OLD_KAFKAS, OldKafka, Writer, start
 from tests.processes import BrokerProcess, wait_until
 

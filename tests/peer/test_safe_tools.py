@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kafka_ds.protocol.messages.offsets import LATEST
-from tests.peer.apache_kafka import tool
+from tests.apache_kafka import tool
 from tests.peer.jvm import TOOLS, ToolFailed
 from tests.peer.safe_listeners import WAYS, SafeListeners, comes_by, make_user, run_safely
 from tests.peer.tools import TOPIC, Tools

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from spark_conf import jars
 from spark_conf.java import java_command
+from tests.apache_kafka import free_ports
 from tests.pages import ROOT, blocks_of
-from tests.peer.apache_kafka import free_ports
 from tests.processes import wait_until
 
 PAGE = ROOT / "docs" / "how-to" / "database-changes.md"

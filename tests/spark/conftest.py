@@ -12,8 +12,8 @@ from spark_conf import jars
 from spark_conf.pipelines.pipelines import Pipelines
 from spark_conf.pipelines.registry import SchemaRegistry
 from spark_conf.session import session
+from tests.apache_kafka import ApacheKafka
 from tests.certificates import Authority
-from tests.peer.apache_kafka import ApacheKafka
 from tests.processes import BrokerProcess, running_broker
 from tests.spark.java import QUICK_JAVA
 from tests.spark.schema_registry import running_registry

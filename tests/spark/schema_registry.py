@@ -23,7 +23,7 @@ from google.protobuf.message import Message
 
 from spark_conf import jars
 from spark_conf.java import java_command
-from tests.peer.apache_kafka import free_ports
+from tests.apache_kafka import free_ports
 from tests.processes import wait_until
 from tests.spark.topics import Topic
 

@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.apache_kafka import ApacheKafka
 from tests.integration.sink_life import (
     PARTITIONS,
     Killed,
@@ -21,7 +22,6 @@ from tests.integration.sink_life import (
     life,
     run_through_deaths,
 )
-from tests.peer.apache_kafka import ApacheKafka
 from tests.spark.sides import Side
 
 pytestmark = [pytest.mark.jars]

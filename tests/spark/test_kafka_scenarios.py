@@ -21,7 +21,7 @@ import kafka_ds
 from kafka_ds.errors import OptionError
 from kafka_ds.source.batch import KafkaBatchReader
 from kafka_ds.source.options.options import parse_options
-from tests.peer.apache_kafka import ApacheKafka
+from tests.apache_kafka import ApacheKafka
 from tests.processes import BrokerProcess
 from tests.spark.sides import QUERY_LIMIT_S, Given, Job, Side, expected, named, rows
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.peer.apache_kafka import ApacheKafka
+from tests.apache_kafka import ApacheKafka
 from tests.processes import BrokerProcess
 from tests.spark.sides import QUERY_LIMIT_S, Given, Side
 

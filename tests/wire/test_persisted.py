@@ -36,7 +36,7 @@ from kafka_ds.protocol.plan import plan
 from kafka_ds.protocol.types import fields_of, is_struct, message_info, uuid_text
 from kafka_ds.protocol.versioned import encode_numbered
 from kafka_ds.records.batch import Record, build_batch
-from tests.peer.apache_kafka import dump
+from tests.apache_kafka import dump
 from tests.wire.definitions import Comparison, definition, kafka_range
 from tests.wire.random_messages import random_message
 

@@ -21,7 +21,7 @@ from kafka_ds.protocol.messages.persisted_transactions import (
 from kafka_ds.protocol.plan import plan
 from kafka_ds.protocol.types import message_info
 from kafka_ds.records.batch import Record, build_batch
-from tests.peer.apache_kafka import dump
+from tests.apache_kafka import dump
 from tests.wire.definitions import Comparison, definition, kafka_range
 from tests.wire.random_messages import random_message
 

@@ -13,11 +13,11 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tests.apache_kafka import wait_for_listener
 from tests.clients.suites.building import kafka_path, toxiproxy
 from tests.clients.suites.clusters import Cluster
 from tests.clients.suites.compose import Compose, command
 from tests.clients.suites.outcomes import Outcome, each_of, ended, go_test
-from tests.peer.apache_kafka import wait_for_listener
 
 # Where the tests expect Toxiproxy, and the port before that of broker 1.
 API = "127.0.0.1:8474"

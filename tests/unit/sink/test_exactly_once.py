@@ -29,7 +29,7 @@ from kafka_ds.sink.exactly_once import ExactlyOnceCommitter
 from kafka_ds.sink.options import SinkOptions, parse_sink_options
 from kafka_ds.sink.protocol import BatchAttempt, Span
 from kafka_ds.sink.writer import TransactionalSink
-from tests.unit.source.source_broker import CLOSE, scripted
+from tests.fakes.scripted_broker import CLOSE, scripted
 
 TOPIC = "decisions"
 
