@@ -27,6 +27,7 @@ from kafka_ds.protocol.messages import ControllerLivenessRequest, ControllerLive
 if TYPE_CHECKING:
     from broker.config.broker import BrokerConfig
     from broker.controller.metadata_driver import ControllerClaim, MetadataDriver
+    from broker.metadata.image import BrokerRegistration
     from kafka_ds.delta.store.store import Store
     from kafka_ds.process.seams import Clock, Network
 
@@ -280,6 +281,17 @@ class Candidacy:
         except (PeerUnreachable, KafkaError):
             return None
         return answer if answer.error_code == ErrorCode.NONE else None
+
+    async def answers(self, registered: BrokerRegistration) -> bool:
+        """Whether the registered process of a broker answers at its address."""
+        image = self._driver.image
+        endpoint = registered.endpoint(self._config.inter_broker_listener)
+        if endpoint is None:
+            return False
+        answer = await self._try_controller_liveness(
+            endpoint.host, endpoint.port, image.controller_id, image.controller_epoch
+        )
+        return answer is not None and answer.incarnation_id == registered.incarnation_id
 
     async def controller_liveness(
         self, host: str, port: int, controller_id: int, controller_epoch: int

@@ -1,16 +1,17 @@
 """Shell: a broker's life in its cluster: registration, heartbeats, controlled shutdown (KIP-631).
 
-Until it is registered it serves no client; until it is unfenced it leads nothing. While another live broker has its
-node.id it tries again, up to initial.broker.registration.timeout.ms. A heartbeat reports up to where the metadata were
-applied here, not only read. A stopping broker stops when the controller has moved its leaders, or has not answered for
-a session timeout. If the metadata show another process of the same node.id, this one stops.
+Until it is registered it serves no client; until it is unfenced it leads nothing. While another process of its node.id
+has a session it tries again, up to initial.broker.registration.timeout.ms, unless that process answers. A heartbeat
+reports up to where the metadata were applied here, not only read. A stopping broker stops when the controller has moved
+its leaders, or has not answered for a session timeout. If the metadata show another process of the same node.id, this
+one stops.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,11 @@ SHUTDOWN_SECONDS_MAX = 300.0
 # While something is waited for, a heartbeat comes sooner than the interval.
 SOON_SECONDS = 0.05
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+# Kafka's words.
+IS_DUPLICATE = (
+    "another broker is registered with that broker id. If the broker was recently restarted this should self-resolve "
+    "once its session expires (broker.session.timeout.ms)"
+)
 # Errors that no second try will change.
 REFUSED_FOR_GOOD = {
     ErrorCode.INCONSISTENT_CLUSTER_ID: "lake.uri: the controller belongs to another cluster",
@@ -82,12 +88,14 @@ class Lifecycle:
         driver: MetadataDriver,
         channel: ControllerChannel,
         *,
+        answers: Callable[[BrokerRegistration], Awaitable[bool]],
         offline_log_dirs: Callable[[], Sequence[bytes]] = tuple,
     ) -> None:
         self.identity = identity
         self._config = config
         self._driver = driver
         self._channel = channel
+        self._answers = answers
         self._offline_log_dirs = offline_log_dirs
         self._wants_shut_down = False
         self.was_registered = False
@@ -135,6 +143,7 @@ class Lifecycle:
                     timeout_ms=min(left_ms, self._config.broker_session_timeout_ms),
                 )
                 error = ErrorCode(answer.error_code)
+                why = error.name
             except KafkaError as refusal:
                 error, why = refusal.code, refusal.message or refusal.code.name
             if error == ErrorCode.NONE:
@@ -143,15 +152,26 @@ class Lifecycle:
             if error in REFUSED_FOR_GOOD:
                 raise ConfigError(REFUSED_FOR_GOOD[error])
             if error == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
-                why = "a running broker has this node.id"
+                why = f"{error.name}: {IS_DUPLICATE}"
+                await self._refuse_twin()
             _LOGGER.warning(
-                "registration of broker %d is not accepted yet: %s",
-                self.identity.node_id,
-                error.name,
+                "registration of broker %d is not accepted yet: %s", self.identity.node_id, why
             )
             await self._driver.wait_for_change(
                 min(pause_seconds, max(0.001, deadline - loop.time()))
             )
+
+    async def _refuse_twin(self) -> None:
+        """Of a process that crashed the session ends; one that answers keeps it. Raises ConfigError."""
+        node_id = self.identity.node_id
+        known = self._driver.image.brokers.get(node_id)
+        if known is None or known.in_controlled_shutdown or not await self._answers(known):
+            return
+        endpoint = known.endpoint(self._config.inter_broker_listener)
+        assert endpoint is not None, "it answers there"
+        raise ConfigError(
+            f"node.id={node_id}: already in use by the broker at {endpoint.host}:{endpoint.port}"
+        )
 
     async def _seen(self, deadline: float) -> None:
         """Wait until the registration has come back in the metadata."""

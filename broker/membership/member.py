@@ -34,6 +34,7 @@ from broker.metadata.events import ClusterCreated
 from broker.transport.peers import Peers
 from kafka_ds.process.settings import ConfigError
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.types import NO_UUID
 from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 
 if TYPE_CHECKING:
@@ -159,6 +160,11 @@ class ClusterMember:
         return self._lifecycle
 
     @property
+    def incarnation_id(self) -> bytes:
+        """The id of this process's registration; zeros before it joins."""
+        return self._lifecycle.identity.incarnation_id if self._lifecycle is not None else NO_UUID
+
+    @property
     def broker_epoch(self) -> int:
         """The epoch of this process's registration; -1 before there is one, and if a later process has replaced it."""
         if self._lifecycle is None:
@@ -192,6 +198,7 @@ class ClusterMember:
             config,
             self.driver,
             self._new_channel(),
+            answers=self.candidacy.answers,
             offline_log_dirs=lambda: [
                 each for each in identity.log_dirs if each not in online_log_dirs()
             ],

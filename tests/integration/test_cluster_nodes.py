@@ -136,8 +136,22 @@ async def test_what_brokers_ask_each_other_is_no_clients_business(tmp_path: Path
             )
             answer = await broker.ask(liveness, 0)
             assert 0 <= answer.last_heard_ms < 10_000
+            assert answer.incarnation_id == broker.node.member.incarnation_id
             liveness.controller_epoch += 1
             assert (await broker.ask(liveness, 0)).last_heard_ms == -1
+
+
+@in_loop
+async def test_a_broker_that_crashed_comes_back_within_its_session(tmp_path: Path) -> None:
+    async with in_process_cluster(tmp_path, 2, broker_session_timeout_ms=4_000) as cluster:
+        (other,) = cluster.others
+        node_id = other.node.config.node_id
+        before = other.node.member.incarnation_id
+        await other.cut_off()
+        # Its folder stays locked within this process.
+        again = await cluster.start(node_id, log_dirs=tmp_path / "again")
+        assert before != again.node.member.incarnation_id
+        await other.node.stop()
 
 
 @in_loop
@@ -306,7 +320,7 @@ async def test_a_second_process_of_one_number_is_refused(
             path.write_bytes(lost.encode())
         for node, words in (
             (controller, "by the active controller"),
-            (other, "registration failed"),
+            (other, "by the broker at"),
         ):
             twin_dirs = tmp_path / f"twin-{node.config.node_id}"
             with pytest.raises(ConfigError, match=rf"node.id={node.config.node_id}.*{words}"):

@@ -1,7 +1,8 @@
 """Shell: ControllerLiveness 0: how long ago the controller answered this broker; a pre-vote (kafka-ds only).
 
 - Every broker answers from its own knowledge: how long ago the named controller answered it; 0 if it is that
-  controller itself, -1 if that controller never answered or is not the controller.
+  controller itself, -1 if that controller never answered or is not the controller. The answer names the process, by
+  its incarnation id: a broker that starts finds out whether another one has its node.id.
 
 Versions: 0. Key 20000, which no release of Apache Kafka has, and which is not advertised to clients.
 """
@@ -23,4 +24,5 @@ def controller_liveness(
             request.controller_id, request.controller_epoch
         ),
         metadata_version=node.metadata.version,
+        incarnation_id=node.member.incarnation_id,
     )

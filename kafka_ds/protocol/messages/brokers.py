@@ -6,6 +6,7 @@ to clients.
 """
 
 from kafka_ds.protocol.types import (
+    NO_UUID,
     boolean,
     bytes_,
     i8,
@@ -272,11 +273,12 @@ class ControllerLivenessRequest:
 
 @message(key=20_000, versions="0", flexible="0+")
 class ControllerLivenessResponse:
-    """Milliseconds since that controller's last response to this broker (-1: none), and this broker's version."""
+    """Milliseconds since that controller's last response to this broker (-1: none); its version, and who it is."""
 
     error_code: i16 = v(default=0)
     last_heard_ms: i64 = v(default=-1)
     metadata_version: i64 = v(default=-1)
+    incarnation_id: uuid = v(default=NO_UUID)
 
 
 @message(key=20_001, versions="0", flexible="0+")
