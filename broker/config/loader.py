@@ -26,7 +26,12 @@ from broker.config.listeners import (
     names_of,
 )
 from broker.config.properties import PropertiesError, parse_properties
-from broker.log.config import CLUSTER_COLUMNS_MAX, REMOTE_STORAGE_KEPT, LogConfig
+from broker.log.config import (
+    CLUSTER_COLUMNS_MAX,
+    REMOTE_STORAGE_KEPT,
+    LogConfig,
+    unknown_topic_setting,
+)
 from kafka_ds.process.settings import (
     ConfigError,
     Setting,
@@ -34,6 +39,7 @@ from kafka_ds.process.settings import (
     attribute_of,
     broker_synonyms,
     settings_of,
+    suggestion,
 )
 from kafka_ds.protocol.types import uuid_from_text
 
@@ -180,14 +186,7 @@ def _suggestion(name: str) -> str:
             f": a listener's own are {LISTENER_PREFIX}<listener>.<setting>, in lower case, and a mechanism's "
             f"{LISTENER_PREFIX}<listener>.<mechanism>.<setting>"
         )
-    return _nearest(name, known_names())
-
-
-def _nearest(name: str, names: Iterable[str]) -> str:
-    import difflib  # 2 ms, needed only for a mistake
-
-    near = difflib.get_close_matches(name, sorted(names), n=3, cutoff=0.7)
-    return f": did you mean {' or '.join(near)}?" if near else ""
+    return suggestion(name, known_names())
 
 
 def _topic_defaults(values: Mapping[str, SettingValue]) -> LogConfig:
@@ -455,9 +454,7 @@ def topic_config(config: BrokerConfig, overrides: Mapping[str, str]) -> LogConfi
             continue
         setting = topic_settings().get(name)
         if setting is None:
-            raise ConfigError(
-                f"{name} is not a setting of a topic{_nearest(name, topic_settings())}"
-            )
+            raise unknown_topic_setting(name)
         parsed[attribute_of(name)] = setting.parse(text)
     topic = replace(config.topic, **parsed)
     is_said = "remote_storage_enable" in parsed or REMOTE_STORAGE_KEPT in overrides

@@ -21,7 +21,7 @@ from broker.controller.draft import (
     Draft,
 )
 from broker.controller.elections import elect_where_allowed
-from broker.log.config import REMOTE_STORAGE_KEPT
+from broker.log.config import REMOTE_STORAGE_KEPT, unknown_topic_setting
 from broker.metadata.events import ConfigChanged
 from broker.metadata.features import ELR_FEATURE, level_of, why_level_unsupported, why_not
 from broker.metadata.image import MetadataImage, TopicImage
@@ -243,9 +243,7 @@ def _altered(before: Overrides, wanted: ResourceAlteration, rules: ConfigRules) 
     """The settings after the change."""
     check_keys(wanted.alterations)
     if any(each.name == REMOTE_STORAGE_KEPT for each in wanted.alterations):
-        raise KafkaError(
-            ErrorCode.INVALID_CONFIG, f"{REMOTE_STORAGE_KEPT} is not a setting of a topic"
-        )
+        raise KafkaError(ErrorCode.INVALID_CONFIG, str(unknown_topic_setting(REMOTE_STORAGE_KEPT)))
     after: dict[str, str] = {} if wanted.replaces else dict(before)
     for each in wanted.alterations:
         if each.operation == ConfigOperation.DELETE:

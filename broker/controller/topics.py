@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from broker.controller.draft import ControllerDecision, Defaults, Draft
 from broker.controller.replica_placer import place
-from broker.log.config import REMOTE_STORAGE_KEPT
+from broker.log.config import REMOTE_STORAGE_KEPT, unknown_topic_setting
 from broker.metadata.events import (
     UNASSIGNED_DIRECTORY,
     ConfigChanged,
@@ -135,7 +135,7 @@ class TopicCreation:
                 message = f"Null value not supported for topic configs: {name}"
                 raise KafkaError(ErrorCode.INVALID_CONFIG, message)
             if name == REMOTE_STORAGE_KEPT:
-                raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} is not a setting of a topic")
+                raise KafkaError(ErrorCode.INVALID_CONFIG, str(unknown_topic_setting(name)))
         self._check_configs({name: value for name, value in topic.configs if value is not None})
         return assignment
 

@@ -8,7 +8,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kafka_ds.process.settings import MAX_LONG, boolean, double, i32, i64, string, strings
+from kafka_ds.process.settings import (
+    MAX_LONG,
+    ConfigError,
+    boolean,
+    double,
+    i32,
+    i64,
+    settings_of,
+    string,
+    strings,
+    suggestion,
+)
 
 UNLIMITED = MAX_LONG
 CREATE_TIME = "CreateTime"
@@ -379,4 +390,11 @@ class LogManagerSettings:
         "How many logs of each directory are opened at a time when the broker starts.",
         low=1,
         fixed="logs are opened once, before the broker is in the cluster",
+    )
+
+
+def unknown_topic_setting(name: str) -> ConfigError:
+    """The error for an unknown setting of a topic, with a suggestion."""
+    return ConfigError(
+        f"{name} is not a setting of a topic{suggestion(name, settings_of(LogConfig))}"
     )

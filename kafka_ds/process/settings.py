@@ -8,7 +8,7 @@ refused, never ignored: a broker that does not start is better than one that sil
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from functools import cache
@@ -30,6 +30,14 @@ class ConfigError(Exception):
     def at(self, place: str) -> ConfigError:
         """The same error with the place of the setting."""
         return ConfigError(f"{self} ({place})")
+
+
+def suggestion(name: str, names: Iterable[str]) -> str:
+    """What an error about an unknown name ends with: those of the known ones that are like it."""
+    import difflib  # 2 ms, needed only for a mistake
+
+    near = difflib.get_close_matches(name, sorted(names), n=3, cutoff=0.7)
+    return f": did you mean {' or '.join(near)}?" if near else ""
 
 
 class ConfigType(IntEnum):

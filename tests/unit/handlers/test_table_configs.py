@@ -104,6 +104,7 @@ async def test_a_table_by_default_stays_one_when_it_is_compacted(
         for operation, value in ((SET, "true"), (DELETE, None)):
             answer = await change(broker, TOPIC, "t", (kept, operation, value))
             assert answer.error_code == ErrorCode.INVALID_CONFIG
+            assert "did you mean remote.storage.enable" in answer.error_message
         # Where it was compacted from its creation on, it is a table only if it says so.
         await broker.create("state", cleanup_policy="compact")
         answer = await replace(broker, "state", cleanup_policy="compact,delete")
