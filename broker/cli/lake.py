@@ -103,6 +103,23 @@ class Lake:
         except (DeltaError, OSError) as problem:
             raise Mistake(f"{path}: {problem}") from None
 
+    def why_no_rows(self, topic: str) -> str:
+        """Why a topic's table is empty. Raises Mistake."""
+        from kafka_ds.topic.names import topic_id_of, topic_table
+
+        path = topic_table(topic)
+        configuration = (
+            self.table(path).metadata().configuration
+            if self._fsspec is None
+            else self._snapshot(path).metadata["configuration"]
+        )
+        if topic_id_of(configuration) is None:
+            return f"topic {topic} was deleted"
+        return (
+            f"{topic} has no rows in the lake: brokers copy segments once they are rolled, or within "
+            "lake.max.lag.ms; kafka-ds tier status shows what is due"
+        )
+
     def fields(self, topic: str) -> list[Field]:
         """The columns of a topic's table. Raises Mistake."""
         from kafka_ds.topic.names import topic_table
@@ -142,11 +159,6 @@ class Lake:
         except (NoSuchTable, UnsupportedFile, OSError) as problem:
             raise Mistake(f"{path}: {problem}") from None
         return snapshot
-
-
-def no_rows(topic: str) -> str:
-    """Why a topic's table may be empty."""
-    return f"{topic} has no rows in the lake: brokers copy segments once they are rolled, or within lake.max.lag.ms"
 
 
 def _why_unknown(name: str) -> str:
@@ -282,7 +294,7 @@ class LakeQueries:
 
     def _note_bytes_and_no_rows(self, topic: str, rows: Any) -> None:
         if not (getattr(rows, "files", None) or getattr(rows, "num_rows", 0)):
-            self.notes.append(f"{no_rows(topic)}; kafka-ds tier status shows what is due")
+            self.notes.append(self._lake.why_no_rows(topic))
         if _ESCAPED.search(self._text) and _BYTES_NOTE not in self.notes:
             self.notes.append(_BYTES_NOTE)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from broker.cli.lake import Lake, no_rows
+from broker.cli.lake import Lake
 from broker.cli.options import Target, cluster_options, json_option
 from broker.cli.output import OutputRow, bytes_text, note, print_facts, print_json, print_rows
 
@@ -42,7 +42,8 @@ def show(
       kafka-ds table show orders --lake data/lake --history 3 --files --json
     """
     where = target.lake_uri(lake)
-    found = Lake(where).topic(topic)
+    opened = Lake(where)
+    found = opened.topic(topic)
     files = _files(found)
     schema = [{"column": f.name, "type": _type_name(f.type)} for f in found.schema().fields]
     partitions = _by_partition(files)
@@ -56,7 +57,7 @@ def show(
         "bytes": sum(each["bytes"] for each in files),
     }
     if not files:
-        note(no_rows(topic))
+        note(opened.why_no_rows(topic))
     if as_json:
         lists = {"schema": schema, "partitions": partitions, "history": history}
         print_json({**facts, **lists, **({"file_list": files} if with_files else {})})

@@ -312,3 +312,17 @@ def test_the_prompt(broker: BrokerProcess, tmp_path: Path) -> None:
         assert prompt.wait(60) == 0, seen
     os.close(leader)
     assert "FROM orders;" in (tmp_path / "kafka-ds" / "sql_history").read_text()
+
+
+def test_a_topic_that_was_deleted_is_said_to_be(
+    broker: BrokerProcess, kafka_ds: CommandLine
+) -> None:
+    """Last, since the table without rows stays in the lake."""
+    kafka_ds.ok("topic", "create", "gone")
+    kafka_ds.ok("produce", "gone", typed="a\n")
+    wait_until("its table", lambda: "gone" in Lake(str(broker.lake)).topics())
+    kafka_ds.ok("topic", "delete", "gone")
+    words = ("sql", "--lake", str(broker.lake), "SELECT count(*) FROM gone")
+    wait_until("its end", lambda: kafka_ds.run(*words).errors == "topic gone was deleted\n")
+    shown = kafka_ds.run("table", "show", "gone", "--history", "0")
+    assert (shown.status, shown.errors) == (0, "topic gone was deleted\n")
