@@ -21,12 +21,16 @@ import click
 from broker.cli.options import Mistake, Target, cluster_options, pairs
 from broker.cli.output import note, progress
 from kafka_ds.process.amounts import counted
+from kafka_ds.process.settings import suggestion
 
 if TYPE_CHECKING:
+    from kafka_ds.client.cluster import Cluster
     from kafka_ds.client.producer import Producer
     from kafka_ds.client.producer_settings import ProducerSettings
     from kafka_ds.client.transactions import Identity
 
+# How long a topic that does not exist may take to be created.
+CREATION_SECONDS_MAX = 5.0
 READ_BYTES = 256 * 1024
 # A line is one record, and no broker's message.max.bytes is that large.
 LINE_BYTES_MAX = 64 * 1024 * 1024
@@ -209,6 +213,9 @@ def produce(
 ) -> None:
     """Produce a record for each line of standard input.
 
+    A topic that does not exist is created if the brokers allow that (auto.create.topics.enable), and standard error
+    says so.
+
     \b
     Examples:
       echo '{"total": 12.5}' | kafka-ds produce orders
@@ -223,7 +230,7 @@ def produce(
     separator = _separator(key_separator)
     marker = null_marker.encode() if null_marker is not None else None
     with target.cluster(creates_topics=True) as cluster:
-        partitions = cluster.partition_count(topic)
+        partitions = _partition_count(cluster, topic)
         if partition is not None and partition >= partitions:
             raise Mistake(f"topic {topic} has no partition {partition}: it has {partitions}")
         identity = (
@@ -247,6 +254,24 @@ def produce(
             producer.close()
     where = f"{topic}-{partition}" if partition is not None else topic
     note(f"{counted(count, 'record')} produced to {where}")
+
+
+def _partition_count(cluster: Cluster, topic: str) -> int:
+    """The number of partitions of a topic, which the brokers may create. Raises Mistake."""
+    if cluster.has_topic(topic):
+        return len(cluster.topic(topic).partitions)
+    like = suggestion(topic, cluster.topics(None))
+    deadline = time.monotonic() + CREATION_SECONDS_MAX
+    while time.monotonic() < deadline:
+        found = cluster.topics([topic]).get(topic)
+        if found is not None and found.partitions:
+            count = len(found.partitions)
+            note(f"topic {topic} was created, with {counted(count, 'partition')}{like}")
+            return count
+        time.sleep(0.1)
+    raise Mistake(
+        f"there is no topic {topic}, and the brokers do not create it (auto.create.topics.enable){like}"
+    )
 
 
 def _pump(

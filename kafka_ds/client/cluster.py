@@ -141,10 +141,17 @@ class Cluster:
         """The topics that exist among ``names``, or (None) all, internal ones included."""
         return self.persist("Metadata", lambda: self._fetch_metadata(names))
 
-    def _fetch_metadata(self, names: Collection[str] | None) -> dict[str, Topic]:
+    def has_topic(self, name: str) -> bool:
+        """Whether there is such a topic; it is not created."""
+        return bool(self.persist("Metadata", lambda: self._fetch_metadata([name], creates=False)))
+
+    def _fetch_metadata(
+        self, names: Collection[str] | None, *, creates: bool = True
+    ) -> dict[str, Topic]:
         wanted = None if names is None else [MetadataRequestTopic(name=n) for n in sorted(names)]
         request = MetadataRequest(
-            topics=wanted, allow_auto_topic_creation=self._creates_topics and bool(wanted)
+            topics=wanted,
+            allow_auto_topic_creation=creates and self._creates_topics and bool(wanted),
         )
         answer = self.any_broker().call(request, MetadataResponse)
         if answer.error_code:

@@ -138,6 +138,23 @@ def test_lines_become_records_and_come_back(kafka_ds: CommandLine) -> None:
     assert "no partition 7" in kafka_ds.run("produce", "lines", "--partition", "7").complaint
 
 
+def test_a_topic_that_produce_does_not_find_is_told(kafka_ds: CommandLine, tmp_path: Path) -> None:
+    kafka_ds.ok("topic", "create", "payments-in", "--partitions", "2")
+    told = kafka_ds.run("produce", "payment-in", typed="x\n").complaint
+    assert told == (
+        "there is no topic payment-in, and the brokers do not create it (auto.create.topics.enable): "
+        "did you mean payments-in?"
+    )
+    with running_broker(tmp_path, {}) as another:
+        creating = CommandLine(another.bootstrap, tmp_path)
+        for topic in ("payments-in", "payment-in"):
+            done = creating.run("produce", topic, typed="x\n")
+            assert done.errors.endswith(f"\n1 record produced to {topic}\n"), done
+        assert done.errors.startswith(
+            "topic payment-in was created, with 1 partition: did you mean payments-in?\n"
+        )
+
+
 def test_a_file_is_produced_with_a_bar_on_a_terminal(kafka_ds: CommandLine, tmp_path: Path) -> None:
     lines = tmp_path / "lines"
     lines.write_text("x" * 99 + "\n")
