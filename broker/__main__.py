@@ -26,6 +26,7 @@ from kafka_ds.process.system import SystemClock, SystemDisk, SystemNetwork, rais
 from kafka_ds.version import VERSION
 
 if TYPE_CHECKING:
+    from broker.adoption.kafka_dirs import Track
     from broker.node import Node
 
 log = logging.getLogger("broker")
@@ -83,12 +84,14 @@ def adopt_directories(
     topic_configs: Sequence[str] = (),
     metadata_log_dir: str | None = None,
     dry_run: bool = False,
+    track: Track | None = None,
 ) -> int:
     """Adopt data directories of Apache Kafka, and report what was found; returns the exit status."""
 
     def work() -> None:
         config = _loaded(properties, overrides)
         from broker.adoption.adopt import adopt, parse_topic_configs
+        from broker.adoption.kafka_dirs import untracked
         from broker.lake_store import open_exclusive
 
         adopt(
@@ -99,6 +102,7 @@ def adopt_directories(
             topic_configs=parse_topic_configs(topic_configs),
             metadata_log_dir=metadata_log_dir,
             dry_run=dry_run,
+            track=track or untracked,
         )
 
     return _exit_status_of(work)

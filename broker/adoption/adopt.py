@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from broker.adoption.broker_settings import adopted_changes
-from broker.adoption.kafka_dirs import look
+from broker.adoption.kafka_dirs import Track, look, untracked
 from broker.adoption.mark import mark_adopted
 from broker.adoption.plan import AdoptionPlan, FoundDirectory, FoundLog, join, plan
 from broker.config.dynamic import with_changes
@@ -58,12 +58,13 @@ def adopt(
     topic_configs: Mapping[str, Mapping[str, str]],
     metadata_log_dir: str | None = None,
     dry_run: bool = False,
+    track: Track = untracked,
 ) -> None:
-    """Adopt `log.dirs`, and report what was found. Raises ConfigError if that is impossible."""
+    """Adopt `log.dirs`, report what was found, and show the progress. Raises ConfigError if that is impossible."""
     with ExitStack() as stack:
         directories = [_locked(disk, path, stack) for path in config.log_dirs]
         try:
-            found = look(disk, config.node_id, directories, metadata_log_dir)
+            found = look(disk, config.node_id, directories, metadata_log_dir, track)
             store = store_of(config.lake_uri, open_lake)
             metadata_log = MetadataLog(store)
             # `load` would create the table.
@@ -79,7 +80,7 @@ def adopt(
             if dry_run:
                 say("nothing was changed: --dry-run")
                 return
-            for log in planned.logs:
+            for log in track("adopting", planned.logs):
                 _write_topic_id(disk, log, planned.topic_ids[log.topic])
             _write_log_starts(directories, planned.logs)
             mark_adopted(disk, [each.path for each in directories], config.lake_uri)

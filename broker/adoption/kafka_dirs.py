@@ -7,8 +7,9 @@ incomplete. A metadata log that is damaged elsewhere is rejected.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
+from typing import Any
 
 from broker.adoption.mark import lake_of
 from broker.adoption.metadata import KafkaCluster
@@ -42,8 +43,15 @@ STANDING = ("", names.SWAP)
 # Only ZooKeeper knew the allocated producer ids. Producer snapshots lack ids that have not written, have expired or are
 # newer than the snapshot. An id allocated twice would make one producer's records duplicates of the other's.
 UNSEEN_PRODUCER_IDS = 1_000_000
+# Shows what is done to many things: yields them; the text says what is done.
+Track = Callable[[str, Sequence[Any]], Iterable[Any]]
 CHECKPOINT = ".checkpoint"
 _SNAPSHOT = re.compile(r"([0-9]{20})-[0-9]{10}\.checkpoint\Z")
+
+
+def untracked(_: str, items: Sequence[Any]) -> Iterable[Any]:
+    """A `Track` that shows nothing."""
+    return items
 
 
 def look(
@@ -51,6 +59,7 @@ def look(
     node_id: int,
     directories: Sequence[LogDirectory],
     metadata_log_dir: str | None,
+    track: Track,
 ) -> FoundDirectory:
     """Read everything. Raises OSError, and ConfigError for another broker's or damaged directories."""
     first = directories[0]
@@ -68,7 +77,7 @@ def look(
     cluster = None if folder is None else _read_metadata(disk, folder)
     logs: dict[TopicPartition, FoundLog] = {}
     for directory in directories:
-        for log in _logs(disk, directory):
+        for log in _logs(disk, directory, track):
             key = TopicPartition(log.topic, log.partition)
             if key in logs:
                 raise ConfigError(
@@ -99,10 +108,10 @@ def _is_zookeepers(disk: Disk, directory: LogDirectory) -> bool:
     return "node.id" not in decode_meta_properties(data)
 
 
-def _logs(disk: Disk, directory: LogDirectory) -> Iterator[FoundLog]:
+def _logs(disk: Disk, directory: LogDirectory, track: Track) -> Iterator[FoundLog]:
     starts = directory.read_checkpoint(names.LOG_START_OFFSET_CHECKPOINT)
     cleaned = directory.read_checkpoint(names.CLEANER_CHECKPOINT)
-    for name, folder in directory.partition_folders():
+    for name, folder in track("reading", directory.partition_folders()):
         if folder.suffix:
             continue  # Being deleted or moved; the start deals with it.
         path = directory.file(name)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broker.cli.options import Mistake, Target, cluster_options, json_option
-from broker.cli.output import note, print_facts, print_json, print_rows
-from broker.cli.tail import offsets_at, parse_position
+from broker.cli.output import note, print_facts, print_json, print_rows, progress
+from broker.cli.tail import TailPosition, offsets_at, parse_position
 from kafka_ds.process.amounts import counted
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 GONE = "Dead"
 SHARE = "share"
+# Whose offsets are looked up in one request.
+PARTITIONS_AT_ONCE = 100
 COLUMNS = ("topic", "partition", "committed", "end", "lag", "client_id", "host")
 SHARE_COLUMNS = ("topic", "partition", "start_offset", "lag", "members")
 
@@ -202,7 +204,7 @@ def reset_group(
             )
         committed = _offsets(admin, found)
         places = _places(cluster, topics, only, committed)
-        goals = offsets_at(cluster, places, position)
+        goals = _goals(cluster, places, position)
         rows = [
             {
                 "topic": place.topic,
@@ -219,6 +221,19 @@ def reset_group(
     print_rows(rows, ("topic", "partition", "committed", "new_offset"), as_json=as_json)
     if not execute:
         note("nothing was changed: run it again with --execute")
+
+
+def _goals(
+    cluster: Cluster, places: list[TopicPartition], position: TailPosition
+) -> dict[TopicPartition, int]:
+    """Where each partition is set to. A time is looked up in the lake, too."""
+    goals: dict[TopicPartition, int] = {}
+    with progress("looking up offsets", len(places), unit="partitions") as advance:
+        for first in range(0, len(places), PARTITIONS_AT_ONCE):
+            some = places[first : first + PARTITIONS_AT_ONCE]
+            goals |= offsets_at(cluster, some, position)
+            advance(len(some))
+    return goals
 
 
 def _offsets(admin: Admin, found: GroupDescription) -> dict[TopicPartition, int]:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -26,6 +26,7 @@ _line_is_begun = threading.Event()
 
 OutputRow = dict[str, Any]
 Advance = Callable[[int], None]
+T = TypeVar("T")
 
 
 def print_json(value: object) -> None:
@@ -165,6 +166,14 @@ def progress(what: str, total: int | None = None, *, unit: str = "records") -> I
             note(_line(what, done, total, unit, now - began))
 
     yield advance_by
+
+
+def tracked(what: str, items: Sequence[T], *, unit: str) -> Iterator[T]:
+    """The items, with the progress of what is done to them."""
+    with progress(what, len(items), unit=unit) as advance:
+        for item in items:
+            yield item
+            advance(1)
 
 
 def _line(what: str, done: int, total: int | None, unit: str, seconds: float) -> str:

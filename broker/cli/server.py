@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
 import click
 
-from broker.cli.output import progress
+from broker.cli.output import progress, tracked
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -70,11 +71,14 @@ def restore(properties: str | None, overrides: tuple[str, ...]) -> int:
     """
     from broker.__main__ import restore_disks
 
-    done = 0
-    with progress("restoring", unit="partitions") as advance:
+    with ExitStack() as stack:
+        done, advance = 0, None
 
-        def report(back: int, _: int) -> None:
-            nonlocal done
+        def report(back: int, total: int) -> None:
+            nonlocal done, advance
+            if advance is None:
+                bar = progress("restoring", total, unit="partitions")
+                advance = stack.enter_context(bar)
             advance(back - done)
             done = back
 
@@ -116,17 +120,12 @@ def adopt(
     """
     from broker.__main__ import adopt_directories
 
-    with progress("adopting", unit="lines") as advance:
-
-        def say(line: str) -> None:
-            advance(1)
-            click.echo(line)
-
-        return adopt_directories(
-            properties,
-            overrides,
-            say,
-            topic_configs=topic_configs,
-            metadata_log_dir=metadata_log_dir,
-            dry_run=dry_run,
-        )
+    return adopt_directories(
+        properties,
+        overrides,
+        click.echo,
+        topic_configs=topic_configs,
+        metadata_log_dir=metadata_log_dir,
+        dry_run=dry_run,
+        track=lambda what, logs: tracked(what, logs, unit="partitions"),
+    )
