@@ -27,6 +27,96 @@ TIMEOUT_S = 120.0
 AVRO_ORDER = b"\0\0\0\0\7" + bytes([42, 6]) + b"ada"
 
 
+# What is done with a block that no test runs: its commands, settings, SQL or Python are parsed.
+PARSED = "parsed by tests/unit/test_code_blocks.py"
+INSTALLS = "installs, which make package does"
+TAKES_LONG = "takes long"
+PICTURE = "a picture"
+PAGES_TEST, SPARK_PAGES = "tests/integration/test_pages.py", "tests/spark/test_pages.py"
+SUBMITTED = "tests/spark/test_submitted_pages.py"
+# What becomes of each block of a page: of those that have a text, and (None) of all others. A test that is named gets
+# them by `own_blocks`, and uses all that it gets; else it is parsed, or there is a reason why nothing is done.
+FATES: dict[str, dict[str | None, str]] = {
+    "CONTRIBUTING.md": {None: "sets up a checkout, tests it, and writes its pages"},
+    "README.md": {None: PAGES_TEST, "pip install": INSTALLS},
+    "docs/concepts/groups.md": {None: PICTURE},
+    "docs/concepts/table.md": {
+        None: PARSED,
+        "```properties": "tests/lake/test_trino.py",
+        "```sql": "tests/lake/test_trino.py",
+    },
+    "docs/get-started/columns.md": {
+        None: SUBMITTED,
+        "pip install": INSTALLS,
+        "kafka-ds broker": PARSED,
+    },
+    "docs/get-started/spark.md": {None: SPARK_PAGES, "pip install": INSTALLS},
+    "docs/get-started/tutorial.md": {
+        None: PAGES_TEST,
+        "pip install": INSTALLS,
+        "kafka-ds broker": PARSED,
+    },
+    "docs/how-to/catalogs.md": {None: PARSED},
+    "docs/how-to/database-changes.md": {
+        None: "tests/spark/test_debezium.py",
+        "```properties": "tests/spark/change_stream.py",
+        "connect-standalone.sh": "tests/spark/change_stream.py starts its class",
+        "kafka-ds pipelines": PARSED,
+    },
+    "docs/how-to/declarative-pipelines.md": {None: SUBMITTED, "pip install": INSTALLS},
+    "docs/how-to/decode.md": {
+        None: PAGES_TEST,
+        "kafka.orders": SPARK_PAGES,
+        "from_avro": SPARK_PAGES,
+    },
+    "docs/how-to/erase.md": {None: PAGES_TEST},
+    "docs/how-to/exactly-once.md": {None: SPARK_PAGES},
+    "docs/how-to/from-kafka.md": {None: "tests/peer/test_command_line.py"},
+    "docs/how-to/iceberg.md": {
+        None: "tests/lake/test_iceberg.py",
+        "```sh": PARSED,
+        'format("iceberg")': PARSED,
+    },
+    "docs/how-to/install.md": {None: "tests/image/test_image.py", "systemctl": "needs systemd"},
+    "docs/how-to/lose-a-disk.md": {None: "a line of the log"},
+    "docs/how-to/monitor.md": {
+        None: PARSED,
+        "kafka-client-metrics.sh": "Kafka's tool, which tests/peer/test_client_tools.py runs",
+    },
+    "docs/how-to/repair-the-lake.md": {None: PAGES_TEST},
+    "docs/how-to/restore.md": {None: PAGES_TEST, "```text": "a line of the report"},
+    "docs/how-to/s3.md": {None: PAGES_TEST, "gs://archive": PARSED},
+    "docs/how-to/several-brokers.md": {None: PAGES_TEST},
+    "docs/how-to/three-brokers.md": {None: PARSED},
+    "docs/how-to/tls-and-scram.md": {None: PAGES_TEST},
+    "docs/how-to/typed-tables.md": {
+        None: "tests/spark/test_typed_pages.py",
+        "spark-submit": SUBMITTED,
+    },
+    "docs/internals/architecture.md": {None: PICTURE},
+    "docs/internals/benchmarks.md": {None: TAKES_LONG},
+    "docs/internals/simulation.md": {None: TAKES_LONG},
+    "docs/reference/cli.md": {
+        None: "tests/integration/test_command_page.py",
+        "```text": "a usage, made of the parser",
+        "```toml": PARSED,
+        "```properties": PARSED,
+    },
+    "docs/reference/security.md": {
+        None: "tests/peer/test_security_page.py",
+        "security.protocol=SASL_SSL": PARSED,
+        "kafka-delegation-tokens.sh": "Kafka's tool, which tests/peer/test_client_tools.py runs",
+    },
+    "docs/reference/spark.md": {
+        None: "tests/unit/test_docs.py",
+        "```properties": PARSED,
+        "```sql": "tests/spark/test_compacted.py",
+        "```sh": SUBMITTED,
+    },
+    "docs/reference/sql.md": {None: PAGES_TEST, "```python": SPARK_PAGES},
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
     """One fenced block; `title` is the file as which a reader saves it."""
@@ -36,6 +126,15 @@ class Block:
     language: str
     title: str
     code: str
+
+    @property
+    def fate(self) -> str:
+        """What becomes of it: one of `FATES`."""
+        fates = FATES[self.page]
+        whole = f"```{self.language} {self.title}\n{self.code}"
+        found = {fate for mark, fate in fates.items() if mark is not None and mark in whole}
+        assert len(found) <= 1, f"{self.page}:{self.line}: {found}"
+        return found.pop() if found else fates[None]
 
     @property
     def commands(self) -> list[tuple[str, str]]:
@@ -58,6 +157,14 @@ def blocks_of(path: Path) -> Iterator[Block]:
 
 def all_blocks() -> list[Block]:
     return [block for page in PAGES for block in blocks_of(page)]
+
+
+def own_blocks(page: str, test: str) -> list[Block]:
+    """The blocks of a page that this test (`__file__`) is said to run: all of them are to be used."""
+    name = Path(test).relative_to(ROOT).as_posix()
+    found = [block for block in blocks_of(ROOT / page) if block.fate == name]
+    assert found, f"no block of {page} is said to be run by {name}"
+    return found
 
 
 class Reader:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.pages import blocks_of
+from tests.pages import own_blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE = "docker.io/library/python:3.11-slim-bookworm"
@@ -47,8 +47,7 @@ def missing_tools() -> list[str]:
 
 def docker_lines() -> tuple[list[str], list[str]]:
     """What docs/how-to/install.md says to type: the build, and the run."""
-    blocks = blocks_of(ROOT / "docs/how-to/install.md")
-    (block,) = [block for block in blocks if "docker run" in block.code]
+    (block,) = own_blocks("docs/how-to/install.md", __file__)
     build, run = (shlex.split(line) for line in block.code.splitlines())
     assert build[:2] == ["docker", "build"] and run[:2] == ["docker", "run"]
     return build[2:], run[2:]

@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 
 from broker.cli import page
 from tests.command_line import CommandLine
-from tests.pages import ROOT, Reader, blocks_of
+from tests.pages import Reader, own_blocks
 from tests.processes import BrokerProcess, running_broker, wait_until
 
 QUICKLY = {"lake.max.lag.ms": 500, "lake.offsets.interval.ms": 500}
@@ -29,9 +29,8 @@ ELSEWHERE = (
 
 
 def lines() -> Iterator[str]:
-    for block in blocks_of(ROOT / "docs/reference/cli.md"):
-        if block.language == "sh":
-            yield from block.code.splitlines()
+    for block in own_blocks("docs/reference/cli.md", __file__):
+        yield from block.code.splitlines()
 
 
 def test_each_command_has_an_example() -> None:

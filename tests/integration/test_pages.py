@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.command_line import CommandLine
-from tests.pages import AVRO_ORDER, ROOT, Block, Reader, blocks_of
+from tests.pages import AVRO_ORDER, Block, Reader, own_blocks
 from tests.processes import BrokerProcess, running_broker, wait_until
 from tests.s3_server import S3Server
 
@@ -25,16 +25,11 @@ QUICKLY = {
     "log.retention.check.interval.ms": 200,
     "log.segment.delete.delay.ms": 0,
 }
-SPARK = "spark"
 
 
 def steps(page: str) -> list[Block]:
     """What is run here: setting up and starting are the test's own, Spark's are in tests/spark/test_pages.py."""
-    return [
-        block
-        for block in blocks_of(ROOT / page)
-        if block.language in ("console", "python") and SPARK not in block.code
-    ]
+    return own_blocks(page, __file__)
 
 
 @pytest.fixture
@@ -50,7 +45,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 def test_the_quick_start_does_what_it_says(broker: BrokerProcess, tmp_path: Path) -> None:
     reader = Reader(tmp_path, {}, KAFKA_DS_BOOTSTRAP_SERVER=broker.bootstrap)
     found = steps("README.md")
-    assert sum(len(block.commands) for block in found) >= 7
+    assert sum(len(block.commands) for block in found) >= 5
     for block in found:
         if " sql " in block.code:
             wait_for_rows(broker, tmp_path, 3)
@@ -90,7 +85,7 @@ def test_avro_is_decoded(broker: BrokerProcess, tmp_path: Path) -> None:
 
 def test_a_lake_on_s3(s3_server: S3Server, tmp_path: Path) -> None:
     """The broker of the page with the variables of the page, of which the values are this server's."""
-    start, query, *_ = blocks_of(ROOT / "docs/how-to/s3.md")
+    start, query = steps("docs/how-to/s3.md")
     exports, command = start.code.strip().rsplit("\n", 1)
     variables = {name: value for name, value in s3_server.environment.items() if name in exports}
     assert len(variables) == 4
@@ -114,7 +109,7 @@ def test_a_lake_on_s3(s3_server: S3Server, tmp_path: Path) -> None:
 
 
 def test_tls_scram_and_acls(tmp_path: Path) -> None:
-    blocks = list(blocks_of(ROOT / "docs/how-to/tls-and-scram.md"))
+    blocks = steps("docs/how-to/tls-and-scram.md")
     certificates = next(block for block in blocks if block.language == "sh")
     settings = next(block for block in blocks if block.title == "server.properties")
     Reader(tmp_path, {}).follow(certificates)
@@ -133,11 +128,7 @@ def test_tls_scram_and_acls(tmp_path: Path) -> None:
 
 
 def test_several_brokers_are_one_cluster(tmp_path: Path) -> None:
-    starts, asked = (
-        block.code.splitlines()
-        for block in blocks_of(ROOT / "docs/how-to/several-brokers.md")
-        if block.language == "sh"
-    )
+    starts, asked = (block.code.splitlines() for block in steps("docs/how-to/several-brokers.md"))
     ports = {f"127.0.0.1:{port}": "127.0.0.1:0" for port in (9092, 9093, 9094)}
     with ExitStack() as running:
         bootstrap = [running.enter_context(Reader(tmp_path, ports).broker(line)) for line in starts]
@@ -152,7 +143,7 @@ def test_several_brokers_are_one_cluster(tmp_path: Path) -> None:
 
 
 def test_a_cluster_is_restored(broker: BrokerProcess, tmp_path: Path) -> None:
-    (block,) = (b for b in blocks_of(ROOT / "docs/how-to/restore.md") if b.language == "sh")
+    (block,) = steps("docs/how-to/restore.md")
     restore, start = block.code.splitlines()
     CommandLine(broker.bootstrap, tmp_path).ok("produce", "orders", typed="a\nb\nc\n")
     wait_for_rows(broker, tmp_path, 3)
@@ -169,11 +160,7 @@ def test_a_cluster_is_restored(broker: BrokerProcess, tmp_path: Path) -> None:
 
 def test_the_system_tables_are_asked(tmp_path: Path) -> None:
     """docs/reference/sql.md; its Python is in tests/spark/test_pages.py."""
-    (asked,), printed = (
-        block.code.splitlines()
-        for block in blocks_of(ROOT / "docs/reference/sql.md")
-        if block.language == "sh"
-    )
+    (asked,), printed = (block.code.splitlines() for block in steps("docs/reference/sql.md"))
     settings = {**QUICKLY, "lake.offsets.interval.ms": 300}
     with running_broker(tmp_path / "data", settings) as broker:
         kafka_ds = CommandLine(broker.bootstrap, tmp_path)
@@ -186,7 +173,7 @@ def test_the_system_tables_are_asked(tmp_path: Path) -> None:
             assert "group_lag" in (tmp_path / "views.sql").read_text()
 
         # docs/how-to/repair-the-lake.md, where nothing is missing.
-        (repair,) = blocks_of(ROOT / "docs/how-to/repair-the-lake.md")
+        (repair,) = steps("docs/how-to/repair-the-lake.md")
         Reader(tmp_path, {"s3://bucket/lake": "data/lake"}).follow(repair)
 
 

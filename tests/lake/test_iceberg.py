@@ -38,7 +38,7 @@ from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
 from tests.lake.iceberg_readers import by_duckdb, by_pyiceberg, opened, without_null_lists
 from tests.lake.odd_rows import ROWS, comparable, copy_rows
 from tests.model_runs import examples
-from tests.pages import all_blocks
+from tests.pages import own_blocks
 
 MAPPING = "delta.columnMapping"
 EXPECTED = comparable([{"partition": part, **row} for part in (0, 7) for row in ROWS])
@@ -600,8 +600,7 @@ def test_the_page_of_it_queries_such_tables(lake, table, tmp_path, capsys):
     """Spark's line is run by tests/spark/test_iceberg.py."""
     fill(table)
     TableSync(lake, table.folder).sync()
-    page = [each for each in all_blocks() if each.page == "docs/how-to/iceberg.md"]
-    by_duck, by_ice, _ = (each.code for each in page if each.language == "python")
+    by_duck, by_ice = (each.code for each in own_blocks("docs/how-to/iceberg.md", __file__))
     found: dict[str, Any] = {}
     for code in (by_duck, by_ice):
         code = code.replace("/srv/data/lake", str(tmp_path)).replace("data/lake", str(tmp_path))

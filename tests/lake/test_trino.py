@@ -18,12 +18,12 @@ import pytest
 from spark_conf.jars import fetch
 from tests import duck
 from tests.command_line import CommandLine
-from tests.pages import ROOT, blocks_of
+from tests.pages import own_blocks
 from tests.processes import BrokerProcess, running_broker, wait_until
 
 JAVA_LEAST = 24
 START_TIMEOUT_S = 180
-PAGE = ROOT / "docs/concepts/table.md"
+PAGE = "docs/concepts/table.md"
 COUNT = 3000
 NO_NODE = "No nodes available to run query"
 
@@ -135,7 +135,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 @pytest.fixture
 def trino(broker: BrokerProcess, tmp_path: Path) -> Iterator[Trino]:
     """With the catalog of the page, but for where the lake is."""
-    (catalog,) = [each for each in blocks_of(PAGE) if each.title == "etc/catalog/lake.properties"]
+    catalog, _ = own_blocks(PAGE, __file__)
     assert "local.location=/data/lake\n" in catalog.code
     running = Trino(tmp_path / "trino", catalog.code.replace("/data/lake", str(broker.lake)))
     try:
@@ -146,7 +146,7 @@ def trino(broker: BrokerProcess, tmp_path: Path) -> Iterator[Trino]:
 
 
 def test_trino_finds_what_duckdb_finds(broker: BrokerProcess, trino: Trino) -> None:
-    (block,) = [each for each in blocks_of(PAGE) if each.language == "sql"]
+    _, block = own_blocks(PAGE, __file__)
     *makes, query = block.code.strip().rstrip(";").split(";\n")
     for statement in makes:
         trino.rows(statement)

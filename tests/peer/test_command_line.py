@@ -10,7 +10,7 @@ from confluent_kafka import Consumer
 
 from tests.apache_kafka import ApacheKafka
 from tests.command_line import CommandLine
-from tests.pages import ROOT, Reader, blocks_of
+from tests.pages import ROOT, Reader, blocks_of, own_blocks
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.jars
@@ -124,7 +124,8 @@ def test_a_kafka_is_taken_over_as_the_pages_say(kafka: ApacheKafka, tmp_path: Pa
     checked.write_text(settings)
     kafka_ds.ok("config", "check", "server.properties", cwd=tmp_path)
 
-    *adopts, starts = of_pages("how-to/from-kafka.md", "kafka-ds adopt")
+    (block,) = own_blocks("docs/how-to/from-kafka.md", __file__)
+    *adopts, starts = block.code.splitlines()
     reader = Reader(tmp_path, {"=/data/": f"={tmp_path}/data/"})
     for line in adopts:
         done = reader.run(line)
@@ -138,13 +139,12 @@ def test_a_kafka_is_taken_over_as_the_pages_say(kafka: ApacheKafka, tmp_path: Pa
     elsewhere.folder.mkdir()
     properties = settings.replace(str(kafka.data), str(copied))
     (elsewhere.folder / checked.name).write_text(properties)
-    for line in of_pages("reference/cli.md", "kafka-ds adopt"):
+    (block,) = (
+        each
+        for each in blocks_of(ROOT / "docs/reference/cli.md")
+        if each.language == "sh" and "kafka-ds adopt" in each.code
+    )
+    for line in block.code.splitlines():
         done = elsewhere.run(line)
         assert done.returncode == 0, done.stderr
         assert re.search(r"\d logs? of this broker", done.stdout)
-
-
-def of_pages(page: str, part: str) -> list[str]:
-    """The lines of the one block that has this."""
-    (block,) = (b for b in blocks_of(ROOT / "docs" / page) if b.language == "sh" and part in b.code)
-    return block.code.splitlines()

@@ -9,7 +9,7 @@ import pytest
 
 from broker.config.properties import parse_properties
 from tests.certificates import Authority
-from tests.pages import ROOT, blocks_of
+from tests.pages import own_blocks
 from tests.peer.jvm import Jvm
 from tests.processes import running_broker
 
@@ -30,7 +30,7 @@ MECHANISM = {
 
 def test_the_settings_are_taken_and_the_commands_do_what_they_say(jvm: Jvm, tmp_path: Path) -> None:
     """Beside the page's listeners there is one for the tool, since the commands name no --command-config."""
-    blocks = list(blocks_of(ROOT / "docs/reference/security.md"))
+    blocks = own_blocks("docs/reference/security.md", __file__)
     authority = Authority(tmp_path)
     here = {
         "/etc/kafka/broker.pem": str(authority.issue("broker").both_file),
@@ -50,10 +50,7 @@ def test_the_settings_are_taken_and_the_commands_do_what_they_say(jvm: Jvm, tmp_
     settings = dict(MECHANISM)
     for block in blocks:
         if block.language == "properties":
-            given = {each.key: each.value for each in parse_properties(replaced(block.code))}
-            # Others are a client's, who logs in by a token (tests/peer/safe_listeners.py).
-            if "security.protocol" not in given:
-                settings |= given
+            settings |= {each.key: each.value for each in parse_properties(replaced(block.code))}
     # Where a client is sent is told by the test's own listeners, whose ports are not known before.
     assert "kafka.example.com" in settings.pop("advertised.listeners")
     with running_broker(tmp_path / "broker", settings) as broker:

@@ -13,10 +13,10 @@ from pathlib import Path
 from spark_conf import jars
 from spark_conf.java import java_command
 from tests.apache_kafka import free_ports
-from tests.pages import ROOT, blocks_of
+from tests.pages import own_blocks
 from tests.processes import wait_until
 
-PAGE = ROOT / "docs" / "how-to" / "database-changes.md"
+PAGE = "docs/how-to/database-changes.md"
 PROGRAMS = Path("/usr/lib/postgresql")
 USER = "postgres"
 DATABASE = "shop"
@@ -111,7 +111,7 @@ def running_connect(
         "plugin.path=plugins": f"listeners=HTTP://127.0.0.1:{port}\nplugin.discovery=only_scan",
         **instead,
     }
-    files = [block for block in blocks_of(PAGE) if block.language == "properties"]
+    files = own_blocks(PAGE, __file__)
     for block in files:
         text = block.code
         for written, used in here.items():

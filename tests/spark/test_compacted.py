@@ -6,14 +6,13 @@ from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 
 import kafka_ds
-from tests.pages import ROOT, blocks_of
+from tests.pages import own_blocks
 from tests.spark.topics import Topic
 
 KEYS = 10
 (LATEST,) = (
     block.code.replace("kafka.accounts", "accounts")
-    for block in blocks_of(ROOT / "docs/reference/spark.md")
-    if block.language == "sql"
+    for block in own_blocks("docs/reference/spark.md", __file__)
 )
 
 

@@ -15,13 +15,13 @@ from pyspark.sql import SparkSession
 from spark_conf.pipelines.pipelines import Pipelines
 from spark_conf.pipelines.registry import SchemaRegistry
 from tests.command_line import CommandLine
-from tests.pages import blocks_of
+from tests.pages import own_blocks
 from tests.processes import BrokerProcess, running_broker, wait_until
 from tests.spark.change_stream import PAGE, Database, programs, running_connect, running_database
 from tests.spark.topics import Topic
 from tests.spark.typed_tables import errors_of, keep, state_of
 
-BLOCKS = list(blocks_of(PAGE))
+BLOCKS = own_blocks(PAGE, __file__)
 JSON = "org.apache.kafka.connect.json.JsonConverter"
 MORE_TYPES = """
     CREATE TYPE state AS ENUM ('new', 'paid');

@@ -20,7 +20,7 @@ from broker.cli.main import program
 from spark_conf.pipelines import main
 from spark_conf.pipelines.typed_table import NO_KEY
 from tests.command_line import CommandLine
-from tests.pages import ROOT, blocks_of
+from tests.pages import ROOT, blocks_of, own_blocks
 from tests.processes import BrokerProcess, running_broker, wait_until
 from tests.spark.schema_registry import Sender
 from tests.spark.topics import Topic
@@ -105,15 +105,13 @@ def test_the_page_of_typed_tables_does_what_it_says(
     page = "docs/how-to/typed-tables.md"
     scripts = [
         b.code.replace("\\\n", " ").splitlines()
-        for b in blocks_of(ROOT / page)
+        for b in own_blocks(page, __file__)
         if b.language == "sh"
     ]
-    (json,), (once, endless), _, (by_sql,), (avro, with_registry), (history,), (text, replay) = (
-        scripts
-    )
+    (json,), (once, endless), (by_sql,), (avro, with_registry), (history,), (text, replay) = scripts
     totals, changes, reasons = (
         block.code.replace("data/lake", str(own.lake))
-        for block in blocks_of(ROOT / page)
+        for block in own_blocks(page, __file__)
         if block.language == "sql"
     )
     types(json)
@@ -128,7 +126,7 @@ def test_the_page_of_typed_tables_does_what_it_says(
     types(f"{by_sql} --json".replace("data/lake", str(own.lake)))
     printed = {(row["customer"], row["total"]) for row in loads(capsys.readouterr().out)}
     assert printed == {(None, None), ("ada", 7), ("ben", 4)}
-    (newest,) = (b.code for b in blocks_of(ROOT / page) if b.language == "python")
+    (newest,) = (b.code for b in own_blocks(page, __file__) if b.language == "python")
     seen: dict[str, Any] = {"spark": spark}
     exec(newest.replace("127.0.0.1:9092", own.bootstrap), seen)
     assert seen["orders"].count() == 5

@@ -1,7 +1,5 @@
-"""Every code block of the pages is run by a test, or read by a parser: a shell's, a command's, a setting's, Python's.
-
-What is run stands in `RUN`, by page. Of the rest is checked what can be without running it: that a shell takes the
-text, that commands, options and settings exist, that names of ours can be imported.
+"""Every code block of the pages is run by a test, or read by a parser: a shell's, a command's, a setting's, Python's,
+SQL's; or it is said why not (`tests.pages.FATES`). What is run is read as well, so that a slow test is no excuse.
 """
 
 from __future__ import annotations
@@ -13,85 +11,28 @@ import re
 import shlex
 import subprocess
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import click
+import duckdb
 import pytest
 
 from broker.cli.main import program
+from broker.config.broker import BrokerConfig
 from broker.config.listeners import listener_key
-from broker.config.loader import from_given, known_names
+from broker.config.loader import from_given, known_names, topic_config
 from broker.config.properties import parse_properties
+from broker.erasure.condition import InvalidCondition, RecordCondition
 from kafka_ds.client.security import parse_security
+from kafka_ds.process.settings import ConfigError
 from spark_conf.session import defaults
-from tests.pages import ROOT, Block, all_blocks
+from tests.pages import FATES, PARSED, ROOT, Block, all_blocks
 
 BLOCKS = all_blocks()
 LANGUAGES = {"console", "properties", "python", "sh", "sql", "text", "toml"}
-RUN = {
-    "README.md": "tests/integration/test_pages.py",
-    "docs/get-started/columns.md": "tests/spark/test_submitted_pages.py",
-    "docs/get-started/spark.md": "tests/spark/test_pages.py",
-    "docs/get-started/tutorial.md": "tests/integration/test_pages.py",
-    "docs/how-to/database-changes.md": "tests/spark/test_debezium.py",
-    "docs/how-to/declarative-pipelines.md": "tests/spark/test_submitted_pages.py",
-    "docs/how-to/decode.md": "tests/integration/test_pages.py",
-    "docs/how-to/erase.md": "tests/integration/test_pages.py",
-    "docs/how-to/exactly-once.md": "tests/spark/test_pages.py",
-    "docs/how-to/from-kafka.md": "tests/peer/test_command_line.py",
-    "docs/how-to/iceberg.md": "tests/lake/test_iceberg.py",
-    "docs/how-to/install.md": "tests/image/test_image.py",
-    "docs/how-to/repair-the-lake.md": "tests/integration/test_pages.py",
-    "docs/how-to/restore.md": "tests/integration/test_pages.py",
-    "docs/how-to/s3.md": "tests/integration/test_pages.py",
-    "docs/how-to/several-brokers.md": "tests/integration/test_pages.py",
-    "docs/how-to/tls-and-scram.md": "tests/integration/test_pages.py",
-    "docs/how-to/typed-tables.md": "tests/spark/test_typed_pages.py",
-    "docs/reference/cli.md": "tests/integration/test_command_page.py",
-    "docs/reference/security.md": "tests/peer/test_security_page.py",
-    "docs/reference/spark.md": "tests/unit/test_docs.py",
-    "docs/reference/sql.md": "tests/integration/test_pages.py",
-}
-# Their functions are run by tests of their own, with other tables than the page's.
-READ_ONLY = {
-    "docs/concepts/table.md": "tests/unit/topic, tests/lake",
-}
-# Scripts and settings of these pages that no test runs: a part of each, and why. Where the rest of a page is run, a new
-# one is meant to be. What begins with "slow" is run by `make test-slow`.
-SUBMITTED = "slow: tests/spark/test_submitted_pages.py"
-NOT_RUN = {
-    "README.md": {'pip install ".[broker]"': "installs"},
-    "docs/get-started/columns.md": {"pip install": "installs"},
-    "docs/get-started/spark.md": {"pip install": "installs"},
-    "docs/get-started/tutorial.md": {"pip install": "installs"},
-    "docs/how-to/database-changes.md": {"connect-standalone.sh": "the test starts its class"},
-    "docs/how-to/declarative-pipelines.md": {
-        "pip install": "installs",
-        "spark-pipelines": SUBMITTED,
-    },
-    "docs/how-to/iceberg.md": {
-        "PYICEBERG_CATALOG__LAKE__URI": "needs a catalog's server",
-        "kafka-ds iceberg sync orders": "the test calls the command",
-    },
-    "docs/how-to/install.md": {"systemctl": "needs systemd", "docker build": "slow: tests/image"},
-    "docs/how-to/s3.md": {"gs://archive": "needs Google's store"},
-    "docs/how-to/typed-tables.md": {"spark-submit": SUBMITTED},
-    "docs/reference/cli.md": {"[prod]": "is read", "security.protocol": "is read"},
-    "docs/reference/spark.md": {
-        "JOB": SUBMITTED,
-        "spark-sql": SUBMITTED,
-        "spark.delta.logStore.file.impl": "is compared with the defaults",
-    },
-}
-# Pages of which nothing is run: how many a page has, and why.
-PARSED_ONLY = {
-    "CONTRIBUTING.md": (2, "sets up a checkout, tests it, and writes its pages"),
-    "docs/how-to/catalogs.md": (2, "needs a catalog's server"),
-    "docs/how-to/dead-letters.md": (1, "tests/clients/test_share_consumers.py does the same"),
-    "docs/how-to/three-brokers.md": (1, "needs three machines and a bucket"),
-    "docs/internals/benchmarks.md": (1, "takes long"),
-    "docs/internals/simulation.md": (1, "takes long"),
-}
+# What a block that is only parsed may call, besides commands of ours.
+SHELLS_OWN = {"cd", "export", "mkdir"}
 
 
 def of(*languages: str) -> list[Block]:
@@ -113,20 +54,29 @@ def scripts() -> Iterator[tuple[str, str]]:
 
 def commands(script: str) -> Iterator[list[str]]:
     """The simple commands of a script that begin with a program's name; quotes, comments and pipes are the shell's."""
+    begun = ""
     for line in script.replace("\\\n", " ").splitlines():
+        begun += f"{line}\n"
+        lexer = shlex.shlex(begun, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
         try:
-            words = list(shlex.shlex(line, posix=True, punctuation_chars=True))
-            words = shlex.split(line, comments=True) if "(" in line else words
+            words = list(lexer)
         except ValueError:
-            words = shlex.split(line, comments=True)
+            continue  # A quotation goes on in the next line.
+        begun = ""
         simple: list[str] = []
-        for word in [*words, ";"]:
-            if word in (";", "|", "&", "&&", "||", "<", ">", "("):
+        rest = iter([*words, ";"])
+        for word in rest:
+            if word in ("<", ">", "<<<"):
+                next(rest)
+                simple = simple[:-1] if simple[-1].isdigit() else simple
+            elif word in (";", "|", "&", "&&", "||", "(", ")"):
                 if simple:
                     yield simple
                 simple = []
             else:
                 simple.append(word)
+    assert not begun, begun
 
 
 def test_each_block_says_what_it_is() -> None:
@@ -135,22 +85,30 @@ def test_each_block_says_what_it_is() -> None:
     assert [named(block) for block in BLOCKS if block.language not in LANGUAGES] == []
 
 
-def test_python_and_consoles_are_run_or_their_functions_are() -> None:
-    assert {block.page for block in of("console", "python")} <= RUN.keys() | READ_ONLY.keys()
-    for page, test in RUN.items():
-        name = page.rpartition("/")[2]
-        assert name in (ROOT / test).read_text(), f"{test} does not run {page}"
+def test_what_becomes_of_each_block_is_said() -> None:
+    """A test that is named asks for the page's blocks; a text is not parsed."""
+    assert {block.page for block in BLOCKS} == FATES.keys()
+    for block in BLOCKS:
+        if re.fullmatch(r"tests/\S+\.py", block.fate):
+            test = (ROOT / block.fate).read_text()
+            assert block.page in test or block.page.rpartition("/")[2] in test, block.fate
+            assert "own_blocks(" in test, block.fate
+        elif block.fate == PARSED:
+            assert block.language != "text", named(block)
+    for page, fates in FATES.items():
+        there = [block for block in BLOCKS if block.page == page]
+        for mark, fate in fates.items():
+            whole = [f"```{b.language} {b.title}\n{b.code}" for b in there if b.fate == fate]
+            assert any(mark is None or mark in text for text in whole), f"{page}: {mark}"
 
 
-def test_what_is_only_parsed_is_counted() -> None:
-    ran_by_trino = "docs/concepts/table.md"
-    read = [block for block in of("sh", "sql", "properties", "toml") if block.page != ran_by_trino]
-    pages = [block.page for block in read if block.page not in RUN]
-    counted = {page: pages.count(page) for page in pages}
-    assert counted == {page: count for page, (count, _) in PARSED_ONLY.items()}
-    for page, parts in NOT_RUN.items():
-        for part in parts:
-            assert sum(part in block.code for block in read if block.page == page) == 1, part
+def test_what_is_parsed_is_ours() -> None:
+    """Of other programs nobody here knows the options: who runs them is to be said."""
+    for block in of("sh", "console"):
+        scripts = [block.code] if block.language == "sh" else [c for c, _ in block.commands]
+        for words in (words for script in scripts for words in commands(script)):
+            if block.fate == PARSED:
+                assert words[0] in {"kafka-ds", *SHELLS_OWN}, f"{named(block)}: {words}"
 
 
 def test_a_shell_takes_every_script() -> None:
@@ -173,11 +131,23 @@ def test_commands_of_ours_exist_with_their_options() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", ["topic make x", "topic create x --partition 3", "tail x --from", "no-such"]
+    "wrong",
+    [
+        "topic make x",
+        "topic create x --partition 3",
+        "topic create x --partitions few",
+        "topic create",
+        "tail x --from",
+        "no-such",
+        "sql 'SELECT FROM WHERE'",
+        "erase --topic x --where 'key = '",
+        "broker --override lake.max.lag=5",
+        "topic alter x --config retention.m=5",
+    ],
 )
 def test_a_command_that_is_none_is_found(wrong: str) -> None:
-    with pytest.raises(AssertionError):
-        parsed("here", wrong.split())
+    with pytest.raises((AssertionError, duckdb.Error, ConfigError, InvalidCondition)):
+        parsed("here", shlex.split(wrong))
 
 
 def parsed(where: str, words: list[str]) -> None:
@@ -190,9 +160,23 @@ def parsed(where: str, words: list[str]) -> None:
         command, words = found, words[words.index(rest[0]) + 1 :]
         context = click.Context(command, parent=context, info_name=command.name)
     try:
-        command.make_parser(context).parse_args(list(words))
+        command.parse_args(context, list(words))
     except click.UsageError as mistake:
         raise AssertionError(f"{where}: {mistake}") from None
+    values = context.params
+    if command.name == "sql" and values["statement"]:
+        assert duckdb.extract_statements(values["statement"])
+    if values.get("where"):
+        RecordCondition(values["where"])
+    check_settings(values)
+
+
+def check_settings(values: Mapping[str, Any]) -> None:
+    """Those that a command is given: a broker's, or a topic's."""
+    given = dict(each.split("=", 1) for each in values.get("overrides", ()))
+    from_given({name: (value, "--override") for name, value in given.items()})
+    topics_own = dict(each.split("=", 1) for each in values.get("configs", ()))
+    topic_config(BrokerConfig(), topics_own)
 
 
 def test_modules_and_targets_that_are_run_exist() -> None:
@@ -246,7 +230,8 @@ def is_ours(module: str) -> bool:
 
 
 @pytest.mark.parametrize("block", of("sql"), ids=named)
-def test_sql_is_whole(block: Block) -> None:
-    """Trino's are run by tests/lake/test_trino.py; of Spark's test_compacted.py and test_pages.py run what they can."""
+def test_sql_is_sql(block: Block) -> None:
+    """DuckDB parses what is not run, and what is not of Spark or Trino alone."""
+    if block.fate == PARSED:
+        assert duckdb.extract_statements(block.code)
     assert block.code.count("(") == block.code.count(")")
-    assert re.match(r"(SELECT|CREATE|CALL) ", block.code)

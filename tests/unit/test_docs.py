@@ -16,6 +16,7 @@ from broker.cli import page as command_page
 from kafka_ds.sink.options import LOAD_OPTIONS, SINK_OPTIONS, parse_sink_options
 from kafka_ds.source.options import options_doc
 from kafka_ds.source.options.options import OPTIONS, parse_options
+from tests.pages import own_blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -222,13 +223,10 @@ class Names(dict[str, Any]):
 
 def test_the_code_of_the_page_runs_and_its_options_are_accepted() -> None:
     """But for what Spark does with it; the scripts in docs/examples are run (tests/spark/test_examples.py)."""
-    blocks = re.findall(
-        r"```python\n(.*?)```", (DOCS / "reference" / "spark.md").read_text(), re.DOTALL
-    )
     queries: list[tuple[str, dict[str, str]]] = []
-    for block in blocks:
+    for block in own_blocks("docs/reference/spark.md", __file__):
         spark = Recorded()
-        code = f"(spark.read\n{block})" if block.startswith(" ") else block
+        code = f"(spark.read\n{block.code})" if block.code.startswith(" ") else block.code
         exec(re.sub(r"(?m)^(from|import) .*$", "", code), {}, Names(spark=spark))
         queries += spark.queries
     assert len(queries) > 5
