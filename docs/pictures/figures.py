@@ -42,31 +42,31 @@ def _of(section: str, row: str, *columns: str) -> tuple[Cell, ...]:
 
 
 def _kafka(row: str) -> Figure:
-    return Figure(name=row, says="{} × as fast", cells=_of(BROKER, row, NEWEST))
+    return Figure(name=row, says="{} ×", cells=_of(BROKER, row, NEWEST))
 
 
-def _spark(name: str, row: str, says: str = "{} × as fast ({} ×)") -> Figure:
+def _spark(name: str, row: str, says: str = "{} × ({} ×)") -> Figure:
     return Figure(name=name, says=says, cells=_of(SPARK, row, "100 B", "1 KiB"))
 
 
 FIGURES = {
-    "beside Apache Kafka 4.3, on the same two cores": (
+    "speed beside Apache Kafka 4.3": (
         _kafka("produce, 1 KiB"),
         _kafka("consume, 1 KiB"),
         Figure(
             name="produce, 1 KiB, three replicas",
-            says="{} × as fast",
+            says="{} ×",
             cells=_of(THREE, "produce, 1 KiB, MB/s", "ratio"),
         ),
         Figure(
-            name="memory after load, nothing moved yet",
-            says="{} MiB instead of {}",
+            name="memory after load",
+            says="{} MiB, not {}",
             cells=_of(BROKER, "memory after load, MiB", "kafka-ds", "Apache Kafka"),
         ),
     ),
-    "beside Spark 4.2's Kafka source, 100 B (1 KiB)": (
-        _spark("count, `scan()`", "count, `scan()`", "{} × as fast ({} ×)"),
-        _spark("1 % of the records by offset", "1 % by offset"),
+    "beside Spark's source, 100 B (1 KiB)": (
+        _spark("count, `scan()`", "count, `scan()`", "{} × ({} ×)"),
+        _spark("1 % by offset", "1 % by offset"),
         _spark('full scan, `format("kafka_ds")`', 'full scan, `format("kafka_ds")`'),
     ),
 }

@@ -74,7 +74,7 @@ def test_another_figure_on_the_page_is_another_in_the_readme(figures: ModuleType
     page = figures.PAGE.read_text()
     assert "| produce, 1 KiB | 1.16–1.43 |" in page
     other = page.replace("| produce, 1 KiB | 1.16–1.43 |", "| produce, 1 KiB | 0.50 |")
-    assert "| produce, 1 KiB | 0.50 × as fast |" in figures.table(other)
+    assert "| produce, 1 KiB | 0.50 × |" in figures.table(other)
     with pytest.raises(KeyError):
         figures.table(page.replace("| count, `scan()` |", "| counting |"))
 
