@@ -64,6 +64,7 @@ FATES: dict[str, dict[str | None, str]] = {
         "kafka-ds pipelines": PARSED,
     },
     "docs/how-to/declarative-pipelines.md": {None: SUBMITTED, "pip install": INSTALLS},
+    "docs/how-to/dead-letters.md": {None: "tests/clients/test_share_consumers.py does the same"},
     "docs/how-to/decode.md": {
         None: PAGES_TEST,
         "kafka.orders": SPARK_PAGES,
