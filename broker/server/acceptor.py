@@ -45,16 +45,13 @@ class Acceptor:
             await listener.serve(new, backlog=backlog)
 
     def _connection(self, name: str, security: ListenerSecurity | None) -> ServerConnection:
-        connection = ServerConnection(self._connections, name, security)
+        authenticator = None
         if security is not None and security.uses_sasl:
-            connection.authenticate_by(
-                Authentication(
-                    connection,
-                    SaslServer(security.offered),
-                    self._connections.dispatcher,
-                    self._connections.metrics,
-                    now_ms=self._now_ms,
-                    delay_ms=self._delay_ms,
-                )
+            authenticator = Authentication(
+                SaslServer(security.offered),
+                self._connections.dispatcher,
+                self._connections.metrics,
+                now_ms=self._now_ms,
+                delay_ms=self._delay_ms,
             )
-        return connection
+        return ServerConnection(self._connections, name, security, authenticator)

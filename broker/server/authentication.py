@@ -3,14 +3,13 @@
 As in Apache Kafka only ApiVersions, SaslHandshake and SaslAuthenticate are answered before authentication. After a
 failure the client gets the error, and any other request its own API's error, after
 connection.failed.authentication.delay.ms; then the connection is closed. After the session's expiry (KIP-368) only
-re-authentication is answered. A client has AUTHENTICATION_SECONDS_MAX in total; one that disconnects has not failed.
-Without session expiry the connection drops the authenticator once it is done.
+re-authentication is answered. A client that disconnects has not failed. The connection looks at `failure` and
+`principal` after each request, and without session expiry drops the authenticator once there is a principal.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import struct
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -32,13 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from broker.registry import ClientInformation, RequestContext
-    from broker.server.connection import ServerConnection
     from broker.server.dispatch import Dispatcher
     from broker.server.metrics import NetMetrics
 
-log = logging.getLogger(__name__)
-
-AUTHENTICATION_SECONDS_MAX = 30.0
 _API_VERSIONS = api_key_of(ApiVersionsRequest)
 _AUTHENTICATE = api_key_of(SaslAuthenticateRequest)
 _SASL = (api_key_of(SaslHandshakeRequest), _AUTHENTICATE)
@@ -50,7 +45,6 @@ class Authentication:
 
     def __init__(
         self,
-        connection: ServerConnection,
         machine: SaslServer,
         dispatcher: Dispatcher,
         metrics: NetMetrics,
@@ -58,25 +52,27 @@ class Authentication:
         now_ms: Callable[[], int],
         delay_ms: int,
     ) -> None:
-        self._connection = connection
         self.machine = machine
         self._dispatcher = dispatcher
         self._handle = dispatcher.handle
         self._metrics = metrics
         self._now_ms = now_ms
-        self._delay_ms = delay_ms
-        loop = asyncio.get_running_loop()
-        self._deadline = loop.call_later(AUTHENTICATION_SECONDS_MAX, self._on_timeout)
+        self.delay_s = delay_ms / 1_000  # between a failure and the end of the connection
+        self.failure: KafkaError | None = None
+        # Who the client is, once it has authenticated; re-authentication does not change that.
+        self.principal: Principal | None = None
 
-    def close(self) -> None:
-        """The connection has closed."""
-        self._deadline.cancel()
+    @property
+    def has_session(self) -> bool:
+        """Whether the client has to re-authenticate."""
+        return self.machine.has_session
 
-    def on_malformed(self) -> None:
-        """The client sent a frame of an invalid size: authentication fails."""
-        if self.machine.phase not in (SaslState.DONE, SaslState.FAILED):
-            self._count_failure()
-            self._connection.end_after(self._delay_ms / 1_000)
+    def fails_by_malformed_frame(self) -> bool:
+        """The client sent a frame of an invalid size; returns whether authentication fails by it."""
+        if self.machine.phase in (SaslState.DONE, SaslState.FAILED):
+            return False
+        self._count_failure()
+        return True
 
     def handle(
         self,
@@ -107,7 +103,7 @@ class Authentication:
         if api_key != _API_VERSIONS or machine.phase is not SaslState.HANDSHAKE:
             is_answered = machine.phase is SaslState.AUTHENTICATE
             error = machine.refuse(api_key)
-            return self._answer_later(frame, arrived_s, error) if is_answered else self._end(error)
+            return self._answer_later(frame, arrived_s, error) if is_answered else self._fail(error)
         return self._handle(frame, host, listener, arrived_s, principal, client)
 
     def answer(self, request: Any, context: RequestContext) -> Any:
@@ -144,15 +140,9 @@ class Authentication:
         try:
             answer, _ = self.machine.authenticate(bytes(frame), self._now_ms())
         except KafkaError as error:
-            return self._end(error)
+            return self._fail(error)
         self._end_if_authenticated()
         return [_LENGTH.pack(len(answer)), answer]
-
-    def _end(self, error: KafkaError) -> ResponseParts:
-        """Fail without a response."""
-        self._fail(error)
-        self._connection.end_after(self._delay_ms / 1_000)
-        return None
 
     def _answer_later(
         self, frame: memoryview, arrived_s: float, error: KafkaError
@@ -161,24 +151,20 @@ class Authentication:
         try:
             waiting = self._dispatcher.answer_later(frame, arrived_s, partial(self._later, error))
         except MalformedFrame:
-            return self._end(error)
+            return self._fail(error)
         self._fail(error)
         return waiting
 
     def _end_if_authenticated(self) -> None:
-        """Pass on the principal if authentication is complete."""
+        """Name the principal if authentication is complete."""
         machine = self.machine
         if machine.phase is not SaslState.DONE:
             return
-        self._deadline.cancel()
         if machine.is_reauthenticating:
             self._metrics.reauthentications += 1
             return
         self._metrics.authentications += 1
-        self._connection.authenticated(
-            Principal(USER, machine.user, machine.token_authenticated),
-            None if machine.has_session else self._handle,
-        )
+        self.principal = Principal(USER, machine.user, machine.token_authenticated)
 
     def _refuse(self, error: KafkaError, response: Any) -> Any:
         if self.machine.phase is not SaslState.FAILED:
@@ -187,26 +173,19 @@ class Authentication:
         return self._later(response)
 
     async def _later(self, outcome: Any) -> Any:
-        self._connection.drain()  # Only once the response is pending, as it closes a connection without one.
-        await asyncio.sleep(self._delay_ms / 1_000)
+        await asyncio.sleep(self.delay_s)
         if isinstance(outcome, KafkaError):
             raise outcome
         return outcome
 
-    def _fail(self, error: KafkaError) -> None:
+    def _fail(self, error: KafkaError) -> ResponseParts:
+        """Authentication fails; without a response, if the caller has none."""
         self._count_failure()
-        log.info("Failed authentication with %s (%s)", self._connection.peer, error.message)
+        self.failure = error
+        return None
 
     def _count_failure(self) -> None:
         if self.machine.is_reauthenticating:
             self._metrics.failed_reauthentications += 1
         else:
             self._metrics.failed_authentications += 1
-
-    def _on_timeout(self) -> None:
-        log.info(
-            "closing %s: not authenticated within %d s",
-            self._connection.peer,
-            AUTHENTICATION_SECONDS_MAX,
-        )
-        self._connection.abort()

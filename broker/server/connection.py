@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from broker.principal import ANONYMOUS
 from broker.registry import ClientInformation
@@ -33,8 +33,8 @@ from kafka_ds.protocol.request_memory import RequestMemory
 
 if TYPE_CHECKING:
     from broker.config.loader import BrokerConfig
-    from broker.principal import Principal
     from broker.security.authentication.listener_security import ListenerSecurity
+    from broker.server.authentication import Authentication
     from broker.server.dispatch import Dispatcher
     from broker.server.metrics import NetMetrics
 
@@ -49,6 +49,8 @@ UNSENT_BYTES_MAX = 1 << 20
 # An idle connection is closed at most 1/8 of the idle time late.
 TICKS_PER_IDLE_TIME = 8
 TICK_SECONDS_MIN = 0.05
+# How long a client may take to authenticate by SASL.
+AUTHENTICATION_SECONDS_MAX = 30.0
 # How long the broker waits for pending responses when it stops.
 DRAIN_SECONDS_MAX = 2.0
 # At most so many rejected connections are delayed; further ones are closed at once.
@@ -72,28 +74,6 @@ class _Slot:
         self.frame = frame
         self.is_pipelined = waiting is None or waiting.served.pipelined
         self.answer = answer
-
-
-class Authenticator(Protocol):
-    """Handles requests before authentication. A Protocol, as `broker.server.authentication` imports this module."""
-
-    def handle(
-        self,
-        frame: memoryview,
-        host: str,
-        listener: str,
-        arrived_s: float,
-        principal: Principal,
-        client: ClientInformation,
-        /,
-    ) -> ResponseParts | Waiting:
-        """Answer a request or pass it on. Unanswerable closes the connection."""
-
-    def on_malformed(self) -> None:
-        """The client sent a frame of an invalid size."""
-
-    def close(self) -> None:
-        """The connection has closed."""
 
 
 class Connections:
@@ -322,6 +302,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         "_came_by_tls",
         "authenticator",
         "client",
+        "_deadline",
         "_frames",
         "_handle",
         "_is_closed",
@@ -347,15 +328,25 @@ class ServerConnection(asyncio.BufferedProtocol):
     )
 
     def __init__(
-        self, connections: Connections, listener: str, security: ListenerSecurity | None = None
+        self,
+        connections: Connections,
+        listener: str,
+        security: ListenerSecurity | None = None,
+        authenticator: Authentication | None = None,
     ) -> None:
-        """`security` is the listener's; None for PLAINTEXT."""
+        """`security` is the listener's, None for PLAINTEXT; `authenticator` handles requests before SASL is done."""
         self._all = connections
         self._assembler = FrameAssembler(
             connections.scratch, connections.pool, connections.request_bytes_max, connections.memory
         )
-        self.authenticator: Authenticator | None = None
+        self.authenticator = authenticator
         self._handle: Callable[..., ResponseParts | Waiting] = connections.dispatcher.handle
+        self._deadline: asyncio.TimerHandle | None = None  # of the authentication
+        if authenticator is not None:
+            self._handle = authenticator.handle
+            self._assembler.limit(connections.unauthenticated_bytes_max, is_exempt=True)
+            loop = asyncio.get_running_loop()
+            self._deadline = loop.call_later(AUTHENTICATION_SECONDS_MAX, self._on_timeout)
         self._security = security
         self._came_by_tls = security is not None and security.uses_tls
         self._transport: asyncio.Transport
@@ -375,17 +366,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._is_writable = True
         self._is_scheduled = False
         self._is_closed = False
-        self._is_held = False  # during the delay of `end_after`
+        self._is_held = False  # during the delay of `_end_after`
         self._reached_end = False
         self._is_muted = False
         self._muted_until_s = 0.0
         self._waits_for_room = False
-
-    def authenticate_by(self, authenticator: Authenticator) -> None:
-        """Send all requests to this authenticator until it calls `authenticated`."""
-        self.authenticator = authenticator
-        self._handle = authenticator.handle
-        self._assembler.limit(self._all.unauthenticated_bytes_max, is_exempt=True)
 
     # -- called by the event loop -------------------------------------------------------------------
 
@@ -439,8 +424,8 @@ class ServerConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_closed = True
         self._assembler.close()
-        if self.authenticator is not None:
-            self.authenticator.close()
+        if self._deadline is not None:
+            self._deadline.cancel()
         self._frames.clear()
         self._out.clear()
         for slot in self._slots:
@@ -474,8 +459,9 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._regulate()
         # The requests before the malformed bytes may have closed the connection.
         if error is not None and not self._is_closed and not self._reached_end:
-            if self.authenticator is not None:
-                self.authenticator.on_malformed()
+            authenticator = self.authenticator
+            if authenticator is not None and authenticator.fails_by_malformed_frame():
+                self._end_after(authenticator.delay_s)
             self._end_malformed(error)
             self._close_if_done()
 
@@ -497,15 +483,6 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.last_tick = self._all.tick
         self._serve()
 
-    def authenticated(
-        self, principal: Principal, handle: Callable[..., ResponseParts | Waiting] | None
-    ) -> None:
-        """The client has authenticated; `handle`, if given, replaces the authenticator's."""
-        self.principal = principal
-        self._assembler.limit(self._all.request_bytes_max, is_exempt=False)
-        if handle is not None:
-            self._handle = handle
-
     # -- called by the server -----------------------------------------------------------------------
 
     def unsent_bytes(self) -> int:
@@ -519,16 +496,6 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._reached_end = True
             self._regulate()
             self._close_if_done()
-
-    def end_after(self, delay_s: float) -> None:
-        """Take no more requests; close after this delay, whatever the client does."""
-        self._is_held = True
-        self.drain()
-        asyncio.get_running_loop().call_later(delay_s, self._end_now)
-
-    def _end_now(self) -> None:
-        self._is_held = False
-        self._close_if_done()
 
     def close(self) -> None:
         """Close once the written bytes are sent."""
@@ -583,13 +550,15 @@ class ServerConnection(asyncio.BufferedProtocol):
             slot = _Slot(outcome, future, frame)
             self._slots.append(slot)
             future.add_done_callback(partial(self._completed, slot))
-            return
-        self.unanswered_bytes -= len(frame)
-        self._assembler.recycle(frame)
-        if self._slots:
-            self._slots.append(_Slot(None, None, frame, answer=outcome))
-        elif outcome is not None:
-            self._write(outcome)
+        else:
+            self.unanswered_bytes -= len(frame)
+            self._assembler.recycle(frame)
+            if self._slots:
+                self._slots.append(_Slot(None, None, frame, answer=outcome))
+            elif outcome is not None:
+                self._write(outcome)
+        if self.authenticator is not None:
+            self._check_authentication(self.authenticator, is_answered=outcome is not None)
 
     def _completed(self, slot: _Slot, future: asyncio.Future[Any]) -> None:
         """A waiting request is done; its response follows those before it."""
@@ -638,6 +607,28 @@ class ServerConnection(asyncio.BufferedProtocol):
         write(self._transport, out, size, gathers=gathers, by_tls=by_tls)
         if not self._is_writable:
             self._all.record_unsent(self, self.unsent_bytes())
+
+    # -- authentication by SASL ---------------------------------------------------------------------
+
+    def _check_authentication(self, authenticator: Authentication, *, is_answered: bool) -> None:
+        """After a request: has the client authenticated, or failed to? A failure's response, if any, is pending."""
+        if authenticator.failure is not None:
+            log.info("Failed authentication with %s (%s)", self.peer, authenticator.failure.message)
+            if is_answered:
+                self.drain()
+            else:
+                self._end_after(authenticator.delay_s)
+        elif self._deadline is not None and authenticator.principal is not None:
+            self._deadline.cancel()
+            self._deadline = None
+            self.principal = authenticator.principal
+            self._assembler.limit(self._all.request_bytes_max, is_exempt=False)
+            if not authenticator.has_session:
+                self.authenticator, self._handle = None, self._all.dispatcher.handle
+
+    def _on_timeout(self) -> None:
+        log.info("closing %s: not authenticated within %d s", self.peer, AUTHENTICATION_SECONDS_MAX)
+        self.abort()
 
     # -- back-pressure and closing ------------------------------------------------------------------
 
@@ -708,6 +699,16 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._is_scheduled = False
         if not self._is_closed:
             self._serve()
+
+    def _end_after(self, delay_s: float) -> None:
+        """Take no more requests; close after this delay, whatever the client does."""
+        self._is_held = True
+        self.drain()
+        asyncio.get_running_loop().call_later(delay_s, self._end_now)
+
+    def _end_now(self) -> None:
+        self._is_held = False
+        self._close_if_done()
 
     def _close_if_done(self) -> None:
         if not self._slots and not self._frames and not self._is_held:

@@ -276,7 +276,7 @@ def test_who_never_says_who_it_is_is_sent_away(
 ) -> None:
     """Half a handshake of TLS, or TLS and then not a word of SASL."""
     monkeypatch.setattr("broker.server.tls_handshake.HANDSHAKE_SECONDS_MAX", 0.5)
-    monkeypatch.setattr("broker.server.authentication.AUTHENTICATION_SECONDS_MAX", 0.5)
+    monkeypatch.setattr("broker.server.connection.AUTHENTICATION_SECONDS_MAX", 0.5)
     with socket.create_connection(broker.address(listener)) as bare:
         bare.settimeout(TIMEOUT_S)
         with contextlib.suppress(ConnectionError):

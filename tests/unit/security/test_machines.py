@@ -271,35 +271,30 @@ WITHOUT_ANSWER = {
 async def test_who_fails_and_gets_no_answer_waits_as_well(
     what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ended: list[float] = []
-    connection: Any = SimpleNamespace(peer="p", end_after=ended.append)
-    metrics = NetMetrics()
+    harness = Harness()
     handshake, token = WITHOUT_ANSWER[what]
     caplog.set_level("INFO")
 
     sasl = machine()
     if handshake is not None:
         sasl.handshake("PLAIN", handshake)
-    door = Authentication(connection, sasl, _UNASKED, metrics, now_ms=lambda: 0, delay_ms=600_000)
-    for _ in range(2):  # Of the second one nothing is heard.
-        assert (
-            door.handle(memoryview(token), "h", "PLAINTEXT", 0.0, ANONYMOUS, ClientInformation())
-            is None
-        )
-    door.close()
-    assert ended == [600.0]
-    assert metrics.failed_authentications == 1
-    assert caplog.text.count("Failed authentication with p") == 1
+    authenticator = Authentication(
+        sasl, _UNASKED, harness.metrics, now_ms=lambda: 0, delay_ms=20_000
+    )
+    connection, transport = harness.connect(authenticator=authenticator)
+    feed(connection, frame(token) * 2)  # Of the second one nothing is heard.
+    await pass_time(19)
+    assert not transport.is_closing()
+    await pass_time(1)
+    assert transport.is_closing() and not transport.written
+    assert harness.metrics.failed_authentications == 1
+    assert caplog.text.count(f"Failed authentication with {connection.peer}") == 1
 
 
 @in_loop
 async def test_only_who_asks_for_another_mechanism_is_told_which_there_are() -> None:
-    connection: Any = SimpleNamespace(peer="p", drain=lambda: None)
-
     def begun() -> Authentication:
-        return Authentication(
-            connection, machine(), _UNASKED, NetMetrics(), now_ms=lambda: 0, delay_ms=0
-        )
+        return Authentication(machine(), _UNASKED, NetMetrics(), now_ms=lambda: 0, delay_ms=0)
 
     door = begun()
     known = ["PLAIN", "OAUTHBEARER"]
@@ -311,8 +306,6 @@ async def test_only_who_asks_for_another_mechanism_is_told_which_there_are() -> 
     assert twice.answer(wanted, context).mechanisms == known
     refused = await twice.answer(wanted, context)
     assert (refused.error_code, refused.mechanisms) == (ErrorCode.ILLEGAL_SASL_STATE, [])
-    door.close()
-    twice.close()
 
 
 def _unasked(*_: Any) -> None:
@@ -326,12 +319,11 @@ _UNASKED: Any = SimpleNamespace(handle=_unasked)
 async def test_a_request_too_large_fails_to_authenticate_until_one_is_in() -> None:
     harness = Harness("sasl.server.max.receive.size=1000")
     for is_in, count in ((False, 1), (True, 1)):
-        connection, transport = harness.connect()
         sasl = machine()
         authenticator = Authentication(
-            connection, sasl, _UNASKED, harness.metrics, now_ms=lambda: 0, delay_ms=0
+            sasl, _UNASKED, harness.metrics, now_ms=lambda: 0, delay_ms=0
         )
-        connection.authenticate_by(authenticator)
+        connection, transport = harness.connect(authenticator=authenticator)
         if is_in:
             sasl.handshake("PLAIN", 0)
             feed(connection, frame(ALICE))
@@ -345,20 +337,18 @@ async def test_a_request_too_large_fails_to_authenticate_until_one_is_in() -> No
 
 @in_loop
 async def test_another_request_while_one_authenticates_anew_fails_to() -> None:
-    connection: Any = SimpleNamespace(peer="p")
     metrics, sasl = NetMetrics(), machine(reauthentication_ms_max=500)
     sasl.handshake("PLAIN", 1)
     sasl.authenticate(ALICE, 0)
     sasl.handshake("PLAIN", 1)
     waiting = object()
     dispatcher: Any = SimpleNamespace(handle=_unasked, answer_later=lambda *_: waiting)
-    door = Authentication(connection, sasl, dispatcher, metrics, now_ms=lambda: 0, delay_ms=0)
+    door = Authentication(sasl, dispatcher, metrics, now_ms=lambda: 0, delay_ms=0)
     _, token = WITHOUT_ANSWER["other"]
     assert (
         door.handle(memoryview(token), "h", "PLAINTEXT", 0.0, ANONYMOUS, ClientInformation())
         is waiting
     )
-    door.close()
     assert (metrics.failed_reauthentications, metrics.failed_authentications) == (1, 0)
 
 

@@ -188,8 +188,12 @@ class Harness:
         dispatcher = Dispatcher(self.handlers.registry, OPEN_NODE, self.metrics)
         self.server = Server(self.config, dispatcher, self.metrics)
 
-    def connect(self, host: str = "10.0.0.1") -> tuple[ServerConnection, FakeTransport]:
-        connection = ServerConnection(self.server.connections, "PLAINTEXT")
+    def connect(
+        self, host: str = "10.0.0.1", authenticator: Any = None
+    ) -> tuple[ServerConnection, FakeTransport]:
+        connection = ServerConnection(
+            self.server.connections, "PLAINTEXT", authenticator=authenticator
+        )
         transport = FakeTransport(connection, host)
         connection.connection_made(transport)  # type: ignore[arg-type]
         return connection, transport

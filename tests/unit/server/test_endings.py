@@ -57,20 +57,15 @@ def no_collector() -> Iterator[None]:
 
 def with_sasl(harness: Harness) -> tuple[ServerConnection, FakeTransport]:
     """A connection whose client must authenticate with PLAIN."""
-    connection, transport = harness.connect()
     known = {"alice": Secret("alice-secret")}
-    dispatcher = Dispatcher(REGISTRY, OPEN_NODE, harness.metrics)
-    connection.authenticate_by(
-        Authentication(
-            connection,
-            SaslServer({"PLAIN": Offered(new=lambda: PlainServer(known))}),
-            dispatcher,
-            harness.metrics,
-            now_ms=lambda: 0,
-            delay_ms=DELAY_S * 1_000,
-        )
+    authenticator = Authentication(
+        SaslServer({"PLAIN": Offered(new=lambda: PlainServer(known))}),
+        Dispatcher(REGISTRY, OPEN_NODE, harness.metrics),
+        harness.metrics,
+        now_ms=lambda: 0,
+        delay_ms=DELAY_S * 1_000,
     )
-    return connection, transport
+    return harness.connect(authenticator=authenticator)
 
 
 # -- what is left --------------------------------------------------------------------------------------

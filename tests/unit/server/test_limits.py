@@ -162,15 +162,14 @@ async def test_who_has_not_authenticated_takes_nothing_of_the_memory_of_all() ->
     memory = harness.server.connections.memory
     assert memory is not None
     heard: list[int] = []
-    unknown, transport = harness.connect()
 
     def handle(frame: memoryview, *_: object) -> None:
         heard.append(len(frame))
         if len(heard) == 2:
-            unknown.authenticated(ANONYMOUS, None)
+            authenticator.principal = ANONYMOUS
 
-    authenticator = SimpleNamespace(handle=handle, on_malformed=lambda: None, close=lambda: None)
-    unknown.authenticate_by(authenticator)
+    authenticator = SimpleNamespace(handle=handle, failure=None, principal=None, has_session=True)
+    unknown, transport = harness.connect(authenticator=authenticator)
     feed(unknown, struct.pack(">i", large // 4) + bytes(SCRATCH_BYTES))
     assert memory.used_bytes == 0
     # Nor does it wait for who takes all of it.
