@@ -203,7 +203,7 @@ class Node(KafkaBroker):
         self._warn_of_empty_disks()
         if self.tier is not None:
             await self.tier.start()
-        await self.metadata_driver.install_publisher(self._start_publishing, self._publish)
+        await self.metadata_driver.start_publishing(self._start_publishing)
         self.groups.start()
         self.transactions.start()
         self.shares.start()
@@ -367,6 +367,7 @@ class Node(KafkaBroker):
             node_id=config.node_id,
             new_controller=self._new_controller,
             executor=self._threads(1, "controller"),
+            publish=self._publish,
             committed=self.tier.cluster_events if self.tier is not None else lambda version: None,
             failed=self._fail,
         )

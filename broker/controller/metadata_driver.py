@@ -56,18 +56,21 @@ class MetadataDriver:
         node_id: int,
         new_controller: Callable[[MetadataImage], Controller],
         executor: Executor | None = None,
+        publish: Publisher | None = None,
         committed: Callable[[int], None] = _ignore,
         failed: Callable[[BaseException], None] = _ignore,
     ) -> None:
         """`image` is the result of `log.load()`; `executor` runs one thing at a time.
 
+        `publish` is called with each later commit, from `start_publishing` on.
         `committed` is called with the version of each commit of this controller after it was applied; `failed` with an
         unexpected error, after which this broker must stop.
         """
         self.image = image
         # How far the image was applied on this broker: behind `image.version` while a commit is applied.
         self.applied_version = image.version
-        self._publish: Publisher = _publish_nothing
+        self._publish = publish
+        self._is_publishing = False
         self._committed = committed
         self._failed = failed
         # Counted for the metrics.
@@ -249,13 +252,11 @@ class MetadataDriver:
             if not self._is_active:
                 await self._read_log()
 
-    async def install_publisher(
-        self, start: Callable[[], Awaitable[None]], publisher: Publisher
-    ) -> None:
+    async def start_publishing(self, start: Callable[[], Awaitable[None]]) -> None:
         """Start the broker with the present image, and publish every later commit to its parts."""
         async with self._turn:
             await start()
-            self._publish = publisher
+            self._is_publishing = True
 
     async def wait_for_change(self, timeout_seconds: float) -> None:
         """Wait for the next change of the metadata or of this broker's role, up to a limit."""
@@ -308,7 +309,8 @@ class MetadataDriver:
         # leaders as fast as it has applied the last of them.
         self._wake()
         try:
-            await self._publish(news)
+            if self._is_publishing and self._publish is not None:
+                await self._publish(news)
         except Exception:
             # The decision stays: that this broker cannot apply it concerns this broker only.
             self.apply_errors += 1
@@ -474,10 +476,6 @@ class MetadataDriver:
         _LOGGER.error("%s: %s: Resigned as controller", self.folder, error or "interrupted")
         self._is_active = False
         self._wake()
-
-
-async def _publish_nothing(_: Sequence[Event]) -> None:
-    """A driver without a broker has no parts to publish to."""
 
 
 class ControllerClaim:

@@ -154,6 +154,10 @@ class Log:
     def unflushed_count(self) -> int:
         return self.log_end_offset - self.recovery_point
 
+    def assign_topic_id(self, topic_id: bytes) -> None:
+        """Its topic, whose id was not known, has this one."""
+        self.topic_id = topic_id
+
     # -- appending ------------------------------------------------------------------------------
 
     def append(
@@ -592,8 +596,9 @@ class Log:
         self.log_end_offset = offset
         self._is_changed = True
 
-    def copy_epochs_of(self, log: Log) -> None:
-        """Of a copy: copy all leader epochs of its log, also those without a record, or without one left."""
+    def copy_start_of(self, log: Log) -> None:
+        """Of a copy: copy its log's start, and all leader epochs, also those without a record, or without one left."""
+        self.log_start_offset = log.log_start_offset
         if self.leader_epochs.entries == log.leader_epochs.entries:
             return
         self.leader_epochs.clear()
@@ -630,7 +635,7 @@ class Log:
     def update_config(self, config: LogConfig) -> None:
         self.config = config
         for segment in self.segments.all:
-            segment.index_interval_bytes = config.index_interval_bytes
+            segment.update_config(config)
 
     def tick(self, now_ms: int) -> None:
         """Do what is due by time, except retention: flush, unlink."""

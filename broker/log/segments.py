@@ -81,7 +81,7 @@ class LogSegments:
                 self._not_begun(base_offset)
             raise
         if old.size_bytes:
-            old.next_offset = base_offset
+            old.cover_up_to(base_offset)
             self.note_use(old)
         else:
             kept = kept[:-1]

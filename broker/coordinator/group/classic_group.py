@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 
 from broker.coordinator.group.values import EMPTY_ASSIGNMENT, Protocols
@@ -108,6 +108,7 @@ class ClassicGroupMember:
         session_timeout_ms: int,
         protocols: Protocols,
         assignment: bytes = EMPTY_ASSIGNMENT,
+        is_new: bool = False,
     ) -> None:
         self.member_id = member_id
         self.group_instance_id = group_instance_id
@@ -118,7 +119,7 @@ class ClassicGroupMember:
         self.protocols = protocols
         self.assignment = assignment
         # Until its first rebalance is over it has no id to send heartbeats under.
-        self.is_new = False
+        self.is_new = is_new
 
     @property
     def is_static(self) -> bool:
@@ -158,8 +159,8 @@ class ClassicGroup:
         # None: the members' subscriptions are unknown.
         self.subscribed_topics: frozenset[str] | None = None
         # While a group's first members come together: (this delay, what is left after it), and whether one came.
-        self.initial_delay_ms = (0, 0)
-        self.new_member_added = False
+        self._initial_delay_ms = (0, 0)
+        self._new_member_added = False
         self._supporters: Counter[str] = Counter()
 
     @classmethod
@@ -193,6 +194,24 @@ class ClassicGroup:
         group.learn_subscriptions()
         return group
 
+    @classmethod
+    def of_consumers(
+        cls,
+        group_id: str,
+        members: Iterable[ClassicGroupMember],
+        *,
+        generation_id: int,
+        now_ms: int,
+    ) -> ClassicGroup:
+        """The group that a consumer group becomes when only these members, of the classic protocol, are left."""
+        group = cls(group_id)
+        for member in members:
+            group.add(member, CONSUMER_PROTOCOL)
+        group.generation_id = generation_id
+        group.protocol_name = group.select_protocol()
+        group.state_changed_ms = now_ms
+        return group
+
     # -- state --------------------------------------------------------------------------------------
 
     def transition_to(self, state: ClassicGroupState, now_ms: int) -> None:
@@ -208,6 +227,22 @@ class ClassicGroup:
             self.state is ClassicGroupState.PREPARING_REBALANCE
             and self.previous_state is ClassicGroupState.EMPTY
         )
+
+    def begin_forming(self, delay_ms: int) -> None:
+        """The first members come together: wait so long for more, and longer while more come."""
+        self._initial_delay_ms = (delay_ms, max(self.rebalance_timeout_ms - delay_ms, 0))
+        self._new_member_added = False
+
+    def extend_forming(self, longest_ms: int) -> int:
+        """The delay is over; returns how long to wait for more members, 0 if none came or the time is up."""
+        delay_ms, remaining_ms = self._initial_delay_ms
+        if not (self.is_forming and self._new_member_added):
+            return 0
+        next_ms = min(longest_ms, remaining_ms)
+        if next_ms:
+            self._new_member_added = False
+            self._initial_delay_ms = (next_ms, max(remaining_ms - delay_ms, 0))
+        return next_ms
 
     @property
     def has_all_joined(self) -> bool:
@@ -245,6 +280,8 @@ class ClassicGroup:
             self.protocol_type = protocol_type
         if self.leader_id is None:
             self.leader_id = member.member_id
+        if self.is_forming:
+            self._new_member_added = True
         self.members[member.member_id] = member
         self._supporters.update(name for name, _ in member.protocols)
         self.pending.discard(member.member_id)
@@ -276,6 +313,16 @@ class ClassicGroup:
         self._supporters.update(name for name, _ in protocols)
         member.rebalance_timeout_ms = rebalance_timeout_ms
         member.session_timeout_ms = session_timeout_ms
+
+    def await_sync(self, member: ClassicGroupMember) -> None:
+        """The member knows its id and generation, and is to ask for its assignment."""
+        member.is_new = False
+        self.unsynced.add(member.member_id)
+
+    def assign(self, assignments: Mapping[str, bytes]) -> None:
+        """Give each member its assignment, and those that are not named an empty one."""
+        for member in self.members.values():
+            member.assignment = assignments.get(member.member_id, EMPTY_ASSIGNMENT)
 
     def rename_static(self, group_instance_id: str, member_id: str) -> ClassicGroupMember:
         """Let a static member continue under another member id; the old id is fenced."""

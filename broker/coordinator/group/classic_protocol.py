@@ -78,8 +78,7 @@ class Rebalancing:
         group.transition_to(ClassicGroupState.PREPARING_REBALANCE, now.now_ms)
         if forms:
             delay_ms = self._state.settings.group_initial_rebalance_delay_ms
-            group.initial_delay_ms = (delay_ms, max(group.rebalance_timeout_ms - delay_ms, 0))
-            group.new_member_added = False
+            group.begin_forming(delay_ms)
             self._wait_for_joins(group, delay_ms, now)
         elif group.has_all_joined:
             self.complete(group, now, step)
@@ -106,12 +105,9 @@ class Rebalancing:
         """The time to join is up; a new group gets more time while members keep coming."""
         if group.state is not ClassicGroupState.PREPARING_REBALANCE:
             return
-        delay_ms, remaining_ms = group.initial_delay_ms
-        if group.is_forming and group.new_member_added and remaining_ms:
-            group.new_member_added = False
-            next_ms = min(self._state.settings.group_initial_rebalance_delay_ms, remaining_ms)
-            group.initial_delay_ms = (next_ms, max(remaining_ms - delay_ms, 0))
-            self._wait_for_joins(group, next_ms, now)
+        longer_ms = group.extend_forming(self._state.settings.group_initial_rebalance_delay_ms)
+        if longer_ms:
+            self._wait_for_joins(group, longer_ms, now)
         else:
             self.complete(group, now, step)
 
@@ -134,8 +130,7 @@ class Rebalancing:
         for member in group.members.values():
             self._answer_join(group, member, step)
             self.begin_session(group, member, now)
-            member.is_new = False
-            group.unsynced.add(member.member_id)
+            group.await_sync(member)
         key = TimerKey(TimerKind.SYNC, group.group_id)
         self._state.timers.set(key, now.monotonic_ms + group.rebalance_timeout_ms)
 
@@ -153,8 +148,8 @@ class Rebalancing:
     ) -> None:
         """There is no assignment in this generation: answer the members that wait for one."""
         assert group.state is ClassicGroupState.COMPLETING_REBALANCE
+        group.assign({})
         for member in group.members.values():
-            member.assignment = EMPTY_ASSIGNMENT
             self._answer_sync(
                 group, member, SyncGroupResponse(error_code=code, assignment=b""), now, step
             )
@@ -459,10 +454,8 @@ class _Join:
             rebalance_timeout_ms=self._rebalance_timeout_ms,
             session_timeout_ms=request.session_timeout_ms,
             protocols=self._protocols,
+            is_new=True,
         )
-        member.is_new = True
-        if group.is_forming:
-            group.new_member_added = True
         group.add(member, request.protocol_type)
         group.joining[member_id] = self._ticket
         self._rebalancing.expect(group, member_id, NEW_MEMBER_JOIN_TIMEOUT_MS, self._now)
@@ -629,8 +622,7 @@ class Membership:
     ) -> None:
         """The assignment is in the log: the generation is stable."""
         assert group.generation_id == storing.generation_id
-        for member in group.members.values():
-            member.assignment = storing.assignments[member.member_id]
+        group.assign(storing.assignments)
         self._rebalancing.hand_out_assignments(group, now, step)
 
     def assignment_not_stored(

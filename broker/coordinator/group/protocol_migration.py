@@ -232,24 +232,12 @@ class ProtocolMigration:
         step: ResultBuilder,
     ) -> None:
         step.records.extend(consumer_group_tombstones(group))
-        classic = ClassicGroup(group.group_id)
-        for member in staying:
-            assert member.classic is not None
-            classic.add(
-                ClassicGroupMember(
-                    member.member_id,
-                    group_instance_id=member.instance_id,
-                    client_id=member.client_id,
-                    client_host=member.client_host,
-                    rebalance_timeout_ms=member.rebalance_timeout_ms,
-                    session_timeout_ms=member.classic.session_timeout_ms,
-                    protocols=member.classic.protocols,
-                ),
-                CONSUMER_PROTOCOL,
-            )
-        classic.generation_id = group.epoch
-        classic.protocol_name = classic.select_protocol()
-        classic.state_changed_ms = now.now_ms
+        classic = ClassicGroup.of_consumers(
+            group.group_id,
+            map(_classic_member, staying),
+            generation_id=group.epoch,
+            now_ms=now.now_ms,
+        )
         # It still has what it has yet to revoke: an upgrade that follows must know.
         assignments = {m.member_id: self.assignment_bytes(m, m.owned) for m in staying}
         step.records.append(group_record(classic, assignments))
@@ -560,3 +548,16 @@ def _check_leaving(group: ConsumerGroup, who: MemberIdentity) -> str:
     if who.group_instance_id is None:
         return group.member(member_id).member_id
     return group.static_member(who.group_instance_id, member_id).member_id
+
+
+def _classic_member(member: ConsumerGroupMember) -> ClassicGroupMember:
+    assert member.classic is not None
+    return ClassicGroupMember(
+        member.member_id,
+        group_instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        session_timeout_ms=member.classic.session_timeout_ms,
+        protocols=member.classic.protocols,
+    )

@@ -311,12 +311,8 @@ class GroupCoordinatorShard:
         """Decide the outcome of a client's request."""
         request, client = event
         # The request may be an operator's, who may not describe the topics that the others' expressions match.
-        # Set for the time of one request: most never ask, and each step in between would have to pass it on.
-        self.state.sees = None if isinstance(request, LeaveGroupRequest) else client.sees
-        try:
+        with self.state.seen_by(None if isinstance(request, LeaveGroupRequest) else client.sees):
             return self._handle(request, client, ticket, now)
-        finally:
-            self.state.sees = None
 
     def _handle(
         self, request: GroupRequest, client: Client, ticket: Ticket, now: Instant

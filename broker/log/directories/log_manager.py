@@ -104,8 +104,7 @@ class FutureLog:
     def copy_start(self) -> None:
         """Copy its log's start and epochs; both have the same end."""
         assert self.of is not None
-        self.log.log_start_offset = self.of.log_start_offset
-        self.log.copy_epochs_of(self.of)
+        self.log.copy_start_of(self.of)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -408,14 +407,13 @@ class LogManager:
             if config is not None:
                 known.update_config(config)
             if known.topic_id != topic_id:
-                known.topic_id, lost = topic_id, known.topic_id
+                home = self._homes[key]
                 try:
-                    self._write_topic_id(known, self._homes[key])
+                    self._write_topic_id(known, topic_id, home)
                 except OSError as error:
-                    known.topic_id = lost  # Written at the next try.
-                    home = self._homes[key]
                     self._directories.note(home, home.path, error)
                     raise _unavailable(f"{topic}-{partition}: {error}") from error
+                known.assign_topic_id(topic_id)
             return known
         if self._directories.some_failed and not is_new:
             self._offline.add(key)
@@ -469,13 +467,13 @@ class LogManager:
             background=self._background,
             report=self._storage_failed,
         )
-        self._write_topic_id(log, directory)
+        self._write_topic_id(log, log.topic_id, directory)
         self._adopt(key, log, directory)
         return log
 
-    def _write_topic_id(self, log: Log, home: LogDirectory) -> None:
+    def _write_topic_id(self, log: Log, topic_id: bytes, home: LogDirectory) -> None:
         path = f"{log.directory}/{names.PARTITION_METADATA}"
-        replace(self._disk, path, encode_partition_metadata(log.topic_id), durable=False)
+        replace(self._disk, path, encode_partition_metadata(topic_id), durable=False)
 
         def work() -> None:
             sync_file(self._disk, path)

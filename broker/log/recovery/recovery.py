@@ -188,7 +188,7 @@ def _load(
         _unlink_snapshots(disk, directory, older)
         files = list_files(disk, directory)
         segments = [new_segment(disk, directory, config, log_start_offset, now_ms)]
-    segments[-1].is_active = True
+    segments[-1].become_active()
     if not epochs_known:
         _assign_epochs(epochs, segments)
     end_offset = segments[-1].next_offset
@@ -345,7 +345,8 @@ def _recover(
             # Compaction leaves such gaps; without it, the end of this file never reached the disk.
             gap = segment.next_offset < rest[0].base_offset
             whole = whole and gap and (is_compacted or rest[0].base_offset <= durable_to)
-            segment.next_offset = rest[0].base_offset if whole else segment.next_offset
+            if whole:
+                segment.cover_up_to(rest[0].base_offset)
         if not whole and (rest or not (is_preallocated and _is_unwritten(segment))):
             dropped = drop(segment, size, rest)
         if rest and not whole:

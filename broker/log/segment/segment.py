@@ -169,6 +169,14 @@ class Segment:
         self.path = self.file_path(names.LOG)
         self.aborted.path = self.file_path(names.TRANSACTION_INDEX)
 
+    def update_config(self, config: LogConfig) -> None:
+        """The topic's settings are now these."""
+        self.index_interval_bytes = config.index_interval_bytes
+
+    def cover_up_to(self, offset: int) -> None:
+        """The next segment begins at this offset: those after the last batch have no record."""
+        self.next_offset = offset
+
     # -- appending ------------------------------------------------------------------------------
 
     def write(self, records: ReadableBuffer) -> None:
@@ -536,6 +544,10 @@ class Segment:
         self.write_indexes()
         if with_aborted:
             self.aborted.write_if_dirty()
+
+    def become_active(self) -> None:
+        """It is the last one of its log: what is appended is written to it."""
+        self.is_active = True
 
     def become_inactive(self) -> None:
         """There are no more appends, or none before the next start."""

@@ -105,15 +105,14 @@ class FetchedPartitions:
 
     def log_trouble(self, partition: FollowerPartition, level: int, what: str) -> None:
         """Log what holds a partition back, once, however often it is tried."""
-        if partition.trouble != (level, what):
-            partition.trouble = level, what
+        if partition.held_back(level, what):
             _LOGGER.log(level, "%s: %s", partition.key, what)
 
     def log_recovery(self, partition: FollowerPartition) -> None:
         """What held the partition back is over."""
-        if partition.trouble is not None:
-            level, what = partition.trouble
-            partition.trouble = None
+        trouble = partition.recovered()
+        if trouble is not None:
+            level, what = trouble
             if level >= logging.ERROR:
                 _LOGGER.info("%s: fetching again after: %s", partition.key, what)
 

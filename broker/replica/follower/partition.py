@@ -36,7 +36,7 @@ class FollowerPartition:
         "log",
         "topic",
         "topic_id",
-        "trouble",
+        "_trouble",
     )
 
     def __init__(
@@ -52,7 +52,7 @@ class FollowerPartition:
         self.follower = follower
         self.has_lost_records = has_lost_records
         # The last logged reason for a retry, and its level.
-        self.trouble: tuple[int, str] | None = None
+        self._trouble: tuple[int, str] | None = None
         self._truncations = self._truncations_written = 0
         self._watchers: dict[Watcher[FollowerPartition], None] = {}
         self._is_lost = False
@@ -127,6 +127,19 @@ class FollowerPartition:
         self._watchers.clear()
         for watcher in watchers:
             watcher.lost(self)
+
+    # -- what holds it back -------------------------------------------------------------------
+
+    def held_back(self, level: int, what: str) -> bool:
+        """Something holds it back; returns whether that is new, and is to be logged."""
+        is_new = self._trouble != (level, what)
+        self._trouble = level, what
+        return is_new
+
+    def recovered(self) -> tuple[int, str] | None:
+        """Nothing holds it back any more; returns what did."""
+        trouble, self._trouble = self._trouble, None
+        return trouble
 
     # -- following ----------------------------------------------------------------------------
 
@@ -253,7 +266,7 @@ class FollowerPartition:
             self._cut(is_complete=False)
             raise
         # All below is committed: the leader has deleted it, or it is in the lake.
-        self.follower.high_watermark = max(self.follower.high_watermark, offset)
+        self.follower.committed_up_to(offset)
         self._cut(is_complete=True)
         if self.log.log_start_offset < log_start_offset <= offset:
             self.log.advance_log_start_offset(log_start_offset)

@@ -197,6 +197,10 @@ class FollowerState:
         self.high_watermark = min(self.high_watermark, log_end_offset)
         self.state = State.FETCHING if is_complete else State.TRUNCATING
 
+    def committed_up_to(self, offset: int) -> None:
+        """All below is known to be committed, whatever the leader has answered."""
+        self.high_watermark = max(self.high_watermark, offset)
+
     def delay(self, until_ms: int) -> None:
         """Do not fetch before this time."""
         self.due_ms = max(self.due_ms, until_ms)

@@ -53,8 +53,14 @@ class Broker:
         self.log = MetadataLog(store, log=DeltaLog(store, CLUSTER_METADATA, clock=clock))
         self.image = self.log.load()
         self.driver = MetadataDriver(
-            self.log, self.image, node_id=node_id, new_controller=new_controller, **told
+            self.log,
+            self.image,
+            node_id=node_id,
+            new_controller=new_controller,
+            publish=lambda events: self._publisher(events),
+            **told,
         )
+        self._publisher: Callable[[Sequence[Event]], Awaitable[None]]
 
     async def start(
         self,
@@ -81,7 +87,8 @@ class Broker:
 
     async def publish_to(self, publisher: Callable[[Sequence[Event]], Awaitable[None]]) -> None:
         """Publish every commit from now on."""
-        await self.driver.install_publisher(lambda: asyncio.sleep(0), publisher)
+        self._publisher = publisher
+        await self.driver.start_publishing(lambda: asyncio.sleep(0))
 
     async def allocate_producer_ids(self) -> range:
         return await self.driver.decide(lambda c: c.allocate_producer_ids(self.node_id))
