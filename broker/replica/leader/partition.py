@@ -42,7 +42,8 @@ FLUSH_RETRY_SECONDS = 1.0
 class FollowerSession(Protocol):
     """The idle partitions of a fetch session (`IdlePartitions`), as far as a leader knows them.
 
-    What a session remembers of a partition belongs to the fetch handler, above the leader.
+    What a session remembers of a partition belongs to the fetch handler, above the leader; it decides without waiting,
+    and so imports none of this module.
     """
 
     @property
