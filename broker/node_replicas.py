@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.byte_rate import ByteRate
 from broker.metadata.partition_change import directory_of
+from broker.rates import ByteRate
 from broker.replica.fetcher.context import FetcherContext
 from broker.replica.moves import LogMoves, LogMovesContext
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from broker.byte_rate import ByteRate
 from broker.metrics.names import Metric, MetricSample, attribute
+from broker.rates import ByteRate
 from broker.worker.rpc import UNBOUNDED
 
 _BEAN = "kafka.server:type=RemoteLogManager"

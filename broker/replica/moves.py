@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import assert_never
 
-from broker.byte_rate import ByteRate
 from broker.log.directories.comparison import Step, agreed_end, next_step
 from broker.log.directories.log_manager import FutureLog, LogManager
 from broker.log.log import Log
 from broker.log.segment import lookup
 from broker.log.values import LogRead
+from broker.rates import ByteRate
 from kafka_ds.process.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.topic_partition import TopicPartition

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from broker.byte_rate import ByteRate
 from broker.log.values import RemoteLogAuxState
 from broker.metadata.image import MetadataImage
+from broker.rates import ByteRate
 from broker.replica.throttle import is_listed
 from kafka_ds.process.seams import Clock, Network
 from kafka_ds.process.settings import MAX_LONG

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from broker.byte_rate import ByteRate
 from broker.metrics.names import gauge, meter
+from broker.rates import ByteRate
 from broker.replica.serving.fetch_sessions import Draw, FetchSessionCache
 from broker.replica.serving.selector import SELECTORS
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from broker.metadata.quota_names import CONNECTION_CREATION_RATE, IP
-from broker.security.quotas.quotas import WindowedRate
+from broker.rates import WindowedRate
 from broker.transport.addresses import one_text
 
 if TYPE_CHECKING:

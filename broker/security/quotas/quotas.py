@@ -9,7 +9,7 @@ count, and at most SENSORS_MAX sensors are kept.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,6 +22,7 @@ from broker.metadata.quota_names import (
     REQUEST_PERCENTAGE,
     USER,
 )
+from broker.rates import WindowedRate
 
 if TYPE_CHECKING:
     from broker.metadata.security_image import QuotaEntity
@@ -47,41 +48,6 @@ class Limit:
 
     value: float
     shared: Shared
-
-
-class WindowedRate:
-    """A rate per second over the latest samples (Kafka's `Rate`)."""
-
-    __slots__ = ("_samples", "_samples_max", "_window_ms")
-
-    def __init__(self, samples: int, window_ms: int) -> None:
-        self._samples_max = samples
-        self._window_ms = window_ms
-        # Start time and count of each sample.
-        self._samples: deque[list[float]] = deque()
-
-    def record(self, value: float, now_ms: int) -> None:
-        """Add `value` to the current sample."""
-        self._forget(now_ms)
-        if not self._samples or now_ms - self._samples[-1][0] >= self._window_ms:
-            self._samples.append([now_ms, 0.0])
-        self._samples[-1][1] += value
-
-    def span_ms(self, now_ms: int) -> float:
-        """The time that the rate is measured over, in ms."""
-        elapsed = now_ms - self._samples[0][0] if self._samples else 0.0
-        full = int(elapsed // self._window_ms)
-        missing = max(self._samples_max - 1 - full, 0)
-        return max(elapsed + missing * self._window_ms, self._window_ms)
-
-    def rate(self, now_ms: int) -> float:
-        """The rate per second."""
-        self._forget(now_ms)
-        return sum(value for _, value in self._samples) * _MS / self.span_ms(now_ms)
-
-    def _forget(self, now_ms: int) -> None:
-        while self._samples and now_ms - self._samples[0][0] >= self._samples_max * self._window_ms:
-            self._samples.popleft()
 
 
 class TokenBucket:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.byte_rate import ByteRate
 from broker.log.config import LogConfig
 from broker.log.log import Log
+from broker.rates import ByteRate
 from broker.replica.moves import LogMoves, LogMovesContext
 from kafka_ds.process.settings import MAX_LONG
 from kafka_ds.process.system import InlineBackground

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from broker.byte_rate import ByteRate
 from broker.log.durability import NotFlushed
 from broker.log.log import Log
 from broker.metadata.image import TopicImage
+from broker.rates import ByteRate
 from broker.replica.fetcher.context import THROTTLED_REPLICAS
 from broker.replica.fetcher.metrics import fetcher_samples
 from broker.replica.fetcher.rate import FetchRate

@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.byte_rate import ByteRate
+from broker.rates import ByteRate
 from broker.replica.throttle import is_listed
 
 

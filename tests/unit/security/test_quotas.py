@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from broker.node_metrics import node_samples
 from broker.principal import Principal
+from broker.rates import WindowedRate
 from broker.registry import REGISTRY
 from broker.security.guard import guarded
-from broker.security.quotas.quotas import SENSORS_MAX, ClientQuotas, Quotas, Shared, WindowedRate
+from broker.security.quotas.quotas import SENSORS_MAX, ClientQuotas, Quotas, Shared
 from broker.server.dispatch import Throttled
 from kafka_ds.process.system import SystemClock
 from kafka_ds.protocol.codec import encode
