@@ -35,14 +35,13 @@ from broker.controller.configs import (
     ResourceResult,
 )
 from broker.controller.delegation_tokens import TokenRules
-from broker.controller.draft import ControllerDecision, Defaults, Draft, T
-from broker.controller.elections import ElectionResult, ElectionType
+from broker.controller.draft import ControllerDecision, Defaults, Draft, PartitionChangeResult, T
+from broker.controller.elections import ElectionType
 from broker.controller.isr import AlterPartition, AlterPartitionResult
 from broker.controller.liveness import BrokerSession, Sessions
 from broker.controller.reassignment import (
     OngoingReassignment,
     Reassignment,
-    ReassignmentResult,
 )
 from broker.controller.security import QuotaAlteration, ScramDeletion, ScramUpsertion
 from broker.controller.topics import (
@@ -250,7 +249,7 @@ class Controller:
 
     def elect_leaders(
         self, kind: ElectionType, partitions: Sequence[TopicPartition] | None
-    ) -> ControllerDecision[list[ElectionResult]]:
+    ) -> ControllerDecision[list[PartitionChangeResult]]:
         """Elect leaders of these partitions, None: of all that need one (KIP-460)."""
         return self._decide(lambda d: elections.elect_leaders(d, kind, partitions))
 
@@ -260,7 +259,7 @@ class Controller:
 
     def alter_reassignments(
         self, wanted: Sequence[Reassignment], *, allow_replication_factor_change: bool = True
-    ) -> ControllerDecision[list[ReassignmentResult]]:
+    ) -> ControllerDecision[list[PartitionChangeResult]]:
         """Begin, change or cancel the moves of replicas (KIP-455), one result for each."""
         return self._decide(
             lambda d: reassignment.alter_reassignments(

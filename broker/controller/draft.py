@@ -28,6 +28,7 @@ from broker.metadata.events import (
 from broker.metadata.features import ELR_FEATURE, level_of
 from broker.metadata.image import MetadataImage, TopicImage, registration_of
 from broker.metadata.partition_change import PartitionChange, PartitionElection, directory_of
+from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
 from kafka_ds.protocol.topic_partition import PartitionId
 from kafka_ds.topic.metadata_table import MetadataPosition
@@ -44,6 +45,16 @@ class ControllerDecision(Generic[T]):
 
     events: tuple[Event, ...]
     result: T
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionChangeResult:
+    """What became of an election or a reassignment that was requested for one partition."""
+
+    topic: str
+    partition: int
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,10 +9,9 @@ that begins to allow unclean elections gets its leaders in the same commit.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 
-from broker.controller.draft import Draft
+from broker.controller.draft import Draft, PartitionChangeResult
 from broker.metadata.events import NO_LEADER, PartitionRegistration
 from broker.metadata.partition_change import PartitionChange, PartitionElection
 from kafka_ds.protocol.errors import ErrorCode
@@ -29,19 +28,9 @@ class ElectionType(IntEnum):
     UNCLEAN = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElectionResult:
-    """The result of the election of one partition."""
-
-    topic: str
-    partition: int
-    error: ErrorCode = ErrorCode.NONE
-    message: str | None = None
-
-
 def elect_leaders(
     draft: Draft, kind: ElectionType, partitions: Sequence[TopicPartition] | None
-) -> list[ElectionResult]:
+) -> list[PartitionChangeResult]:
     """Elect a leader of each of these partitions, None: of all that need one."""
     if partitions is not None:
         return [_elect(draft, kind, topic, partition) for topic, partition in partitions]
@@ -52,19 +41,19 @@ def elect_leaders(
     return [each for each in results if each.error != ErrorCode.ELECTION_NOT_NEEDED]
 
 
-def _elect(draft: Draft, kind: ElectionType, name: str, partition: int) -> ElectionResult:
+def _elect(draft: Draft, kind: ElectionType, name: str, partition: int) -> PartitionChangeResult:
     topic = draft.image.topics.get(name)
     key = (topic.topic_id, partition) if topic else None
     registration = draft.partition(key) if key else None
     if key is None or registration is None:
         what = f"No such partition as {name}-{partition}" if topic else f"No such topic as {name}"
-        return ElectionResult(
+        return PartitionChangeResult(
             topic=name,
             partition=partition,
             error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             message=what,
         )
-    return ElectionResult(
+    return PartitionChangeResult(
         topic=name, partition=partition, error=_hold_election(draft, kind, key, registration)
     )
 

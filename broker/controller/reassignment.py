@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from broker.controller.draft import Draft
+from broker.controller.draft import Draft, PartitionChangeResult
 from broker.controller.topics import check_replicas
 from broker.metadata.events import RECOVERING, PartitionRegistration
 from broker.metadata.partition_change import PartitionChange
@@ -29,16 +29,6 @@ class Reassignment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReassignmentResult:
-    """The result of one of them."""
-
-    topic: str
-    partition: int
-    error: ErrorCode = ErrorCode.NONE
-    message: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OngoingReassignment:
     """A partition whose replicas are being reassigned."""
 
@@ -51,7 +41,7 @@ class OngoingReassignment:
 
 def alter_reassignments(
     draft: Draft, wanted: Sequence[Reassignment], *, allow_replication_factor_change: bool
-) -> list[ReassignmentResult]:
+) -> list[PartitionChangeResult]:
     """Begin, change or cancel moves: one result for each, in their order."""
     results = []
     for each in wanted:
@@ -61,7 +51,7 @@ def alter_reassignments(
         except KafkaError as refusal:
             error, message = refusal.code, refusal.message
         results.append(
-            ReassignmentResult(
+            PartitionChangeResult(
                 topic=each.topic, partition=each.partition, error=error, message=message
             )
         )

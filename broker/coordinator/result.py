@@ -35,8 +35,8 @@ class Reply(NamedTuple):
     response: Any
 
 
-class TransactionalProducer(NamedTuple):
-    """The producer in whose transaction records are written."""
+class ProducerIdAndEpoch(NamedTuple):
+    """A producer's id and epoch."""
 
     producer_id: int
     producer_epoch: int
@@ -62,5 +62,5 @@ class CoordinatorResult:
     replies: tuple[Reply, ...] = ()
     effects: tuple[Any, ...] = ()
     storing: Any = None
-    producer: TransactionalProducer | None = None
+    producer: ProducerIdAndEpoch | None = None
     lines: tuple[LogLine, ...] = ()

@@ -21,9 +21,9 @@ from broker.coordinator.result import (
     NO_RESPONSE,
     CoordinatorResult,
     Instant,
+    ProducerIdAndEpoch,
     Reply,
     Ticket,
-    TransactionalProducer,
 )
 from broker.java_hash import SIGN, java_hash
 from broker.log.replay import LoadFailed, replay_log
@@ -452,7 +452,7 @@ class CoordinatorContext(Generic[S]):
         yield self._batch(batch, result.producer)
 
     def _batch(
-        self, records: Sequence[tuple[bytes, bytes | None]], producer: TransactionalProducer | None
+        self, records: Sequence[tuple[bytes, bytes | None]], producer: ProducerIdAndEpoch | None
     ) -> bytes:
         now_ms = self._clock.now_ms()
         return build_batch(

@@ -26,6 +26,7 @@ from kafka_ds.errors import (
     TopicGone,
 )
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.leader_epoch_end import LeaderEpochEnd
 from kafka_ds.protocol.messages import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,
@@ -94,14 +95,6 @@ class OffsetAnswer:
 
     offset: int
     leader_epoch: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderEpochEnd:
-    """The largest epoch not above the requested one, and its end offset; -1 and -1 if the leader knows none."""
-
-    epoch: int
-    end_offset: int
 
 
 class CoordinatorType(IntEnum):

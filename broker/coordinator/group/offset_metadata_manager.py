@@ -31,7 +31,7 @@ from broker.coordinator.group.values import (
     RemovingGroups,
     ResultBuilder,
 )
-from broker.coordinator.result import Instant, TransactionalProducer
+from broker.coordinator.result import Instant, ProducerIdAndEpoch
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (
     OffsetCommitRequest,
@@ -140,7 +140,7 @@ class OffsetMetadataManager:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
         if group is not None:
             self._check_commit(group, request)
-        step.producer = TransactionalProducer(request.producer_id, request.producer_epoch)
+        step.producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
         topics = []
         for topic in request.topics:
             codes = self._write(request.group_id, topic, now, NO_TIMESTAMP, step)

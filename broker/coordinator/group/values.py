@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, TypeAlias
 from broker.coordinator.result import (
     CoordinatorResult,
     LogLine,
+    ProducerIdAndEpoch,
     Reply,
     Ticket,
-    TransactionalProducer,
 )
 from kafka_ds.protocol.messages import JoinGroupRequest
 from kafka_ds.protocol.messages.persisted import RecordKey, RecordValue
@@ -133,7 +133,7 @@ class ResultBuilder:
         self.records: list[CoordinatorRecord] = []
         self.replies: list[Reply] = []
         self.storing: Storing | None = None
-        self.producer: TransactionalProducer | None = None
+        self.producer: ProducerIdAndEpoch | None = None
 
     def reply(self, ticket: Ticket, response: Any) -> None:
         """Answer the request of this ticket."""

@@ -20,13 +20,11 @@ from typing import Any, NamedTuple
 
 from broker.config.broker import BrokerConfig
 from broker.coordinator.request_sender import RequestSender, found_in
+from broker.coordinator.result import ProducerIdAndEpoch
 from broker.coordinator.runtime import CoordinatorRuntime
 from broker.coordinator.transaction.first_sequences import FirstSequences
 from broker.coordinator.transaction.shard import TransactionCoordinatorShard
-from broker.coordinator.transaction.transaction_metadata import (
-    TRANSACTION_VERSION_2,
-    ProducerIdAndEpoch,
-)
+from broker.coordinator.transaction.transaction_metadata import TRANSACTION_VERSION_2
 from broker.metadata.events import NO_LEADER
 from broker.replica.leader.partition import LeaderPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError

@@ -16,6 +16,7 @@ from broker.config.broker import BrokerConfig
 from broker.controller.topics import NewTopic
 from broker.coordinator.loads import CoordinatorState, Loads
 from broker.coordinator.request_sender import RequestSender
+from broker.coordinator.result import ProducerIdAndEpoch
 from broker.coordinator.runtime import CoordinatorContext, CoordinatorRuntime
 from broker.coordinator.transaction.add_partitions_to_txn_manager import (
     AddPartitionsToTxnManager,
@@ -29,10 +30,7 @@ from broker.coordinator.transaction.marker_sender import (
     WriteTxnMarkersRequests,
 )
 from broker.coordinator.transaction.shard import NeedsProducerId, TransactionCoordinatorShard
-from broker.coordinator.transaction.transaction_metadata import (
-    ProducerIdAndEpoch,
-    TransactionMetadata,
-)
+from broker.coordinator.transaction.transaction_metadata import TransactionMetadata
 from broker.membership.internal_topics import CreateTopics, InternalTopic
 from broker.membership.other_brokers import OtherBrokers
 from broker.membership.producer_ids import ProducerIds

@@ -15,7 +15,13 @@ from dataclasses import replace
 from itertools import chain
 
 from broker.config.broker import BrokerConfig
-from broker.coordinator.result import CoordinatorResult, Instant, LogLine, Ticket
+from broker.coordinator.result import (
+    CoordinatorResult,
+    Instant,
+    LogLine,
+    ProducerIdAndEpoch,
+    Ticket,
+)
 from broker.coordinator.transaction.transaction_metadata import (
     EPOCH_MAX,
     NO_EPOCH,
@@ -23,7 +29,6 @@ from broker.coordinator.transaction.transaction_metadata import (
     NO_TIMESTAMP,
     TRANSACTION_VERSION_0,
     TRANSACTION_VERSION_2,
-    ProducerIdAndEpoch,
     TransactionMetadata,
     TransactionRecord,
     TransactionState,

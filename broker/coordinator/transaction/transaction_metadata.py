@@ -107,13 +107,6 @@ TRANSACTION_VERSION_0 = 0
 TRANSACTION_VERSION_2 = 2
 
 
-class ProducerIdAndEpoch(NamedTuple):
-    """A producer's id and epoch."""
-
-    producer_id: int
-    producer_epoch: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionMetadata:
     """The metadata of a transactional id: one record of `__transaction_state`."""

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from broker.coordinator.result import ProducerIdAndEpoch
 from broker.coordinator.transaction.add_partitions_to_txn_manager import (
     PendingVerification,
     support_of,
 )
-from broker.coordinator.transaction.transaction_metadata import ProducerIdAndEpoch
 from broker.handlers.groups.common import client_of
 from broker.handlers.groups.known_partitions import merge, remove_unknown
 from broker.handlers.responses import answered

@@ -35,11 +35,11 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import Any, NamedTuple
 
+from broker.coordinator.result import ProducerIdAndEpoch
 from broker.coordinator.transaction.add_partitions_to_txn_manager import (
     PendingVerification,
     support_of,
 )
-from broker.coordinator.transaction.transaction_metadata import ProducerIdAndEpoch
 from broker.handlers.common import LEADERSHIP_ERRORS, endpoints_of, leader_of
 from broker.log.validation import TakesLong
 from broker.log.values import AppendInfo

@@ -12,7 +12,8 @@ Left out: nothing.
 
 from __future__ import annotations
 
-from broker.controller.elections import ElectionResult, ElectionType
+from broker.controller.draft import PartitionChangeResult
+from broker.controller.elections import ElectionType
 from broker.handlers.time_limit import within
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -54,7 +55,7 @@ async def elect_leaders(
     )
 
 
-def _answer(result: ElectionResult) -> PartitionResult:
+def _answer(result: PartitionChangeResult) -> PartitionResult:
     return PartitionResult(
         partition_id=result.partition,
         error_code=result.error,

@@ -13,7 +13,8 @@ Left out: nothing.
 
 from __future__ import annotations
 
-from broker.controller.reassignment import Reassignment, ReassignmentResult
+from broker.controller.draft import PartitionChangeResult
+from broker.controller.reassignment import Reassignment
 from broker.handlers.time_limit import within
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.messages import (
@@ -60,7 +61,7 @@ async def alter(
     )
 
 
-def _answer(result: ReassignmentResult) -> ReassignablePartitionResponse:
+def _answer(result: PartitionChangeResult) -> ReassignablePartitionResponse:
     return ReassignablePartitionResponse(
         partition_index=result.partition, error_code=result.error, error_message=result.message
     )

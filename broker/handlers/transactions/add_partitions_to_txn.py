@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+from broker.coordinator.result import ProducerIdAndEpoch
 from broker.coordinator.transaction.transaction_metadata import (
     TRANSACTION_VERSION_0,
     TRANSACTION_VERSION_2,
-    ProducerIdAndEpoch,
 )
 from broker.handlers.responses import answered
 from broker.handlers.transactions.common import code_for_client, partitions_of

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from broker.coordinator.transaction.transaction_metadata import ProducerIdAndEpoch
+from broker.coordinator.result import ProducerIdAndEpoch
 from broker.handlers.responses import answered
 from broker.handlers.transactions.common import code_for_client
 from broker.membership.producer_ids import ProducerIds

@@ -24,9 +24,9 @@ from broker.replica.fetcher.session import FetchSessionClient
 from broker.replica.fetcher.tier_state_machine import TierStateMachine
 from broker.replica.follower.partition import FollowerPartition
 from broker.replica.follower.state import EpochQuestion, FollowerAction, State
-from broker.replica.follower.truncation import EpochEnd
 from broker.transport.peer import PeerConnection, PeerUnreachable
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.leader_epoch_end import LeaderEpochEnd
 from kafka_ds.protocol.messages import ApiVersionsRequest, FetchRequest
 from kafka_ds.protocol.messages.data import (
     FIRST_VERSION_WITH_TOPIC_IDS,
@@ -325,7 +325,7 @@ class Fetcher:
                 return self._append(partition, asked, data)
             case FollowerAction.TRUNCATE:
                 assert diverging is not None
-                end = EpochEnd(epoch=diverging.epoch, end_offset=diverging.end_offset)
+                end = LeaderEpochEnd(epoch=diverging.epoch, end_offset=diverging.end_offset)
                 self._truncation.truncate_now(partition, partial(partition.truncate, end))
             case FollowerAction.OUT_OF_RANGE:
                 await self._truncation.find(partition, asked)

@@ -19,7 +19,8 @@ from broker.replica.fetcher.leader_end_point import LeaderEndPoint, check
 from broker.replica.fetcher.requests import epoch_request
 from broker.replica.follower.partition import FollowerPartition
 from broker.replica.follower.state import EpochQuestion
-from broker.replica.follower.truncation import NO_EPOCH, EpochEnd, Recovery, recovery_for
+from broker.replica.follower.truncation import NO_EPOCH, Recovery, recovery_for
+from kafka_ds.protocol.leader_epoch_end import LeaderEpochEnd
 from kafka_ds.protocol.messages.offsets import EARLIEST, LATEST
 from kafka_ds.protocol.topic_partition import TopicPartition
 
@@ -113,7 +114,7 @@ class LogTruncation:
                     continue
                 with fetched.guard(found[0]):
                     check(end.error_code)
-                    leader = EpochEnd(epoch=end.leader_epoch, end_offset=end.end_offset)
+                    leader = LeaderEpochEnd(epoch=end.leader_epoch, end_offset=end.end_offset)
                     await self.truncate(found[0], partial(found[0].truncate, leader))
 
     async def find(self, partition: FollowerPartition, asked: EpochQuestion) -> None:

@@ -10,9 +10,10 @@ from __future__ import annotations
 from broker.log.log import NOTHING_REMOTE, Log
 from broker.log.values import READ_COMMITTED, RemoteLogAuxState
 from broker.replica.follower.state import EpochQuestion, FollowerState
-from broker.replica.follower.truncation import EpochEnd, truncation_for
+from broker.replica.follower.truncation import truncation_for
 from broker.replica.watcher import Watcher
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.leader_epoch_end import LeaderEpochEnd
 from kafka_ds.protocol.messages.data import FetchPartition, FetchPartitionData
 from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.segments.index import AbortedTxn
@@ -236,7 +237,7 @@ class FollowerPartition:
 
     # -- truncation: a lowered recovery point has to be written first ------------------------
 
-    def truncate(self, leader: EpochEnd) -> None:
+    def truncate(self, leader: LeaderEpochEnd) -> None:
         """Truncate to what the leader has, as far as its answer shows."""
         log = self.log
         truncation = truncation_for(

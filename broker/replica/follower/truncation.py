@@ -12,17 +12,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from broker.log.epochs import LeaderEpochs
+from kafka_ds.protocol.leader_epoch_end import LeaderEpochEnd
 
 NO_EPOCH = -1
 NO_OFFSET = -1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpochEnd:
-    """The leader's answer: its largest epoch not above the requested one, and where it ends."""
-
-    epoch: int
-    end_offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +27,7 @@ class Truncation:
 
 
 def truncation_for(
-    leader: EpochEnd, epochs: LeaderEpochs, *, log_end_offset: int, high_watermark: int
+    leader: LeaderEpochEnd, epochs: LeaderEpochs, *, log_end_offset: int, high_watermark: int
 ) -> Truncation:
     """What a follower with these epochs and this end does when its leader answers so."""
     if leader.end_offset == NO_OFFSET:

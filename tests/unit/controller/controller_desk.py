@@ -15,8 +15,9 @@ from broker.controller.configs import (
     ResourceResult,
 )
 from broker.controller.controller import Controller, ControllerDecision, NewTopic
+from broker.controller.draft import PartitionChangeResult
 from broker.controller.isr import AlterPartition, AlterPartitionResult
-from broker.controller.reassignment import Reassignment, ReassignmentResult
+from broker.controller.reassignment import Reassignment
 from broker.metadata.events import (
     RECOVERED,
     ClusterCreated,
@@ -186,11 +187,11 @@ class Desk:
         altered: AlterPartitionResult = result
         return altered
 
-    def reassign(self, *target: int, name: str = "t", **options: Any) -> ReassignmentResult:
+    def reassign(self, *target: int, name: str = "t", **options: Any) -> PartitionChangeResult:
         """Move t-0; without a target: cancel the move."""
         wanted = Reassignment(topic=name, partition=0, replicas=target or None)
         (result,) = self.take(self.controller.alter_reassignments([wanted], **options))
-        moved: ReassignmentResult = result
+        moved: PartitionChangeResult = result
         return moved
 
     def set_config(

@@ -6,8 +6,9 @@ from broker.log.config import LogConfig
 from broker.log.log import Log
 from broker.replica.follower.partition import FollowerPartition
 from broker.replica.follower.state import FollowerAction, FollowerState, State
-from broker.replica.follower.truncation import NO_EPOCH, EpochEnd
+from broker.replica.follower.truncation import NO_EPOCH
 from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.leader_epoch_end import LeaderEpochEnd
 from kafka_ds.protocol.messages.data import FetchEpochEndOffset, FetchPartition, FetchPartitionData
 from kafka_ds.records.batch import Record, build_batch
 from tests.fakes.clock import ManualClock
@@ -87,7 +88,7 @@ def step(partition: FollowerPartition, leader: Log, *, watermark: int = 0) -> bo
             partition.truncate_to(partition.high_watermark)
             return True
         epoch, end = leader.leader_epochs.end_offset_for(asked, leader.log_end_offset)
-        partition.truncate(EpochEnd(epoch=epoch, end_offset=end))
+        partition.truncate(LeaderEpochEnd(epoch=epoch, end_offset=end))
         return True
     data = answer(leader, partition.wanted(1 << 20), watermark=watermark)
     diverging = data.diverging_epoch
@@ -96,7 +97,9 @@ def step(partition: FollowerPartition, leader: Log, *, watermark: int = 0) -> bo
             return bool(partition.append(data, follower.leader_epoch, NOW_MS))
         case FollowerAction.TRUNCATE:
             assert diverging is not None
-            partition.truncate(EpochEnd(epoch=diverging.epoch, end_offset=diverging.end_offset))
+            partition.truncate(
+                LeaderEpochEnd(epoch=diverging.epoch, end_offset=diverging.end_offset)
+            )
         case FollowerAction.OUT_OF_RANGE:
             partition.truncate_to(leader.log_end_offset)
         case verdict:

@@ -8,15 +8,10 @@ from broker.log.epochs import LeaderEpochs
 from broker.replica.fetcher.fetchers import fetcher_id_of
 from broker.replica.fetcher.session import FetchSessionClient
 from broker.replica.follower.state import FollowerAction, FollowerState, State
-from broker.replica.follower.truncation import (
-    EpochEnd,
-    Recovery,
-    Truncation,
-    recovery_for,
-    truncation_for,
-)
+from broker.replica.follower.truncation import Recovery, Truncation, recovery_for, truncation_for
 from broker.replica.session_epochs import EPOCH_MAX
 from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.leader_epoch_end import LeaderEpochEnd
 from kafka_ds.protocol.messages.data import FetchPartition
 
 # The follower has epoch 1 in [0, 10), 3 in [10, 20), 5 in [20, 30).
@@ -54,7 +49,7 @@ def following(*, end: int = END, epoch: int = 5, watermark: int = 12) -> Followe
 )
 def test_how_far_a_log_is_cut(epoch: int, end_offset: int, offset: int, is_complete: bool) -> None:
     cut = truncation_for(
-        EpochEnd(epoch=epoch, end_offset=end_offset),
+        LeaderEpochEnd(epoch=epoch, end_offset=end_offset),
         LeaderEpochs(EPOCHS),
         log_end_offset=END,
         high_watermark=12,
@@ -64,7 +59,10 @@ def test_how_far_a_log_is_cut(epoch: int, end_offset: int, offset: int, is_compl
 
 def test_a_log_without_epochs_is_cut_to_the_leaders_end() -> None:
     cut = truncation_for(
-        EpochEnd(epoch=4, end_offset=22), LeaderEpochs(), log_end_offset=END, high_watermark=12
+        LeaderEpochEnd(epoch=4, end_offset=22),
+        LeaderEpochs(),
+        log_end_offset=END,
+        high_watermark=12,
     )
     assert cut == Truncation(offset=22, is_complete=True)
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from broker.config.broker import BrokerConfig
+from broker.coordinator.result import ProducerIdAndEpoch
 from broker.coordinator.transaction.add_partitions_to_txn_manager import (
     AddPartitionsToTxnManager,
     PendingVerification,
     TransactionalWriter,
     TransactionSupportedOperation,
 )
-from broker.coordinator.transaction.transaction_metadata import ProducerIdAndEpoch
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.loops import in_loop
 

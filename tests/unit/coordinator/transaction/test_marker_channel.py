@@ -11,12 +11,11 @@ import pytest
 
 from broker import node
 from broker.config.broker import BrokerConfig
-from broker.coordinator.result import Instant
+from broker.coordinator.result import Instant, ProducerIdAndEpoch
 from broker.coordinator.runtime import partition_for
 from broker.coordinator.transaction import marker_channel_manager as marker_channel
 from broker.coordinator.transaction.marker_sender import MarkerSender
 from broker.coordinator.transaction.shard import TransactionCoordinatorShard
-from broker.coordinator.transaction.transaction_metadata import ProducerIdAndEpoch
 from broker.coordinator.transaction.transaction_metadata import TransactionState as S
 from broker.log.directories.log_manager import LogManager
 from broker.replica.leader import partition as leader_partition

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from broker.config.broker import BrokerConfig
-from broker.coordinator.result import CoordinatorResult, Instant
+from broker.coordinator.result import CoordinatorResult, Instant, ProducerIdAndEpoch
 from broker.coordinator.transaction.shard import TransactionCoordinatorShard
 from broker.coordinator.transaction.transaction_metadata import (
-    ProducerIdAndEpoch,
     TransactionMetadata,
     TransactionState,
     WriteMarkers,

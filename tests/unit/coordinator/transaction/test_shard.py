@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from broker.coordinator.result import CoordinatorResult, Instant
+from broker.coordinator.result import CoordinatorResult, Instant, ProducerIdAndEpoch
 from broker.coordinator.transaction.shard import NeedsProducerId, TransactionCoordinatorShard
 from broker.coordinator.transaction.transaction_metadata import (
     BY_NAME,
     BY_NUMBER,
     EPOCH_MAX,
     VALID_PREVIOUS,
-    ProducerIdAndEpoch,
     TransactionState,
     WriteMarkers,
     decode_record,

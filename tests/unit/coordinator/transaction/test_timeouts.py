@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from broker.coordinator.result import ProducerIdAndEpoch
 from broker.coordinator.transaction.shard import TransactionCoordinatorShard
-from broker.coordinator.transaction.transaction_metadata import EPOCH_MAX, ProducerIdAndEpoch
+from broker.coordinator.transaction.transaction_metadata import EPOCH_MAX
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.unit.coordinator.transaction.transaction_desk import (
     ME,

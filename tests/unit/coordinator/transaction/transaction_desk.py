@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from broker.config.broker import BrokerConfig
-from broker.coordinator.result import CoordinatorResult
+from broker.coordinator.result import CoordinatorResult, ProducerIdAndEpoch
 from broker.coordinator.transaction.shard import TransactionCoordinatorShard
 from broker.coordinator.transaction.transaction_metadata import (
-    ProducerIdAndEpoch,
     TransactionMetadata,
     TransactionState,
 )
