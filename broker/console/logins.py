@@ -65,7 +65,7 @@ class _Login:
 
 
 @dataclass(frozen=True, slots=True)
-class _Session:
+class _LoginSession:
     principal: Principal
     login: _Login
     ends_ms: int
@@ -86,7 +86,7 @@ class Logins:
         self._name = name
         self._now_ms = now_ms
         self._delay_ms = delay_ms
-        self._sessions: dict[str, _Session] = {}
+        self._sessions: dict[str, _LoginSession] = {}
         self._thread = SingleThread("passwords")
         # One login at a time per address.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -139,7 +139,7 @@ class Logins:
         ends_ms = now_ms + SESSION_MS
         if login.ends_ms is not None:
             ends_ms = min(ends_ms, login.ends_ms)
-        self._sessions[token] = _Session(Principal(USER, login.user), login, ends_ms)
+        self._sessions[token] = _LoginSession(Principal(USER, login.user), login, ends_ms)
         return self._cookie(token, security)
 
     async def _try(

@@ -114,7 +114,7 @@ class RecordsPage:
         ):
             return
         payload = self._records[position + HEADER_BYTES : position + header.size_in_bytes]
-        cursor = _Cursor(self._pieces_of(header.codec, payload))
+        cursor = _PieceReader(self._pieces_of(header.codec, payload))
         reached = header.base_offset
         try:
             for _ in range(header.record_count):
@@ -158,7 +158,7 @@ class _Budget:
             raise _Spent
 
 
-class _Cursor:
+class _PieceReader:
     """A reader over consecutive pieces; keeps only the current one."""
 
     def __init__(self, source: Iterator[memoryview]) -> None:
@@ -213,7 +213,7 @@ class _Cursor:
         return None if length == -1 else field_of(self.read(length, kept_max), length)
 
 
-def _row(cursor: _Cursor, header: BatchHeader, reached: int, offset: int) -> JsonRow:
+def _row(cursor: _PieceReader, header: BatchHeader, reached: int, offset: int) -> JsonRow:
     """The next record; only its offset if that is below `offset`."""
     end = cursor.varint(32)
     end += cursor.position

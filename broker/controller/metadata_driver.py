@@ -267,7 +267,7 @@ class MetadataDriver:
         finally:
             del self._waiting[waiting]
 
-    def entries_after(self, version: int, max_bytes: int) -> list[Entry] | None:
+    def entries_after(self, version: int, max_bytes: int) -> list[RecentCommit] | None:
         """The commits after a version, as sent to brokers; None if only the table has them."""
         return self._recent.after(version, max_bytes)
 
@@ -563,7 +563,7 @@ def next_group(
     return list(queue[:count]), list(queue[count:])
 
 
-class Entry:
+class RecentCommit:
     """One commit, as events and, once requested, as bytes."""
 
     __slots__ = ("_encoded", "events", "version")
@@ -591,12 +591,12 @@ class RecentCommits:
     def __init__(self, version: int) -> None:
         """Begin with nothing, at this version of the log."""
         self.begins_after = version
-        self._entries: deque[Entry] = deque()
+        self._entries: deque[RecentCommit] = deque()
         self._events = 0
 
     def add(self, version: int, events: Sequence[Event], encoded: bytes | None = None) -> None:
         """Add the next commit, and its bytes if they are made already."""
-        self._entries.append(Entry(version, events, encoded))
+        self._entries.append(RecentCommit(version, events, encoded))
         self._events += len(events)
         while len(self._entries) > COMMITS_MAX or (
             self._events > EVENTS_MAX and len(self._entries) > 1
@@ -605,11 +605,11 @@ class RecentCommits:
             self._events -= len(oldest.events)
             self.begins_after = oldest.version
 
-    def after(self, version: int, max_bytes: int) -> list[Entry] | None:
+    def after(self, version: int, max_bytes: int) -> list[RecentCommit] | None:
         """The commits after a version, at least one if there are any; None where some are not here any more."""
         if version < self.begins_after:
             return None
-        found: list[Entry] = []
+        found: list[RecentCommit] = []
         size = 0
         for entry in self._entries:
             if entry.version <= version:

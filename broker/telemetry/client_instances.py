@@ -41,7 +41,7 @@ _NEVER = -(2**62)
 _ASKS_AGAIN = (ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
 
 
-class _Subscription(NamedTuple):
+class _MetricsSubscription(NamedTuple):
     """One subscription, and which attributes of a client must match."""
 
     config: ClientMetricsConfig
@@ -74,7 +74,7 @@ class ClientInstances:
 
     def __init__(self, image: MetadataImage) -> None:
         self._image = image
-        self._subscriptions: list[_Subscription] | None = None
+        self._subscriptions: list[_MetricsSubscription] | None = None
         self._version = 0
         # By id, the one that was heard last at the end.
         self._instances: dict[bytes, ClientInstance] = {}
@@ -215,12 +215,12 @@ class ClientInstances:
             version=self._version,
         )
 
-    def _parsed(self) -> list[_Subscription]:
+    def _parsed(self) -> list[_MetricsSubscription]:
         if self._subscriptions is None:
             self._subscriptions = []
             for name, own in self._image.client_metrics_configs.items():
                 config = client_metrics_config(name, own)
-                self._subscriptions.append(_Subscription(config, matchers(config)))
+                self._subscriptions.append(_MetricsSubscription(config, matchers(config)))
         return self._subscriptions
 
 

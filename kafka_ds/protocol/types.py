@@ -22,14 +22,14 @@ MAX_I32 = 2**31 - 1
 MAX_I64 = 2**63 - 1
 
 
-class _Missing:
+class _NoDefault:
     """The type of the marker for "no default"."""
 
     def __repr__(self) -> str:
         return "MISSING"
 
 
-MISSING = _Missing()
+MISSING = _NoDefault()
 
 
 class Versions(NamedTuple):

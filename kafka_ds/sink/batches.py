@@ -244,7 +244,7 @@ def by_partition(
         start = end
 
 
-class Loops(NamedTuple):
+class PartitionerLoops(NamedTuple):
     """`kafka_ds.records.partitioner`, compiled."""
 
     assign: Callable[..., None]
@@ -252,12 +252,12 @@ class Loops(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def loops() -> Loops:
+def loops() -> PartitionerLoops:
     """Compile them (a second), or load what was compiled before."""
     ints, numbers = read_only(None, np.int32), np.zeros(2, np.int64)
     out = np.empty(0, np.int32)
     with kernel.cache_folder() as folder:
-        return Loops(
+        return PartitionerLoops(
             assign=kernel.compiled(
                 folder,
                 partitioner.assign,

@@ -55,7 +55,7 @@ class LoadWriter:
         self._columns = columns
         self._describe = describe
         self._target = TopicTarget.of(plan.topic, plan.partition_count)
-        self._offsets = _Offsets(store, plan.load)
+        self._offsets = _FileOffsets(store, plan.load)
         self._collected: list[pa.RecordBatch] = []
         self._collected_bytes = 0
         self._waiting: dict[int, list[pa.RecordBatch]] = {}
@@ -222,7 +222,7 @@ class LoadWriter:
             )
 
 
-class _Offsets:
+class _FileOffsets:
     """The offsets that a task's files get, by partition."""
 
     def __init__(self, store: Store, load: str) -> None:

@@ -101,7 +101,7 @@ class PartitionFiles(FileEntries):
         return at if at < len(self._base) else at + bisect_left(self._ends, offset)
 
 
-class _PartitionFiles:
+class _FileArrays:
     """One partition's files: arrays, what came behind them in order, and what is yet to be folded in."""
 
     __slots__ = ("_base", "_changes", "_tail", "_tail_ends", "_tail_starts", "_tail_times")
@@ -204,14 +204,14 @@ def _joined(array: Numbers, more: Sequence[int]) -> Numbers:
 
 _NO_COLUMNS = FileColumns.of_entries("", ())
 _NO_PLACES: Numbers = np.zeros(0, np.int64)
-_NO_FILES = _PartitionFiles(_NO_COLUMNS, _NO_PLACES).files()
+_NO_FILES = _FileArrays(_NO_COLUMNS, _NO_PLACES).files()
 
 
 class FileIndex:
     """The files of one version of a topic's table."""
 
     def __init__(self, entries: Iterable[FileEntry] = ()) -> None:
-        self._partitions: dict[int, _PartitionFiles] = {}
+        self._partitions: dict[int, _FileArrays] = {}
         for entry in entries:
             self.add(entry)
 
@@ -230,7 +230,7 @@ class FileIndex:
         for number, of_partition in zip(
             numbers.tolist(), np.split(places[order], starts[1:]), strict=True
         ):
-            made._partitions[number] = _PartitionFiles(columns, of_partition)
+            made._partitions[number] = _FileArrays(columns, of_partition)
         return made
 
     def add(self, entry: FileEntry) -> None:
@@ -239,7 +239,7 @@ class FileIndex:
         if entry.rows > 0:
             found = self._partitions.get(entry.partition)
             if found is None:
-                found = _PartitionFiles(_NO_COLUMNS, _NO_PLACES)
+                found = _FileArrays(_NO_COLUMNS, _NO_PLACES)
                 self._partitions[entry.partition] = found
             found.add(entry)
 
@@ -290,7 +290,7 @@ class FileIndex:
             if latest_ms(each) >= timestamp_ms:
                 yield each
 
-    def _folded(self, partition: int) -> _PartitionFiles | None:
+    def _folded(self, partition: int) -> _FileArrays | None:
         found = self._partitions.get(partition)
         if found is not None:
             found.fold()

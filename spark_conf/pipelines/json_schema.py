@@ -26,11 +26,11 @@ def kinds_of_fields(text: str, references: Mapping[str, str]) -> dict[str, str]:
     """The kind of each field of an object with this schema. Raises ValueError."""
     documents = {"": json.loads(text)}
     documents |= {name: json.loads(each) for name, each in references.items()}
-    found = _SchemaReader(documents).fields(documents[""], ("", "#"))
+    found = _JsonSchemaReader(documents).fields(documents[""], ("", "#"))
     return {} if found is None else found
 
 
-class _SchemaReader:
+class _JsonSchemaReader:
     def __init__(self, documents: Mapping[str, Any]) -> None:
         self._documents = documents
 

@@ -41,7 +41,7 @@ Append = Callable[[memoryview], None]
 Refuse = Callable[[KafkaError], None]
 
 
-class _Waiting(NamedTuple):
+class _QueuedBatch(NamedTuple):
     """A batch in its partition's queue."""
 
     prepared: asyncio.Future[memoryview]
@@ -56,7 +56,7 @@ class BatchPreparer:
     def __init__(self, threads: Executor) -> None:
         machine_code.load()
         self.threads = threads
-        self.queues: dict[LeaderPartition, deque[_Waiting]] = {}
+        self.queues: dict[LeaderPartition, deque[_QueuedBatch]] = {}
         self.waiting_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -85,7 +85,7 @@ class BatchPreparer:
         config = partition.log.config
         loop = asyncio.get_running_loop()
         prepared = loop.run_in_executor(self.threads, prepare_in_thread, records, config, now_ms)
-        waiting = _Waiting(prepared, len(records), append, refuse)
+        waiting = _QueuedBatch(prepared, len(records), append, refuse)
         self.waiting_bytes += waiting.size
         queue = self.queues.get(partition)
         if queue is not None:

@@ -48,7 +48,7 @@ _NONCE_BYTES = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Read:
+class _FilesRead:
     """Everything that one call of `read` produced."""
 
     context: ssl.SSLContext | None
@@ -147,7 +147,7 @@ class ListenerSecurity:
 
     # -- reading ------------------------------------------------------------------------------------
 
-    def _read(self, config: BrokerConfig) -> _Read:
+    def _read(self, config: BrokerConfig) -> _FilesRead:
         tls = self._tls(config)
         files = list(tls.files) if self.uses_tls else []
         client_auth = str(config.of_listener(self.name, "ssl.client.auth"))
@@ -179,7 +179,7 @@ class ListenerSecurity:
             with contextlib.suppress(TlsError):
                 certificate = certificate_of(tls)
         rules = parse_rules(str(config.of_listener(self.name, "ssl.principal.mapping.rules")))
-        return _Read(
+        return _FilesRead(
             context=context,
             certificate=certificate,
             rules=rules,

@@ -19,7 +19,7 @@ from kafka_ds.topic.remote_log_segment import RemoteLogSegment
 RANGES_MAX = 100_000
 
 
-class _Range(NamedTuple):
+class _CommittedRange(NamedTuple):
     """What a commit in the table's log says of a range; of 100,000 no more is kept than is compared."""
 
     partition: int
@@ -31,7 +31,7 @@ class _Range(NamedTuple):
 
 class _Said(NamedTuple):
     topic_id: str
-    ranges: tuple[_Range, ...]
+    ranges: tuple[_CommittedRange, ...]
 
 
 class CommittedAttempts:
@@ -91,13 +91,13 @@ class CommittedAttempts:
         return said
 
 
-def _ranges(part: dict[str, Any]) -> Iterator[_Range]:
+def _ranges(part: dict[str, Any]) -> Iterator[_CommittedRange]:
     """The range that a commit added to a partition, or those that it put back."""
     if part["startOffset"] >= 0:
-        yield _Range(part["partition"], part["startOffset"], part["endOffset"])
+        yield _CommittedRange(part["partition"], part["startOffset"], part["endOffset"])
         return
     for each in part.get("segments", ()):
-        yield _Range(part["partition"], each["startOffset"], each["endOffset"], each["id"])
+        yield _CommittedRange(part["partition"], each["startOffset"], each["endOffset"], each["id"])
 
 
 def _ours(log: DeltaLog, version: int) -> dict[str, Any] | None:
@@ -106,7 +106,9 @@ def _ours(log: DeltaLog, version: int) -> dict[str, Any] | None:
     return None if actions is None else dict(ours_of(actions) or {})
 
 
-def _attempts_in(log: DeltaLog, version: int, found: _Range) -> list[dict[str, Any]] | None:
+def _attempts_in(
+    log: DeltaLog, version: int, found: _CommittedRange
+) -> list[dict[str, Any]] | None:
     ours = _ours(log, version)
     for each in () if ours is None else ours["partitions"]:
         start = found.start_offset if not found.attempt else -1

@@ -50,7 +50,7 @@ FOOTERS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _State:
+class _PartitionState:
     """What is known of a partition's files as of one version."""
 
     files: Sequence[FileEntry]
@@ -134,11 +134,11 @@ class TableOptimizer:
             milliseconds=round((time.monotonic() - began) * 1000),
         )
 
-    def _look(self, shared: SharedTable, topic_id: bytes, partition: int) -> _State | None:
+    def _look(self, shared: SharedTable, topic_id: bytes, partition: int) -> _PartitionState | None:
         with shared.view(fresh=True) as snapshot:
             if snapshot is None or snapshot.topic_id != topic_id:
                 return None
-            return _State(
+            return _PartitionState(
                 files=snapshot.index.files(partition),
                 log_start=snapshot.log_start(partition) or 0,
                 columns=tuple(fields_of(snapshot.metadata)),
@@ -147,14 +147,14 @@ class TableOptimizer:
                 ),
             )
 
-    def _has_expired(self, state: _State) -> bool:
+    def _has_expired(self, state: _PartitionState) -> bool:
         start = state.log_start
         return any(
             each.min_offset < start <= each.max_offset and each.path not in self.passed_over
             for each in state.files
         )
 
-    def _task(self, state: _State | None, rules: OptimizeRules) -> OptimizeTask | None:
+    def _task(self, state: _PartitionState | None, rules: OptimizeRules) -> OptimizeTask | None:
         """What to do next, as far as the files can be read."""
         while state is not None:
             # A file that cannot be read is skipped: the next look goes on.
@@ -212,7 +212,7 @@ class TableOptimizer:
         topic_id: bytes,
         leader_epoch: int,
         task: OptimizeTask,
-        state: _State,
+        state: _PartitionState,
         goes_on: Callable[[], bool],
     ) -> Optimized:
         begun_ms = shared.table.begin_ms()
@@ -237,7 +237,7 @@ class TableOptimizer:
         shared: SharedTable,
         files: Sequence[FileEntry],
         file_bytes: int | None,
-        state: _State,
+        state: _PartitionState,
         attempt: str,
     ) -> RewrittenFiles:
         """New files with the rows of the old ones. Raises UnfitFile, UnreadableFile, ArrowException, OSError."""
@@ -266,7 +266,7 @@ class TableOptimizer:
         task: OptimizeTask,
         rewritten: RewrittenFiles,
         begun_ms: int,
-        state: _State,
+        state: _PartitionState,
         attempt: str,
     ) -> Optimized:
         """Commit: replace the old files by the new ones, or do nothing."""
@@ -378,7 +378,7 @@ class TableOptimizer:
         old: Sequence[FileEntry],
         new: Sequence[FileEntry],
         lost: Sequence[str],
-        state: _State,
+        state: _PartitionState,
     ) -> None:
         """Replace new files, some of which are lost, by others of the same rows, as long as the old files are there."""
         for _ in range(TRIES_MAX):
@@ -395,7 +395,7 @@ class TableOptimizer:
         old: Sequence[FileEntry],
         new: Sequence[FileEntry],
         lost: Sequence[str],
-        state: _State,
+        state: _PartitionState,
     ) -> list[FileEntry]:
         begun_ms, attempt = shared.table.begin_ms(), uuid_text(new_uuid())
         file_bytes = None if len(new) == 1 else self._rules.file_bytes

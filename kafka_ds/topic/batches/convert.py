@@ -83,7 +83,7 @@ def decode_batches(
     before the range, which then starts within it, where DeleteRecords put the log start: its rows
     from there on are the range's. `limit_bytes` bounds what one batch may decompress to.
     """
-    run = _Run(start_offset, end_offset, aborted, is_aligned=True, limit_bytes=limit_bytes)
+    run = _Conversion(start_offset, end_offset, aborted, is_aligned=True, limit_bytes=limit_bytes)
     run.begins_within = begins_within
     for chunk in chunks:
         run.add(chunk)
@@ -110,7 +110,7 @@ def decode_hot(
     if unknown:
         raise ValueError(f"no such column: {', '.join(sorted(unknown))}")
     hidden = aborted if isolation == "read_committed" else ()
-    run = _Run(start_offset, end_offset, hidden, columns=columns, limit_bytes=limit_bytes)
+    run = _Conversion(start_offset, end_offset, hidden, columns=columns, limit_bytes=limit_bytes)
     for chunk in chunks:
         run.add(chunk)
     decoded = run.finish()
@@ -119,7 +119,7 @@ def decode_hot(
     return decoded.table_batches
 
 
-class _Run:
+class _Conversion:
     """One pass over the chunks of a range: batches are checked, gathered, and decoded in groups."""
 
     def __init__(

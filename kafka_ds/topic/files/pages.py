@@ -72,7 +72,7 @@ class PagePart(NamedTuple):
     data: NDArray[np.uint8]
 
 
-class _Page(NamedTuple):
+class _PageRows(NamedTuple):
     """A page's rows: a byte for each where one of them is null, and the bytes of the encoding."""
 
     rows: int
@@ -169,11 +169,11 @@ def _row_count(parts: Sequence[PagePart]) -> int:
     return sum(chunk.rows for chunk, _ in parts)
 
 
-def _flags(page: _Page) -> NDArray[np.uint8]:
+def _flags(page: _PageRows) -> NDArray[np.uint8]:
     return page.valid if page.nulls else np.ones(page.rows, np.uint8)
 
 
-def _values(page: _Page, first: int, ends: NDArray[np.int32]) -> NDArray[np.uint8]:
+def _values(page: _PageRows, first: int, ends: NDArray[np.int32]) -> NDArray[np.uint8]:
     """The bytes of a page's values one after the other; `ends` is filled with where each row's end, from `first` on."""
     compiled = loops()
     lengths = np.empty(page.rows - page.nulls, np.int64)
@@ -195,7 +195,7 @@ def _values(page: _Page, first: int, ends: NDArray[np.int32]) -> NDArray[np.uint
     return page.data[at:]
 
 
-def _pages(parts: Sequence[PagePart]) -> Iterator[_Page]:
+def _pages(parts: Sequence[PagePart]) -> Iterator[_PageRows]:
     for chunk, data in parts:
         position, left = 0, chunk.rows
         while left:
@@ -206,7 +206,7 @@ def _pages(parts: Sequence[PagePart]) -> Iterator[_Page]:
             yield page
 
 
-def _page(chunk: ColumnChunk, data: NDArray[np.uint8], position: int) -> tuple[_Page, int]:
+def _page(chunk: ColumnChunk, data: NDArray[np.uint8], position: int) -> tuple[_PageRows, int]:
     """The page that begins there, decompressed, and the position after it."""
     header, position = _header(data, position)
     of_page = header.get(DATA_PAGE_HEADER)
@@ -221,7 +221,7 @@ def _page(chunk: ColumnChunk, data: NDArray[np.uint8], position: int) -> tuple[_
     if chunk.codec is not None:
         body = _decompressed(chunk.codec, body, plain_size)
     if not chunk.has_levels:
-        return _Page(rows, _NO_BYTES, 0, body, 0, encoding), end
+        return _PageRows(rows, _NO_BYTES, 0, body, 0, encoding), end
     if of_page.get(LEVEL_ENCODING) != RLE:
         raise Unusual("levels of another encoding")
     return _with_levels(rows, body, encoding), end
@@ -252,7 +252,7 @@ def _uncompressed_size(body: memoryview) -> int:
         raise Unusual("a page that ends early") from None
 
 
-def _with_levels(rows: int, body: NDArray[np.uint8], encoding: int) -> _Page:
+def _with_levels(rows: int, body: NDArray[np.uint8], encoding: int) -> _PageRows:
     """A page that begins with the levels of its rows: 1 where there is a value."""
     start = LEVELS_SIZE_BYTES + int.from_bytes(body[:LEVELS_SIZE_BYTES].tobytes(), "little")
     if start > len(body):
@@ -261,7 +261,7 @@ def _with_levels(rows: int, body: NDArray[np.uint8], encoding: int) -> _Page:
     nulls = loops().levels(body, LEVELS_SIZE_BYTES, start, valid)
     if nulls < 0:
         raise Unusual("levels that end early")
-    return _Page(rows, valid, nulls, body, start, encoding)
+    return _PageRows(rows, valid, nulls, body, start, encoding)
 
 
 # -- page headers -------------------------------------------------------------------------------
