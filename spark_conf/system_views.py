@@ -142,7 +142,7 @@ def system_views(
         spark.sql(statement)
         made.append(name)
     if not made:
-        LOGGER.warning("%s", _nothing_in(lake))
+        LOGGER.warning("no views were created: %s", _nothing_in(lake))
     return sorted(made)
 
 

@@ -34,5 +34,5 @@ def keep(
             # Store, catalog or brokers may be unavailable for a while.
             if once:
                 raise
-            _log.error("%s", problem)
+            _log.error("this round failed, and is tried again: %s", problem)
         time.sleep(interval_s)

@@ -84,7 +84,7 @@ class Duties:
         try:
             await self._driver.decide(lambda c: c.expire_sessions(now_ms), at_once=True)
         except KafkaError as error:
-            _warn("sessions that ended wait", error)
+            _LOGGER.warning("Unable to expire the sessions of brokers: %s", _reason(error))
             return False
         return True
 
@@ -92,7 +92,7 @@ class Duties:
         try:
             moved = await self._driver.decide(lambda c: c.balance_leaders())
         except KafkaError as error:
-            _warn("leaders stay where they are", error)
+            _LOGGER.warning("Unable to elect preferred leaders: %s", _reason(error))
             return
         if moved:
             _LOGGER.info(
@@ -105,7 +105,7 @@ class Duties:
         try:
             expired = await self._driver.decide(lambda c: c.delete_expired_tokens(now_ms))
         except KafkaError as error:
-            _warn("expired delegation tokens stay", error)
+            _LOGGER.warning("Unable to delete expired delegation tokens: %s", _reason(error))
             return
         for token in expired:
             _LOGGER.info(
@@ -113,5 +113,5 @@ class Duties:
             )
 
 
-def _warn(what: str, error: KafkaError) -> None:
-    _LOGGER.warning("%s: %s", what, error.message or error.code.name)
+def _reason(error: KafkaError) -> str:
+    return error.message or error.code.name

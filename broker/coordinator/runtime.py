@@ -240,8 +240,11 @@ class CoordinatorContext(Generic[S]):
         took_ms = self._clock.monotonic_ms() - began_ms
         self._loads.loaded(took_ms, self._clock.monotonic_ms())
         end = log.log_end_offset
-        said = "Finished loading of metadata from %s with epoch %d up to offset %d in %d ms"
-        _LOGGER.log(level, said, log.name, self.coordinator_epoch, end, took_ms)
+        _LOGGER.log(
+            level,
+            "Finished loading of metadata from %s with epoch %d up to offset %d in %d ms",
+            log.name, self.coordinator_epoch, end, took_ms,
+        )  # fmt: skip
         self._loaded()
 
     def _load_ended(self, task: asyncio.Task[None]) -> None:

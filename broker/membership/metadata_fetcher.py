@@ -165,7 +165,7 @@ class MetadataFetcher:
         """Logged once for each reason: it is asked again several times a second."""
         if why != self._said:
             self._said = why
-            _LOGGER.info("reading %s: %s", self._driver.folder, why)
+            _LOGGER.info("reading metadata from the table %s: %s", self._driver.folder, why)
 
 
 async def _decoded(answer: ReadMetadataResponse) -> list[tuple[int, list[Event]]]:

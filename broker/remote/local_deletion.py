@@ -236,4 +236,7 @@ def let_go(log: Log, offset: int, clock: Clock) -> None:
         try:
             log.delete_local_segments(clock.now_ms())
         except (OSError, KafkaError) as error:
-            _LOGGER.error("%s keeps what is in the lake for now: %s", log.name, error)
+            _LOGGER.error(
+                "Unable to delete local log segments of %s that are in the lake, will try again: %s",
+                log.name, error,
+            )  # fmt: skip

@@ -76,10 +76,14 @@ class LakeRecovery:
                 try:
                     are_known = await self._end_recovery(waiting)
                 except (KafkaError, OSError) as error:
-                    _LOGGER.warning("cannot end the recovery yet: %s", error)
+                    _LOGGER.warning(
+                        "Unable to compare recovered logs with the lake, will try again: %s", error
+                    )
                     are_known = False
                 except Exception:  # The root of a task: an error would go unnoticed.
-                    _LOGGER.exception("cannot end the recovery yet")
+                    _LOGGER.exception(
+                        "Unable to compare recovered logs with the lake, will try again"
+                    )
                     are_known = False
                 if not are_known:
                     await asyncio.sleep(RECOVERY_RETRY_SECONDS)
@@ -94,7 +98,10 @@ class LakeRecovery:
             try:
                 await self._write_recovery_points(folder)
             except OSError as error:
-                _LOGGER.warning("logs in %s cannot lead yet: %s", home, error)
+                _LOGGER.warning(
+                    "Unable to lead the partitions with logs in %s yet: cannot write its recovery points: %s",
+                    home, error,
+                )  # fmt: skip
             else:
                 del self._cut[home]
         known = [p for p in known if _home_of(p.log) not in self._cut]
@@ -139,18 +146,18 @@ class LakeRecovery:
             ends = [error] * len(where)
         except Exception as error:
             # A bug there must not leave partitions without a leader.
-            _LOGGER.exception("%d partitions wait for the lake", len(where))
+            _LOGGER.exception("Unable to ask where the lake ends for %d partitions", len(where))
             ends = [KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))] * len(where)
         for partition, end in zip(partitions, ends, strict=True):
             if isinstance(end, KafkaError):
-                self._say(partition, f"waits for the lake: {end}")
+                self._say(partition, f"the lake does not answer where it ends: {end}")
         return ends
 
     def _say(self, partition: LeaderPartition, what: str) -> None:
         """Log what a partition waits for, once, however often it is tried."""
         if self._said.get(partition) != what:
             self._said[partition] = what
-            _LOGGER.warning("%s %s", partition.log.name, what)
+            _LOGGER.warning("Unable to lead partition %s yet: %s", partition.log.name, what)
 
     async def _go_on(self, tier: RemoteLogManager, partition: LeaderPartition, end: int) -> bool:
         """Continue the log; or continue at the lake's end, if the log ends below it or diverges from the lake."""
@@ -164,7 +171,7 @@ class LakeRecovery:
                 partition.topic, partition.topic_id, partition.partition, end
             )
         except KafkaError as error:
-            self._say(partition, f"waits for the lake: {error}")
+            self._say(partition, f"the lake does not answer what it holds: {error}")
             return False
         if partition.is_lost or partition.leader.leader_epoch != epoch:
             return False
@@ -172,8 +179,8 @@ class LakeRecovery:
             if ended.epochs_known_to == -1:
                 self._say(
                     partition,
-                    f"cannot lead: whose records the lake has up to offset {end} nobody can say, "
-                    "its residue there is lost and it has no rows",
+                    f"the lake lacks both rows and residue before its end at offset {end}, so nobody knows the "
+                    "leader epochs of its records",
                 )
                 return False
             if not has_diverged(log, end, ended):
@@ -183,7 +190,7 @@ class LakeRecovery:
         try:
             log.truncate_fully_and_start_at(end + 1, ended)
         except OSError as error:
-            self._say(partition, f"cannot go on behind the lake yet: {error}")
+            self._say(partition, f"the log cannot be restarted at the end of the lake: {error}")
             return False
         finally:
             if log.recovery_point < recovery_point or log.log_start_offset < start:

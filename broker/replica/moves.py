@@ -198,7 +198,7 @@ class LogMoves:
         try:
             return self._manager.create_future_log(log, home)
         except KafkaError as error:
-            _LOGGER.error("%s", error)
+            _LOGGER.error("Unable to copy log %s to %s again: %s", log.name, home.path, error)
             return future  # Which is not continued.
 
     def _goes_on(self, future: FutureLog) -> bool:

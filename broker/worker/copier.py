@@ -335,7 +335,10 @@ class Copier:
     def _note(self, each: _Partition, committed: CopyCommit) -> None:
         dropped = committed.dropped.get(each.partition)
         if dropped is not None:
-            log.warning("%s-%d: %s", each.topic, each.partition, dropped)
+            log.warning(
+                "Copied log segments of partition %s-%d were not committed: %s",
+                each.topic, each.partition, dropped,
+            )  # fmt: skip
             each.fail(dropped, CONFLICT if each.partition in committed.final else FAILED)
         elif each.written is not None:
             each.done, each.commit = each.written.segments, committed.commit
@@ -344,7 +347,10 @@ class Copier:
         """Step 4: check that each file is there."""
 
         def failed(message: str, outcome: str) -> None:
-            log.error("%s-%d: %s", each.topic, each.partition, message)
+            log.error(
+                "Error occurred while verifying copied log segments of partition %s-%d: %s",
+                each.topic, each.partition, message,
+            )  # fmt: skip
             each.fail(message, outcome)
             each.done = ()
 
@@ -393,7 +399,10 @@ def _note_failure(
     failed: dict[PartitionId, Failure], segment: RemoteLogSegment, message: str, outcome: str
 ) -> None:
     if outcome == FAILED:  # The broker logs when a conflict begins and ends.
-        log.error("%s-%d: %s", segment.topic, segment.partition, message)
+        log.error(
+            "Error occurred while copying log segments of partition %s-%d: %s",
+            segment.topic, segment.partition, message,
+        )  # fmt: skip
     failed[segment.topic_id, segment.partition] = message, outcome
 
 

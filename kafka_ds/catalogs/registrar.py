@@ -100,11 +100,11 @@ class Registrar:
                         continue
                     self._apply(schema, step)
                     done[name] = step.act
-                    log.info("%s: %s", name, step.act)
+                    log.info("%s in the catalog: %s", name, step.act)
                 except (CatalogError, DeltaError, OSError) as problem:
                     failed[name] = " ".join(str(problem).split())
         for name, why in failed.items():
-            log.error("%s: %s", name, why)
+            log.error("%s cannot be registered in the catalog: %s", name, why)
         return done, failed
 
     def close(self) -> None:

@@ -49,7 +49,7 @@ class LakeSync:
                 # Catalogs and stores raise errors of any class; the other tables are still synced.
                 failed[folder] = " ".join(str(problem).split()) or repr(problem)
                 log.error("%s: sync to Iceberg failed: %s", folder, failed[folder])
-                log.debug("%s", folder, exc_info=problem)
+                log.debug("%s: sync to Iceberg failed", folder, exc_info=problem)
                 continue
             if version is not None:
                 synced[folder] = f"version {version}"

@@ -89,7 +89,7 @@ class TableSync:
         if is_behind:
             for line in files.left_out:
                 if line not in self._warned:
-                    log.warning("%s: %s", self._folder, line)
+                    log.warning("%s: not all of it is in the Iceberg table: %s", self._folder, line)
             self._warned.update(files.left_out)
             self._commit(table, files, {TABLE_ID: files.table_id, VERSION: str(files.version)})
         if isinstance(self.catalog, FolderCatalog):
@@ -106,8 +106,10 @@ class TableSync:
         if version > files.version:
             if self._latest() >= version:
                 return False  # Another writer has synced a later version.
-            text = "%s: the Delta table went back from version %d to %d; rolling back the Iceberg table"
-            log.warning(text, self._folder, version, files.version)
+            log.warning(
+                "%s: the Delta table went back from version %d to %d; rolling back the Iceberg table",
+                self._folder, version, files.version,
+            )  # fmt: skip
         return version != files.version
 
     def _opened(self, files: DeltaFiles) -> Table:

@@ -144,7 +144,7 @@ class Worker:
         except self._expected as error:
             answer = ErrorAnswer(kind=self._kind_of(error), message=str(error))
         except Exception as error:
-            log.exception("%s failed", name)
+            log.exception("Unexpected error while handling request %s", name)
             answer = _internal(error)
         try:
             self._send(number, answer)

@@ -40,8 +40,8 @@ class BackgroundSyncs:
             except BaseException as problem:
                 # The thread must survive: a panic in deltalake is a BaseException.
                 failed.append(name)
-                LOGGER.error("%s: %s", name, problem)
-                LOGGER.debug("%s", name, exc_info=problem)
+                LOGGER.error("the sync to %s failed: %s", name, problem)
+                LOGGER.debug("the sync to %s failed", name, exc_info=problem)
         return failed
 
     @contextmanager

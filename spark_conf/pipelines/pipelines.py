@@ -162,8 +162,13 @@ class Pipelines:
             except Exception as problem:
                 # Any class: PySpark has none for most errors from Java. Other topics are still updated.
                 failed.append(pipeline.topic)
-                LOGGER.error("%s: %s", pipeline.topic, str(problem).partition("\n")[0])
-                LOGGER.debug("%s", pipeline.topic, exc_info=problem)
+                LOGGER.error(
+                    "the typed table of %s cannot be updated: %s",
+                    pipeline.topic, str(problem).partition("\n")[0],
+                )  # fmt: skip
+                LOGGER.debug(
+                    "the typed table of %s cannot be updated", pipeline.topic, exc_info=problem
+                )
         return failed
 
     def _announce(self, topics: list[str]) -> None:
@@ -180,7 +185,7 @@ class Pipelines:
             try:
                 self.run_once(is_ended)
             except KafkaDsError as problem:
-                LOGGER.error("%s", problem)
+                LOGGER.error("this round of updates failed, and is tried again: %s", problem)
             left = began + interval_s - time.monotonic()
             while left > 0 and not is_ended():
                 time.sleep(min(left, 0.2))
@@ -277,7 +282,7 @@ class Pipelines:
         if step is None:
             return False
         for line in lost_offsets(done, step, ends):
-            LOGGER.error("%s-%s", pipeline.topic, line)
+            LOGGER.error("the typed table lacks records of %s-%s", pipeline.topic, line)
         self._write_step(pipeline, table, step)
         table.optimize(step)
         return True

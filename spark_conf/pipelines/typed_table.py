@@ -151,7 +151,9 @@ class TypedTable:
     def _clashes(self, decoded: DecodedRows) -> DataFrame:
         """An error for each new column, with the place of the record that needed it."""
         for clash in decoded.clashes:
-            LOGGER.warning("%s: %s", self.path, clash.reason)
+            LOGGER.warning(
+                "%s: schemas have different types for one column: %s", self.path, clash.reason
+            )
         places = [(*clash.place, clash.reason) for clash in decoded.clashes]
         made = self._spark.createDataFrame(places, f"_partition int, _offset long, {REASON} string")
         records = decoded.rows.select("_partition", "_offset", "_timestamp", "_schema_id")

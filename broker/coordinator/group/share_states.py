@@ -132,8 +132,10 @@ class ShareStates:
         failed = [each for each in results.values() if _failed(each)]
         if failed:
             code = ErrorCode(failed[0].error_code).name
-            text = "Unable to initialize the share state of %d partitions of group %s: %s"
-            _LOGGER.warning(text, len(failed), group_id, code)
+            _LOGGER.warning(
+                "Unable to initialize the share state of %d partitions of group %s: %s",
+                len(failed), group_id, code,
+            )  # fmt: skip
         return results
 
     # -- operators ----------------------------------------------------------------------------------

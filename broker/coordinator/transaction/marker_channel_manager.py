@@ -158,7 +158,10 @@ class TransactionMarkerChannelManager:
 
     def _fenced(self, decided: TransactionMetadata, where: TopicPartition, code: ErrorCode) -> None:
         """A newer producer or coordinator has ended this there: nothing is left to do for this partition."""
-        _LOGGER.warning("%s in %s-%d: %s", decided.transactional_id, *where, code.name)
+        _LOGGER.warning(
+            "Sending %s's transaction marker for partition %s has permanently failed with error %s",
+            decided.transactional_id, where, code.name,
+        )  # fmt: skip
 
     def _complete(
         self, context: Context, decided: TransactionMetadata, *, is_again: bool = False

@@ -42,7 +42,9 @@ def alter_replica_log_dirs(
                     context.node.moves.alter(topic.name, partition, directory.path)
                     codes[key] = ErrorCode.NONE
                 except KafkaError as error:
-                    _LOGGER.warning("%s to %s: %s", key, directory.path, error)
+                    _LOGGER.warning(
+                        "Unable to alter log dirs for %s to %s: %s", key, directory.path, error
+                    )
                     codes[key] = error.code
     return _response(codes)
 

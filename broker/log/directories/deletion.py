@@ -97,7 +97,7 @@ class DeletedLogs:
             if doomed is not None:
                 doomed.close()
             work = partial(directory.remove_tree, name)
-            self._directories.submit(directory, directory.file(name), work)
+            self._directories.submit(directory, f"deleting dir {directory.file(name)}", work)
 
     def directory_failed(self, directory: LogDirectory) -> list[Log]:
         """Forget its logs; returns those that are still to be closed."""

@@ -103,13 +103,13 @@ class LogDirectories:
             assert directory.failure is not None, "`failed` gives it up"
 
     def submit(self, directory: LogDirectory, what: str, work: Callable[[], object]) -> None:
-        """Work on a directory in Background."""
+        """Work on a directory in Background; `what` it is, for the log."""
         self._background.submit(work, self._watch(directory, what))
 
     def _watch(self, directory: LogDirectory, what: str) -> Done:
         def done(error: BaseException | None) -> None:
             if error is not None:
-                _LOGGER.error("%s: %s", what, error)
+                _LOGGER.error("Error while %s: %s", what, error)
             if isinstance(error, OSError):
                 self.note(directory, directory.path, error)
 

@@ -72,7 +72,9 @@ class LogDirectory:
             return decode_partition_metadata(data) if data else NO_UUID
         except CorruptCheckpoint as error:
             # Torn by a crash before its first sync, when no record of the log was durable either.
-            _LOGGER.warning("ignoring %s: %s", path, error)
+            _LOGGER.warning(
+                "Error while reading partition metadata file %s, ignoring it: %s", path, error
+            )
             return NO_UUID
 
     # -- start --------------------------------------------------------------------------------
@@ -142,7 +144,10 @@ class LogDirectory:
         try:
             return decode_offsets(read_or_none(self._disk, self.file(name)) or b"")
         except CorruptCheckpoint as error:
-            _LOGGER.warning("ignoring %s: %s", self.file(name), error)
+            _LOGGER.warning(
+                "Error occurred while reading %s file of directory %s, ignoring it: %s",
+                name, self.path, error,
+            )  # fmt: skip
             return {}
 
     def checkpoint(self, name: str, offsets: CheckpointOffsets) -> Callable[[], None]:

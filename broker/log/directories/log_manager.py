@@ -481,7 +481,7 @@ class LogManager:
                 self._disk.sync_directory(log.directory)
             self._disk.sync_directory(home.path)
 
-        self._directories.submit(home, log.directory, work)
+        self._directories.submit(home, f"writing {path}", work)
 
     def delete(self, topic: str, partition: int) -> None:
         """Rename the log's folder at once, and remove its files after file.delete.delay.ms."""

@@ -121,11 +121,13 @@ class LogUpkeep:
                 log.delete_local_segments(now_ms)
             until_ms = _next_ms(log)
         except (OSError, KafkaError) as error:
-            _LOGGER.error("%s: %s", log.name, error)
+            _LOGGER.error(
+                "Error while rolling, flushing or deleting log segments for %s: %s", log.name, error
+            )
             if isinstance(error, OSError):
                 log.failed_to_read(error)
         except Exception:  # Whatever the error: the others have to be looked at.
-            _LOGGER.exception("%s", log.name)
+            _LOGGER.exception("Unexpected error in the upkeep of log %s", log.name)
         if now_ms < until_ms:
             state = log.log_end_offset, log.segments.all, log.config
             self._quiet[key] = _Quiet(key, log, *state, until_ms)

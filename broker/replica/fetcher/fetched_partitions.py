@@ -106,7 +106,7 @@ class FetchedPartitions:
     def log_trouble(self, partition: FollowerPartition, level: int, what: str) -> None:
         """Log what holds a partition back, once, however often it is tried."""
         if partition.held_back(level, what):
-            _LOGGER.log(level, "%s: %s", partition.key, what)
+            _LOGGER.log(level, "Error for partition %s: %s", partition.key, what)
 
     def log_recovery(self, partition: FollowerPartition) -> None:
         """What held the partition back is over."""
@@ -114,13 +114,13 @@ class FetchedPartitions:
         if trouble is not None:
             level, what = trouble
             if level >= logging.ERROR:
-                _LOGGER.info("%s: fetching again after: %s", partition.key, what)
+                _LOGGER.info("%s: fetching again after the error: %s", partition.key, what)
 
     def give_up(self, partition: FollowerPartition, why: str) -> None:
         """Stop fetching the partition until its metadata change."""
         if not self._has(partition):
             return
-        _LOGGER.error("%s: stopped fetching: %s", partition.key, why)
+        _LOGGER.error("Partition %s marked as failed: %s", partition.key, why)
         partition.follower.fail()
         self.remove(partition)
         self._failed.add(partition.key)

@@ -147,7 +147,7 @@ class Fetcher:
             except PeerUnreachable as error:
                 self._source_lost(due, str(error))
             except Exception as error:  # The root of a task: an error would go unnoticed.
-                _LOGGER.exception("%s: unexpected error, fetcher stopped", self.name)
+                _LOGGER.exception("%s: Unexpected error while fetching", self.name)
                 self._source_lost(due, repr(error))
 
     def _due(self) -> list[FollowerPartition]:
@@ -204,7 +204,9 @@ class Fetcher:
         """The round failed: hold back all partitions of it."""
         self._session.failed()
         if not self._is_away:
-            _LOGGER.warning("%s: %s", self.name, why)
+            _LOGGER.warning(
+                "%s: Error in fetching from broker %d: %s", self.name, self._source, why
+            )
             self._is_away = True
         for partition in due:
             self._partitions.hold_back(partition)

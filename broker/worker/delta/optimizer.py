@@ -403,9 +403,8 @@ class TableOptimizer:
         try:
             again = self._write(shared, old, file_bytes, state, attempt)
         except (UnfitFile, UnreadableFile, pa.ArrowException) as error:
-            text = f"{names} is missing, and cannot be rewritten: {error}"
-            log.error("%s", text)
-            raise StorageError(text) from error
+            log.error("%s is missing, and cannot be rewritten: %s", names, error)
+            raise StorageError(f"{names} is missing, and cannot be rewritten: {error}") from error
         self._crash_points.at("after_repair_file")
         partition = new[0].partition
         task = OptimizeTask(OptimizeReason.LOST, tuple(new))

@@ -134,7 +134,7 @@ class SharedTable:
                 self._claimed = topic_id
             except TableChanged as conflict:
                 # Each commit decides what may be written in spite of that, such as a fence.
-                log.warning("%s", conflict)
+                log.warning("The definition of the table was changed: %s", conflict)
             except Conflict as error:
                 # A table whose last topic is not deleted yet, too: its deletion is on its way.
                 raise StorageError(str(error)) from error

@@ -139,7 +139,7 @@ class Materialiser:
             versions = self._columns(self._snapshot.files, ["version"])
             done = self._snapshot.txns[APP_ID] = max(row["version"] for row in versions)
             log.warning(
-                "%s: the txn %s was missing; the rows reach version %d",
+                "%s: another engine removed the txn action of %s; its rows show that events up to version %d are there",
                 CLUSTER_METADATA,
                 APP_ID,
                 done,

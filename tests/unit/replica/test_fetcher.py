@@ -394,7 +394,7 @@ async def test_a_full_disk_holds_the_partition_back_alone_until_there_is_room(
         (begun, over) = [each for each in caplog.records if "t-1" in each.getMessage()]
         assert (begun.levelno, over.levelno) == (logging.ERROR, logging.INFO)
         assert "no space left" in begun.getMessage()
-        assert over.getMessage().startswith("t-1: fetching again after: ")
+        assert over.getMessage().startswith("t-1: fetching again after the error: ")
 
 
 @in_loop
