@@ -277,7 +277,7 @@ class Restoration:
                 if here not in state.replicas and state.leader == NO_LEADER:
                     brokers = ", ".join(map(str, state.replicas))
                     self._say(
-                        f"{topic.name}-{number}: not of this broker: restore brokers {brokers}"
+                        f"{TopicPartition(topic.name, number)}: not of this broker: restore brokers {brokers}"
                     )
 
     def _report_groups(self, restored: Sequence[RestoredGroups]) -> None:
@@ -292,8 +292,8 @@ class Restoration:
         self._say(f"groups: {groups} with {offsets} committed offsets{since}")
         for each in (one for found in restored for one in found.set_back):
             self._say(
-                f"group {each.group_id}: {each.topic}-{each.partition}: goes on at {each.end_offset} and not at "
-                f"{each.committed_offset}, which was not in the lake"
+                f"group {each.group_id}: {TopicPartition(each.topic, each.partition)}: goes on at {each.end_offset} "
+                f"and not at {each.committed_offset}, which was not in the lake"
             )
 
     def _report_transactions(self, partitions: Iterable[PublishedPartition]) -> None:
@@ -311,7 +311,7 @@ class Restoration:
 
 def _line(partition: LeaderPartition, published: PublishedPartition | None) -> str:
     """What has come back of a partition, and what has not."""
-    log_, name = partition.log, f"{partition.topic}-{partition.partition}"
+    log_, name = partition.log, partition.log.name
     start, end = log_.log_start_offset, log_.log_end_offset
     if not log_.config.remote_storage_enable:
         what = f"{name}: not tiered: starts empty at {end}"

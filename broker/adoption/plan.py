@@ -256,11 +256,11 @@ def _later_than(found: FoundDirectory, image: MetadataImage) -> Iterator[str]:
                 or theirs.partition_epoch > ours.partition_epoch
                 or theirs.leader_epoch > ours.leader_epoch
             ):
-                yield f"{topic.name}-{partition}"
+                yield str(TopicPartition(topic.name, partition))
     for log in found.logs.values():
         registered = known.get(log.topic_id, {}).get(log.partition)
         if registered is not None and log.latest_epoch > registered.leader_epoch:
-            yield f"{log.topic}-{log.partition} (its log)"
+            yield f"{TopicPartition(log.topic, log.partition)} (its log)"
 
 
 def _topics_of_folders(found: FoundDirectory, new_uuid: Callable[[], bytes]) -> list[KafkaTopic]:
@@ -308,7 +308,7 @@ def _own_logs(found: FoundDirectory, drafted: _Drafted) -> list[FoundLog]:
             if log is not None and log.topic_id in (topic.topic_id, NO_UUID):
                 logs.append(log)
             elif found.node_id in registration.replicas:
-                missing.append(f"{topic.name}-{partition}")
+                missing.append(str(TopicPartition(topic.name, partition)))
     if missing:
         raise ConfigError(
             f"log.dirs: no folder of {_few(missing)}, of which this broker has a replica in Kafka's metadata: name all "
@@ -411,8 +411,8 @@ def _summarize(found: FoundDirectory, logs: Sequence[FoundLog], drafted: _Drafte
     for log in logs:
         if log.remote_start_offset is not None:
             lines.append(
-                f"{log.topic}-{log.partition} starts at {log.start_offset}: records in Kafka's tiered storage, from "
-                f"{log.remote_start_offset} on, are not adopted"
+                f"{TopicPartition(log.topic, log.partition)} starts at {log.start_offset}: records in Kafka's tiered "
+                f"storage, from {log.remote_start_offset} on, are not adopted"
             )
     cluster = found.cluster
     if cluster is not None:

@@ -22,6 +22,7 @@ from broker.cli.options import Mistake, Target, cluster_options, pairs
 from broker.cli.output import note, progress
 from kafka_ds.process.amounts import counted
 from kafka_ds.process.settings import suggestion
+from kafka_ds.protocol.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from kafka_ds.client.cluster import Cluster
@@ -252,7 +253,7 @@ def produce(
             count = _pump(sink, producer, separator, marker)
         finally:
             producer.close()
-    where = f"{topic}-{partition}" if partition is not None else topic
+    where = str(TopicPartition(topic, partition)) if partition is not None else topic
     note(f"{counted(count, 'record')} produced to {where}")
 
 

@@ -233,7 +233,7 @@ def record_line(
     if 0 <= record.timestamp <= 253_402_300_799_999:
         moment = datetime.fromtimestamp(record.timestamp / 1_000, UTC)
         when = moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{record.timestamp % 1_000:03d}Z"
-    place = click.style(f"{topic}-{partition}@{record.offset}", fg="cyan")
+    place = click.style(f"{TopicPartition(topic, partition)}@{record.offset}", fg="cyan")
     key = "" if record.key is None else click.style(field(record.key), fg="yellow") + "  "
     value = click.style("null", dim=True) if record.value is None else field(record.value)
     return f"{place}  {when}  {key}{value}"

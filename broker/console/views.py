@@ -335,7 +335,7 @@ class Views:
         replica = self._node.replica_manager.replica(topic.name, number)
         if replica is None:
             raise ViewUnavailable(
-                f"{topic.name}-{number} is not on this broker: open the console of broker "
+                f"{TopicPartition(topic.name, number)} is not on this broker: open the console of broker "
                 f"{registration.leader}, which leads it"
             )
         return topic, number, replica

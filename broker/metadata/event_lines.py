@@ -28,6 +28,7 @@ from kafka_ds.protocol.messages.configs import (
     GROUP_RESOURCE,
     TOPIC_RESOURCE,
 )
+from kafka_ds.protocol.topic_partition import TopicPartition
 
 # Text, and the fields that a structured log has beside it.
 Line: TypeAlias = tuple[str, dict[str, object]]
@@ -118,7 +119,7 @@ def _partition(event: PartitionChanged) -> Line:
     state = event.registration
     isr = ",".join(map(str, state.isr))
     text = (
-        f"{event.topic}-{event.partition} is led by {state.leader} in epoch {state.leader_epoch}, "
+        f"{TopicPartition(event.topic, event.partition)} is led by {state.leader} in epoch {state.leader_epoch}, "
         f"in sync {isr}"
     )
     return text, {

@@ -402,7 +402,7 @@ class ReplicaStateApplier:
             self._unfollow(followed, changes)
         elif not self._logs.is_damaged(*key, event.topic_id):
             return
-        _LOGGER.info("%s-%d is no longer assigned to this broker: deleting its log", *key)
+        _LOGGER.info("%s is no longer assigned to this broker: deleting its log", key)
         # It does not concern a log that is created here later.
         self._replicas.checkpointed.pop(key, None)
         self._logs.delete(*key)
@@ -438,7 +438,7 @@ class ReplicaStateApplier:
         try:
             self._logs.delete(*key)
         except OSError as error:
-            _LOGGER.error("cannot delete the log of %s-%d: %s", *key, error)
+            _LOGGER.error("cannot delete the log of %s: %s", key, error)
 
 
 def _counted_end(log: Log, high_watermark: int) -> int:

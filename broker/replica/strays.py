@@ -32,16 +32,16 @@ def set_strays_aside(log_manager: LogManager, image: MetadataImage, node_id: int
             continue
         if own_id is not None and _is_the_last_without_its_id(log, image, node_id):
             _LOGGER.warning(
-                "%s-%d has lost its topic id (%s is damaged or missing): taken for the log of the topic of this name",
-                log.topic, log.partition, names.PARTITION_METADATA,
+                "%s has lost its topic id (%s is damaged or missing): taken for the log of the topic of this name",
+                log.name, names.PARTITION_METADATA,
             )  # fmt: skip
             log_manager.create(log.topic, log.partition, own_id)  # which gives it the id
             continue
         start, end = log.log_start_offset, log.log_end_offset
         name = log_manager.set_aside(log.topic, log.partition)
         _LOGGER.error(
-            "Found stray log dir of %s-%d with offsets from %d up to %d: %s; it is kept as %s",
-            log.topic, log.partition, start, end, _why(log, own_id), name,
+            "Found stray log dir of %s with offsets from %d up to %d: %s; it is kept as %s",
+            log.name, start, end, _why(log, own_id), name,
         )  # fmt: skip
 
 

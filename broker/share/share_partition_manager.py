@@ -198,7 +198,7 @@ class LedSharePartition:
             return
         self._queued.append((write, future))
         if self._writing is None:
-            name = f"write {self.group_id} {self.leader.topic}-{self.leader.partition}"
+            name = f"write {self.group_id} {self.leader.log.name}"
             self._writing = asyncio.get_running_loop().create_task(self._write_all(), name=name)
 
     async def _write_all(self) -> None:

@@ -15,7 +15,7 @@ from kafka_ds.ipc.backoff import Backoff
 from kafka_ds.ipc.request import Request
 from kafka_ds.process.buffers import Buffer
 from kafka_ds.process.settings import MAX_LONG, boolean, double, i32, i64, string, strings
-from kafka_ds.protocol.topic_partition import TopicIdPartition
+from kafka_ds.protocol.topic_partition import TopicIdPartition, TopicPartition
 from kafka_ds.records.timestamps import TimestampAndOffset
 from kafka_ds.topic.expiration import ExpirationDecision, Retention
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment
@@ -346,6 +346,9 @@ class StoragePlace:
     topic_id: bytes
     partition: int
     leader_epoch: int
+
+    def __str__(self) -> str:
+        return str(TopicPartition(self.topic, self.partition))
 
 
 # -- copies -----------------------------------------------------------------------------------------

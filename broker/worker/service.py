@@ -211,12 +211,7 @@ class Service:
                 try:
                     self._storage.confirm(place.topic, (version, commit_id))
                 except CommitLost as error:
-                    log.error(
-                        "A commit of partition %s-%d is lost: %s",
-                        place.topic,
-                        place.partition,
-                        error,
-                    )
+                    log.error("A commit of partition %s is lost: %s", place, error)
                     is_lost = True
             if question.is_whole:
                 segments = self._metadata.list_segments(place.topic_id, place.partition)

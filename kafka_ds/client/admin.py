@@ -526,7 +526,10 @@ class Admin:
             found: dict[TopicPartition, int] = {}
             for topic in source.topics:
                 for each in topic.partitions:
-                    _check(each.error_code, f"group {group}, {topic.name}-{each.partition_index}")
+                    _check(
+                        each.error_code,
+                        f"group {group}, {TopicPartition(topic.name, each.partition_index)}",
+                    )
                     if each.committed_offset >= 0:
                         place = TopicPartition(topic.name, each.partition_index)
                         found[place] = each.committed_offset
@@ -546,7 +549,8 @@ class Admin:
             for topic in answer.topics:
                 for each in topic.partitions:
                     _check(
-                        each.error_code, f"group {group}, {topic.topic_name}-{each.partition_index}"
+                        each.error_code,
+                        f"group {group}, {TopicPartition(topic.topic_name, each.partition_index)}",
                     )
                     found[TopicPartition(topic.topic_name, each.partition_index)] = ShareOffset(
                         start_offset=each.start_offset if each.start_offset >= 0 else None,
@@ -579,7 +583,9 @@ class Admin:
             _check(answer.error_code, answer.error_message or f"group {group}")
             for topic in answer.responses:
                 for result in topic.partitions:
-                    what = f"group {group}, {topic.topic_name}-{result.partition_index}"
+                    what = (
+                        f"group {group}, {TopicPartition(topic.topic_name, result.partition_index)}"
+                    )
                     _check(result.error_code, what)
 
         self._cluster.coordinated(CoordinatorType.GROUP, group, "AlterShareGroupOffsets", attempt)
@@ -603,7 +609,7 @@ class Admin:
             answer = connection.call(request, OffsetCommitResponse, ceiling)
             for topic in answer.topics:
                 for result in topic.partitions:
-                    what = f"group {group}, {topic.name}-{result.partition_index}"
+                    what = f"group {group}, {TopicPartition(topic.name, result.partition_index)}"
                     _check(result.error_code, what)
 
         self._cluster.coordinated(CoordinatorType.GROUP, group, "OffsetCommit", attempt)

@@ -69,7 +69,7 @@ class Range:
         return TopicPartition(self.topic, self.partition)
 
     def __str__(self) -> str:
-        return f"{self.topic}-{self.partition} [{self.start}, {self.end})"
+        return f"{self.topic_partition} [{self.start}, {self.end})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
+from kafka_ds.protocol.topic_partition import TopicPartition
+
 LOG = ".log"
 OFFSET_INDEX = ".index"
 TIME_INDEX = ".timeindex"
@@ -81,7 +83,7 @@ def parse_file_name(name: str) -> SegmentFile | None:
 
 def folder_name(topic: str, partition: int) -> str:
     """The name of the folder that holds the log of a partition."""
-    return f"{topic}-{partition}"
+    return str(TopicPartition(topic, partition))
 
 
 def renamed_folder_name(topic: str, partition: int, unique: bytes, suffix: str) -> str:

@@ -438,6 +438,6 @@ def _is_of_another(fetched: CompletedFetch, offset: int, owner: tuple[int, int])
 
 def _described(spans: Iterable[Span]) -> str:
     return ", ".join(
-        f"{span.topic}-{span.partition} [{span.first_offset}, {span.last_offset + 1})"
+        f"{TopicPartition(span.topic, span.partition)} [{span.first_offset}, {span.last_offset + 1})"
         for span in spans
     )

@@ -184,7 +184,7 @@ def missing_topics(start: StreamOffset, end: StreamOffset) -> list[str]:
         missing.setdefault(topic, []).append(partition)
     there = {topic for topic, _ in end.positions}
     return [
-        f"{', '.join(f'{topic}-{partition}' for partition in partitions)} are gone"
+        f"{', '.join(f'{TopicPartition(topic, partition)}' for partition in partitions)} are gone"
         if topic in there
         else f"topic {topic} is gone, or the options do not name it any more"
         for topic, partitions in missing.items()

@@ -27,6 +27,7 @@ from kafka_ds.delta.store.store import Store
 from kafka_ds.delta.store.uri import open_store
 from kafka_ds.delta.table_writer import TableWriter
 from kafka_ds.process.system import new_uuid
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.commit_rules import fields_of, file_name, objection
 from kafka_ds.topic.files.parquet import FileReader, WrittenFile
@@ -161,7 +162,7 @@ class _Pass:
         """Delete the overtaken rows, file by file, in commits of COMMIT_BYTES."""
         began, deleted = time.monotonic(), 0
         rows = self._leaving(typed).persist(StorageLevel.MEMORY_AND_DISK)
-        where = f"{self._snapshot.topic}-{self._partition}"
+        where = str(TopicPartition(self._snapshot.topic, self._partition))
         is_whole = True
         try:
             names = {row[0] for row in rows.select("file").collect()}

@@ -57,7 +57,7 @@ class DamagedLogs:
                 topic_id=directory.topic_id_of(names.folder_name(*key)),
                 offsets=offsets,
             )
-            _LOGGER.error("%s-%d is offline: %s", *key, why)
+            _LOGGER.error("%s is offline: %s", key, why)
 
     def __len__(self) -> int:
         return len(self._found)
@@ -98,9 +98,7 @@ class DamagedLogs:
         aside = names.renamed_folder_name(*key, new_uuid(), names.STRAY_FOLDER)
         self._disk.rename(home.file(names.folder_name(*key)), home.file(aside))
         _LOGGER.error(
-            "%s-%d is damaged and not assigned to this broker; renamed its folder to %s",
-            *key,
-            aside,
+            "%s is damaged and not assigned to this broker; renamed its folder to %s", key, aside
         )
         del self._found[key]
 

@@ -412,12 +412,12 @@ class LogManager:
                     self._write_topic_id(known, topic_id, home)
                 except OSError as error:
                     self._directories.note(home, home.path, error)
-                    raise _unavailable(f"{topic}-{partition}: {error}") from error
+                    raise _unavailable(f"{key}: {error}") from error
                 known.assign_topic_id(topic_id)
             return known
         if self._directories.some_failed and not is_new:
             self._offline.add(key)
-            raise _unavailable(f"{topic}-{partition} may be in a log directory that is offline")
+            raise _unavailable(f"{key} may be in a log directory that is offline")
         self._pass_damaged(key, topic_id, is_new=is_new)
         self._offline.discard(key)
         in_turn = self._in_turn(key)
@@ -427,7 +427,7 @@ class LogManager:
                 return self._make(directory, key, topic_id, config, is_new=is_new)
             except OSError as error:
                 self._directories.note(directory, directory.path, error)
-        raise _unavailable(f"no log directory can take {topic}-{partition}")
+        raise _unavailable(f"no log directory can take {key}")
 
     def _pass_damaged(self, key: TopicPartition, topic_id: bytes, *, is_new: bool) -> None:
         """Set a damaged log aside that another topic left; raises KAFKA_STORAGE_ERROR if it is this one's."""
@@ -523,7 +523,7 @@ class LogManager:
             self._gone(home, key)
             self._offline.discard(key)
         except OSError as error:
-            _LOGGER.error("%s-%d is damaged, and cannot be set aside: %s", topic, partition, error)
+            _LOGGER.error("%s is damaged, and cannot be set aside: %s", key, error)
             self._directories.note(home, home.path, error)
 
     # -- failed directories --------------------------------------------------------------------

@@ -32,7 +32,7 @@ def _no_limit() -> int:
 async def _no_lake(partition: FollowerPartition, _: int | None) -> tuple[int, RemoteLogAuxState]:
     raise KafkaError(
         ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE,
-        f"{partition.topic}-{partition.partition} is tiered, but remote.log.storage.system.enable=false on this broker",
+        f"{partition.key} is tiered, but remote.log.storage.system.enable=false on this broker",
     )
 
 

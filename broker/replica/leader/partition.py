@@ -349,9 +349,8 @@ class LeaderPartition:
     def _propose_isr(self, effect: ProposeIsr) -> None:
         leader, isr = self.leader, effect.proposal.members
         _LOGGER.info(
-            "%s-%d: %s ISR from %s to %s. Leader: (highWatermark: %d, endOffset: %d)",
-            self.topic,
-            self.partition,
+            "%s: %s ISR from %s to %s. Leader: (highWatermark: %d, endOffset: %d)",
+            self.log.name,
             "Shrinking" if isr < set(leader.isr) else "Expanding",
             _listed(leader.isr),
             _listed(isr),
@@ -381,8 +380,7 @@ class LeaderPartition:
         """The controller has answered a proposal."""
         if answer.error is not ErrorCode.NONE:
             _LOGGER.info(
-                "%s-%d: Failed to alter partition: %s",
-                self.topic, self.partition, answer.error.name,
+                "%s: Failed to alter partition: %s", self.log.name, answer.error.name,
             )  # fmt: skip
         now_ms = self._clock.monotonic_ms()
         self._changing()
@@ -394,8 +392,8 @@ class LeaderPartition:
         if effect.expanded or effect.shrunk:
             leader = self.leader
             _LOGGER.info(
-                "%s-%d: ISR updated to %s and version updated to %d",
-                self.topic, self.partition, _listed(leader.isr), leader.partition_epoch,
+                "%s: ISR updated to %s and version updated to %d",
+                self.log.name, _listed(leader.isr), leader.partition_epoch,
             )  # fmt: skip
 
     # -- watchers -----------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from kafka_ds.delta.commit import Conflict
 from kafka_ds.delta.store.store import Store
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.process.system import new_uuid
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.commit_rules import Intent, PartitionIntent
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile, WrittenFile, write_rows
@@ -159,7 +160,7 @@ class StoreCheck:
         shared = self._tables.get(topic)
         for gap in look.gaps:
             found = sources.get((gap.said.read_from, gap.said.read_to), ())
-            where = f"{topic}-{partition}: offsets {gap.said.start_offset}-{gap.said.end_offset}"
+            where = f"{TopicPartition(topic, partition)}: offsets {gap.said.start_offset}-{gap.said.end_offset}"
             try:
                 if gap.segments:
                     self._write_residue(shared.folder, gap, found)

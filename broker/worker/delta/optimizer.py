@@ -28,7 +28,7 @@ from kafka_ds.delta.statistics import entry_of_add
 from kafka_ds.delta.store.store import Store
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.process.system import new_uuid
-from kafka_ds.protocol.topic_partition import PartitionId
+from kafka_ds.protocol.topic_partition import PartitionId, TopicPartition
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.commit_rules import FilesRemoved, Intent, PartitionIntent, fields_of
 from kafka_ds.topic.files.optimize import OptimizeReason, OptimizeRules, OptimizeTask, next_task
@@ -336,7 +336,7 @@ class TableOptimizer:
                     again |= origin.new
                     self._write_again(shared, topic_id, leader_epoch, old, new, [each.path], state)
                     continue
-            where = f"{shared.table.topic}-{partition}: {each.path}"
+            where = f"{TopicPartition(shared.table.topic, partition)}: {each.path}"
             log.error(
                 "%s with offsets %d to %d %s",
                 where,

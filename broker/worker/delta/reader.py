@@ -36,6 +36,7 @@ from broker.worker.rpc import TierSettings
 from kafka_ds.delta.store.store import Store
 from kafka_ds.ipc.shared_memory import WorkerMemory
 from kafka_ds.process.buffers import Buffer
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.topic.batches.residue import ResidueBatch
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile
 from kafka_ds.topic.index import FileEntry
@@ -80,6 +81,9 @@ class ReadPlace:
     topic_id: bytes
     partition: int
     committed_only: bool
+
+    def __str__(self) -> str:
+        return str(TopicPartition(self.topic, self.partition))
 
     def key(self, layout: str) -> ChunkKey:
         """The key under which its chunks are found."""
@@ -281,9 +285,7 @@ class ColdReader:
                 pass  # A later read there will fail with it; nothing has asked yet.
             except Exception:
                 # The thread's outermost frame: an error would end it, and read-ahead with it.
-                log.exception(
-                    "%s-%d: read-ahead from offset %d failed", place.topic, place.partition, offset
-                )
+                log.exception("%s: read-ahead from offset %d failed", place, offset)
 
     def read_ahead(self, place: ReadPlace, offset: int) -> None:
         """Prepare the next few chunks, so that a reader need not pause between two of them."""
@@ -368,7 +370,7 @@ class ColdReader:
                 failure = error
                 continue
             return rows, found.reach if complete_to >= found.overlap_end else complete_to, found
-        raise StorageError(f"{place.topic}-{place.partition}: {failure}")
+        raise StorageError(f"{place}: {failure}")
 
     # -- the snapshot -----------------------------------------------------------------------
 
@@ -392,9 +394,7 @@ class ColdReader:
                         found = _overlapping(snapshot, place.partition, offset, limit, end, start)
                         self._keep(place, snapshot, found)
                         return found
-        raise OffsetOutOfRange(
-            f"{place.topic}-{place.partition}: the lake holds offsets up to {end}, not {offset}"
-        )
+        raise OffsetOutOfRange(f"{place}: the lake holds offsets up to {end}, not {offset}")
 
     def _keep(self, place: ReadPlace, snapshot: TopicSnapshot, found: _Files) -> None:
         """Remember the files for readers that continue in a file that no other overlaps."""
@@ -427,7 +427,7 @@ def _readable_to(
     for first, last in missing:
         if first <= offset <= last:
             raise StorageError(
-                f"{place.topic}-{place.partition}: a RESTORE removed offsets {first} to {last} from the table "
+                f"{place}: a RESTORE removed offsets {first} to {last} from the table "
                 "(docs/how-to/repair-the-lake.md)"
             )
         if first > offset:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from broker.worker.errors import StorageError
 from kafka_ds.delta.store.store import Store
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.records.batch import CorruptRecord, crc_is_valid, read_header
 from kafka_ds.topic.batches.residue import CorruptResidue, Residue, ResidueBatch, ResidueHeader
 from kafka_ds.topic.lineage import Lineage
@@ -76,7 +77,7 @@ class ResidueFiles:
                 first = max(start_offset, log_start_offset)
                 missing = _first_uncovered(covering, first, last_offset)
                 try:
-                    name = f"{topic}-{partition}"
+                    name = str(TopicPartition(topic, partition))
                     found = _batches(name, covering, start_offset, last_offset, undecodable_only)
                     if missing is None:
                         break
@@ -89,7 +90,9 @@ class ResidueFiles:
                 self._listings.pop((topic, topic_id, partition), None)
                 self._close(0)
         else:
-            raise StorageError(f"{topic}-{partition}: no residue file holds offset {missing}")
+            raise StorageError(
+                f"{TopicPartition(topic, partition)}: no residue file holds offset {missing}"
+            )
         return [found[base] for base in sorted(found)]
 
     def holding(

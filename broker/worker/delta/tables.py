@@ -17,6 +17,7 @@ from kafka_ds.delta.snapshot import NoSuchTable
 from kafka_ds.delta.statistics import UnsupportedFile
 from kafka_ds.delta.store.store import Store
 from kafka_ds.process.amounts import counted
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.topic.commit_rules import Intent, TableChanged, TopicIdChanged
 from kafka_ds.topic.files.parquet import FileReader
 from kafka_ds.topic.names import AppIdKind, app_id
@@ -94,7 +95,7 @@ class SharedTable:
             spans = snapshot.missing(partition)
             if list(spans) == list(self._missing.get(partition, ())):
                 continue
-            name = f"{self.table.topic}-{partition}"
+            name = str(TopicPartition(self.table.topic, partition))
             if spans:
                 log.error(
                     "%s: version %d of the table (RESTORE) removed %s: %s; consumers get "

@@ -206,4 +206,7 @@ def _compare(
 
 def names(partitions: Mapping[TopicPartition, object] | set[TopicPartition]) -> str:
     """``orders-0, orders-1``, sorted."""
-    return ", ".join(f"{topic}-{partition}" for topic, partition in sorted(partitions)) or "none"
+    return (
+        ", ".join(str(TopicPartition(topic, partition)) for topic, partition in sorted(partitions))
+        or "none"
+    )

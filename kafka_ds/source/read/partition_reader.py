@@ -115,7 +115,7 @@ def _log_touched(task: ScanTask, touched: ScanMetrics) -> None:
     counted = touched.document()
     text = ", ".join(f"{name}={number}" for name, number in counted.items())
     context = {"topic": task.topic, "partition": str(task.partition), **counted}
-    SCANS.info("read %s-%d: %s", task.topic, task.partition, text, extra={"context": context})
+    SCANS.info("read %s: %s", task.topic_partition, text, extra={"context": context})
 
 
 def _read_piece(
@@ -146,7 +146,7 @@ def _of_the_plan(
         column = batch.column("leader_epoch")
         if within(column, later.complement()) is not None:
             raise PlanDiverged(
-                f"{task.topic}-{task.partition} was planned under leader epoch {epoch_max}, and holds records of "
+                f"{task.topic_partition} was planned under leader epoch {epoch_max}, and holds records of "
                 "a later one by now: plan the query again"
             )
         yield batch
@@ -291,7 +291,7 @@ def _refuse_broken(span: Range, residue: Iterable[ResidueBatch]) -> None:
     for batch in residue:
         if batch.kind == "undecodable":
             raise CorruptBatch(
-                f"{span.topic}-{span.partition}: the batch of offsets {batch.base_offset} to "
+                f"{span.topic_partition}: the batch of offsets {batch.base_offset} to "
                 f"{batch.last_offset} cannot be decoded"
             )
 
