@@ -135,7 +135,9 @@ def with_metadata(
 
 def target_of(value: ConsumerGroupTargetAssignmentMemberValue) -> Partitions:
     """The member's target in the record."""
-    return frozenset((t.topic_id, index) for t in value.topic_partitions for index in t.partitions)
+    return frozenset(
+        (t.topic_id, partition) for t in value.topic_partitions for partition in t.partitions
+    )
 
 
 def with_current(
@@ -157,8 +159,8 @@ def _owned(topics: Iterable[CurrentTopicPartitions]) -> Owned:
     found = {}
     for topic in topics:
         epochs = topic.assignment_epochs or [NO_ASSIGNMENT_EPOCH] * len(topic.partitions)
-        for index, epoch in zip(topic.partitions, epochs, strict=True):
-            found[topic.topic_id, index] = epoch
+        for partition, epoch in zip(topic.partitions, epochs, strict=True):
+            found[topic.topic_id, partition] = epoch
     return found
 
 

@@ -258,7 +258,9 @@ def _owned(request: ConsumerGroupHeartbeatRequest) -> Partitions | None:
     if request.topic_partitions is None:
         return None
     return frozenset(
-        (topic.topic_id, index) for topic in request.topic_partitions for index in topic.partitions
+        (topic.topic_id, partition)
+        for topic in request.topic_partitions
+        for partition in topic.partitions
     )
 
 

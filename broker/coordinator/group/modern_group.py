@@ -165,6 +165,6 @@ class GroupDraft(Generic[G]):
 def by_topic(partitions: Iterable[PartitionId]) -> dict[bytes, list[int]]:
     """The partitions of each topic, in order."""
     found: dict[bytes, list[int]] = {}
-    for topic_id, index in sorted(partitions):
-        found.setdefault(topic_id, []).append(index)
+    for topic_id, partition in sorted(partitions):
+        found.setdefault(topic_id, []).append(partition)
     return found

@@ -114,8 +114,8 @@ class OffsetMetadataManager:
         for topic in request.topics:
             codes = self._write(request.group_id, topic, now, expires, step)
             results = [
-                OffsetCommitResponsePartition(partition_index=index, error_code=code)
-                for index, code in codes
+                OffsetCommitResponsePartition(partition_index=partition, error_code=code)
+                for partition, code in codes
             ]
             topics.append(
                 OffsetCommitResponseTopic(
@@ -145,8 +145,8 @@ class OffsetMetadataManager:
         for topic in request.topics:
             codes = self._write(request.group_id, topic, now, NO_TIMESTAMP, step)
             results = [
-                TxnOffsetCommitResponsePartition(partition_index=index, error_code=code)
-                for index, code in codes
+                TxnOffsetCommitResponsePartition(partition_index=partition, error_code=code)
+                for partition, code in codes
             ]
             topics.append(
                 TxnOffsetCommitResponseTopic(
@@ -261,14 +261,14 @@ class OffsetMetadataManager:
             code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if subscribed else ErrorCode.NONE
             results = []
             for each in topic.partitions:
-                index = each.partition_index
+                partition = each.partition_index
                 results.append(
-                    OffsetDeleteResponsePartition(partition_index=index, error_code=code)
+                    OffsetDeleteResponsePartition(partition_index=partition, error_code=code)
                 )
-                known = offsets.get(group.group_id, topic.name, index) is not None
-                known = known or offsets.is_pending(group.group_id, topic.name, index)
+                known = offsets.get(group.group_id, topic.name, partition) is not None
+                known = known or offsets.is_pending(group.group_id, topic.name, partition)
                 if known and not subscribed:
-                    step.records.append(offset_tombstone(group.group_id, topic.name, index))
+                    step.records.append(offset_tombstone(group.group_id, topic.name, partition))
             topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=results))
         self._state.counts[Count.OFFSET_DELETIONS] += len(step.records)
         return OffsetDeleteResponse(topics=topics)

@@ -263,7 +263,7 @@ class ProtocolMigration:
         for each in topics:
             shape = self._state.topology.topic(each.topic)
             if shape is not None:
-                found.update((shape.topic_id, index) for index in each.partitions)
+                found.update((shape.topic_id, partition) for partition in each.partitions)
         return frozenset(found) or NOTHING
 
     def assignment_bytes(
@@ -272,10 +272,10 @@ class ProtocolMigration:
         """These partitions of a member of the classic protocol, in the version that it speaks."""
         assert member.classic is not None
         by_name: dict[str, list[int]] = {}
-        for topic_id, index in sorted(partitions):
+        for topic_id, partition in sorted(partitions):
             name = self._state.topology.name_of(topic_id)
             if name is not None:
-                by_name.setdefault(name, []).append(index)
+                by_name.setdefault(name, []).append(partition)
         assignment = ConsumerProtocolAssignment(
             assigned_partitions=[
                 AssignedTopicPartitions(topic=name, partitions=indexes)

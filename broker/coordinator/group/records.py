@@ -241,7 +241,7 @@ def _owned_topics(owned: Owned) -> list[CurrentTopicPartitions]:
         CurrentTopicPartitions(
             topic_id=topic_id,
             partitions=partitions,
-            assignment_epochs=[owned[topic_id, index] for index in partitions],
+            assignment_epochs=[owned[topic_id, partition] for partition in partitions],
         )
         for topic_id, partitions in by_topic(owned).items()
     ]

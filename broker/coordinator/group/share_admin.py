@@ -171,7 +171,7 @@ class ShareGroupAdmin:
                 response.topic_id = shape.topic_id
                 topics[shape.topic_id] = StatePartitions(topic.topic_name, frozenset(known))
                 start_offsets |= {
-                    (shape.topic_id, index): offset for index, offset in known.items()
+                    (shape.topic_id, partition): offset for partition, offset in known.items()
                 }
             responses.append(response)
         if start_offsets:
@@ -200,7 +200,7 @@ class ShareGroupAdmin:
                 known = initialized.pop(shape.topic_id, None)
                 indexes: Iterable[int] = range(shape.partitions) if known is None else known[1]
                 if known is not None or shape.topic_id in deleting:
-                    partitions.update((shape.topic_id, index) for index in indexes)
+                    partitions.update((shape.topic_id, partition) for partition in indexes)
                     deleting[shape.topic_id] = topic.topic_name
                     continue
                 message = "There is no offset information to delete."

@@ -112,7 +112,9 @@ class ShareGroup(ModernGroup[ShareGroupMember]):
             case ShareGroupTargetAssignmentMemberValue():
                 assert isinstance(key, ShareGroupTargetAssignmentMemberKey)
                 self.targets[key.member_id] = frozenset(
-                    (t.topic_id, index) for t in value.topic_partitions for index in t.partitions
+                    (t.topic_id, partition)
+                    for t in value.topic_partitions
+                    for partition in t.partitions
                 )
             case ShareGroupMemberMetadataValue() | ShareGroupCurrentMemberAssignmentValue():
                 self._replay_member(key, value)
@@ -144,7 +146,9 @@ class ShareGroup(ModernGroup[ShareGroupMember]):
             epoch=value.member_epoch,
             previous_epoch=value.previous_member_epoch,
             assigned=frozenset(
-                (t.topic_id, index) for t in value.assigned_partitions for index in t.partitions
+                (t.topic_id, partition)
+                for t in value.assigned_partitions
+                for partition in t.partitions
             ),
         )
 
@@ -188,7 +192,7 @@ def without_partitions(topics: StateTopics, gone: Partitions) -> StateTopics:
     """These partitions but for some, and no topic without any."""
     found = {}
     for topic_id, (name, partitions) in topics.items():
-        left = frozenset(index for index in partitions if (topic_id, index) not in gone)
+        left = frozenset(partition for partition in partitions if (topic_id, partition) not in gone)
         if left:
             found[topic_id] = StatePartitions(name, left)
     return found
@@ -197,5 +201,5 @@ def without_partitions(topics: StateTopics, gone: Partitions) -> StateTopics:
 def partitions_of(topics: StateTopics) -> Partitions:
     """All of them, by topic id."""
     return frozenset(
-        (topic_id, index) for topic_id, each in topics.items() for index in each.partitions
+        (topic_id, partition) for topic_id, each in topics.items() for partition in each.partitions
     )

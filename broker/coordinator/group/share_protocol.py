@@ -201,9 +201,9 @@ class ShareGroups:
         }
         sizes = {shape.topic_id: shape.partitions for shape in shapes.values()}
         assignable = frozenset(
-            (topic_id, index)
-            for topic_id, index in partitions_of(group.initialized)
-            if index < sizes.get(topic_id, 0)
+            (topic_id, partition)
+            for topic_id, partition in partitions_of(group.initialized)
+            if partition < sizes.get(topic_id, 0)
         )
         for member_id, target in assign_simple(subscribers, assignable).items():
             if group.targets.get(member_id) != target:
@@ -252,7 +252,7 @@ class ShareGroups:
         missing: dict[bytes, StatePartitions] = {}
         for name, shape in group.shapes(self._state.topology).items():
             wanted = frozenset(
-                index for index in range(shape.partitions) if (shape.topic_id, index) not in has
+                number for number in range(shape.partitions) if (shape.topic_id, number) not in has
             )
             if wanted:
                 missing[shape.topic_id] = StatePartitions(name, wanted)

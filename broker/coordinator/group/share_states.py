@@ -223,9 +223,9 @@ class ShareStates:
             for each in asked.topics:
                 topic = self._image.topics.get(each.topic_name)
                 if topic is not None:
-                    wanted |= {(topic.topic_id, index): topic.name for index in each.partitions}
+                    wanted |= {(topic.topic_id, number): topic.name for number in each.partitions}
                     continue
-                partitions = [_nothing(index) for index in each.partitions]
+                partitions = [_nothing(number) for number in each.partitions]
                 unknown.append(
                     DescribeShareGroupOffsetsResponseTopic(
                         topic_name=each.topic_name, partitions=partitions
@@ -254,13 +254,13 @@ class ShareStates:
         ends = await self._ends.latest(counted)
         topics: dict[bytes, DescribeShareGroupOffsetsResponseTopic] = {}
         for partition, name in wanted.items():
-            topic_id, index = partition
+            topic_id, number = partition
             topic = topics.get(topic_id)
             if topic is None:
                 topic = topics[topic_id] = DescribeShareGroupOffsetsResponseTopic(
                     topic_name=name, topic_id=topic_id, partitions=[]
                 )
-            topic.partitions.append(_summary(index, results[partition], name, ends))
+            topic.partitions.append(_summary(number, results[partition], name, ends))
         return topics.values()
 
 
@@ -276,27 +276,30 @@ def _has_lag(summary: ReadStateSummaryPartitionResult) -> bool:
     )
 
 
-def _nothing(index: int) -> DescribeShareGroupOffsetsResponsePartition:
+def _nothing(partition: int) -> DescribeShareGroupOffsetsResponsePartition:
     """A partition without a state, or whose state cannot be read, has no start offset (Kafka shows no error)."""
     return DescribeShareGroupOffsetsResponsePartition(
-        partition_index=index, start_offset=UNINITIALIZED_START_OFFSET, leader_epoch=0, lag=NO_LAG
+        partition_index=partition,
+        start_offset=UNINITIALIZED_START_OFFSET,
+        leader_epoch=0,
+        lag=NO_LAG,
     )
 
 
 def _summary(
-    index: int, summary: ReadStateSummaryPartitionResult, topic: str, ends: Ends
+    partition: int, summary: ReadStateSummaryPartitionResult, topic: str, ends: Ends
 ) -> DescribeShareGroupOffsetsResponsePartition:
     if summary.error_code:
-        return _nothing(index)
+        return _nothing(partition)
     shown = DescribeShareGroupOffsetsResponsePartition(
-        partition_index=index,
+        partition_index=partition,
         start_offset=summary.start_offset,
         leader_epoch=summary.leader_epoch,
         lag=NO_LAG,
     )
     if not _has_lag(summary):
         return shown
-    end = ends[TopicPartition(topic, index)]
+    end = ends[TopicPartition(topic, partition)]
     if isinstance(end, ErrorCode):
         shown.start_offset, shown.leader_epoch, shown.error_code = 0, 0, end
         return shown

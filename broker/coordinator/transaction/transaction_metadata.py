@@ -231,9 +231,9 @@ def decode_record(key: bytes, value: bytes | None) -> tuple[str, TransactionMeta
         state=state,
         updated_ms=found.transaction_last_update_timestamp_ms,
         partitions=frozenset(
-            TopicPartition(topic.topic, index)
+            TopicPartition(topic.topic, partition)
             for topic in found.transaction_partitions or ()
-            for index in topic.partition_ids
+            for partition in topic.partition_ids
         ),
         started_ms=found.transaction_start_timestamp_ms,
         previous_producer_id=found.previous_producer_id,
@@ -246,6 +246,6 @@ def decode_record(key: bytes, value: bytes | None) -> tuple[str, TransactionMeta
 def by_topic(partitions: frozenset[TopicPartition]) -> dict[str, list[int]]:
     """Partitions under their topics, in order."""
     found: dict[str, list[int]] = defaultdict(list)
-    for topic, index in sorted(partitions):
-        found[topic].append(index)
+    for topic, partition in sorted(partitions):
+        found[topic].append(partition)
     return found

@@ -53,13 +53,17 @@ def describe_quorum(
     )
 
 
-def _partition(node: KafkaBroker, topic: str, index: int) -> DescribeQuorumResponsePartitionData:
-    if (topic, index) != (METADATA_TOPIC, 0):
+def _partition(
+    node: KafkaBroker, topic: str, partition: int
+) -> DescribeQuorumResponsePartitionData:
+    if (topic, partition) != (METADATA_TOPIC, 0):
         return refusal(
-            DescribeQuorumResponsePartitionData, index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            DescribeQuorumResponsePartitionData, partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         )
     if not node.metadata_driver.is_active:
-        return refusal(DescribeQuorumResponsePartitionData, index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return refusal(
+            DescribeQuorumResponsePartitionData, partition, ErrorCode.NOT_LEADER_OR_FOLLOWER
+        )
     image, now_ms = node.metadata, node.clock.now_ms()
     end_offset = image.version + 1
     voter = DescribeQuorumReplicaState(
@@ -70,7 +74,7 @@ def _partition(node: KafkaBroker, topic: str, index: int) -> DescribeQuorumRespo
         last_caught_up_timestamp=now_ms,
     )
     return DescribeQuorumResponsePartitionData(
-        partition_index=index,
+        partition_index=partition,
         leader_id=image.controller_id,
         leader_epoch=image.controller_epoch,
         high_watermark=end_offset,

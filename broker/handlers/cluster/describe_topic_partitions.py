@@ -70,35 +70,35 @@ def _page(
                 code = ErrorCode.INVALID_TOPIC_EXCEPTION
             topics.append(refusal(DescribeTopicPartitionsResponseTopic, name, code))
             continue
-        indexes = [index for index in sorted(topic.partitions) if index >= first]
+        numbers = [number for number in sorted(topic.partitions) if number >= first]
         first = 0
-        topics.append(_topic(context, topic, indexes[:limit]))
-        if len(indexes) > limit:
-            return topics, Cursor(topic_name=name, partition_index=indexes[limit])
-        limit -= len(indexes)
+        topics.append(_topic(context, topic, numbers[:limit]))
+        if len(numbers) > limit:
+            return topics, Cursor(topic_name=name, partition_index=numbers[limit])
+        limit -= len(numbers)
     return topics, None
 
 
 def _topic(
-    context: RequestContext, topic: TopicImage, indexes: Sequence[int]
+    context: RequestContext, topic: TopicImage, numbers: Sequence[int]
 ) -> DescribeTopicPartitionsResponseTopic:
     image: MetadataImage = context.node.metadata
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
-        partitions=[_partition(image, topic, index) for index in indexes],
+        partitions=[_partition(image, topic, partition) for partition in numbers],
         topic_authorized_operations=topic_operations(context, topic.name),
     )
 
 
 def _partition(
-    image: MetadataImage, topic: TopicImage, index: int
+    image: MetadataImage, topic: TopicImage, partition: int
 ) -> DescribeTopicPartitionsResponsePartition:
-    found = topic.partitions[index]
+    found = topic.partitions[partition]
     return DescribeTopicPartitionsResponsePartition(
         error_code=ErrorCode.NONE if found.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
-        partition_index=index,
+        partition_index=partition,
         leader_id=found.leader,
         leader_epoch=found.leader_epoch,
         replica_nodes=list(found.replicas),

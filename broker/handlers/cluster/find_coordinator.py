@@ -92,8 +92,8 @@ def _find(key: str, request: FindCoordinatorRequest, context: RequestContext) ->
     if request.key_type == SHARE_PARTITION and not _is_share_partition(key):
         return refusal(Coordinator, key, ErrorCode.INVALID_REQUEST, f"not a share partition: {key}")
     image = context.node.metadata
-    index = topic.partition_of(key)
-    kept = None if index is None else image.partition(topic.name, index)
+    partition = topic.partition_of(key)
+    kept = None if partition is None else image.partition(topic.name, partition)
     for broker, host, port in brokers_of(image, context.listener):
         if kept is not None and broker.broker_id == kept.leader:
             return Coordinator(

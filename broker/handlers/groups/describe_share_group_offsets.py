@@ -67,12 +67,12 @@ def _denied(topic: DescribeShareGroupOffsetsRequestTopic) -> DescribeShareGroupO
         topic_name=topic.topic_name,
         partitions=[
             DescribeShareGroupOffsetsResponsePartition(
-                partition_index=index,
+                partition_index=partition,
                 start_offset=0,
                 leader_epoch=NO_EPOCH,
                 error_code=code,
                 error_message="Topic authorization failed.",
             )
-            for index in topic.partitions
+            for partition in topic.partitions
         ],
     )

@@ -69,11 +69,11 @@ def txn_offset_commit(
 def _join(request: TxnOffsetCommitRequest, context: RequestContext) -> PendingVerification | None:
     """Check that the offsets belong to the open transaction: None, or what to wait for; raises KafkaError."""
     node = context.node
-    index = node.groups.runtime.partition_of(request.group_id)
-    if index is None:
+    partition = node.groups.runtime.partition_of(request.group_id)
+    if partition is None:
         raise KafkaError(ErrorCode.NOT_COORDINATOR)
     return node.transactions.joins.join(
-        node.replica_manager.get(GROUP_METADATA_TOPIC_NAME, index),
+        node.replica_manager.get(GROUP_METADATA_TOPIC_NAME, partition),
         request.transactional_id,
         ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
         support_of(context.header.api_version, FIRST_VERSION_THAT_JOINS),

@@ -161,14 +161,14 @@ class Appender:
             if kind & (TRANSACTIONAL_FLAG | CODEC_MASK) or topic in INTERNAL_TOPICS:
                 self._check_unusual(topic, kind)
             if self._preparer.must_wait(partition, records):
-                return self._append_later(partition, data.index, records)
+                return self._append_later(partition, records)
             pending = self.join_transaction(partition, records)
             if pending is not None:
-                return self._append_later(partition, data.index, records, pending)
+                return self._append_later(partition, records, pending)
             info = self.append_now(partition, records)
         except TakesLong:
             assert partition is not None, "it was to append"
-            return self._append_later(partition, data.index, records)
+            return self._append_later(partition, records)
         except KafkaError as error:
             self.failed = _untraced(error)
             if partition is not None:
@@ -188,14 +188,13 @@ class Appender:
     def _append_later(
         self,
         partition: LeaderPartition,
-        index: int,
         records: memoryview,
         pending: PendingVerification | None = None,
     ) -> PartitionProduceResponse:
         """Append one batch when its transaction has admitted it, or it is prepared; the response is filled in then."""
         # When the request has timed out its memory is used for another one, while the batch may count yet.
         records = memoryview(bytearray(records))
-        later = _Later(self, partition, index, len(records))
+        later = _Later(self, partition, len(records))
         self.unacknowledged.append(ProducePartitionStatus(later.response, later.done))
         if pending is not None:
             pending.then(partial(later.append, records, is_prepared=False), later.refuse)
@@ -289,16 +288,13 @@ class Appender:
 class _Later:
     """A batch that is appended, or refused, later."""
 
-    __slots__ = ("_appender", "_index", "_partition", "_size", "done", "response")
+    __slots__ = ("_appender", "_partition", "_size", "done", "response")
 
-    def __init__(
-        self, appender: Appender, partition: LeaderPartition, index: int, size: int
-    ) -> None:
+    def __init__(self, appender: Appender, partition: LeaderPartition, size: int) -> None:
         self._appender = appender
         self._partition = partition
-        self._index = index
         self._size = size
-        self.response = PartitionProduceResponse(index=index, base_offset=-1)
+        self.response = PartitionProduceResponse(index=partition.partition, base_offset=-1)
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.done.add_done_callback(_note)
 
@@ -306,7 +302,7 @@ class _Later:
         error = error.with_traceback(None)
         self._appender.failed = _untraced(error)
         _count_refused(self._partition, self._size, error.code)
-        refused = _refused(self._index, error, self._partition)
+        refused = _refused(self._partition.partition, error, self._partition)
         self.response.log_start_offset = refused.log_start_offset
         self.response.record_errors = refused.record_errors
         if not self.done.done():
@@ -386,11 +382,11 @@ def _untraced(error: KafkaError) -> KafkaError:
 
 
 def _refused(
-    index: int, error: KafkaError, partition: LeaderPartition | None = None
+    partition: int, error: KafkaError, led: LeaderPartition | None = None
 ) -> PartitionProduceResponse:
-    response = refusal(PartitionProduceResponse, index, error.code, error.message)
-    if partition is not None and error.code not in _WITHOUT_LOG_START:
-        response.log_start_offset = partition.log.log_start_offset
+    response = refusal(PartitionProduceResponse, partition, error.code, error.message)
+    if led is not None and error.code not in _WITHOUT_LOG_START:
+        response.log_start_offset = led.log.log_start_offset
     if isinstance(error, RecordsRefused):
         response.record_errors = [
             BatchIndexAndErrorMessage(batch_index=place, batch_index_error_message=message)

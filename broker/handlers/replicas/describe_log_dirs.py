@@ -38,7 +38,7 @@ def describe_log_dirs(
     manager = context.node.log_manager
     wanted = None
     if request.topics is not None:
-        wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+        wanted = {(topic.topic, number) for topic in request.topics for number in topic.partitions}
     by_directory: dict[str, Topics] = {path: {} for path in manager.directory_ids}
 
     def add(log: Log, lag: int, *, is_future: bool) -> None:

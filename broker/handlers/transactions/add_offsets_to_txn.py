@@ -47,15 +47,15 @@ async def _add_when_there_is_a_topic(
 def _add(
     request: AddOffsetsToTxnRequest, context: RequestContext
 ) -> AddOffsetsToTxnResponse | Awaitable[AddOffsetsToTxnResponse]:
-    index = context.node.groups.runtime.partition_of(request.group_id)
-    if index is None:
+    partition = context.node.groups.runtime.partition_of(request.group_id)
+    if partition is None:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     knows = context.header.api_version >= FIRST_VERSION_WITH_FENCING
     return answered(
         lambda: context.node.transactions.add_partitions(
             request.transactional_id,
             ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
-            [TopicPartition(GROUP_METADATA_TOPIC_NAME, index)],
+            [TopicPartition(GROUP_METADATA_TOPIC_NAME, partition)],
         ),
         lambda _: AddOffsetsToTxnResponse(),
         lambda code: AddOffsetsToTxnResponse(error_code=code_for_client(code, knows_fencing=knows)),

@@ -171,10 +171,10 @@ def _results(
             name=topic.name,
             results_by_partition=[
                 AddPartitionsToTxnPartitionResult(
-                    partition_index=index,
-                    partition_error_code=code_of(TopicPartition(topic.name, index)),
+                    partition_index=partition,
+                    partition_error_code=code_of(TopicPartition(topic.name, partition)),
                 )
-                for index in topic.partitions
+                for partition in topic.partitions
             ],
         )
         for topic in topics

@@ -22,4 +22,6 @@ def code_for_client(code: ErrorCode, *, knows_fencing: bool) -> ErrorCode:
 
 def partitions_of(topics: Iterable[AddPartitionsToTxnTopic]) -> list[TopicPartition]:
     """All partitions that a request names."""
-    return [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions]
+    return [
+        TopicPartition(topic.name, partition) for topic in topics for partition in topic.partitions
+    ]

@@ -55,7 +55,7 @@ async def write_txn_markers(
 
 
 def _write(
-    wanted: WritableTxnMarker, topic: str, index: int, context: RequestContext
+    wanted: WritableTxnMarker, topic: str, partition: int, context: RequestContext
 ) -> MarkerOutcome:
     marker = TxnMarkerEntry(
         producer_id=wanted.producer_id,
@@ -64,7 +64,7 @@ def _write(
         committed=wanted.transaction_result,
         transaction_version=wanted.transaction_version,
     )
-    return context.node.transactions.markers.write(marker, TopicPartition(topic, index))
+    return context.node.transactions.markers.write(marker, TopicPartition(topic, partition))
 
 
 async def _of(outcome: Awaitable[ErrorCode]) -> ErrorCode:
