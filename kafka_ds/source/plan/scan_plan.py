@@ -154,7 +154,7 @@ class LostRange:
     end: int
 
     def __str__(self) -> str:
-        return f"{self.topic_partition} [{self.start}, {self.end})"
+        return f"{TopicPartition(self.topic, self.partition)} [{self.start}, {self.end})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
