@@ -39,7 +39,7 @@ def render() -> str:
 
 
 def _entry(metric: Metric) -> str:
-    """Its help text, with units and labels below: a table of these is wider than a page."""
+    """A metric's help text, with units and labels below: a table of these is wider than a page."""
     kind = "histogram" if metric.kind is MetricKind.SUMMARY else metric.kind.value
     labels = ", ".join(f"`{label}`" for label in metric.labels)
     facts = (

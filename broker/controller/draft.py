@@ -226,7 +226,7 @@ class Draft:
                 yield topic, key, changed.get(key, registration)
 
     def partition(self, key: PartitionId) -> PartitionRegistration | None:
-        """One of them, if it exists."""
+        """A partition of the cluster after the decision, if it exists."""
         topic_id, partition = key
         topic = self.image.topics_by_id.get(topic_id)
         if topic is None:

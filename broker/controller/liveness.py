@@ -80,7 +80,7 @@ class Sessions:
             self._by_broker[broker_id] = replace(known, is_ending=True)
 
     def committed(self, broker_id: int, broker_epoch: int) -> None:
-        """It is durable that this incarnation is fenced or gone."""
+        """The metadata log says that this incarnation is fenced or gone."""
         known = self._by_broker.get(broker_id)
         if known is not None and known.is_ending and known.broker_epoch == broker_epoch:
             self.end(broker_id)

@@ -201,7 +201,7 @@ class MetadataDriver:
                 task.cancel()
 
     async def stop(self) -> None:
-        """The same, without end."""
+        """Stop deciding for good, as `step_down`, and end the thread."""
         await self.step_down()
         # An abandoned thread may never end.
         self._executor.shutdown(wait=not (self._has_given_up or self.is_at_store))
@@ -528,7 +528,7 @@ class DeposedSignal:
         self._is_set = False
 
     async def unless(self, work: Coroutine[Any, Any, T]) -> T:
-        """Its result; raises Deposed if `set` comes first."""
+        """The result of the work; raises Deposed if `set` comes first."""
         if self._is_set:
             work.close()
             raise Deposed("another broker has become the controller")
@@ -553,7 +553,7 @@ class PendingDecision(NamedTuple):
 def next_group(
     queue: Sequence[PendingDecision],
 ) -> tuple[list[PendingDecision], list[PendingDecision]]:
-    """What goes into the next commit, and what waits for a later one; a large decision goes alone."""
+    """The decisions of the next commit, and those of later ones; a large decision goes alone."""
     count = total = 0
     for each in queue:
         total += len(each.events)

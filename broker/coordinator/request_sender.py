@@ -36,7 +36,7 @@ class Item(Protocol):
 
     @property
     def content(self) -> Hashable:
-        """Its content; questions with the same content go together."""
+        """The question's content; questions with the same content go together."""
         ...
 
 
@@ -48,7 +48,7 @@ class RequestBuilder(Protocol[Sent]):
     """How questions become a request and its response their answers."""
 
     def request(self, items: Sequence[Sent]) -> Any:
-        """One request for them all."""
+        """One request for all of these questions."""
 
     def answers(self, items: Sequence[Sent], response: Any) -> Iterable[ErrorCode]:
         """The response's error codes."""

@@ -103,7 +103,7 @@ class CoordinatorShard(Protocol):
     def written(
         self, result: CoordinatorResult, code: ErrorCode | None, now: Instant
     ) -> CoordinatorResult | None:
-        """What follows, asked if the result is `storing`, or its records could not be appended (they have a code)."""
+        """Decide what follows, if the result is `storing` or its records could not be appended (they have a code)."""
         ...
 
     def next_due_ms(self) -> int | None:
@@ -120,7 +120,7 @@ S = TypeVar("S", bound=CoordinatorShard)
 
 @dataclass(slots=True)
 class _Uncommitted:
-    """What waits until an offset is committed; its replies only for a limited time."""
+    """Replies and effects that wait until an offset is committed; its replies only for a limited time."""
 
     offset: int
     deadline_ms: int
@@ -178,7 +178,7 @@ class CoordinatorContext(Generic[S]):
 
     @property
     def state(self) -> CoordinatorState:
-        """Its name in Kafka's metrics."""
+        """The coordinator's state, as Kafka's metrics name it."""
         match self._refusal:
             case None:
                 return CoordinatorState.ACTIVE
@@ -290,7 +290,7 @@ class CoordinatorContext(Generic[S]):
         return self.shard
 
     def submit(self, event: Any) -> Any:
-        """The response, or a future that will have it; raises KafkaError."""
+        """Handle a client's request; returns the response, or a future that will have it. Raises KafkaError."""
         self.check()
         ticket = self._next_ticket
         self._next_ticket += 1
@@ -318,7 +318,7 @@ class CoordinatorContext(Generic[S]):
             return CoordinatorResult(response=error)
 
     def run(self, event: Any) -> KafkaError | None:
-        """An event of this broker, which no client waits for; returns the error, for the caller to log, if it failed.
+        """Handle an event that no client waits for; returns the error, for the caller to log, if it failed.
 
         It is deferred while the log is read, and dropped once the partition is not coordinated here.
         """
@@ -423,7 +423,7 @@ class CoordinatorContext(Generic[S]):
             _LOGGER.warning("%s: cannot append: %s", self._name, error)
 
     def _append_batches(self, batches: bytes) -> int:
-        """The offset of the first record. Raises KafkaError with a coordinator's error code."""
+        """Append batches; returns the offset of the first record. Raises KafkaError with a coordinator's error code."""
         try:
             info = self.partition.append(
                 memoryview(bytearray(batches)),

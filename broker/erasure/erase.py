@@ -78,7 +78,7 @@ _OWN: Final = 1  # A setting's source: the topic itself.
 
 @dataclass(slots=True, kw_only=True)
 class ErasureReport:
-    """What was found, and what remains."""
+    """The files in which an erasure has found records, and what remains of them."""
 
     found: dict[tuple[str, str], int] = field(default_factory=dict)
     """The most records found at once, by place and kind."""
@@ -237,7 +237,7 @@ class Erasure:
         ]
 
     def _check_topic(self) -> None:
-        """Raises ErasureRefused if the topic no longer exists."""
+        """Check that the topic still exists; raises ErasureRefused."""
         if not self._is_there():
             name = self._topic.name
             raise ErasureRefused(f"topic {name} was deleted meanwhile: stopping")
@@ -319,7 +319,7 @@ class Erasure:
         return {place: answer.offset for place, answer in answers.items()}
 
     def _act(self, found: Sequence[Finding], *, waits: bool) -> bool:
-        """Act on each finding; whether anything changed."""
+        """Act on each finding; returns whether anything changed."""
         self._state.places = self._wanted.places
         self._check_topic()
         acted = waits and self._shorten_local_retention()
@@ -443,7 +443,7 @@ class Erasure:
 
 
 def _in_time(act: Callable[[], bool], deadline: float) -> bool:
-    """The result of `act`. Raises SearchTimeout at the deadline; `act` may then go on until the process ends."""
+    """Run `act`. Raises SearchTimeout at the deadline; `act` may then go on until the process ends."""
     given: list[bool] = []
     failed: list[BaseException] = []
 

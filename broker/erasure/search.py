@@ -91,7 +91,7 @@ class TableKind:
 
 
 # Partitions and offsets of rows.
-_Rows = tuple[NDArray[Any], NDArray[np.int64]]
+_RowsOfFile = tuple[NDArray[Any], NDArray[np.int64]]
 
 TOPIC_TABLE: Final = TableKind(offset="offset", partition="partition", key="key")
 TYPED_TABLE: Final = TableKind(offset="_offset", partition="_partition", key="_key")
@@ -431,8 +431,8 @@ def rows_in(
 ) -> tuple[Places, Places]:
     """The places of the wanted rows of a Parquet file: live rows, and rows deleted by the vector."""
     local = store.local_path(path)
-    live: list[_Rows] = []
-    hidden: list[_Rows] = []
+    live: list[_RowsOfFile] = []
+    hidden: list[_RowsOfFile] = []
     source = pa.BufferReader(store.read(path)) if local is None else pa.memory_map(local)
     with source, pq.ParquetFile(source) as file:
         there = file.schema_arrow.names
@@ -488,7 +488,7 @@ def _rows_below(
     return int(is_below.sum())
 
 
-def _places(rows: Sequence[_Rows]) -> Places:
+def _places(rows: Sequence[_RowsOfFile]) -> Places:
     if not rows:
         return {}
     partitions, offsets = (np.concatenate(each) for each in zip(*rows, strict=True))

@@ -124,7 +124,7 @@ class Durability:
         self.report(error)
 
     def check(self) -> None:
-        """Raise KAFKA_STORAGE_ERROR if something has failed."""
+        """Raise KAFKA_STORAGE_ERROR if the disk has failed."""
         if self.storage_error is not None:
             raise self._refusal(self.storage_error) from self.storage_error
 
@@ -137,5 +137,5 @@ class Durability:
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._name}: {error}")
 
     def close(self) -> None:
-        """Ignore whatever Background returns later; those who wait for it are notified."""
+        """Ignore what Background returns later, and notify those who wait for it."""
         self._is_closed = True

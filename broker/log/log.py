@@ -155,7 +155,7 @@ class Log:
         return self.log_end_offset - self.recovery_point
 
     def assign_topic_id(self, topic_id: bytes) -> None:
-        """Its topic, whose id was not known, has this one."""
+        """The log's topic, whose id was not known, has this one."""
         self.topic_id = topic_id
 
     # -- appending ------------------------------------------------------------------------------
@@ -585,7 +585,7 @@ class Log:
             raise
 
     def renamed(self, directory: str) -> None:
-        """Its folder was renamed."""
+        """The log's folder was renamed."""
         self.directory = self.durability.directory = directory
         self.segments.renamed(directory)
         self.epochs_file.renamed(directory)

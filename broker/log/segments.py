@@ -56,7 +56,7 @@ class LogSegments:
         return sum(segment.size_bytes for segment in self.all)
 
     def renamed(self, directory: str) -> None:
-        """Their folder was renamed; open files stay open."""
+        """The log's folder was renamed; open files stay open."""
         self._directory = directory
         for segment in self.all:
             segment.moved(directory)

@@ -37,11 +37,11 @@ class FileSlice(NamedTuple):
     size_bytes: int
 
     def read_now(self) -> bytes | bytearray | None:
-        """Its bytes, or None where reading them would wait for the disk; raises OSError."""
+        """The bytes, or None where reading them would wait for the disk; raises OSError."""
         return self.file.read_now(self.size_bytes, self.position)
 
     def read(self) -> bytes:
-        """Its bytes, for a thread; raises OSError."""
+        """The bytes, for a thread; raises OSError."""
         return self.file.read(self.size_bytes, self.position)
 
 

@@ -28,7 +28,7 @@ class RecentTimes:
         self._ends_at_s = 0.0
 
     def add(self, seconds: float, at_s: float) -> None:
-        """One that took `seconds` has ended, at `at_s` of a clock that never goes back."""
+        """An operation that took `seconds` has ended, at `at_s` of a clock that never goes back."""
         self.count += 1
         self.total_s += seconds
         if at_s >= self._ends_at_s:

@@ -56,7 +56,7 @@ NO_LAG = CopyLag()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyView:
-    """What the policy needs to know of one led partition."""
+    """All that the policy needs to know of one led partition."""
 
     topic: str
     topic_id: bytes
@@ -270,11 +270,11 @@ class CopyState:
         self.unseen += 1
 
     def update_lost_ranges(self, ranges: Sequence[Gap]) -> None:
-        """The last pass over the table found these."""
+        """The worker's last look at the table has found these lost ranges."""
         self.lost_ranges = ranges
 
     def copying(self) -> None:
-        """A copy of some of its ranges begins."""
+        """A copy of some of the partition's ranges begins."""
         assert self.phase is CopyPhase.READY, f"a copy begins while {self.phase}"
         self.phase = CopyPhase.COPYING
 
@@ -323,7 +323,7 @@ class CopyState:
         return self.pause(reason, now_ms)
 
     def resume(self) -> bool:
-        """Nothing is in the way; returns whether something was."""
+        """Nothing is in the way of copies; returns whether something was."""
         was_paused, self.pause_reason = self.is_paused, ""
         return was_paused
 
@@ -344,7 +344,7 @@ class CopyState:
         return self._aging[0][1] + grace_ms if self._aging else None
 
     def question(self, now_ms: int, grace_ms: int) -> CopyQuestion:
-        """What to check now."""
+        """The question that the worker is to answer now."""
         return CopyQuestion(
             offset=self.aged_offset(now_ms, grace_ms),
             commits=tuple(self._commits),
@@ -353,7 +353,7 @@ class CopyState:
         )
 
     def checked(self, question: CopyQuestion, missing: Sequence[Gap]) -> None:
-        """The store has what was asked for, except for these."""
+        """The worker has found all that the table names in the store, except for these."""
         self.missing = list(missing)
         first = min((gap[0] for gap in missing), default=None)
         if self.unseen == question.unseen:
@@ -376,11 +376,11 @@ class CopyState:
 
     @property
     def allows_upkeep(self) -> bool:
-        """Whether its files in the lake may be expired and rewritten: they are known, and nothing is in the way."""
+        """Whether the partition's files may be expired and rewritten: they are known, and nothing is in the way."""
         return self.phase in (CopyPhase.READY, CopyPhase.COPYING) and not self.is_paused
 
     def may_copy(self, now_ms: int) -> bool:
-        """Whether this partition may be looked at now."""
+        """Whether the policy may look for ranges of this partition to copy now."""
         return self.phase is CopyPhase.READY and self.backoff.ready(now_ms)
 
     def _settled(self) -> None:

@@ -296,7 +296,7 @@ class ReplicaStateApplier:
         return "; ".join([who] * bool(others) + [lake] * has_lake)
 
     def elected(self, partition: LeaderPartition) -> None:
-        """Nothing prevents it from leading any more."""
+        """The partition may lead: nothing prevents it any more."""
         log = partition.log
         log.assign_leader_epoch(partition.leader.leader_epoch, log.log_end_offset)
         partition.elected()

@@ -90,7 +90,7 @@ class LedSharePartition:
         self.is_fetching = True
 
     def end_fetch(self) -> None:
-        """Others may read for it."""
+        """The fetch has ended: others may read for the share partition."""
         self.is_fetching = False
 
     # -- what happens to the partition --------------------------------------------------------------

@@ -47,7 +47,7 @@ _NOT_ALLOWED = re.compile(r"[^a-zA-Z0-9_]")
 def telemetry_samples(
     instances: ClientInstances, exporter: TelemetryExporter, now_ms: int
 ) -> Iterator[MetricSample]:
-    """All of them."""
+    """All series, as samples."""
     live = instances.live(now_ms)
     yield INSTANCES, (), len(live)
     yield UNKNOWN_SUBSCRIPTIONS, (), instances.unknown_subscriptions

@@ -182,7 +182,7 @@ class Copier:
             found.given_up.append(segment)
 
     def _settle_doubtful(self, segment: RemoteLogSegment, found: _Settled) -> None:
-        """One of several attempts at a range has won. The clean-up of orphans deletes the others' files."""
+        """Settle an attempt at a range of which another may have won: orphans' clean-up deletes the loser's files."""
         there = self._metadata.list_segments(segment.topic_id, segment.partition)
         rivals = [*found.finished, *(each for each in there if each.state is not STARTED)]
         # If another broker marked it, the attempt that won may be deleted by now.
@@ -262,7 +262,7 @@ class Copier:
     def _begin_topic(
         self, partitions: Sequence[_Partition], failed: Mapping[PartitionId, Failure]
     ) -> None:
-        """Which ranges are already there: a repeated request finds what the first one copied."""
+        """Find which ranges are already there: a repeated request finds what the first one copied."""
         topic, topic_id = partitions[0].topic, partitions[0].topic_id
         # Until an earlier attempt is settled, the partition's end is unknown.
         for each in partitions:
@@ -296,7 +296,7 @@ class Copier:
             each.sources = [self._attempt(one) for one in sources]
 
     def _attempt(self, source: LogSegmentData) -> LogSegmentData:
-        """The same with the id of a new attempt."""
+        """The same range, with the id of a new attempt."""
         segment = replace(source.segment, segment_id=self._new_id(), broker_id=self._node_id)
         return replace(source, segment=segment)
 

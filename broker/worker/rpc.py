@@ -390,7 +390,7 @@ class StateRequest(Request["list[TieredState | Unavailable]"]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FenceTopic(Request["list[TieredState | Unavailable]"]):
-    """The same; afterwards no leader of an epoch below the given one can commit anything."""
+    """What the lake holds of partitions, after which no leader of an epoch below the given one can commit anything."""
 
     places: Sequence[StoragePlace]
     loads: Mapping[bytes, str] = field(default_factory=dict)
@@ -415,7 +415,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckQuestion:
-    """What of one partition is looked for."""
+    """Which files and commits of one partition the worker is to look for."""
 
     place: StoragePlace
     start_offset: int
@@ -497,7 +497,7 @@ class RetentionResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRetention(Request["list[RetentionResult | Unavailable]"]):
-    """Where partitions are to begin."""
+    """Ask where partitions are to begin."""
 
     partitions: Sequence[RetentionCheck]
 
@@ -591,7 +591,7 @@ class CacheCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadAnswer:
-    """Whole batches from an offset on."""
+    """The whole batches from an offset on."""
 
     chunks: Sequence[Buffer]
     cache: CacheCounts | None = None
@@ -689,7 +689,7 @@ class PartitionOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedPartition:
-    """What is read back of them; `event_time_ms` is when that was so."""
+    """The ends of a partition as the checkpoint has them; `event_time_ms` is when a broker published them."""
 
     topic: str
     topic_id: str

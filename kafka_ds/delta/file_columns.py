@@ -58,7 +58,7 @@ class FileColumns(FileEntries):
 
     @classmethod
     def of(cls, table: str, **columns: Any) -> FileColumns:
-        """Of Arrow arrays; null is what is not known."""
+        """The columns of Arrow arrays, in which null stands for what is not known."""
         paths, vectors = columns.pop("paths"), columns.pop("vectors")
         times = {name: _numbers(columns.pop(name), NO_TIME) for name in ("earliest", "latest")}
         others = {name: _numbers(each, UNKNOWN) for name, each in columns.items()}
@@ -69,7 +69,7 @@ class FileColumns(FileEntries):
 
     @classmethod
     def of_entries(cls, table: str, entries: Iterable[FileEntry]) -> FileColumns:
-        """Of entries that are there already."""
+        """The columns of entries that are there already."""
         known = list(entries)
 
         def numbers(values: Iterable[int | None]) -> Numbers:
@@ -98,7 +98,7 @@ class FileColumns(FileEntries):
         return len(self._arrays.sizes)
 
     def entry(self, at: int) -> FileEntry:
-        """Made of its values."""
+        """The entry at this place, made of its values."""
         arrays = self._arrays
         path = arrays.paths[at].as_py()
         return FileEntry(
@@ -144,7 +144,7 @@ class FileColumns(FileEntries):
 
     @property
     def vectors(self) -> Mapping[int, DeletionVector]:
-        """Of those files that have one, by place."""
+        """The deletion vectors of the files that have one, by place."""
         return self._arrays.vectors
 
     def incomplete(self) -> list[int]:
@@ -229,7 +229,7 @@ class FileMap(MutableMapping[str, FileEntry]):
         return _Entries(self)
 
     def entries(self) -> Iterator[FileEntry]:
-        """All of them, made one by one."""
+        """All entries, made one by one."""
         for at in range(len(self.columns)):
             if at not in self._gone:
                 yield self.columns[at]

@@ -74,10 +74,10 @@ class _InputFile(InputFile, OutputFile):
         return self
 
     def create(self, overwrite: bool = False) -> Any:
-        return _WrittenFile(self._store, self._path)
+        return _OutputBuffer(self._store, self._path)
 
 
-class _WrittenFile(io.BytesIO):
+class _OutputBuffer(io.BytesIO):
     """A buffer that becomes a durable file when it is closed."""
 
     def __init__(self, store: Store, path: str) -> None:

@@ -410,7 +410,7 @@ def read_records(
         payload = decompress(known.codec, payload, limit_bytes=limit_bytes)
     if not 0 <= known.record_count <= len(payload) // RECORD_BYTES_MIN:
         raise CorruptRecord(f"{known.record_count} records in {len(payload)} bytes")
-    reader = _Reader(payload)
+    reader = _RecordReader(payload)
     records = []
     previous_delta = -1
     for _ in range(known.record_count):
@@ -424,7 +424,7 @@ def read_records(
     return records
 
 
-def _read_record(reader: _Reader, header: BatchHeader) -> tuple[int, Record]:
+def _read_record(reader: _RecordReader, header: BatchHeader) -> tuple[int, Record]:
     end = reader.length(nullable=False) + reader.position
     reader.skip(1)  # attributes: no bit is used
     timestamp_delta = reader.varint(64)
@@ -451,7 +451,7 @@ def wrapped(number: int) -> int:
     return ((number + (1 << 63)) & _UINT64) - (1 << 63)
 
 
-class _Reader:
+class _RecordReader:
     """Reads fields from a buffer, with bounds checks."""
 
     def __init__(self, buffer: Buffer) -> None:

@@ -260,7 +260,7 @@ class Scratch:
         self.used = 0
 
     def room(self, size_bytes: int) -> NDArray[np.uint8]:
-        """So many unused bytes."""
+        """Memory of this size that nothing uses yet."""
         if len(self._data) - self.used < size_bytes:
             # Views of the former memory stay valid.
             self._data, self.used = np.empty(size_bytes, np.uint8), 0

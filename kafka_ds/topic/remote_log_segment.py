@@ -176,7 +176,7 @@ class RemoteLogMetadataCache:
         return entry.highest_offset if entry else None
 
     def list(self) -> list[RemoteLogSegment]:
-        """All, by start offset."""
+        """All segments, by start offset."""
         return sorted(self._by_id.values(), key=_by_start)
 
 

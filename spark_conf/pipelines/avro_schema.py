@@ -18,10 +18,10 @@ def with_references(text: str, references: Mapping[str, str]) -> str:
     for each in list(others.values()):
         if isinstance(each, dict) and each.get("type") in _NAMED:
             others.setdefault(_full_name(each, "")[0], each)
-    return json.dumps(_Writer(others).whole(json.loads(text), ""))
+    return json.dumps(_WriterSchema(others).whole(json.loads(text), ""))
 
 
-class _Writer:
+class _WriterSchema:
     def __init__(self, others: Mapping[str, Any]) -> None:
         self._others = others
         self._defined: set[str] = set()

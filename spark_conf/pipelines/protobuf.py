@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _MAIN: Final = "kafka_ds_schema.proto"
 PROTOC_TIMEOUT_S: Final = 60.0
 # A message type: its compiled files and its full name.
-_Message = tuple[bytes, str]
+_CompiledMessage = tuple[bytes, str]
 
 
 class ProtobufReader:
@@ -57,7 +57,7 @@ class ProtobufReader:
         self, framed: DataFrame, names: Sequence[tuple[SchemaName, TextPlace]], column: str
     ) -> tuple[DataFrame, list[DecodedSchema], dict[SchemaName, str]]:
         """See `SchemaReader`."""
-        messages: dict[SchemaName, _Message] = {}
+        messages: dict[SchemaName, _CompiledMessage] = {}
         kinds: dict[SchemaName, t.StructType] = {}
         problems: dict[SchemaName, str] = {}
         for name, _ in names:
@@ -94,13 +94,13 @@ class ProtobufReader:
         return read, schemas, problems
 
 
-def _type_of(message: _Message) -> t.StructType:
+def _type_of(message: _CompiledMessage) -> t.StructType:
     from spark_conf.pipelines.protobuf_messages import message_type
 
     return from_arrow_schema(pa.schema(list(message_type(*message).type)))
 
 
-def _decoder(messages: list[_Message]) -> Callable[[pa.Array, pa.Array], pa.Array]:
+def _decoder(messages: list[_CompiledMessage]) -> Callable[[pa.Array, pa.Array], pa.Array]:
     """A function that reads each payload as the message type with the given number; null if it has none."""
 
     def decode(which: pa.Array, payloads: pa.Array) -> pa.Array:
@@ -119,7 +119,7 @@ def _decoder(messages: list[_Message]) -> Callable[[pa.Array, pa.Array], pa.Arra
 # -- schemas ------------------------------------------------------------------------------------
 
 
-def _message_of(schema: RegisteredSchema, name: SchemaName) -> _Message:
+def _message_of(schema: RegisteredSchema, name: SchemaName) -> _CompiledMessage:
     """The message type that a frame names. Raises ValueError."""
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
 

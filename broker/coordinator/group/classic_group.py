@@ -108,7 +108,6 @@ class ClassicGroupMember:
         session_timeout_ms: int,
         protocols: Protocols,
         assignment: bytes = EMPTY_ASSIGNMENT,
-        is_new: bool = False,
     ) -> None:
         self.member_id = member_id
         self.group_instance_id = group_instance_id
@@ -119,7 +118,7 @@ class ClassicGroupMember:
         self.protocols = protocols
         self.assignment = assignment
         # Until its first rebalance is over it has no id to send heartbeats under.
-        self.is_new = is_new
+        self.is_new = False
 
     @property
     def is_static(self) -> bool:
@@ -127,7 +126,7 @@ class ClassicGroupMember:
         return self.group_instance_id is not None
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """Its metadata for this protocol."""
+        """The member's metadata for this protocol."""
         return next(metadata for name, metadata in self.protocols if name == protocol_name)
 
     def vote(self, candidates: Iterable[str]) -> str:
@@ -270,8 +269,8 @@ class ClassicGroup:
 
     # -- members ------------------------------------------------------------------------------------
 
-    def add(self, member: ClassicGroupMember, protocol_type: str) -> None:
-        """Add a member; the first one decides the protocol type, and leads."""
+    def add(self, member: ClassicGroupMember, protocol_type: str, *, is_new: bool = False) -> None:
+        """Add a member, whose id it may not know yet; the first one decides the protocol type, and leads."""
         assert member.member_id not in self.members
         if member.group_instance_id is not None:
             assert member.group_instance_id not in self.static_ids
@@ -282,6 +281,7 @@ class ClassicGroup:
             self.leader_id = member.member_id
         if self.is_forming:
             self._new_member_added = True
+        member.is_new = is_new
         self.members[member.member_id] = member
         self._supporters.update(name for name, _ in member.protocols)
         self.pending.discard(member.member_id)

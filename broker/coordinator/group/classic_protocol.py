@@ -454,9 +454,8 @@ class _Join:
             rebalance_timeout_ms=self._rebalance_timeout_ms,
             session_timeout_ms=request.session_timeout_ms,
             protocols=self._protocols,
-            is_new=True,
         )
-        group.add(member, request.protocol_type)
+        group.add(member, request.protocol_type, is_new=True)
         group.joining[member_id] = self._ticket
         self._rebalancing.expect(group, member_id, NEW_MEMBER_JOIN_TIMEOUT_MS, self._now)
         self._rebalancing.prepare_or_complete(group, self._now, self._step)

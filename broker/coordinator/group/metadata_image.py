@@ -68,23 +68,23 @@ class EmptyMetadataImage:
     names_version = 0
 
     def topic(self, name: str) -> TopicShape | None:
-        """None."""
+        """There is no topic."""
         return None
 
     def name_of(self, topic_id: bytes) -> str | None:
-        """None."""
+        """There is no topic of this id."""
         return None
 
     def names(self) -> Iterable[str]:
-        """None."""
+        """There are no names."""
         return ()
 
     def settings_of(self, group_id: str) -> Mapping[str, str]:
-        """None."""
+        """No group has settings."""
         return {}
 
     def metadata_version(self) -> int:
-        """None was read."""
+        """No commit was read."""
         return -1
 
 

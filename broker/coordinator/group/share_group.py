@@ -199,7 +199,7 @@ def without_partitions(topics: StateTopics, gone: Partitions) -> StateTopics:
 
 
 def partitions_of(topics: StateTopics) -> Partitions:
-    """All of them, by topic id."""
+    """The partitions of these topics, each with its topic's id."""
     return frozenset(
         (topic_id, partition) for topic_id, each in topics.items() for partition in each.partitions
     )

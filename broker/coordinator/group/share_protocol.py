@@ -72,7 +72,7 @@ class InitializeShareState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareStateInitialized:
-    """It has begun these states, or (without success) has not."""
+    """The share coordinator has begun these states, or (without success) has not."""
 
     group_id: str
     partitions: Partitions

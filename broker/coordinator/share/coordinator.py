@@ -52,7 +52,7 @@ from kafka_ds.protocol.refusal import refusal
 _LOGGER = logging.getLogger(__name__)
 
 
-class _Operation(NamedTuple):
+class _ShareOperation(NamedTuple):
     """A method of the shard, and the classes of its response, of a topic in it, and of a partition's result."""
 
     decide: Callable[..., Any]
@@ -61,32 +61,32 @@ class _Operation(NamedTuple):
     result: Any
 
 
-_OPERATIONS: dict[type, _Operation] = {
-    InitializeShareGroupStateRequest: _Operation(
+_OPERATIONS: dict[type, _ShareOperation] = {
+    InitializeShareGroupStateRequest: _ShareOperation(
         ShareCoordinatorShard.initialize_state,
         InitializeShareGroupStateResponse,
         StateResult,
         StatePartitionResult,
     ),
-    ReadShareGroupStateRequest: _Operation(
+    ReadShareGroupStateRequest: _ShareOperation(
         ShareCoordinatorShard.read_state,
         ReadShareGroupStateResponse,
         ReadStateResult,
         ReadStatePartitionResult,
     ),
-    WriteShareGroupStateRequest: _Operation(
+    WriteShareGroupStateRequest: _ShareOperation(
         ShareCoordinatorShard.write_state,
         WriteShareGroupStateResponse,
         StateResult,
         StatePartitionResult,
     ),
-    DeleteShareGroupStateRequest: _Operation(
+    DeleteShareGroupStateRequest: _ShareOperation(
         ShareCoordinatorShard.delete_state,
         DeleteShareGroupStateResponse,
         StateResult,
         StatePartitionResult,
     ),
-    ReadShareGroupStateSummaryRequest: _Operation(
+    ReadShareGroupStateSummaryRequest: _ShareOperation(
         ShareCoordinatorShard.read_state_summary,
         ReadShareGroupStateSummaryResponse,
         ReadStateSummaryResult,
@@ -195,7 +195,7 @@ class ShareCoordinator:
         )
 
     def _submit(
-        self, operation: _Operation, request: Any, topic: Any, wanted: Any
+        self, operation: _ShareOperation, request: Any, topic: Any, wanted: Any
     ) -> tuple[Any, Any]:
         """The element of the request, and its result, a future of that, or a KafkaError."""
         key = SharePartitionKey(request.group_id, topic.topic_id, wanted.partition)

@@ -305,7 +305,7 @@ class ShareCoordinatorShard:
         return CoordinatorResult(records=tuple(self._cold_snapshots(now.now_ms)), effects=effects)
 
     def _cold_snapshots(self, now_ms: int) -> Iterator[ShareStateRecord]:
-        """None if all are at rest already: they would only follow each other."""
+        """Snapshots of states at rest, unless all are at rest already: they would only follow each other."""
         if all(state.created_ms != state.written_ms for state in self._states.values()):
             return
         for key, state in self._states.items():

@@ -286,7 +286,10 @@ class AddPartitionsToTxnManager:
     def verify(
         self, partition: LeaderPartition, writer: TransactionalWriter
     ) -> Awaitable[object] | None:
-        """None: it belongs there; otherwise what will have an error code, or raise KafkaError as this does."""
+        """Ask the coordinator whether the partition belongs to the transaction; None if it is known to.
+
+        What is returned will have an error code, or raise KafkaError as this does.
+        """
         self._check_epoch(partition, writer)
         where = TopicPartition(partition.topic, partition.partition)
         leader = self._runtime.leader_of(writer.transactional_id)

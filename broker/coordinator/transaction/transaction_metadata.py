@@ -52,7 +52,7 @@ class TransactionState(Enum):
 
     @property
     def shown(self) -> str:
-        """Its name for operators."""
+        """The state's name for operators."""
         return self.value[1]
 
     @property

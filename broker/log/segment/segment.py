@@ -159,12 +159,12 @@ class Segment:
         return f"{self.directory}/{names.file_name(self.base_offset, kind)}{self._suffix}"
 
     def moved(self, directory: str) -> None:
-        """Its folder was renamed."""
+        """The log's folder was renamed."""
         self.directory = directory
         self.renamed(self._suffix)
 
     def renamed(self, suffix: str) -> None:
-        """Its files were renamed with this suffix."""
+        """The segment's files were renamed with this suffix."""
         self._suffix = suffix
         self.path = self.file_path(names.LOG)
         self.aborted.path = self.file_path(names.TRANSACTION_INDEX)
@@ -546,7 +546,7 @@ class Segment:
             self.aborted.write_if_dirty()
 
     def become_active(self) -> None:
-        """It is the last one of its log: what is appended is written to it."""
+        """The segment is the last one of its log: records are appended to it."""
         self.is_active = True
 
     def become_inactive(self) -> None:

@@ -97,7 +97,7 @@ class Trash:
         return min((entry[0] for entry in self._waiting), default=NOTHING_DUE_MS)
 
     def moved(self, directory: str) -> None:
-        """Their folder was renamed."""
+        """The log's folder was renamed."""
         for _, segments, paths in self._waiting:
             for segment in segments:
                 segment.moved(directory)

@@ -122,7 +122,7 @@ class FollowerPartition:
         )
 
     def lose(self) -> None:
-        """It is no longer followed here."""
+        """This broker no longer follows the partition."""
         self._is_lost = True
         watchers = tuple(self._watchers)
         self._watchers.clear()
@@ -132,13 +132,13 @@ class FollowerPartition:
     # -- what holds it back -------------------------------------------------------------------
 
     def held_back(self, level: int, what: str) -> bool:
-        """Something holds it back; returns whether that is new, and is to be logged."""
+        """An error holds the partition back; returns whether it is new, and is to be logged."""
         is_new = self._trouble != (level, what)
         self._trouble = level, what
         return is_new
 
     def recovered(self) -> tuple[int, str] | None:
-        """Nothing holds it back any more; returns what did."""
+        """The error that held the partition back is over; returns it."""
         trouble, self._trouble = self._trouble, None
         return trouble
 

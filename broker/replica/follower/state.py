@@ -82,7 +82,7 @@ class FollowerState:
     )
 
     def __init__(self, *, high_watermark: int) -> None:
-        """It begins with no leader; `high_watermark` is the checkpoint's, within the log."""
+        """The partition begins with no leader; `high_watermark` is the checkpoint's, within the log."""
         self.state = State.FAILED
         self.leader = -1
         self.leader_epoch = self.partition_epoch = -1
@@ -198,7 +198,7 @@ class FollowerState:
         self.state = State.FETCHING if is_complete else State.TRUNCATING
 
     def committed_up_to(self, offset: int) -> None:
-        """All below is known to be committed, whatever the leader has answered."""
+        """Records below this offset are committed, whatever the leader has answered."""
         self.high_watermark = max(self.high_watermark, offset)
 
     def delay(self, until_ms: int) -> None:

@@ -56,7 +56,7 @@ class FollowerSession(Protocol):
 
     @property
     def parked(self) -> Iterable[object]:
-        """Its fetches that wait."""
+        """The session's fetches that wait."""
 
     def partition_changed(self, partition: LeaderPartition) -> None:
         """Something is about to happen to the partition, which is no longer idle."""

@@ -433,7 +433,7 @@ class FetchSessionCache:
             if session_id != NO_SESSION:
                 self._close(session_id)
             opens = epoch == INITIAL_EPOCH and bool(request.topics)
-            opening = _Opening(self, has_topic_ids, replica_id > CONSUMER) if opens else None
+            opening = _SessionOpening(self, has_topic_ids, replica_id > CONSUMER) if opens else None
             return FetchContext(topics=request.topics, opening=opening)
         session = self.get(session_id)
         if session is None:
@@ -508,7 +508,7 @@ class FetchSessionCache:
             session.close()
 
 
-class _Opening(NamedTuple):
+class _SessionOpening(NamedTuple):
     """A session that is opened with the answer."""
 
     cache: FetchSessionCache
@@ -521,7 +521,7 @@ class FetchContext(NamedTuple):
 
     topics: Sequence[FetchTopic] = ()
     error: ErrorCode = ErrorCode.NONE
-    opening: _Opening | None = None
+    opening: _SessionOpening | None = None
     session: FetchSession | None = None
     epoch: int = FINAL_EPOCH
     groups: Sequence[Group] = ()
@@ -557,7 +557,7 @@ class FetchContext(NamedTuple):
             self.session.add_idle(idle)
         return response
 
-    def _open(self, opening: _Opening, response: FetchResponse, now_ms: int) -> None:
+    def _open(self, opening: _SessionOpening, response: FetchResponse, now_ms: int) -> None:
         session = opening.cache.open(
             sum(len(topic.partitions) for topic in self.topics),
             is_privileged=opening.is_follower,

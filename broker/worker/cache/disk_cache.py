@@ -105,7 +105,7 @@ class DiskCache:
 
     @property
     def counts(self) -> CacheCounts:
-        """Its counts since its start."""
+        """The cache's counts since its start."""
         return CacheCounts(
             hits=self._hits,
             misses=self._misses,

@@ -39,7 +39,7 @@ FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Gap:
+class _StoreGap:
     """What is missing, and what is needed to rewrite it."""
 
     said: Missing
@@ -59,7 +59,7 @@ class Look:
     """The result of a check of the store."""
 
     highest_offset_in_remote_storage: int
-    gaps: list[_Gap] = field(default_factory=list)
+    gaps: list[_StoreGap] = field(default_factory=list)
 
     @property
     def missing(self) -> list[Missing]:
@@ -213,7 +213,7 @@ class StoreCheck:
         end: int,
         log_start: int,
         copied: Collection[str],
-    ) -> _Gap:
+    ) -> _StoreGap:
         """Missing files with offsets between one another; `copied` are those that copies have made."""
         first = min(each.min_offset for each in lost)
         last = max(each.max_offset for each in lost)
@@ -225,7 +225,7 @@ class StoreCheck:
         paths = {each.path for each in lost}
         others = {other.path: other for each in lost for other in between[each.path]}
         meeting = [e for e in segments if e.start_offset <= last and e.end_offset >= start]
-        return _Gap(
+        return _StoreGap(
             said=Missing(
                 start_offset=start,
                 end_offset=last,
@@ -245,7 +245,7 @@ class StoreCheck:
         partition: int,
         segments: Sequence[RemoteLogSegment],
         here: Sequence[RemoteLogSegment],
-    ) -> Iterator[_Gap]:
+    ) -> Iterator[_StoreGap]:
         """Each residue file covers consecutive segments that were copied together."""
         wanted = {each.residue for each in here if each.residue}
         if not wanted:
@@ -260,7 +260,7 @@ class StoreCheck:
             of_it = [each for each in known.values() if each.residue == name]
             of_it.sort(key=lambda each: each.start_offset)
             start, end = of_it[0].start_offset, of_it[-1].end_offset
-            yield _Gap(
+            yield _StoreGap(
                 said=Missing(
                     start_offset=start,
                     end_offset=end,
@@ -279,7 +279,7 @@ class StoreCheck:
         topic_id: bytes,
         partition: int,
         leader_epoch: int,
-        gap: _Gap,
+        gap: _StoreGap,
         sources: Sequence[LogSegmentData],
     ) -> None:
         """A new file with the rows, and one commit that puts it in place of the missing ones."""
@@ -309,7 +309,7 @@ class StoreCheck:
         topic_id: bytes,
         partition: int,
         leader_epoch: int,
-        gap: _Gap,
+        gap: _StoreGap,
         written: WrittenFile,
         begun_ms: int,
     ) -> None:
@@ -328,7 +328,7 @@ class StoreCheck:
         with shared.lock:
             shared.commit(intent, begun_ms=begun_ms)
 
-    def _rows(self, gap: _Gap, sources: Sequence[LogSegmentData]) -> Iterator[pa.RecordBatch]:
+    def _rows(self, gap: _StoreGap, sources: Sequence[LogSegmentData]) -> Iterator[pa.RecordBatch]:
         """The rows of the missing offsets that no other file has."""
         # Numba takes 100 MiB that a worker without copies does not need.
         from broker.worker.segment_source import RangeSource
@@ -356,7 +356,9 @@ class StoreCheck:
         ]
         return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
-    def _write_residue(self, folder: str, gap: _Gap, sources: Sequence[LogSegmentData]) -> None:
+    def _write_residue(
+        self, folder: str, gap: _StoreGap, sources: Sequence[LogSegmentData]
+    ) -> None:
         from broker.worker.delta.writer import write_residue_again
 
         reached = sources[-1].segment.end_offset if sources else -1
@@ -388,10 +390,10 @@ def _check_whole(said: Missing, sources: Sequence[LogSegmentData]) -> None:
         raise _NotThere("how many rows it had is not known, and the log is compacted")
 
 
-def _of_commit(segment: RemoteLogSegment, low: int) -> _Gap:
+def _of_commit(segment: RemoteLogSegment, low: int) -> _StoreGap:
     """What from `low` on was in a range that was FINISHED, and whose commit another writer has replaced."""
     start = max(low, segment.start_offset)
-    return _Gap(
+    return _StoreGap(
         said=Missing(
             start_offset=start,
             end_offset=segment.end_offset,
@@ -404,9 +406,9 @@ def _of_commit(segment: RemoteLogSegment, low: int) -> _Gap:
     )
 
 
-def _of_restore(start_offset: int, end_offset: int) -> _Gap:
+def _of_restore(start_offset: int, end_offset: int) -> _StoreGap:
     """The operator decides whether they are restored: until then the local log keeps them."""
-    return _Gap(
+    return _StoreGap(
         said=Missing(
             start_offset=start_offset,
             end_offset=end_offset,

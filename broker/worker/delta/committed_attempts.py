@@ -35,7 +35,7 @@ class _Said(NamedTuple):
 
 
 class CommittedAttempts:
-    """Answers for all tables. One thread at a time."""
+    """Finds the attempts of all tables' commits. One thread at a time."""
 
     def __init__(self) -> None:
         self._said: dict[tuple[str, int], _Said] = {}
@@ -101,7 +101,7 @@ def _ranges(part: dict[str, Any]) -> Iterator[_CommittedRange]:
 
 
 def _ours(log: DeltaLog, version: int) -> dict[str, Any] | None:
-    """What a commit of kafka-ds says, nothing for others'; None if it was cleaned up."""
+    """The attributes of a commit of kafka-ds, none for other engines'; None if it was cleaned up."""
     actions = log.read_version(version)
     return None if actions is None else dict(ours_of(actions) or {})
 

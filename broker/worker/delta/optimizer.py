@@ -50,7 +50,7 @@ FOOTERS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _PartitionState:
+class _FilesState:
     """What is known of a partition's files as of one version."""
 
     files: Sequence[FileEntry]
@@ -134,11 +134,11 @@ class TableOptimizer:
             milliseconds=round((time.monotonic() - began) * 1000),
         )
 
-    def _look(self, shared: SharedTable, topic_id: bytes, partition: int) -> _PartitionState | None:
+    def _look(self, shared: SharedTable, topic_id: bytes, partition: int) -> _FilesState | None:
         with shared.view(fresh=True) as snapshot:
             if snapshot is None or snapshot.topic_id != topic_id:
                 return None
-            return _PartitionState(
+            return _FilesState(
                 files=snapshot.index.files(partition),
                 log_start=snapshot.log_start(partition) or 0,
                 columns=tuple(fields_of(snapshot.metadata)),
@@ -147,15 +147,15 @@ class TableOptimizer:
                 ),
             )
 
-    def _has_expired(self, state: _PartitionState) -> bool:
+    def _has_expired(self, state: _FilesState) -> bool:
         start = state.log_start
         return any(
             each.min_offset < start <= each.max_offset and each.path not in self.passed_over
             for each in state.files
         )
 
-    def _task(self, state: _PartitionState | None, rules: OptimizeRules) -> OptimizeTask | None:
-        """What to do next, as far as the files can be read."""
+    def _task(self, state: _FilesState | None, rules: OptimizeRules) -> OptimizeTask | None:
+        """The next thing to rewrite, as far as the files can be read."""
         while state is not None:
             # A file that cannot be read is skipped: the next look goes on.
             with suppress(UnreadableFile):
@@ -212,7 +212,7 @@ class TableOptimizer:
         topic_id: bytes,
         leader_epoch: int,
         task: OptimizeTask,
-        state: _PartitionState,
+        state: _FilesState,
         goes_on: Callable[[], bool],
     ) -> Optimized:
         begun_ms = shared.table.begin_ms()
@@ -237,7 +237,7 @@ class TableOptimizer:
         shared: SharedTable,
         files: Sequence[FileEntry],
         file_bytes: int | None,
-        state: _PartitionState,
+        state: _FilesState,
         attempt: str,
     ) -> RewrittenFiles:
         """New files with the rows of the old ones. Raises UnfitFile, UnreadableFile, ArrowException, OSError."""
@@ -266,7 +266,7 @@ class TableOptimizer:
         task: OptimizeTask,
         rewritten: RewrittenFiles,
         begun_ms: int,
-        state: _PartitionState,
+        state: _FilesState,
         attempt: str,
     ) -> Optimized:
         """Commit: replace the old files by the new ones, or do nothing."""
@@ -367,7 +367,7 @@ class TableOptimizer:
         ]
 
     def _lost_of(self, new: Sequence[FileEntry]) -> list[str]:
-        """Which new files the store lacks: they may have been deleted while no version named them."""
+        """The new files that the store lacks: they may have been deleted while no version named them."""
         return [each.path for each in new if self._store.size(each.path) != each.size]
 
     def _write_again(
@@ -378,7 +378,7 @@ class TableOptimizer:
         old: Sequence[FileEntry],
         new: Sequence[FileEntry],
         lost: Sequence[str],
-        state: _PartitionState,
+        state: _FilesState,
     ) -> None:
         """Replace new files, some of which are lost, by others of the same rows, as long as the old files are there."""
         for _ in range(TRIES_MAX):
@@ -395,7 +395,7 @@ class TableOptimizer:
         old: Sequence[FileEntry],
         new: Sequence[FileEntry],
         lost: Sequence[str],
-        state: _PartitionState,
+        state: _FilesState,
     ) -> list[FileEntry]:
         begun_ms, attempt = shared.table.begin_ms(), uuid_text(new_uuid())
         file_bytes = None if len(new) == 1 else self._rules.file_bytes

@@ -32,7 +32,7 @@ WALK_BACK_MAX = 1024
 
 
 @dataclass(slots=True)
-class _Listing:
+class _ResidueListing:
     """The residue files of a partition by start offset."""
 
     starts: list[int] = field(default_factory=list)
@@ -45,7 +45,7 @@ class ResidueFiles:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._listings: dict[tuple[str, bytes, int], _Listing] = {}
+        self._listings: dict[tuple[str, bytes, int], _ResidueListing] = {}
         self._open: OrderedDict[str, Residue | None] = OrderedDict()
         self.open_batches = 0
         """How many batches' places are in memory."""
@@ -152,13 +152,13 @@ class ResidueFiles:
 
     def _listing(
         self, key: tuple[str, bytes, int], last_offset: int, highest_offset_in_remote_storage: int
-    ) -> _Listing:
+    ) -> _ResidueListing:
         """The files of a partition of that topic and id; an earlier listing for the id says nothing of this one."""
         topic, _, partition = key
         known = self._listings.get(key)
         if known is not None and last_offset <= known.known_end:
             return known
-        made = _Listing(known_end=highest_offset_in_remote_storage)
+        made = _ResidueListing(known_end=highest_offset_in_remote_storage)
         folder = f"{topic_table(topic)}/{RESIDUE}/partition={partition}"
         for entry in self._store.list(folder):
             start = start_of_residue(entry.path)
@@ -169,7 +169,7 @@ class ResidueFiles:
         return made
 
     def _covering(
-        self, listing: _Listing, topic_id: bytes, start_offset: int, last_offset: int
+        self, listing: _ResidueListing, topic_id: bytes, start_offset: int, last_offset: int
     ) -> list[Residue]:
         """The files of the range, and earlier ones until each of its offsets is covered."""
         found = []
@@ -188,7 +188,7 @@ class ResidueFiles:
         return _chosen(found, start_offset, last_offset)
 
     def _backwards(
-        self, listing: _Listing, topic_id: bytes, end: int, start: int = 0
+        self, listing: _ResidueListing, topic_id: bytes, end: int, start: int = 0
     ) -> Iterator[list[Residue]]:
         """The files of these places of a listing, the last ones first; those that begin at one offset together."""
         while end > max(0, start):

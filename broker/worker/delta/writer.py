@@ -36,7 +36,7 @@ SMALL_BYTES_MAX = 1024 * 1024
 
 
 @dataclass(slots=True)
-class _Found:
+class _RangeFindings:
     """What was found in a range besides its rows."""
 
     row_count: int = 0
@@ -57,13 +57,13 @@ def write_ranges(
 ) -> WrittenFiles:
     """Write the rows and the residue of a partition's ranges."""
     segments = [each.segment for each in sources]
-    origins = [_Found() for _ in sources]
+    origins = [_RangeFindings() for _ in sources]
     readers = [
         [(origins[part.index], RangeSource(part.source)) for part in share]
         for share in cut(sources, semaphore.count)
     ]
 
-    def write(share: Sequence[tuple[_Found, RangeSource]]) -> list[WrittenFile]:
+    def write(share: Sequence[tuple[_RangeFindings, RangeSource]]) -> list[WrittenFile]:
         return _write_rows(
             store,
             table,
@@ -135,8 +135,8 @@ def take_over(
 
 
 def _all(
-    write: Callable[[Sequence[tuple[_Found, RangeSource]]], list[WrittenFile]],
-    shares: Sequence[Sequence[tuple[_Found, RangeSource]]],
+    write: Callable[[Sequence[tuple[_RangeFindings, RangeSource]]], list[WrittenFile]],
+    shares: Sequence[Sequence[tuple[_RangeFindings, RangeSource]]],
 ) -> list[WrittenFile]:
     """The files of all shares in their order; raises a share's error once all have ended."""
     if len(shares) == 1:
@@ -192,7 +192,7 @@ def write_residue_again(
         reader = RangeSource(source)
         for _ in reader.rows():
             pass
-        origins.append(_Found(residue=reader.residue))
+        origins.append(_RangeFindings(residue=reader.residue))
     _write_residue(store, path, segments, sources[-1], origins)
 
 
@@ -201,7 +201,7 @@ def _write_residue(
     path: str,
     segments: Sequence[RemoteLogSegment],
     last: LogSegmentData,
-    origins: Sequence[_Found],
+    origins: Sequence[_RangeFindings],
 ) -> None:
     """Write the batches without rows, the leader epochs, and the producers at the end."""
     first = segments[0]
@@ -220,7 +220,9 @@ def _write_residue(
             file.write(part)
 
 
-def _warn_of_undecodable(segments: Sequence[RemoteLogSegment], origins: Sequence[_Found]) -> int:
+def _warn_of_undecodable(
+    segments: Sequence[RemoteLogSegment], origins: Sequence[_RangeFindings]
+) -> int:
     """Warn of batches that cannot be decoded; returns the last offset of them all, -1 if there is none."""
     last_offset = -1
     for segment, origin in zip(segments, origins, strict=True):

@@ -55,7 +55,7 @@ VERSIONS_MAX = 1_000
 TRIES_MAX = 5
 # After so many failed deletions in a step the others are left to the next one.
 FAILURES_MAX = 3
-_Topic = tuple[str, bytes]  # By name and id.
+_NameAndId = tuple[str, bytes]  # By name and id.
 # Columns drawn out of an event, which is flat.
 COLUMNS = (
     "controller_epoch", "broker_id", "broker_epoch", "topic", "topic_id", "partition", "leader", "leader_epoch",
@@ -164,7 +164,7 @@ class Materialiser:
             source = pa.BufferReader(self._store.read(path))
             yield from pq.read_table(source, columns=names, use_threads=False).to_pylist()
 
-    def _left(self) -> list[_Topic]:
+    def _left(self) -> list[_NameAndId]:
         """The topics whose deletion failed; another one comes first each time."""
         found = [
             (
@@ -178,9 +178,9 @@ class Materialiser:
         first = self._turn % max(1, len(found))
         return found[first:] + found[:first]
 
-    def _delete(self, topics: Iterable[_Topic]) -> dict[_Topic, str]:
+    def _delete(self, topics: Iterable[_NameAndId]) -> dict[_NameAndId, str]:
         """Remove the rows of deleted topics; returns why that failed. Some errors end it: the store may not answer."""
-        failures: dict[_Topic, str] = {}
+        failures: dict[_NameAndId, str] = {}
         for each in topics:
             failures[each] = "not tried now"
             if len(failures) > FAILURES_MAX:
@@ -202,7 +202,7 @@ class Materialiser:
         Raises StorageError, after that, if any is due.
         """
         rows: list[dict[str, Any]] = []
-        fresh: list[_Topic] = []
+        fresh: list[_NameAndId] = []
         for version in range(done + 1, last + 1):
             actions = self._log.read_version(version)
             if actions is None:
@@ -233,7 +233,7 @@ class Materialiser:
     def _append(
         self,
         rows: list[dict[str, Any]],
-        marks: Mapping[_Topic, int],
+        marks: Mapping[_NameAndId, int],
         last: int,
     ) -> None:
         now_ms = time.time_ns() // 1_000_000
@@ -296,7 +296,7 @@ class Materialiser:
         )
 
 
-def _deleted_in(actions: Sequence[Action]) -> Iterator[_Topic]:
+def _deleted_in(actions: Sequence[Action]) -> Iterator[_NameAndId]:
     """The topics, by name and id, that a commit's events delete."""
     listed = (ours_of(actions) or {}).get("events")
     for event in listed if isinstance(listed, list) else ():

@@ -57,11 +57,11 @@ def record_batch(
     schema = TOPIC_FILE_SCHEMA
     if columns is not None:
         schema = pa.schema([field for field in TOPIC_FILE_SCHEMA if field.name in columns])
-    source = _Source(out, framing, count)
+    source = _RowSource(out, framing, count)
     return pa.RecordBatch.from_arrays([source.column(f.name) for f in schema], schema=schema)
 
 
-class _Source:
+class _RowSource:
     """The kernel's output, one column at a time."""
 
     def __init__(self, out: Buffers, framing: NDArray[np.int64], count: int) -> None:
