@@ -15,7 +15,7 @@ async def until_ended(bench: MovingBench) -> None:
 async def begin_slowly(bench: MovingBench) -> None:
     """A move of twenty records to /b that has copied some of them, and waits."""
     bench.append(20)
-    bench.rate = -1
+    bench.rate = 0
     bench.moves.alter("t", 0, "/b")
     await until(lambda: future(bench).log.log_end_offset != 0)
 

@@ -295,7 +295,7 @@ async def test_an_answer_that_is_tried_again_is_logged_by_its_name(
     async with following(leader) as broker:
         partition = broker.follow(open_log(MemoryDisk()), 1)
         await until(lambda: has_all(partition, log))
-    assert "t-0: broker 2 answers UNKNOWN_TOPIC_ID" in caplog.messages
+    assert "Error for partition t-0: broker 2 answers UNKNOWN_TOPIC_ID" in caplog.messages
 
 
 @in_loop
@@ -311,9 +311,11 @@ async def test_damage_at_the_leader_is_an_error_with_its_place(
         await until(lambda: has_all(partition, log))
     said = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
     assert said[0].startswith(
-        "t-0: CORRUPT_MESSAGE: Found invalid messages during fetch from broker 2 at offset "
+        "Error for partition t-0: CORRUPT_MESSAGE: Found invalid messages during fetch from broker 2 at offset "
     )
-    assert said[1].startswith("t-0: broker 2 answers CORRUPT_MESSAGE at offset ")
+    assert said[1].startswith(
+        "Error for partition t-0: broker 2 answers CORRUPT_MESSAGE at offset "
+    )
 
 
 @in_loop
