@@ -1,7 +1,7 @@
 """Pure: holding replication back to a rate, so that moving replicas leaves room for clients (KIP-73).
 
 Topics name what is throttled: `leader.replication.throttled.replicas` and `follower.…` list partition:broker, or `*`. A
-replica that is in sync is never throttled: it would fall out of sync for it. The rate (`broker/byte_rate.py`) is that
+replica that is in sync is never throttled: it would fall out of sync for it. The rate (`broker/rates.py`) is that
 of throttled partitions alone.
 """
 
