@@ -29,7 +29,7 @@ from kafka_ds.protocol.messages.data import (
     PartitionProduceData,
     PartitionProduceResponse,
 )
-from kafka_ds.protocol.messages.topics import CreatableTopic, CreatableTopicConfig
+from kafka_ds.protocol.messages.topics import CreatableTopicConfig
 from kafka_ds.protocol.types import message_info
 from kafka_ds.records.batch import Codec, Record, build_batch, iterate_headers, read_records
 from tests.requests import build
@@ -101,14 +101,16 @@ class InProcess:
             CreatableTopicConfig(name=key.replace("_", "."), value=str(value))
             for key, value in configs.items()
         ]
-        topic = CreatableTopic(
-            name=name,
-            num_partitions=partitions,
-            replication_factor=1,
-            assignments=[],
-            configs=wanted,
+        response = await self.ask(
+            build(
+                CreateTopicsRequest,
+                name=name,
+                num_partitions=partitions,
+                replication_factor=1,
+                configs=wanted,
+            ),
+            7,
         )
-        response = await self.ask(CreateTopicsRequest(topics=[topic]), 7)
         assert response.topics[0].error_code == ErrorCode.NONE, response
         topic_id: bytes = response.topics[0].topic_id
         return topic_id

@@ -356,22 +356,18 @@ def subscription(name: str, **settings: str | None) -> IncrementalAlterConfigsRe
     """Sets settings of a subscription of client metrics, or takes them away."""
     return build(
         IncrementalAlterConfigsRequest,
-        resources=[
+        resource_type=CLIENT_METRICS_RESOURCE,
+        resource_name=name,
+        configs=[
             {
-                "resource_type": CLIENT_METRICS_RESOURCE,
-                "resource_name": name,
-                "configs": [
-                    {
-                        "name": key.replace("_", "."),
-                        "config_operation": int(value is None),
-                        "value": value,
-                    }
-                    for key, value in {
-                        **settings,
-                        "match": settings["metrics"] and f"client_id={name}",
-                    }.items()
-                ],
+                "name": key.replace("_", "."),
+                "config_operation": int(value is None),
+                "value": value,
             }
+            for key, value in {
+                **settings,
+                "match": settings["metrics"] and f"client_id={name}",
+            }.items()
         ],
         validate_only=False,
     )

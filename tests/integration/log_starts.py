@@ -4,17 +4,17 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from kafka_ds.protocol.messages import ListOffsetsRequest
-from kafka_ds.protocol.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
+from kafka_ds.protocol.messages.offsets import ListOffsetsTopic
 from tests.in_process import fetch_request
 from tests.integration.raw_client import RawClient
+from tests.requests import build
 
 TOPIC = "begun-later"
 
 
 def earliest(bootstrap: str) -> int:
     """Where the broker says that the partition begins; -1 while it does not say."""
-    wanted = ListOffsetsPartition(partition_index=0, timestamp=-2)
-    topics = [ListOffsetsTopic(name=TOPIC, partitions=[wanted])]
+    topics = [build(ListOffsetsTopic, name=TOPIC, partition_index=0, timestamp=-2)]
     with RawClient(bootstrap) as client:
         answer = client.ask(ListOffsetsRequest(replica_id=-1, topics=topics), 7)
         offset: int = answer.topics[0].partitions[0].offset

@@ -75,12 +75,9 @@ async def reassign(cluster: Cluster, *replicas: int) -> None:
     request = build(
         AlterPartitionReassignmentsRequest,
         timeout_ms=10_000,
-        topics=[
-            {
-                "name": "t",
-                "partitions": [{"partition_index": 0, "replicas": list(replicas)}],
-            }
-        ],
+        name="t",
+        partition_index=0,
+        replicas=list(replicas),
     )
     answer = await cluster.controller.ask(request, 0)
     assert answer.error_code == ErrorCode.NONE

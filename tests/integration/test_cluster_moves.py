@@ -19,7 +19,6 @@ from kafka_ds.protocol.messages.quorum import (
     FeatureUpdateKey,
 )
 from kafka_ds.protocol.messages.replicas import (
-    ReassignablePartition,
     ReassignableTopic,
 )
 from tests.in_process import Cluster, InProcess, batch_of, in_process_cluster, values_of
@@ -33,8 +32,7 @@ def in_sync(cluster: Cluster, index: int = 0) -> set[int]:
 
 
 async def reassign(broker: InProcess, replicas: list[int] | None) -> int:
-    wanted = ReassignablePartition(partition_index=0, replicas=replicas)
-    topics = [ReassignableTopic(name="t", partitions=[wanted])]
+    topics = [build(ReassignableTopic, name="t", partition_index=0, replicas=replicas)]
     answer = await broker.ask(AlterPartitionReassignmentsRequest(topics=topics), 1)
     assert answer.error_code == ErrorCode.NONE
     code: int = answer.responses[0].partitions[0].error_code
@@ -115,15 +113,7 @@ async def test_a_move_that_cannot_end_is_told_and_cancelled(tmp_path: Path) -> N
 async def test_everybody_tells_who_decides_who_follows_and_who_is_fenced(tmp_path: Path) -> None:
     async with in_process_cluster(tmp_path, 3) as cluster:
         controller = cluster.controller.node.config.node_id
-        request = build(
-            DescribeQuorumRequest,
-            topics=[
-                {
-                    "topic_name": "__cluster_metadata",
-                    "partitions": [{"partition_index": 0}],
-                }
-            ],
-        )
+        request = build(DescribeQuorumRequest, topic_name="__cluster_metadata", partition_index=0)
         others = sorted(set(cluster.nodes) - {controller})
         for broker in cluster.nodes.values():
             answer = await broker.ask(request, 2)

@@ -228,11 +228,7 @@ async def move(cluster: Cluster, topic: str, index: int, *replicas: int) -> None
     answer = await cluster.controller.ask(request, 0)
     assert answer.error_code == ErrorCode.NONE, answer
     wanted = cluster.nodes[replicas[0]]
-    elect = build(
-        ElectLeadersRequest,
-        topic_partitions=[{"topic": topic, "partitions": [index]}],
-        election_type=0,
-    )
+    elect = build(ElectLeadersRequest, topic=topic, partitions=[index], election_type=0)
     async with asyncio.timeout(TIMEOUT_S):
         while leader(cluster, topic, index) is not wanted:
             await cluster.controller.ask(elect, 2)

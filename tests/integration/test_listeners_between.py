@@ -16,6 +16,7 @@ from kafka_ds.protocol.messages.topics import CreatableTopic
 from tests.certificates import Authority
 from tests.in_process import batch_of, in_process_cluster, new_node
 from tests.loops import in_loop
+from tests.requests import build
 
 
 def settings_of(folder: Path, **more: object) -> dict[str, object]:
@@ -52,9 +53,7 @@ async def test_brokers_reach_each_other_by_tls_and_sasl(tmp_path: Path) -> None:
             "SASL_SSL"
         }
         assert cluster.controller.node.server.connections.metrics.authentications
-        wanted = CreatableTopic(
-            name="t", num_partitions=1, replication_factor=2, assignments=[], configs=[]
-        )
+        wanted = build(CreatableTopic, name="t", num_partitions=1, replication_factor=2)
         response = await first.ask(CreateTopicsRequest(topics=[wanted]), 7)
         assert response.topics[0].error_code == ErrorCode.NONE, response
         await cluster.until(

@@ -17,6 +17,7 @@ from kafka_ds.protocol.messages.topics import CreatableTopic
 from tests.in_process import batch_of, fetch_request, produce_request, values_of
 from tests.integration.raw_client import RawClient
 from tests.processes import BrokerDied, BrokerProcess, wait_until
+from tests.requests import build
 
 QUICK = {
     "replica.high.watermark.checkpoint.interval.ms": 200,
@@ -49,9 +50,7 @@ class Desk:
         self.broker = BrokerProcess(folder, overrides)
 
     def create(self, name: str = "t") -> None:
-        topic = CreatableTopic(
-            name=name, num_partitions=4, replication_factor=1, assignments=[], configs=[]
-        )
+        topic = build(CreatableTopic, name=name, num_partitions=4, replication_factor=1)
         with RawClient(self.broker.bootstrap) as client:
             answer = client.ask(CreateTopicsRequest(topics=[topic]), 7)
         assert answer.topics[0].error_code == ErrorCode.NONE

@@ -30,9 +30,7 @@ from kafka_ds.protocol.messages import (
 )
 from kafka_ds.protocol.messages.data import (
     FetchPartition,
-    PartitionProduceData,
 )
-from kafka_ds.protocol.messages.offsets import ListOffsetsPartition
 from kafka_ds.protocol.messages.topics import CreatableTopic
 from kafka_ds.records.batch import Record, build_batch
 from tests.integration.raw_client import RawClient
@@ -49,9 +47,7 @@ def is_alive(client: RawClient) -> bool:
 
 
 def create(client: RawClient, topic: str) -> None:
-    wanted = CreatableTopic(
-        name=topic, num_partitions=1, replication_factor=1, assignments=[], configs=[]
-    )
+    wanted = build(CreatableTopic, name=topic, num_partitions=1, replication_factor=1)
     response = client.ask(CreateTopicsRequest(topics=[wanted], timeout_ms=5000), 5)
     assert response.topics[0].error_code == ErrorCode.NONE, response
 
@@ -65,12 +61,8 @@ def produce(client: RawClient, topic: str, count: int) -> int:
             Record(offset=i, timestamp=now_ms, key=b"k", value=b"v" * 50)
             for i in range(RECORDS_PER_BATCH)
         )
-        data = PartitionProduceData(index=0, records=records)
         request = build(
-            ProduceRequest,
-            acks=-1,
-            timeout_ms=5000,
-            topic_data=[{"name": topic, "partition_data": [data]}],
+            ProduceRequest, acks=-1, timeout_ms=5000, name=topic, index=0, records=records
         )
         response = client.ask(request, 9).responses[0].partition_responses[0]
         assert response.error_code == ErrorCode.NONE, response
@@ -79,10 +71,7 @@ def produce(client: RawClient, topic: str, count: int) -> int:
 
 
 def end_offset(client: RawClient, topic: str) -> int:
-    wanted = ListOffsetsPartition(partition_index=0, timestamp=-1)
-    request = build(
-        ListOffsetsRequest, replica_id=-1, topics=[{"name": topic, "partitions": [wanted]}]
-    )
+    request = build(ListOffsetsRequest, replica_id=-1, name=topic, partition_index=0, timestamp=-1)
     offset: int = client.ask(request, 4).topics[0].partitions[0].offset
     return offset
 

@@ -26,7 +26,7 @@ from kafka_ds.errors import DataLoss
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import AlterPartitionReassignmentsRequest, DeleteRecordsRequest
 from kafka_ds.protocol.messages.replicas import ReassignablePartition
-from kafka_ds.protocol.messages.topics import DeleteRecordsPartition, DeleteRecordsTopic
+from kafka_ds.protocol.messages.topics import DeleteRecordsTopic
 from kafka_ds.source.batch import KafkaBatchReader
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.options.options import parse_options
@@ -122,8 +122,7 @@ class World:
         if not known:
             return
         offset = self.chance.randrange(self.starts[index], max(known) + 1)
-        place = DeleteRecordsPartition(partition_index=index, offset=offset)
-        topic = DeleteRecordsTopic(name="t", partitions=[place])
+        topic = build(DeleteRecordsTopic, name="t", partition_index=index, offset=offset)
         request = DeleteRecordsRequest(topics=[topic], timeout_ms=60_000)
         # A new leader may have yet to learn how far its predecessor has committed.
         async with asyncio.timeout(120):

@@ -178,11 +178,9 @@ def test_a_lost_disk_loses_only_what_was_not_in_the_lake(tmp_path: Path) -> None
 
 def offset_of(client: RawClient, timestamp: int) -> int:
     from kafka_ds.protocol.messages import ListOffsetsRequest
-    from kafka_ds.protocol.messages.offsets import ListOffsetsPartition
 
-    wanted = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
     request = build(
-        ListOffsetsRequest, replica_id=-1, topics=[{"name": "a", "partitions": [wanted]}]
+        ListOffsetsRequest, replica_id=-1, name="a", partition_index=0, timestamp=timestamp
     )
     found = client.ask(request, 11).topics[0].partitions[0]
     assert found.error_code in (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER)

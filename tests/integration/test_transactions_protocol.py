@@ -186,7 +186,5 @@ def test_transactions_are_listed_by_state_producer_and_age(
     assert listed(transactional_id_pattern=f"{mine[:3]}.*") == (True, [])
     assert listed(transactional_id_pattern=mine[:3]) == (False, []), "it matches as a whole"
     with RawClient(broker.bootstrap) as raw:
-        request = ListTransactionsRequest(
-            state_filters=[], producer_id_filters=[], transactional_id_pattern="(a"
-        )
+        request = build(ListTransactionsRequest, transactional_id_pattern="(a")
         assert raw.ask(request, 2).error_code == ErrorCode.INVALID_REGULAR_EXPRESSION

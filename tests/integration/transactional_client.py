@@ -20,9 +20,6 @@ from kafka_ds.protocol.messages import (
 )
 from kafka_ds.protocol.messages.data import PartitionProduceData
 from kafka_ds.protocol.messages.group_offsets import OffsetFetchRequestTopic
-from kafka_ds.protocol.messages.transactions import (
-    TxnOffsetCommitRequestPartition,
-)
 from kafka_ds.protocol.types import NO_UUID
 from kafka_ds.records.batch import Record, build_batch
 from tests.integration.raw_client import RawClient
@@ -138,22 +135,17 @@ class TransactionalClient:
             answer = self._until_settled(joins, 3)
             if answer.error_code != ErrorCode.NONE:
                 return ErrorCode(answer.error_code)
-        partition = TxnOffsetCommitRequestPartition(
-            partition_index=0, committed_offset=offset, committed_metadata=None
-        )
         request = build(
             TxnOffsetCommitRequest,
             transactional_id=self._id,
             group_id=group,
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
-            topics=[
-                {
-                    "name": self._topic,
-                    "topic_id": topic_id or NO_UUID,
-                    "partitions": [partition],
-                }
-            ],
+            name=self._topic,
+            topic_id=topic_id or NO_UUID,
+            partition_index=0,
+            committed_offset=offset,
+            committed_metadata=None,
         )
         version = 3 if not self._second else 5 if topic_id is None else 6
 

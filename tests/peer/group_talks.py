@@ -33,7 +33,6 @@ from kafka_ds.protocol.messages import (
     SyncGroupRequest,
 )
 from kafka_ds.protocol.messages.group_offsets import (
-    OffsetCommitRequestPartition,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
@@ -104,18 +103,17 @@ def leave(group: str, *members: tuple[str, str | None]) -> Any:
 
 def commit(group: str, offset: int, member_id: str = "", generation: int = -1, **more: Any) -> Any:
     topic, topic_id = more.pop("topic", "t"), more.pop("topic_id", NO_UUID)
-    partition = OffsetCommitRequestPartition(
-        partition_index=more.pop("partition", 0),
-        committed_offset=offset,
-        committed_leader_epoch=0,
-        committed_metadata=more.pop("metadata", None),
-    )
     return build(
         OffsetCommitRequest,
         group_id=group,
         generation_id_or_member_epoch=generation,
         member_id=member_id,
-        topics=[{"name": topic, "topic_id": topic_id, "partitions": [partition]}],
+        name=topic,
+        topic_id=topic_id,
+        partition_index=more.pop("partition", 0),
+        committed_offset=offset,
+        committed_leader_epoch=0,
+        committed_metadata=more.pop("metadata", None),
         **more,
     )
 
@@ -180,9 +178,7 @@ class Talk:
         while client.ask(FindCoordinatorRequest(key="g", key_type=0), 2).error_code:
             time.sleep(0.1)
         wanted = [
-            CreatableTopic(
-                name=name, num_partitions=2, replication_factor=1, assignments=[], configs=[]
-            )
+            build(CreatableTopic, name=name, num_partitions=2, replication_factor=1)
             for name in TOPICS
         ]
         client.ask(CreateTopicsRequest(timeout_ms=5_000, topics=wanted), 5)

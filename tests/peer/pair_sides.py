@@ -34,6 +34,7 @@ from tests.peer.pair_values import (
     TRANSACTED,
     WRITTEN_MS,
 )
+from tests.requests import build
 
 CLOSED, NOTHING = "<closed>", "<no answer>"
 # How long something that a broker does by itself may take (a topic that is known everywhere, a transaction's end).
@@ -100,9 +101,7 @@ class Side:
     def prepare(self) -> None:
         """Make the topics, and wait until each coordinator answers."""
         wanted = [
-            CreatableTopic(
-                name=name, num_partitions=2, replication_factor=1, assignments=[], configs=[]
-            )
+            build(CreatableTopic, name=name, num_partitions=2, replication_factor=1)
             for name in (*TOPICS, *TRANSACTED)
         ]
         self.client.ask(CreateTopicsRequest(timeout_ms=30_000, topics=wanted), 5)

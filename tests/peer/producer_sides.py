@@ -69,17 +69,13 @@ class ProducerSide(Side):
 
     def create(self, topic: str, partitions: int) -> None:
         """Make a topic, and wait until it is known."""
-        wanted = CreatableTopic(
-            name=topic, num_partitions=partitions, replication_factor=1, assignments=[], configs=[]
-        )
+        wanted = build(CreatableTopic, name=topic, num_partitions=partitions, replication_factor=1)
         self.client.ask(CreateTopicsRequest(timeout_ms=30_000, topics=[wanted]), 5)
         wait_until("the topic", lambda: self._leads(topic, partitions))
 
     def _leads(self, topic: str, partitions: int) -> bool:
         asked = [ListOffsetsPartition(partition_index=i, timestamp=-1) for i in range(partitions)]
-        request = build(
-            ListOffsetsRequest, replica_id=-1, topics=[{"name": topic, "partitions": asked}]
-        )
+        request = build(ListOffsetsRequest, replica_id=-1, name=topic, partitions=asked)
         (found,) = self.client.ask(request, 5).topics
         is_known = any(t.name == topic and not t.error_code for t in self.topics())
         return is_known and not any(each.error_code for each in found.partitions)

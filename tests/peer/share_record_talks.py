@@ -29,9 +29,7 @@ SIZES = (3, 2, 4, 1)
 
 def _prepare(talk: Talk) -> None:
     """A topic with records, and a group that begins with them and whose share state is there."""
-    new = CreatableTopic(
-        name=TOPIC, num_partitions=1, replication_factor=1, assignments=[], configs=[]
-    )
+    new = build(CreatableTopic, name=TOPIC, num_partitions=1, replication_factor=1)
     create = CreateTopicsRequest(timeout_ms=5_000, topics=[new])
     talk.wait_for("a", lambda: create, 7, lambda _: True)
     asked = build(MetadataRequest, topics=[{"name": TOPIC}])

@@ -100,11 +100,7 @@ def prepare(talk: Talk) -> None:
     """
     if "one" in talk.topic_ids:
         return
-    wanted = [
-        CreatableTopic(
-            name="one", num_partitions=1, replication_factor=1, assignments=[], configs=[]
-        )
-    ]
+    wanted = [build(CreatableTopic, name="one", num_partitions=1, replication_factor=1)]
     create = CreateTopicsRequest(timeout_ms=5_000, topics=wanted)
     talk.wait_for("a", lambda: create, 7, lambda _: True)
     asked = build(MetadataRequest, topics=[{"name": "one"}])

@@ -16,9 +16,9 @@ from kafka_ds.protocol.messages.configs import (
     CLIENT_METRICS_RESOURCE,
     DescribeConfigsResource,
     IncrementalAlterableConfig,
-    IncrementalAlterConfigsResource,
 )
 from tests.integration.raw_client import RawClient
+from tests.requests import build
 
 SET, DELETE = 0, 1
 INTERVAL_S = 1.0
@@ -43,18 +43,15 @@ class TelemetryTalk:
             self._set(("metrics", None), ("interval.ms", None), ("match", None))
 
     def _set(self, *pairs: tuple[str, str | None], name: str = "s") -> None:
-        request = IncrementalAlterConfigsRequest(
-            resources=[
-                IncrementalAlterConfigsResource(
-                    resource_type=CLIENT_METRICS_RESOURCE,
-                    resource_name=name,
-                    configs=[
-                        IncrementalAlterableConfig(
-                            name=key, config_operation=DELETE if value is None else SET, value=value
-                        )
-                        for key, value in pairs
-                    ],
+        request = build(
+            IncrementalAlterConfigsRequest,
+            resource_type=CLIENT_METRICS_RESOURCE,
+            resource_name=name,
+            configs=[
+                IncrementalAlterableConfig(
+                    name=key, config_operation=DELETE if value is None else SET, value=value
                 )
+                for key, value in pairs
             ],
             validate_only=False,
         )

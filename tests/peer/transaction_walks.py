@@ -39,7 +39,6 @@ from kafka_ds.protocol.messages.group_offsets import (
     OffsetFetchRequestTopics,
 )
 from kafka_ds.protocol.messages.offsets import ListOffsetsPartition
-from kafka_ds.protocol.messages.transaction_admin import DescribeProducersTopicRequest
 from kafka_ds.protocol.messages.transactions import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
@@ -371,8 +370,7 @@ class TransactionWalk:
         )
 
     def _producers(self) -> DescribeProducersRequest:
-        topic = DescribeProducersTopicRequest(name=self.topic, partition_indexes=[0, 1])
-        return DescribeProducersRequest(topics=[topic])
+        return build(DescribeProducersRequest, name=self.topic, partition_indexes=[0, 1])
 
     def _list_offsets(self) -> ListOffsetsRequest:
         partitions = [

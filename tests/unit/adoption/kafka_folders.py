@@ -18,6 +18,7 @@ from kafka_ds.protocol.varint import unsigned_varint
 from kafka_ds.records.batch import Record, build_batch
 from kafka_ds.segments import names
 from kafka_ds.segments.checkpoint import encode_epochs, encode_offsets, encode_partition_metadata
+from tests.requests import build
 
 CLUSTER_ID = "a2Fma2EtZHMtcGVlci0xMQ"
 NOW_MS = 1_700_000_000_000
@@ -61,13 +62,12 @@ def topic_records(
     return [
         TopicRecord(name=name, topic_id=topic_id(number)),
         *(
-            PartitionRecord(
+            build(
+                PartitionRecord,
                 partition_id=index,
                 topic_id=topic_id(number),
                 replicas=list(replicas),
                 isr=list(isr),
-                removing_replicas=[],
-                adding_replicas=[],
                 leader=isr[0],
                 leader_epoch=leader_epoch,
                 partition_epoch=5,
@@ -84,12 +84,11 @@ def topic_records(
 
 
 def broker_record(broker_id: int, epoch: int) -> RegisterBrokerRecord:
-    return RegisterBrokerRecord(
+    return build(
+        RegisterBrokerRecord,
         broker_id=broker_id,
         incarnation_id=topic_id(99),
         broker_epoch=epoch,
-        end_points=[],
-        features=[],
         rack=None,
     )
 

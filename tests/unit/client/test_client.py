@@ -37,7 +37,7 @@ from kafka_ds.protocol.messages import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
-from kafka_ds.protocol.messages.data import FetchableTopicResponse, FetchPartitionData
+from kafka_ds.protocol.messages.data import FetchPartitionData
 from kafka_ds.protocol.messages.offsets import (
     ListOffsetsPartitionResponse,
     OffsetForLeaderEpochEndOffset,
@@ -78,8 +78,7 @@ def fetched(records: bytes = b"", code: int = 0) -> FetchResponse:
     partition = FetchPartitionData(
         partition_index=0, error_code=code, high_watermark=100, records=records
     )
-    topic = FetchableTopicResponse(topic="t", topic_id=TOPIC_ID, partitions=[partition])
-    return FetchResponse(responses=[topic])
+    return build(FetchResponse, topic="t", topic_id=TOPIC_ID, partitions=[partition])
 
 
 def batch(first: int, count: int, **more: Any) -> bytes:

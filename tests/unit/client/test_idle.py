@@ -14,7 +14,6 @@ from kafka_ds.client.producer import Outgoing, Producer
 from kafka_ds.client.producer_settings import parse_producer_settings
 from kafka_ds.client.settings import ClientSettings, parse_settings
 from kafka_ds.protocol.messages import ApiVersionsRequest, ProduceRequest, ProduceResponse
-from kafka_ds.protocol.messages.data import PartitionProduceResponse
 from kafka_ds.records.batch import Record, build_batch
 from tests.fakes.scripted_broker import ScriptedBroker, scripted
 from tests.requests import build
@@ -65,8 +64,7 @@ def test_nor_is_a_producers(monkeypatch: pytest.MonkeyPatch) -> None:
     def script(request: Any) -> Any:
         if not isinstance(request, ProduceRequest):
             return None
-        taken = PartitionProduceResponse(index=0, error_code=0, base_offset=0)
-        return build(ProduceResponse, responses=[{"name": "t", "partition_responses": [taken]}])
+        return build(ProduceResponse, name="t", index=0, error_code=0, base_offset=0)
 
     with scripted(script) as broker:
         given = parse_producer_settings(settings(broker))

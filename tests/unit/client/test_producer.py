@@ -282,21 +282,17 @@ class MovedTopic:
                 {"node_id": n, "host": "127.0.0.1", "port": broker.port}
                 for n, broker in enumerate(self.brokers, 1)
             ],
-            topics=[
+            name="t",
+            topic_id=TOPIC_ID,
+            partitions=[
                 {
-                    "name": "t",
-                    "topic_id": TOPIC_ID,
-                    "partitions": [
-                        {
-                            "partition_index": n,
-                            "leader_id": self.leader,
-                            "leader_epoch": 0,
-                            "replica_nodes": [1, 2],
-                            "isr_nodes": [1, 2],
-                        }
-                        for n in (0, 1)
-                    ],
+                    "partition_index": n,
+                    "leader_id": self.leader,
+                    "leader_epoch": 0,
+                    "replica_nodes": [1, 2],
+                    "isr_nodes": [1, 2],
                 }
+                for n in (0, 1)
             ],
         )
 

@@ -16,11 +16,11 @@ from kafka_ds.protocol.messages import ReadShareGroupStateResponse
 from kafka_ds.protocol.messages.share_state import (
     ReadStatePartition,
     ReadStatePartitionResult,
-    ReadStateResult,
 )
 from kafka_ds.protocol.topic_partition import PartitionId
 from tests.fakes.network import Respondent
 from tests.loops import in_loop
+from tests.requests import build
 
 TOPIC = bytes(range(16))
 HERE, THERE = 1, 2
@@ -58,9 +58,7 @@ class Coordinators:
             for each in topic.partitions
             if each.partition not in self.missing
         ]
-        return ReadShareGroupStateResponse(
-            results=[ReadStateResult(topic_id=topic.topic_id, partitions=results)]
-        )
+        return build(ReadShareGroupStateResponse, topic_id=topic.topic_id, partitions=results)
 
     def persister(self) -> SharePersister:
         endpoint = SimpleNamespace(host="there", port=9092)

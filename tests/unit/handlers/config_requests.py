@@ -48,16 +48,9 @@ async def change(
 async def replace(broker: InProcess, name: str, version: int = 2, **configs: str) -> Any:
     request = build(
         AlterConfigsRequest,
-        resources=[
-            {
-                "resource_type": TOPIC,
-                "resource_name": name,
-                "configs": [
-                    {"name": key.replace("_", "."), "value": value}
-                    for key, value in configs.items()
-                ],
-            }
-        ],
+        resource_type=TOPIC,
+        resource_name=name,
+        configs=[{"name": key.replace("_", "."), "value": value} for key, value in configs.items()],
         validate_only=False,
     )
     (answer,) = (await broker.ask(request, version)).responses

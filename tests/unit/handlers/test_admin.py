@@ -112,8 +112,7 @@ async def test_a_quorum_of_one(memory_path: Path, version: int) -> None:
     async with in_process(memory_path) as broker:
         partitions = [DescribeQuorumRequestPartitionData(partition_index=i) for i in (0, 1)]
         request = build(
-            DescribeQuorumRequest,
-            topics=[{"topic_name": "__cluster_metadata", "partitions": partitions}],
+            DescribeQuorumRequest, topic_name="__cluster_metadata", partitions=partitions
         )
         before = (await broker.ask(request, version)).topics[0].partitions[0]
         await broker.create("t")
@@ -237,9 +236,7 @@ async def test_a_cursor_whose_place_is_gone(
         await broker.create("a", 1)
         await broker.create("aa", 1)
         request = build(
-            DescribeTopicPartitionsRequest,
-            topics=[],
-            cursor={"topic_name": cursor[0], "partition_index": cursor[1]},
+            DescribeTopicPartitionsRequest, topic_name=cursor[0], partition_index=cursor[1]
         )
         response = await broker.ask(request, 0)
         assert sum(len(topic.partitions) for topic in response.topics) == count

@@ -13,8 +13,8 @@ from broker.server.dispatch import Waiting
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import DeleteRecordsRequest, FetchRequest, ListOffsetsRequest
 from kafka_ds.protocol.messages.data import FetchReplicaState
-from kafka_ds.protocol.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
-from kafka_ds.protocol.messages.topics import DeleteRecordsPartition, DeleteRecordsTopic
+from kafka_ds.protocol.messages.offsets import ListOffsetsTopic
+from kafka_ds.protocol.messages.topics import DeleteRecordsTopic
 from tests.in_process import (
     NOW_MS,
     InProcess,
@@ -25,6 +25,7 @@ from tests.in_process import (
     values_of,
 )
 from tests.loops import in_loop, turns
+from tests.requests import build
 from tests.unit.replica.follower_desk import EPOCH, Desk, desk
 
 
@@ -331,8 +332,7 @@ async def test_nobody_is_sent_anywhere_unless_asked_for(
 
 
 async def listed(broker: InProcess, timestamp: int, version: int, **fields: Any) -> tuple[int, int]:
-    wanted = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
-    topic = ListOffsetsTopic(name="t", partitions=[wanted])
+    topic = build(ListOffsetsTopic, name="t", partition_index=0, timestamp=timestamp)
     request = ListOffsetsRequest(**{"replica_id": -1, "topics": [topic], **fields})
     (found,) = (await broker.ask(request, version)).topics[0].partitions
     return found.error_code, found.offset
@@ -359,8 +359,7 @@ async def test_the_latest_offset_is_not_known_at_first(memory_path: Path) -> Non
 
 
 def deleting(offset: int, timeout_ms: int) -> DeleteRecordsRequest:
-    wanted = DeleteRecordsPartition(partition_index=0, offset=offset)
-    topic = DeleteRecordsTopic(name="t", partitions=[wanted])
+    topic = build(DeleteRecordsTopic, name="t", partition_index=0, offset=offset)
     return DeleteRecordsRequest(topics=[topic], timeout_ms=timeout_ms)
 
 

@@ -118,9 +118,7 @@ async def test_what_cannot_be_answered(memory_path: Path) -> None:
             ErrorCode.UNKNOWN_LEADER_EPOCH
         )
         twice = [ListOffsetsPartition(partition_index=0, timestamp=-1)] * 2
-        request = build(
-            ListOffsetsRequest, replica_id=-1, topics=[{"name": "t", "partitions": twice}]
-        )
+        request = build(ListOffsetsRequest, replica_id=-1, name="t", partitions=twice)
         response = await broker.ask(request, 11)
         codes = [each.error_code for each in response.topics[0].partitions]
         assert codes == [ErrorCode.INVALID_REQUEST] * 2
@@ -286,8 +284,7 @@ async def test_a_lake_that_does_not_answer_is_not_waited_for_for_ever(
     async with in_process(memory_path) as broker:
         tier = TierWithTimes(never=True)
         await with_lake(broker, monkeypatch, tier)
-        wanted = ListOffsetsPartition(partition_index=0, timestamp=NOW_MS)
-        topics = [ListOffsetsTopic(name="t", partitions=[wanted])]
+        topics = [build(ListOffsetsTopic, name="t", partition_index=0, timestamp=NOW_MS)]
         request = ListOffsetsRequest(replica_id=-1, topics=topics, timeout_ms=timeout_ms)
         response = await broker.ask(request, 10)
         found = response.topics[0].partitions[0]
@@ -337,8 +334,7 @@ async def test_a_time_whose_record_leaves_the_disk_before_the_look(
         monkeypatch.setattr(
             broker.node, "tier", TierWithTimes(found=TimestampAndOffset(NOW_MS, 0, 0))
         )
-        wanted = ListOffsetsPartition(partition_index=0, timestamp=NOW_MS)
-        topics = [ListOffsetsTopic(name="t", partitions=[wanted])]
+        topics = [build(ListOffsetsTopic, name="t", partition_index=0, timestamp=NOW_MS)]
         waiting = broker.begin(ListOffsetsRequest(replica_id=-1, topics=topics), 11)
         log.segments.discard_oldest(1, broker.node.clock.now_ms())
         assert (await waiting.result).topics[0].partitions[0].offset == 0

@@ -125,9 +125,7 @@ async def test_a_full_directory_refuses_for_its_own_partitions_alone(
             write(disk, path, *words, **more)
 
         both = [DeleteRecordsPartition(partition_index=index, offset=1) for index in range(2)]
-        request = build(
-            DeleteRecordsRequest, topics=[{"name": "t", "partitions": both}], timeout_ms=1000
-        )
+        request = build(DeleteRecordsRequest, name="t", partitions=both, timeout_ms=1000)
         with monkeypatch.context() as patched:
             patched.setattr(directory, "replace", fails)
             answers = (await broker.ask(request, 2)).topics[0].partitions

@@ -49,7 +49,7 @@ from kafka_ds.protocol.messages import (
     OffsetFetchRequest,
     ProduceRequest,
 )
-from kafka_ds.protocol.messages.data import FetchPartition, FetchTopic
+from kafka_ds.protocol.messages.data import FetchTopic
 from kafka_ds.protocol.messages.group_offsets import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
@@ -271,8 +271,7 @@ async def test_a_session_that_is_older_than_an_acl_obeys_it(tmp_path: Path) -> N
         await broker.create("a")
         await broker.produce("a", batch_of([b"x"]))
         await allow(broker, TOPIC, "a", AclOperation.READ)
-        part = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
-        wanted = FetchTopic(topic="a", partitions=[part])
+        wanted = build(FetchTopic, topic="a", partition=0, fetch_offset=0, partition_max_bytes=1000)
         first = FetchRequest(
             max_wait_ms=0, min_bytes=0, max_bytes=1000, session_epoch=0, topics=[wanted]
         )
@@ -374,9 +373,7 @@ async def test_groups_transactions_and_the_cluster(
             "a": DENIED, "b": ErrorCode.OPERATION_NOT_ATTEMPTED,
         }  # fmt: skip
 
-        new = CreatableTopic(
-            name="new", num_partitions=1, replication_factor=1, assignments=[], configs=[]
-        )
+        new = build(CreatableTopic, name="new", num_partitions=1, replication_factor=1)
         create = CreateTopicsRequest(topics=[new])
         assert (await asks(create, 7)).topics[0].error_code == DENIED
         auto = await asks(metadata_of("new", create=True), 9)
@@ -447,9 +444,7 @@ async def test_what_is_in_an_envelope_is_asked_by_who_is_named_there(tmp_path: P
     from kafka_ds.protocol.messages import CreateTopicsResponse
 
     async with in_process(tmp_path, **SETTINGS) as broker:
-        new = CreatableTopic(
-            name="a", num_partitions=1, replication_factor=1, assignments=[], configs=[]
-        )
+        new = build(CreatableTopic, name="a", num_partitions=1, replication_factor=1)
         inside = encode_request(CreateTopicsRequest(topics=[new]), 7, 0, "c")[4:]
         for principal, expected in ((encode_principal(ALICE), DENIED), (None, ErrorCode.NONE)):
             envelope = EnvelopeRequest(

@@ -85,9 +85,7 @@ async def test_what_may_not_be_described_is_not_told_beside_what_may(
         assert [topic.topic for topic in told] == ["a", "b"]
 
         def new(name: str) -> CreateTopicsRequest:
-            topic = CreatableTopic(
-                name=name, num_partitions=2, replication_factor=1, assignments=[], configs=[]
-            )
+            topic = build(CreatableTopic, name=name, num_partitions=2, replication_factor=1)
             return CreateTopicsRequest(topics=[topic])
 
         (made,) = (await asks(new("d"), 7)).topics

@@ -28,10 +28,6 @@ from kafka_ds.protocol.messages import (
     ProduceRequest,
     ProduceResponse,
 )
-from kafka_ds.protocol.messages.data import (
-    PartitionProduceData,
-    PartitionProduceResponse,
-)
 from tests.fakes.open_node import OPEN_NODE
 from tests.requests import build
 
@@ -66,9 +62,7 @@ class Handlers:
 
     def metadata(self, request: Any, context: RequestContext) -> MetadataResponse:
         self.begun.append("Metadata")
-        return MetadataResponse(
-            brokers=[], topics=[], controller_id=1, cluster_id="x" * self.metadata_bytes
-        )
+        return build(MetadataResponse, controller_id=1, cluster_id="x" * self.metadata_bytes)
 
     async def fetch(self, request: Any, context: RequestContext) -> FetchResponse:
         """Answers when the test says so."""
@@ -111,8 +105,7 @@ class Handlers:
 
 
 def produce_response(base_offset: int) -> ProduceResponse:
-    answer = PartitionProduceResponse(index=0, base_offset=base_offset)
-    return build(ProduceResponse, responses=[{"name": "t", "partition_responses": [answer]}])
+    return build(ProduceResponse, name="t", index=0, base_offset=base_offset)
 
 
 class FakeTransport:
@@ -241,13 +234,7 @@ def fetch(correlation_id: int) -> bytes:
 
 
 def produce(correlation_id: int, records: bytes = b"x", acks: int = 1) -> bytes:
-    data = PartitionProduceData(index=0, records=records)
-    request = build(
-        ProduceRequest,
-        acks=acks,
-        timeout_ms=1,
-        topic_data=[{"name": "t", "partition_data": [data]}],
-    )
+    request = build(ProduceRequest, acks=acks, timeout_ms=1, name="t", index=0, records=records)
     return encode_request(request, 3, correlation_id, "p")
 
 

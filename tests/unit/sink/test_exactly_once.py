@@ -20,7 +20,6 @@ from kafka_ds.protocol.messages import (
 )
 from kafka_ds.protocol.messages.configs import DescribeConfigsResourceResult, DescribeConfigsResult
 from kafka_ds.protocol.messages.offsets import (
-    ListOffsetsPartitionResponse,
     ListOffsetsTopicResponse,
 )
 from kafka_ds.records.batch import Codec, Record, build_batch
@@ -30,6 +29,7 @@ from kafka_ds.sink.options import SinkOptions, parse_sink_options
 from kafka_ds.sink.protocol import BatchAttempt, Span
 from kafka_ds.sink.writer import TransactionalSink
 from tests.fakes.scripted_broker import CLOSE, scripted
+from tests.requests import build
 
 TOPIC = "decisions"
 
@@ -95,8 +95,7 @@ def test_a_commit_checks_the_topic_of_decisions_once() -> None:
             case DescribeConfigsRequest():
                 return described("compact")
             case ListOffsetsRequest():
-                place = ListOffsetsPartitionResponse(partition_index=0, offset=0)
-                found = ListOffsetsTopicResponse(name=TOPIC, partitions=[place])
+                found = build(ListOffsetsTopicResponse, name=TOPIC, partition_index=0, offset=0)
                 return ListOffsetsResponse(topics=[found])
 
     with scripted(script) as broker:

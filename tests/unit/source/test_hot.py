@@ -24,7 +24,7 @@ from kafka_ds.protocol.messages import (
     ListOffsetsRequest,
     ListOffsetsResponse,
 )
-from kafka_ds.protocol.messages.data import FetchableTopicResponse, FetchPartitionData
+from kafka_ds.protocol.messages.data import FetchPartitionData
 from kafka_ds.protocol.messages.offsets import (
     EARLIEST_LOCAL,
     LATEST_TIERED,
@@ -71,8 +71,7 @@ def _fetched(records: bytes, end: int, code: ErrorCode = ErrorCode.NONE) -> Fetc
     partition = FetchPartitionData(
         partition_index=0, error_code=code, high_watermark=end, records=records
     )
-    topic = FetchableTopicResponse(topic="t", topic_id=TOPIC_ID, partitions=[partition])
-    return FetchResponse(responses=[topic])
+    return build(FetchResponse, topic="t", topic_id=TOPIC_ID, partitions=[partition])
 
 
 def _settings(port: int, **more: str) -> ClientSettings:

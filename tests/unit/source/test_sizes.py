@@ -26,7 +26,6 @@ from kafka_ds.protocol.messages import (
     MetadataResponse,
 )
 from kafka_ds.protocol.messages.data import (
-    FetchableTopicResponse,
     FetchPartition,
     FetchPartitionData,
 )
@@ -187,8 +186,7 @@ class SizedBroker:
             records=b"" if self.error else self._read(wanted),
         )
         topic_id = request.topics[0].topic_id
-        topic = FetchableTopicResponse(topic="", topic_id=topic_id, partitions=[data])
-        return FetchResponse(responses=[topic])
+        return build(FetchResponse, topic="", topic_id=topic_id, partitions=[data])
 
     def _metadata(self, request: MetadataRequest) -> MetadataResponse:
         (away, port), self.elsewhere = self.elsewhere, NOWHERE

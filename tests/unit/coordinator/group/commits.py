@@ -30,18 +30,10 @@ def commit_in_transaction(
         producer_epoch=0,
         generation_id_or_member_epoch=generation_id,
         member_id=member_id,
-        topics=[
-            {
-                "name": topic,
-                "partitions": [
-                    {
-                        "partition_index": 0,
-                        "committed_offset": offset,
-                        "committed_metadata": metadata,
-                    }
-                ],
-            }
-        ],
+        name=topic,
+        partition_index=0,
+        committed_offset=offset,
+        committed_metadata=metadata,
     )
     try:
         response = desk.call(request, version=version)

@@ -284,20 +284,12 @@ class Desk:
             member_id=member_id,
             group_instance_id=instance_id,
             retention_time_ms=retention_ms,
-            topics=[
-                {
-                    "name": topic,
-                    "topic_id": topic_id,
-                    "partitions": [
-                        {
-                            "partition_index": partition,
-                            "committed_offset": offset,
-                            "committed_leader_epoch": 3,
-                            "committed_metadata": metadata,
-                        }
-                    ],
-                }
-            ],
+            name=topic,
+            topic_id=topic_id,
+            partition_index=partition,
+            committed_offset=offset,
+            committed_leader_epoch=3,
+            committed_metadata=metadata,
         )
         try:
             response = self.call(request, version=version)

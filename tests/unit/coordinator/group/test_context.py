@@ -56,19 +56,15 @@ def commit(offset: int, group: str = "g", partitions: int = 1, **more: Any) -> O
         group_id=group,
         generation_id_or_member_epoch=-1,
         member_id="",
-        topics=[
+        name="t",
+        partitions=[
             {
-                "name": "t",
-                "partitions": [
-                    {
-                        "partition_index": index,
-                        "committed_offset": offset,
-                        "committed_metadata": "",
-                        **more,
-                    }
-                    for index in range(partitions)
-                ],
+                "partition_index": index,
+                "committed_offset": offset,
+                "committed_metadata": "",
+                **more,
             }
+            for index in range(partitions)
         ],
     )
 

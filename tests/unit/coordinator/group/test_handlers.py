@@ -427,9 +427,7 @@ async def test_offsets_go_with_their_topic(memory_path: Path) -> None:
         await broker.create("t")
         await broker.create("u")
         await commit(broker, 5, topics={"t": [0], "u": [0]})
-        gone = build(
-            DeleteTopicsRequest, topics=[{"name": "t", "topic_id": NO_UUID}], timeout_ms=5_000
-        )
+        gone = build(DeleteTopicsRequest, name="t", topic_id=NO_UUID, timeout_ms=5_000)
         assert (await broker.ask(gone, 6)).responses[0].error_code == 0
         assert await fetch(broker, None, version=8) == (0, {("u", 0): (5, 0)})
         await broker.create("t")

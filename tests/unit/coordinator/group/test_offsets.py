@@ -226,11 +226,7 @@ def test_a_tombstone_is_final_for_open_transactions_too() -> None:
 
 
 def delete(desk: Desk, topic: str, partition: int = 0, group: str = GROUP) -> ErrorCode:
-    request = build(
-        OffsetDeleteRequest,
-        group_id=group,
-        topics=[{"name": topic, "partitions": [{"partition_index": partition}]}],
-    )
+    request = build(OffsetDeleteRequest, group_id=group, name=topic, partition_index=partition)
     response = desk.call(request, version=0)
     if response.error_code:
         return ErrorCode(response.error_code)

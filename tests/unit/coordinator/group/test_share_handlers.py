@@ -164,7 +164,5 @@ async def test_the_feature_can_be_turned_off(memory_path: Path) -> None:
         assert (await delete_offsets(broker)).error_code == unsupported
         groups = (await broker.ask(ShareGroupDescribeRequest(group_ids=["g"]), 1)).groups
         assert groups[0].error_code == unsupported
-        request = build(
-            DescribeShareGroupOffsetsRequest, groups=[{"group_id": "g", "topics": TOPICS}]
-        )
+        request = build(DescribeShareGroupOffsetsRequest, group_id="g", topics=TOPICS)
         assert (await broker.ask(request, 1)).groups[0].error_code == unsupported

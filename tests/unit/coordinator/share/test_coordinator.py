@@ -20,7 +20,6 @@ from kafka_ds.protocol.messages import (
 from kafka_ds.protocol.messages.share_state import (
     InitializeStatePartition,
     ReadStateData,
-    ReadStatePartition,
     StateBatch,
     WriteStateData,
     WriteStatePartition,
@@ -49,8 +48,7 @@ async def write(broker: InProcess, topic_id: bytes, first: int, last: int) -> in
 
 
 async def read(broker: InProcess, topic_id: bytes, partition: int = 0) -> Any:
-    asked = ReadStatePartition(partition=partition, leader_epoch=0)
-    topic = ReadStateData(topic_id=topic_id, partitions=[asked])
+    topic = build(ReadStateData, topic_id=topic_id, partition=partition, leader_epoch=0)
     response = await broker.ask(ReadShareGroupStateRequest(group_id=GROUP, topics=[topic]), 0)
     return response.results[0].partitions[0]
 
@@ -84,9 +82,7 @@ async def test_a_state_outlives_its_broker_and_not_its_topic(memory_path: Path) 
 @in_loop
 async def test_requests_without_a_group_have_no_results(memory_path: Path) -> None:
     async with in_process(memory_path) as broker:
-        topic = ReadStateData(
-            topic_id=bytes(16), partitions=[ReadStatePartition(partition=0, leader_epoch=0)]
-        )
+        topic = build(ReadStateData, topic_id=bytes(16), partition=0, leader_epoch=0)
         response = await broker.ask(ReadShareGroupStateRequest(group_id="", topics=[topic]), 0)
         assert response.results == []
 
