@@ -1,9 +1,9 @@
 """Fixtures for all kinds of tests: free ports, Kafka's jars, an S3 server."""
 
 import gc
+import logging
 import os
 import signal
-import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from spark_conf import jars
+from tests.apache_kafka import free_ports
 from tests.leftovers import (  # noqa: F401 - hooks
     pytest_runtest_call,
     pytest_runtest_protocol,
@@ -58,22 +59,23 @@ def kafka_clients_jar() -> Path:
     return Path(named) if named else next(jars.fetch("kafka-clients").glob("kafka-clients-*.jar"))
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+@pytest.fixture
+def free_port() -> int:
+    return free_ports(1)[0]
 
 
 @pytest.fixture
-def free_port() -> int:
-    return _free_port()
+def quiet() -> Iterator[None]:
+    """No log lines."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """One real S3 server for all tests of this process, started for the first one that asks for it."""
-    with running_s3(tmp_path_factory.mktemp("s3"), _free_port()) as running:
+    with running_s3(tmp_path_factory.mktemp("s3"), free_ports(1)[0]) as running:
         yield running
 
 

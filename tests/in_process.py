@@ -32,6 +32,7 @@ from kafka_ds.protocol.messages.data import (
 from kafka_ds.protocol.messages.topics import CreatableTopicConfig
 from kafka_ds.protocol.types import message_info
 from kafka_ds.records.batch import Codec, Record, build_batch, iterate_headers, read_records
+from kafka_ds.segments.producers import AppendOrigin
 from tests.requests import build
 
 LISTENER = "PLAINTEXT"
@@ -122,6 +123,12 @@ class InProcess:
         response = await self.ask(produce_request(topic, batch, partition, acks=acks), version)
         answer: PartitionProduceResponse = response.responses[0].partition_responses[0]
         return answer
+
+    def append_own(self, batch: bytes) -> None:
+        """Append a batch to t-0 as coordinators do."""
+        partition = self.node.replica_manager.get("t", 0)
+        records = memoryview(bytearray(batch))
+        partition.append(records, acks=1, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR)
 
     async def fetch(
         self, topic: str, offset: int, *, partition: int = 0, version: int = 12, **options: Any

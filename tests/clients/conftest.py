@@ -7,6 +7,8 @@ import pytest
 
 from tests.clients.allowances import not_passing
 from tests.clients.group_members import end_members
+from tests.clients.messages import fill
+from tests.clients.topics import create_topic
 from tests.processes import BrokerProcess, running_broker
 
 FOLDER = Path(__file__).parent
@@ -50,3 +52,13 @@ def topic(request: pytest.FixtureRequest) -> str:
     whose = f"{request.path.stem.removeprefix('test_')}-{request.node.name}"
     name = "".join(c if c.isalnum() else "-" for c in whose)
     return f"t-{name}"[:200]
+
+
+@pytest.fixture
+def filled(broker: BrokerProcess, topic: str) -> str:
+    """100 records in each of two partitions, of ten to a batch or so."""
+    create_topic(broker.bootstrap, topic, partitions=2)
+    for partition in (0, 1):
+        for begin in range(0, 100, 10):
+            fill(broker, topic, range(begin, begin + 10), partition)
+    return topic

@@ -1,8 +1,10 @@
-"""What several tests use: sendable, some_messages."""
+"""What several tests use: sendable, some_messages, fill."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
-from tests.clients.adaptors import Message
+from tests.clients.adaptors import Message, librdkafka_produce
+from tests.processes import BrokerProcess
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -31,3 +33,11 @@ def some_messages(count: int = 60) -> list[Message]:
         ),
         Message(b"big", bytes(range(256)) * 2000, [], BEGAN_MS + 101),
     ]
+
+
+def fill(broker: BrokerProcess, topic: str, numbers: Iterable[int], partition: int = 0) -> None:
+    messages = [
+        Message(b"k%d" % n, b"%d-%d" % (partition, n), [("n", b"%d" % n)], BEGAN_MS + n, partition)
+        for n in numbers
+    ]
+    librdkafka_produce(broker.bootstrap, topic, messages)

@@ -22,11 +22,11 @@ from aiokafka.errors import (
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from tests.clients.adaptors import Message, librdkafka_produce
+from tests.clients.messages import BEGAN_MS, fill
 from tests.clients.topics import create_topic
 from tests.loops import until
 from tests.processes import BrokerProcess
 
-BEGAN_MS = 1_700_000_000_000
 TIMEOUT_S = 120
 
 
@@ -55,28 +55,11 @@ async def read(consumer: aiokafka.AIOKafkaConsumer, count: int, **how: Any) -> l
     return found
 
 
-def fill(broker: BrokerProcess, topic: str, numbers: range, partition: int = 0) -> None:
-    messages = [
-        Message(b"k%d" % n, b"%d" % n, [("n", b"%d" % n)], BEGAN_MS + n, partition) for n in numbers
-    ]
-    librdkafka_produce(broker.bootstrap, topic, messages)
-
-
-@pytest.fixture
-def filled(broker: BrokerProcess, topic: str) -> str:
-    """100 records in each of two partitions, of ten to a batch or so."""
-    create_topic(broker.bootstrap, topic, partitions=2)
-    for partition in (0, 1):
-        for begin in range(0, 100, 10):
-            fill(broker, topic, range(begin, begin + 10), partition)
-    return topic
-
-
 def test_one_by_one_and_by_partition(broker: BrokerProcess, filled: str) -> None:
     async def work() -> None:
         async with consuming(broker, filled, group_id=f"g-{filled}") as consumer:
             first = await consumer.getone()
-            assert (first.topic, first.offset, first.value) == (filled, 0, b"0")
+            assert (first.topic, first.offset, first.value) == (filled, 0, b"0-0")
             assert (first.key, first.headers, first.timestamp) == (
                 b"k0",
                 (("n", b"0"),),
@@ -133,7 +116,7 @@ def test_a_record_larger_than_the_limit(broker: BrokerProcess, topic: str, limit
         fill(broker, topic, range(1))
         librdkafka_produce(broker.bootstrap, topic, [Message(None, b"x" * 10_000, [], BEGAN_MS)])
         async with consuming(broker, topic, **{limit: 1_000}) as consumer:
-            assert (await consumer.getone()).value == b"0"
+            assert (await consumer.getone()).value == b"0-0"
             try:
                 large = await consumer.getone()
             except RecordTooLargeError:

@@ -12,10 +12,10 @@ from kafka.errors import KafkaTimeoutError
 from kafka.structs import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 
 from tests.clients.adaptors import Message, librdkafka_produce
+from tests.clients.messages import BEGAN_MS, fill
 from tests.clients.topics import create_topic
 from tests.processes import BrokerProcess, wait_until
 
-BEGAN_MS = 1_700_000_000_000
 # kafka-python 3.0.12 forgets an assignment that comes just when a poll's time is over: polls while joining are longer.
 JOINING_MS = 1_000
 Make = Callable[..., kafka.KafkaConsumer]
@@ -34,24 +34,6 @@ def consumers(broker: BrokerProcess) -> Iterator[Make]:
     yield make
     for consumer in made:
         consumer.close()
-
-
-@pytest.fixture
-def filled(broker: BrokerProcess, topic: str) -> str:
-    """100 records in each of two partitions, of ten to a batch or so."""
-    create_topic(broker.bootstrap, topic, partitions=2)
-    for partition in (0, 1):
-        for begin in range(0, 100, 10):
-            fill(broker, topic, range(begin, begin + 10), partition)
-    return topic
-
-
-def fill(broker: BrokerProcess, topic: str, numbers: Sequence[int], partition: int = 0) -> None:
-    messages = [
-        Message(b"k%d" % n, b"%d-%d" % (partition, n), [("n", b"%d" % n)], BEGAN_MS + n, partition)
-        for n in numbers
-    ]
-    librdkafka_produce(broker.bootstrap, topic, messages)
 
 
 def read(consumer: kafka.KafkaConsumer, count: int, **how: Any) -> list[Any]:

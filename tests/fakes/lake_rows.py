@@ -2,8 +2,10 @@
 
 import pyarrow as pa
 
+from kafka_ds.delta.snapshot import TableSnapshot
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.commit_rules import Intent, PartitionIntent
+from kafka_ds.topic.events import RemoteLogEvents
 from kafka_ds.topic.files.parquet import write_rows
 from kafka_ds.topic.names import data_file
 from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA
@@ -96,3 +98,24 @@ def filled_table(store):
     table.open(TOPIC_ID)
     copies(table, 0, 10, 20, 30)
     return table
+
+
+def orders_table(store):
+    """The table of the topic orders, empty."""
+    table = TopicTable(store, "orders")
+    table.open(TOPIC_ID)
+    return table
+
+
+def events_of(store):
+    """The events of remote segments in a store that has a clock."""
+    events = RemoteLogEvents(store, clock=store.clock)
+    events.open()
+    return events
+
+
+def files_at(log, version=None):
+    """The files of a Delta table at a version."""
+    snapshot = TableSnapshot(log)
+    snapshot.read(version)
+    return list(snapshot.files)

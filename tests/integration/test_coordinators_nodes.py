@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +42,9 @@ from kafka_ds.protocol.messages.transactions import (
     TxnOffsetCommitRequestPartition,
     WritableTxnMarker,
 )
-from kafka_ds.records.batch import Record, build_batch, iterate_headers, read_records
-from tests.in_process import NOW_MS, Cluster, InProcess, in_process_cluster
-from tests.integration.transactional_client import RETRIABLE
+from kafka_ds.records.batch import iterate_headers, read_records
+from tests.in_process import Cluster, InProcess, in_process_cluster
+from tests.integration.transactional_client import RETRIABLE, ProducerState
 from tests.loops import in_loop
 from tests.requests import build
 
@@ -92,15 +91,14 @@ def code_of(answer: Any) -> ErrorCode:
     return ErrorCode.NONE
 
 
-class Transactions:
+class Transactions(ProducerState):
     """A transactional producer, in the protocol before KIP-890 or in KIP-890's."""
 
     def __init__(self, cluster: Cluster, transactional_id: str, *, second: bool = False) -> None:
         self._cluster = cluster
         self.transactional_id = transactional_id
         self._second = second
-        self.sequences: dict[int, int] = {}
-        self.producer_id, self.epoch = -1, -1
+        super().__init__()
 
     async def _ask(self, request: Any, version: int) -> Any:
         return await ask(self._cluster, TRANSACTION_TYPE, self.transactional_id, request, version)
@@ -112,12 +110,7 @@ class Transactions:
         )
         answer = await self._ask(request, 5)
         assert answer.error_code == ErrorCode.NONE, ErrorCode(answer.error_code)
-        self._goes_on_as(answer.producer_id, answer.producer_epoch)
-
-    def _goes_on_as(self, producer_id: int, epoch: int) -> None:
-        if (producer_id, epoch) != (self.producer_id, self.epoch):
-            self.sequences.clear()
-        self.producer_id, self.epoch = producer_id, epoch
+        self.goes_on_as(answer.producer_id, answer.producer_epoch)
 
     async def add(self, *indexes: int) -> ErrorCode:
         """Add partitions of the topic t to the transaction."""
@@ -129,16 +122,6 @@ class Transactions:
             v3_and_below_topics=[topic],
         )
         return code_of(await self._ask(request, 3))
-
-    def batch(self, values: Sequence[bytes], index: int) -> bytes:
-        """The next batch of this producer for a partition."""
-        return build_batch(
-            [Record(i, NOW_MS, None, value) for i, value in enumerate(values)],
-            producer_id=self.producer_id,
-            producer_epoch=self.epoch,
-            base_sequence=self.sequences.get(index, 0),
-            is_transactional=True,
-        )
 
     def produce(self, batch: bytes, index: int) -> tuple[ProduceRequest, int]:
         """The request with a batch, and its version."""
@@ -165,7 +148,7 @@ class Transactions:
                         break
                 await asyncio.sleep(0.02)
         if code is ErrorCode.NONE:
-            self.sequences[index] = self.sequences.get(index, 0) + len(values)
+            self.has_written(values, index)
         return code
 
     async def send_offset(self, group: str, offset: int) -> ErrorCode:
@@ -197,7 +180,7 @@ class Transactions:
         answer = await self.ask_to_end(committed=committed)
         code = ErrorCode(answer.error_code)
         if code is ErrorCode.NONE and self._second:
-            self._goes_on_as(answer.producer_id, answer.producer_epoch)
+            self.goes_on_as(answer.producer_id, answer.producer_epoch)
         return code
 
     async def ask_to_end(self, *, committed: bool) -> Any:

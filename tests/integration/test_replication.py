@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import random
 import signal
-import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 
-from tests.integration.cluster_clients import Acknowledged, check_acknowledged
+from tests.integration.cluster_clients import NumberedWriter, check_acknowledged
 from tests.integration.replicated_brokers import (
     PARTITIONS,
     SETTINGS,
@@ -25,54 +22,12 @@ from tests.integration.replicated_brokers import (
 from tests.processes import cluster, wait_until
 
 
-class Writer:
-    """Produces with acks=all until told to stop; `acknowledged` are the values that brokers answered for."""
-
-    def __init__(self, bootstrap: str) -> None:
-        self.acknowledged: list[Acknowledged] = []
-        self._producer = Producer(
-            {
-                "bootstrap.servers": bootstrap,
-                "acks": "all",
-                "enable.idempotence": True,
-                "linger.ms": 2,
-                "message.timeout.ms": 60_000,
-            }
-        )
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        number = 0
-        while not self._stop.is_set():
-            value = f"{number}".encode() * 10
-            self._producer.produce(
-                TOPIC, value, partition=number % PARTITIONS, on_delivery=self._delivered
-            )
-            self._producer.poll(0.002)
-            number += 1
-        assert self._producer.flush(120) == 0
-
-    def _delivered(self, error: Any, message: Any) -> None:
-        if error is None:
-            self.acknowledged.append((message.partition(), message.offset(), message.value()))
-
-    def wait_for(self, more: int) -> None:
-        wanted = len(self.acknowledged) + more
-        wait_until(f"{more} more acknowledged", lambda: len(self.acknowledged) >= wanted)
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join()
-
-
 @pytest.mark.parametrize("how", ["kill", "stop"])
 def test_what_was_acknowledged_survives_its_leader(tmp_path: Path, how: str) -> None:
     with cluster(tmp_path, 3, SETTINGS) as brokers:
         watcher = Watcher(brokers)
         watcher.create()
-        writer = Writer(brokers.bootstrap)
+        writer = NumberedWriter("writer", brokers.bootstrap, TOPIC, PARTITIONS)
         try:
             writer.wait_for(200)
             victim = watcher.leaders()[0]
@@ -102,7 +57,7 @@ def test_what_was_acknowledged_survives_all_that_befalls_brokers(tmp_path: Path,
     with cluster(tmp_path, 3, SETTINGS) as brokers:
         watcher = Watcher(brokers)
         watcher.create()
-        writer = Writer(brokers.bootstrap)
+        writer = NumberedWriter("writer", brokers.bootstrap, TOPIC, PARTITIONS)
         try:
             for _ in range(ROUNDS):
                 writer.wait_for(100)

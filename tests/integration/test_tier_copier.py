@@ -19,14 +19,6 @@ from tests.integration.tier_segments import (
     segment,
 )
 
-
-@pytest.fixture(params=["delta", "s3"])
-def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
-    if request.param == "s3":
-        request.getfixturevalue("s3_environment")
-    return Lake(request.param, tmp_path)
-
-
 CRASHES = [(kind, point) for kind in ("delta", "s3") for point in COPY_POINTS]
 
 

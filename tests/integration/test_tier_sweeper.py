@@ -37,13 +37,6 @@ DAY_MS = 86_400_000
 CRASHES = [(kind, point) for kind in ("delta", "s3") for point in SWEEP_POINTS]
 
 
-@pytest.fixture(params=["delta", "s3"])
-def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
-    if request.param == "s3":
-        request.getfixturevalue("s3_environment")
-    return Lake(request.param, tmp_path)
-
-
 @pytest.fixture
 def delta(tmp_path: Path) -> Lake:
     return Lake("delta", tmp_path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kafka_ds.protocol.errors import ErrorCode
@@ -38,7 +38,34 @@ RETRIABLE = frozenset(
 )
 
 
-class TransactionalClient:
+class ProducerState:
+    """A producer id with its epoch, and the sequence of each partition's next batch."""
+
+    def __init__(self) -> None:
+        self.sequences: dict[int, int] = {}
+        self.producer_id, self.epoch = -1, -1
+
+    def goes_on_as(self, producer_id: int, epoch: int) -> None:
+        if (producer_id, epoch) != (self.producer_id, self.epoch):
+            self.sequences.clear()
+        self.producer_id, self.epoch = producer_id, epoch
+
+    def batch(self, values: Sequence[bytes], partition: int) -> bytes:
+        """The next batch of this producer for a partition."""
+        now_ms = int(time.time() * 1000)
+        return build_batch(
+            [Record(i, now_ms, b"k", value) for i, value in enumerate(values)],
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            base_sequence=self.sequences.get(partition, 0),
+            is_transactional=True,
+        )
+
+    def has_written(self, values: Sequence[bytes], partition: int) -> None:
+        self.sequences[partition] = self.sequences.get(partition, 0) + len(values)
+
+
+class TransactionalClient(ProducerState):
     """One producer of one transactional id, in the protocol before KIP-890 or the one since."""
 
     def __init__(
@@ -48,9 +75,7 @@ class TransactionalClient:
         self._id = transactional_id
         self._topic = topic
         self._second = second
-        self.sequences: dict[int, int] = {}
-        self.producer_id = -1
-        self.epoch = -1
+        super().__init__()
 
     def close(self) -> None:
         self._client.socket.close()
@@ -63,17 +88,12 @@ class TransactionalClient:
         )
         answer = self._until_settled(request, 5)
         assert answer.error_code == ErrorCode.NONE, ErrorCode(answer.error_code)
-        self._goes_on_as(answer.producer_id, answer.producer_epoch)
+        self.goes_on_as(answer.producer_id, answer.producer_epoch)
 
     def find_coordinator(self, key_type: int, key: str) -> None:
         """Find the coordinator of a group (0) or a transactional id (1); the first request creates the topic."""
         request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
         _until_settled(lambda: self._client.ask(request, 5).coordinators[0].error_code)
-
-    def _goes_on_as(self, producer_id: int, epoch: int) -> None:
-        if (producer_id, epoch) != (self.producer_id, self.epoch):
-            self.sequences.clear()
-        self.producer_id, self.epoch = producer_id, epoch
 
     def _until_settled(self, request: Any, version: int) -> Any:
         answer: Any = None
@@ -100,16 +120,7 @@ class TransactionalClient:
 
     def write(self, values: list[bytes], partition: int = 0) -> ErrorCode:
         """Write without a check on this side: the broker decides whether it may."""
-        sequence = self.sequences.get(partition, 0)
-        now_ms = int(time.time() * 1000)
-        batch = build_batch(
-            [Record(i, now_ms, b"k", value) for i, value in enumerate(values)],
-            producer_id=self.producer_id,
-            producer_epoch=self.epoch,
-            base_sequence=sequence,
-            is_transactional=True,
-        )
-        data = PartitionProduceData(index=partition, records=batch)
+        data = PartitionProduceData(index=partition, records=self.batch(values, partition))
         request = build(
             ProduceRequest,
             transactional_id=self._id,
@@ -120,7 +131,7 @@ class TransactionalClient:
         answer = self._client.ask(request, 12 if self._second else 11)
         code = ErrorCode(answer.responses[0].partition_responses[0].error_code)
         if code is ErrorCode.NONE:
-            self.sequences[partition] = sequence + len(values)
+            self.has_written(values, partition)
         return code
 
     def send_offset(self, group: str, offset: int, topic_id: bytes | None = None) -> ErrorCode:
@@ -185,7 +196,7 @@ class TransactionalClient:
     def end(self, *, committed: bool) -> ErrorCode:
         answer = self.ask_to_end(committed=committed)
         if self._second and answer.error_code == ErrorCode.NONE:
-            self._goes_on_as(answer.producer_id, answer.producer_epoch)
+            self.goes_on_as(answer.producer_id, answer.producer_epoch)
         return ErrorCode(answer.error_code)
 
     def state(self) -> str:

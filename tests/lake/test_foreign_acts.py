@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -13,14 +11,12 @@ from tests.model_runs import examples
 from tests.sim.shapes import foreign
 from tests.sim.spark_engine import SparkEngine
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
+pytestmark = [
+    pytest.mark.usefixtures("quiet"),
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+]
 
 
 @pytest.mark.parametrize("seed", range(examples(2)))

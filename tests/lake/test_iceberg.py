@@ -31,10 +31,9 @@ from kafka_ds.iceberg.lake_sync import LakeSync
 from kafka_ds.iceberg.store_io import HINT
 from kafka_ds.iceberg.table_sync import VERSION, TableSync
 from kafka_ds.topic.names import ICEBERG
-from kafka_ds.topic.table import TopicTable
 from tests.duck import connect, loading
 from tests.fakes.deletion_vectors import inline
-from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
+from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of, orders_table
 from tests.lake.iceberg_readers import by_duckdb, by_pyiceberg, opened, without_null_lists
 from tests.lake.odd_rows import ROWS, comparable, copy_rows
 from tests.model_runs import examples
@@ -51,13 +50,7 @@ def lake(tmp_path):
 
 @pytest.fixture
 def table(lake):
-    return topic_of(lake)
-
-
-def topic_of(store):
-    table = TopicTable(store, "orders")
-    table.open(TOPIC_ID)
-    return table
+    return orders_table(lake)
 
 
 def fill(table, count=3, start=0):
@@ -83,7 +76,7 @@ def in_step(table):
 
 
 def test_engines_read_the_same_rows(store):
-    table = topic_of(store)
+    table = orders_table(store)
     copy_rows(table, 0, ROWS[:5], attempt="first")
     iceberg = TableSync(store, table.folder)
     assert iceberg.sync() == 1

@@ -12,14 +12,13 @@ from kafka_ds.protocol.messages import (
     MetadataResponse,
     ShareAcknowledgeRequest,
     ShareFetchRequest,
-    ShareGroupHeartbeatResponse,
 )
 from kafka_ds.protocol.messages.configs import GROUP_RESOURCE
 from kafka_ds.protocol.messages.topics import CreatableTopic
 from kafka_ds.records.batch import iterate_headers
 from tests.in_process import batch_of, produce_request
 from tests.peer.group_talks import Talk
-from tests.peer.share_talks import beat, offsets
+from tests.peer.share_talks import assigned, offsets
 from tests.requests import build
 
 TOPIC = GROUP = "shared"
@@ -46,15 +45,7 @@ def _prepare(talk: Talk) -> None:
     for size in SIZES:
         batch = batch_of([b"x"] * size)
         talk.wait_for("a", lambda batch=batch: produce_request(TOPIC, batch, 0), 9, lambda _: True)
-    epoch = 0
-
-    def is_assigned(response: ShareGroupHeartbeatResponse) -> bool:
-        nonlocal epoch
-        epoch = response.member_epoch
-        return bool(response.assignment and response.assignment.topic_partitions)
-
-    first = {"subscribed_topic_names": [TOPIC]}
-    talk.wait_for("a", lambda: beat(GROUP, "m", epoch, **({} if epoch else first)), 1, is_assigned)
+    assigned(talk, GROUP, "m", subscribed_topic_names=[TOPIC])
 
 
 class _Member:

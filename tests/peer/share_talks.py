@@ -116,7 +116,7 @@ def prepare(talk: Talk) -> None:
     talk.wait_for("a", lambda: find, 6, lambda found: not found.coordinators[0].error_code)
 
 
-def assigned(talk: Talk, group: str, member: str, *, epoch: int = 0) -> int:
+def assigned(talk: Talk, group: str, member: str, *, epoch: int = 0, **first: Any) -> int:
     """Send heartbeats until the share coordinator has begun what the member is to get; returns its epoch."""
 
     def has(response: ShareGroupHeartbeatResponse) -> bool:
@@ -124,7 +124,7 @@ def assigned(talk: Talk, group: str, member: str, *, epoch: int = 0) -> int:
         epoch = response.member_epoch
         return bool(response.assignment and response.assignment.topic_partitions)
 
-    talk.wait_for("a", lambda: beat(group, member, epoch), 1, has)
+    talk.wait_for("a", lambda: beat(group, member, epoch, **({} if epoch else first)), 1, has)
     return epoch
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,8 +30,5 @@ def swept() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """No log lines: they would take most of the time. `python -m tests.sim` shows them for a seed."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
+def no_log_lines(quiet: None) -> None:
+    """They would take most of the time. `python -m tests.sim` shows them for a seed."""

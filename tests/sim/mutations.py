@@ -31,10 +31,17 @@ Mutation = Callable[[pytest.MonkeyPatch], None]
 MUTATIONS: dict[str, Mutation] = {}
 
 
-def mutation(function: Mutation) -> Mutation:
-    """Register the function under its name."""
-    MUTATIONS[function.__name__] = function
-    return function
+def registry(into: dict[str, Mutation]) -> Callable[[Mutation], Mutation]:
+    """A decorator that notes functions by their names."""
+
+    def register(function: Mutation) -> Mutation:
+        into[function.__name__] = function
+        return function
+
+    return register
+
+
+mutation = registry(MUTATIONS)
 
 
 @mutation

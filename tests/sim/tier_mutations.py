@@ -27,15 +27,10 @@ from kafka_ds.topic import expiration
 from kafka_ds.topic.commit_rules import TopicChange
 from kafka_ds.topic.names import AppIdKind
 from kafka_ds.topic.snapshot import TopicSnapshot
-from tests.sim.mutations import Mutation
+from tests.sim.mutations import Mutation, registry
 
 MUTATIONS: dict[str, Mutation] = {}
-
-
-def mutation(function: Mutation) -> Mutation:
-    """Register the function under its name."""
-    MUTATIONS[function.__name__] = function
-    return function
+mutation = registry(MUTATIONS)
 
 
 def _without(patch: pytest.MonkeyPatch, kind: AppIdKind) -> None:

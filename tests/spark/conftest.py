@@ -101,6 +101,13 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
+def pipelines(spark: SparkSession, broker: BrokerProcess) -> Iterator[Pipelines]:
+    made = Pipelines(spark, {"kafka.bootstrap.servers": broker.bootstrap}, str(broker.lake))
+    yield made
+    made.close()
+
+
+@pytest.fixture
 def registered(spark: SparkSession, broker: BrokerProcess, registry: str) -> Iterator[Pipelines]:
     """Pipelines that ask the registry."""
     options = {"kafka.bootstrap.servers": broker.bootstrap}

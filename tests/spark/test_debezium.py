@@ -45,14 +45,6 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
         yield running
 
 
-@pytest.fixture
-def pipelines(spark: SparkSession, broker: BrokerProcess) -> Iterator[Pipelines]:
-    options = {"kafka.bootstrap.servers": broker.bootstrap}
-    made = Pipelines(spark, options, str(broker.lake))
-    yield made
-    made.close()
-
-
 def change(database: Database, random: Random, count: int, column: str = "") -> None:
     """Transactions that insert, update and delete rows at random."""
     for _ in range(count):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from spark_conf.pipelines.pipelines import Pipelines
 from tests.command_line import CommandLine
 from tests.hive_server import running_metastore
 from tests.lake.iceberg_readers import by_duckdb, by_pyiceberg
-from tests.processes import BrokerProcess
 from tests.spark.topics import Topic
 from tests.spark.typed_tables import keep
 from tests.spark.versions import ROOT, environment
@@ -32,13 +30,6 @@ from tests.spark.versions import ROOT, environment
 # The newest Spark that Iceberg has readers for.
 PYSPARK = "4.1.4"
 JSON_TOPIC = {"lake.table.value.format": "json", "lake.table.key.format": "string"}
-
-
-@pytest.fixture
-def pipelines(spark: SparkSession, broker: BrokerProcess) -> Iterator[Pipelines]:
-    made = Pipelines(spark, {"kafka.bootstrap.servers": broker.bootstrap}, str(broker.lake))
-    yield made
-    made.close()
 
 
 def send(topic: Topic, *values: bytes | None, partition: int = 0) -> None:

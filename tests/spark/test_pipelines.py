@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from random import Random
@@ -32,21 +32,12 @@ from spark_conf.pipelines.kinds import ObjectOf
 from spark_conf.pipelines.pipelines import Pipelines
 from spark_conf.pipelines.typed_table import NO_KEY
 from tests.model_runs import examples
-from tests.processes import BrokerProcess
 from tests.spark.topics import Topic
 from tests.spark.typed_tables import alter, errors_of, keep, rows, state_of, values_of
 from tests.spark.typed_values import normal, rebuilt, value
 
 JSON_TOPIC = {"lake.table.value.format": "json", "lake.table.key.format": "string"}
 CLASH = "n is string: stored in column n__string"
-
-
-@pytest.fixture
-def pipelines(spark: SparkSession, broker: BrokerProcess) -> Iterator[Pipelines]:
-    options = {"kafka.bootstrap.servers": broker.bootstrap}
-    made = Pipelines(spark, options, str(broker.lake))
-    yield made
-    made.close()
 
 
 def send(

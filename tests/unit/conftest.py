@@ -1,4 +1,4 @@
-"""A fixture for unit tests: a folder in which fsync costs nothing."""
+"""Fixtures for unit tests: a folder in which fsync costs nothing, a store, a disk."""
 
 import os
 import tempfile
@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from kafka_ds.delta.store.local import LocalStore
+from tests.fakes.memory_disk import MemoryDisk
 
 MEMORY = Path("/dev/shm")
 
@@ -21,3 +24,14 @@ def memory_path(tmp_path: Path) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(dir=MEMORY, ignore_cleanup_errors=True) as folder:
         yield Path(folder)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    """A folder."""
+    return LocalStore(str(tmp_path))
+
+
+@pytest.fixture
+def disk() -> MemoryDisk:
+    return MemoryDisk()

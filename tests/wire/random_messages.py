@@ -1,5 +1,6 @@
 """Messages of random content, drawn from the plans that the codecs are compiled from."""
 
+import re
 from collections.abc import Sequence
 from random import Random
 from typing import Any
@@ -23,6 +24,14 @@ LETTERS = "abcXYZ019._-äßλ漢🜚"
 
 # The versions of Kafka 4.4, which other implementations do not have yet.
 NEWER = {"ApiVersions": 5, "DeleteGroups": 3, "TxnOffsetCommit": 6}
+
+
+def versions_of(cls: type) -> list[int]:
+    """But for those of Kafka 4.4, which other clients have not yet."""
+    newest = NEWER.get(re.sub("(Request|Response)$", "", cls.__name__))
+    return [version for other, version in ALL_VERSIONS if other is cls and version != newest]
+
+
 # Those of Kafka before 4.4, which other implementations know, too.
 OLDER_CODES = [code for code in ErrorCode if code <= ErrorCode.SHARE_SESSION_LIMIT_REACHED]
 # Mostly small, sometimes around the size where a compact length takes a second byte.

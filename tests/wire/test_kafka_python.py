@@ -1,6 +1,5 @@
 """kafka-python reads our frames, headers included, and writes the same bytes: a third opinion."""
 
-import re
 from random import Random
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 from kafka_ds.protocol.codec import encode
 from kafka_ds.protocol.frame import encode_request, encode_response
 from kafka_ds.protocol.messages import ApiVersionsResponse
-from tests.wire.random_messages import ALL_VERSIONS, MESSAGES, NEWER, random_message
+from tests.wire.random_messages import MESSAGES, random_message, versions_of
 
 MODULES: list[Any] = [
     kafka.protocol.admin,
@@ -67,12 +66,6 @@ def of_clients(ending: str) -> list[type]:
 
 def theirs(cls: type) -> Any:
     return next(getattr(m, cls.__name__) for m in MODULES if hasattr(m, cls.__name__))
-
-
-def versions_of(cls: type) -> list[int]:
-    """But for those of Kafka 4.4, which kafka-python has not yet."""
-    newest = NEWER.get(re.sub("(Request|Response)$", "", cls.__name__))
-    return [version for other, version in ALL_VERSIONS if other is cls and version != newest]
 
 
 @pytest.mark.parametrize("cls", of_clients("Request"), ids=lambda cls: cls.__name__)

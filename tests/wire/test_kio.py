@@ -3,7 +3,6 @@
 import dataclasses
 import datetime
 import io
-import re
 import types
 import typing
 import uuid
@@ -19,13 +18,12 @@ from kafka_ds.protocol.codec import decode, encode
 from kafka_ds.protocol.messages import REQUESTS
 from kafka_ds.protocol.types import message_info
 from tests.wire.random_messages import (
-    ALL_VERSIONS,
     MESSAGES,
-    NEWER,
     OLDER_CODES,
     SIZES,
     random_message,
     random_text,
+    versions_of,
 )
 
 ROUNDS = 3
@@ -43,12 +41,6 @@ def kio_bytes(entity: Any) -> bytes:
     buffer = io.BytesIO()
     entity_writer(type(entity))(buffer, entity)
     return buffer.getvalue()
-
-
-def versions_of(cls: type) -> list[int]:
-    """But for those of Kafka 4.4, which kio has not yet."""
-    newest = NEWER.get(re.sub("(Request|Response)$", "", cls.__name__))
-    return [version for other, version in ALL_VERSIONS if other is cls and version != newest]
 
 
 @pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)

@@ -106,3 +106,8 @@ def events_of(path: Path) -> list[dict[str, Any]]:
     info = next(line["commitInfo"] for line in lines if "commitInfo" in line)
     events: list[dict[str, Any]] = info["kafkaDs"].get("events", [])
     return events
+
+
+async def stop(*brokers: Broker) -> None:
+    for broker in brokers:
+        await broker.driver.stop()

@@ -14,7 +14,7 @@ from kafka_ds.delta.actions import CorruptLog
 from kafka_ds.delta.commit import Attempt, Change, FateUnknown
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.loops import in_loop, until
-from tests.unit.controller.metadata_broker import Broker, events_of, versions
+from tests.unit.controller.metadata_broker import Broker, events_of, stop, versions
 
 
 async def deposed(folder: Path) -> tuple[Broker, Broker]:
@@ -26,11 +26,6 @@ async def deposed(folder: Path) -> tuple[Broker, Broker]:
     assert await new.start(dead=1)
     await new.create("b")
     return old, new
-
-
-async def stop(*brokers: Broker) -> None:
-    for broker in brokers:
-        await broker.driver.stop()
 
 
 def kinds(folder: Path) -> list[str]:

@@ -21,16 +21,11 @@ from tests.fakes.clock import ManualClock
 from tests.fakes.network import Respondent
 from tests.fakes.store import ALWAYS, FolderStore
 from tests.loops import in_loop, until
-from tests.unit.controller.metadata_broker import Broker, events_of, versions
+from tests.unit.controller.metadata_broker import Broker, events_of, stop, versions
 
 
 def durable(folder: Path) -> MetadataImage:
     return MetadataLog(LocalStore(str(folder))).load()
-
-
-async def stop(*brokers: Broker) -> None:
-    for broker in brokers:
-        await broker.driver.stop()
 
 
 @in_loop

@@ -10,15 +10,9 @@ from broker.erasure.checks import ErasureRefused, check_spelling, snapshot_of
 from broker.erasure.removal import RemovedFiles
 from broker.erasure.search import OLD, ROWS, TOPIC_TABLE, TYPED_TABLE, UNREADABLE, Search
 from broker.erasure.wanted import WantedRecords
-from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.topic.recovery import add_back, give_up
 from tests.fakes.lake_rows import TOPIC_ID, filled_table
 from tests.unit.topic.foreign_commits import foreign_commit
-
-
-@pytest.fixture
-def store(tmp_path):
-    return LocalStore(str(tmp_path))
 
 
 @pytest.fixture

@@ -10,14 +10,8 @@ import pytest
 
 from broker.erasure import erasure_state
 from broker.erasure.checks import ErasureRefused
-from kafka_ds.delta.store.local import LocalStore
 
 NAME = "_erasures/orders.json"
-
-
-@pytest.fixture
-def store(tmp_path):
-    return LocalStore(str(tmp_path))
 
 
 def owned_by(store, **owner):

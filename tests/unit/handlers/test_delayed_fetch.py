@@ -12,16 +12,9 @@ from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import DeleteTopicsRequest, FetchRequest
 from kafka_ds.protocol.messages.data import FetchPartition
 from kafka_ds.records.batch import ControlType, end_transaction_marker
-from kafka_ds.segments.producers import AppendOrigin
 from tests.in_process import NOW_MS, InProcess, batch_of, fetch_request, in_process, values_of
 from tests.loops import in_loop, pass_time, turns
 from tests.requests import build
-
-
-def append_own(broker: InProcess, batch: bytes) -> None:
-    partition = broker.node.replica_manager.get("t", 0)
-    records = memoryview(bytearray(batch))
-    partition.append(records, acks=1, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR)
 
 
 async def park(broker: InProcess, request: FetchRequest, version: int = 12) -> asyncio.Task[Any]:
@@ -196,15 +189,15 @@ async def test_a_commit_wakes_a_committed_reader_and_not_before(memory_path: Pat
     async with in_process(memory_path) as broker:
         await broker.create("t")
         task = await park(broker, fetch_request("t", 0, max_wait_ms=5000, isolation_level=1))
-        append_own(
-            broker,
+        broker.append_own(
+
             batch_of([b"a"], producer_id=7, producer_epoch=0, base_sequence=0,
                      is_transactional=True),
         )  # fmt: skip
         await turns()
         assert not task.done()
-        append_own(
-            broker,
+        broker.append_own(
+
             end_transaction_marker(ControlType.COMMIT, timestamp=NOW_MS, producer_id=7,
                                    producer_epoch=0, coordinator_epoch=0),
         )  # fmt: skip

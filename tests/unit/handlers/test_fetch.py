@@ -12,10 +12,8 @@ from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import FetchRequest
 from kafka_ds.protocol.messages.data import FetchPartition, FetchTopic
 from kafka_ds.records.batch import ControlType, end_transaction_marker
-from kafka_ds.segments.producers import AppendOrigin
 from tests.in_process import (
     NOW_MS,
-    InProcess,
     batch_of,
     fetch_request,
     in_process,
@@ -197,20 +195,14 @@ async def test_an_isolation_level_that_is_none(memory_path: Path) -> None:
         assert response.error_code == ErrorCode.INVALID_REQUEST
 
 
-def append_own(broker: InProcess, batch: bytes) -> None:
-    partition = broker.node.replica_manager.get("t", 0)
-    records = memoryview(bytearray(batch))
-    partition.append(records, acks=1, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR)
-
-
 @in_loop
 async def test_isolation(memory_path: Path) -> None:
     async with in_process(memory_path) as broker:
         await broker.create("t")
         await broker.produce("t", batch_of([b"plain"]))
         for producer in (7, 8):
-            append_own(
-                broker,
+            broker.append_own(
+
                 batch_of([b"%d" % producer], producer_id=producer, producer_epoch=0,
                          base_sequence=0, is_transactional=True),
             )  # fmt: skip
@@ -223,8 +215,8 @@ async def test_isolation(memory_path: Path) -> None:
         assert values_of(everything.records) == [b"plain", b"7", b"8"]
         assert everything.aborted_transactions is None
         for producer, control in ((7, ControlType.ABORT), (8, ControlType.COMMIT)):
-            append_own(
-                broker,
+            broker.append_own(
+
                 end_transaction_marker(control, timestamp=NOW_MS, producer_id=producer,
                                        producer_epoch=0, coordinator_epoch=0),
             )  # fmt: skip

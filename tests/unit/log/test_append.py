@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.log.config import LOG_APPEND_TIME, LogConfig
+from broker.log.config import LOG_APPEND_TIME
 from broker.log.log import Log
 from broker.log.values import AppendInfo
-from kafka_ds.process.system import SystemClock, SystemDisk
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.records.batch import (
     CONTROL_FLAG,
@@ -28,20 +27,13 @@ from kafka_ds.records.batch import (
 from kafka_ds.segments.producers import AppendOrigin
 from tests.fakes.settings import log_settings
 from tests.unit.log.batch_headers import with_header
+from tests.unit.log.compressed_logs import NOW_MS, open_log
 from tests.unit.log.log_model import client_batch, marker
-
-NOW_MS = 1_700_000_000_000
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Log:
     return open_log(tmp_path, log_settings())
-
-
-def open_log(folder: Path, config: LogConfig) -> Log:
-    return Log.open(
-        f"{folder}/orders-0", config, SystemDisk(), SystemClock(), topic="orders", partition=0
-    )
 
 
 def append(

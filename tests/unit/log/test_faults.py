@@ -20,11 +20,6 @@ CONFIG = log_settings(segment_bytes=1000, index_interval_bytes=100)
 
 
 @pytest.fixture
-def disk() -> MemoryDisk:
-    return MemoryDisk()
-
-
-@pytest.fixture
 def background() -> ManualBackground:
     return ManualBackground()
 

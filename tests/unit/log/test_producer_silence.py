@@ -17,11 +17,6 @@ FOLDER = "/data/t-0"
 CONFIG = log_settings(segment_bytes=1000, index_interval_bytes=100)
 
 
-@pytest.fixture
-def disk() -> MemoryDisk:
-    return MemoryDisk()
-
-
 class Restarting:
     """A log that is opened again and again, and looked through for silent producers as a broker does."""
 

@@ -24,11 +24,6 @@ CONFIG = log_settings(segment_bytes=4000, index_interval_bytes=400)
 
 
 @pytest.fixture
-def disk() -> MemoryDisk:
-    return MemoryDisk()
-
-
-@pytest.fixture
 def log(disk: MemoryDisk) -> Iterator[Log]:
     """100 batches of 3 records; each batch is a second later than the one before."""
     log = open_log(disk)

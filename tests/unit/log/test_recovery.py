@@ -33,11 +33,6 @@ def fill(log: Log, batches: int = 30, *, producer_id: int = 9) -> None:
         log.append(memoryview(batch), leader_epoch=0, now_ms=NOW_MS)
 
 
-@pytest.fixture
-def disk() -> MemoryDisk:
-    return MemoryDisk()
-
-
 def test_after_a_clean_stop_nothing_is_scanned(disk: MemoryDisk) -> None:
     log = open_log(disk)
     fill(log, 200)

@@ -14,7 +14,7 @@ from kafka_ds.protocol.messages import ReadMetadataRequest, ReadMetadataResponse
 from tests.fakes.network import Respondent
 from tests.loops import in_loop
 from tests.requests import build
-from tests.unit.controller.metadata_broker import Broker
+from tests.unit.controller.metadata_broker import Broker, stop
 
 
 @in_loop
@@ -113,8 +113,3 @@ def following(broker: Broker, controller: Broker, *, node_id: int) -> MetadataFe
         lost=lambda: None,
         has_lost_store=lambda: False,
     )
-
-
-async def stop(*brokers: Broker) -> None:
-    for broker in brokers:
-        await broker.driver.stop()

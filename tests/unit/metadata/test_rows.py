@@ -28,6 +28,7 @@ from kafka_ds.topic.event_files import Merged, merge_events
 from kafka_ds.topic.events import read_events
 from kafka_ds.topic.names import CLUSTER_METADATA
 from kafka_ds.topic.schemas import CLUSTER_METADATA_SCHEMA, DAY_MS
+from tests.fakes.lake_rows import files_at
 from tests.fakes.settings import tier_settings
 from tests.fakes.store import ALWAYS, FolderStore, MemoryStore
 
@@ -86,19 +87,13 @@ def merge(store: MemoryStore, at: Callable[[str], None] = lambda step: None) -> 
     return merge_events(log_of(store), files_min=FILES_MIN, at=at)
 
 
-def files_at(store: MemoryStore | FolderStore, version: int | None = None) -> list[str]:
-    snapshot = TableSnapshot(log_of(store))
-    snapshot.read(version)
-    return list(snapshot.files)
-
-
 def rows_at(
     store: MemoryStore | FolderStore, version: int | None = None
 ) -> dict[Place, dict[str, Any]]:
     """The rows of a version by their position; asserts that each is there once."""
     rows = [
         row
-        for path in files_at(store, version)
+        for path in files_at(log_of(store), version)
         for row in read_events(store, path, CLUSTER_METADATA_SCHEMA).to_pylist()
     ]
     found = {(row["version"], row["kind"], row["sequence"]): row for row in rows}
@@ -252,7 +247,7 @@ def test_each_row_is_there_once_at_every_version(
     assert (merged.files, merged.events, merged.version) == (8, len(before[-1]), latest + 1)
     assert [rows_at(store, version) for version in range(latest + 1)] == before
     assert rows_at(store) == before[-1]
-    (path,) = files_at(store)
+    (path,) = files_at(log_of(store))
     rows = read_events(store, path, CLUSTER_METADATA_SCHEMA).to_pylist()
     at = [(row["version"], row["kind"] == "event", row["sequence"]) for row in rows]
     assert at == sorted(at), "in their order, what was before a commit first"
@@ -282,7 +277,7 @@ def test_who_decides_and_makes_rows_meanwhile_is_not_disturbed(store: MemoryStor
     store.race(others)
     (merged,) = merge(store)
     cluster.worker.materialise(cluster.image.version)
-    assert merged.files == 5 and len(files_at(store)) == 3
+    assert merged.files == 5 and len(files_at(log_of(store))) == 3
     assert {version for version, _, _ in rows_at(store)} <= set(range(merged.version))
     assert len(rows_at(store)) == 1 + 2 * 7
     assert len({*cluster.deleted}) == 7
@@ -309,7 +304,7 @@ def test_a_merge_whose_answer_is_lost_counts_once(store: MemoryStore) -> None:
         merge(store)
     store.mend()
     assert merge(store) == []
-    assert rows_at(store) == before and len(files_at(store)) == 1
+    assert rows_at(store) == before and len(files_at(log_of(store))) == 1
 
 
 @pytest.mark.parametrize("point", EVENTS_POINTS)
@@ -327,7 +322,7 @@ def test_a_crash_at_any_step_neither_loses_nor_doubles(store: MemoryStore, point
     assert rows_at(store) == before
     assert state(MetadataRows(store).image) == state(cluster.image)
     merge(store)
-    assert rows_at(store) == before and len(files_at(store)) == 1
+    assert rows_at(store) == before and len(files_at(log_of(store))) == 1
 
 
 def test_the_worker_merges_where_it_makes_rows(tmp_path: Path) -> None:
@@ -338,9 +333,9 @@ def test_the_worker_merges_where_it_makes_rows(tmp_path: Path) -> None:
     cluster.decide(0, 5)
     before = rows_at(store)
     cluster.worker.maintain(cluster.maintenance)
-    assert len(files_at(store)) == 5, "a young table at the start of a worker"
+    assert len(files_at(log_of(store))) == 5, "a young table at the start of a worker"
     cluster.worker.maintain(cluster.maintenance)
-    assert len(files_at(store)) == 1 and rows_at(store) == before
+    assert len(files_at(log_of(store))) == 1 and rows_at(store) == before
     cluster.decide(5, 6)
     # What was replaced goes with VACUUM, a week later.
     write_checkpoint(log_of(store))

@@ -19,7 +19,6 @@ from kafka_ds.delta.deletion_vector import (
     vector_of,
 )
 from kafka_ds.delta.maintenance import vacuum, write_checkpoint
-from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.topic.commit_rules import FilesRemoved, Intent, PartitionIntent
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile, read_files
 from kafka_ds.topic.files.rewrite import rewrite_files
@@ -30,11 +29,6 @@ from tests.fakes.lake_rows import TOPIC_ID, attempt_of, commit, copy_of, filled_
 from tests.unit.topic.foreign_commits import mark
 
 UUID_TEXT = "d2c639aa-8816-431a-aaf6-d3fe2512ff61"
-
-
-@pytest.fixture
-def store(tmp_path):
-    return LocalStore(str(tmp_path))
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.topic.events import RemoteLogEvents
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegmentState
 from tests.fakes.clock import ManualClock
+from tests.fakes.lake_rows import events_of
 from tests.fakes.settings import tier_settings
 from tests.fakes.store import ALWAYS, SCHEMA_JSON, MemoryStore
 
@@ -21,12 +22,6 @@ from tests.fakes.store import ALWAYS, SCHEMA_JSON, MemoryStore
 @pytest.fixture
 def store():
     return MemoryStore()
-
-
-def events_of(store):
-    events = RemoteLogEvents(store, clock=store.clock)
-    events.open()
-    return events
 
 
 def event(number, state=RemoteLogSegmentState.COPY_SEGMENT_STARTED):

@@ -10,7 +10,6 @@ from kafka_ds.delta.actions import DAY_MS, txn_action
 from kafka_ds.delta.commit import PlainChange
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.maintenance import vacuum, write_checkpoint
-from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.topic.commit_rules import PartitionIntent
 from kafka_ds.topic.files.parquet import FileReader, read_files
 from kafka_ds.topic.missing import missing_files_of
@@ -37,11 +36,6 @@ from tests.fakes.lake_rows import (
 from tests.unit.topic.foreign_commits import foreign_commit
 
 OTHER_ID = bytes(range(2, 18))
-
-
-@pytest.fixture
-def store(tmp_path):
-    return LocalStore(str(tmp_path))
 
 
 @pytest.fixture

@@ -15,14 +15,12 @@ from kafka_ds.delta.maintenance import write_checkpoint
 from kafka_ds.delta.names import commit_file, encode_path
 from kafka_ds.delta.snapshot import NoSuchTable, NoSuchVersion, TableSnapshot
 from kafka_ds.delta.statistics import UnsupportedFile, milliseconds
-from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.topic.files.parquet import UnreadableFile, write_rows
 from kafka_ds.topic.names import AppIdKind, app_id
 from kafka_ds.topic.snapshot import TopicSnapshot
-from kafka_ds.topic.table import TopicTable
 from tests.fakes.clock import ManualClock
 from tests.fakes.deletion_vectors import inline
-from tests.fakes.lake_rows import TOPIC_ID, batch_of, commit, copy_of, write_file
+from tests.fakes.lake_rows import TOPIC_ID, batch_of, commit, copy_of, orders_table, write_file
 from tests.unit.topic.foreign_commits import foreign_commit
 
 # What comes with rows in each commit of ours.
@@ -33,15 +31,8 @@ TIERED = [
 
 
 @pytest.fixture
-def store(tmp_path):
-    return LocalStore(str(tmp_path))
-
-
-@pytest.fixture
 def table(store):
-    table = TopicTable(store, "orders")
-    table.open(TOPIC_ID)
-    return table
+    return orders_table(store)
 
 
 def ranges(snapshot, partition=0):

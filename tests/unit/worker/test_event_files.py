@@ -11,7 +11,6 @@ from broker.worker.metadata.remote_log import RemoteLogMetadataManager
 from kafka_ds.delta.commit import FateUnknown, PlainChange
 from kafka_ds.delta.log import DeltaLog, SystemLogClock
 from kafka_ds.delta.maintenance import vacuum, write_checkpoint
-from kafka_ds.delta.snapshot import TableSnapshot
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.process.crash_points import EVENTS_POINTS, CrashPoints
 from kafka_ds.topic.event_files import merge_events
@@ -19,6 +18,7 @@ from kafka_ds.topic.events import RemoteLogEvents, read_events
 from kafka_ds.topic.names import REMOTE_LOG_METADATA
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegmentState
 from tests.fakes.clock import ManualClock
+from tests.fakes.lake_rows import events_of, files_at
 from tests.fakes.settings import tier_settings
 from tests.fakes.store import ALWAYS, MemoryStore
 
@@ -50,12 +50,6 @@ def segment(number: int) -> RemoteLogSegment:
     )
 
 
-def opened(store: MemoryStore) -> RemoteLogEvents:
-    events = RemoteLogEvents(store, clock=store.clock)
-    events.open()
-    return events
-
-
 def fill(events: RemoteLogEvents, count: int, first: int = 0) -> None:
     for number in range(first, first + count):
         events.append([replace(segment(number), state=state) for state in STATES])
@@ -65,15 +59,11 @@ def log_of(store: MemoryStore) -> DeltaLog:
     return DeltaLog(store, REMOTE_LOG_METADATA, clock=store.clock)
 
 
-def files_at(store: MemoryStore, version: int | None = None) -> list[str]:
-    snapshot = TableSnapshot(log_of(store))
-    snapshot.read(version)
-    return list(snapshot.files)
-
-
 def at_version(store: MemoryStore, version: int) -> Order:
     """(version, sequence, segment) of every row of the table as of a version."""
-    rows = [row for f in files_at(store, version) for row in read_events(store, f).to_pylist()]
+    rows = [
+        row for f in files_at(log_of(store), version) for row in read_events(store, f).to_pylist()
+    ]
     return sorted((r["version"], r["sequence"], r["start_offset"] // 10) for r in rows)
 
 
@@ -84,16 +74,16 @@ def followed(events: RemoteLogEvents) -> Order:
 def test_each_event_is_there_once_at_every_version_and_for_every_follower(
     store: MemoryStore,
 ) -> None:
-    writer, follower = opened(store), opened(store)
+    writer, follower = events_of(store), events_of(store)
     fill(writer, 3)
     seen = followed(follower)
     fill(writer, 4, 3)
     (merged,) = merge_events(log_of(store), files_min=4)
     assert (merged.files, merged.events, merged.version) == (7, 14, 8)
-    assert len(files_at(store)) == 1
+    assert len(files_at(log_of(store))) == 1
     fill(writer, 2, 7)
     seen += followed(follower)
-    everything = followed(opened(store))
+    everything = followed(events_of(store))
     assert seen == everything
     assert [number for _, _, number in everything] == [each // 2 for each in range(18)]
     for version in range(10):
@@ -104,55 +94,57 @@ def test_each_event_is_there_once_at_every_version_and_for_every_follower(
 def test_what_was_merged_is_merged_again_when_there_is_as_much_of_others(
     store: MemoryStore,
 ) -> None:
-    writer = opened(store)
+    writer = events_of(store)
     written = 0
     for turn in range(12):
         fill(writer, 5, turn * 5)
         written += sum(each.events for each in merge_events(log_of(store), files_min=4))
-    assert len(followed(opened(store))) == 120
-    assert len(files_at(store)) < 15
+    assert len(followed(events_of(store))) == 120
+    assert len(files_at(log_of(store))) < 15
     assert written < 120 * 5
 
 
 def test_who_appends_meanwhile_is_not_disturbed(store: MemoryStore) -> None:
-    writer = opened(store)
+    writer = events_of(store)
     fill(writer, 5)
     store.race(lambda: fill(writer, 1, 5))
     (merged,) = merge_events(log_of(store), files_min=4)
     assert merged.version == 7
-    assert [number for _, _, number in followed(opened(store))] == [each // 2 for each in range(12)]
+    assert [number for _, _, number in followed(events_of(store))] == [
+        each // 2 for each in range(12)
+    ]
 
 
 def test_of_two_that_merge_one_wins_and_the_other_leaves_nothing(store: MemoryStore) -> None:
-    fill(opened(store), 5)
-    before = followed(opened(store))
+    fill(events_of(store), 5)
+    before = followed(events_of(store))
 
     def other() -> None:
         assert len(merge_events(log_of(store), files_min=4)) == 1
 
     store.race(other)
     assert merge_events(log_of(store), files_min=4) == []
-    assert followed(opened(store)) == before
+    assert followed(events_of(store)) == before
     parquet = [path for path in store.objects if path.endswith(".parquet")]
-    assert len(parquet) == 6 and len(files_at(store)) == 1
+    assert len(parquet) == 6 and len(files_at(log_of(store))) == 1
 
 
 def test_a_merge_whose_answer_is_lost_counts_once(store: MemoryStore) -> None:
-    fill(opened(store), 5)
-    before = followed(opened(store))
+    fill(events_of(store), 5)
+    before = followed(events_of(store))
     newest = log_of(store).latest_version() + 1
     store.lose(calls="put_if_absent read", path=f"*{newest:020d}.json", times=ALWAYS)
     with pytest.raises(FateUnknown):
         merge_events(log_of(store), files_min=4)
     store.mend()
     assert merge_events(log_of(store), files_min=4) == []
-    assert followed(opened(store)) == before and len(files_at(store)) == 1
+    assert followed(events_of(store)) == before and len(files_at(log_of(store))) == 1
 
 
 @pytest.mark.parametrize("point", EVENTS_POINTS)
 def test_a_crash_at_any_step_neither_loses_nor_doubles(store: MemoryStore, point: str) -> None:
-    fill(opened(store), 5)
-    before = followed(opened(store))
+    fill(events_of(store), 5)
+    before = followed(events_of(store))
 
     def at(step: str) -> None:
         if step == point:
@@ -160,13 +152,13 @@ def test_a_crash_at_any_step_neither_loses_nor_doubles(store: MemoryStore, point
 
     with pytest.raises(Crash):
         merge_events(log_of(store), files_min=4, at=at)
-    assert followed(opened(store)) == before
+    assert followed(events_of(store)) == before
     merge_events(log_of(store), files_min=4)
-    assert followed(opened(store)) == before and len(files_at(store)) == 1
+    assert followed(events_of(store)) == before and len(files_at(log_of(store))) == 1
 
 
 def test_a_table_with_columns_of_others_is_left_as_it_is(store: MemoryStore) -> None:
-    events = opened(store)
+    events = events_of(store)
     fill(events, 5)
     actions = events.log.read_version(0) or []
     (meta,) = (each["metaData"] for each in actions if "metaData" in each)

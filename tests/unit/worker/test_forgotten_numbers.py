@@ -14,33 +14,21 @@ from kafka_ds.delta.commit import PlainChange
 from kafka_ds.delta.log import ForeignTable, SystemLogClock
 from kafka_ds.delta.maintenance import BadCheckpoint, clean_log, maintain
 from kafka_ds.delta.names import commit_file
-from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.topic.commit_rules import PartitionIntent, RangeTaken, TableChanged
 from kafka_ds.topic.names import AppIdKind, app_id
 from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
-from tests.fakes.lake_rows import TOPIC_ID, batch_of, commit, copy_of, write_file
+from tests.fakes.lake_rows import TOPIC_ID, batch_of, commit, copy_of, orders_table, write_file
 from tests.fakes.settings import tier_settings
 
 PROPERTY = "delta.setTransactionRetentionDuration"
 
 
-@pytest.fixture
-def store(tmp_path):
-    return LocalStore(str(tmp_path))
-
-
-def table_of(store):
-    table = TopicTable(store, "orders")
-    table.open(TOPIC_ID)
-    return table
-
-
 def fill(store):
     """Two partitions up to 29 and 9, by leaders of epoch 7; the log of the first one begins at 5."""
-    table = table_of(store)
+    table = orders_table(store)
     for start in (0, 10, 20):
         parts = [copy_of(table, 0, start, start + 9, leader_epoch=7, attempt=f"a{start:021d}")]
         if start == 0:
@@ -117,7 +105,7 @@ def test_no_retention_makes_an_engine_forget_a_number(store):
     unset_retention(fresh)
     engine(fresh).create_checkpoint()
     cut(fresh)
-    again = table_of(store)
+    again = orders_table(store)
     assert numbers(again.snapshot) == KNOWN
     with pytest.raises(RangeTaken):
         commit(again, copy_of(again, 0, 0, 9, leader_epoch=8, attempt="d"))
@@ -130,7 +118,7 @@ def test_a_checkpoint_that_forgot_is_passed_over(store, dated):
     table = forget(store)
     assert numbers(TopicSnapshot.load(store, "orders")) == KNOWN
     unset_retention(table)
-    again = table_of(store)
+    again = orders_table(store)
     assert numbers(again.snapshot) == KNOWN
     commit(again, copy_of(again, 0, 30, 39, leader_epoch=7, attempt="e"))
     assert numbers(TopicSnapshot.load(store, "orders")) == [(39, 7, 5), (9, 7, None)]
@@ -208,7 +196,7 @@ def test_an_end_that_is_too_low_for_the_files_is_forgotten_too(store, dated):
 
 
 def test_rows_that_others_put_in_are_no_numbers_that_are_missing(store):
-    table = table_of(store)
+    table = orders_table(store)
     commit(table, copy_of(table, 0, 0, 9, attempt="a" * 22))
     _, add = write_file(table, 5, [batch_of(range(900, 910))], attempt="z" * 22)
     insert = actions.encode_actions([{"commitInfo": {"operation": "WRITE"}}, add])

@@ -1,0 +1,14 @@
+"""A fixture for integration tests: a lake in a folder, and one in a bucket."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.lake_bench import Lake
+
+
+@pytest.fixture(params=["delta", "s3"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+    if request.param == "s3":
+        request.getfixturevalue("s3_environment")
+    return Lake(request.param, tmp_path)
