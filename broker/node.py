@@ -28,7 +28,7 @@ from broker.console.server import Console
 from broker.controller.controller import Controller, Defaults
 from broker.controller.metadata_driver import MetadataDriver
 from broker.coordinator.group.coordinator import GroupCoordinator
-from broker.coordinator.group.offset_publisher import PUBLISH_SECONDS, OffsetPublisher
+from broker.coordinator.offset_publisher import PUBLISH_SECONDS, OffsetPublisher
 from broker.coordinator.share.coordinator import ShareCoordinator
 from broker.coordinator.transaction.coordinator import TransactionCoordinator
 from broker.kafka_broker import KafkaBroker
@@ -213,6 +213,7 @@ class Node(KafkaBroker):
                 self.tier.worker.send,
                 self.replica_manager,
                 self.groups.runtime.begun,
+                self.shares.runtime.begun,
                 self.config.lake_offsets_interval_ms,
             )
             self.tier.spawn(self.offset_publisher.run())

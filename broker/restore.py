@@ -2,34 +2,35 @@
 
 It is a broker without clients: it joins its cluster with empty disks, its logs continue at the lake's end as after
 any lost disk (`broker.replica.lake_recovery`), and then it stops cleanly. The operator says that records outside the
-lake are gone: a partition of this broker without a leader is led here, whoever was in sync. Groups come back from
-`__offsets`, never beyond the end of what came back. Disks that are not empty, and a lake without a cluster, are
-refused.
+lake are gone: a partition of this broker without a leader is led here, whoever was in sync. Groups and states of share
+groups come back from `__offsets`, never beyond the end of what came back. Disks that are not empty, and a lake without
+a cluster, are refused.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from broker.config.loader import BrokerConfig
 from broker.controller.elections import ElectionType
 from broker.coordinator.group.records import encode_record
 from broker.coordinator.group.restored_groups import RestoredGroups, restored_groups
-from broker.coordinator.group.values import CoordinatorRecord
+from broker.coordinator.share.restored_states import RestoredStates, restored_states
 from broker.lake_store import reason, store_of
 from broker.metadata.events import NO_LEADER
 from broker.metadata.log import MetadataLog
 from broker.metadata.topic_names import (
     COMPACTED_TOPICS,
     GROUP_METADATA_TOPIC_NAME,
+    SHARE_GROUP_STATE_TOPIC_NAME,
     TRANSACTION_STATE_TOPIC_NAME,
 )
 from broker.node import Node
 from broker.replica.leader.partition import LeaderPartition
-from broker.worker.rpc import OffsetsCheckpoint, PublishedOffset, PublishedPartition
+from broker.worker.rpc import OffsetsCheckpoint, PublishedPartition
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.store.store import Store
 from kafka_ds.process.seams import Disk
@@ -38,7 +39,7 @@ from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.protocol.messages import ElectLeadersRequest
 from kafka_ds.protocol.messages.replicas import TopicPartitions
 from kafka_ds.protocol.topic_partition import TopicPartition
-from kafka_ds.protocol.types import uuid_text
+from kafka_ds.protocol.types import uuid_from_text, uuid_text
 from kafka_ds.records.batch import Record, build_batch
 from kafka_ds.segments.producers import AppendOrigin
 from kafka_ds.topic.names import CLUSTER_METADATA
@@ -117,7 +118,9 @@ class Restoration:
             f"{node.config.lake_uri}"
         )
         self._report_partitions(published.partitions)
-        self._report_groups(await self._bring_back_groups(published))
+        ends = await self._ends(published)
+        self._report_groups(await self._bring_back_groups(published, ends))
+        self._report_share_states(await self._bring_back_share_states(published, ends), ends)
         self._report_transactions(published.partitions)
         await self._flush()
 
@@ -189,31 +192,77 @@ class Restoration:
 
     # -- groups -------------------------------------------------------------------------------------
 
-    async def _bring_back_groups(self, published: OffsetsCheckpoint) -> list[RestoredGroups]:
+    async def _bring_back_groups(
+        self, published: OffsetsCheckpoint, ends: Mapping[TopicPartition, int]
+    ) -> list[RestoredGroups]:
         """Append what was published of the groups whose coordinator is here."""
-        node = self._node
-        ends = await self._ends(published.offsets)
         restored: list[RestoredGroups] = []
-        for partition in node.replica_manager:
-            if partition.topic == GROUP_METADATA_TOPIC_NAME and partition.log.log_end_offset == 0:
-                found = restored_groups(
-                    published,
-                    partition.partition,
-                    end_of=lambda topic, partition: ends.get(TopicPartition(topic, partition)),
-                    now_ms=node.clock.now_ms(),
-                )
-                for batch in record_batches(found.records, node.clock.now_ms()):
-                    _append(partition, batch, node.clock.now_ms())
-                    await asyncio.sleep(0)
-                restored.append(found)
+        for partition in self._empty(GROUP_METADATA_TOPIC_NAME):
+            found = restored_groups(
+                published,
+                partition.partition,
+                end_of=lambda topic, partition: ends.get(TopicPartition(topic, partition)),
+                name_of=self._name_of,
+                now_ms=self._node.clock.now_ms(),
+            )
+            await self._append(partition, [encode_record(each) for each in found.records])
+            restored.append(found)
         return restored
 
-    async def _ends(self, offsets: Iterable[PublishedOffset]) -> dict[TopicPartition, int]:
-        """The ends of the partitions with committed offsets, as far as they exist."""
+    async def _bring_back_share_states(
+        self, published: OffsetsCheckpoint, ends: Mapping[TopicPartition, int]
+    ) -> list[RestoredStates]:
+        """Append what was published of the share partitions whose coordinator is here."""
+
+        def end_of(topic_id: bytes, partition: int) -> int | None:
+            name = self._name_of(topic_id)
+            return None if name is None else ends.get(TopicPartition(name, partition))
+
+        restored: list[RestoredStates] = []
+        for partition in self._empty(SHARE_GROUP_STATE_TOPIC_NAME):
+            found = restored_states(
+                published,
+                partition.partition,
+                end_of=end_of,
+                now_ms=self._node.clock.now_ms(),
+            )
+            await self._append(partition, found.records)
+            restored.append(found)
+        return restored
+
+    def _empty(self, topic: str) -> list[LeaderPartition]:
+        """Partitions of a coordinators' topic in which nothing has come back."""
+        return [
+            each
+            for each in self._node.replica_manager
+            if each.topic == topic and each.log.log_end_offset == 0
+        ]
+
+    async def _append(
+        self, partition: LeaderPartition, records: Sequence[tuple[bytes, bytes | None]]
+    ) -> None:
+        # acks=1: with all brokers gone no other replica could be in sync, whatever min.insync.replicas is.
+        now_ms = self._node.clock.now_ms()
+        for batch in record_batches(records, now_ms):
+            data = memoryview(bytearray(batch))
+            partition.append(data, acks=1, now_ms=now_ms, origin=AppendOrigin.COORDINATOR)
+            await asyncio.sleep(0)
+
+    def _name_of(self, topic_id: bytes) -> str | None:
+        topic = self._node.metadata.topics_by_id.get(topic_id)
+        return None if topic is None else topic.name
+
+    async def _ends(self, published: OffsetsCheckpoint) -> dict[TopicPartition, int]:
+        """The ends of the partitions of which groups have offsets or states, as far as they exist."""
         node = self._node
         ends: dict[TopicPartition, int] = {}
         asked: list[tuple[str, bytes, int]] = []
-        for key in sorted({TopicPartition(each.topic, each.partition) for each in offsets}):
+        keys = {TopicPartition(each.topic, each.partition) for each in published.offsets}
+        for each in published.share_states:
+            name = self._name_of(uuid_from_text(each.topic_id))
+            if name is not None:
+                keys.add(TopicPartition(name, each.partition))
+        for key in sorted(keys):
             topic, partition = key
             registration = node.metadata.partition(topic, partition)
             led = node.replica_manager.find(topic, partition)
@@ -296,6 +345,25 @@ class Restoration:
                 f"and not at {each.committed_offset}, which was not in the lake"
             )
 
+    def _report_share_states(
+        self, restored: Sequence[RestoredStates], ends: Mapping[TopicPartition, int]
+    ) -> None:
+        count = sum(len(each.records) for each in restored)
+        if not count:
+            return
+        since = _time(max(each.published_ms for each in restored))
+        self._say(
+            f"share groups: the states of {count} partitions, as published at {since}; records that were "
+            "acknowledged later are delivered again"
+        )
+        for each in (one for found in restored for one in found.set_back):
+            topic = self._name_of(uuid_from_text(each.topic_id)) or each.topic_id
+            end = ends[TopicPartition(topic, each.partition)]
+            self._say(
+                f"share group {each.group_id}: {topic}-{each.partition}: goes on at {end} and not at "
+                f"{each.start_offset}, which was not in the lake"
+            )
+
     def _report_transactions(self, partitions: Iterable[PublishedPartition]) -> None:
         used = any(
             each.topic == TRANSACTION_STATE_TOPIC_NAME
@@ -331,17 +399,8 @@ def _time(milliseconds: int) -> str:
     return moment.isoformat(sep=" ", timespec="seconds").replace("+00:00", "Z")
 
 
-def record_batches(records: Sequence[CoordinatorRecord], now_ms: int) -> Iterator[bytes]:
-    """The records as batches of a coordinator."""
+def record_batches(records: Sequence[tuple[bytes, bytes | None]], now_ms: int) -> Iterator[bytes]:
+    """The records, each key and value, as batches of a coordinator."""
     for start in range(0, len(records), RECORDS_AT_ONCE):
-        encoded = map(encode_record, records[start : start + RECORDS_AT_ONCE])
-        yield bytes(
-            build_batch([Record(i, now_ms, key, value) for i, (key, value) in enumerate(encoded)])
-        )
-
-
-def _append(partition: LeaderPartition, batch: bytes, now_ms: int) -> None:
-    # acks=1: with all brokers gone no other replica could be in sync, whatever min.insync.replicas is.
-    partition.append(
-        memoryview(bytearray(batch)), acks=1, now_ms=now_ms, origin=AppendOrigin.COORDINATOR
-    )
+        listed = records[start : start + RECORDS_AT_ONCE]
+        yield build_batch([Record(i, now_ms, key, value) for i, (key, value) in enumerate(listed)])

@@ -15,7 +15,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
@@ -30,6 +30,7 @@ from kafka_ds.topic.names import (
     CLUSTER_METADATA,
     OFFSETS,
     REMOTE_LOG_METADATA,
+    TOPICS,
     topic_table,
 )
 
@@ -44,6 +45,15 @@ TABLES = {
     "offsets": OFFSETS,
     "client_metrics": topic_table(CLIENT_METRICS),
 }
+# Share groups' dead letters (KIP-1191) are in topics whose names begin so, the default of
+# errors.deadletterqueue.topic.name.prefix, and say in headers what they are of.
+DEAD_LETTERS = "dead_letters"
+DEAD_LETTER_PREFIX = "dlq."
+_DEAD_LETTER_HEADERS = ("topic", "partition", "offset", "group", "delivery.count", "message")
+_DEAD_LETTER = Template(
+    "SELECT '$topic' AS dead_letter_topic, dead.partition, dead.offset, dead.timestamp, dead.key, dead.value, "
+    "dead.headers FROM $table AS dead"
+)
 # The default of log.retention.hours, for topics without retention.ms.
 RETENTION_MS = 7 * 24 * 3_600_000
 
@@ -59,6 +69,8 @@ class Engine:
     explode: str
     text_of: str
     """The function that makes text of bytes."""
+    header: Template
+    """The SQL for a header's text; the last one of this name counts."""
     load: tuple[str, ...] = ()
     """Statements that only a command line needs first."""
     before: tuple[str, ...] = ()
@@ -75,6 +87,9 @@ SPARK = Engine(
     create="CREATE OR REPLACE TEMPORARY VIEW",
     explode="explode",
     text_of="string",
+    header=Template(
+        "string(try_element_at(filter(headers, header -> header.key = '$name'), -1).value)"
+    ),
 )
 # The macros are Spark functions that DuckDB has under other names.
 DUCKDB = Engine(
@@ -83,6 +98,7 @@ DUCKDB = Engine(
     create="CREATE OR REPLACE TEMPORARY VIEW",
     explode="unnest",
     text_of="decode",
+    header=Template("decode(list_filter(headers, lambda header: header.key = '$name')[-1].value)"),
     load=("LOAD delta",),
     before=(
         "CREATE OR REPLACE TEMPORARY MACRO array_size(a) AS len(a)",
@@ -116,17 +132,22 @@ def statements(
     `lake` is a folder or an `s3://` address; `retention_ms` is the brokers' `log.retention.ms`.
     """
     root = _root(lake)
-    there = _tables_there(root)
+    there = tables_there(root)
     texts = {path.stem: Template(path.read_text()) for path in sorted(FOLDER.glob("*.sql"))}
     values = {
         **{key: engine.table_at(f"{root}/{name}") for key, name in TABLES.items()},
+        **{
+            f"dead_{name.replace('.', '_')}": engine.header.substitute(name=f"__dlq.errors.{name}")
+            for name in _DEAD_LETTER_HEADERS
+        },
+        DEAD_LETTERS: _union(engine, root, there.get(DEAD_LETTERS, ())),
         "explode": engine.explode,
         "text_of": engine.text_of,
         "retention_ms": str(retention_ms),
         "milliseconds_max": str(MILLISECONDS_MAX),
     }
     for name in _in_order(texts):
-        if _tables_of(name, texts) <= there:
+        if _tables_of(name, texts) <= there.keys():
             yield name, f"{engine.create} {name} AS\n{texts[name].substitute(values)}"
 
 
@@ -168,9 +189,30 @@ def _root(lake: str | os.PathLike[str]) -> str:
     return text.rstrip("/") if "://" in text else os.path.abspath(text)
 
 
-def _tables_there(root: str) -> set[str]:
-    store = open_store(root)
-    return {key for key, name in TABLES.items() if DeltaLog(store, name).exists()}
+def tables_there(lake: str | os.PathLike[str]) -> dict[str, list[str]]:
+    """The tables of the lake that views refer to, by their names there."""
+    store = open_store(_root(lake))
+    names = {key: [name] for key, name in TABLES.items()}
+    names[DEAD_LETTERS] = [
+        topic_table(topic)
+        for topic in sorted(store.folders(TOPICS))
+        if topic.startswith(DEAD_LETTER_PREFIX)
+    ]
+    found = {
+        key: [name for name in each if DeltaLog(store, name).exists()]
+        for key, each in names.items()
+    }
+    return {key: each for key, each in found.items() if each}
+
+
+def _union(engine: Engine, root: str, tables: Iterable[str]) -> str:
+    letters = (
+        _DEAD_LETTER.substitute(
+            topic=name.rpartition("/")[2], table=engine.table_at(f"{root}/{name}")
+        )
+        for name in tables
+    )
+    return f"({' UNION ALL '.join(letters)})"
 
 
 def _views_of(name: str, texts: dict[str, Template]) -> list[str]:
@@ -181,7 +223,7 @@ def _views_of(name: str, texts: dict[str, Template]) -> list[str]:
 
 def _tables_of(name: str, texts: dict[str, Template]) -> set[str]:
     """The tables that a view uses, directly or through other views."""
-    found = {each for each in texts[name].get_identifiers() if each in TABLES}
+    found = {each for each in texts[name].get_identifiers() if each in (*TABLES, DEAD_LETTERS)}
     return found.union(*(_tables_of(view, texts) for view in _views_of(name, texts)))
 
 

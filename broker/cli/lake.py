@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from string import Template
 from typing import TYPE_CHECKING, Any, Final
 
@@ -319,7 +320,7 @@ class LakeQueries:
 
     def _make_view(self, name: str) -> None:
         """Create a view over system tables, and the views it uses."""
-        from spark_conf.system_views import DUCKDB, TABLES, Engine, statements
+        from spark_conf.system_views import DUCKDB, Engine, statements, tables_there
 
         by_name = Engine(
             table=Template('"${path}"'),
@@ -327,6 +328,7 @@ class LakeQueries:
             create=DUCKDB.create,
             explode=DUCKDB.explode,
             text_of=DUCKDB.text_of,
+            header=DUCKDB.header,
         )
         found = {
             view: text.replace(f'"{self._lake.uri}/', '"')
@@ -334,7 +336,7 @@ class LakeQueries:
         }
         if name not in found:
             return
-        for table in TABLES.values():
+        for table in chain.from_iterable(tables_there(self._lake.uri).values()):
             if any(f'"{table}"' in text for text in found.values()):
                 self._register(table, table)
         for text in found.values():

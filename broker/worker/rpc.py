@@ -701,7 +701,7 @@ class PublishedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedGroup:
-    """A classic group, or the epoch of a consumer group as its generation."""
+    """A classic group, or the epoch of a consumer or share group as its generation."""
 
     coordinator_partition: int
     group_id: str
@@ -728,12 +728,28 @@ class PublishedOffset:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedShareState:
+    """The state of a share partition; each batch is first and last offset, delivery state and delivery count."""
+
+    coordinator_partition: int
+    group_id: str
+    topic_id: str
+    partition: int
+    leader_epoch: int
+    start_offset: int
+    state_epoch: int
+    state_batches: Sequence[tuple[int, int, int, int]]
+    event_time_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsCheckpoint:
     """What `__offsets` says: of each partition and coordinator what its newest leader has published."""
 
     partitions: Sequence[PublishedPartition]
     groups: Sequence[PublishedGroup]
     offsets: Sequence[PublishedOffset]
+    share_states: Sequence[PublishedShareState]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -742,7 +758,7 @@ class PublishOffsets(Request[None]):
 
     partitions: Sequence[PartitionOffsets]
     shards: Sequence[str]
-    """The groups of each coordinator as JSON, which it keeps until they change."""
+    """What each coordinator keeps as JSON, until it changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

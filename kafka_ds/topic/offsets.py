@@ -1,9 +1,9 @@
-"""Shell: `__offsets`: the last checkpoint of partitions and groups of each broker, as a Delta table.
+"""Shell: `__offsets`: the last checkpoint of partitions, groups and share groups of each broker, as a Delta table.
 
 A broker's rows are one file, in a Delta partition of its own, and publishing replaces all of them in one commit; older
 versions have the past. Readers decide between two brokers by the leader epoch: `present`. A broker removes its own rows
-of a partition of `__consumer_offsets` only when it covers that again, or when a broker of a higher leader epoch has. If
-others changed the same rows meanwhile, the commit is made again.
+of a coordinator only when it covers that again, or when a broker of a higher leader epoch has. If others changed the
+same rows meanwhile, the commit is made again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -34,12 +34,15 @@ from kafka_ds.topic.schemas import (
 OFFSETS_KIND = "offsets"
 OPERATION = "PUBLISH OFFSETS"
 PARTITION_KIND = "partition"
-# The leaders of its partitions are the coordinators of groups.
-COORDINATING_TOPIC = "__consumer_offsets"
+# Topics whose partitions' leaders are the coordinators of what the rows of other kinds say.
+_OF_GROUPS, _OF_SHARES = "__consumer_offsets", "__share_group_state"
+_COORDINATING = {"group": _OF_GROUPS, "offset": _OF_GROUPS, "share_state": _OF_SHARES}
 TRIES_MAX = 5
 
 OffsetsRow = dict[str, Any]
 """A row by its columns; times are milliseconds since 1970."""
+_CoordinatorKey: TypeAlias = tuple[str, int]
+"""The partition that a coordinator leads."""
 
 _TIMES = ("event_time", "commit_time")
 _BROKER = OFFSETS_PARTITION_COLUMNS[0]
@@ -53,14 +56,14 @@ class OffsetsTable:
         self.log = DeltaLog(store, OFFSETS, clock=clock)
         self._table = TableWriter(self.log)
         self._snapshot = TableSnapshot(self.log)
-        self._published: frozenset[int] | None = None
+        self._published: frozenset[_CoordinatorKey] | None = None
         """The coordinators whose rows this process published last."""
 
     def replace(self, broker_id: int, rows: Sequence[OffsetsRow]) -> int:
         """Replace the broker's rows; returns the version of the commit.
 
-        Of a partition of `__consumer_offsets` without a row among them (its log is being read, or another broker leads
-        it that has published nothing yet) its former rows stay, until one of a higher leader epoch publishes it.
+        Of a coordinator without a row among them (its log is being read, or another broker leads its partition that has
+        published nothing yet) its former rows stay, until one of a higher leader epoch publishes it.
 
         Raises ForeignTable, CommitError, Conflict, OSError.
         """
@@ -83,23 +86,23 @@ class OffsetsTable:
             return version
         raise Conflict(f"{OFFSETS}: other writers keep changing the rows of broker {broker_id}")
 
-    def _kept(self, broker_id: int, mine: Sequence[str], said: frozenset[int]) -> list[OffsetsRow]:
+    def _kept(
+        self, broker_id: int, mine: Sequence[str], said: frozenset[_CoordinatorKey]
+    ) -> list[OffsetsRow]:
         """What the broker published of other coordinators, as long as no other broker has published them since."""
         # Usually it is known that there are none. Another engine that rewrites the file does not change its rows.
         if self._published is not None and self._published <= said:
             return []
         before = self._rows_of(mine, broker_id)
         alone = {
-            row["partition"]: row
-            for row in before
-            if _is_coordinating(row) and row["partition"] not in said
+            _place(row): row for row in before if _is_coordinating(row) and _place(row) not in said
         }
         others = (each for each in self._brokers() if each != broker_id) if alone else ()
         for other in others:
             for row in self._rows_of(self._files_of(other), other):
-                known = alone.get(row["partition"]) if _is_coordinating(row) else None
+                known = alone.get(_place(row)) if _is_coordinating(row) else None
                 if known is not None and _supersedes(row, known):
-                    del alone[row["partition"]]
+                    del alone[_place(row)]
         return [row for row in before if _coordinator_of(row) in alone]
 
     def read(self) -> list[OffsetsRow]:
@@ -139,6 +142,7 @@ class OffsetsTable:
         self, broker_id: int, rows: Sequence[OffsetsRow], replaced: Sequence[str]
     ) -> PlainChange:
         now_ms = self.log.clock.wall_ms()
+        schema_json = delta_schema_json(OFFSETS_SCHEMA)
         values = {_BROKER: str(broker_id)}
         data = _encode(rows)
         name = f"{_BROKER}={broker_id}/{now_ms:015d}-{secrets.token_hex(8)}.parquet"
@@ -168,6 +172,10 @@ class OffsetsTable:
                 if changed and _broker_of(str(changed["path"])) == broker_id:
                     raise Conflict(f"version {version} changed the same rows", version=version)
 
+        metadata = self._snapshot.metadata
+        if metadata["schemaString"] != schema_json:
+            # The table was made by an earlier release.
+            actions.append({"metaData": {**metadata, "schemaString": schema_json}})
         info = {"brokerId": broker_id, "rows": len(rows)}
         return PlainChange(OPERATION, actions=actions, info=info, check=end_at_mine)
 
@@ -188,8 +196,8 @@ class OffsetsTable:
 def present(rows: Iterable[OffsetsRow]) -> list[OffsetsRow]:
     """Of several brokers' rows about the same thing, those of the newest leader.
 
-    A coordinator is the leader of its partition of `__consumer_offsets`: only its present leader knows which groups
-    there are. (A broker publishes its partitions and its groups together.)
+    A coordinator is the leader of its partition of `__consumer_offsets`, or of `__share_group_state`: only its present
+    leader knows which groups there are. (A broker publishes its partitions and what they coordinate together.)
     """
     listed = list(rows)
     newest: dict[tuple[str, int], OffsetsRow] = {}
@@ -200,7 +208,7 @@ def present(rows: Iterable[OffsetsRow]) -> list[OffsetsRow]:
             if known is None or _age(known) < _age(row):
                 newest[key] = row
     coordinators = {
-        (row["partition"], row["leader_epoch"], row[_BROKER])
+        (_place(row), row["leader_epoch"], row[_BROKER])
         for row in newest.values()
         if _is_coordinating(row)
     }
@@ -208,7 +216,7 @@ def present(rows: Iterable[OffsetsRow]) -> list[OffsetsRow]:
         row
         for row in listed
         if row["kind"] != PARTITION_KIND
-        and (row["coordinator_partition"], row["coordinator_epoch"], row[_BROKER]) in coordinators
+        and (_coordinator_of(row), row["coordinator_epoch"], row[_BROKER]) in coordinators
     ]
     return [*newest.values(), *groups]
 
@@ -218,12 +226,16 @@ def _age(row: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _is_coordinating(row: OffsetsRow) -> bool:
-    """Whether a row is about a partition of `__consumer_offsets`."""
-    return row["kind"] == PARTITION_KIND and bool(row["topic"] == COORDINATING_TOPIC)
+    """Whether a row is about a partition whose leader is a coordinator."""
+    return row["kind"] == PARTITION_KIND and row["topic"] in _COORDINATING.values()
 
 
-def _coordinators_in(rows: Iterable[OffsetsRow]) -> frozenset[int]:
-    return frozenset(row["partition"] for row in rows if _is_coordinating(row))
+def _place(row: OffsetsRow) -> _CoordinatorKey:
+    return row["topic"], row["partition"]
+
+
+def _coordinators_in(rows: Iterable[OffsetsRow]) -> frozenset[_CoordinatorKey]:
+    return frozenset(_place(row) for row in rows if _is_coordinating(row))
 
 
 def _supersedes(row: OffsetsRow, known: OffsetsRow) -> bool:
@@ -233,12 +245,11 @@ def _supersedes(row: OffsetsRow, known: OffsetsRow) -> bool:
     return bool(row["leader_epoch"] > known["leader_epoch"])
 
 
-def _coordinator_of(row: OffsetsRow) -> int | None:
-    """The partition of `__consumer_offsets` that a row is of."""
+def _coordinator_of(row: OffsetsRow) -> _CoordinatorKey | None:
+    """The coordinator that a row is of."""
     if row["kind"] == PARTITION_KIND:
-        return row["partition"] if _is_coordinating(row) else None
-    partition: int | None = row["coordinator_partition"]
-    return partition
+        return _place(row) if _is_coordinating(row) else None
+    return _COORDINATING[row["kind"]], row["coordinator_partition"]
 
 
 def _broker_of(path: str) -> int:

@@ -112,8 +112,19 @@ REMOTE_LOG_METADATA_SCHEMA = pa.schema(
 # = "snapshot"). `payload` is the event as JSON; the columns before it are extracted from it for queries.
 CLUSTER_METADATA_SCHEMA = arrow_schema(COLUMNS)
 
-# Each broker's last checkpoint: its partitions (`kind` = "partition"), and of the groups that it coordinates the groups
-# ("group") and their committed offsets ("offset"). A broker replaces all of its rows at once.
+# A run of offsets of a share partition; Kafka's numbers: 0 available, 2 acknowledged, 3 archiving, 4 archived.
+STATE_BATCH_TYPE = pa.struct(
+    [
+        pa.field("first_offset", pa.int64()),
+        pa.field("last_offset", pa.int64()),
+        pa.field("delivery_state", pa.int32()),
+        pa.field("delivery_count", pa.int32()),
+    ]
+)
+
+# Each broker's last checkpoint: its partitions (`kind` = "partition"), of the groups that it coordinates the groups
+# ("group") and their committed offsets ("offset"), and the states of the share partitions that it coordinates
+# ("share_state"). A broker replaces all of its rows at once.
 OFFSETS_SCHEMA = pa.schema(
     [
         pa.field("broker_id", pa.int32()),
@@ -139,6 +150,10 @@ OFFSETS_SCHEMA = pa.schema(
         pa.field("metadata", pa.string()),
         pa.field("commit_time", TIMESTAMP_TYPE),
         pa.field("expire_timestamp", pa.int64()),
+        pa.field("start_offset", pa.int64()),
+        pa.field("state_epoch", pa.int32()),
+        pa.field("delivery_complete_count", pa.int32()),
+        pa.field("state_batches", pa.list_(pa.field("element", STATE_BATCH_TYPE))),
     ]
 )
 OFFSETS_PARTITION_COLUMNS = ("broker_id",)

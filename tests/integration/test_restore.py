@@ -12,8 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Message, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka import AcknowledgeType, Consumer, Message, ShareConsumer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
 from broker.metadata.image import MetadataImage
 from broker.metadata.log import MetadataLog
@@ -39,6 +46,7 @@ SETTINGS = {
     "lake.max.lag.ms": 300,
     "lake.offsets.interval.ms": 200,
     "offsets.topic.num.partitions": 4,
+    "share.coordinator.state.topic.num.partitions": 4,
     "group.initial.rebalance.delay.ms": 0,
 }
 
@@ -190,6 +198,68 @@ def test_everybody_goes_on_after_all_disks_are_lost(broker: BrokerProcess) -> No
         timeout_s=120,
     )
     assert_table_holds(broker.lake, TOPIC, feeder.acknowledged)
+
+
+def share_member(broker: BrokerProcess) -> ShareConsumer:
+    settings = {"bootstrap.servers": broker.bootstrap, "group.id": GROUP}
+    member = ShareConsumer({**settings, "share.acknowledgement.mode": "explicit"})
+    member.subscribe([TOPIC])
+    return member
+
+
+def acknowledge(broker: BrokerProcess, accepted: set[int]) -> set[int]:
+    """Accept these records and release others, until all were there; the offsets that were delivered."""
+    member = share_member(broker)
+    delivered: set[int] = set()
+    deadline = time.monotonic() + 120
+    while not accepted <= delivered and time.monotonic() < deadline:
+        for message in member.poll(0.5):
+            offset = offset_of(message)
+            delivered.add(offset)
+            is_accepted = offset in accepted
+            kind = AcknowledgeType.ACCEPT if is_accepted else AcknowledgeType.RELEASE
+            member.acknowledge(message, kind)
+        assert all(error is None for error in member.commit_sync().values())
+    member.close()
+    return delivered
+
+
+@pytest.mark.timeout(600)
+def test_a_share_group_goes_on_where_it_was(broker: BrokerProcess) -> None:
+    broker.start()
+    create_topic(broker, TOPIC, retention_ms=-1)
+    feeder = Feeder(broker.bootstrap, TOPIC)
+    feeder.send(rows(100))
+    feeder.flush()
+    setting = ConfigEntry(
+        "share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET
+    )
+    resource = ConfigResource(ResourceType.GROUP, GROUP, incremental_configs=[setting])
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.incremental_alter_configs([resource])[resource].result(120)
+    done = {*range(10), 20}
+    acknowledge(broker, done)
+    shown = "SELECT topic, lag FROM share_group_state"
+
+    def is_noted() -> bool:
+        with connect() as views:
+            made = duckdb_views(views, broker.lake)
+            found = views.execute(shown).fetchall() if "share_group_state" in made else []
+        return found == [(TOPIC, 89)]
+
+    wait_until("the group's state in the lake", is_noted, timeout_s=120)
+    wait_until(
+        "all rows",
+        lambda: highest_offset_in_remote_storage(broker.lake, TOPIC, 0) == 99,
+        timeout_s=120,
+    )
+    broker.kill()
+    shutil.rmtree(broker.data)
+    restored = restore(broker)
+    assert restored.returncode == 0, restored.stderr
+    assert "share groups: the states of 1 partitions, as published at " in restored.stdout
+    broker.start()
+    assert acknowledge(broker, set(range(100)) - done) == set(range(100)) - done
 
 
 def test_a_lake_without_a_cluster_is_refused(broker: BrokerProcess) -> None:

@@ -29,6 +29,7 @@ from broker.metadata.events import (
     UnfenceBroker,
 )
 from broker.metadata.log import MetadataLog, replay_commit
+from broker.share.dead_letters import DeadLetter, SourcePartition, batch_of
 from broker.telemetry.otlp import Point
 from broker.telemetry.rows import batches_of
 from broker.worker.metadata.materialise import Materialiser
@@ -38,7 +39,7 @@ from kafka_ds.delta.store.store import Store
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.protocol.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
 from kafka_ds.protocol.types import uuid_text
-from kafka_ds.records.batch import read_records
+from kafka_ds.records.batch import Record, read_records
 from kafka_ds.topic.events import RemoteLogEvents
 from kafka_ds.topic.names import CLIENT_METRICS, CLUSTER_METADATA, topic_table
 from kafka_ds.topic.offsets import OffsetsTable
@@ -49,7 +50,9 @@ from tests.fakes.settings import tier_settings
 
 S = RemoteLogSegmentState
 T0 = 1_700_000_000_000
-ORDERS, TABLE, GONE, OFFSETS_TOPIC, PLAIN = (bytes([each]) * 16 for each in (1, 2, 3, 4, 5))
+ORDERS, TABLE, GONE, OFFSETS_TOPIC, PLAIN, SHARE_TOPIC = (
+    bytes([each]) * 16 for each in range(1, 7)
+)
 # Retention is counted from now: records of the year 2100 are young, those of 2023 are not.
 YOUNG, OLD = 4_102_444_800_000, T0
 # What a producer may have written and what says that none was given.
@@ -226,6 +229,7 @@ def write(folder: Path) -> Store:
     }
     offsets.replace(1, _noted_by(1, 1, clock.ms, orders_end=12, committed=committed))
     _write_pushed(folder)
+    _write_dead_letters(folder)
     return store
 
 
@@ -243,8 +247,34 @@ def _write_pushed(folder: Path) -> None:
         }
         for each in read_records(batch)
     ]
+    _write_topic(folder, CLIENT_METRICS, rows)
+
+
+def _write_dead_letters(folder: Path) -> None:
+    """The table of a dead-letter topic; one of its records is none."""
+    letters = [DeadLetter(7, 1, True), DeadLetter(8, 5, False)]
+    original = Record(7, 1, b"k", b"v", [(b"__dlq.errors.group", b"of before")])
+    source = SourcePartition("workers", "orders", 1)
+    batch, _ = batch_of(letters, {7: original}, source, now_ms=T0, bytes_max=10_000)
+    other = Record(2, T0, None, b"no letter", ())
+    rows = [
+        {
+            "partition": 0,
+            "offset": each.offset,
+            "timestamp": each.timestamp * 1_000,
+            "key": each.key,
+            "value": each.value,
+            "headers": [{"key": name.decode(), "value": text} for name, text in each.headers]
+            or None,
+        }
+        for each in [*read_records(batch), other]
+    ]
+    _write_topic(folder, "dlq.orders", rows)
+
+
+def _write_topic(folder: Path, topic: str, rows: list[dict[str, Any]]) -> None:
     table = pa.Table.from_pylist(rows, schema=TOPIC_SCHEMA)
-    write_deltalake(folder / topic_table(CLIENT_METRICS), table, partition_by=["partition"])
+    write_deltalake(folder / topic_table(topic), table, partition_by=["partition"])
 
 
 def write_cluster(store: Store, clock: ManualClock, commits: Iterable[tuple[Event, ...]]) -> None:
@@ -285,6 +315,19 @@ def _noted_by(
     if broker_id == 1:
         rows += [log("orders", ORDERS, 0, 0, 40), log("orders", ORDERS, 3, 0, 45, start=40)]
     place = {"event_time": now_ms, "coordinator_partition": 0, "coordinator_epoch": epoch}
+    if broker_id == 1:
+        rows.append(log("__share_group_state", SHARE_TOPIC, 0, epoch, 5))
+    rows += [
+        {
+            "kind": "share_state", **place, "group_id": "workers", "topic_id": uuid_text(topic_id), "partition": index,
+            "leader_epoch": 1, "start_offset": start, "state_epoch": 0, "delivery_complete_count": len(done),
+            "state_batches": [
+                {"first_offset": each, "last_offset": each, "delivery_state": 2, "delivery_count": 1} for each in done
+            ],
+        }
+        # Another broker is the coordinator now; and of a deleted topic nothing is shown.
+        for topic_id, index, start, done in ((ORDERS, 1, 8, [9, 10]), (ORDERS, 2, -1, []), (GONE, 0, 5, []))
+    ]  # fmt: skip
     for group_id, offsets in committed.items():
         rows.append(
             {
@@ -447,6 +490,7 @@ EXPECTED: dict[str, tuple[str, list[tuple[Any, ...]]]] = {
         "SELECT topic, partition, broker_id, high_watermark FROM partition_offsets ORDER BY topic, partition",
         [
             ("__consumer_offsets", 0, 1, 5),
+            ("__share_group_state", 0, 1, 5),
             ("orders", 0, 1, 40),
             ("orders", 1, 1, 12),
             ("orders", 3, 1, 45),
@@ -458,6 +502,23 @@ EXPECTED: dict[str, tuple[str, list[tuple[Any, ...]]]] = {
         [
             ("me", "org.apache.kafka.producer.record.send.total", 7.5, '{"topic":"größe"}', True, True),
             ("me", "x", 1.0, "{}", False, True),
+        ],
+    ),
+    "dead_letters": (
+        "SELECT group_id, topic, partition, delivery_count, message, octet_length(value), dead_letter_topic "
+        "FROM dead_letters ORDER BY dead_letter_offset",
+        [
+            ("workers", "orders", 1, 1, "Offset rejected by client.", 1, "dlq.orders"),
+            ("workers", "orders", 1, 5, "Offset delivery count exceeded the threshold.", None, "dlq.orders"),
+        ],
+    ),
+    "share_group_state": (
+        "SELECT group_id, topic, partition, start_offset, delivery_complete_count, array_size(state_batches), lag, "
+        "broker_id FROM share_group_state ORDER BY partition",
+        [
+            ("workers", "orders", 1, 8, 2, 2, 2, 1),
+            # The group has not begun there.
+            ("workers", "orders", 2, -1, 0, 0, None, 1),
         ],
     ),
     "committed_offsets": (

@@ -89,12 +89,15 @@ def test_views_of_tables_that_are_not_there_are_not_made(tmp_path: Path) -> None
     known_cluster.write(tmp_path)
     (tmp_path / OFFSETS).rename(tmp_path / "elsewhere")
     made = {name for name, _ in statements(DUCKDB, tmp_path)}
-    without = {"partition_offsets", "committed_offsets", "group_lag", "tier_lag", "retention_debt"}
+    without = {
+        "partition_offsets", "committed_offsets", "group_lag", "share_group_state", "tier_lag", "retention_debt",
+    }  # fmt: skip
     assert made == set(questions()) - without
     (tmp_path / CLUSTER_METADATA).rename(tmp_path / "elsewhere too")
     made = {name for name, _ in statements(DUCKDB, tmp_path)}
     assert made == {
-        "client_metrics", "remote_segments", "remote_log_events", "segment_history", "gaps_and_overlaps",
+        "client_metrics", "dead_letters", "remote_segments", "remote_log_events", "segment_history",
+        "gaps_and_overlaps",
     }  # fmt: skip
 
 

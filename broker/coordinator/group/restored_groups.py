@@ -1,17 +1,26 @@
 """Pure: groups from the lake (`__offsets`) as records of `__consumer_offsets` again, after all disks were lost.
 
-- A group comes back empty, in its last generation; its members rejoin.
+- A group comes back empty, in its last generation; its members rejoin. A share group also gets back which partitions
+  have a share state: those whose state was published.
 - An offset above the end of the restored partition is reset to that end: new records will get those offsets.
 - Offsets of topics that no longer exist are not restored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from broker.coordinator.group.records import SHARE, epoch_record, state_metadata_record
+from broker.coordinator.group.share_group import ShareGroup, StatePartitions
+from broker.coordinator.group.share_protocol import SHARE_KIND
 from broker.coordinator.group.values import CoordinatorRecord
-from broker.worker.rpc import OffsetsCheckpoint, PublishedGroup, PublishedOffset
+from broker.worker.rpc import (
+    OffsetsCheckpoint,
+    PublishedGroup,
+    PublishedOffset,
+    PublishedShareState,
+)
 from kafka_ds.protocol.messages.persisted import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -21,6 +30,8 @@ from kafka_ds.protocol.messages.persisted import (
 from kafka_ds.protocol.types import NO_UUID, uuid_from_text
 
 NO_EPOCH = -1
+# The first member's heartbeat computes it.
+NO_HASH = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,17 +61,23 @@ def restored_groups(
     coordinator_partition: int,
     *,
     end_of: Callable[[str, int], int | None],
+    name_of: Callable[[bytes], str | None],
     now_ms: int,
 ) -> RestoredGroups:
     """The groups of one coordinator, out of what `__offsets` says.
 
     `end_of` gives the end of a topic's partition as far as that bounds what groups may have committed; None: it does
     not exist. A partition of a live leader has no such bound: its end is the largest offset that there can be.
+    `name_of` gives the name of a topic that exists.
     """
     found = RestoredGroups()
     for group in published.groups:
-        if group.coordinator_partition == coordinator_partition:
-            found.groups.add(group.group_id)
+        if group.coordinator_partition != coordinator_partition:
+            continue
+        found.groups.add(group.group_id)
+        if group.protocol_type == SHARE_KIND:
+            found.records += _share_group_records(group, published.share_states, name_of)
+        else:
             found.records.append(_group_record(group, now_ms))
     for each in published.offsets:
         if each.coordinator_partition != coordinator_partition:
@@ -96,6 +113,26 @@ def _group_record(group: PublishedGroup, now_ms: int) -> CoordinatorRecord:
         members=[],
     )
     return CoordinatorRecord(GroupMetadataKey(group=group.group_id), value)
+
+
+def _share_group_records(
+    group: PublishedGroup,
+    states: Iterable[PublishedShareState],
+    name_of: Callable[[bytes], str | None],
+) -> list[CoordinatorRecord]:
+    partitions: dict[bytes, set[int]] = {}
+    for state in states:
+        if state.group_id == group.group_id:
+            partitions.setdefault(uuid_from_text(state.topic_id), set()).add(state.partition)
+    initialized = {
+        topic_id: StatePartitions(name, frozenset(indexes))
+        for topic_id, indexes in partitions.items()
+        if (name := name_of(topic_id)) is not None
+    }
+    return [
+        epoch_record(group.group_id, group.generation, NO_HASH, SHARE),
+        state_metadata_record(ShareGroup(group.group_id), initialized=initialized),
+    ]
 
 
 def _offset_record(each: PublishedOffset, end: int) -> CoordinatorRecord:

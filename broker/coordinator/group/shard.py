@@ -164,10 +164,10 @@ class GroupCoordinatorShard:
         self._share_admin = ShareGroupAdmin(self.state, self._shares)
 
     @property
-    def has_groups(self) -> bool:
-        """Whether there is a group, or an offset of one."""
+    def is_empty(self) -> bool:
+        """Whether there is no group, nor an offset of one."""
         state = self.state
-        return bool(state.metadata or state.consumers or state.shares or state.offsets.committed)
+        return not (state.metadata or state.consumers or state.shares or state.offsets.committed)
 
     # -- the log ------------------------------------------------------------------------------------
 

@@ -143,6 +143,11 @@ class ShareCoordinatorShard:
         return iter(tuple(self._states.items()))
 
     @property
+    def is_empty(self) -> bool:
+        """Whether there is no state."""
+        return not self._states
+
+    @property
     def pruned_to(self) -> int:
         """The offset up to which the log was last pruned, or 0."""
         return self._pruned_to

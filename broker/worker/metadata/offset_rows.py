@@ -1,4 +1,4 @@
-"""Pure: a broker's checkpoint of partitions' and groups' offsets as rows of `__offsets`.
+"""Pure: a broker's checkpoint of partitions, groups and share groups' states as rows of `__offsets`.
 
 Ids are texts, times milliseconds, -1 where there is none.
 """
@@ -16,6 +16,7 @@ from broker.worker.rpc import (
     PublishedGroup,
     PublishedOffset,
     PublishedPartition,
+    PublishedShareState,
 )
 
 TableRow = dict[str, Any]
@@ -26,6 +27,12 @@ _OFFSET_COLUMNS = (
     "commit_time", "expire_timestamp",
 )  # fmt: skip
 
+_STATE_COLUMNS = (
+    "group_id", "topic_id", "partition", "leader_epoch", "start_offset", "state_epoch", "delivery_complete_count",
+    "state_batches",
+)  # fmt: skip
+_BATCH_COLUMNS = ("first_offset", "last_offset", "delivery_state", "delivery_count")
+
 
 def rows_of(
     partitions: Iterable[PartitionOffsets], shards: Iterable[str], now_ms: int
@@ -34,7 +41,7 @@ def rows_of(
     for each in partitions:
         yield {"kind": "partition", "event_time": now_ms, **asdict(each)}
     for text in shards:
-        index, epoch, groups, offsets = json.loads(text)
+        index, epoch, groups, offsets, states = json.loads(text)
         coordinated = {
             "event_time": now_ms,
             "coordinator_partition": index,
@@ -44,11 +51,19 @@ def rows_of(
             yield _row("group", _GROUP_COLUMNS, each, coordinated)
         for each in offsets:
             yield _row("offset", _OFFSET_COLUMNS, each, coordinated)
+        for *each, batches in states:
+            named = [dict(zip(_BATCH_COLUMNS, batch, strict=True)) for batch in batches]
+            yield _row("share_state", _STATE_COLUMNS, [*each, named], coordinated)
 
 
 def checkpoint_of(rows: Sequence[TableRow]) -> OffsetsCheckpoint:
     """The rows of `__offsets` that are valid, as what they say."""
-    by_kind: dict[str, list[TableRow]] = {"partition": [], "group": [], "offset": []}
+    by_kind: dict[str, list[TableRow]] = {
+        "partition": [],
+        "group": [],
+        "offset": [],
+        "share_state": [],
+    }
     for row in rows:
         by_kind[row["kind"]].append(row)
     return OffsetsCheckpoint(
@@ -87,6 +102,22 @@ def checkpoint_of(rows: Sequence[TableRow]) -> OffsetsCheckpoint:
                 event_time_ms=row["event_time"],
             )
             for row in by_kind["offset"]
+        ],
+        share_states=[
+            PublishedShareState(
+                coordinator_partition=row["coordinator_partition"],
+                group_id=row["group_id"],
+                topic_id=row["topic_id"],
+                partition=row["partition"],
+                leader_epoch=row["leader_epoch"],
+                start_offset=row["start_offset"],
+                state_epoch=row["state_epoch"],
+                state_batches=[
+                    tuple(batch[name] for name in _BATCH_COLUMNS) for batch in row["state_batches"]
+                ],
+                event_time_ms=row["event_time"],
+            )
+            for row in by_kind["share_state"]
         ],
     )
 

@@ -85,4 +85,4 @@ def test_tables_are_topics_and_typed_tables(queries: LakeQueries) -> None:
     for asked in ("SHOW TABLES", "show tables;"):
         assert [row["name"] for row in queries.rows(asked)] == ["orders", "typed.orders"]
         (note,) = queries.notes
-        assert "18 system views" in note
+        assert "20 system views" in note

@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import polars
+import pyarrow as pa
 import pytest
 
-from broker.coordinator.group.offset_publisher import OffsetPublisher
-from broker.worker.metadata.offset_rows import rows_of
-from kafka_ds.delta.actions import add_action, remove_action
+from broker.coordinator.offset_publisher import OffsetPublisher
+from broker.node import Node
+from broker.worker.metadata.offset_rows import checkpoint_of, rows_of
+from kafka_ds.delta.actions import KIND_KEY, add_action, remove_action
 from kafka_ds.delta.commit import FateUnknown, PlainChange
 from kafka_ds.delta.log import ForeignTable
+from kafka_ds.delta.schema import delta_schema_json
+from kafka_ds.delta.snapshot import TableSnapshot
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.ipc.codec import decode, encode
 from kafka_ds.protocol.messages import OffsetCommitRequest
@@ -22,12 +26,16 @@ from kafka_ds.protocol.messages.group_offsets import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from kafka_ds.protocol.messages.share_state import StateBatch, WriteStatePartition
+from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.names import OFFSETS
-from kafka_ds.topic.offsets import OffsetsTable, present
+from kafka_ds.topic.offsets import OFFSETS_KIND, OffsetsTable, present
+from kafka_ds.topic.schemas import OFFSETS_PARTITION_COLUMNS, OFFSETS_SCHEMA
 from tests.fakes.network import Respondent
 from tests.fakes.store import ALWAYS, MemoryStore
 from tests.in_process import in_process
 from tests.loops import in_loop
+from tests.unit.share.share_members import GROUP, initialize
 
 
 def partition_row(topic: str, index: int, epoch: int, *, end: int, at: int = 1) -> dict[str, Any]:
@@ -61,6 +69,48 @@ def test_a_note_replaces_the_brokers_own_and_no_other() -> None:
     assert said(found) == [(1, "partition", "orders", "", 0), (12, "partition", "orders", "", 2)]
     assert [row["log_end_offset"] for row in found] == [5, 1]
     assert [row["event_time"] for row in found] == [1, 1]
+
+
+def test_a_table_of_an_earlier_release_gets_the_columns_that_it_lacks() -> None:
+    store = MemoryStore()
+    table = OffsetsTable(store, clock=store.clock)
+    columns = [each for each in OFFSETS_SCHEMA if each.name != "state_batches"]
+    table.log.create(
+        schema_json=delta_schema_json(pa.schema(columns)),
+        partition_columns=OFFSETS_PARTITION_COLUMNS,
+        configuration={KIND_KEY: OFFSETS_KIND},
+    )
+    for end in (1, 2):
+        table.replace(1, [partition_row("orders", 0, 0, end=end)])
+    snapshot = TableSnapshot(table.log)
+    snapshot.read()
+    assert snapshot.metadata["schemaString"] == delta_schema_json(OFFSETS_SCHEMA)
+    assert snapshot.metadata["configuration"] == {KIND_KEY: OFFSETS_KIND}
+    changes = [
+        version
+        for version in range(1, snapshot.version + 1)
+        if any("metaData" in each for each in table.log.read_version(version) or ())
+    ]
+    assert changes == [1]
+
+
+def test_share_groups_of_a_coordinator_stay_until_it_or_a_later_one_says_otherwise() -> None:
+    store = MemoryStore()
+    table = OffsetsTable(store, clock=store.clock)
+    state = {
+        "kind": "share_state", "event_time": 1, "coordinator_partition": 0, "coordinator_epoch": 3, "group_id": "s",
+        "topic_id": "t", "partition": 0, "start_offset": 7, "state_batches": [
+            {"first_offset": 8, "last_offset": 9, "delivery_state": 2, "delivery_count": 1}
+        ],
+    }  # fmt: skip
+    # The coordinator of groups of the same number is another one.
+    groups = [partition_row("__consumer_offsets", 0, 3, end=1), offset_row("a", 0, 3, 10)]
+    table.replace(1, [partition_row("__share_group_state", 0, 3, end=1), state, *groups])
+    table.replace(1, [partition_row("__consumer_offsets", 0, 4, end=1)])
+    (found,) = (row for row in present(table.read()) if row["kind"] != "partition")
+    assert (found["start_offset"], found["state_batches"]) == (7, state["state_batches"])
+    table.replace(2, [partition_row("__share_group_state", 0, 4, end=1)])
+    assert all(row["kind"] == "partition" for row in present(table.read()))
 
 
 def test_what_is_not_known_yet_stays_as_it_was_noted() -> None:
@@ -208,7 +258,7 @@ async def test_a_broker_notes_what_has_moved_and_nothing_else(tmp_path: Path) ->
         node = broker.node
         asked: list[Any] = []
         worker = Respondent(lambda request: asked.append(decode(encode(request)[0])))
-        publisher = OffsetPublisher(worker.send, node.replica_manager, node.groups.runtime.begun, 1)
+        publisher = publisher_of(node, worker.send, interval_ms=1)
         await publisher.publish()
         assert asked == [], "there is nothing to note"
         await broker.create("orders")
@@ -243,6 +293,50 @@ async def test_a_broker_notes_what_has_moved_and_nothing_else(tmp_path: Path) ->
 
 
 @in_loop
+async def test_the_states_of_share_groups_are_published_with_their_coordinators(
+    tmp_path: Path,
+) -> None:
+    async with in_process(tmp_path) as broker:
+        node = broker.node
+        asked: list[Any] = []
+
+        async def send(request: Any) -> Any:
+            asked.append(decode(encode(request)[0]))
+
+        publisher = publisher_of(node, send, interval_ms=1)
+        topic_id = await broker.create("orders")
+        await initialize(broker, topic_id, start=5)
+        await publisher.publish()
+        wanted = WriteStatePartition(
+            partition=0,
+            state_epoch=0,
+            leader_epoch=0,
+            start_offset=6,
+            delivery_complete_count=2,
+            state_batches=[
+                StateBatch(first_offset=8, last_offset=9, delivery_state=2, delivery_count=1)
+            ],
+        )
+        await node.shares.persister.write_state(GROUP, {(topic_id, 0): wanted})
+        await publisher.publish()
+        await publisher.publish()
+        assert len(asked) == 2
+        rows = list(rows_of(asked[1].partitions, asked[1].shards, 5))
+        (state,) = (row for row in rows if row["kind"] == "share_state")
+        assert (state["group_id"], state["topic_id"]) == (GROUP, uuid_text(topic_id))
+        assert (state["start_offset"], state["delivery_complete_count"]) == (6, 2)
+        assert state["state_batches"] == [
+            {"first_offset": 8, "last_offset": 9, "delivery_state": 2, "delivery_count": 1}
+        ]
+        (published,) = checkpoint_of(
+            [{**each, "broker_id": 1} for each in rows if each is state]
+        ).share_states
+        assert published.state_batches == [(8, 9, 2, 1)]
+        place = ("__share_group_state", state["coordinator_partition"])
+        assert place in [(each.topic, each.partition) for each in asked[1].partitions]
+
+
+@in_loop
 async def test_a_stop_does_not_wait_for_a_store_that_is_away(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -253,7 +347,7 @@ async def test_a_stop_does_not_wait_for_a_store_that_is_away(
         node.groups.start()
         worker = Respondent(lambda _: asyncio.Event().wait() if len(asked) == 1 else None)
         asked = worker.asked
-        publisher = OffsetPublisher(worker.send, node.replica_manager, node.groups.runtime.begun, 1)
+        publisher = publisher_of(node, worker.send, interval_ms=1)
         assert not await publisher.publish_last(0.05)
         assert "Failed to publish" in caplog.text
         # Of coordinators without a group nothing is said by a broker that has never written.
@@ -261,7 +355,7 @@ async def test_a_stop_does_not_wait_for_a_store_that_is_away(
         await broker.ask(_commit("billing", 7), 8)
         assert await publisher.publish_last(60)
         assert len(asked[1].shards) == 1
-        never = OffsetPublisher(worker.send, node.replica_manager, node.groups.runtime.begun, -1)
+        never = publisher_of(node, worker.send, interval_ms=-1)
         assert await never.publish_last(60)
         assert len(asked) == 2
 
@@ -274,9 +368,7 @@ async def test_a_broker_that_was_begun_by_mistake_leaves_the_groups_in_the_lake(
     async with in_process(tmp_path) as broker:
         node, shards = broker.node, []
         worker = Respondent(lambda request: shards.extend(request.shards))
-        publisher = OffsetPublisher(
-            worker.send, node.replica_manager, node.groups.runtime.begun, 60_000
-        )
+        publisher = publisher_of(node, worker.send, interval_ms=60_000)
         await broker.create("orders")
         await node.groups.runtime.ensure()
         node.groups.start()
@@ -284,6 +376,11 @@ async def test_a_broker_that_was_begun_by_mistake_leaves_the_groups_in_the_lake(
         await broker.create("others")
         assert await publisher.publish_last(60)
         assert shards == []
+
+
+def publisher_of(node: Node, send: Any, *, interval_ms: int) -> OffsetPublisher:
+    begun = node.groups.runtime.begun, node.shares.runtime.begun
+    return OffsetPublisher(send, node.replica_manager, *begun, interval_ms)
 
 
 def _commit(group: str, offset: int) -> OffsetCommitRequest:

@@ -5,12 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from broker.config.broker import BrokerConfig
+from broker.coordinator.group.records import encode_record
 from broker.coordinator.group.restored_groups import TruncatedOffset, restored_groups
 from broker.coordinator.group.shard import GroupCoordinatorShard
+from broker.coordinator.share.restored_states import restored_states
+from broker.coordinator.share.shard import ShareCoordinatorShard
+from broker.metadata.image import MetadataImage
 from broker.restore import record_batches
 from broker.worker.metadata.offset_rows import checkpoint_of
+from kafka_ds.protocol.types import uuid_text
 from kafka_ds.records.batch import read_header
 
+TOPIC_ID = b"t" * 16
+NAMES = {TOPIC_ID: "orders"}
 ENDS = {("orders", 0): 50, ("orders", 1): 10}
 
 
@@ -39,10 +46,12 @@ PUBLISHED = checkpoint_of(ROWS)
 
 
 def test_a_coordinator_reads_what_was_restored_as_if_it_had_written_it() -> None:
-    found = restored_groups(PUBLISHED, 3, end_of=lambda *key: ENDS.get(key), now_ms=1000)
+    found = restored_groups(
+        PUBLISHED, 3, end_of=lambda *key: ENDS.get(key), name_of=NAMES.get, now_ms=1000
+    )
     assert (found.groups, found.offsets, found.published_ms) == ({"billing", "simple"}, 3, 100)
     shard = GroupCoordinatorShard(BrokerConfig(), lambda: "id")
-    for batch in record_batches(found.records, 1000):
+    for batch in record_batches([encode_record(each) for each in found.records], 1000):
         shard.replay_batch(batch, 0, read_header(batch))
     offsets = shard.state.offsets
     at_end = offsets.get("billing", "orders", 0)
@@ -55,8 +64,57 @@ def test_a_coordinator_reads_what_was_restored_as_if_it_had_written_it() -> None
     assert (kept.generation, kept.protocol_type, kept.members) == (7, "consumer", [])
 
 
+def share_state(name: str, index: int, start: int, *batches: tuple[int, ...]) -> dict[str, Any]:
+    columns = ("first_offset", "last_offset", "delivery_state", "delivery_count")
+    return {
+        "kind": "share_state", "coordinator_partition": 3, "group_id": name, "topic_id": uuid_text(TOPIC_ID),
+        "partition": index, "leader_epoch": 4, "start_offset": start, "state_epoch": 1, "event_time": 100,
+        "state_batches": [dict(zip(columns, each, strict=True)) for each in batches],
+    }  # fmt: skip
+
+
+def test_a_share_group_comes_back_with_its_partitions() -> None:
+    rows = [{**group("workers"), "protocol_type": "share"}, share_state("workers", 1, 7)]
+    published = checkpoint_of([*rows, share_state("others", 0, 7)])
+    found = restored_groups(published, 3, end_of=lambda *_: None, name_of=NAMES.get, now_ms=1)
+    shard = GroupCoordinatorShard(BrokerConfig(), lambda: "id")
+    for batch in record_batches([encode_record(each) for each in found.records], 1000):
+        shard.replay_batch(batch, 0, read_header(batch))
+    restored = shard.state.shares["workers"]
+    assert (restored.epoch, restored.members) == (7, {})
+    assert restored.initialized == {TOPIC_ID: ("orders", frozenset({1}))}
+    nothing = restored_groups(published, 3, end_of=lambda *_: None, name_of={}.get, now_ms=1)
+    assert len(nothing.records) == 2, "the topic is gone, the group is not"
+
+
+def test_states_of_share_groups_come_back_up_to_the_end() -> None:
+    rows = [
+        share_state("workers", 0, 7, (7, 8, 2, 1), (9, 9, 0, 3), (10, 20, 4, 5)),
+        share_state("workers", 1, 30, (40, 41, 2, 1)),
+        share_state("workers", 2, -1),
+        share_state("workers", 9, 5),
+    ]
+    ends = {0: 15, 1: 12, 2: 5}
+    found = restored_states(
+        checkpoint_of(rows), 3, end_of=lambda _, partition: ends.get(partition), now_ms=1
+    )
+    shard = ShareCoordinatorShard(BrokerConfig(), MetadataImage())
+    for batch in record_batches(found.records, 1000):
+        shard.replay_batch(batch, 0, read_header(batch))
+    states = {key.partition: state for key, state in shard}
+    assert {
+        partition: (state.start_offset, state.delivery_complete_count, state.state_epoch)
+        for partition, state in states.items()
+    } == {0: (7, 7, 1), 1: (12, 0, 1), 2: (-1, -1, 1)}
+    assert [each.last_offset for each in states[0].batches] == [8, 9, 14]
+    assert states[1].batches == ()
+    assert [(each.partition, each.start_offset) for each in found.set_back] == [(1, 30)]
+
+
 def test_no_group_goes_on_beyond_what_came_back() -> None:
-    found = restored_groups(PUBLISHED, 3, end_of=lambda *key: ENDS.get(key), now_ms=1000)
+    found = restored_groups(
+        PUBLISHED, 3, end_of=lambda *key: ENDS.get(key), name_of=NAMES.get, now_ms=1000
+    )
     assert found.set_back == [
         TruncatedOffset(
             group_id="billing", topic="orders", partition=1, committed_offset=11, end_offset=10
@@ -68,5 +126,7 @@ def test_no_group_goes_on_beyond_what_came_back() -> None:
 
 
 def test_what_was_not_noted_is_not_made_up() -> None:
-    found = restored_groups(PUBLISHED, 0, end_of=lambda *key: ENDS.get(key), now_ms=1000)
+    found = restored_groups(
+        PUBLISHED, 0, end_of=lambda *key: ENDS.get(key), name_of=NAMES.get, now_ms=1000
+    )
     assert (found.records, found.groups, found.set_back) == ([], set(), [])

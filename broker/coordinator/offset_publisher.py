@@ -1,10 +1,11 @@
-"""Shell: publishes this broker's checkpoint of offsets to the lake: the ends of its partitions, its groups' offsets.
+"""Shell: publishes this broker's checkpoint to the lake: ends of partitions, groups' offsets, states of share groups.
 
 - It does so every `lake.offsets.interval.ms` if something has moved. Later offsets are lost if all disks are.
 - A stopping broker publishes twice more, for PUBLISH_SECONDS in all. If it had not published before, it leaves out
-  coordinators without a group: it may have begun on empty disks by mistake.
-- A partition of `__consumer_offsets` goes with its groups, of one leader epoch, or not at all: until its coordinator is
-  active the table keeps what it has. One pass is spread over turns of the event loop.
+  coordinators of nothing: it may have begun on empty disks by mistake.
+- A partition of `__consumer_offsets` or `__share_group_state` goes with what its leader coordinates, of one leader
+  epoch, or not at all: until its coordinator is active the table keeps what it has. One pass is spread over turns of
+  the event loop.
 """
 
 from __future__ import annotations
@@ -13,16 +14,19 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from broker.coordinator.group.classic_group import CONSUMER_PROTOCOL
 from broker.coordinator.group.shard import GroupCoordinatorShard
+from broker.coordinator.group.share_protocol import SHARE_KIND
 from broker.coordinator.runtime import CoordinatorContext
-from broker.metadata.topic_names import GROUP_METADATA_TOPIC_NAME
+from broker.coordinator.share.shard import ShareCoordinatorShard
+from broker.metadata.topic_names import GROUP_METADATA_TOPIC_NAME, SHARE_GROUP_STATE_TOPIC_NAME
 from broker.replica.leader.partition import LeaderPartition
 from broker.worker.rpc import PartitionOffsets, PublishOffsets
 from kafka_ds.ipc.child import WorkerFailed, WorkerLost
 from kafka_ds.ipc.request import SendToWorker
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import NO_UUID, uuid_text
 
 log = logging.getLogger(__name__)
@@ -33,7 +37,10 @@ PARTITIONS_AT_ONCE = 200
 PUBLISH_SECONDS = 30.0
 
 
-Coordinators: TypeAlias = Callable[[], Iterable[CoordinatorContext[GroupCoordinatorShard]]]
+_COORDINATING = (GROUP_METADATA_TOPIC_NAME, SHARE_GROUP_STATE_TOPIC_NAME)
+
+GroupCoordinators: TypeAlias = Callable[[], Iterable[CoordinatorContext[GroupCoordinatorShard]]]
+ShareCoordinators: TypeAlias = Callable[[], Iterable[CoordinatorContext[ShareCoordinatorShard]]]
 
 
 class OffsetPublisher:
@@ -43,18 +50,20 @@ class OffsetPublisher:
         self,
         send: SendToWorker,
         led: Iterable[LeaderPartition],
-        coordinators: Coordinators,
+        groups: GroupCoordinators,
+        shares: ShareCoordinators,
         interval_ms: int,
     ) -> None:
         """`send` has the worker carry out a request; `led` is read again each time."""
         self._send = send
         self._led = led
-        self._coordinators = coordinators
+        self._groups = groups
+        self._shares = shares
         self._interval_ms = interval_ms
         self._published: tuple[list[PartitionOffsets], list[ShardCheckpoint]] | None = None
         # Whether it has written, and not only because it stops.
         self._has_begun = False
-        self._shards: dict[int, tuple[ShardCheckpoint, str]] = {}
+        self._shards: dict[TopicPartition, tuple[ShardCheckpoint, str]] = {}
         self._publishing = asyncio.Lock()
 
     async def run(self) -> None:
@@ -95,16 +104,16 @@ class OffsetPublisher:
         await self._encode_shards()
         if not begins and not self._has_begun:
             for partition, each in self._active().items():
-                if not each.shard.has_groups:
+                if each.shard.is_empty:
                     self._shards.pop(partition, None)
-        epochs = {place.partition: place.leader_epoch for place, _ in self._shards.values()}
-        partitions = [
-            each
-            for each in partitions
-            if each.topic != GROUP_METADATA_TOPIC_NAME
-            or epochs.get(each.partition) == each.leader_epoch
-        ]
-        spoken = {each.partition for each in partitions if each.topic == GROUP_METADATA_TOPIC_NAME}
+        epochs = {partition: place.leader_epoch for partition, (place, _) in self._shards.items()}
+        spoken = {TopicPartition(each.topic, each.partition): each for each in partitions}
+        spoken = {
+            partition: each
+            for partition, each in spoken.items()
+            if each.topic not in _COORDINATING or epochs.get(partition) == each.leader_epoch
+        }
+        partitions = list(spoken.values())
         shards = [shard for partition, shard in self._shards.items() if partition in spoken]
         state = (partitions, [place for place, _ in shards])
         if state == self._published or not partitions:
@@ -122,8 +131,13 @@ class OffsetPublisher:
                 await asyncio.sleep(0)
         return found
 
-    def _active(self) -> dict[int, CoordinatorContext[GroupCoordinatorShard]]:
-        return {each.partition.partition: each for each in self._coordinators() if each.is_active}
+    def _active(self) -> dict[TopicPartition, CoordinatorContext[Any]]:
+        begun: list[CoordinatorContext[Any]] = [*self._groups(), *self._shares()]
+        return {
+            TopicPartition(each.partition.topic, each.partition.partition): each
+            for each in begun
+            if each.is_active
+        }
 
     async def _encode_shards(self) -> None:
         """Encode what has changed; drop what is led elsewhere, or unknown."""
@@ -134,16 +148,18 @@ class OffsetPublisher:
             place = ShardCheckpoint(
                 partition, each.partition.leader.leader_epoch, each.last_written_offset
             )
+            is_of_groups = partition.topic == GROUP_METADATA_TOPIC_NAME
             known = self._shards.get(partition)
             if known is None or known[0] != place:
-                self._shards[partition] = place, shard_rows(place, each.shard)
+                rows = group_rows if is_of_groups else share_rows
+                self._shards[partition] = place, rows(place, each.shard)
                 await asyncio.sleep(0)
 
 
 class ShardCheckpoint(NamedTuple):
     """One state of one coordinator: its partition, the epoch of its lead, the last record that it knows."""
 
-    partition: int
+    partition: TopicPartition
     leader_epoch: int
     written: int
 
@@ -165,7 +181,7 @@ def offsets_of(partition: LeaderPartition) -> PartitionOffsets:
     )
 
 
-def shard_rows(place: ShardCheckpoint, shard: GroupCoordinatorShard) -> str:
+def group_rows(place: ShardCheckpoint, shard: GroupCoordinatorShard) -> str:
     """The groups of one coordinator, and what they have committed, as JSON."""
     state = shard.state
     groups = [
@@ -175,6 +191,7 @@ def shard_rows(place: ShardCheckpoint, shard: GroupCoordinatorShard) -> str:
     groups += [
         [group_id, CONSUMER_PROTOCOL, group.epoch] for group_id, group in state.consumers.items()
     ]
+    groups += [[group_id, SHARE_KIND, group.epoch] for group_id, group in state.shares.items()]
     offsets = [
         [
             group_id,
@@ -191,4 +208,25 @@ def shard_rows(place: ShardCheckpoint, shard: GroupCoordinatorShard) -> str:
         for topic, partitions in topics.items()
         for partition, found in partitions.items()
     ]
-    return json.dumps([place.partition, place.leader_epoch, groups, offsets])
+    return json.dumps([place.partition.partition, place.leader_epoch, groups, offsets, []])
+
+
+def share_rows(place: ShardCheckpoint, shard: ShareCoordinatorShard) -> str:
+    """The states of one share coordinator, as JSON."""
+    states = [
+        [
+            key.group_id,
+            uuid_text(key.topic_id),
+            key.partition,
+            state.leader_epoch,
+            state.start_offset,
+            state.state_epoch,
+            state.delivery_complete_count,
+            [
+                [each.first_offset, each.last_offset, each.delivery_state, each.delivery_count]
+                for each in state.batches
+            ],
+        ]
+        for key, state in shard
+    ]
+    return json.dumps([place.partition.partition, place.leader_epoch, [], [], states])
