@@ -238,20 +238,15 @@ class Pipelines:
         bounds = rescued.groupBy("_partition").agg(f.min("_offset"), f.max("_offset")).collect()
         if done is None or not bounds:
             return 0
-        mode = done.mode or pipeline.mode
         start = {row[0]: row[1] for row in bounds}
-        # The newest record of a key counts, and it may come after the last error.
-        end = done.end if mode == CURRENT else {row[0]: row[2] + 1 for row in bounds}
-        again = replace(done, start=start, end={p: end[p] for p in start})
+        again = replace(done, start=start, end={row[0]: row[2] + 1 for row in bounds})
         records = self._records(pipeline, again)
         is_rescued = (f.col("partition") == f.col("_partition")) & (
             f.col("offset") == f.col("_offset")
         )
         wanted = records.join(f.broadcast(rescued), is_rescued, "left_semi")
-        if mode == CURRENT:
-            wanted = records.join(wanted.select("key").distinct(), "key", "left_semi")
-        with self._decoded(pipeline, table, wanted.select(records.columns)) as decoded:
-            return table.rewrite(decoded, mode)
+        with self._decoded(pipeline, table, wanted) as decoded:
+            return table.rewrite(decoded, done.mode or pipeline.mode)
 
     def _advance(self, pipeline: Pipeline, ends: Mapping[int, int]) -> bool:
         """Take one step towards these ends; False if there is nothing to do."""

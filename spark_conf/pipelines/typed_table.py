@@ -110,9 +110,7 @@ class TypedTable:
         """Commit a step: its errors, unless that was done before, and then its rows."""
         is_current = step.mode == CURRENT
         if is_current:
-            reasons = f.concat_ws("; ", REASON, f.when(f.col(KEY).isNull(), f.lit(NO_KEY)))
-            reason = f.when(reasons != "", reasons)
-            decoded = replace(decoded, rows=decoded.rows.withColumn(REASON, reason))
+            decoded = _with_key(decoded)
         self._append_errors(step, decoded)
         with_tombstones = decoded.rows.drop(REASON)
         rows = with_tombstones.drop(TOMBSTONE)
@@ -184,21 +182,22 @@ class TypedTable:
         return errors.where(f.col(RESCUED).isNotNull()).select("_partition", "_offset").distinct()
 
     def rewrite(self, decoded: DecodedRows, mode: str) -> int:
-        """Write the rows of earlier steps again and delete the errors of those that fit now; how many."""
-        from delta.tables import DeltaTable
+        """Write rows of earlier steps again and delete the errors of those that fit now; how many.
 
-        rows = decoded.rows.drop(REASON)
-        self._evolve(rows.drop(TOMBSTONE))
+        A record that a newer one of its key has overtaken has no row, and gets none.
+        """
         if mode == CURRENT:
-            again = f"({_NEWER}) OR ({_OF_RECORD})"
-            merge(newest_by_key(rows), self.path, newer=again)
-        else:
-            merge(rows, self.path, newer="true", is_by_key=False)
+            decoded = _with_key(decoded)
+        rows = decoded.rows.drop(REASON, TOMBSTONE)
+        self._evolve(rows)
+        target = self._delta(self.path).alias("t")
+        columns = _assignments(rows, target)
+        target.merge(rows.alias("s"), _OF_RECORD).whenMatchedUpdate(set=columns).execute()
         places = decoded.rows.where(f.col(REASON).isNull()).select("_partition", "_offset")
         fixed = places.join(self.rescued(), ["_partition", "_offset"]).persist()
         try:
             count = fixed.count()
-            errors = DeltaTable.forPath(self._spark, self.errors_path).alias("t")
+            errors = self._delta(self.errors_path).alias("t")
             errors.merge(fixed.alias("s"), _OF_RECORD).whenMatchedDelete(
                 f"t.{RESCUED} IS NOT NULL"
             ).execute()
@@ -272,6 +271,13 @@ def write(rows: DataFrame, path: str, step: TableStep, mode: str = "append") -> 
     )
 
 
+def _with_key(decoded: DecodedRows) -> DecodedRows:
+    """The rows, of which one without a key says so in its reason."""
+    reasons = f.concat_ws("; ", REASON, f.when(f.col(KEY).isNull(), f.lit(NO_KEY)))
+    reason = f.when(reasons != "", reasons)
+    return replace(decoded, rows=decoded.rows.withColumn(REASON, reason))
+
+
 def newest_by_key(rows: DataFrame) -> DataFrame:
     """The newest record of each key."""
     of_partition = _newest(rows.where(f.col(KEY).isNotNull()), [KEY, "_partition"], ["_offset"])
@@ -299,32 +305,29 @@ def _newest(rows: DataFrame, by: list[str], order: list[str]) -> DataFrame:
     return rows.groupBy(*by).agg(newest).select("newest.*")
 
 
-def merge(
-    rows: DataFrame,
-    path: str,
-    step: TableStep | None = None,
-    *,
-    newer: str = _NEWER,
-    is_by_key: bool = True,
-) -> None:
-    """Merge rows by key, or by record (updates only); at most one source row per target row. Commits `step`."""
+def merge(rows: DataFrame, path: str, step: TableStep) -> None:
+    """Commit a step: merge rows, at most one of each key, into a table of current state."""
     from delta.tables import DeltaTable
 
     spark = rows.sparkSession
-    on = f"t.{KEY} = s.{KEY}" if is_by_key else _OF_RECORD
-    table = DeltaTable.forPath(spark, path)
-    columns: dict[str, str | Column] = {
-        f"`{name}`": f"s.`{name}`" if name in rows.columns else "NULL"
-        for name in table.toDF().columns
-    }
-    merging = table.alias("t").merge(rows.alias("s"), on)
-    if is_by_key:
-        merging = merging.whenMatchedDelete(f"s.{TOMBSTONE} AND ({newer})")
-    merging = merging.whenMatchedUpdate(newer, columns)
-    if is_by_key:
-        merging = merging.whenNotMatchedInsert(f"NOT s.{TOMBSTONE}", columns)
-    with _set(spark, {} if step is None else _of_commit(step)):
+    target = DeltaTable.forPath(spark, path).alias("t")
+    columns = _assignments(rows, target)
+    merging = (
+        target.merge(rows.alias("s"), f"t.{KEY} = s.{KEY}")
+        .whenMatchedDelete(f"s.{TOMBSTONE} AND ({_NEWER})")
+        .whenMatchedUpdate(_NEWER, columns)
+        .whenNotMatchedInsert(f"NOT s.{TOMBSTONE}", columns)
+    )
+    with _set(spark, _of_commit(step)):
         merging.execute()
+
+
+def _assignments(rows: DataFrame, target: DeltaTable) -> dict[str, str | Column]:
+    """The columns of a table as MERGE sets them from source rows."""
+    return {
+        f"`{name}`": f"s.`{name}`" if name in rows.columns else "NULL"
+        for name in target.toDF().columns
+    }
 
 
 @contextmanager

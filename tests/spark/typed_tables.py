@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from confluent_kafka import Producer
 from deltalake import DeltaTable
 
 from kafka_ds.client.admin import Admin
@@ -15,6 +18,29 @@ from tests.spark.topics import Topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+JSON_TOPIC = {"lake.table.value.format": "json", "lake.table.key.format": "string"}
+
+
+def send(
+    topic: Topic,
+    *values: bytes | None,
+    partition: int = 0,
+    keys: Sequence[bytes | None] | None = None,
+    **settings: Any,
+) -> None:
+    """Values, each with its number as its key unless there are others."""
+    producer = Producer({"bootstrap.servers": topic.broker.bootstrap, **settings})
+    if settings:
+        producer.init_transactions(60)
+        producer.begin_transaction()
+    for number, each in enumerate(values):
+        key = b"%d" % number if keys is None else keys[number]
+        producer.produce(topic.name, value=each, key=key, partition=partition)
+    assert producer.flush(60) == 0
+    if settings:
+        end = {"commit": producer.commit_transaction, "abort": producer.abort_transaction}
+        end[settings["transactional.id"].rpartition("-")[2]](60)
 
 
 def keep(pipelines: Pipelines, topic: Topic) -> None:
@@ -64,3 +90,18 @@ def state_of(spark: SparkSession, topic: Topic) -> dict[str, dict[str, Any]]:
         row[KEY]: {n: v for n, v in row.asDict().items() if n not in own and v is not None}
         for row in found
     }
+
+
+def parsed(text: bytes | None) -> dict[str, Any] | None:
+    """The object that a value is; None for what no table takes."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(pairs)) < len(pairs):
+            raise ValueError("a name is there twice")
+        return dict(pairs)
+
+    try:
+        found = json.loads(text or b"", object_pairs_hook=once)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None

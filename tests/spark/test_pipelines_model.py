@@ -1,0 +1,366 @@
+"""A topic's raw, typed, current and errors tables against a model, in random lives.
+
+A life has records with clashes and new fields, transactions that commit or abort, more partitions, replays, and drivers
+that die right before or after a commit, or that stand still there while another one goes on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import DataFrame, SparkSession
+
+import kafka_ds
+from spark_conf.pipelines import pipelines as pipelines_module
+from spark_conf.pipelines import typed_table
+from spark_conf.pipelines.decoder import KEY, METADATA, RESCUED
+from spark_conf.pipelines.pipelines import Pipelines
+from spark_conf.pipelines.typed_table import NO_KEY
+from tests.model_runs import examples
+from tests.spark.topics import T0_MS, Topic
+from tests.spark.typed_tables import JSON_TOPIC, alter, keep, parsed
+from tests.spark.typed_values import normal, rebuilt, value
+
+OFFSETS_PER_STEP = 40
+PARTITIONS_MAX = 3
+KEYS = 9
+NOT_UTF8 = b"\xff\xfe"
+OWN = {*METADATA, RESCUED}
+Place = tuple[int, int]
+
+
+class Killed(BaseException):
+    """The driver dies here."""
+
+
+@dataclass
+class Record:
+    key: str | None
+    value: bytes | None
+    timestamp_ms: int
+
+    @property
+    def is_utf8(self) -> bool:
+        """Whether it can be decoded as text."""
+        return self.value != NOT_UTF8
+
+    def matches(self, row: dict[str, Any], *, is_text: bool) -> bool:
+        """Whether a row says what the record does; `is_text`: it was decoded again as text."""
+        columns = {n: each for n, each in row.items() if n not in OWN and each is not None}
+        rescued = row[RESCUED]
+        if is_text:
+            return self.value is not None and columns == {"value": self.value.decode()}
+        document = parsed(self.value)
+        if document is None:
+            return columns == {} and (rescued is not None) == (self.value is not None)
+        return bool(rebuilt(columns, rescued) == normal(document))
+
+
+class Error(NamedTuple):
+    """A row of an errors table."""
+
+    place: Place
+    reason: str
+    rescued: str | None
+
+
+@dataclass
+class Trouble:
+    """What happens to a driver at one of its commits."""
+
+    at: int
+    does: Callable[[], None]
+    is_after: bool
+    commits: int = 0
+
+    def around(self, commit: Callable[..., None]) -> Callable[..., None]:
+        def committed(*given: Any, **named: Any) -> None:
+            self.commits += 1
+            is_now = self.commits == self.at
+            if is_now and not self.is_after:
+                self.does()
+            commit(*given, **named)
+            if is_now and self.is_after:
+                self.does()
+
+        return committed
+
+
+@dataclass
+class Life:
+    """Two topics with the same records: one has a typed table of all of them, the other one of each key's newest."""
+
+    spark: SparkSession
+    random: Random
+    patch: pytest.MonkeyPatch
+    every: Topic
+    current: Topic
+    partitions: int = 1
+    records: dict[Place, Record] = field(default_factory=dict)
+    sent: int = 0
+    # What a replay has decoded again as text, by topic.
+    fixed: dict[str, set[Place]] = field(default_factory=lambda: defaultdict(set))
+    done: Counter[str] = field(default_factory=Counter)
+
+    # -- records ------------------------------------------------------------------------------------
+
+    def send(self) -> None:
+        """Records outside of transactions."""
+        self._produce(self._producer())
+
+    def commit(self) -> None:
+        """A transaction that commits."""
+        producer = self._producer("transactional")
+        producer.begin_transaction()
+        self._produce(producer)
+        producer.commit_transaction(60)
+
+    def abort(self) -> None:
+        """A transaction that aborts; of its records nothing is to be seen."""
+        producer = self._producer("transactional")
+        producer.begin_transaction()
+        before = dict(self.records)
+        self._produce(producer)
+        producer.abort_transaction(60)
+        self.records = before
+
+    def _producer(self, kind: str = "") -> Producer:
+        settings = {"transactional.id": self.every.name} if kind else {}
+        producer = Producer({"bootstrap.servers": self.every.broker.bootstrap, **settings})
+        if kind:
+            producer.init_transactions(60)
+        return producer
+
+    def _produce(self, producer: Producer) -> None:
+        places: dict[int, Place] = {}
+        made: dict[int, Record] = {}
+        for _ in range(self.random.randrange(1, 40)):
+            key = self.random.choice((None, *range(KEYS)))
+            self.sent += 1
+            record = Record(
+                key=None if key is None else f"k{key}",
+                value=value(self.random),
+                timestamp_ms=T0_MS + self.sent,
+            )
+            made[self.sent] = record
+            for topic in (self.every, self.current):
+                producer.produce(
+                    topic.name,
+                    key=None if record.key is None else record.key.encode(),
+                    value=record.value,
+                    partition=(key or 0) % self.partitions,
+                    timestamp=record.timestamp_ms,
+                    on_delivery=self._placed(places, self.sent),
+                )
+        assert producer.flush(60) == 0
+        self.records |= {places[number]: record for number, record in made.items()}
+
+    def _placed(self, places: dict[int, Place], number: int) -> Callable[[Any, Any], None]:
+        def delivered(error: Any, message: Any) -> None:
+            assert error is None, error
+            place = (message.partition(), message.offset())
+            assert places.setdefault(number, place) == place  # the same in both topics
+
+        return delivered
+
+    def grow(self) -> None:
+        """One more partition: keys move."""
+        if self.partitions < PARTITIONS_MAX:
+            self.partitions += 1
+            for topic in (self.every, self.current):
+                topic.grow(self.partitions)
+
+    # -- drivers ------------------------------------------------------------------------------------
+
+    def keep(self) -> None:
+        """The tables are brought up to date, whatever happens to the drivers meanwhile."""
+        for topic in (self.every, self.current):
+            while not self._with_trouble(partial(keep, topic=topic), self._die, self._overtake):
+                pass
+        self.check()
+
+    def replay(self) -> None:
+        """What was not JSON is decoded again as text, and then values are JSON again."""
+        self.keep()
+        rescued = {place for place, row in self._rows(self.every).items() if row[RESCUED]}
+        told = {row.place for row in self._errors(self.current) if row.rescued is not None}
+        for topic in (self.every, self.current):
+            alter(topic, "lake.table.value.format", "string")
+            while not self._with_trouble(partial(Pipelines.replay, topic=topic.name), self._die):
+                pass
+            alter(topic, "lake.table.value.format", "json")
+        self.done["replayed"] += len(rescued)
+        is_text = {place for place, record in self.records.items() if record.is_utf8}
+        has_key = {place for place, record in self.records.items() if record.key is not None}
+        self.fixed[self.every.name] |= rescued & is_text
+        self.fixed[self.current.name] |= told & is_text & has_key
+        self.check()
+
+    def _with_trouble(
+        self, run: Callable[[Pipelines], object], *troubles: Callable[[], None]
+    ) -> bool:
+        """A driver runs, perhaps with trouble; whether it lived."""
+        trouble = Trouble(
+            at=self.random.randrange(1, 5),
+            does=self.random.choice(troubles),
+            is_after=self.random.random() < 0.5,
+        )
+        with self.patch.context() as patch:
+            for name in ("write", "merge"):
+                patch.setattr(typed_table, name, trouble.around(vars(typed_table)[name]))
+            driver = self._driver()
+            try:
+                run(driver)
+            except Killed:
+                return False
+            finally:
+                driver.close()
+        return True
+
+    def _die(self) -> None:
+        self.done["killed"] += 1
+        raise Killed
+
+    def _overtake(self) -> None:
+        """This driver stands still while records come, and another driver goes on."""
+        self.done["overtaken"] += 1
+        self.send()
+        driver = self._driver()
+        keep(driver, self.every)
+        keep(driver, self.current)
+        driver.close()
+
+    def _driver(self) -> Pipelines:
+        broker = self.every.broker
+        return Pipelines(
+            self.spark, {"kafka.bootstrap.servers": broker.bootstrap}, str(broker.lake)
+        )
+
+    # -- what must be there -------------------------------------------------------------------------
+
+    def _newest(self) -> dict[str, Place]:
+        """Where the newest record of each key is, unless it is a tombstone."""
+        found: dict[str, Place] = {}
+        for place, record in sorted(self.records.items(), key=lambda each: each[1].timestamp_ms):
+            if record.key is not None:
+                found[record.key] = place
+        return {key: place for key, place in found.items() if self.records[place].value is not None}
+
+    def check(self) -> None:
+        """Raw, typed, current and errors tables say what the model says."""
+        for topic in (self.every, self.current):
+            options = {"kafka.bootstrap.servers": topic.broker.bootstrap, "subscribe": topic.name}
+            raw = self.spark.read.format("kafka_ds").options(**options).load().collect()
+            assert Counter(
+                ((row.partition, row.offset), row.key, row.value) for row in raw
+            ) == Counter(
+                (place, None if each.key is None else each.key.encode(), each.value)
+                for place, each in self.records.items()
+            )
+        self._check_every(self._rows(self.every))
+        self._check_current(self._rows(self.current))
+        self._check_errors()
+
+    def _check_every(self, rows: dict[Place, dict[str, Any]]) -> None:
+        assert rows.keys() == self.records.keys()
+        for place, row in rows.items():
+            record, is_text = self.records[place], place in self.fixed[self.every.name]
+            assert record.matches(row, is_text=is_text), (place, record, row)
+            assert row[KEY] == record.key
+
+    def _check_current(self, rows: dict[Place, dict[str, Any]]) -> None:
+        assert {row[KEY]: place for place, row in rows.items()} == self._newest()
+        for place, row in rows.items():
+            record, is_text = self.records[place], place in self.fixed[self.current.name]
+            assert record.matches(row, is_text=is_text), (place, record, row)
+
+    def _check_errors(self) -> None:
+        of_every, of_current = self._errors(self.every), self._errors(self.current)
+        rescued = {place: row[RESCUED] for place, row in self._rows(self.every).items()}
+        assert Counter(each.place for each in of_every if each.rescued is not None) == Counter(
+            place for place, text in rescued.items() if text is not None
+        )
+        for errors in (of_every, of_current):
+            assert {each.place for each in errors} <= self.records.keys()
+            assert max(Counter(errors).values(), default=1) == 1, errors
+        keyless = [place for place, each in self.records.items() if each.key is None]
+        assert sorted(each.place for each in of_current if NO_KEY in each.reason) == sorted(keyless)
+        bad = {
+            place
+            for place, each in self.records.items()
+            if each.value is not None and parsed(each.value) is None
+        }
+        told = Counter(each.place for each in of_current if each.rescued is not None)
+        assert max(told.values(), default=1) == 1
+        fixed = self.fixed[self.current.name]
+        assert not told.keys() & fixed
+        assert bad - fixed <= told.keys()
+
+    def view(self) -> None:
+        """A scan takes both tables on to the last committed record."""
+        self.keep()
+        self.random.choice((self.send, self.commit))()
+        for topic, check in (
+            (self.every, self._check_every),
+            (self.current, self._check_current),
+        ):
+            options = {"kafka.bootstrap.servers": topic.broker.bootstrap}
+            check(_by_place(kafka_ds.scan(self.spark, topic.name, typed=True, **options)))
+
+    def _rows(self, topic: Topic) -> dict[Place, dict[str, Any]]:
+        path = topic.broker.lake / "tables" / topic.name
+        return _by_place(self.spark.read.format("delta").load(str(path)))
+
+    def _errors(self, topic: Topic) -> list[Error]:
+        path = topic.broker.lake / "tables" / f"{topic.name}__errors"
+        if not path.exists():
+            return []
+        rows = self.spark.read.format("delta").load(str(path)).collect()
+        return [
+            Error((row["_partition"], row["_offset"]), row["reason"], row[RESCUED]) for row in rows
+        ]
+
+
+def _by_place(rows: DataFrame) -> dict[Place, dict[str, Any]]:
+    found = [row.asDict(recursive=True) for row in rows.collect()]
+    by_place = {(row["_partition"], row["_offset"]): row for row in found}
+    assert len(by_place) == len(found)
+    return by_place
+
+
+def live(life: Life) -> None:
+    """Everything that may happen, in any order, and a last look."""
+    commands = [life.send, life.commit, life.abort, life.grow, life.view, life.replay, life.keep]
+    life.random.shuffle(commands)
+    for command in (life.send, *commands):
+        life.done[command.__name__] += 1
+        command()
+    life.keep()
+
+
+@pytest.mark.timeout(900)
+def test_tables_say_what_the_model_says(
+    spark: SparkSession, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipelines_module, "OFFSETS_PER_STEP", OFFSETS_PER_STEP)
+    done: Counter[str] = Counter()
+    for seed in range(examples(1)):
+        every = Topic(topic.broker, f"{topic.name}-{seed}").create(partitions=1, **JSON_TOPIC)
+        current = Topic(topic.broker, f"{topic.name}-{seed}-current").create(
+            partitions=1, **{**JSON_TOPIC, "lake.table.mode": "current"}
+        )
+        life = Life(spark, Random(seed), monkeypatch, every, current)
+        try:
+            live(life)
+        except BaseException as problem:
+            problem.add_note(f"seed {seed}, {life.done}")
+            raise
+        done += life.done
+    assert {"killed", "overtaken", "replayed"} <= done.keys(), done
