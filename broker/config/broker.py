@@ -432,6 +432,61 @@ class BrokerConfig(LogManagerSettings, CleanerSettings, ListenerConfig):
         "How long a member of a share group may go without a heartbeat before it is removed.",
         low=1,
     )
+    group_streams_assignment_interval_ms: int = i32(
+        1_000,
+        "How long after an assignment of a streams group's tasks the next one is made at the earliest (KIP-1263).",
+        low=0,
+    )
+    group_streams_heartbeat_interval_ms: int = i32(
+        5_000, "How often members of streams groups send heartbeats.", low=1
+    )
+    group_streams_initial_rebalance_delay_ms: int = i32(
+        3_000,
+        "How long an empty streams group waits for more members before tasks are assigned.",
+        low=0,
+    )
+    group_streams_max_assignment_interval_ms: int = i32(
+        15_000,
+        "The longest assignment interval that the broker or a streams group may be given.",
+        low=0,
+    )
+    group_streams_max_heartbeat_interval_ms: int = i32(
+        15_000,
+        "The largest heartbeat interval that the broker or a streams group may be given.",
+        low=1,
+    )
+    group_streams_max_session_timeout_ms: int = i32(
+        60_000,
+        "The longest session timeout that the broker or a streams group may be given.",
+        low=1,
+    )
+    group_streams_max_size: int = i32(2**31 - 1, "The most members of a streams group.", low=1)
+    group_streams_max_standby_replicas: int = i32(
+        2, "The most standbys of a task that the broker or a streams group may be given.", low=0
+    )
+    group_streams_min_assignment_interval_ms: int = i32(
+        0,
+        "The shortest assignment interval that the broker or a streams group may be given.",
+        low=0,
+    )
+    group_streams_min_heartbeat_interval_ms: int = i32(
+        5_000,
+        "The smallest heartbeat interval that the broker or a streams group may be given.",
+        low=1,
+    )
+    group_streams_min_session_timeout_ms: int = i32(
+        45_000,
+        "The shortest session timeout that the broker or a streams group may be given.",
+        low=1,
+    )
+    group_streams_num_standby_replicas: int = i32(
+        0, "How many standbys a task of a streams group has that keeps a state.", low=0
+    )
+    group_streams_session_timeout_ms: int = i32(
+        45_000,
+        "How long a member of a streams group may go without a heartbeat before it is removed.",
+        low=1,
+    )
     offset_metadata_max_bytes: int = i32(
         4096, "The most bytes of metadata with a committed offset."
     )

@@ -1,8 +1,8 @@
-"""Pure: the settings of groups of the consumer protocol (KIP-848) and of share groups (KIP-932).
+"""Pure: the settings of groups: of the consumer protocol (KIP-848), share groups (KIP-932), streams groups (KIP-1071).
 
 Where the broker has a setting of the same name with `group.` in front, a group without its own has that one, and the
-broker's `min` and `max` bound it. Kafka's settings of streams groups and of delayed assignments (KIP-1263) are unknown:
-they would have no effect.
+broker's `min` and `max` (as far as there are such) bound it. Kafka's settings of delayed assignments (KIP-1263) of
+consumer and share groups are unknown: they would have no effect.
 """
 
 from __future__ import annotations
@@ -32,8 +32,18 @@ _OF_BROKER = (
     "share.partition.max.record.locks",
     "share.record.lock.duration.ms",
     "share.session.timeout.ms",
+    "streams.assignment.interval.ms",
+    "streams.heartbeat.interval.ms",
+    "streams.initial.rebalance.delay.ms",
+    "streams.num.standby.replicas",
+    "streams.session.timeout.ms",
 )
-_KINDS = ("consumer", "share")
+# Least and most, where it is not group.<kind>.min and max with the setting's name.
+_BOUNDS: Mapping[str, tuple[str | None, str | None]] = {
+    "streams.initial.rebalance.delay.ms": (None, None),
+    "streams.num.standby.replicas": (None, "group.streams.max.standby.replicas"),
+}
+_KINDS = ("consumer", "share", "streams")
 _BY_DURATION = "by_duration:"
 # As Java's Duration has it, without signs: P, days, T, hours, minutes, seconds.
 _DURATION = re.compile(
@@ -101,9 +111,12 @@ def group_value(config: BrokerConfig, own: Mapping[str, str], name: str) -> Sett
         return value
     # The broker's file may have other bounds than when it was set, or than the controller's.
     assert isinstance(value, int)
-    least, most = (getattr(config, attribute_of(bound)) for bound in bounds_of(name))
-    bounded: int = min(max(value, least), most)
-    return bounded
+    least, most = bounds_of(name)
+    if least is not None:
+        value = max(value, getattr(config, attribute_of(least)))
+    if most is not None:
+        value = min(value, getattr(config, attribute_of(most)))
+    return value
 
 
 def reset_duration_ms(strategy: str) -> int | None:
@@ -133,9 +146,9 @@ def check_group_config(config: BrokerConfig, own: Mapping[str, str]) -> None:
             continue
         least, most = bounds_of(name)
         assert isinstance(value, int)
-        if value < getattr(config, attribute_of(least)):
+        if least is not None and value < getattr(config, attribute_of(least)):
             raise ConfigError(f"{name}={value} must be greater than or equal to {least}")
-        if value > getattr(config, attribute_of(most)):
+        if most is not None and value > getattr(config, attribute_of(most)):
             raise ConfigError(f"{name}={value} must be less than or equal to {most}")
     for kind in _KINDS:
         session, interval = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
@@ -148,7 +161,9 @@ def check_group_config(config: BrokerConfig, own: Mapping[str, str]) -> None:
         )
 
 
-def bounds_of(name: str) -> tuple[str, str]:
-    """The broker's settings that bound a group's setting."""
+def bounds_of(name: str) -> tuple[str | None, str | None]:
+    """The broker's settings that bound a group's setting; None: there is no such bound."""
+    if name in _BOUNDS:
+        return _BOUNDS[name]
     kind, _, rest = name.partition(".")
     return f"group.{kind}.min.{rest}", f"group.{kind}.max.{rest}"

@@ -359,14 +359,12 @@ def _check_groups(config: BrokerConfig) -> None:
     for name, setting in group_settings().items():
         if not setting.synonyms:
             continue
+        value = int(str(config.value_of(f"group.{name}")))
         least, most = bounds_of(name)
-        low, value, high = (
-            int(str(config.value_of(each))) for each in (least, f"group.{name}", most)
-        )
-        if not low <= value <= high:
-            raise ConfigError(
-                f"group.{name}={value} is not between {least}={low} and {most}={high}"
-            )
+        if least is not None and value < int(str(config.value_of(least))):
+            raise ConfigError(f"group.{name}={value} is less than {least}")
+        if most is not None and value > int(str(config.value_of(most))):
+            raise ConfigError(f"group.{name}={value} is more than {most}")
     for kind, interval_ms, session_ms in (
         (
             "consumer",
@@ -374,6 +372,11 @@ def _check_groups(config: BrokerConfig) -> None:
             config.group_consumer_session_timeout_ms,
         ),
         ("share", config.group_share_heartbeat_interval_ms, config.group_share_session_timeout_ms),
+        (
+            "streams",
+            config.group_streams_heartbeat_interval_ms,
+            config.group_streams_session_timeout_ms,
+        ),
     ):
         if interval_ms >= session_ms:
             raise ConfigError(

@@ -52,19 +52,6 @@ group.coordinator.threads I 4
 group.share.assignment.interval.ms I 1000
 group.share.max.assignment.interval.ms I 15000
 group.share.min.assignment.interval.ms I 0
-group.streams.assignment.interval.ms I 1000
-group.streams.heartbeat.interval.ms I 5000
-group.streams.initial.rebalance.delay.ms I 3000
-group.streams.max.assignment.interval.ms I 15000
-group.streams.max.heartbeat.interval.ms I 15000
-group.streams.max.session.timeout.ms I 60000
-group.streams.max.size I 2147483647
-group.streams.max.standby.replicas I 2
-group.streams.min.assignment.interval.ms I 0
-group.streams.min.heartbeat.interval.ms I 5000
-group.streams.min.session.timeout.ms I 45000
-group.streams.num.standby.replicas I 0
-group.streams.session.timeout.ms I 45000
 kafka.metrics.polling.interval.secs I 10
 kafka.metrics.reporters A
 log.dir.failure.timeout.ms L 30000

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 from broker.coordinator.group.classic_group import CONSUMER_PROTOCOL
 from broker.coordinator.group.shard import GroupCoordinatorShard
 from broker.coordinator.group.share_protocol import SHARE_KIND
+from broker.coordinator.group.streams_protocol import STREAMS_KIND
 from broker.coordinator.runtime import CoordinatorContext
 from broker.coordinator.share.shard import ShareCoordinatorShard
 from broker.metadata.topic_names import GROUP_METADATA_TOPIC_NAME, SHARE_GROUP_STATE_TOPIC_NAME
@@ -192,6 +193,7 @@ def group_rows(place: ShardCheckpoint, shard: GroupCoordinatorShard) -> str:
         [group_id, CONSUMER_PROTOCOL, group.epoch] for group_id, group in state.consumers.items()
     ]
     groups += [[group_id, SHARE_KIND, group.epoch] for group_id, group in state.shares.items()]
+    groups += [[group_id, STREAMS_KIND, group.epoch] for group_id, group in state.streams.items()]
     offsets = [
         [
             group_id,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from broker.metadata.acls import CLUSTER_NAME, AclOperation, ResourceType
-from broker.metadata.features import SHARE_FEATURE, level_of
+from broker.metadata.features import SHARE_FEATURE, STREAMS_FEATURE, level_of
 from broker.metadata.image import BrokerRegistration, MetadataImage
 from broker.security.authorization.permissions import may, operations_for
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -22,6 +22,7 @@ NOT_ASKED = -2147483648
 
 
 LEVEL_OF_SHARE_GROUPS = 1
+LEVEL_OF_STREAMS_GROUPS = 1
 MEMBER_ID_LENGTH_MAX = 36
 
 
@@ -29,6 +30,12 @@ def check_share_groups(image: MetadataImage) -> None:
     """Refuse while share.version is 0; raises KafkaError."""
     if level_of(image, SHARE_FEATURE) < LEVEL_OF_SHARE_GROUPS:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{SHARE_FEATURE} is 0")
+
+
+def check_streams_groups(image: MetadataImage) -> None:
+    """Refuse while streams.version is 0; raises KafkaError."""
+    if level_of(image, STREAMS_FEATURE) < LEVEL_OF_STREAMS_GROUPS:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{STREAMS_FEATURE} is 0")
 
 
 def check_share_member(member_id: str | None) -> None:

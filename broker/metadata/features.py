@@ -16,6 +16,7 @@ from broker.metadata.image import MetadataImage
 ELR_FEATURE = "eligible.leader.replicas.version"
 GROUP_FEATURE = "group.version"
 SHARE_FEATURE = "share.version"
+STREAMS_FEATURE = "streams.version"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,8 @@ FEATURES: Mapping[str, Feature] = {
     GROUP_FEATURE: Feature(lowest=0, highest=1, level=1),
     # Level 1 are share groups (KIP-932), level 2 also their dead-letter topics (KIP-1191).
     SHARE_FEATURE: Feature(lowest=0, highest=2, level=2),
+    # Level 1 are streams groups (KIP-1071).
+    STREAMS_FEATURE: Feature(lowest=0, highest=1, level=1),
     # Replicas that left a small ISR may still lead, for they hold all that was committed (KIP-966).
     ELR_FEATURE: Feature(lowest=0, highest=1, level=1),
     # Level 2 are the transactions of KIP-890, whose clients wait for it to be finalized; older clients are served as
@@ -40,7 +43,7 @@ FEATURES: Mapping[str, Feature] = {
 }
 
 
-CHANGEABLE = frozenset({ELR_FEATURE, GROUP_FEATURE, SHARE_FEATURE})
+CHANGEABLE = frozenset({ELR_FEATURE, GROUP_FEATURE, SHARE_FEATURE, STREAMS_FEATURE})
 
 
 def level_of(image: MetadataImage, name: str) -> int:

@@ -30,6 +30,8 @@ from kafka_ds.protocol.messages import (
     OffsetDeleteResponse,
     OffsetFetchRequest,
     ShareGroupDescribeResponse,
+    StreamsGroupDescribeResponse,
+    StreamsGroupHeartbeatResponse,
     SyncGroupRequest,
 )
 from kafka_ds.protocol.messages.group_offsets import (
@@ -257,10 +259,17 @@ def _sort(response: Any, named: Callable[[str], str]) -> None:
             ConsumerGroupDescribeResponse()
             | DescribeGroupsResponse()
             | ShareGroupDescribeResponse()
+            | StreamsGroupDescribeResponse()
         ):
             response.groups.sort(key=lambda group: group.group_id)
             for group in response.groups:
                 group.members.sort(key=lambda member: named(member.member_id))
+        case StreamsGroupHeartbeatResponse() if response.error_code:
+            response.member_id = ""  # Kafka names the member only in heartbeats that succeed.
+        case StreamsGroupHeartbeatResponse():
+            for each in response.partitions_by_user_endpoint or ():
+                each.active_partitions.sort(key=lambda topic: topic.topic)
+                each.standby_partitions.sort(key=lambda topic: topic.topic)
         case DeleteGroupsResponse():
             response.results.sort(key=lambda result: result.group_id)
         case DescribeShareGroupOffsetsResponse():

@@ -40,6 +40,7 @@ from tests.peer.pair_values import MESSAGE_BYTES_MAX
 from tests.peer.producer_sides import ProducerSide
 from tests.peer.share_record_talks import records_of_a_share_group
 from tests.peer.share_talks import PEER_SETTINGS, SHARE_SETTINGS, SHARE_TALKS
+from tests.peer.streams_talks import STREAMS_SETTINGS, STREAMS_TALKS
 from tests.peer.telemetry_talks import TelemetryTalk
 from tests.peer.transaction_walks import PARTITIONS, TransactionWalk
 from tests.processes import BrokerProcess, running_broker, wait_until
@@ -68,6 +69,7 @@ def theirs(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         **PAIR_SETTINGS,
         **sasl_talks.SETTINGS,
         **SHARE_SETTINGS,
+        **STREAMS_SETTINGS,
         **PEER_SETTINGS,
         **token_talks.SETTINGS,
         "group.consumer.assignment.interval.ms": 0,
@@ -90,6 +92,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         **PAIR_SETTINGS,
         **sasl_talks.SETTINGS,
         **SHARE_SETTINGS,
+        **STREAMS_SETTINGS,
         **token_talks.SETTINGS,
         "listeners": f"PLAINTEXT://127.0.0.1:0,{name}://127.0.0.1:0",
         "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,{name}:{sasl_talks.PROTOCOL}",
@@ -111,7 +114,7 @@ def talks(theirs: ApacheKafka, ours: BrokerProcess) -> Iterator[tuple[Talk, Talk
 
 @pytest.mark.parametrize(
     "conversation",
-    (*TALKS, *CONSUMER_TALKS, *SHARE_TALKS, records_of_a_share_group),
+    (*TALKS, *CONSUMER_TALKS, *SHARE_TALKS, *STREAMS_TALKS, records_of_a_share_group),
     ids=lambda conversation: conversation.__name__,
 )
 def test_what_apache_kafka_answers_is_answered_here(

@@ -90,7 +90,9 @@ class Comparison:
         return self.version in kafka_range(field.get(key))
 
     def struct(self, ours: StructPlan, theirs: list[dict[str, Any]]) -> None:
-        present = [f for f in theirs if self.has(f, "versions")]
+        present = [
+            f for f in theirs if self.has(f, "versions" if "versions" in f else "taggedVersions")
+        ]
         plain = [f for f in present if not self.has(f, "taggedVersions")]
         tagged = sorted((f for f in present if f not in plain), key=lambda f: int(f["tag"]))
         assert [f.name for f in ours.fields] == [snake(f["name"]) for f in plain]

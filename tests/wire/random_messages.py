@@ -23,7 +23,13 @@ LETTERS = "abcXYZ019._-äßλ漢🜚"
 
 
 # The versions of Kafka 4.4, which other implementations do not have yet.
-NEWER = {"ApiVersions": 5, "DeleteGroups": 3, "TxnOffsetCommit": 6}
+NEWER = {
+    "ApiVersions": 5,
+    "DeleteGroups": 3,
+    "StreamsGroupDescribe": 1,
+    "StreamsGroupHeartbeat": 1,
+    "TxnOffsetCommit": 6,
+}
 
 
 def versions_of(cls: type) -> list[int]:

@@ -119,7 +119,7 @@ def test_a_key_of_the_oldest_type_is_read_as_one_of_today() -> None:
 
 
 def test_a_type_that_is_not_ours_is_left_alone() -> None:
-    assert decode_key(bytes.fromhex("0011 0001 67")) is None
+    assert decode_key(bytes.fromhex("0018 0001 67")) is None
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00", b"\x00\x01\x00", b"\x00\x02\x00\x01gg"])

@@ -18,6 +18,7 @@ from typing import TypeAlias
 from broker.coordinator.group.modern_group import (
     JOINING_EPOCH,
     NO_EPOCH,
+    NOTHING,
     ModernGroup,
     Partitions,
 )
@@ -52,7 +53,7 @@ NO_ASSIGNMENT_EPOCH = 0
 
 
 class MemberState(IntEnum):
-    """Where a member is between two targets; the numbers are those of Kafka's records.
+    """Where a member is between two targets; the numbers are those of Kafka's records, also of streams groups.
 
     - STABLE: it has what its target says
     - UNREVOKED_PARTITIONS: it has to revoke partitions before it may go on to the next epoch
@@ -181,8 +182,10 @@ class ConsumerGroupState(Enum):
     DEAD = "Dead"
 
 
-class ConsumerGroup(ModernGroup[ConsumerGroupMember]):
+class ConsumerGroup(ModernGroup[ConsumerGroupMember, Partitions]):
     """One group."""
+
+    no_target = NOTHING
 
     def __init__(self, group_id: str) -> None:
         super().__init__(group_id)

@@ -18,6 +18,7 @@ from broker.coordinator.group.end_offsets import EndOffsets
 from broker.coordinator.group.metadata_image import PublishedMetadataImage
 from broker.coordinator.group.shard import GroupCoordinatorShard, GroupRequest, TopicsDeleted
 from broker.coordinator.group.share_states import ShareStates
+from broker.coordinator.group.streams_internal_topics import StreamsInternalTopics
 from broker.coordinator.group.values import Client, Count
 from broker.coordinator.loads import CoordinatorState, Loads
 from broker.coordinator.persister import SharePersister
@@ -79,6 +80,7 @@ class GroupCoordinator:
             create_topics=create_topics,
         )
         self.runtime = CoordinatorRuntime(topic, partitions=partitions, image=image, begin=begin)
+        self.streams_topics = StreamsInternalTopics(create_topics, clock)
         self.share_states = ShareStates(
             self.runtime, persister, EndOffsets(partitions, others), image
         )
@@ -91,6 +93,7 @@ class GroupCoordinator:
         """Accept nothing more, and fail all that waits."""
         self.runtime.stop()
         self.share_states.stop()
+        self.streams_topics.stop()
 
     def apply(self, events: Sequence[Event]) -> None:
         """Start loading partitions that are led here now; delete the offsets of deleted topics."""

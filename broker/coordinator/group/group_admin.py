@@ -22,11 +22,11 @@ from broker.coordinator.group.consumer_group_reconciler import ConsumerGroupReco
 from broker.coordinator.group.group_metadata_manager import GroupMetadataManager
 from broker.coordinator.group.modern_group import by_topic
 from broker.coordinator.group.records import (
-    consumer_group_tombstones,
     group_tombstone,
     offset_tombstone,
     share_group_tombstones,
 )
+from broker.coordinator.group.streams_records import tombstones_of
 from broker.coordinator.group.values import CoordinatorRecord, RemovingGroups, ResultBuilder
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages.consumer_groups import (
@@ -47,6 +47,7 @@ from kafka_ds.protocol.topic_partition import PartitionId
 CLASSIC = "classic"
 CONSUMER = "consumer"
 SHARE = "share"
+STREAMS = "streams"
 FIRST_VERSION_THAT_NAMES_MISSING_GROUPS = 6
 
 
@@ -83,6 +84,17 @@ class GroupAdmin:
                 for each in self._state.shares.values()
                 if not wanted_states or each.state.value.lower() in wanted_states
             ]
+        if not wanted_types or STREAMS in wanted_types:
+            found += [
+                ListedGroup(
+                    group_id=each.group_id,
+                    protocol_type=STREAMS,
+                    group_state=each.state.value,
+                    group_type=STREAMS,
+                )
+                for each in self._state.streams.values()
+                if not wanted_states or each.state.value.lower() in wanted_states
+            ]
         if wanted_types and CLASSIC not in wanted_types:
             return found
         return found + [
@@ -100,7 +112,7 @@ class GroupAdmin:
         """One group with its members."""
         group = self._state.find(group_id)
         if group is None:
-            is_other = group_id in self._state.consumers or group_id in self._state.shares
+            is_other = self._state.is_modern(group_id)
             said = "is not a classic group." if is_other else "not found."
             return _missing(group_id, api_version, f"Group {group_id} {said}")
         stable = group.state is ClassicGroupState.STABLE
@@ -118,15 +130,15 @@ class GroupAdmin:
         results = []
         removed = []
         for group_id in dict.fromkeys(group_ids):
-            consumers = self._state.consumers.get(group_id)
+            modern = self._state.committing(group_id)
             share = self._state.shares.get(group_id)
             group = self._state.find(group_id)
             code = ErrorCode.NONE
-            if (consumers is not None and consumers.members) or (share and share.members):
+            if (modern is not None and modern.members) or (share and share.members):
                 code = ErrorCode.NON_EMPTY_GROUP
-            elif consumers is not None:
+            elif modern is not None:
                 step.records += self._offset_tombstones(group_id)
-                step.records += consumer_group_tombstones(consumers)
+                step.records += tombstones_of(modern)
             elif share is not None:
                 step.records += share_group_tombstones(share)
             elif group is None:
@@ -187,7 +199,7 @@ class Describing:
         """One group with its members."""
         group = self._state.consumers.get(group_id)
         if group is None:
-            is_other = group_id in self._state.shares or self._state.find(group_id) is not None
+            is_other = self._state.is_modern(group_id) or self._state.find(group_id) is not None
             said = "is not a consumer group." if is_other else "not found."
             return refusal(
                 ConsumerGroupDescribeResponseDescribedGroup,

@@ -1,6 +1,6 @@
 """Pure: the groups of one partition's coordinator: what the log has of them, and their present state.
 
-- Replicated, and changed only by `replay`: `metadata` (classic groups), `consumers`, `shares`, `offsets`.
+- Replicated, and changed only by `replay`: `metadata` (classic groups), `consumers`, `shares`, `streams`, `offsets`.
 - Not replicated: the timers, and `groups`, the present state of classic groups (which requests wait, who has joined
   since). They start again when the log has been loaded: sessions count from then on.
 - A group that only has offsets (a "simple" one) has no members and no protocol; it is created when a request names it.
@@ -23,6 +23,7 @@ from broker.coordinator.group.metadata_image import (
 )
 from broker.coordinator.group.offsets import Offsets
 from broker.coordinator.group.share_group import ShareGroup
+from broker.coordinator.group.streams_group import StreamsGroup
 from broker.coordinator.group.timers import CoordinatorTimer, TimerKey, TimerKind
 from broker.coordinator.group.values import Count
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -52,6 +53,7 @@ class GroupMetadataManager:
         self.metadata: dict[str, GroupMetadataValue] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
         self.shares: dict[str, ShareGroup] = {}
+        self.streams: dict[str, StreamsGroup] = {}
         self.offsets = Offsets()
         self.groups: dict[str, ClassicGroup] = {}
         self.timers = CoordinatorTimer()
@@ -69,12 +71,24 @@ class GroupMetadataManager:
             self.sees = None
 
     def heartbeat_interval_ms(self, group_id: str, kind: str = "consumer") -> int:
-        """The heartbeat interval of this group's members; `kind` is consumer or share."""
+        """The heartbeat interval of this group's members; `kind` is consumer, share or streams."""
         return self._of_group(group_id, f"{kind}.heartbeat.interval.ms")
 
     def session_timeout_ms(self, group_id: str, kind: str = "consumer") -> int:
-        """How long members of this group may be silent; `kind` is consumer or share."""
+        """How long members of this group may be silent; `kind` is consumer, share or streams."""
         return self._of_group(group_id, f"{kind}.session.timeout.ms")
+
+    def standby_replicas(self, group_id: str) -> int:
+        """How many standbys a streams group's tasks have."""
+        return self._of_group(group_id, "streams.num.standby.replicas")
+
+    def initial_rebalance_delay_ms(self, group_id: str) -> int:
+        """How long an empty streams group waits for more members."""
+        return self._of_group(group_id, "streams.initial.rebalance.delay.ms")
+
+    def assignment_interval_ms(self, group_id: str) -> int:
+        """How long a streams group's target stays as it is."""
+        return self._of_group(group_id, "streams.assignment.interval.ms")
 
     def _of_group(self, group_id: str, name: str) -> int:
         value = group_value(self.settings, self.topology.settings_of(group_id), name)
@@ -84,16 +98,23 @@ class GroupMetadataManager:
     def find(self, group_id: str) -> ClassicGroup | None:
         """The group of this id, if there is one and it is of the classic protocol."""
         group = self.groups.get(group_id)
-        is_other = group_id in self.consumers or group_id in self.shares
-        if group is None and not is_other and self.offsets.has_group(group_id):
+        if group is None and not self.is_modern(group_id) and self.offsets.has_group(group_id):
             group = self.create(group_id)
         return group
 
-    def check_no_other_group(self, group_id: str) -> None:
-        """Raise GROUP_ID_NOT_FOUND if this id is that of a group which is no share group."""
-        if group_id in self.consumers or self.find(group_id) is not None:
+    def committing(self, group_id: str) -> ConsumerGroup | StreamsGroup | None:
+        """The group of this id, if its members commit offsets by their epochs."""
+        return self.consumers.get(group_id) or self.streams.get(group_id)
+
+    def is_modern(self, group_id: str) -> bool:
+        """Whether there is a group of this id that is not of the classic protocol."""
+        return group_id in self.consumers or group_id in self.shares or group_id in self.streams
+
+    def check_no_other_group(self, group_id: str, kind: str) -> None:
+        """Raise GROUP_ID_NOT_FOUND if this id is that of a group, which then is not of this kind."""
+        if self.is_modern(group_id) or self.find(group_id) is not None:
             raise KafkaError(
-                ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a share group."
+                ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a {kind} group."
             )
 
     def create(self, group_id: str) -> ClassicGroup:
@@ -104,7 +125,7 @@ class GroupMetadataManager:
 
     def all_groups(self) -> Iterator[ClassicGroup]:
         """Every group of the classic protocol, also those that only have offsets."""
-        others = self.consumers.keys() | self.shares.keys()
+        others = self.consumers.keys() | self.shares.keys() | self.streams.keys()
         for group_id in self.offsets.group_ids() - self.groups.keys() - others:
             self.create(group_id)
         yield from tuple(self.groups.values())

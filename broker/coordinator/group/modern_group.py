@@ -1,4 +1,4 @@
-"""Pure: what groups of the consumer protocol and share groups have in common (Kafka's ModernGroup).
+"""Pure: what groups of the consumer protocol, share groups and streams groups have in common (Kafka's ModernGroup).
 
 - Only `replay` changes a group; a member is a value. An event decides on a draft, the group as it will be when the
   records so far are replayed.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from broker.coordinator.group.metadata_image import (
     CoordinatorMetadataImage,
@@ -30,20 +30,16 @@ LEAVING_EPOCH = -1
 NO_EPOCH = -1
 
 
-class ModernGroupMember(Protocol):
-    """A member as both kinds of groups have it."""
-
-    @property
-    def topics(self) -> frozenset[str]:
-        """The names that it subscribes to."""
-        ...
+# A kind's member, and a member's target.
+M = TypeVar("M")
+T = TypeVar("T")
 
 
-M = TypeVar("M", bound=ModernGroupMember)
-
-
-class ModernGroup(Generic[M]):
+class ModernGroup(Generic[M, T]):
     """One group."""
+
+    # Of a member that has none.
+    no_target: T
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
@@ -52,7 +48,7 @@ class ModernGroup(Generic[M]):
         self.target_epoch = 0
         self.target_made_ms = 0
         self.members: dict[str, M] = {}
-        self.targets: dict[str, Partitions] = {}
+        self.targets: dict[str, T] = {}
         # (version of the topology, group epoch) at which the topics were last looked at.
         self.checked = (-1, -1)
 
@@ -80,9 +76,9 @@ class ModernGroup(Generic[M]):
     def replay(self, key: Any, value: Any) -> None:
         """Apply one record, except the one that ends the whole group."""
 
+    @abstractmethod
     def topics_of(self, member: M) -> frozenset[str]:
         """What a member subscribes to."""
-        return member.topics
 
     def subscribed_topics(self) -> frozenset[str]:
         """What the members subscribe to."""
@@ -97,9 +93,9 @@ class ModernGroup(Generic[M]):
         """Whether a member subscribes to this topic."""
         return any(topic in self.topics_of(m) for m in self.members.values())
 
-    def target_for(self, member_id: str) -> Partitions:
+    def target_for(self, member_id: str) -> T:
         """A member's target."""
-        return self.targets.get(member_id, NOTHING)
+        return self.targets.get(member_id, self.no_target)
 
     def member(self, member_id: str) -> M:
         """The member of this id; raises KafkaError."""
@@ -134,7 +130,7 @@ class ModernGroup(Generic[M]):
         return max(self.epoch, first) + (bump or found != self.metadata_hash), found
 
 
-G = TypeVar("G", bound=ModernGroup[Any])
+G = TypeVar("G", bound=ModernGroup[Any, Any])
 
 
 class GroupDraft(Generic[G]):

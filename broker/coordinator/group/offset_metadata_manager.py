@@ -19,10 +19,11 @@ from broker.coordinator.group.group_metadata_manager import GroupMetadataManager
 from broker.coordinator.group.metadata_image import CoordinatorMetadataImage
 from broker.coordinator.group.offsets import NO_OFFSET, NO_TIMESTAMP, OffsetAndMetadata
 from broker.coordinator.group.records import (
-    consumer_group_tombstones,
     group_tombstone,
     offset_tombstone,
 )
+from broker.coordinator.group.streams_group import StreamsGroup, StreamsGroupMember
+from broker.coordinator.group.streams_records import tombstones_of
 from broker.coordinator.group.values import (
     NO_MEMBER_ID,
     Client,
@@ -90,12 +91,12 @@ class OffsetMetadataManager:
         """Store offsets; raises KafkaError if none of them may be committed."""
         generation_id = request.generation_id_or_member_epoch
         group = None
-        consumers = self._state.consumers.get(request.group_id)
-        if consumers is not None:
-            check_commit(consumers, request, self._state.topology, client.api_version)
+        modern = self._state.committing(request.group_id)
+        if modern is not None:
+            check_commit(modern, request, self._state.topology, client.api_version)
         else:
             group = self._state.find(request.group_id)
-        if group is None and consumers is None and generation_id >= 0:
+        if group is None and modern is None and generation_id >= 0:
             if client.api_version >= FIRST_VERSION_THAT_NAMES_MISSING_GROUPS:
                 raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
@@ -130,10 +131,10 @@ class OffsetMetadataManager:
         """Store offsets for the transaction's commit; raises KafkaError if none of them may be committed."""
         if not request.group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
-        consumers = self._state.consumers.get(request.group_id)
+        modern = self._state.committing(request.group_id)
         group = self._state.find(request.group_id)
-        if consumers is not None:
-            check_commit(consumers, request, self._state.topology, client.api_version)
+        if modern is not None:
+            check_commit(modern, request, self._state.topology, client.api_version)
         elif group is None and request.generation_id_or_member_epoch >= 0:
             if client.api_version >= FIRST_TXN_VERSION_WITH_TOPIC_IDS:
                 raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
@@ -209,9 +210,9 @@ class OffsetMetadataManager:
     ) -> OffsetFetchResponseGroup:
         """The group's offsets for the requested partitions, or all; raises KafkaError."""
         group_id = request.group_id
-        consumers = self._state.consumers.get(group_id)
-        if consumers is not None:
-            check_fetch(consumers, request)
+        modern = self._state.committing(group_id)
+        if modern is not None:
+            check_fetch(modern, request)
         offsets = self._state.offsets
         if request.topics is None:
             wanted = [
@@ -245,7 +246,7 @@ class OffsetMetadataManager:
         if not request.group_id:
             return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID, topics=[])
         classic = self._state.find(request.group_id)
-        group = self._state.consumers.get(request.group_id, classic)
+        group = self._state.committing(request.group_id) or classic
         if group is None:
             return OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND, topics=[])
         if (
@@ -306,14 +307,14 @@ class OffsetMetadataManager:
         state = self._state
         if not self._to_expire:
             self._to_expire = [group.group_id for group in state.all_groups()]
-            self._to_expire += state.consumers
+            self._to_expire += (*state.consumers, *state.streams)
         removed = []
         while self._to_expire and len(step.records) < EXPIRED_RECORDS_MAX:
             group_id = self._to_expire.pop()
-            consumers = state.consumers.get(group_id)
-            if consumers is not None:
-                if self._expire_group(consumers, now, step):
-                    step.records.extend(consumer_group_tombstones(consumers))
+            modern = state.committing(group_id)
+            if modern is not None:
+                if self._expire_group(modern, now, step):
+                    step.records.extend(tombstones_of(modern))
                     removed.append(group_id)
                 continue
             group = state.find(group_id)
@@ -331,7 +332,7 @@ class OffsetMetadataManager:
         return bool(self._to_expire)
 
     def _expire_group(
-        self, group: ClassicGroup | ConsumerGroup, now: Instant, step: ResultBuilder
+        self, group: ClassicGroup | ConsumerGroup | StreamsGroup, now: Instant, step: ResultBuilder
     ) -> bool:
         """Delete a group's expired offsets; returns whether nothing is left of the group."""
         offsets = self._state.offsets
@@ -342,12 +343,12 @@ class OffsetMetadataManager:
                 self._state.counts[Count.OFFSET_EXPIRATIONS] += 1
             else:
                 kept = True
-        if isinstance(group, ConsumerGroup):
+        if not isinstance(group, ClassicGroup):
             return not group.members and not kept
         return group.state is ClassicGroupState.EMPTY and not group.pending and not kept
 
     def _offsets_of(
-        self, group: ClassicGroup | ConsumerGroup
+        self, group: ClassicGroup | ConsumerGroup | StreamsGroup
     ) -> Iterator[tuple[str, int, OffsetAndMetadata]]:
         for topic, partitions in self._state.offsets.of_group(group.group_id).items():
             for partition, offset in partitions.items():
@@ -355,7 +356,7 @@ class OffsetMetadataManager:
 
     def _is_expired(
         self,
-        group: ClassicGroup | ConsumerGroup,
+        group: ClassicGroup | ConsumerGroup | StreamsGroup,
         topic: str,
         partition: int,
         offset: OffsetAndMetadata,
@@ -373,9 +374,11 @@ class OffsetMetadataManager:
         return now.now_ms - since_ms >= self._state.settings.offsets_retention_minutes * 60_000
 
 
-def _unused_since_ms(group: ClassicGroup | ConsumerGroup, offset: OffsetAndMetadata) -> int | None:
+def _unused_since_ms(
+    group: ClassicGroup | ConsumerGroup | StreamsGroup, offset: OffsetAndMetadata
+) -> int | None:
     """The time since which an offset counts as unused; None while it is in use."""
-    if isinstance(group, ConsumerGroup) or group.protocol_type is None:
+    if not isinstance(group, ClassicGroup) or group.protocol_type is None:
         return offset.commit_timestamp_ms
     if group.state is ClassicGroupState.EMPTY:
         changed_ms = group.state_changed_ms
@@ -432,7 +435,7 @@ NO_EPOCH = -1
 
 
 def check_commit(
-    group: ConsumerGroup,
+    group: ConsumerGroup | StreamsGroup,
     request: OffsetCommitRequest | TxnOffsetCommitRequest,
     topology: CoordinatorMetadataImage,
     api_version: int,
@@ -446,10 +449,11 @@ def check_commit(
     if in_transaction and epoch == NO_EPOCH and nobody:
         return
     member = group.member(request.member_id)
-    if not in_transaction and member.classic is None and api_version < FIRST_VERSION_OF_MEMBERS:
+    is_old = not in_transaction and api_version < FIRST_VERSION_OF_MEMBERS
+    if is_old and not _is_classic(member):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
     try:
-        _check_epoch(member, epoch, _named(request), topology)
+        _check_epoch(group, member, epoch, _named(request), topology)
     except KafkaError:
         # Producers before KIP-1319 know no epochs of members.
         if in_transaction and api_version < FIRST_TXN_VERSION_WITH_TOPIC_IDS:
@@ -464,7 +468,8 @@ def _named(request: OffsetCommitRequest | TxnOffsetCommitRequest) -> Iterable[To
 
 
 def _check_epoch(
-    member: ConsumerGroupMember,
+    group: ConsumerGroup | StreamsGroup,
+    member: ConsumerGroupMember | StreamsGroupMember,
     epoch: int,
     named: Iterable[TopicPartition],
     topology: CoordinatorMetadataImage,
@@ -474,16 +479,19 @@ def _check_epoch(
     if epoch > member.epoch:
         raise _late(member)
     for topic, number in named:
-        shape = topology.topic(topic)
-        if shape is None:
-            raise _late(member)
-        partition = (shape.topic_id, number)
-        since = member.assigned.get(partition, member.revoking.get(partition))
+        if isinstance(group, StreamsGroup):
+            assert isinstance(member, StreamsGroupMember)
+            since = group.active_since(member, topic, number)
+        else:
+            assert isinstance(member, ConsumerGroupMember)
+            shape = topology.topic(topic)
+            partition = (NO_UUID if shape is None else shape.topic_id, number)
+            since = member.assigned.get(partition, member.revoking.get(partition))
         if since is None or epoch < since:
             raise _late(member)
 
 
-def check_fetch(group: ConsumerGroup, request: OffsetFetchRequestGroup) -> None:
+def check_fetch(group: ConsumerGroup | StreamsGroup, request: OffsetFetchRequestGroup) -> None:
     """Raise KafkaError for an unknown member, or another epoch than the member's."""
     if request.member_id is None and request.member_epoch < 0:
         return
@@ -492,7 +500,11 @@ def check_fetch(group: ConsumerGroup, request: OffsetFetchRequestGroup) -> None:
         raise _late(member)
 
 
-def _late(member: ConsumerGroupMember) -> KafkaError:
-    if member.classic is not None:
+def _is_classic(member: ConsumerGroupMember | StreamsGroupMember) -> bool:
+    return isinstance(member, ConsumerGroupMember) and member.classic is not None
+
+
+def _late(member: ConsumerGroupMember | StreamsGroupMember) -> KafkaError:
+    if _is_classic(member):
         return KafkaError(ErrorCode.ILLEGAL_GENERATION)
     return KafkaError(ErrorCode.STALE_MEMBER_EPOCH)

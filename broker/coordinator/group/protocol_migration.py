@@ -193,9 +193,10 @@ class ProtocolMigration:
         classic.joining.clear()
         classic.syncing.clear()
         self._state.forget(storing.group_id)
-        group = self._state.consumers[storing.group_id]
-        for member in group.members.values():
-            self._changing.expect(group.group_id, member, now)
+        group = self._state.consumers.get(storing.group_id)
+        if group is not None:
+            for member in group.members.values():
+                self._changing.expect(group.group_id, member, now)
 
     # -- back to the classic protocol ---------------------------------------------------------------
 

@@ -32,6 +32,10 @@ from broker.coordinator.group.share_admin import (
 )
 from broker.coordinator.group.share_group import ShareGroupState
 from broker.coordinator.group.share_protocol import ShareGroups, ShareStateInitialized
+from broker.coordinator.group.streams_admin import StreamsGroupAdmin
+from broker.coordinator.group.streams_group import StreamsGroupState
+from broker.coordinator.group.streams_protocol import StreamsGroups
+from broker.coordinator.group.streams_records import streams_group_tombstones
 from broker.coordinator.group.timers import TimerKey, TimerKind
 from broker.coordinator.group.values import (
     NO_PRODUCER_ID,
@@ -68,6 +72,8 @@ from kafka_ds.protocol.messages import (
     ShareGroupDescribeRequest,
     ShareGroupDescribeResponse,
     ShareGroupHeartbeatRequest,
+    StreamsGroupDescribeRequest,
+    StreamsGroupHeartbeatRequest,
     SyncGroupRequest,
     TxnOffsetCommitRequest,
 )
@@ -82,6 +88,8 @@ from kafka_ds.protocol.messages.persisted import (
     RecordValue,
     ShareGroupKey,
     ShareGroupValue,
+    StreamsGroupKey,
+    StreamsGroupValue,
     decode_key,
     decode_value,
 )
@@ -127,10 +135,12 @@ GroupRequest: TypeAlias = (
     | DescribeGroupsRequest
     | ConsumerGroupHeartbeatRequest
     | ConsumerGroupDescribeRequest
+    | StreamsGroupHeartbeatRequest
+    | StreamsGroupDescribeRequest
     | ShareGroupRequest
     | TopicsDeleted
 )
-# Requests that mean a group of another kind; for other requests of such groups a share group does not exist.
+# Requests that may mean a group of another kind; for other requests of such groups a share group does not exist.
 _Other: TypeAlias = (
     JoinGroupRequest
     | OffsetCommitRequest
@@ -162,12 +172,15 @@ class GroupCoordinatorShard:
         self._consumers = ConsumerGroups(self.state, self._rebalancing)
         self._shares = ShareGroups(self.state)
         self._share_admin = ShareGroupAdmin(self.state, self._shares)
+        self._streams = StreamsGroups(self.state)
+        self._streams_admin = StreamsGroupAdmin(self.state, self._streams)
 
     @property
     def is_empty(self) -> bool:
         """Whether there is no group, nor an offset of one."""
         state = self.state
-        return not (state.metadata or state.consumers or state.shares or state.offsets.committed)
+        modern = state.consumers or state.shares or state.streams
+        return not (state.metadata or modern or state.offsets.committed)
 
     # -- the log ------------------------------------------------------------------------------------
 
@@ -223,6 +236,9 @@ class GroupCoordinatorShard:
         elif isinstance(key, ShareGroupKey):
             assert value is None or isinstance(value, ShareGroupValue)
             self._shares.replay(key, value)
+        elif isinstance(key, StreamsGroupKey):
+            assert value is None or isinstance(value, StreamsGroupValue)
+            self._streams.replay(key, value)
         elif not isinstance(key, OffsetCommitKey):
             assert value is None or isinstance(value, ConsumerGroupValue)
             self._consumers.replay(key, value)
@@ -248,6 +264,7 @@ class GroupCoordinatorShard:
                 self._rebalancing.prepare(group, now, step)
         self._consumers.loaded(now)
         self._shares.loaded(now)
+        self._streams.loaded(now)
         self._expect_expiry(now)
         return step.result()
 
@@ -318,7 +335,7 @@ class GroupCoordinatorShard:
         self, request: GroupRequest, client: Client, ticket: Ticket, now: Instant
     ) -> CoordinatorResult:
         step = ResultBuilder()
-        if isinstance(request, _Other) and request.group_id in self.state.shares:
+        if isinstance(request, _Other) and self._is_another_kind(request):
             return CoordinatorResult(replies=(Reply(ticket, _of_another_kind(request)),))
         if isinstance(request, JoinGroupRequest | SyncGroupRequest):
             self._join_or_sync(request, client, ticket, now, step)
@@ -330,6 +347,18 @@ class GroupCoordinatorShard:
             step.reply(ticket, response)
         return step.result()
 
+    def _is_another_kind(self, request: _Other) -> bool:
+        """Whether the request means another kind of group than there is."""
+        if request.group_id in self.state.shares:
+            return True
+        streams = self.state.streams.get(request.group_id)
+        if streams is None:
+            return False
+        # A streams group that its members have left may become a classic one.
+        return isinstance(request, ConsumerGroupHeartbeatRequest) or (
+            isinstance(request, JoinGroupRequest) and bool(streams.members)
+        )
+
     def _join_or_sync(
         self,
         request: JoinGroupRequest | SyncGroupRequest,
@@ -340,7 +369,11 @@ class GroupCoordinatorShard:
     ) -> None:
         group = self.state.consumers.get(request.group_id)
         if isinstance(request, JoinGroupRequest):
-            if group is None:
+            streams = self.state.streams.get(request.group_id)
+            if streams is not None:
+                step.records.extend(streams_group_tombstones(streams))
+                step.store(JoiningClassic(request=request, client=client, ticket=ticket))
+            elif group is None:
                 self._joining.join(request, client, ticket, now, step)
             else:
                 self._consumers.join(group, request, client, ticket, now, step)
@@ -362,6 +395,8 @@ class GroupCoordinatorShard:
         | DeleteGroupsRequest
         | ListGroupsRequest
         | DescribeGroupsRequest
+        | StreamsGroupHeartbeatRequest
+        | StreamsGroupDescribeRequest
         | ShareGroupRequest
         | TopicsDeleted,
         client: Client,
@@ -374,6 +409,8 @@ class GroupCoordinatorShard:
                 return self._consumers.heartbeats.heartbeat(request, client, now, step)
             case ShareGroupHeartbeatRequest():
                 return self._shares.heartbeat(request, client, now, step)
+            case StreamsGroupHeartbeatRequest():
+                return self._streams.heartbeat(request, client, now, step)
             case HeartbeatRequest() | LeaveGroupRequest():
                 return self._respond_to_member(request, now, step)
             case OffsetCommitRequest():
@@ -410,6 +447,7 @@ class GroupCoordinatorShard:
         | ListGroupsRequest
         | DescribeGroupsRequest
         | ConsumerGroupDescribeRequest
+        | StreamsGroupDescribeRequest
         | ShareGroupDescribeRequest
         | AlterShareGroupOffsetsRequest
         | DeleteShareGroupOffsetsRequest
@@ -430,6 +468,8 @@ class GroupCoordinatorShard:
                 return DescribeGroupsResponse(groups=described)
             case ConsumerGroupDescribeRequest():
                 return self._consumers.described(request)
+            case StreamsGroupDescribeRequest():
+                return self._streams_admin.described(request)
             case DeleteGroupsRequest():
                 results = self._listing.delete(request.groups_names, step)
                 return DeleteGroupsResponse(results=results)
@@ -495,9 +535,14 @@ class GroupCoordinatorShard:
         if share is not None:
             self._shares.tick(share, key, now, step)
             return step.result()
+        streams = self.state.streams.get(key.group_id)
+        if streams is not None:
+            self._streams.tick(streams, key, now, step)
+            return step.result()
         group = self.state.groups.get(key.group_id)
-        if group is None or (key.member_id and key.kind is not TimerKind.SESSION):
-            return step.result()  # it was of a group that is gone, or of the other protocol
+        is_other = key.member_id and key.kind is not TimerKind.SESSION
+        if group is None or is_other or key.kind is TimerKind.ASSIGN:
+            return step.result()  # it was of a group that is gone, or of another protocol
         if key.kind is TimerKind.SESSION:
             self._rebalancing.session_is_over(group, key.member_id, now, step)
         elif key.kind is TimerKind.JOIN:
@@ -531,9 +576,13 @@ class GroupCoordinatorShard:
         """How many share groups there are in each state."""
         return Counter(group.state for group in self.state.shares.values())
 
+    def count_streams_groups(self) -> Counter[StreamsGroupState]:
+        """How many streams groups there are in each state."""
+        return Counter(group.state for group in self.state.streams.values())
+
 
 def _of_another_kind(request: _Other) -> Any:
-    """The answer where there is a share group."""
+    """The answer where there is a share or streams group."""
     if isinstance(request, JoinGroupRequest):
         return refused_join(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     if isinstance(request, OffsetDeleteRequest):

@@ -19,7 +19,7 @@ from broker.coordinator.group.share_group import (
     partitions_of,
     with_partitions,
 )
-from broker.coordinator.group.share_protocol import ShareGroups
+from broker.coordinator.group.share_protocol import SHARE_KIND, ShareGroups
 from broker.coordinator.group.values import ResultBuilder
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (
@@ -139,7 +139,7 @@ class ShareGroupAdmin:
         """Begin states at other offsets; raises KafkaError."""
         group = self._state.shares.get(request.group_id)
         if group is None:
-            self._state.check_no_other_group(request.group_id)
+            self._state.check_no_other_group(request.group_id, SHARE_KIND)
             group = ShareGroup(request.group_id)
         _check_empty(group)
         start_offsets: dict[PartitionId, int] = {}
@@ -254,7 +254,7 @@ class ShareGroupAdmin:
     def _existing(self, group_id: str) -> ShareGroup:
         group = self._state.shares.get(group_id)
         if group is None:
-            self._state.check_no_other_group(group_id)
+            self._state.check_no_other_group(group_id, SHARE_KIND)
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
         return group
 

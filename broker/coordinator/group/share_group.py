@@ -72,8 +72,10 @@ class StatePartitions(NamedTuple):
 StateTopics = Mapping[bytes, StatePartitions]
 
 
-class ShareGroup(ModernGroup[ShareGroupMember]):
+class ShareGroup(ModernGroup[ShareGroupMember, Partitions]):
     """One group."""
+
+    no_target = NOTHING
 
     def __init__(self, group_id: str) -> None:
         super().__init__(group_id)
@@ -98,6 +100,10 @@ class ShareGroup(ModernGroup[ShareGroupMember]):
     def state(self) -> ShareGroupState:
         """Where the group is."""
         return ShareGroupState.STABLE if self.members else ShareGroupState.EMPTY
+
+    def topics_of(self, member: ShareGroupMember) -> frozenset[str]:
+        """What a member subscribes to."""
+        return member.topics
 
     # -- the log ------------------------------------------------------------------------------------
 

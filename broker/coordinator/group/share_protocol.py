@@ -167,7 +167,7 @@ class ShareGroups:
         group = self._state.shares.get(group_id)
         if group is not None:
             return group
-        self._state.check_no_other_group(group_id)
+        self._state.check_no_other_group(group_id, SHARE_KIND)
         if request.member_epoch == JOINING_EPOCH:
             return ShareGroup(group_id)
         said = f"Share group {group_id} not found."

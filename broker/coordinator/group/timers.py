@@ -23,14 +23,16 @@ class TimerKind(IntEnum):
     EXPIRE = 3
     """Old offsets are looked for."""
     REBALANCE = 4
-    """A member of the consumer protocol has had its time to give partitions back."""
+    """A member of the consumer or streams protocol has had its time to give partitions or tasks back."""
     DELETE = 5
     """More offsets of deleted topics are to be deleted."""
+    ASSIGN = 6
+    """The first members of a streams group have had their time to join."""
 
 
 class TimerKey(NamedTuple):
     """What a deadline belongs to: in a classic group members only have sessions, in a consumer group all that is not
-    about offsets.
+    about offsets, in a streams group also but ASSIGN.
     """
 
     kind: TimerKind

@@ -53,6 +53,7 @@ class Count(Enum):
     COMPLETED_REBALANCES = "group_completed_rebalance_count"
     CONSUMER_REBALANCES = "consumer_group_rebalance_count"
     SHARE_REBALANCES = "share_group_rebalance_count"
+    STREAMS_REBALANCES = "streams_group_rebalance_count"
 
 
 class CoordinatorRecord(NamedTuple):
@@ -96,9 +97,10 @@ class RemovingGroups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upgrading:
-    """A classic group becomes one of the consumer protocol."""
+    """A classic group becomes one of the consumer protocol or, if it is empty, a streams group."""
 
     group_id: str
+    protocol: str = "consumer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +112,7 @@ class Downgrading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoiningClassic:
-    """An empty group of the consumer protocol goes, and this request begins a classic one in its place."""
+    """An empty group of the consumer or streams protocol goes, and this request begins a classic one in its place."""
 
     request: JoinGroupRequest
     client: Client
@@ -170,10 +172,10 @@ def _lines(storing: Storing | None) -> tuple[LogLine, ...]:
             return (LogLine(line, {"group": group_id, "generation": generation_id}),)
         case RemovingGroups(group_ids=group_ids):
             return (LogLine(f"Deleted groups: {', '.join(group_ids)}", {"group": group_ids[0]}),)
-        case Upgrading(group_id=group_id):
+        case Upgrading(group_id=group_id, protocol=protocol):
             return (
                 LogLine(
-                    f"Converted group {group_id} to the consumer protocol", {"group": group_id}
+                    f"Converted group {group_id} to the {protocol} protocol", {"group": group_id}
                 ),
             )
         case Downgrading(group_id=group_id):

@@ -20,6 +20,8 @@ from broker.handlers.groups import (
     offset_fetch,
     share_group_describe,
     share_group_heartbeat,
+    streams_group_describe,
+    streams_group_heartbeat,
     sync_group,
     txn_offset_commit,
 )
@@ -41,6 +43,8 @@ __all__ = [
     "offset_fetch",
     "share_group_describe",
     "share_group_heartbeat",
+    "streams_group_describe",
+    "streams_group_heartbeat",
     "sync_group",
     "txn_offset_commit",
 ]

@@ -1,11 +1,11 @@
-"""Shell: describes groups of the consumer protocol and share groups, for the API of each.
+"""Shell: describes groups of the consumer protocol, share groups and streams groups, for the API of each.
 
 No handler is registered here.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 from broker.handlers.common import NOT_ASKED
 from broker.handlers.groups.common import client_of
@@ -13,18 +13,27 @@ from broker.handlers.groups.describe_groups import group_operations
 from broker.handlers.responses import settled
 from broker.registry import RequestContext
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
-from kafka_ds.protocol.messages import ConsumerGroupDescribeRequest, ShareGroupDescribeRequest
+from kafka_ds.protocol.messages import (
+    ConsumerGroupDescribeRequest,
+    ShareGroupDescribeRequest,
+    StreamsGroupDescribeRequest,
+)
+from kafka_ds.protocol.messages.streams_groups import StreamsGroupDescribeResponseDescribedGroup
 from kafka_ds.protocol.refusal import refusal
+
+DescribeRequest: TypeAlias = (
+    ConsumerGroupDescribeRequest | ShareGroupDescribeRequest | StreamsGroupDescribeRequest
+)
 
 
 async def described_groups(
-    request: ConsumerGroupDescribeRequest | ShareGroupDescribeRequest,
+    request: DescribeRequest,
     element: type[Any],
     context: RequestContext,
 ) -> list[Any]:
     """The response's element for each group of the request."""
     groups = [
-        await _describe(type(request), group_id, element, context) for group_id in request.group_ids
+        await _describe(request, group_id, element, context) for group_id in request.group_ids
     ]
     for group in groups:
         asked = request.include_authorized_operations and not group.error_code
@@ -35,12 +44,18 @@ async def described_groups(
 
 
 async def _describe(
-    request: type[Any], group_id: str, element: type[Any], context: RequestContext
+    request: DescribeRequest, group_id: str, element: type[Any], context: RequestContext
 ) -> Any:
     groups, client = context.node.groups, client_of(context)
     if not group_id:
         return refusal(element, group_id, ErrorCode.INVALID_GROUP_ID, None)
-    answer = await settled(lambda: groups.submit(group_id, request(group_ids=[group_id]), client))
+    asked: DescribeRequest = type(request)(group_ids=[group_id])
+    if isinstance(request, StreamsGroupDescribeRequest):
+        described_fully = request.include_topology_description
+        asked = StreamsGroupDescribeRequest(
+            group_ids=[group_id], include_topology_description=described_fully
+        )
+    answer = await settled(lambda: groups.submit(group_id, asked, client))
     if isinstance(answer, KafkaError):
         return refusal(element, group_id, answer.code, answer.message)
     described = answer.groups[0]
@@ -51,6 +66,8 @@ async def _describe(
 
 
 def _topics_of(group: Any) -> set[str]:
+    if isinstance(group, StreamsGroupDescribeResponseDescribedGroup):
+        return _topics_of_topology(group)
     return {
         topic.topic_name
         for member in group.members
@@ -59,3 +76,12 @@ def _topics_of(group: Any) -> set[str]:
         if assignment is not None
         for topic in assignment.topic_partitions
     }
+
+
+def _topics_of_topology(group: StreamsGroupDescribeResponseDescribedGroup) -> set[str]:
+    subtopologies = (group.topology.subtopologies if group.topology else None) or ()
+    names = {name for e in subtopologies for name in (*e.source_topics, *e.repartition_sink_topics)}
+    for each in subtopologies:
+        topics = (*each.repartition_source_topics, *each.state_changelog_topics)
+        names.update(topic.name for topic in topics)
+    return names

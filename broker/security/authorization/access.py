@@ -16,6 +16,7 @@ from broker.metadata.acls import CLUSTER_NAME, AclOperation, ResourceType
 from broker.metadata.image import MetadataImage
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages.configs import GROUP_RESOURCE, TOPIC_RESOURCE
+from kafka_ds.protocol.messages.streams_groups import topics_of_topology
 from kafka_ds.protocol.types import NO_UUID
 
 Resource: TypeAlias = tuple[ResourceType, str]
@@ -142,6 +143,13 @@ def _subscribed_topics(request: Any) -> Iterable[Resource]:
     return ((ResourceType.TOPIC, name) for name in request.subscribed_topic_names or ())
 
 
+def _topology_topics(request: Any) -> Iterable[Resource]:
+    if request.topology is None:
+        return ()
+    names = dict.fromkeys(topics_of_topology(request.topology))
+    return ((ResourceType.TOPIC, name) for name in names)
+
+
 def _transaction(request: Any) -> Resource | None:
     if request.transactional_id is None:
         return None
@@ -227,6 +235,8 @@ ACCESS: Mapping[str, tuple[AccessRule, ...]] = {
     # A regular expression matches only topics that the member may describe (consumer_group_reconciler).
     "ConsumerGroupHeartbeat": (*_MEMBER, Every(AclOperation.DESCRIBE, _subscribed_topics)),
     "ShareGroupHeartbeat": (*_MEMBER, Every(AclOperation.DESCRIBE, _subscribed_topics)),
+    # The handler checks whether internal topics may be created.
+    "StreamsGroupHeartbeat": (*_MEMBER, Every(AclOperation.DESCRIBE, _topology_topics)),
     # The handlers check topics: a share session has more of them than a request.
     "ShareFetch": (Whole(AclOperation.READ, _share_group),),
     "ShareAcknowledge": (Whole(AclOperation.READ, _share_group),),
@@ -256,6 +266,7 @@ ACCESS: Mapping[str, tuple[AccessRule, ...]] = {
     "DescribeGroups": (Elements(AclOperation.DESCRIBE, "groups", _group_item),),
     "ConsumerGroupDescribe": (Elements(AclOperation.DESCRIBE, "group_ids", _group_item),),
     "ShareGroupDescribe": (Elements(AclOperation.DESCRIBE, "group_ids", _group_item),),
+    "StreamsGroupDescribe": (Elements(AclOperation.DESCRIBE, "group_ids", _group_item),),
     # The handler checks topics: an answer has more of them than its request.
     "DescribeShareGroupOffsets": (Elements(AclOperation.DESCRIBE, "groups", _group_item),),
     "AlterShareGroupOffsets": (*_MEMBER, Elements(AclOperation.READ, "topics", _topic)),

@@ -2,8 +2,8 @@
 
 - A key begins with the type of its record, a value with the version of its schema, two bytes each. A record without
   a value is a tombstone: what its key names is gone.
-- A type that is not declared here is unknown (streams groups have many): `decode_key` gives None, and
-  the record is left alone, so that a log written by Apache Kafka keeps what we do not understand.
+- A type that is not declared here is unknown: `decode_key` gives None, and the record is left alone, so that a log
+  written by a later Apache Kafka keeps what we do not understand.
 - A value of a newer version is refused: half of it would be a guess.
 """
 
@@ -41,6 +41,20 @@ from kafka_ds.protocol.messages.persisted_share_groups import (
     ShareGroupTargetAssignmentMemberValue,
     ShareGroupTargetAssignmentMetadataKey,
     ShareGroupTargetAssignmentMetadataValue,
+)
+from kafka_ds.protocol.messages.persisted_streams_groups import (
+    StreamsGroupCurrentMemberAssignmentKey,
+    StreamsGroupCurrentMemberAssignmentValue,
+    StreamsGroupMemberMetadataKey,
+    StreamsGroupMemberMetadataValue,
+    StreamsGroupMetadataKey,
+    StreamsGroupMetadataValue,
+    StreamsGroupTargetAssignmentMemberKey,
+    StreamsGroupTargetAssignmentMemberValue,
+    StreamsGroupTargetAssignmentMetadataKey,
+    StreamsGroupTargetAssignmentMetadataValue,
+    StreamsGroupTopologyKey,
+    StreamsGroupTopologyValue,
 )
 from kafka_ds.protocol.types import (
     NO_UUID,
@@ -149,6 +163,16 @@ RECORD_TYPES: dict[int, RecordType] = {
     14: RecordType(ShareGroupCurrentMemberAssignmentKey, ShareGroupCurrentMemberAssignmentValue),
     15: RecordType(ShareGroupStatePartitionMetadataKey, ShareGroupStatePartitionMetadataValue),
     16: RecordType(ConsumerGroupRegularExpressionKey, ConsumerGroupRegularExpressionValue),
+    17: RecordType(StreamsGroupMetadataKey, StreamsGroupMetadataValue),
+    19: RecordType(StreamsGroupMemberMetadataKey, StreamsGroupMemberMetadataValue),
+    20: RecordType(
+        StreamsGroupTargetAssignmentMetadataKey, StreamsGroupTargetAssignmentMetadataValue
+    ),
+    21: RecordType(StreamsGroupTargetAssignmentMemberKey, StreamsGroupTargetAssignmentMemberValue),
+    22: RecordType(
+        StreamsGroupCurrentMemberAssignmentKey, StreamsGroupCurrentMemberAssignmentValue
+    ),
+    23: RecordType(StreamsGroupTopologyKey, StreamsGroupTopologyValue),
 }
 _NUMBERS = {types.key: number for number, types in RECORD_TYPES.items()}
 
@@ -186,9 +210,31 @@ ShareGroupValue: TypeAlias = (
     | ShareGroupCurrentMemberAssignmentValue
     | ShareGroupStatePartitionMetadataValue
 )
-RecordKey: TypeAlias = OffsetCommitKey | GroupMetadataKey | ConsumerGroupKey | ShareGroupKey
+StreamsGroupKey: TypeAlias = (
+    StreamsGroupMetadataKey
+    | StreamsGroupMemberMetadataKey
+    | StreamsGroupTargetAssignmentMetadataKey
+    | StreamsGroupTargetAssignmentMemberKey
+    | StreamsGroupCurrentMemberAssignmentKey
+    | StreamsGroupTopologyKey
+)
+StreamsGroupValue: TypeAlias = (
+    StreamsGroupMetadataValue
+    | StreamsGroupMemberMetadataValue
+    | StreamsGroupTargetAssignmentMetadataValue
+    | StreamsGroupTargetAssignmentMemberValue
+    | StreamsGroupCurrentMemberAssignmentValue
+    | StreamsGroupTopologyValue
+)
+RecordKey: TypeAlias = (
+    OffsetCommitKey | GroupMetadataKey | ConsumerGroupKey | ShareGroupKey | StreamsGroupKey
+)
 RecordValue: TypeAlias = (
-    OffsetCommitValue | GroupMetadataValue | ConsumerGroupValue | ShareGroupValue
+    OffsetCommitValue
+    | GroupMetadataValue
+    | ConsumerGroupValue
+    | ShareGroupValue
+    | StreamsGroupValue
 )
 
 

@@ -140,6 +140,9 @@ class Desk:
         assert {name: group.facts() for name, group in twin.state.shares.items()} == {
             name: group.facts() for name, group in self.shard.state.shares.items()
         }
+        assert {name: group.facts() for name, group in twin.state.streams.items()} == {
+            name: group.facts() for name, group in self.shard.state.streams.items()
+        }
 
     def restart(self) -> None:
         """Restart the coordinator from its log."""

@@ -298,7 +298,7 @@ async def test_transactions_are_read_with_their_markers(tmp_path: Path) -> None:
 @in_loop
 async def test_records_of_others_are_passed_over(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    strange = [(b"\x00\x11\x00\x01g", b"\x00\x00value"), (b"x", b"y"), (None, b""), (b"", None)]
+    strange = [(b"\x00\x18\x00\x01g", b"\x00\x00value"), (b"x", b"y"), (None, b""), (b"", None)]
     records = [Record(i, NOW_MS, key, value) for i, (key, value) in enumerate(strange)]
     records.append(Record(len(records), NOW_MS, *offset_record("g", 7)))
     bench.append(build_batch(records))

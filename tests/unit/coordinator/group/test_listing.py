@@ -155,6 +155,7 @@ def test_what_is_counted() -> None:
         "classic": 5,
         "consumer": 0,
         "share": 0,
+        "streams": 0,
     }
     of_groups = "kafka_coordinator_group_groupmetadatamanager_"
     assert {
@@ -176,4 +177,5 @@ def test_what_is_counted() -> None:
         "group_completed_rebalance_count": 2,
         "consumer_group_rebalance_count": 0,
         "share_group_rebalance_count": 0,
+        "streams_group_rebalance_count": 0,
     }

@@ -1,0 +1,684 @@
+"""Pure: streams groups (KIP-1071): StreamsGroupHeartbeat, how a group advances, and its members' way to their tasks.
+
+- A member that comes with epoch 0 joins and brings its topology; a member whose epoch is ahead, or behind by more than
+  one lost answer, is fenced. Static members and changes of the topology are refused, as in Kafka up to 4.4.
+- The first target of an empty group waits for `streams.initial.rebalance.delay.ms`, each further one until
+  `streams.assignment.interval.ms` after the last (KIP-1263). Without its topics a group has a target without tasks.
+- A member stays in its epoch until it reports that it no longer owns what it is to give up; then takes what is free.
+- Not in the log: who asked the application to shut down, and which endpoints members know (they ask again).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from broker.controller.topics import NewTopic
+from broker.coordinator.group.classic_group import ClassicGroupState
+from broker.coordinator.group.consumer_group import MemberState
+from broker.coordinator.group.group_metadata_manager import GroupMetadataManager
+from broker.coordinator.group.modern_group import JOINING_EPOCH, LEAVING_EPOCH, GroupDraft
+from broker.coordinator.group.records import (
+    group_tombstone,
+    member_tombstones,
+    target_epoch_record,
+)
+from broker.coordinator.group.streams_assignor import (
+    StreamsAssignee,
+    TasksToAssign,
+    assign_sticky,
+)
+from broker.coordinator.group.streams_group import (
+    FIRST_EPOCH,
+    NO_TOPOLOGY,
+    NOTHING_TO_DO,
+    StreamsGroup,
+    StreamsGroupMember,
+    TaskHolders,
+    Tasks,
+    by_subtopology,
+    tasks_of,
+)
+from broker.coordinator.group.streams_records import (
+    STREAMS,
+    streams_current_record,
+    streams_epoch_record,
+    streams_member_record,
+    streams_target_record,
+    topology_record,
+)
+from broker.coordinator.group.streams_topology import (
+    ANY_PARTITIONS,
+    ConfiguredTopology,
+    StreamsTopology,
+    configured,
+    topology_of,
+)
+from broker.coordinator.group.timers import TimerKey, TimerKind
+from broker.coordinator.group.values import Client, Count, ResultBuilder, Upgrading
+from broker.coordinator.result import Instant
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import StreamsGroupHeartbeatRequest, StreamsGroupHeartbeatResponse
+from kafka_ds.protocol.messages.persisted import StreamsGroupKey, StreamsGroupValue
+from kafka_ds.protocol.messages.persisted_streams_groups import StreamsGroupMetadataKey
+from kafka_ds.protocol.messages.streams_groups import (
+    EndpointToPartitions,
+    HeartbeatStatus,
+    HeartbeatTopicPartition,
+    StreamsEndpoint,
+    StreamsGroupStatus,
+    StreamsTaskIds,
+)
+
+STREAMS_KIND = "streams"
+LEAVING_FOR_A_WHILE_EPOCH = -2
+AS_BEFORE = -1
+# After this time a member whose removal could not be written is removed once more.
+RETRY_MS = 500
+STANDBY_REPLICAS = "num.standby.replicas"
+_DELAYED = "Assignment delayed due to the configured {}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsHeartbeatResult:
+    """The answer to a heartbeat, and the internal topics that are to be created."""
+
+    response: StreamsGroupHeartbeatResponse
+    missing_topics: tuple[NewTopic, ...] = ()
+
+
+class StreamsGroups:
+    """All streams groups of one shard."""
+
+    def __init__(self, state: GroupMetadataManager) -> None:
+        self._state = state
+        # By group id: its topology with the topics of this version of the metadata.
+        self._configured: dict[str, tuple[int, StreamsTopology, ConfiguredTopology]] = {}
+        # By group id: the member that wants all to end.
+        self._shutdowns: dict[str, str] = {}
+        self._endpoint_epochs: dict[str, int] = {}
+
+    # -- the log ------------------------------------------------------------------------------------
+
+    def replay(self, key: StreamsGroupKey, value: StreamsGroupValue | None) -> None:
+        """Replay one record."""
+        streams = self._state.streams
+        if value is None and isinstance(key, StreamsGroupMetadataKey):
+            streams.pop(key.group_id, None)
+            for each in (self._configured, self._shutdowns, self._endpoint_epochs):
+                each.pop(key.group_id, None)
+            return
+        group = streams.get(key.group_id)
+        if group is None:
+            if value is None:
+                return
+            group = streams[key.group_id] = StreamsGroup(key.group_id)
+        group.replay(key, value)
+        if not group.members:
+            self._shutdowns.pop(key.group_id, None)
+
+    def loaded(self, now: Instant) -> None:
+        """The log has been read: every session restarts."""
+        for group in self._state.streams.values():
+            for member in group.members.values():
+                self._begin_session(group.group_id, member.member_id, now)
+                self._expect_revocation(group.group_id, member, now)
+
+    # -- StreamsGroupHeartbeat ----------------------------------------------------------------------
+
+    def heartbeat(
+        self,
+        request: StreamsGroupHeartbeatRequest,
+        client: Client,
+        now: Instant,
+        step: ResultBuilder,
+    ) -> StreamsHeartbeatResult:
+        """The member's epoch, its tasks if they have changed, and what keeps the group from them; raises KafkaError."""
+        validate_heartbeat(request)
+        if request.member_epoch < JOINING_EPOCH:
+            return StreamsHeartbeatResult(response=self._leave(request, step))
+        joins = request.member_epoch == JOINING_EPOCH
+        group = self._group(request.group_id, step, joins=joins)
+        was_empty = not group.members
+        draft = GroupDraft(group, step)
+        old = self._member(group, request)
+        new = _as_said(old, request, client)
+        bump = new != group.members.get(new.member_id)
+        if bump:
+            draft.write(streams_member_record(group.group_id, new))
+        topology = _take_topology(draft, request)
+        found = self.configured(draft.group)
+        if found.refusal is not None:
+            raise KafkaError(ErrorCode.STREAMS_INVALID_TOPOLOGY, found.refusal)
+        owned = _owned(request)
+        if owned is not None:
+            _check_tasks(found, owned)
+        self._refresh(draft, found, bump=bump)
+        delay_ms = self._state.initial_rebalance_delay_ms(group.group_id)
+        key = TimerKey(TimerKind.ASSIGN, group.group_id)
+        if was_empty and delay_ms and self._state.timers.get(key) is None:
+            self._state.timers.set(key, now.monotonic_ms + delay_ms)
+        statuses = [_stale(new, topology)] if new.topology_epoch < topology.epoch else []
+        statuses += self._retarget(draft, found, now)
+        updated = self._reconcile(draft, new.member_id, owned, now)
+        self._begin_session(group.group_id, updated.member_id, now)
+        if request.shutdown_application:
+            self._shutdowns.setdefault(group.group_id, updated.member_id)
+        if found.problem is not None:
+            code, text = found.problem
+            statuses.append(HeartbeatStatus(status_code=code, status_detail=text))
+        statuses += self._shutdown(group.group_id)
+        response = StreamsGroupHeartbeatResponse(
+            member_id=updated.member_id,
+            member_epoch=updated.epoch,
+            heartbeat_interval_ms=self._state.heartbeat_interval_ms(group.group_id, STREAMS_KIND),
+            status=statuses,
+        )
+        changed = joins or updated.assigned != old.assigned
+        if changed:
+            response.active_tasks, response.standby_tasks, response.warmup_tasks = (
+                task_ids(tasks) for tasks in updated.assigned
+            )
+        self._add_endpoints(response, draft.group, updated, request, changed=changed)
+        return StreamsHeartbeatResult(response=response, missing_topics=found.missing)
+
+    def _group(
+        self, group_id: str, step: ResultBuilder, *, joins: bool, kind: str = "Streams group"
+    ) -> StreamsGroup:
+        """The group, or a new one; raises KafkaError."""
+        group = self._state.streams.get(group_id)
+        if group is not None:
+            return group
+        if joins:
+            classic = self._state.find(group_id)
+            if classic is not None and classic.state is ClassicGroupState.EMPTY:
+                # The application has changed its protocol; its offsets stay.
+                if group_id in self._state.metadata:
+                    step.records.append(group_tombstone(group_id))
+                step.store(Upgrading(group_id=group_id, protocol=STREAMS_KIND))
+                return StreamsGroup(group_id)
+        self._state.check_no_other_group(group_id, STREAMS_KIND)
+        if joins:
+            return StreamsGroup(group_id)
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"{kind} {group_id} not found.")
+
+    def _member(
+        self, group: StreamsGroup, request: StreamsGroupHeartbeatRequest
+    ) -> StreamsGroupMember:
+        """The requesting member, known or (if it joins) new; raises KafkaError."""
+        member_id = request.member_id
+        if request.member_epoch == JOINING_EPOCH:
+            size_max = self._state.settings.group_streams_max_size
+            group.check_room(member_id, size_max, STREAMS_KIND)
+            return group.members.get(member_id) or StreamsGroupMember(member_id=member_id)
+        member = group.member(member_id)
+        _check_epoch(member, request)
+        return member
+
+    def _leave(
+        self, request: StreamsGroupHeartbeatRequest, step: ResultBuilder
+    ) -> StreamsGroupHeartbeatResponse:
+        group = self._group(request.group_id, step, joins=False, kind="Group")
+        member = group.member(request.member_id)
+        if request.shutdown_application:
+            self._shutdowns.setdefault(group.group_id, member.member_id)
+        self._remove(GroupDraft(group, step), member, "left", step)
+        return StreamsGroupHeartbeatResponse(
+            member_id=request.member_id, member_epoch=request.member_epoch, status=[]
+        )
+
+    # -- epochs and targets -------------------------------------------------------------------------
+
+    def configured(self, group: StreamsGroup) -> ConfiguredTopology:
+        """The group's topology with the topics that there are."""
+        topology, image = group.topology, self._state.topology
+        if topology is None:
+            return ConfiguredTopology()
+        version, of, known = self._configured.get(group.group_id, (None, None, None))
+        if known is not None and version == image.version and of == topology:
+            return known
+        found = configured(topology, image)
+        if group.group_id in self._state.streams:
+            self._configured[group.group_id] = (image.version, topology, found)
+        return found
+
+    def _configs(self, group_id: str) -> dict[str, str]:
+        """The settings that a target depends on."""
+        return {STANDBY_REPLICAS: str(self._state.standby_replicas(group_id))}
+
+    def _refresh(
+        self, draft: GroupDraft[StreamsGroup], found: ConfiguredTopology, *, bump: bool
+    ) -> None:
+        """Begin a new epoch if topics or settings have changed, or if the caller says so."""
+        group, topology = draft.group, self._state.topology
+        assert group.topology is not None
+        validated = group.topology.epoch if found.is_ready else NO_TOPOLOGY
+        configs = self._configs(group.group_id)
+        bump = bump or validated != group.validated_topology_epoch or configs != group.configs
+        if not bump and group.is_current(topology):
+            return
+        epoch, hashed = group.next_epoch(topology, first=FIRST_EPOCH, bump=bump)
+        if epoch > group.epoch:
+            draft.write(streams_epoch_record(group.group_id, epoch, hashed, validated, configs))
+            self._state.counts[Count.STREAMS_REBALANCES] += 1
+        draft.mark_checked(self._state.streams, topology)
+
+    def _retarget(
+        self, draft: GroupDraft[StreamsGroup], found: ConfiguredTopology, now: Instant
+    ) -> list[HeartbeatStatus]:
+        """Make the target for the group's epoch, if it has none; or say why not yet."""
+        group = draft.group
+        if self._state.timers.get(TimerKey(TimerKind.ASSIGN, group.group_id)) is not None:
+            return [_delayed("initial rebalance delay")]
+        if group.epoch <= group.target_epoch:
+            return []
+        interval_ms = self._state.assignment_interval_ms(group.group_id)
+        # After the clock was set back nothing waits.
+        if 0 <= now.now_ms - group.target_made_ms < interval_ms:
+            return [_delayed("assignment interval")]
+        self._make_target(draft, found, now)
+        return []
+
+    def _make_target(
+        self, draft: GroupDraft[StreamsGroup], found: ConfiguredTopology, now: Instant
+    ) -> None:
+        group = draft.group
+        targets = dict.fromkeys(group.members, NOTHING_TO_DO)
+        if found.is_ready and group.topology is not None:
+            stateful = {e.subtopology_id for e in group.topology.subtopologies if e.is_stateful}
+            targets = assign_sticky(
+                {
+                    member.member_id: StreamsAssignee(
+                        process_id=member.process_id, had=group.target_for(member.member_id)
+                    )
+                    for member in group.members.values()
+                },
+                TasksToAssign(
+                    counts=found.tasks,
+                    stateful=frozenset(stateful),
+                    standby_replicas=int(group.configs.get(STANDBY_REPLICAS, 0)),
+                ),
+            )
+        for member_id, target in targets.items():
+            if group.targets.get(member_id) != target:
+                draft.write(streams_target_record(group.group_id, member_id, target))
+        draft.write(target_epoch_record(group.group_id, group.epoch, now.now_ms, STREAMS))
+
+    # -- members ------------------------------------------------------------------------------------
+
+    def _reconcile(
+        self,
+        draft: GroupDraft[StreamsGroup],
+        member_id: str,
+        owned: Tasks | None,
+        now: Instant,
+    ) -> StreamsGroupMember:
+        """Bring a member as far towards its target as possible; returns the member after that."""
+        group = draft.group
+        member = group.members[member_id]
+        updated = reconciled(
+            member,
+            target=group.target_for(member_id),
+            target_epoch=group.target_epoch,
+            holders_of=group.holders,
+            owned=owned,
+        )
+        if updated != member:
+            draft.write(streams_current_record(group.group_id, updated))
+        self._expect_revocation(group.group_id, updated, now, restart=updated != member)
+        return updated
+
+    def _remove(
+        self,
+        draft: GroupDraft[StreamsGroup],
+        member: StreamsGroupMember,
+        why: str,
+        step: ResultBuilder,
+    ) -> None:
+        """Remove a member; its session goes on, in case that this cannot be written."""
+        group = draft.group
+        draft.write(
+            *member_tombstones(group.group_id, member.member_id, STREAMS),
+            streams_epoch_record(
+                group.group_id,
+                group.epoch + 1,
+                group.metadata_hash,
+                group.validated_topology_epoch,
+                group.configs,
+            ),
+        )
+        self._state.counts[Count.STREAMS_REBALANCES] += 1
+        step.say(
+            f"Member {member.member_id} of streams group {group.group_id} {why}", group.group_id
+        )
+
+    # -- what members are told ----------------------------------------------------------------------
+
+    def _shutdown(self, group_id: str) -> list[HeartbeatStatus]:
+        member_id = self._shutdowns.get(group_id)
+        if member_id is None:
+            return []
+        text = (
+            f"Streams group member {member_id} encountered a fatal error and requested a shutdown "
+            "for the entire application."
+        )
+        return [
+            HeartbeatStatus(status_code=StreamsGroupStatus.SHUTDOWN_APPLICATION, status_detail=text)
+        ]
+
+    def _add_endpoints(
+        self,
+        response: StreamsGroupHeartbeatResponse,
+        group: StreamsGroup,
+        member: StreamsGroupMember,
+        request: StreamsGroupHeartbeatRequest,
+        *,
+        changed: bool,
+    ) -> None:
+        """Tell where which partitions can be queried, if the member does not know it yet."""
+        epoch = self._endpoint_epochs.get(group.group_id, 0)
+        if changed and member.user_endpoint is not None and group.group_id in self._state.streams:
+            epoch += 1
+            self._endpoint_epochs[group.group_id] = epoch
+        response.endpoint_information_epoch = epoch
+        if epoch != request.endpoint_information_epoch:
+            tasks = self.configured(group)
+            response.partitions_by_user_endpoint = [
+                self._endpoint(each.user_endpoint, each.assigned, group, tasks)
+                for each in group.members.values()
+                if each.user_endpoint is not None
+            ]
+
+    def _endpoint(
+        self,
+        endpoint: tuple[str, int],
+        tasks: Tasks,
+        group: StreamsGroup,
+        found: ConfiguredTopology,
+    ) -> EndpointToPartitions:
+        inputs = {
+            each.subtopology_id: tuple(each.inputs())
+            for each in (group.topology.subtopologies if group.topology else ())
+        }
+
+        def partitions(ids: Mapping[str, Iterable[int]]) -> list[HeartbeatTopicPartition]:
+            return [
+                HeartbeatTopicPartition(
+                    topic=topic, partitions=[p for p in numbers if p < self._size(topic, found)]
+                )
+                for subtopology_id, numbers in ids.items()
+                for topic in inputs.get(subtopology_id, ())
+            ]
+
+        return EndpointToPartitions(
+            user_endpoint=StreamsEndpoint(host=endpoint[0], port=endpoint[1]),
+            active_partitions=partitions(by_subtopology(tasks.active)),
+            standby_partitions=partitions(by_subtopology(tasks.standby | tasks.warmup)),
+        )
+
+    def _size(self, topic: str, found: ConfiguredTopology) -> int:
+        shape = self._state.topology.topic(topic)
+        return found.sizes.get(topic, 0) if shape is None else shape.partitions
+
+    # -- time ---------------------------------------------------------------------------------------
+
+    def _begin_session(self, group_id: str, member_id: str, now: Instant) -> None:
+        timeout_ms = self._state.session_timeout_ms(group_id, STREAMS_KIND)
+        key = TimerKey(TimerKind.SESSION, group_id, member_id)
+        self._state.timers.set(key, now.monotonic_ms + timeout_ms)
+
+    def _expect_revocation(
+        self, group_id: str, member: StreamsGroupMember, now: Instant, *, restart: bool = True
+    ) -> None:
+        """Set the deadline of a member that must give up tasks (its rebalance timeout), again or if it has none.
+
+        It has none if it gave them up, and the record of that could not be written.
+        """
+        key, timers = TimerKey(TimerKind.REBALANCE, group_id, member.member_id), self._state.timers
+        if member.state is not MemberState.UNREVOKED_PARTITIONS:
+            timers.cancel(key)
+        elif restart or timers.get(key) is None:
+            timers.set(key, now.monotonic_ms + member.rebalance_timeout_ms)
+
+    def tick(self, group: StreamsGroup, key: TimerKey, now: Instant, step: ResultBuilder) -> None:
+        """A deadline of this group has come."""
+        draft = GroupDraft(group, step)
+        if key.kind is TimerKind.ASSIGN:
+            if group.members and group.epoch > group.target_epoch:
+                self._make_target(draft, self.configured(group), now)
+            return
+        member = group.members.get(key.member_id)
+        if member is None:
+            return
+        why = "its session ended"
+        if key.kind is TimerKind.REBALANCE:
+            if member.state is not MemberState.UNREVOKED_PARTITIONS:
+                return
+            why = "it did not give up its tasks in time"
+        self._state.timers.set(key, now.monotonic_ms + RETRY_MS)
+        self._remove(draft, member, f"was removed: {why}", step)
+
+
+# -- requests ---------------------------------------------------------------------------------------
+
+
+def _want(condition: object, message: str) -> None:
+    if not condition:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+
+
+def validate_heartbeat(request: StreamsGroupHeartbeatRequest) -> None:
+    """Raise KafkaError for a request that is wrong by itself."""
+    _want(request.instance_id is None, "Static membership is not yet supported.")
+    _want(request.task_offsets is None, "TaskOffsets are not supported yet.")
+    _want(request.task_end_offsets is None, "TaskEndOffsets are not supported yet.")
+    _want(not request.warmup_tasks, "WarmupTasks are not supported yet.")
+    subtopologies = () if request.topology is None else request.topology.subtopologies
+    for each in subtopologies:
+        _want(
+            not each.source_topic_regex,
+            "Regular expressions for source topics are not supported yet.",
+        )
+    _want(request.member_id.strip(), "MemberId can't be empty.")
+    _want(request.group_id.strip(), "GroupId can't be empty.")
+    _want(request.rack_id is None or request.rack_id.strip(), "RackId can't be empty.")
+    tasks = (request.active_tasks, request.standby_tasks, request.warmup_tasks)
+    if request.member_epoch == JOINING_EPOCH:
+        _want(
+            request.rebalance_timeout_ms != AS_BEFORE,
+            "RebalanceTimeoutMs must be provided in first request.",
+        )
+        for name, given in zip(("ActiveTasks", "StandbyTasks", "WarmupTasks"), tasks, strict=True):
+            _want(given == [], f"{name} must be empty when (re-)joining.")
+        _want(request.topology is not None, "Topology must be non-null when (re-)joining.")
+        for changelog in (c for each in subtopologies for c in each.state_changelog_topics):
+            if changelog.partitions != ANY_PARTITIONS:
+                raise KafkaError(
+                    ErrorCode.STREAMS_INVALID_TOPOLOGY,
+                    f"Changelog topic {changelog.name} must have an undefined partition count, "
+                    f"but it is set to {changelog.partitions}.",
+                )
+    else:
+        _want(request.member_epoch != LEAVING_FOR_A_WHILE_EPOCH, "InstanceId can't be null.")
+        _want(
+            request.member_epoch >= LEAVING_EPOCH,
+            f"MemberEpoch is {request.member_epoch}, but must be greater than or equal to -2.",
+        )
+    _want(
+        None not in tasks or tasks == (None, None, None),
+        "If one task-type is non-null, all must be non-null.",
+    )
+    _want(
+        request.member_epoch == JOINING_EPOCH or request.topology is None,
+        "Topology can only be provided when (re-)joining.",
+    )
+
+
+def _check_epoch(member: StreamsGroupMember, request: StreamsGroupHeartbeatRequest) -> None:
+    """Fence a member with a wrong epoch."""
+    epoch = request.member_epoch
+    if epoch == member.epoch:
+        return
+    if epoch == member.previous_epoch and epoch < member.epoch:
+        owned = _owned(request)
+        if owned is not None and owned.without(member.assigned) == NOTHING_TO_DO:
+            # The answer with its present epoch may have been lost.
+            return
+    than = "greater" if epoch > member.epoch else "smaller"
+    raise KafkaError(
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        f"The streams group member has a {than} member epoch ({epoch}) than the one known by the "
+        f"group coordinator ({member.epoch}). The member must abandon all its partitions and rejoin.",
+    )
+
+
+def _owned(request: StreamsGroupHeartbeatRequest) -> Tasks | None:
+    active, standby, warmup = request.active_tasks, request.standby_tasks, request.warmup_tasks
+    if active is None or standby is None or warmup is None:
+        return None
+    return Tasks(tasks_of(active), tasks_of(standby), tasks_of(warmup))
+
+
+def _check_tasks(found: ConfiguredTopology, owned: Tasks) -> None:
+    """Refuse tasks that there are not."""
+    if not found.is_ready:
+        return
+    for subtopology_id, partition in sorted(frozenset().union(*owned)):
+        count = found.tasks.get(subtopology_id)
+        _want(count is not None, f"Subtopology {subtopology_id} does not exist in the topology.")
+        _want(
+            0 <= partition < (count or 0),
+            f"Task {partition} for subtopology {subtopology_id} is invalid. "
+            f"Number of tasks for this subtopology: {count}",
+        )
+
+
+def _as_said(
+    member: StreamsGroupMember, request: StreamsGroupHeartbeatRequest, client: Client
+) -> StreamsGroupMember:
+    """The member, updated with the changed fields of its request."""
+    endpoint, tags = request.user_endpoint, request.client_tags
+    timeout_ms, topology = request.rebalance_timeout_ms, request.topology
+    return replace(
+        member,
+        rack_id=member.rack_id if request.rack_id is None else request.rack_id,
+        rebalance_timeout_ms=member.rebalance_timeout_ms if timeout_ms == AS_BEFORE else timeout_ms,
+        topology_epoch=member.topology_epoch if topology is None else topology.epoch,
+        process_id=member.process_id if request.process_id is None else request.process_id,
+        user_endpoint=member.user_endpoint if endpoint is None else (endpoint.host, endpoint.port),
+        client_tags=member.client_tags
+        if tags is None
+        else tuple(sorted({tag.key: tag.value for tag in tags}.items())),
+        client_id=client.client_id,
+        client_host=client.host,
+    )
+
+
+def _take_topology(
+    draft: GroupDraft[StreamsGroup], request: StreamsGroupHeartbeatRequest
+) -> StreamsTopology:
+    """The group's topology: that of its first member; raises KafkaError."""
+    known = draft.group.topology
+    if request.topology is None:
+        assert known is not None, "the first member of a group has brought one"
+        return known
+    said = topology_of(request.topology)
+    if known is None:
+        draft.write(topology_record(draft.group.group_id, said))
+        return said
+    # A member of an older release of the application is told so, and may stay.
+    _want(known.epoch > said.epoch or known == said, "Topology updates are not supported yet.")
+    return known
+
+
+# -- answers ----------------------------------------------------------------------------------------
+
+
+def task_ids(tasks: Iterable[tuple[str, int]]) -> list[StreamsTaskIds]:
+    """Tasks as answers hold them."""
+    return [
+        StreamsTaskIds(subtopology_id=each, partitions=partitions)
+        for each, partitions in by_subtopology(tasks).items()
+    ]
+
+
+def _stale(member: StreamsGroupMember, topology: StreamsTopology) -> HeartbeatStatus:
+    text = (
+        f"The member's topology epoch {member.topology_epoch} is behind the group's topology "
+        f"epoch {topology.epoch}."
+    )
+    return HeartbeatStatus(status_code=StreamsGroupStatus.STALE_TOPOLOGY, status_detail=text)
+
+
+def _delayed(why: str) -> HeartbeatStatus:
+    return HeartbeatStatus(
+        status_code=StreamsGroupStatus.ASSIGNMENT_DELAYED, status_detail=_DELAYED.format(why)
+    )
+
+
+# -- reconciliation ---------------------------------------------------------------------------------
+
+
+def reconciled(
+    member: StreamsGroupMember,
+    *,
+    target: Tasks,
+    target_epoch: int,
+    holders_of: Callable[[], TaskHolders],
+    owned: Tasks | None,
+) -> StreamsGroupMember:
+    """The member after this step, or the same if there is no step to take."""
+    epoch = member.epoch
+    if member.is_reconciled_to(target_epoch):
+        return member
+    if member.state is MemberState.UNREVOKED_PARTITIONS:
+        if _still_owns(member.revoking, owned):
+            return member
+        epoch += 1
+    elif member.state is MemberState.UNKNOWN:
+        if owned != NOTHING_TO_DO:
+            raise KafkaError(
+                ErrorCode.FENCED_MEMBER_EPOCH,
+                "The streams group member is in a unknown state. "
+                "The member must abandon all its tasks and rejoin.",
+            )
+        epoch = target_epoch
+    kept, revoking = member.assigned.both(target), member.assigned.without(target)
+    if revoking != NOTHING_TO_DO and _still_owns(revoking, owned):
+        return replace(
+            member,
+            state=MemberState.UNREVOKED_PARTITIONS,
+            epoch=epoch,
+            previous_epoch=member.epoch,
+            assigned=kept,
+            revoking=revoking,
+        )
+    missing = target.without(kept)
+    free = _free(missing, member.process_id, holders_of()) if any(missing) else missing
+    assigned = kept.with_(free)
+    return replace(
+        member,
+        state=MemberState.STABLE if free == missing else MemberState.UNRELEASED_PARTITIONS,
+        epoch=target_epoch,
+        previous_epoch=member.epoch,
+        assigned=assigned,
+        revoking=NOTHING_TO_DO,
+        since={task: member.since.get(task, target_epoch) for task in kept.active}
+        | dict.fromkeys(free.active, target_epoch),
+    )
+
+
+def _still_owns(tasks: Tasks, owned: Tasks | None) -> bool:
+    return owned is None or tasks.both(owned) != NOTHING_TO_DO
+
+
+def _free(missing: Tasks, process_id: str, holders: TaskHolders) -> Tasks:
+    """What nobody has active, and nobody of this process has at all."""
+    here = {
+        task
+        for task in frozenset().union(*missing)
+        if process_id in holders.processes.get(task, ())
+    }
+    return Tasks(
+        missing.active - holders.active - here, missing.standby - here, missing.warmup - here
+    )
