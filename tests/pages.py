@@ -88,7 +88,7 @@ FATES: dict[str, dict[str | None, str]] = {
     "docs/how-to/restore.md": {None: PAGES_TEST, "```text": "a line of the report"},
     "docs/how-to/s3.md": {None: PAGES_TEST, "gs://archive": PARSED},
     "docs/how-to/several-brokers.md": {None: PAGES_TEST},
-    "docs/how-to/three-brokers.md": {None: PARSED},
+    "docs/how-to/three-brokers.md": {None: PAGES_TEST},
     "docs/how-to/tls-and-scram.md": {None: PAGES_TEST},
     "docs/how-to/typed-tables.md": {
         None: "tests/spark/test_typed_pages.py",

@@ -142,6 +142,32 @@ def test_several_brokers_are_one_cluster(tmp_path: Path) -> None:
         assert [sorted(each["isr"]) for each in found["partitions"]] == [[1, 2, 3]] * 3
 
 
+def test_three_brokers_of_one_file_are_a_cluster(tmp_path: Path) -> None:
+    """On one machine: each has its own folder, and a folder is the lake."""
+    settings, check, start, look = steps("docs/how-to/three-brokers.md")
+    with ExitStack() as running:
+        bootstrap = []
+        for node_id in ("1", "2", "3"):
+            here = {
+                "node.id=1": f"node.id={node_id}",
+                "broker-1:9092": "127.0.0.1:0",
+                "/var/lib": str(tmp_path / node_id),
+                "s3://lake": str(tmp_path),
+                "metrics.port=9404\n": "",
+            }
+            reader = Reader(tmp_path / node_id, here)
+            reader.folder.mkdir()
+            reader.follow(settings)
+            reader.follow(check)
+            bootstrap.append(running.enter_context(reader.broker(start.code)))
+        kafka_ds = CommandLine(bootstrap[0], tmp_path)
+        wait_until("the brokers", lambda: len(kafka_ds.json("cluster", "status")["brokers"]) == 3)
+        wait_until("the brokers", lambda: kafka_ds.json("cluster", "status")["healthy"])
+        Reader(tmp_path, {"broker-1:9092": bootstrap[0]}).follow(look)
+        found = kafka_ds.json("topic", "describe", "orders")
+        assert [sorted(each["isr"]) for each in found["partitions"]] == [[1, 2, 3]] * 3
+
+
 def test_a_cluster_is_restored(broker: BrokerProcess, tmp_path: Path) -> None:
     (block,) = steps("docs/how-to/restore.md")
     restore, start = block.code.splitlines()
