@@ -17,10 +17,6 @@ class OptionError(KafkaDsError, ValueError):
     """An option or a column that is wrong, or cannot be honoured; the message names it."""
 
 
-# Their names of before, by which they can be imported still.
-ClientOptionError = SinkOptionError = OptionError
-
-
 # -- between a client and the brokers -----------------------------------------------------------
 
 

@@ -46,7 +46,7 @@ class TailPosition:
     number: int = 0
 
 
-def parse_position(text: str, *, now_s: float | None = None) -> TailPosition:
+def parse_position(text: str) -> TailPosition:
     """Parse `beginning`, `end`, an offset, `-N` (last N), a time (ISO 8601, local without a zone) or `-15m`.
     Mistake.
     """
@@ -56,7 +56,7 @@ def parse_position(text: str, *, now_s: float | None = None) -> TailPosition:
     if word in ("end", "latest"):
         return TailPosition(kind="end")
     if ago := _AGO.fullmatch(word):
-        now = time.time() if now_s is None else now_s
+        now = time.time()
         seconds = int(ago[1]) * _SECONDS[ago[2]]
         return TailPosition(kind="time", number=int((now - seconds) * 1_000))
     if re.fullmatch(r"-?\d{1,19}", word):

@@ -642,10 +642,6 @@ class BrokerConfig(LogManagerSettings, CleanerSettings, ListenerConfig):
         value: SettingValue = getattr(self, attribute_of(name))
         return value
 
-    def values(self) -> Mapping[str, SettingValue]:
-        """All broker-wide settings by Kafka's name."""
-        return {name: self.value_of(name) for name in settings_of(BrokerConfig)}
-
 
 @cache
 def changeable() -> Mapping[str, Setting]:

@@ -128,7 +128,3 @@ class ControllerChannel:
         deadline = loop.time() + seconds
         while (left := deadline - loop.time()) > 0 and self._controller() == before:
             await self._driver.wait_for_change(left)
-
-    def close(self) -> None:
-        """Forget the connections."""
-        self._peers.close()

@@ -137,10 +137,6 @@ class MetadataImage:
         self.names_taken: dict[str, str] = {}
         self.security = SecurityImage()
 
-    def topic(self, name: str) -> TopicImage | None:
-        """The topic of this name."""
-        return self.topics.get(name)
-
     def partition(self, topic: str, partition: int) -> PartitionRegistration | None:
         """The registration of this partition."""
         found = self.topics.get(topic)

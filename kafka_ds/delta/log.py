@@ -122,18 +122,11 @@ class LogListing:
 class DeltaLog:
     """The log of one table."""
 
-    def __init__(
-        self,
-        store: Store,
-        table: str,
-        *,
-        clock: LogClock | None = None,
-        log_retention_ms: int = LOG_RETENTION_MS_MIN,
-    ) -> None:
+    def __init__(self, store: Store, table: str, *, clock: LogClock | None = None) -> None:
         self.store = store
         self.table = table
         self.clock: LogClock = clock or SystemLogClock()
-        self._log_retention_ms = log_retention_ms
+        self._log_retention_ms = LOG_RETENTION_MS_MIN
         self._latest: int | None = None
         self._latest_ms = 0
         """Every version above `_latest` was made after this moment: none of them is cleaned up for long."""

@@ -74,10 +74,6 @@ class Disk(Protocol):
         """Rename a file or directory atomically, replacing a file with the target's name."""
         ...
 
-    def link(self, source: str, target: str) -> None:
-        """Create a hard link; FileExistsError if the target exists."""
-        ...
-
     def unlink(self, path: str) -> None: ...
     def remove_directory(self, path: str) -> None:
         """Remove an empty directory."""

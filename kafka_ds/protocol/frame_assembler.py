@@ -28,8 +28,8 @@ _HTTP_METHODS = frozenset({b"GET ", b"POST", b"PUT ", b"HEAD"})
 class FrameBuffer:
     """The scratch buffer of an event loop's connections."""
 
-    def __init__(self, size_bytes: int = SCRATCH_BYTES) -> None:
-        self.view = memoryview(bytearray(size_bytes))
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(SCRATCH_BYTES))
 
 
 class FrameAssembler:

@@ -25,11 +25,6 @@ class TopicIdPartition(NamedTuple):
     topic: str
     partition: int
 
-    @property
-    def topic_partition(self) -> TopicPartition:
-        """The partition without the topic's id."""
-        return TopicPartition(self.topic, self.partition)
-
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
 

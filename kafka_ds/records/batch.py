@@ -296,16 +296,7 @@ def build_batch(
     return seal(header, compress(codec, body) if listed else b"")
 
 
-def empty_batch(
-    base_offset: int,
-    last_offset: int,
-    leader_epoch: int,
-    *,
-    timestamp: int = NO_TIMESTAMP,
-    producer_id: int = NO_PRODUCER_ID,
-    producer_epoch: int = NO_PRODUCER_EPOCH,
-    base_sequence: int = NO_SEQUENCE,
-) -> bytes:
+def empty_batch(base_offset: int, last_offset: int, leader_epoch: int) -> bytes:
     """A batch without records, whose offsets readers skip.
 
     Compaction leaves such batches, too, to keep a producer's last sequence.
@@ -318,11 +309,11 @@ def empty_batch(
         crc=0,
         attributes=0,
         last_offset_delta=last_offset - base_offset,
-        base_timestamp=timestamp,
-        max_timestamp=timestamp,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
+        base_timestamp=NO_TIMESTAMP,
+        max_timestamp=NO_TIMESTAMP,
+        producer_id=NO_PRODUCER_ID,
+        producer_epoch=NO_PRODUCER_EPOCH,
+        base_sequence=NO_SEQUENCE,
         record_count=0,
     )
     return seal(header, b"")

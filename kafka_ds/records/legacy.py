@@ -78,10 +78,10 @@ def entry_bytes(data: Buffer, position: int) -> int:
     return size + LOG_OVERHEAD_BYTES
 
 
-def is_message(data: Buffer, position: int = 0) -> bool:
-    """Whether a whole message of these formats, with a valid checksum, begins at this position."""
+def is_message(data: Buffer) -> bool:
+    """Whether a whole message of these formats, with a valid checksum, begins here."""
     try:
-        read_message(memoryview(data), position)
+        read_message(memoryview(data), 0)
     except CorruptRecord:
         return False
     return True

@@ -6,8 +6,6 @@ readable by SQL; the report is made from it. kafka-ds keeps nothing itself.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from kafka_ds.source.read.scan_metrics import COUNTERS
@@ -16,13 +14,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 LOGGING_SETTING: Final = "spark.sql.pyspark.worker.logging.enabled"
-# What Spark then sets for most of its Python workers.
-_LOGGED: Final = "PYSPARK_SPARK_SESSION_UUID"
-
-
-def keeps_logs(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether Spark keeps the log of this Python worker."""
-    return _LOGGED in environment
 
 
 def scan_report(spark: SparkSession) -> DataFrame:

@@ -93,11 +93,6 @@ def default_columns(*, include_headers: bool) -> tuple[str, ...]:
     return (*KAFKA_COLUMNS, "headers") if include_headers else KAFKA_COLUMNS
 
 
-def ddl(names: Sequence[str]) -> str:
-    """The schema as Spark reads it."""
-    return ", ".join(f"{name} {COLUMNS[name.lower()].ddl}" for name in names)
-
-
 def lake_columns(names: Sequence[str]) -> tuple[str, ...]:
     """The columns of the lake that must be read to make these."""
     return tuple(dict.fromkeys(c for name in names for c in COLUMNS[name.lower()].lake))

@@ -39,11 +39,9 @@ STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED.name
 class RemoteLogEvents:
     """The table of tiered ranges' events, as one broker writes and follows it."""
 
-    def __init__(
-        self, store: Store, *, table: str = REMOTE_LOG_METADATA, clock: LogClock | None = None
-    ) -> None:
+    def __init__(self, store: Store, *, clock: LogClock | None = None) -> None:
         self._store = store
-        self.log = DeltaLog(store, table, clock=clock)
+        self.log = DeltaLog(store, REMOTE_LOG_METADATA, clock=clock)
         self._table = TableWriter(self.log)
         self._snapshot = TableSnapshot(self.log)
         self._followed = -1

@@ -7,9 +7,8 @@ failover or a retry repeats it. Only COPY_SEGMENT_FINISHED is readable.
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 
 # How many ids of the last deleted segments are kept: a repeated event comes soon.
@@ -88,34 +87,11 @@ class RemoteLogSegment:
         )
 
 
-@dataclass(slots=True)
-class _Epoch:
-    """The segments that cover one leader epoch's offsets."""
-
-    starts: list[int] = field(default_factory=list)
-    ids: dict[int, bytes] = field(default_factory=dict)
-    """Finished segments by their first offset in this epoch."""
-    highest_offset: int | None = None
-
-
 class RemoteLogMetadataCache:
-    """What is known of one partition's tiered ranges, under Kafka's name.
-
-    What each method sees of a segment, by its state (a finished delete is forgotten):
-
-    +--------------------------+--------------+---------------+----------------+-----------------+
-    | method                   | COPY_STARTED | COPY_FINISHED | DELETE_STARTED | DELETE_FINISHED |
-    +--------------------------+--------------+---------------+----------------+-----------------+
-    | segment(epoch, offset)   | no           | yes           | no             | no              |
-    | highest_offset_for_epoch | no           | yes           | yes (stays)    | yes (stays)     |
-    | list()                   | yes          | yes           | yes            | no              |
-    | by_id(segment_id)        | yes          | yes           | yes            | no              |
-    +--------------------------+--------------+---------------+----------------+-----------------+
-    """
+    """What is known of one partition's tiered ranges, under Kafka's name; a finished delete is forgotten."""
 
     def __init__(self, events: Iterable[RemoteLogSegment] = ()) -> None:
         self._by_id: dict[bytes, RemoteLogSegment] = {}
-        self._epochs: dict[int, _Epoch] = {}
         self._deleted: dict[bytes, None] = {}
         """Ids that were deleted for good, the last ones: a repeated event must not bring them back."""
         for event in events:
@@ -135,45 +111,11 @@ class RemoteLogMetadataCache:
                 del self._deleted[next(iter(self._deleted))]
         else:
             self._by_id[event.segment_id] = event
-        for epoch, start, end in epoch_ranges(event):
-            self._replay_in_epoch(self._epochs.setdefault(epoch, _Epoch()), event, start, end)
         return True
-
-    @staticmethod
-    def _replay_in_epoch(entry: _Epoch, event: RemoteLogSegment, start: int, end: int) -> None:
-        if event.state is not _S.COPY_SEGMENT_FINISHED:
-            if entry.ids.get(start) == event.segment_id:
-                del entry.ids[start]
-                entry.starts.remove(start)
-            return
-        if start not in entry.ids:
-            insort(entry.starts, start)
-        entry.ids[start] = event.segment_id
-        if entry.highest_offset is None or end > entry.highest_offset:
-            entry.highest_offset = end
 
     def by_id(self, segment_id: bytes) -> RemoteLogSegment | None:
         """The segment of that id, in any state but deleted."""
         return self._by_id.get(segment_id)
-
-    def segment(self, epoch: int, offset: int) -> RemoteLogSegment | None:
-        """The readable segment that holds `offset` as written in `epoch`."""
-        entry = self._epochs.get(epoch)
-        if entry is None:
-            return None
-        at = bisect_right(entry.starts, offset)
-        if at == 0:
-            return None
-        found = self._by_id[entry.ids[entry.starts[at - 1]]]
-        for each, start, end in epoch_ranges(found):
-            if each == epoch and start <= offset <= end:
-                return found
-        return None
-
-    def highest_offset_for_epoch(self, epoch: int) -> int | None:
-        """The highest offset of that epoch that was ever copied; deleting does not lower it."""
-        entry = self._epochs.get(epoch)
-        return entry.highest_offset if entry else None
 
     def list(self) -> list[RemoteLogSegment]:
         """All segments, by start offset."""
@@ -182,15 +124,3 @@ class RemoteLogMetadataCache:
 
 def _by_start(segment: RemoteLogSegment) -> tuple[int, int, bytes]:
     return (segment.start_offset, segment.end_offset, segment.segment_id)
-
-
-def epoch_ranges(segment: RemoteLogSegment) -> list[tuple[int, int, int]]:
-    """(epoch, first offset, last offset) of each leader epoch within the segment."""
-    found = []
-    chain = segment.leader_epochs
-    for at, (epoch, start) in enumerate(chain):
-        end = chain[at + 1][1] - 1 if at + 1 < len(chain) else segment.end_offset
-        start = max(start, segment.start_offset)
-        if start <= end:
-            found.append((epoch, start, end))
-    return found

@@ -27,7 +27,6 @@ _AS_JSON: Final = {
     "google.type.Date",
     "google.type.TimeOfDay",
 }  # fmt: skip
-_TIMESTAMP: Final = "google.protobuf.Timestamp"
 # The years 1 to 9999, which every engine supports.
 _TIMESTAMPS: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 

@@ -292,13 +292,6 @@ class MemoryDisk:
         self._directories.add(target)
         self._remember()
 
-    def link(self, source: str, target: str) -> None:
-        if target in self.names:
-            raise FileExistsError(errno.EEXIST, "exists", target)
-        self.changing("link")
-        self.names[target] = self._find(source)
-        self._remember()
-
     def unlink(self, path: str) -> None:
         self.reach(path)
         self._find(path)

@@ -165,17 +165,6 @@ def test_the_latest_time_is_found(lake: Lake, make: Callable[[int, int], Path]) 
     )
 
 
-def test_segments_are_found_by_epoch_and_offset(
-    lake: Lake, make: Callable[[int, int], Path]
-) -> None:
-    lake.copy(copy_request([copy_range(make(0, 10), 0, 9), copy_range(make(10, 5), 10, 14)]))
-    metadata = lake.open()[2]
-    found = metadata.segment(TOPIC_ID, 0, 3, 12)
-    assert found is not None and found.start_offset == 10
-    assert metadata.segment(TOPIC_ID, 0, 4, 12) is None
-    assert metadata.highest_offset_for_epoch(TOPIC_ID, 0, 3) == 14
-
-
 def test_a_deleted_topic_holds_nothing(lake: Lake, make: Callable[[int, int], Path]) -> None:
     lake.copy(copy_request([copy_range(make(0, 10), 0, 9)]))
     storage = lake.open()[1]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -49,9 +49,8 @@ class GroupCoordinator:
         create_topics: CreateTopics,
         persister: SharePersister,
         others: OtherBrokers,
-        new_id: Callable[[], str] = lambda: str(uuid4()),
     ) -> None:
-        """`image` is the published one; `persister` has the states of share groups; `new_id` gives new ids."""
+        """`image` is the published one; `persister` has the states of share groups."""
         self.loads = Loads()
         # Of all leaderships: totals must not shrink when a partition moves.
         self.counts: Counter[Count] = Counter()
@@ -60,7 +59,7 @@ class GroupCoordinator:
         def begin(partition: LeaderPartition) -> CoordinatorContext[GroupCoordinatorShard]:
             return CoordinatorContext(
                 partition,
-                GroupCoordinatorShard(settings, new_id, self._topology, self.counts),
+                GroupCoordinatorShard(settings, _new_id, self._topology, self.counts),
                 clock=clock,
                 loads=self.loads,
                 load_bytes=settings.offsets_load_buffer_size,
@@ -145,3 +144,7 @@ class GroupCoordinator:
     def states(self) -> Iterator[CoordinatorState]:
         """How far the coordinator of each partition is."""
         return (context.state for context in self.runtime.begun())
+
+
+def _new_id() -> str:
+    return str(uuid4())

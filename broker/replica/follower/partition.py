@@ -88,10 +88,6 @@ class FollowerPartition:
         """The largest epoch not above this one and where it ends; -1 and -1 where none is known."""
         return self.log.leader_epochs.end_offset_for(epoch, self.log.log_end_offset)
 
-    def epoch_of(self, offset: int) -> int:
-        """The leader epoch that an offset belongs to, or -1."""
-        return self.log.leader_epochs.epoch_for_offset(offset)
-
     def check_epoch(self, current_leader_epoch: int) -> None:
         """Refuse a reader that names another leader epoch (KIP-320)."""
         if current_leader_epoch in (-1, self.follower.leader_epoch):

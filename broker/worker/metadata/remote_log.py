@@ -251,16 +251,6 @@ class RemoteLogMetadataManager:
             for key in [key for key in self._segments if key[0] == topic_id]:
                 del self._segments[key]
 
-    def segment(
-        self, topic_id: bytes, partition: int, epoch: int, offset: int
-    ) -> RemoteLogSegment | None:
-        """The finished segment that holds `offset` as written in `epoch`."""
-        return self._followed(topic_id, partition).segment(epoch, offset)
-
-    def highest_offset_for_epoch(self, topic_id: bytes, partition: int, epoch: int) -> int | None:
-        """The highest offset of that epoch that was ever copied."""
-        return self._followed(topic_id, partition).highest_offset_for_epoch(epoch)
-
     def _followed(self, topic_id: bytes, partition: int) -> RemoteLogMetadataCache:
         self._known()
         with self._lock:

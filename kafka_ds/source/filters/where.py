@@ -32,10 +32,10 @@ _MIRRORED: Final = {
 CONDITIONS_MAX: Final = 1000
 
 
-def parse_where(text: str, known: Predicate | None = None) -> Predicate:
-    """The predicate that the text spells, AND the one already known."""
+def parse_where(text: str) -> Predicate:
+    """The predicate that the text spells."""
     parser = _Parser(text)
-    found = known if known is not None else Predicate()
+    found = Predicate()
     for condition in parser.conditions():
         narrowed = found.narrowed(condition)
         if narrowed is None:

@@ -12,7 +12,7 @@ import base64
 import json
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,33 +130,6 @@ class Residue:
                 f"{self._name}: the batch at offset {place.base_offset} has a wrong checksum"
             )
         return data
-
-    def batches(self, places: Sequence[BatchPlace]) -> list[bytes]:
-        """The bytes of several batches, read at once where they lie side by side."""
-        found: list[bytes] = []
-        at = 0
-        while at < len(places):
-            stop = at + 1
-            while stop < len(places) and _follows(places[stop - 1], places[stop]):
-                stop += 1
-            found.extend(self._run(places[at:stop]))
-            at = stop
-        return found
-
-    def _run(self, places: Sequence[BatchPlace]) -> list[bytes]:
-        start = places[0].position
-        data = self._read(start, places[-1].position + places[-1].size - start)
-        found = [data[each.position - start :][: each.size] for each in places]
-        for each, piece in zip(places, found, strict=True):
-            if len(piece) != each.size or zlib.crc32(piece) != each.crc:
-                raise CorruptResidue(
-                    f"{self._name}: the batch at offset {each.base_offset} has a wrong checksum"
-                )
-        return found
-
-
-def _follows(before: BatchPlace, after: BatchPlace) -> bool:
-    return before.position + before.size == after.position
 
 
 def _header(text: bytes, name: str, position: int, size: int) -> ResidueHeader:

@@ -10,7 +10,6 @@ from kafka_ds.topic.remote_log_segment import (
     RemoteLogMetadataCache,
     RemoteLogSegment,
     RemoteLogSegmentState,
-    epoch_ranges,
     is_valid_transition,
 )
 
@@ -63,19 +62,11 @@ def test_every_pair_of_states():
 
 
 @pytest.mark.parametrize(
-    ("state", "found", "highest", "listed"),
-    [
-        (STARTED, False, False, True),
-        (FINISHED, True, True, True),
-        (DELETING, False, True, True),
-        (DELETED, False, True, False),
-    ],
+    ("state", "listed"), [(STARTED, True), (FINISHED, True), (DELETING, True), (DELETED, False)]
 )
-def test_what_each_method_sees(state, found, highest, listed):
+def test_what_each_method_sees(state, listed):
     known = segment(1, 10, 19)
     segments = RemoteLogMetadataCache(lived(known, state))
-    assert (segments.segment(0, 15) is not None) == found
-    assert (segments.highest_offset_for_epoch(0) == 19) == highest
     assert bool(segments.list()) == listed
     assert (segments.by_id(known.segment_id) is not None) == listed
 
@@ -107,47 +98,7 @@ def test_events_that_no_transition_allows_are_dropped():
     for event in lived(segment(2, 0, 9), FINISHED):
         segments.replay(event)
     assert not segments.replay(segment(2, 0, 9, state=STARTED))
-    assert segments.segment(0, 5) is not None
-
-
-def test_a_segment_is_found_by_epoch_and_offset():
-    first = segment(1, 0, 99, epochs=((0, 0), (2, 50)))
-    second = segment(2, 100, 199, epochs=((2, 100), (3, 150)))
-    segments = RemoteLogMetadataCache([*lived(second, FINISHED), *lived(first, FINISHED)])
-    assert segments.segment(0, 49).segment_id == first.segment_id
-    assert segments.segment(0, 50) is None
-    assert segments.segment(2, 50).segment_id == first.segment_id
-    assert segments.segment(2, 149).segment_id == second.segment_id
-    assert segments.segment(2, 150) is None
-    assert segments.segment(3, 199).segment_id == second.segment_id
-    assert segments.segment(3, 200) is None
-    assert segments.segment(1, 10) is None
-    assert [segments.highest_offset_for_epoch(epoch) for epoch in range(5)] == [
-        49,
-        None,
-        149,
-        199,
-        None,
-    ]
-
-
-def test_a_longer_copy_from_the_same_offset_takes_over():
-    short, long = segment(1, 0, 9), segment(2, 0, 19)
-    segments = RemoteLogMetadataCache([*lived(short, FINISHED), *lived(long, FINISHED)])
-    assert segments.segment(0, 5).segment_id == long.segment_id
-    assert len(segments.list()) == 2
-    for state in (DELETING, DELETED):
-        segments.replay(replace(short, state=state))
-    assert segments.segment(0, 5).segment_id == long.segment_id
-    assert len(segments.list()) == 1
-
-
-def test_a_chain_is_cut_to_its_segment():
-    assert epoch_ranges(segment(1, 10, 20, epochs=((0, 0), (1, 15), (2, 20)))) == [
-        (0, 10, 14),
-        (1, 15, 19),
-        (2, 20, 20),
-    ]
+    assert [each.state for each in segments.list()] == [FINISHED]
 
 
 @pytest.mark.parametrize(("start", "end"), [(-1, 5), (5, 4)])
