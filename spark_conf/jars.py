@@ -148,6 +148,8 @@ SETS: dict[str, tuple[Artifact, ...]] = {
         _log4j("log4j-1.2-api"),
         _log4j("log4j-core"),
     ),
+    # Kafka Streams, which needs the set "kafka" for its log and Kafka's tools.
+    "kafka-streams": (_kafka("kafka-streams"),),
     # Apache Kafka's integration tests of its clients, and what they need in addition to the set "kafka".
     "kafka-tests": (
         _kafka("kafka-clients-integration-tests", transitive=False, classifiers=("test",)),
