@@ -1,4 +1,4 @@
-"""Shell: `kafka-ds group`: list, describe with lag, reset and delete consumer groups and share groups."""
+"""Shell: `kafka-ds group`: list, describe with lag, reset and delete groups of any kind."""
 
 from __future__ import annotations
 
@@ -114,6 +114,12 @@ def _lag_rows(
     readers = {place: member for member in found.members for place in member.partitions}
     places = sorted({*committed, *readers})
     topics = cluster.topics({place.topic for place in places}) if places else {}
+    # A task of a streams group names partitions of its largest topic.
+    places = [
+        p
+        for p in places
+        if p in committed or p.topic not in topics or p.partition in topics[p.topic].partitions
+    ]
     there = [p for p in places if p.topic in topics and p.partition in topics[p.topic].partitions]
     ends = offsets_at(cluster, there, parse_position("end")) if there else {}
     rows = []

@@ -34,6 +34,7 @@ from kafka_ds.protocol.messages import (
     ListOffsetsRequest,
     OffsetFetchRequest,
     ShareGroupDescribeRequest,
+    StreamsGroupDescribeRequest,
 )
 from kafka_ds.protocol.messages.configs import (
     BROKER_RESOURCE,
@@ -489,6 +490,8 @@ class Views:
             request = ConsumerGroupDescribeRequest(group_ids=[group_id])
         elif found.group_type == group_admin.SHARE:
             request = ShareGroupDescribeRequest(group_ids=[group_id])
+        elif found.group_type == group_admin.STREAMS:
+            request = StreamsGroupDescribeRequest(group_ids=[group_id])
         answer = await self._handle(context, request)
         return {
             "id": group_id,

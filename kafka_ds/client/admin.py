@@ -51,6 +51,8 @@ from kafka_ds.protocol.messages import (
     OffsetFetchResponse,
     ShareGroupDescribeRequest,
     ShareGroupDescribeResponse,
+    StreamsGroupDescribeRequest,
+    StreamsGroupDescribeResponse,
 )
 from kafka_ds.protocol.messages.cluster import MetadataRequestTopic
 from kafka_ds.protocol.messages.configs import (
@@ -74,6 +76,10 @@ from kafka_ds.protocol.messages.share_groups import (
     AlterShareGroupOffsetsRequestTopic,
     DescribeShareGroupOffsetsRequestGroup,
     ShareGroupDescribeResponseDescribedGroup,
+)
+from kafka_ds.protocol.messages.streams_groups import (
+    StreamsGroupDescribeResponseDescribedGroup,
+    StreamsTaskIds,
 )
 from kafka_ds.protocol.messages.topics import (
     CreatableTopic,
@@ -483,10 +489,10 @@ class Admin:
         return self._cluster.persist("ListGroups", attempt)
 
     def describe_group(self, group: str) -> GroupDescription:
-        """A group of the consumer, the share or the classic protocol; one that does not exist is in state Dead."""
+        """A group of any kind; one that does not exist is in state Dead."""
 
         def attempt(connection: Connection) -> GroupDescription:
-            for describe in (_consumer_described, _share_described):
+            for describe in (_consumer_described, _share_described, _streams_described):
                 try:
                     return describe(connection, group)
                 except UnsupportedByBroker:
@@ -714,6 +720,44 @@ def _described(
             for each in found.members
         ],
     )
+
+
+def _streams_described(connection: Connection, group: str) -> GroupDescription:
+    request = StreamsGroupDescribeRequest(group_ids=[group])
+    (found,) = connection.call(request, StreamsGroupDescribeResponse).groups
+    _check(found.error_code, found.error_message or f"group {found.group_id}")
+    return GroupDescription(
+        group_id=found.group_id,
+        state=found.group_state,
+        kind="streams",
+        members=[
+            GroupMember(
+                member_id=each.member_id,
+                client_id=each.client_id,
+                host=each.client_host,
+                partitions=frozenset(_inputs(found, each.assignment.active_tasks)),
+            )
+            for each in found.members
+        ],
+    )
+
+
+def _inputs(
+    group: StreamsGroupDescribeResponseDescribedGroup, tasks: Sequence[StreamsTaskIds]
+) -> Iterator[TopicPartition]:
+    """The partitions of these tasks' inputs; a small topic has fewer than its subtopology has tasks."""
+    subtopologies = (group.topology.subtopologies if group.topology else None) or ()
+    topics = {
+        each.subtopology_id: (
+            *each.source_topics,
+            *(topic.name for topic in each.repartition_source_topics),
+        )
+        for each in subtopologies
+    }
+    for each in tasks:
+        for topic in topics.get(each.subtopology_id, ()):
+            for partition in each.partitions:
+                yield TopicPartition(topic, partition)
 
 
 def _classic_described(connection: Connection, group: str) -> GroupDescription:

@@ -14,12 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from kafka_ds.protocol.messages import AlterShareGroupOffsetsRequest, FindCoordinatorRequest
+from kafka_ds.protocol.messages import (
+    AlterShareGroupOffsetsRequest,
+    FindCoordinatorRequest,
+    StreamsGroupHeartbeatRequest,
+)
 from tests.command_line import CommandLine
 from tests.integration.raw_client import RawClient
 from tests.integration.secured_broker import PASSWORD, Broker
 from tests.processes import BrokerProcess, cluster, running_broker, wait_until
 from tests.requests import build
+from tests.unit.coordinator.group.streams_desk import subtopology, topology
 
 
 @pytest.fixture(scope="module")
@@ -311,6 +316,53 @@ def test_a_share_group_is_listed_described_reset_and_deleted(
     assert [(p["start_offset"], p["lag"]) for p in found] == [(3, 0), (0, 0)]
     kafka_ds.ok("group", "delete", "sharing")
     assert "sharing" not in [each["group"] for each in kafka_ds.json("group", "list")]
+
+
+def test_a_streams_group_is_listed_described_and_deleted(
+    broker: BrokerProcess, kafka_ds: CommandLine
+) -> None:
+    kafka_ds.ok("topic", "create", "lines", "--partitions", "2")
+    kafka_ds.ok("topic", "create", "small", "--partitions", "1")
+    epoch = 0
+
+    def beat(member_epoch: int | None = None) -> bool:
+        nonlocal epoch
+        sent = epoch if member_epoch is None else member_epoch
+        request = StreamsGroupHeartbeatRequest(
+            group_id="counting",
+            member_id="m",
+            member_epoch=sent,
+            endpoint_information_epoch=-1,
+            rebalance_timeout_ms=60_000,
+            topology=topology(subtopology("0", "lines", "small")) if sent == 0 else None,
+            process_id="p",
+            client_tags=[],
+            active_tasks=[],
+            standby_tasks=[],
+            warmup_tasks=[],
+        )
+        response = client.ask(request, 1)
+        if not response.error_code:
+            epoch = response.member_epoch
+        return bool(response.active_tasks)
+
+    with RawClient(broker.bootstrap) as client:
+        find = FindCoordinatorRequest(key="counting", key_type=0)
+        wait_until("a coordinator", lambda: not client.ask(find, 2).error_code)
+        wait_until("tasks", beat)
+        (listed,) = [g for g in kafka_ds.json("group", "list") if g["type"] == "streams"]
+        assert (listed["group"], listed["state"]) == ("counting", "Stable")
+        found = kafka_ds.json("group", "describe", "counting")
+        assert (found["type"], len(found["members"])) == ("streams", 1)
+        assert [(p["topic"], p["partition"]) for p in found["partitions"]] == [
+            ("lines", 0),
+            ("lines", 1),
+            ("small", 0),
+        ]
+        assert "streams" in kafka_ds.ok("group", "describe", "counting")
+        beat(-1)
+    kafka_ds.ok("group", "delete", "counting")
+    assert "counting" not in [each["group"] for each in kafka_ds.json("group", "list")]
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
