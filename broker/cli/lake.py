@@ -166,6 +166,8 @@ def _why_unknown(name: str) -> str:
     """The error for an unknown table; DuckDB would suggest its own ones."""
     from spark_conf.system_views import questions
 
+    if name == "client_metrics":
+        return "view client_metrics has no table yet: no metrics that clients pushed are in the lake (KIP-714)"
     if name in questions():
         return f"view {name} has no table yet: brokers write offsets every lake.offsets.interval.ms"
     if name.startswith("typed."):

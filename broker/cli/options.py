@@ -148,12 +148,19 @@ class Target:
 
     def lake_of(self, admin: Admin) -> str:
         """The given lake, or the brokers' lake.uri. Raises Mistake."""
+        from kafka_ds.protocol.errors import KafkaError
+
         known = self.resolved().lake
         if known:
             return known
         description = admin.describe_cluster()
         live = [each.node_id for each in description.brokers if not each.is_fenced]
-        entries = admin.describe_broker_configs(live[0]) if live else []
+        try:
+            entries = admin.describe_broker_configs(live[0]) if live else []
+        except KafkaError as refusal:
+            raise Mistake(
+                f"the brokers do not say where their lake is ({refusal.code.name}): give --lake"
+            ) from None
         lake_uri = next((each.value for each in entries if each.name == "lake.uri"), None)
         if not lake_uri:
             raise Mistake("these brokers have no lake (lake.uri): this is not a kafka-ds cluster")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
 from broker.cli.lake import Lake, LakeQueries
-from broker.cli.options import Mistake
+from broker.cli.options import Mistake, Target
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 VALUES = [b'{"total": 12.5, "of": [1, {"a": 2}]}', None, b'{"total": 3}']
 
@@ -86,3 +89,17 @@ def test_tables_are_topics_and_typed_tables(queries: LakeQueries) -> None:
         assert [row["name"] for row in queries.rows(asked)] == ["orders", "typed.orders"]
         (note,) = queries.notes
         assert "20 system views" in note
+
+
+def test_who_may_not_ask_for_the_lake_is_told_to_name_it() -> None:
+    """DESCRIBE_CONFIGS on the cluster is an administrator's."""
+    broker = SimpleNamespace(node_id=1, is_fenced=False)
+
+    def refuses(_: int) -> None:
+        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "1")
+
+    admin: Any = SimpleNamespace(
+        describe_cluster=lambda: SimpleNamespace(brokers=[broker]), describe_broker_configs=refuses
+    )
+    with pytest.raises(Mistake, match=r"\(CLUSTER_AUTHORIZATION_FAILED\): give --lake"):
+        Target().lake_of(admin)
