@@ -272,6 +272,7 @@ def test_current_state_has_the_newest_value_of_each_key_and_a_feed_of_its_change
         keep(pipelines, topic)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_each_record_is_there_once_when_drivers_are_killed(
     spark: SparkSession, pipelines: Pipelines, topic: Topic, tmp_path: Path
