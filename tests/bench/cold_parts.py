@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.bench import machine
 from tests.bench.report import Figure, Report
-from tests.bench.sides import ApacheSide, OurSide, Side, client, create_topic, ready
+from tests.bench.sides import ApacheSide, BenchSide, OurSide, client, create_topic, ready
 from tests.processes import wait_until
 
 # Of a topic of small records, and of one of larger ones; both are read whole.
@@ -135,7 +135,7 @@ def cold(folder: Path, report: Report, runs: int) -> None:
     report.add(Figure(name="memory while reading cold, with worker", unit="MiB", ours=[memory]))
 
 
-def _measure(side: Side, log: Path, runs: int) -> Measured:
+def _measure(side: BenchSide, log: Path, runs: int) -> Measured:
     found = Measured()
     side.launch()
     ready(side)
@@ -156,7 +156,7 @@ def _measure(side: Side, log: Path, runs: int) -> Measured:
     return found
 
 
-def _tiered(side: Side, log: Path, topic: str, size: int, count: int) -> None:
+def _tiered(side: BenchSide, log: Path, topic: str, size: int, count: int) -> None:
     """Records that are only in the lake, except those of the active segment."""
     create_topic(side, topic, 1, **TIERED)
     client("produce", side, topic, count=count, size=size)
@@ -167,7 +167,7 @@ def _tiered(side: Side, log: Path, topic: str, size: int, count: int) -> None:
     )
 
 
-def _drain(side: Side, found: Measured, topic: str, size: int, count: int) -> None:
+def _drain(side: BenchSide, found: Measured, topic: str, size: int, count: int) -> None:
     rates = []
     for time_of_reading in range(3):
         with machine.watching(side.pids()) as use:

@@ -37,7 +37,7 @@ DEFAULTS = {
 }
 
 
-class Side(Protocol):
+class BenchSide(Protocol):
     name: str
     bootstrap: str
 
@@ -97,7 +97,7 @@ def client(what: str, side: Running, topic: str, **options: object) -> dict[str,
     return result
 
 
-def ready(side: Side) -> None:
+def ready(side: BenchSide) -> None:
     """Wait until the side acknowledges a record."""
     client("first", side, "ready")
 

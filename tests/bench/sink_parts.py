@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.bench import machine
 from tests.bench.report import Figure, Report
-from tests.bench.sides import ApacheSide, OurSide, Side, create_topic, ready
+from tests.bench.sides import ApacheSide, BenchSide, OurSide, create_topic, ready
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -149,7 +149,7 @@ def _compare(
     )
 
 
-def _write(frame: DataFrame, side: Side, topic: str, **more: str) -> float:
+def _write(frame: DataFrame, side: BenchSide, topic: str, **more: str) -> float:
     is_ours = isinstance(side, OurSide)
     options = {"kafka.bootstrap.servers": side.bootstrap, "topic": topic, **COMMON, **more}
     began = time.perf_counter()

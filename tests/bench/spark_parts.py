@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, TopicPartition
 import kafka_ds
 from tests.bench import machine, spark_queries
 from tests.bench.report import Figure, Report
-from tests.bench.sides import ApacheSide, OurSide, Side, client, create_topic, ready
+from tests.bench.sides import ApacheSide, BenchSide, OurSide, client, create_topic, ready
 from tests.bench.spark_floor import Floor
 from tests.bench.spark_streams import latency, throughput
 from tests.processes import wait_until
@@ -50,7 +50,7 @@ QUICKLY = {
 }
 
 
-class Bench:
+class SparkBench:
     """Two brokers with the same records, and a session that reads both."""
 
     def __init__(
@@ -60,14 +60,14 @@ class Bench:
         self.ours, self.theirs = ours, theirs
         self._late: dict[tuple[str, str], datetime] = {}
 
-    def last_percent(self, side: Side, topic: str) -> datetime:
+    def last_percent(self, side: BenchSide, topic: str) -> datetime:
         """Where the last hundredth of the topic begins: each was filled at another time."""
         key = (side.name, topic)
         if key not in self._late:
             self._late[key] = last_percent(side, topic)
         return self._late[key]
 
-    def read(self, side: Side, topic: str, *, scanned: bool = False) -> DataFrame:
+    def read(self, side: BenchSide, topic: str, *, scanned: bool = False) -> DataFrame:
         """The topic of a side by its source; ``scanned``, ours by `kafka_ds.scan` and theirs all the same."""
         ours = side is self.ours
         if scanned and ours:
@@ -85,7 +85,7 @@ class Bench:
         scanned: bool = False,
     ) -> None:
         """How often a second the query is answered; both answers must be the same."""
-        sides: list[tuple[Side, str]] = [(self.ours, topic), (self.theirs, theirs or topic)]
+        sides: list[tuple[BenchSide, str]] = [(self.ours, topic), (self.theirs, theirs or topic)]
         times: dict[str, list[float]] = {side.name: [] for side, _ in sides}
         background: list[float] = []
         late = {(side, read): self.last_percent(side, read) for side, read in sides}
@@ -134,7 +134,7 @@ class Bench:
         return times
 
 
-def last_percent(side: Side, topic: str) -> datetime:
+def last_percent(side: BenchSide, topic: str) -> datetime:
     """The time behind which a hundredth of the topic's records lies, of all partitions together."""
     consumer = Consumer({"bootstrap.servers": side.bootstrap, "group.id": "bench"})
     try:
@@ -164,11 +164,11 @@ def last_percent(side: Side, topic: str) -> datetime:
         consumer.close()
 
 
-def format_of(side: Side) -> str:
+def format_of(side: BenchSide) -> str:
     return "kafka_ds" if isinstance(side, OurSide) else "kafka"
 
 
-def options_of(side: Side, topic: str) -> dict[str, Any]:
+def options_of(side: BenchSide, topic: str) -> dict[str, Any]:
     given = {"kafka.bootstrap.servers": side.bootstrap, "subscribe": topic}
     if not isinstance(side, OurSide):
         # Its better setting: at the default of 500 ms it waits at the end of every partition.
@@ -186,7 +186,7 @@ def batch(folder: Path, report: Report, runs: int) -> None:
         _fill(ours, theirs)
         spark = session("kafka-ds bench", master="local[2]", extra_jars=kafka_jars)
         try:
-            bench = Bench(spark, report, runs, ours, theirs)
+            bench = SparkBench(spark, report, runs, ours, theirs)
             for topic in TOPICS:
                 _cold(bench, topic)
             _hot(bench)
@@ -199,13 +199,13 @@ def batch(folder: Path, report: Report, runs: int) -> None:
         theirs.stop()
 
 
-def sides(bench: Bench) -> list[tuple[Side, str, dict[str, Any]]]:
+def sides(bench: SparkBench) -> list[tuple[BenchSide, str, dict[str, Any]]]:
     """Each side with its format and its options for the topic that streams read."""
-    both: tuple[Side, ...] = (bench.ours, bench.theirs)
+    both: tuple[BenchSide, ...] = (bench.ours, bench.theirs)
     return [(side, format_of(side), options_of(side, SMALL)) for side in both]
 
 
-def _cold(bench: Bench, topic: str) -> None:
+def _cold(bench: SparkBench, topic: str) -> None:
     count, size = TOPICS[topic]
     of = f"cold, {size} B"
     asked = spark_queries.of(count // PARTITIONS)
@@ -218,7 +218,7 @@ def _cold(bench: Bench, topic: str) -> None:
     _against_pyarrow(bench, topic, asked)
 
 
-def _against_pyarrow(bench: Bench, topic: str, asked: spark_queries.Queries) -> None:
+def _against_pyarrow(bench: SparkBench, topic: str, asked: spark_queries.Queries) -> None:
     """The bytes a second of a full scan, of those of pyarrow by itself on the same files, with as many threads."""
     floor = Floor(bench.ours.lake, topic)
     count, size = TOPICS[topic]
@@ -245,7 +245,7 @@ def _against_pyarrow(bench: Bench, topic: str, asked: spark_queries.Queries) -> 
         bench.report.add(figure)
 
 
-def _hot(bench: Bench) -> None:
+def _hot(bench: SparkBench) -> None:
     count, size = TOPICS[SMALL]
     asked = spark_queries.of(count // PARTITIONS)
     bench.compare(f"hot, {size} B: full scan", 1.5, asked.full, topic=HOT, theirs=SMALL)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.bench.paced import VALUE, paced_producer
 from tests.bench.report import Figure, Report
-from tests.bench.sides import Side, create_topic
+from tests.bench.sides import BenchSide, create_topic
 from tests.bench.spark_floor import Given
 from tests.processes import wait_until
 
@@ -33,7 +33,7 @@ LIVE = {1: "live-1", 8: "live-8"}
 OURS_LIVE = {"remote_storage_enable": "false"}
 RATE_RECORDS_S = 1000
 AT_ONCE = {"processingTime": "0 seconds"}
-Sides = Sequence[tuple[Side, str, dict[str, Any]]]
+Sides = Sequence[tuple[BenchSide, str, dict[str, Any]]]
 
 
 def _started(
@@ -131,7 +131,7 @@ def latency(report: Report, spark: SparkSession, sides: Sides, folder: Path) -> 
 
 
 def _p50_live(
-    spark: SparkSession, side: Side, source: str, options: dict[str, Any], folder: Path
+    spark: SparkSession, side: BenchSide, source: str, options: dict[str, Any], folder: Path
 ) -> float:
     query = _started(spark, source, options, folder, **AT_ONCE)
     stop = threading.Event()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.bench.rates import throughput_of
 from tests.bench.report import Report
-from tests.bench.sides import ApacheSide, OurSide, Side, ready
+from tests.bench.sides import ApacheSide, BenchSide, OurSide, ready
 from tests.certificates import Authority
 
 SIZE, COUNT = 1024, 200_000
@@ -18,7 +18,7 @@ LISTENER = "TLS"
 class ByTls:
     """A side whose clients use TLS; topics are created by its plain listener."""
 
-    side: Side
+    side: BenchSide
     address: str
     authority: Path
     client_options: dict[str, str] = field(init=False)

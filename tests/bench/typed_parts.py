@@ -75,7 +75,7 @@ def in_avro(frame: bytes, n: int) -> bytes:
     return frame + written.getvalue()
 
 
-class Bench:
+class TypedBench:
     def __init__(
         self, spark: SparkSession, report: Report, runs: int, ours: OurSide, theirs: ApacheSide
     ) -> None:
@@ -134,7 +134,7 @@ def typed(folder: Path, report: Report, runs: int) -> None:
                 side.launch()
                 ready(side)
             spark = session("kafka-ds bench", master="local[2]", extra_jars=extra)
-            bench = Bench(spark, report, runs, ours, theirs)
+            bench = TypedBench(spark, report, runs, ours, theirs)
             frame = Sender(Topic(ours, "orders-avro"), registry)
             of_json = f.from_json(f.col("value").cast("string"), ddl)
             of_avro = from_avro(f.expr("substring(value, 6)"), AVRO)
@@ -152,7 +152,7 @@ def typed(folder: Path, report: Report, runs: int) -> None:
             theirs.stop()
 
 
-def _pipelines(bench: Bench, registry: str) -> Pipelines:
+def _pipelines(bench: TypedBench, registry: str) -> Pipelines:
     from spark_conf.pipelines.pipelines import Pipelines
     from spark_conf.pipelines.registry import SchemaRegistry
 
@@ -162,7 +162,7 @@ def _pipelines(bench: Bench, registry: str) -> Pipelines:
 
 
 def _end_to_end(
-    bench: Bench,
+    bench: TypedBench,
     folder: Path,
     name: str,
     values: list[bytes],
@@ -203,7 +203,7 @@ def _end_to_end(
         bench.report.add(figure)
 
 
-def _queries(bench: Bench, decoded: Column) -> None:
+def _queries(bench: TypedBench, decoded: Column) -> None:
     """A sum by city: on the typed table, and on the topic decoded in the query."""
     from pyspark.sql import functions as f
 
@@ -226,7 +226,7 @@ def _queries(bench: Bench, decoded: Column) -> None:
     bench.report.add(Figure(name=name, unit="1/s", ours=ours, theirs=theirs, at_least=20.0))
 
 
-def _latency(bench: Bench, registry: str) -> None:
+def _latency(bench: TypedBench, registry: str) -> None:
     """From a record's acknowledgement to the commit of its row, one record after the other."""
     from spark_conf.pipelines.typed_table import TypedTable
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tests.checker.cycles import components, in_time, shortest
-from tests.checker.history import Operation, Outcome, Send
+from tests.checker.history import Fate, Operation, Send
 
 Place = tuple[str, str]
 NEVER = 1 << 62
@@ -95,7 +95,7 @@ class _Index:
         operation = self.history[number]
         if operation.function != "txn":
             return self.sends[place].is_acknowledged
-        return operation.outcome is Outcome.OK or number in self.proven
+        return operation.outcome is Fate.OK or number in self.proven
 
     def is_visible(self, place: Place) -> bool:
         """Whether every read_committed consumer that passes it must read it."""
@@ -180,7 +180,7 @@ def _aborted_reads(index: _Index) -> Iterator[Finding]:
                 continue
             writer = index.operation(place)
             is_transaction = writer.function == "txn"
-            if writer.outcome is Outcome.FAILED and (is_committed or not is_transaction):
+            if writer.outcome is Fate.FAILED and (is_committed or not is_transaction):
                 text = f"{place} of {writer} by {index.history[numbers[0]]}"
                 yield Finding(kind="aborted-read", text=text)
 
@@ -292,7 +292,7 @@ def _sends_in_real_time(index: _Index) -> Iterator[Finding]:
             if earliest < operation.began:
                 text = f"{key}: {operation} got {offset}, below {index.history[first]}"
                 yield Finding(kind="late-send", text=text)
-            if operation.outcome is Outcome.OK and operation.ended < earliest:
+            if operation.outcome is Fate.OK and operation.ended < earliest:
                 earliest, first = operation.ended, number
 
 
@@ -302,7 +302,7 @@ def _sends_in_real_time(index: _Index) -> Iterator[Finding]:
 def _dependencies(index: _Index, kinds: Sequence[str]) -> dict[int, dict[int, str]]:
     """The graph of these kinds of dependencies, of operations that have happened."""
     happened = [
-        each.outcome is Outcome.OK or number in index.proven
+        each.outcome is Fate.OK or number in index.proven
         for number, each in enumerate(index.history)
     ]
     graph: dict[int, dict[int, str]] = {
@@ -341,7 +341,7 @@ def _dependencies(index: _Index, kinds: Sequence[str]) -> dict[int, dict[int, st
 def _cycles(index: _Index) -> Iterator[Finding]:
     """G1c by polls and real time: somebody has read what depends on what he did later."""
     spans = [
-        (each.began, each.ended if each.outcome is Outcome.OK else NEVER) for each in index.history
+        (each.began, each.ended if each.outcome is Fate.OK else NEVER) for each in index.history
     ]
     graph = in_time(spans)
     for before, following in _dependencies(index, ("wr",)).items():
@@ -360,7 +360,7 @@ def _figures(index: _Index) -> dict[str, float]:
     lags = [0.0]
     for place in index.sends:
         readers = index.readers[True].get(place)
-        if readers and index.operation(place).outcome is Outcome.OK:
+        if readers and index.operation(place).outcome is Fate.OK:
             first = min(history[number].began_s for number in readers)
             lags.append(first - index.operation(place).ended_s)
     counts = Counter(f"{each.function} {each.outcome.value}" for each in history)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 
-class Outcome(StrEnum):
+class Fate(StrEnum):
     """What a client knows of its operation."""
 
     OK = "ok"
@@ -52,7 +52,7 @@ class Operation:
     function: str
     began: int
     ended: int
-    outcome: Outcome
+    outcome: Fate
     steps: tuple[Send | Poll, ...] = ()
     # When the process asked to commit its transaction.
     decided: int | None = None
@@ -104,7 +104,7 @@ def read(path: Path) -> list[Operation]:
     found = []
     for line in path.read_text().splitlines():
         named = json.loads(line)
-        named["outcome"] = Outcome(named["outcome"])
+        named["outcome"] = Fate(named["outcome"])
         named["steps"] = tuple(_step_in(step) for step in named["steps"])
         found.append(Operation(**named))
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from tests.checker.history import Operation, Outcome, Poll, Send
+from tests.checker.history import Fate, Operation, Poll, Send
 
 History = list[Operation]
 Edit = Callable[[Sequence[Operation]], History]
@@ -57,9 +57,7 @@ def _alone(history: Sequence[Operation], change: Callable[[Operation], Operation
     raise AssertionError("nothing to plant it in")
 
 
-def _operations(
-    history: Sequence[Operation], function: str, outcome: Outcome
-) -> Iterator[Operation]:
+def _operations(history: Sequence[Operation], function: str, outcome: Fate) -> Iterator[Operation]:
     return (each for each in history if (each.function, each.outcome) == (function, outcome))
 
 
@@ -70,13 +68,13 @@ def _read(history: Sequence[Operation]) -> set[str]:
 def _after(history: Sequence[Operation], number: int, **named: object) -> Operation:
     """An operation after the history's end, `number` counts of the order later."""
     end = max(each.ended for each in history) + number
-    made = Operation(process="plant", function="", began=end, ended=end + 1, outcome=Outcome.OK)
+    made = Operation(process="plant", function="", began=end, ended=end + 1, outcome=Fate.OK)
     return replace(made, **named)  # type: ignore[arg-type]
 
 
 @_plants("lost-write")
 def _lose_an_acknowledged_record(history: Sequence[Operation]) -> History:
-    sent = next(_operations(history, "send", Outcome.OK))
+    sent = next(_operations(history, "send", Fate.OK))
     lost = _without({next(iter(sent.sends)).value})
     return [lost(each) for each in history]
 
@@ -118,7 +116,7 @@ def _show_an_aborted_record(history: Sequence[Operation]) -> History:
     read = _read(history)
     shown = next(
         send
-        for each in _operations(history, "txn", Outcome.FAILED)
+        for each in _operations(history, "txn", Fate.FAILED)
         for send in each.sends
         if send.offset is not None and send.value in read
     )
@@ -163,7 +161,7 @@ def _read_ones_own_open_transaction(history: Sequence[Operation]) -> History:
 def _show_a_part_of_a_transaction(history: Sequence[Operation]) -> History:
     torn = next(
         each
-        for each in _operations(history, "txn", Outcome.OK)
+        for each in _operations(history, "txn", Fate.OK)
         if len({send.key for send in each.sends}) > 1
     )
     first = next(iter(torn.sends)).key
@@ -202,7 +200,7 @@ def _exchanged(history: Sequence[Operation], one: Send, other: Send) -> History:
 
 @_plants("nonmonotonic-send")
 def _exchange_two_records_of_a_batch(history: Sequence[Operation]) -> History:
-    for each in _operations(history, "send", Outcome.OK):
+    for each in _operations(history, "send", Fate.OK):
         sends = [send for send in each.sends if send.offset is not None]
         for one, other in zip(sends, sends[1:], strict=False):
             if one.key == other.key:
@@ -214,7 +212,7 @@ def _exchange_two_records_of_a_batch(history: Sequence[Operation]) -> History:
 def _append_before_what_was_acknowledged(history: Sequence[Operation]) -> History:
     sent = [
         (each, send)
-        for each in _operations(history, "send", Outcome.OK)
+        for each in _operations(history, "send", Fate.OK)
         for send in each.sends
         if send.offset is not None
     ]

@@ -25,7 +25,7 @@ from confluent_kafka import (
 )
 
 from tests.checker.__main__ import main as judge_files
-from tests.checker.history import Outcome, write
+from tests.checker.history import Fate, write
 from tests.checker.recorder import Entry, Recorder
 from tests.integration.cluster_rounds import NODES, PATIENCE_S, Rounds
 from tests.integration.replicated_brokers import PARTITIONS, TOPIC
@@ -193,17 +193,17 @@ class ClientThread:
         for _ in range(self._random.randint(1, 3)):
             self._put(entry, self._plain, waiting)
         self._plain.flush(TRANSACTION_MS / 1_000)
-        entry.end(Outcome.UNKNOWN if waiting else Outcome.OK)
+        entry.end(Fate.UNKNOWN if waiting else Fate.OK)
 
     def _poll(self) -> None:
         entry = self._begin("poll")
         take(self._consumer, entry)
-        entry.end(Outcome.OK)
+        entry.end(Fate.OK)
 
     def _txn(self) -> None:
         entry, waiting = self._begin("txn"), set[str]()
         # Nothing of it counts before the commit is asked for.
-        entry.outcome = Outcome.FAILED
+        entry.outcome = Fate.FAILED
         self._producer.begin_transaction()
         try:
             for _ in range(self._random.randint(1, 3)):
@@ -218,18 +218,18 @@ class ClientThread:
                 )
             if self._random.random() < ABORTED:
                 self._again(self._producer.abort_transaction)
-                entry.end(Outcome.FAILED)
+                entry.end(Fate.FAILED)
                 return
             self._producer.flush(TRANSACTION_MS / 1_000)
             entry.deciding()
-            entry.outcome = Outcome.UNKNOWN
+            entry.outcome = Fate.UNKNOWN
             self._again(self._producer.commit_transaction)
-            entry.end(Outcome.OK)
+            entry.end(Fate.OK)
         except KafkaException as error:
             if not error.args[0].txn_requires_abort():
                 raise
             self._again(self._producer.abort_transaction)
-            entry.end(Outcome.FAILED)
+            entry.end(Fate.FAILED)
 
 
 class RecordedRounds(Rounds):
@@ -271,7 +271,7 @@ class RecordedRounds(Rounds):
         is_committed = isolation == "read_committed"
         entry = self.recorder.begin(name, "poll", is_committed=is_committed)
         count = take(consumer, entry)
-        entry.end(Outcome.OK)
+        entry.end(Fate.OK)
         return count
 
     def _follow(self, isolation: str) -> None:

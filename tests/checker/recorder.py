@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 
-from tests.checker.history import Operation, Outcome, Poll, Send
+from tests.checker.history import Fate, Operation, Poll, Send
 
 
 class Recorder:
@@ -26,7 +26,7 @@ class Recorder:
 
     def assign(self, process: str) -> None:
         """Record that this process reads on at positions of its choice."""
-        self.begin(process, "assign").end(Outcome.OK)
+        self.begin(process, "assign").end(Fate.OK)
 
     def now(self) -> tuple[int, float]:
         """The next number of the order, and the time."""
@@ -52,7 +52,7 @@ class Entry:
         self._decided: int | None = None
         self._is_reassigned = False
         # What is known until the operation ends.
-        self.outcome = Outcome.UNKNOWN
+        self.outcome = Fate.UNKNOWN
         self._steps: list[Send | Poll] = []
         self._places: dict[str, int] = {}
 
@@ -83,7 +83,7 @@ class Entry:
         """Record that the client asks for the commit."""
         self._decided = self._recorder.now()[0]
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, outcome: Fate) -> None:
         """Record the operation's end."""
         self.outcome = outcome
         self._ended = self._recorder.now()

@@ -20,7 +20,7 @@ from random import Random
 from typing import Any
 
 from tests.checker.analysis import judge
-from tests.checker.history import Operation, Outcome, write
+from tests.checker.history import Fate, Operation, write
 from tests.checker.recorder import Entry, Recorder
 from tests.sim.clients import History, Partition, Producer, Promise, TransactionalProducer
 from tests.sim.faults import ALL, Plan
@@ -89,7 +89,7 @@ class _Told(History):
         self.entry.sending(key_of(promise.partition), [value.decode() for value in promise.values])
 
 
-class Worker:
+class SimulatedClient:
     """One process of a history; whoever has its name and transactional id next is its successor."""
 
     def __init__(self, scenario: RecordedScenario, name: str, life: int) -> None:
@@ -184,22 +184,22 @@ class Worker:
         are_sent = [
             await self._put(entry, self._plain, partition) for partition in self._partitions()
         ]
-        entry.end(Outcome.OK if all(are_sent) else Outcome.UNKNOWN)
+        entry.end(Fate.OK if all(are_sent) else Fate.UNKNOWN)
         if not all(are_sent):
             await self._plain.become_idempotent()
 
     async def _poll(self) -> None:
         entry = self._recorder.begin(self.name, "poll")
         await self._take(entry)
-        entry.end(Outcome.OK)
+        entry.end(Fate.OK)
 
     async def _txn(self) -> None:
         entry = self._recorder.begin(self.name, "txn")
         # Nothing of it counts before the commit is asked for; whoever comes next aborts it.
-        entry.outcome = Outcome.FAILED
+        entry.outcome = Fate.FAILED
         entry.end(await self._transaction(entry))
 
-    async def _transaction(self, entry: Entry) -> Outcome:
+    async def _transaction(self, entry: Entry) -> Fate:
         producer, partitions = self._transactions, self._partitions()
         is_refused = not await producer.take_part(partitions)
         for partition in partitions:
@@ -209,16 +209,16 @@ class Worker:
             is_refused = is_refused or not await self._put(entry, producer, partition, place)
         if is_refused:
             await self._again()
-            return Outcome.FAILED
+            return Fate.FAILED
         await self._take(entry)
         is_commit = self.random.random() >= ABORTED
         if is_commit:
             entry.deciding()
-            entry.outcome = Outcome.UNKNOWN
+            entry.outcome = Fate.UNKNOWN
         if await producer.end(commit=is_commit):
-            return Outcome.OK if is_commit else Outcome.FAILED
+            return Fate.OK if is_commit else Fate.FAILED
         await self._again()
-        return Outcome.UNKNOWN if is_commit else Outcome.FAILED
+        return Fate.UNKNOWN if is_commit else Fate.FAILED
 
     async def _again(self) -> None:
         """After a refusal: go on with a new epoch, or end if there is a successor."""
@@ -236,7 +236,7 @@ class RecordedScenario(Scenario):
         self.rest_seconds = rest_seconds
         self.recorder = Recorder(self.world.loop.time)
         self._lives: dict[str, int] = {}
-        self._workers: list[tuple[Worker, asyncio.Task[None]]] = []
+        self._workers: list[tuple[SimulatedClient, asyncio.Task[None]]] = []
 
     @property
     def is_over(self) -> bool:
@@ -247,13 +247,13 @@ class RecordedScenario(Scenario):
         """A process for a client, and its network."""
         return self._client()
 
-    def succeed(self, worker: Worker) -> None:
+    def succeed(self, worker: SimulatedClient) -> None:
         """Begin the next life of this worker's name."""
         self._begin(worker.name.partition(".")[0])
 
     def _begin(self, name: str) -> None:
         self._lives[name] = self._lives.get(name, 0) + 1
-        worker = Worker(self, name, self._lives[name])
+        worker = SimulatedClient(self, name, self._lives[name])
         self._workers.append((worker, self._spawn(worker.work(), worker.process)))
 
     def _producers(self) -> list[asyncio.Task[None]]:
@@ -283,7 +283,7 @@ class RecordedScenario(Scenario):
         is_committed = reader.isolation_level == READ_COMMITTED
         entry = self.recorder.begin(name, "poll", is_committed=is_committed)
         entry.polled(key_of(reader.partition), await reader.take())
-        entry.end(Outcome.OK)
+        entry.end(Fate.OK)
 
     async def _look(self) -> None:
         """Look at nothing: clients alone say what happens."""

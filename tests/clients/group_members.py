@@ -22,7 +22,7 @@ CLOSING_S = 15.0
 Partitions = frozenset[int]
 
 
-class Member:
+class ClientMember:
     """What all members have in common; `read` holds (partition, offset, value) in the order of reading.
 
     Of `read` the first `committed` were committed, and the broker has said so.
@@ -65,15 +65,15 @@ class Member:
         if self.error is not None:
             raise self.error
 
-    def has(self, count: int) -> Member:
+    def has(self, count: int) -> ClientMember:
         """Wait until it has this many partitions."""
         return self._until(f"{count} partitions", lambda: len(self.partitions) == count)
 
-    def has_read(self, count: int) -> Member:
+    def has_read(self, count: int) -> ClientMember:
         """Wait until it has read and committed this many records."""
         return self._until(f"{count} records", lambda: self.committed >= count)
 
-    def _until(self, what: str, condition: Callable[[], bool]) -> Member:
+    def _until(self, what: str, condition: Callable[[], bool]) -> ClientMember:
         """Raises what the member has ended with, if it has."""
         wait_until(what, lambda: condition() or self.error is not None, timeout_s=TIMEOUT_S)
         if not condition():
@@ -81,7 +81,7 @@ class Member:
         return self
 
 
-_STARTED: list[Member] = []
+_STARTED: list[ClientMember] = []
 
 
 def end_members() -> None:
@@ -99,7 +99,7 @@ def end_members() -> None:
     _STARTED.clear()
 
 
-class LibrdkafkaMember(Member):
+class LibrdkafkaMember(ClientMember):
     """A member through confluent-kafka."""
 
     def consume(self) -> None:
@@ -156,7 +156,7 @@ class NewLibrdkafkaMember(LibrdkafkaMember):
 class _Told(kafka.ConsumerRebalanceListener):
     """Tells kafka-python's member of its partitions while a poll still waits for records."""
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: ClientMember) -> None:
         self._member = member
 
     def on_partitions_revoked(self, revoked: Any) -> None:
@@ -166,7 +166,7 @@ class _Told(kafka.ConsumerRebalanceListener):
         self._member.partitions = frozenset(place.partition for place in assigned)
 
 
-class KafkaPythonMember(Member):
+class KafkaPythonMember(ClientMember):
     """A member through kafka-python."""
 
     def consume(self) -> None:
@@ -196,7 +196,7 @@ class KafkaPythonMember(Member):
             consumer.close()
 
 
-class AiokafkaMember(Member):
+class AiokafkaMember(ClientMember):
     """A member through aiokafka."""
 
     def consume(self) -> None:
@@ -236,7 +236,7 @@ class AiokafkaMember(Member):
             await consumer.stop()
 
 
-MEMBERS: dict[str, Callable[..., Member]] = {
+MEMBERS: dict[str, Callable[..., ClientMember]] = {
     "librdkafka": LibrdkafkaMember,
     "kafka-python": KafkaPythonMember,
     "aiokafka": AiokafkaMember,

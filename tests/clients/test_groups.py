@@ -24,8 +24,8 @@ from kafka_ds.protocol.messages.group_offsets import (
 )
 from tests.clients.group_members import (
     MEMBERS,
+    ClientMember,
     LibrdkafkaMember,
-    Member,
     NewLibrdkafkaMember,
 )
 from tests.clients.topics import create_topic
@@ -61,7 +61,7 @@ def produce(bootstrap: str, topic: str, values: range) -> list[bytes]:
     return written
 
 
-def leave_all(*members: Member) -> None:
+def leave_all(*members: ClientMember) -> None:
     for member in members:
         member.leave()
 
@@ -69,7 +69,7 @@ def leave_all(*members: Member) -> None:
 # -- sharing ------------------------------------------------------------------------------------------
 
 
-def share(*members: Member) -> bool:
+def share(*members: ClientMember) -> bool:
     """Whether each partition is one member's."""
     had = [partition for member in members for partition in member.partitions]
     return all(m.partitions for m in members) and sorted(had) == list(range(PARTITIONS))
@@ -97,7 +97,7 @@ def test_a_group_goes_over_to_the_consumer_protocol_and_back(
     leave_all(new, another)
     wait_until("all partitions are shared", lambda: share(last))
     written += produce(groups.bootstrap, topic, range(80, 100))
-    everybody: tuple[Member, ...] = (old, new, another, last)
+    everybody: tuple[ClientMember, ...] = (old, new, another, last)
     wait_until("all is read", lambda: set(written) <= {v for m in everybody for v in m.values})
     last.leave()
 
@@ -138,7 +138,7 @@ def test_members_share_and_take_over(groups: BrokerProcess, topic: str, client: 
 
 def test_members_of_all_clients_understand_each_other(groups: BrokerProcess, topic: str) -> None:
     create_topic(groups.bootstrap, topic, partitions=6)
-    members: list[Member] = []
+    members: list[ClientMember] = []
     for expected, member in zip((6, 3, 2), MEMBERS.values(), strict=True):
         members.append(member(groups.bootstrap, topic, topic).has(expected))
     for member in members:
@@ -216,7 +216,7 @@ def test_a_cooperative_member_keeps_what_it_need_not_give(
 # -- static members -----------------------------------------------------------------------------------
 
 
-def static(groups: BrokerProcess, topic: str, instance: str) -> Member:
+def static(groups: BrokerProcess, topic: str, instance: str) -> ClientMember:
     return LibrdkafkaMember(groups.bootstrap, topic, topic, **{"group.instance.id": instance})
 
 

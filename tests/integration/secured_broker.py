@@ -31,7 +31,7 @@ LISTENERS = {
 }
 
 
-class Broker:
+class SecuredBroker:
     """A node in its own thread, with the event loop that brokers run on."""
 
     def __init__(self, folder: Path, more: Mapping[str, str] | None = None) -> None:
@@ -90,7 +90,7 @@ class Broker:
         await self._stop.wait()
         await self.node.stop()
 
-    def __enter__(self) -> Broker:
+    def __enter__(self) -> SecuredBroker:
         self._thread.start()
         assert self._ready.wait(TIMEOUT_S)
         if self._failure is not None:

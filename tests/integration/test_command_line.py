@@ -21,7 +21,7 @@ from kafka_ds.protocol.messages import (
 )
 from tests.command_line import CommandLine
 from tests.integration.raw_client import RawClient
-from tests.integration.secured_broker import PASSWORD, Broker
+from tests.integration.secured_broker import PASSWORD, SecuredBroker
 from tests.processes import BrokerProcess, cluster, running_broker, wait_until
 from tests.requests import build
 from tests.unit.coordinator.group.streams_desk import subtopology, topology
@@ -465,7 +465,7 @@ def test_an_unusable_java_is_told_before_spark_starts(kafka_ds: CommandLine) -> 
 def test_tls_and_sasl_by_a_properties_file(tmp_path: Path) -> None:
     properties = tmp_path / "client.properties"
     secure = ("--command-config", str(properties))
-    with Broker(tmp_path / "secured") as broker:
+    with SecuredBroker(tmp_path / "secured") as broker:
         lines = [
             "security.protocol=SASL_SSL",
             "ssl.truststore.type=PEM",

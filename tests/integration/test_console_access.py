@@ -28,7 +28,7 @@ from broker.security.authentication.scram_users import ScramCredential
 from kafka_ds.security.scram import salted, server_key, stored_key
 from tests.browser import PROGRAM, Browser
 from tests.certificates import Identity, TokenIssuer
-from tests.integration.secured_broker import LISTENERS, PASSWORD, SCRAM, Broker
+from tests.integration.secured_broker import LISTENERS, PASSWORD, SCRAM, SecuredBroker
 from tests.processes import wait_until
 
 BOB = "bob's secret"
@@ -43,7 +43,9 @@ SAFE = {**SETTINGS, "console.listener.name": "SAFE_SASL"}
 class Reader:
     """A browser's side of it, without the browser."""
 
-    def __init__(self, broker: Broker, identity: Identity | None = None, scheme: str = "https"):
+    def __init__(
+        self, broker: SecuredBroker, identity: Identity | None = None, scheme: str = "https"
+    ):
         address = broker.node.console.address
         assert address is not None
         self.root = f"{scheme}://localhost:{address[1]}"
@@ -77,18 +79,18 @@ class Reader:
         return self.ask("api/login", {"user": user, "password": password})[0]
 
 
-def add_bob(broker: Broker) -> None:
+def add_bob(broker: SecuredBroker) -> None:
     salt = os.urandom(16)
     password = salted(SCRAM, BOB, salt, 4096)
     stored, servers = stored_key(SCRAM, password), server_key(SCRAM, password)
     broker.node.security.scram_users.put("bob", SCRAM, ScramCredential(salt, stored, servers, 4096))
 
 
-def admin_of(broker: Broker) -> AdminClient:
+def admin_of(broker: SecuredBroker) -> AdminClient:
     return AdminClient({"bootstrap.servers": broker.bootstrap("PLAINTEXT")})
 
 
-def fill(broker: Broker) -> None:
+def fill(broker: SecuredBroker) -> None:
     admin = admin_of(broker)
     for future in admin.create_topics([NewTopic("orders", 1), NewTopic("secrets", 1)]).values():
         future.result(60)
@@ -97,7 +99,7 @@ def fill(broker: Broker) -> None:
     assert producer.flush(60) == 0
 
 
-def allow(broker: Broker, who: str, what: AclOperation) -> None:
+def allow(broker: SecuredBroker, who: str, what: AclOperation) -> None:
     binding = AclBinding(
         ResourceType.TOPIC, "orders", ResourcePatternType.LITERAL, f"User:{who}", "*", what,
         AclPermissionType.ALLOW,
@@ -108,7 +110,7 @@ def allow(broker: Broker, who: str, what: AclOperation) -> None:
 
 
 def test_nobody_sees_anything_before_a_login(tmp_path: Path) -> None:
-    with Broker(tmp_path, SAFE) as broker:
+    with SecuredBroker(tmp_path, SAFE) as broker:
         reader = Reader(broker)
         status, page = reader.ask("")
         assert (status, b"kafka-ds" in page) == (200, True)
@@ -139,7 +141,7 @@ def test_nobody_sees_anything_before_a_login(tmp_path: Path) -> None:
 
 
 def test_one_logs_in_by_the_token_of_a_client(tmp_path: Path) -> None:
-    with Broker(tmp_path, SAFE) as broker:
+    with SecuredBroker(tmp_path, SAFE) as broker:
         reader = Reader(broker)
         for wrong in (
             broker.issuer.token("carol", seconds=-60),
@@ -163,7 +165,7 @@ def add_commit(lake: Path) -> None:
 
 
 def test_each_view_has_the_acls_of_its_api(tmp_path: Path) -> None:
-    with Broker(tmp_path, SAFE) as broker:
+    with SecuredBroker(tmp_path, SAFE) as broker:
         add_bob(broker)
         fill(broker)
         add_commit(tmp_path / "lake")
@@ -211,7 +213,7 @@ def test_each_view_has_the_acls_of_its_api(tmp_path: Path) -> None:
 
 
 def test_other_sites_log_nobody_in_or_out(tmp_path: Path) -> None:
-    with Broker(tmp_path, SAFE) as broker:
+    with SecuredBroker(tmp_path, SAFE) as broker:
         reader = Reader(broker)
         login = {"user": "alice", "password": PASSWORD}
         for headers in ({"Origin": "https://evil.example"}, {"Content-Type": "text/plain"}):
@@ -223,7 +225,7 @@ def test_other_sites_log_nobody_in_or_out(tmp_path: Path) -> None:
 
 
 def test_a_certificate_is_a_user_too(tmp_path: Path) -> None:
-    with Broker(tmp_path, {**SETTINGS, "console.listener.name": "MUTUAL"}) as broker:
+    with SecuredBroker(tmp_path, {**SETTINGS, "console.listener.name": "MUTUAL"}) as broker:
         fill(broker)
         identity = broker.authority.issue("bob", subject={"OU": "clients", "CN": "Bob"})
         bob = Reader(broker, identity)
@@ -239,7 +241,7 @@ def test_a_certificate_is_a_user_too(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(PROGRAM is None, reason="needs Debian's chromium")
 def test_one_logs_in_looks_around_and_out(tmp_path: Path) -> None:
-    with Broker(tmp_path, SAFE) as broker, Browser(tmp_path / "profile") as browser:
+    with SecuredBroker(tmp_path, SAFE) as broker, Browser(tmp_path / "profile") as browser:
         add_bob(broker)
         fill(broker)
         allow(broker, "bob", AclOperation.DESCRIBE)

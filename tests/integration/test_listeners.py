@@ -35,17 +35,24 @@ from kafka_ds.sink.writer import BatchSink
 from kafka_ds.source.batch import KafkaBatchReader
 from kafka_ds.source.options.options import parse_options
 from tests.certificates import Authority, Identity
-from tests.integration.secured_broker import HOST, LISTENERS, PASSWORD, SCRAM, TIMEOUT_S, Broker
+from tests.integration.secured_broker import (
+    HOST,
+    LISTENERS,
+    PASSWORD,
+    SCRAM,
+    TIMEOUT_S,
+    SecuredBroker,
+)
 from tests.processes import wait_until
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with Broker(tmp_path_factory.mktemp("listeners")) as running:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
+    with SecuredBroker(tmp_path_factory.mktemp("listeners")) as running:
         yield running
 
 
-def librdkafka(broker: Broker, listener: str, **settings: Any) -> dict[str, Any]:
+def librdkafka(broker: SecuredBroker, listener: str, **settings: Any) -> dict[str, Any]:
     protocol = LISTENERS[listener].lower()
     given = {
         "bootstrap.servers": broker.bootstrap(listener),
@@ -57,7 +64,7 @@ def librdkafka(broker: Broker, listener: str, **settings: Any) -> dict[str, Any]
     return given
 
 
-WAYS: dict[str, tuple[str, Callable[[Broker], Mapping[str, Any]], str]] = {
+WAYS: dict[str, tuple[str, Callable[[SecuredBroker], Mapping[str, Any]], str]] = {
     "plaintext": ("PLAINTEXT", lambda broker: {}, "User:ANONYMOUS"),
     "plain": (
         "OPEN_SASL",
@@ -89,7 +96,7 @@ WAYS: dict[str, tuple[str, Callable[[Broker], Mapping[str, Any]], str]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_librdkafka_gets_in_and_stays_on_its_listener(broker: Broker, way: str) -> None:
+def test_librdkafka_gets_in_and_stays_on_its_listener(broker: SecuredBroker, way: str) -> None:
     listener, settings, user = WAYS[way]
     config = librdkafka(broker, listener, **settings(broker))
     producer = Producer(config)
@@ -120,7 +127,7 @@ def test_librdkafka_gets_in_and_stays_on_its_listener(broker: Broker, way: str) 
     ids=["password", "user", "mechanism"],
 )
 def test_librdkafka_is_told_why_it_does_not_get_in(
-    broker: Broker, settings: dict[str, str], why: str
+    broker: SecuredBroker, settings: dict[str, str], why: str
 ) -> None:
     listener, known, _ = WAYS["scram"]
     given = {**known(broker), **settings}
@@ -128,7 +135,7 @@ def test_librdkafka_is_told_why_it_does_not_get_in(
     assert re.search(why, told), told
 
 
-def told_by_librdkafka(broker: Broker, listener: str, code: int, **settings: Any) -> str:
+def told_by_librdkafka(broker: SecuredBroker, listener: str, code: int, **settings: Any) -> str:
     """The first error of this code that it reports."""
     told: list[str] = []
 
@@ -144,7 +151,7 @@ def told_by_librdkafka(broker: Broker, listener: str, code: int, **settings: Any
     return told[0]
 
 
-def test_a_certificate_tells_who_a_client_is(broker: Broker) -> None:
+def test_a_certificate_tells_who_a_client_is(broker: SecuredBroker) -> None:
     identity = broker.authority.issue("ann", {"O": "A", "OU": "clients", "CN": "Ann"})
     consumer = kafka.KafkaConsumer(
         bootstrap_servers=broker.bootstrap("MUTUAL"),
@@ -158,7 +165,7 @@ def test_a_certificate_tells_who_a_client_is(broker: Broker) -> None:
     consumer.close()
 
 
-def context_of(broker: Broker, identity: Identity | None = None) -> ssl.SSLContext:
+def context_of(broker: SecuredBroker, identity: Identity | None = None) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=str(broker.authority.file))
     if identity is not None:
         context.load_cert_chain(identity.both_file)
@@ -194,7 +201,7 @@ def stranger(tmp_path: Path) -> Identity:
 
 @pytest.mark.parametrize("version", ALERTS, ids=lambda version: str(version.name))
 def test_who_is_refused_gets_an_alert(
-    broker: Broker, stranger: Identity, version: ssl.TLSVersion
+    broker: SecuredBroker, stranger: Identity, version: ssl.TLSVersion
 ) -> None:
     """Also where it has asked something by then, as clients of TLS 1.3 do: they think that they are in."""
     failed = broker.node.metrics.net.failed_authentications
@@ -214,7 +221,9 @@ def test_who_is_refused_gets_an_alert(
     assert broker.node.metrics.net.failed_authentications == failed + 2
 
 
-def test_librdkafka_is_told_that_it_needs_a_certificate(broker: Broker, stranger: Identity) -> None:
+def test_librdkafka_is_told_that_it_needs_a_certificate(
+    broker: SecuredBroker, stranger: Identity
+) -> None:
     keys = {
         "ssl_certificate_location": str(stranger.certificate_file),
         "ssl_key_location": str(stranger.key_file),
@@ -224,7 +233,7 @@ def test_librdkafka_is_told_that_it_needs_a_certificate(broker: Broker, stranger
         assert why in told, told
 
 
-def test_keys_are_read_anew(broker: Broker) -> None:
+def test_keys_are_read_anew(broker: SecuredBroker) -> None:
     known = broker.authority.issue("client")
 
     def serial() -> int:
@@ -272,7 +281,7 @@ def test_keys_are_read_anew(broker: Broker) -> None:
 
 @pytest.mark.parametrize("listener", ["OPEN_SASL", "SAFE_SASL"])
 def test_who_never_says_who_it_is_is_sent_away(
-    broker: Broker, listener: str, monkeypatch: pytest.MonkeyPatch
+    broker: SecuredBroker, listener: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half a handshake of TLS, or TLS and then not a word of SASL."""
     monkeypatch.setattr("broker.server.tls_handshake.HANDSHAKE_SECONDS_MAX", 0.5)
@@ -293,7 +302,7 @@ def test_who_never_says_who_it_is_is_sent_away(
             assert safe.recv(1) == b""
 
 
-OURS: dict[str, tuple[str, Callable[[Broker], dict[str, str]]]] = {
+OURS: dict[str, tuple[str, Callable[[SecuredBroker], dict[str, str]]]] = {
     "plain": (
         "OPEN_SASL",
         lambda broker: {
@@ -329,7 +338,7 @@ OURS: dict[str, tuple[str, Callable[[Broker], dict[str, str]]]] = {
 }
 
 
-def ours(broker: Broker, way: str) -> dict[str, str]:
+def ours(broker: SecuredBroker, way: str) -> dict[str, str]:
     listener, settings = OURS[way]
     given = {
         "kafka.bootstrap.servers": broker.bootstrap(listener),
@@ -345,7 +354,7 @@ def ours(broker: Broker, way: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("way", OURS)
-def test_our_own_client_gets_in(broker: Broker, way: str) -> None:
+def test_our_own_client_gets_in(broker: SecuredBroker, way: str) -> None:
     settings = parse_settings(ours(broker, way))
     assert "hush" not in repr(settings) and PASSWORD not in repr(settings)
     with Cluster(settings) as cluster:
@@ -356,7 +365,7 @@ def test_our_own_client_gets_in(broker: Broker, way: str) -> None:
         assert cluster.broker_setting("listener.name.mutual.ssl.client.auth") == "required"
 
 
-def test_queries_get_in_where_they_are_planned_and_where_they_run(broker: Broker) -> None:
+def test_queries_get_in_where_they_are_planned_and_where_they_run(broker: SecuredBroker) -> None:
     """As Spark runs source and sink: objects made on the driver reach the planner and each task as pickles."""
     given = {**ours(broker, "scram"), "topic": "asked"}
     columns = check_columns({"value": "binary"}, "asked")
@@ -386,7 +395,9 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("setting", MISTAKES)
-def test_our_own_client_says_at_once_why_it_does_not_get_in(broker: Broker, setting: str) -> None:
+def test_our_own_client_says_at_once_why_it_does_not_get_in(
+    broker: SecuredBroker, setting: str
+) -> None:
     changed = {f"kafka.{setting}": MISTAKES[setting]}
     given = {name: value for name, value in {**ours(broker, "scram"), **changed}.items() if value}
     refused = pytest.raises(AuthenticationRefused, match=rf"option 'kafka\.{setting}'")
@@ -396,7 +407,7 @@ def test_our_own_client_says_at_once_why_it_does_not_get_in(broker: Broker, sett
 
 
 def test_our_own_client_says_at_once_that_it_needs_a_certificate(
-    broker: Broker, stranger: Identity
+    broker: SecuredBroker, stranger: Identity
 ) -> None:
     without = {n: v for n, v in ours(broker, "mutual").items() if "keystore" not in n}
     with_another = {
@@ -411,7 +422,7 @@ def test_our_own_client_says_at_once_that_it_needs_a_certificate(
             cluster.topics(None)
 
 
-def test_a_certificate_of_another_host_is_told(broker: Broker) -> None:
+def test_a_certificate_of_another_host_is_told(broker: SecuredBroker) -> None:
     algorithm = "kafka.ssl.endpoint.identification.algorithm"
     given = ours(broker, "scram")
     given["kafka.bootstrap.servers"] = given["kafka.bootstrap.servers"].replace(HOST, "127.1")
@@ -422,7 +433,7 @@ def test_a_certificate_of_another_host_is_told(broker: Broker) -> None:
         assert cluster.topics([]) == {}
 
 
-def test_a_session_is_renewed_or_ends(broker: Broker) -> None:
+def test_a_session_is_renewed_or_ends(broker: SecuredBroker) -> None:
     """A client that re-authenticates stays connected, also after its session expired; one that does not is closed."""
     metrics = broker.node.metrics.net
 

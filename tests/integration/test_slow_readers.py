@@ -12,7 +12,7 @@ from kafka_ds.protocol.frame import decode_response, encode_request
 from kafka_ds.protocol.messages import FetchResponse, MetadataRequest
 from tests.in_process import batch_of, fetch_request, produce_request
 from tests.integration.raw_client import RawClient
-from tests.integration.secured_broker import HOST, TIMEOUT_S, Broker
+from tests.integration.secured_broker import HOST, TIMEOUT_S, SecuredBroker
 from tests.processes import wait_until
 from tests.requests import build
 
@@ -23,8 +23,8 @@ ELSEWHERE_BYTES_MAX = 6 << 20
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with Broker(tmp_path_factory.mktemp("slow")) as running:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
+    with SecuredBroker(tmp_path_factory.mktemp("slow")) as running:
         with RawClient(running.bootstrap("PLAINTEXT")) as client:
             client.ask(build(MetadataRequest, topics=[{"name": "t"}]), 12)
             for _ in range(BATCHES):
@@ -34,7 +34,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 
 @pytest.mark.parametrize("listener", ["PLAINTEXT", "MUTUAL"])
-def test_what_a_slow_reader_has_yet_to_read_counts(broker: Broker, listener: str) -> None:
+def test_what_a_slow_reader_has_yet_to_read_counts(broker: SecuredBroker, listener: str) -> None:
     with socket.socket() as bare:
         bare.settimeout(TIMEOUT_S)
         bare.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)

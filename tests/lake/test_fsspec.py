@@ -14,20 +14,20 @@ from kafka_ds.source.plan.lake_tables import LakeTables
 from kafka_ds.topic.files.parquet import open_at
 from tests.s3_server import CREDENTIAL, IDENTITY, S3Server, address_for
 from tests.unit.source import source_lake
-from tests.unit.source.source_lake import Row, record_batch
+from tests.unit.source.source_lake import LakeRow, record_batch
 
 
 @pytest.fixture
 def lake(
     s3_server: S3Server, s3_environment: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> source_lake.Lake:
+) -> source_lake.SourceLake:
     """Two partitions, written as brokers do; the environment is taken away afterwards."""
-    made = source_lake.Lake(tmp_path, topic="orders")
+    made = source_lake.SourceLake(tmp_path, topic="orders")
     made.store = open_store(address_for(tmp_path))
     made.table = type(made.table)(made.store, "orders")
     made.table.open(made.topic_id)
     for partition in (0, 1):
-        made.add(partition, [record_batch([Row(offset=n, value=b"%d" % n) for n in range(50)])])
+        made.add(partition, [record_batch([LakeRow(offset=n, value=b"%d" % n) for n in range(50)])])
     made.uri = address_for(tmp_path)
     for name in s3_server.environment:
         monkeypatch.delenv(name)
@@ -40,7 +40,7 @@ def options(s3_server: S3Server) -> dict[str, str]:
 
 
 def test_the_store_sees_what_was_written_and_what_comes(
-    lake: source_lake.Lake, options: dict[str, str]
+    lake: source_lake.SourceLake, options: dict[str, str]
 ) -> None:
     store = FsspecStore(lake.uri, json.dumps(options))
     listed, wanted = store.list("topics"), lake.store.list("topics")
@@ -56,7 +56,7 @@ def test_the_store_sees_what_was_written_and_what_comes(
 
 
 def test_a_plan_and_its_files_are_read_with_the_options(
-    lake: source_lake.Lake, options: dict[str, str]
+    lake: source_lake.SourceLake, options: dict[str, str]
 ) -> None:
     given = {"kafka.bootstrap.servers": "nobody:1", "subscribe": "orders"}
     fsspec = parse_options({**given, **{f"fsspec.{k}": v for k, v in options.items()}}).fsspec
@@ -69,7 +69,7 @@ def test_a_plan_and_its_files_are_read_with_the_options(
 
 
 def test_sql_reads_it_and_writes_where_fsspec_does(
-    lake: source_lake.Lake, options: dict[str, str], tmp_path: Path
+    lake: source_lake.SourceLake, options: dict[str, str], tmp_path: Path
 ) -> None:
     queries = LakeQueries(Lake(lake.uri, json.dumps(options)))
     (row,) = queries.rows("SELECT count(*) AS n, sum(partition) AS of_one FROM orders")

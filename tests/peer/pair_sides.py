@@ -76,7 +76,7 @@ _KEYS = (
 )  # fmt: skip
 
 
-class Side:
+class PairSide:
     """One broker and a connection to it."""
 
     def __init__(self, bootstrap: str) -> None:
@@ -221,7 +221,7 @@ def _until(what: str, condition: Any, seen: object = "") -> None:
 class Pair:
     """Apache Kafka and us."""
 
-    def __init__(self, theirs: Side, ours: Side) -> None:
+    def __init__(self, theirs: PairSide, ours: PairSide) -> None:
         self.theirs = theirs
         self.ours = ours
 
@@ -233,7 +233,7 @@ class Pair:
     def settle(self) -> None:
         """Wait until both know the same topics."""
 
-        def known(side: Side) -> dict[str, tuple[int, int]]:
+        def known(side: PairSide) -> dict[str, tuple[int, int]]:
             return {
                 t.name: (t.error_code, len(t.partitions)) for t in side.topics() if t.name[0] != "_"
             }

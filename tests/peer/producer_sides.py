@@ -27,7 +27,7 @@ from kafka_ds.records.batch import (
     seal,
 )
 from tests.peer.pair_cases import Case
-from tests.peer.pair_sides import TRANSIENT, Side
+from tests.peer.pair_sides import TRANSIENT, PairSide
 from tests.peer.pair_values import PRODUCERS_FROM
 from tests.processes import wait_until
 from tests.requests import build
@@ -38,7 +38,7 @@ NOT_ENOUGH_REPLICAS = 19
 PATIENCE_S = 60.0
 
 
-class ProducerSide(Side):
+class ProducerSide(PairSide):
     """A broker whose producer ids are named in the order in which it tells of them."""
 
     def _own(self, value: Any) -> Any:

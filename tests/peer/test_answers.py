@@ -35,7 +35,7 @@ from tests.peer.consumer_walks import ConsumerWalk
 from tests.peer.group_talks import SETTINGS, TALKS, Talk
 from tests.peer.pair_allowances import Allowances
 from tests.peer.pair_cases import Case, cases
-from tests.peer.pair_sides import Pair, Side, differences
+from tests.peer.pair_sides import Pair, PairSide, differences
 from tests.peer.pair_values import MESSAGE_BYTES_MAX
 from tests.peer.producer_sides import ProducerSide
 from tests.peer.share_record_talks import records_of_a_share_group
@@ -220,7 +220,7 @@ def test_apache_kafkas_tool_reads_what_was_written_here(
 
 @pytest.fixture(scope="module")
 def pair(talks: tuple[Talk, Talk], theirs: ApacheKafka, ours: BrokerProcess) -> Iterator[Pair]:
-    sides = Side(theirs.bootstrap), Side(ours.bootstrap)
+    sides = PairSide(theirs.bootstrap), PairSide(ours.bootstrap)
     asked = Pair(*sides)
     asked.prepare()
     yield asked

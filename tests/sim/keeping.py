@@ -22,7 +22,7 @@ from kafka_ds.protocol.messages.topics import DeleteRecordsPartition, DeleteReco
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.records.batch import BatchHeader, Record
 from tests.sim.clients import EPOCH_MS, TROUBLE, Client, Partition
-from tests.sim.model import LogModel
+from tests.sim.model import HistoryModel
 from tests.sim.readers import Consumer
 from tests.sim.tier_lake import TableWatch
 from tests.sim.world import World
@@ -35,7 +35,7 @@ DELETIONS_REST_SECONDS = 3.0
 class Bounds:
     """The offsets below which records may be missing."""
 
-    def __init__(self, world: World, tables: TableWatch, model: LogModel) -> None:
+    def __init__(self, world: World, tables: TableWatch, model: HistoryModel) -> None:
         self._world = world
         self._tables = tables
         self._model = model
@@ -102,7 +102,7 @@ class Bounds:
 class TierConsumer(Consumer):
     """A reader that compares its records with the model, and goes to the log start after "offset out of range"."""
 
-    def __init__(self, *client: Any, bounds: Bounds, model: LogModel, **named: Any) -> None:
+    def __init__(self, *client: Any, bounds: Bounds, model: HistoryModel, **named: Any) -> None:
         super().__init__(*client, **named)
         self._bounds = bounds
         self._model = model

@@ -65,7 +65,7 @@ class Again(Exception):
     """The member has to join again."""
 
 
-class Member(Client):
+class SimMember(Client):
     """Reads the partitions that it owns and commits its offsets."""
 
     def __init__(
@@ -251,7 +251,7 @@ class Member(Client):
         raise Again
 
 
-class Transformer(Member):
+class Transformer(SimMember):
     """Writes one record to another topic for each record that it reads, exactly once (KIP-447)."""
 
     def __init__(

@@ -36,7 +36,7 @@ class Content(NamedTuple):
         return cls(_bytes(record.key), _bytes(record.value), headers, record.timestamp)
 
 
-class Row(NamedTuple):
+class ModelRow(NamedTuple):
     """A record in a log or in a table."""
 
     epoch: int
@@ -64,14 +64,14 @@ class SentHistory(History):
         return made
 
 
-class LogModel:
+class HistoryModel:
     """Every record that was ever in a log of these topics, by offset and leader epoch."""
 
     def __init__(self, topics: Sequence[str]) -> None:
         self._topics = topics
         self.history = SentHistory()
         self._checksums: dict[tuple[Place, int], int] = {}
-        self._rows: dict[Place, dict[int, Row | None]] = {}
+        self._rows: dict[Place, dict[int, ModelRow | None]] = {}
         """By leader epoch; None for a control record."""
         self._transactional: set[tuple[Place, int]] = set()
         self._sizes: dict[tuple[str, int], dict[int, int]] = {}
@@ -109,7 +109,9 @@ class LogModel:
         for record in read_records(memoryview(data), position, header):
             at = (*where, record.offset)
             row = (
-                None if header.is_control else Row(header.leader_epoch, Content.of(record), framing)
+                None
+                if header.is_control
+                else ModelRow(header.leader_epoch, Content.of(record), framing)
             )
             self._rows.setdefault(at, {})[header.leader_epoch] = row
             if header.is_transactional:
@@ -119,7 +121,7 @@ class LogModel:
 
     # -- what others have ---------------------------------------------------------------------------
 
-    def check(self, place: Place, row: Row, where: str) -> None:
+    def check(self, place: Place, row: ModelRow, where: str) -> None:
         """A table's row is what a leader of that epoch has appended there, and what a producer has sent."""
         epochs = self._rows.get(place, {})
         written = epochs.get(row.epoch)
@@ -166,7 +168,7 @@ class LogModel:
         return sum(size for base, size in self._sizes.get(where, {}).items() if base >= offset)
 
 
-def rows_of(rows: Iterable[dict[str, Any]]) -> list[tuple[int, Row]]:
+def rows_of(rows: Iterable[dict[str, Any]]) -> list[tuple[int, ModelRow]]:
     """A table's rows, by offset."""
     found = []
     for row in rows:
@@ -179,7 +181,7 @@ def rows_of(rows: Iterable[dict[str, Any]]) -> list[tuple[int, Row]]:
             framing["producer_epoch"],
             framing["base_sequence"],
         )
-        found.append((row["offset"], Row(row["leader_epoch"], content, batch)))
+        found.append((row["offset"], ModelRow(row["leader_epoch"], content, batch)))
     return sorted(found)
 
 
@@ -209,7 +211,7 @@ def _headers_of(row: dict[str, Any]) -> Headers:
 
 
 def kept(
-    history: History, model: LogModel, ids: dict[str, str], starts: dict[Partition, int]
+    history: History, model: HistoryModel, ids: dict[str, str], starts: dict[Partition, int]
 ) -> History:
     """The promises for records at or above their partition's start."""
     found = History(outcomes=history.outcomes, trouble=history.trouble, ordered=history.ordered)

@@ -23,7 +23,7 @@ from tests.sim.clients import History, Partition, Producer, TransactionalProduce
 from tests.sim.faults import MIN_ISR, Plan
 from tests.sim.ledger import Ledger, check_transformed
 from tests.sim.loop import Process
-from tests.sim.members import Member, Transformer, reader_of
+from tests.sim.members import SimMember, Transformer, reader_of
 from tests.sim.network import CLIENT, SimNetwork
 from tests.sim.operator import Mover, Operator
 from tests.sim.readers import READ_COMMITTED, Consumer
@@ -281,7 +281,7 @@ class Scenario:
                 "reader": reader_of(client),
             }
             if number < shape.members:
-                member = Member(*client, group="readers", **named)
+                member = SimMember(*client, group="readers", **named)
             else:
                 producer = TransactionalProducer(*client, name=f"m{number}", history=self.history)
                 member = Transformer(

@@ -23,7 +23,7 @@ from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.names import TOPIC_ID_KEY, AppIdKind, parse_app_id
 from tests.fakes.store import ALWAYS, Call, FolderStore
 from tests.sim.fibers import pause
-from tests.sim.model import COLUMNS, LogModel, Row, rows_of
+from tests.sim.model import COLUMNS, HistoryModel, ModelRow, rows_of
 from tests.sim.world import SimLake, World
 
 # How long a call takes: usually, and now and then.
@@ -86,11 +86,11 @@ class _Table:
     """The deletion vectors of those files that have one."""
     metadata: dict[str, Any] = field(default_factory=dict)
     protocol: dict[str, Any] = field(default_factory=dict)
-    files: dict[str, dict[tuple[int, int], Row]] = field(default_factory=dict)
+    files: dict[str, dict[tuple[int, int], ModelRow]] = field(default_factory=dict)
     absent: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     """Files that the store had lost when a commit named them: partition, first and last offset."""
     live: dict[tuple[int, int], str] = field(default_factory=dict)
-    ever: dict[tuple[str, int, int], Row] = field(default_factory=dict)
+    ever: dict[tuple[str, int, int], ModelRow] = field(default_factory=dict)
     """All rows that were ever in it, by topic id, partition and offset."""
     ends: dict[tuple[str, int], int] = field(default_factory=dict)
     starts: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -115,7 +115,7 @@ class TableWatch:
     row that was never there.
     """
 
-    def __init__(self, store: FolderStore, model: LogModel) -> None:
+    def __init__(self, store: FolderStore, model: HistoryModel) -> None:
         self._store = store
         self._model = model
         self.tables: dict[str, _Table] = {}
@@ -272,7 +272,7 @@ class TableWatch:
         table = self.tables.get(topic, _Table())
         return table.starts.get((table.topic_id, partition), 0)
 
-    def taken(self, topic: str, partition: int) -> dict[int, Row]:
+    def taken(self, topic: str, partition: int) -> dict[int, ModelRow]:
         """The rows that other engines have taken out of the table, and not brought back."""
         table = self.tables.get(topic, _Table())
         return {
@@ -281,7 +281,7 @@ class TableWatch:
             if (topic_id, index) == (table.topic_id, partition)
         }
 
-    def rows(self, topic: str, partition: int) -> list[tuple[int, Row]]:
+    def rows(self, topic: str, partition: int) -> list[tuple[int, ModelRow]]:
         """The rows of a partition now, by offset; none where nothing was ever copied."""
         table = self.tables.get(topic, _Table())
         return sorted(

@@ -45,13 +45,13 @@ from tests.fakes.store import FolderStore
 from tests.sim.checkers import Watch
 from tests.sim.clients import TROUBLE, History, Partition, Producer
 from tests.sim.keeping import NO_LIMIT, Bounds, Deleter, TierConsumer, alter_topic
-from tests.sim.model import COLUMNS, LogModel, Row, SentHistory, kept, rows_of, segments_of
+from tests.sim.model import COLUMNS, HistoryModel, ModelRow, SentHistory, kept, rows_of, segments_of
 from tests.sim.operator import Operator
 from tests.sim.readers import READ_COMMITTED, Consumer
 from tests.sim.scenario import QUIET_SECONDS_MAX, TOPIC, Scenario, Shape
 from tests.sim.sequences import Sequences
 from tests.sim.tier_lake import TOPICS, TableWatch
-from tests.sim.tier_worker import Tier
+from tests.sim.tier_worker import SimTier
 from tests.sim.world import Host
 
 # A topic that is deleted and created again while it is being copied.
@@ -99,7 +99,7 @@ TIERED = {
 class TierFaults(Sequences):
     """Faults of workers, in addition to those of brokers."""
 
-    tier: Tier
+    tier: SimTier
 
     async def heal(self) -> None:
         self.tier.disarm()
@@ -167,9 +167,9 @@ class TierScenario(Scenario):
         self._lake = FolderStore(self._folder, ManualClock(0))
         super().__init__(seed, shape, *args, **named, store=self._lake)
         self._deletes_records = deletes_records
-        self.tier = Tier(self._lake)
+        self.tier = SimTier(self._lake)
         self.tier.begin(self.world)
-        self.model = LogModel([TOPIC, FLEETING])
+        self.model = HistoryModel([TOPIC, FLEETING])
         self.history = self.model.history
         self.tables = TableWatch(self._lake, self.model)
         self.bounds = Bounds(self.world, self.tables, self.model)
@@ -502,7 +502,7 @@ def _state(segment: Any) -> int:
     return int(segment.state)
 
 
-def rows_in(table: DeltaTable, partition: int) -> list[tuple[int, Row]]:
+def rows_in(table: DeltaTable, partition: int) -> list[tuple[int, ModelRow]]:
     """A partition's rows as `deltalake` reads them."""
     columns = ", ".join(f'"{each}"' for each in COLUMNS)
     query = f'SELECT {columns} FROM topic WHERE "partition" = {partition}'

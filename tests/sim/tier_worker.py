@@ -93,7 +93,7 @@ def _kill(victim: Callable[[], bool]) -> bool:
     return Context().run(victim)
 
 
-class Died(BaseException):
+class BrokerEnds(BaseException):
     """Raised in a broker's own task at a crash point."""
 
 
@@ -103,7 +103,7 @@ class BrokerPoints(Points):
     def at(self, point: str) -> None:
         victim = self.armed.pop(point, None)
         if victim is not None and _kill(victim):
-            raise Died
+            raise BrokerEnds
 
 
 class Lane:
@@ -130,7 +130,7 @@ class Lane:
 class WorkerProcess:
     """One life of a worker."""
 
-    def __init__(self, tier: Tier, host: Host, arguments: Sequence[str]) -> None:
+    def __init__(self, tier: SimTier, host: Host, arguments: Sequence[str]) -> None:
         self._tier = tier
         self._host = host
         fibers = tier.fibers
@@ -224,7 +224,7 @@ def _fail(future: asyncio.Future[Any]) -> None:
 class SimWorker:
     """A worker as its broker sees it; replaces `kafka_ds.ipc.child.Worker`."""
 
-    def __init__(self, tier: Tier, arguments: Sequence[str]) -> None:
+    def __init__(self, tier: SimTier, arguments: Sequence[str]) -> None:
         self._tier = tier
         self._arguments = arguments
         self._host = tier.host()
@@ -280,7 +280,7 @@ class SimWorker:
             Context().run(self._body.die)
 
 
-class Tier:
+class SimTier:
     """The workers of a run, and the simulated parts around them."""
 
     def __init__(self, store: FolderStore) -> None:
@@ -371,7 +371,7 @@ class _Files:
     O_RDONLY = O_CLOEXEC = 0
     path = os.path
 
-    def __init__(self, tier: Tier) -> None:
+    def __init__(self, tier: SimTier) -> None:
         self._tier = tier
         self._open: dict[int, bytes] = {}
         self._last = 0

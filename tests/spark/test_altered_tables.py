@@ -20,17 +20,17 @@ from tests.integration.tier_segments import (
     cold_reads,
 )
 from tests.spark.scan_source import NOBODY, source
-from tests.unit.source.source_lake import Lake, Row, record_batch
+from tests.unit.source.source_lake import LakeRow, SourceLake, record_batch
 
 pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
+def lake(tmp_path: Path) -> SourceLake:
     """Ten rows in each of versions 1 to 4."""
-    made = Lake(tmp_path)
+    made = SourceLake(tmp_path)
     for start in range(0, 40, 10):
-        made.add(0, [record_batch([Row(offset=n) for n in range(start, start + 10)])])
+        made.add(0, [record_batch([LakeRow(offset=n) for n in range(start, start + 10)])])
     return made
 
 
@@ -38,11 +38,11 @@ def offsets(frame: DataFrame) -> list[int]:
     return sorted(row[0] for row in frame.select("offset").collect())
 
 
-def name(lake: Lake) -> str:
+def name(lake: SourceLake) -> str:
     return f"delta.`{lake.uri}/topics/t`"
 
 
-def readers(spark: SparkSession, lake: Lake, **more: object) -> list[list[int]]:
+def readers(spark: SparkSession, lake: SourceLake, **more: object) -> list[list[int]]:
     """By the source and by the scan."""
     given: dict[str, object] = {**NOBODY, "lake": lake.uri, **more}
     if "endingOffsets" in given:
@@ -53,11 +53,11 @@ def readers(spark: SparkSession, lake: Lake, **more: object) -> list[list[int]]:
     ]
 
 
-def by_sql(spark: SparkSession, lake: Lake) -> list[int]:
+def by_sql(spark: SparkSession, lake: SourceLake) -> list[int]:
     return offsets(spark.sql(f"SELECT offset FROM {name(lake)}"))
 
 
-def test_a_restore_and_the_way_back(spark: SparkSession, lake: Lake) -> None:
+def test_a_restore_and_the_way_back(spark: SparkSession, lake: SourceLake) -> None:
     spark.sql(f"DELETE FROM {name(lake)} WHERE offset BETWEEN 5 AND 24")
     spark.sql(f"RESTORE TABLE {name(lake)} TO VERSION AS OF 4")
     assert by_sql(spark, lake) == list(range(40))
@@ -77,7 +77,7 @@ def test_a_restore_and_the_way_back(spark: SparkSession, lake: Lake) -> None:
 
 @pytest.mark.parametrize("change", ["RENAME COLUMN value TO val", "DROP COLUMN value"])
 def test_a_column_that_was_renamed_or_dropped_is_told(
-    spark: SparkSession, lake: Lake, change: str
+    spark: SparkSession, lake: SourceLake, change: str
 ) -> None:
     spark.sql(
         f"ALTER TABLE {name(lake)} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name', "
@@ -95,19 +95,19 @@ def test_a_column_that_was_renamed_or_dropped_is_told(
         assert readers(spark, lake) == [list(range(40))] * 2
 
 
-def consumed(storage: RemoteStorageManager, lake: Lake) -> list[int]:
+def consumed(storage: RemoteStorageManager, lake: SourceLake) -> list[int]:
     """By a consumer of old offsets."""
     reads = cold_reads(storage, topic="t", topic_id=lake.topic_id, max_bytes=500)
     return [each.offset for chunks in reads for each in all_records(chunks)]
 
 
 def test_deletion_vectors_are_honoured_by_all_readers_and_stop_no_copy(
-    spark: SparkSession, lake: Lake
+    spark: SparkSession, lake: SourceLake
 ) -> None:
     settings = tier_settings(lake_uri=lake.uri, node_id=1, lake_maintenance_min_files=2)
     storage = RemoteStorageManager(lake.store, settings, CrashPoints())
     size = 3000
-    lake.add(0, [record_batch([Row(offset=n) for n in range(40, size)])], row_group_bytes=4096)
+    lake.add(0, [record_batch([LakeRow(offset=n) for n in range(40, size)])], row_group_bytes=4096)
 
     def check(wanted: Iterable[int]) -> None:
         expected = list(wanted)
@@ -127,7 +127,7 @@ def test_deletion_vectors_are_honoured_by_all_readers_and_stop_no_copy(
     left = [n for n in range(size) if n not in (3, 17) and not 1000 <= n < 2000]
     assert list(Path(lake.uri, "topics", "t").glob("**/deletion_vector_*.bin"))
     check(left)
-    lake.add(0, [record_batch([Row(offset=n) for n in range(size, size + 5)])])
+    lake.add(0, [record_batch([LakeRow(offset=n) for n in range(size, size + 5)])])
     spark.sql(f"DELETE FROM {name(lake)} WHERE offset % 7 = 0")
     left = [n for n in (*left, *range(size, size + 5)) if n % 7]
     check(left)

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 import kafka_ds
 from tests.spark.scan_source import NOBODY, source
 from tests.spark.topics import T0_MS, Topic, found, moment
-from tests.unit.source.source_lake import Lake, Row, record_batch
+from tests.unit.source.source_lake import LakeRow, SourceLake, record_batch
 
 ALL = "key, value, topic, partition, offset, timestamp, timestampType, headers, leader_epoch"
 # Header sections as producers wrote them, of which a key is not UTF-8 (or breaks off in the middle of a character).
@@ -41,26 +41,26 @@ def by_delta_alone(frame: DataFrame) -> bool:
 
 
 @pytest.fixture(scope="module")
-def odd(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+def odd(tmp_path_factory: pytest.TempPathFactory) -> SourceLake:
     """A table that others have changed: rows of all kinds, a log start, erased rows, an INSERT, rewritten files."""
-    lake = Lake(tmp_path_factory.mktemp("odd"))
+    lake = SourceLake(tmp_path_factory.mktemp("odd"))
     kinds = [
-        Row(offset=100),
-        Row(offset=101, key=b"", value=None),
-        Row(offset=102, timestamp_ms=-1),
-        Row(offset=103, timestamp_ms=2**62),
-        Row(offset=104, timestamp_ms=-(2**40), headers=(("a", None), ("a", b"\xff"))),
-        Row(offset=105, timestamp_ms=253_402_300_800_000, leader_epoch=3),
-        *(Row(offset=110 + n, headers_raw=raw) for n, raw in enumerate(RAW)),
+        LakeRow(offset=100),
+        LakeRow(offset=101, key=b"", value=None),
+        LakeRow(offset=102, timestamp_ms=-1),
+        LakeRow(offset=103, timestamp_ms=2**62),
+        LakeRow(offset=104, timestamp_ms=-(2**40), headers=(("a", None), ("a", b"\xff"))),
+        LakeRow(offset=105, timestamp_ms=253_402_300_800_000, leader_epoch=3),
+        *(LakeRow(offset=110 + n, headers_raw=raw) for n, raw in enumerate(RAW)),
     ]
-    lake.add(0, [record_batch([Row(offset=n) for n in range(100)])])
+    lake.add(0, [record_batch([LakeRow(offset=n) for n in range(100)])])
     lake.add(0, [record_batch(kinds)], end=120)
-    lake.add(1, [record_batch([Row(offset=n, leader_epoch=n % 3) for n in range(50)])], start=0)
+    lake.add(1, [record_batch([LakeRow(offset=n, leader_epoch=n % 3) for n in range(50)])], start=0)
     table = Path(lake.uri) / "topics" / "t"
     DeltaTable(table).delete('"offset" IN (7, 41)')
-    schema = record_batch([Row(offset=0)]).schema.append(pa.field("partition", pa.int32()))
+    schema = record_batch([LakeRow(offset=0)]).schema.append(pa.field("partition", pa.int32()))
     # Into a partition that has records, one that has none, and none at all: nobody's records, all three.
-    (foreign,) = record_batch([Row(offset=20, value=b"foreign")]).to_pylist()
+    (foreign,) = record_batch([LakeRow(offset=20, value=b"foreign")]).to_pylist()
     inserted = [{**foreign, "partition": number} for number in (0, 7, None)]
     write_deltalake(table, pa.Table.from_pylist(inserted, schema), mode="append")
     lake.move_log_start(0, 10)
@@ -86,7 +86,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     ids=["all", "limits", "before"],
 )
 def test_any_lake_is_read_as_the_source_reads_it(
-    spark: SparkSession, odd: Lake, options: dict[str, object]
+    spark: SparkSession, odd: SourceLake, options: dict[str, object]
 ) -> None:
     given = {**NOBODY, "lake": odd.uri, "includeHeaders": True, **options}
     expected = rows(source(spark, subscribe="t", **given))
@@ -144,7 +144,9 @@ def condition(chance: random.Random, count: int) -> tuple[str, Callable[[dict[st
     return f"{one} OR {other}", lambda r: first(r) or second(r)
 
 
-def test_the_source_s_rows_are_copied_once_and_can_be_kept(spark: SparkSession, odd: Lake) -> None:
+def test_the_source_s_rows_are_copied_once_and_can_be_kept(
+    spark: SparkSession, odd: SourceLake
+) -> None:
     """No projection lies between the source and what asks for its rows, whoever holds on to them meanwhile."""
     frame = source(spark, subscribe="t", **NOBODY, lake=odd.uri)
     for each in (frame, frame.select("offset"), frame.select("partition", "offset")):
@@ -155,7 +157,7 @@ def test_the_source_s_rows_are_copied_once_and_can_be_kept(spark: SparkSession, 
     assert sum(expected.values()) > 100
 
 
-def test_a_scan_says_what_is_wrong(spark: SparkSession, odd: Lake) -> None:
+def test_a_scan_says_what_is_wrong(spark: SparkSession, odd: SourceLake) -> None:
     given = {**NOBODY, "lake": odd.uri}
     with pytest.raises(ValueError, match="given are subscribe and assign"):
         kafka_ds.scan(spark, "t", assign={"t": [0]}, **given)
@@ -166,7 +168,7 @@ def test_a_scan_says_what_is_wrong(spark: SparkSession, odd: Lake) -> None:
 
 
 def test_a_session_without_delta_is_told(
-    spark: SparkSession, odd: Lake, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, odd: SourceLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What Spark says of a format that it does not have: this session has Delta's.
     before = DataFrameReader.format

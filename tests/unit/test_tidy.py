@@ -371,3 +371,42 @@ def test_no_test_imports_another() -> None:
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tests."):
                 module = str(node.module).rpartition(".")[2]
                 assert not module.startswith("test_"), f"{name_of(path)} imports {node.module}"
+
+
+def functions_of(path: Path) -> Iterable[tuple[str, str]]:
+    """Each function of four lines or more without its name, docstring and decorators; and where it stands."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            body = [each for each in node.body if not is_text(each)]
+            if (node.end_lineno or 0) - node.lineno >= 3 and body:
+                said = ast.dump(node.args) + "".join(map(ast.dump, body))
+                yield said, f"{name_of(path)}:{node.lineno}"
+
+
+def is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def test_no_helper_of_tests_is_written_twice() -> None:
+    """What several modules need is in tests/fakes, a conftest.py, or a module of theirs."""
+    places: dict[str, list[str]] = {}
+    for path in TESTS:
+        for said, place in functions_of(path):
+            places.setdefault(said, []).append(place)
+    assert not [found for found in places.values() if len(found) > 1]
+
+
+def test_no_class_that_tests_share_has_anothers_name() -> None:
+    """A test module's own classes are its own business."""
+    places: dict[str, list[str]] = {}
+    for path in TESTS:
+        for node in tree_of(path).body:
+            is_shared = isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+            if is_shared and not path.name.startswith("test_"):
+                places.setdefault(node.name, []).append(name_of(path))
+    assert not {name: found for name, found in places.items() if len(found) > 1}
+
+
+def test_apache_kafka_is_started_in_one_place() -> None:
+    started = [name_of(path) for path in TESTS if '"kafka.' + 'Kafka"' in text_of(path)]
+    assert started == ["tests/apache_kafka.py"]

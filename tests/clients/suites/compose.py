@@ -24,7 +24,7 @@ LINGER_S = 0.2
 KAFKA, BROKER = "/opt/kafka-", "kafka-1:9091"
 
 
-class Compose:
+class ComposeStandIn:
     """Serves the command's `stop`, `start` and `logs`."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.apache_kafka import wait_for_listener
 from tests.clients.suites.building import kafka_path, toxiproxy
 from tests.clients.suites.clusters import Cluster
-from tests.clients.suites.compose import Compose, command
+from tests.clients.suites.compose import ComposeStandIn, command
 from tests.clients.suites.outcomes import Outcome, each_of, ended, go_test
 
 # Where the tests expect Toxiproxy, and the port before that of broker 1.
@@ -33,7 +33,7 @@ def run_sarama(
     words = ["go", "test", "-tags", "functional", "-c", "-o", str(binary), "."]
     print(ended(words, source, dict(os.environ)), end="")
     kafka_path(work)
-    compose = Compose(cluster, work)
+    compose = ComposeStandIn(cluster, work)
     first = cluster.brokers[1].address("INTERNAL")
     path = f"{command(work, first)}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "KAFKA_VERSION": KAFKA_VERSION}

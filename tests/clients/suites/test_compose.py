@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.suites.compose import Compose, command
+from tests.clients.suites.compose import ComposeStandIn, command
 
 
 class FakeBroker:
@@ -44,7 +44,7 @@ class FakeCluster:
 @pytest.fixture
 def brokers(tmp_path: Path) -> Iterator[dict[int, FakeBroker]]:
     cluster = FakeCluster(tmp_path)
-    compose = Compose(cluster, tmp_path)
+    compose = ComposeStandIn(cluster, tmp_path)
     with contextlib.closing(compose):
         compose.begin()
         yield cluster.brokers

@@ -49,7 +49,7 @@ RULES = ConfigRules(
 )
 
 
-class Desk:
+class ClusterDesk:
     """A cluster of brokers that are all decided for here."""
 
     check_configs = staticmethod(accept_configs)

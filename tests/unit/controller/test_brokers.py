@@ -21,7 +21,7 @@ from broker.metadata.events import (
 from broker.metadata.image import MetadataImage
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.topic.metadata_table import MetadataPosition
-from tests.unit.controller.controller_desk import SESSION_TIMEOUT_MS, Desk
+from tests.unit.controller.controller_desk import SESSION_TIMEOUT_MS, ClusterDesk
 
 DIR_A, DIR_B = bytes(15) + b"\xa0", bytes(15) + b"\xb0"
 
@@ -36,7 +36,7 @@ def refusal(call: object, *args: object, **options: object) -> ErrorCode:
 
 
 def test_a_broker_begins_fenced_and_is_unfenced_once_it_knows_of_its_registration() -> None:
-    desk = Desk()
+    desk = ClusterDesk()
     desk.register(1)
     registered = desk.image.version
     assert desk.image.brokers[1].fenced
@@ -49,7 +49,7 @@ def test_a_broker_begins_fenced_and_is_unfenced_once_it_knows_of_its_registratio
 
 
 def test_a_version_counts_from_where_it_became_durable_not_from_where_it_was_decided() -> None:
-    desk = Desk(1)
+    desk = ClusterDesk(1)
     decision = desk.controller.register_broker(
         2, incarnation_id=desk.new_uuid(), endpoints=[], rack=None, previous_broker_epoch=-1
     )
@@ -61,7 +61,7 @@ def test_a_version_counts_from_where_it_became_durable_not_from_where_it_was_dec
 
 
 def test_an_active_controller_registers_unfenced_in_one_commit() -> None:
-    desk = Desk()
+    desk = ClusterDesk()
     desk.register(1, fenced=False)
     assert not desk.image.brokers[1].fenced
     desk.create((1,))
@@ -74,7 +74,7 @@ def test_an_active_controller_registers_unfenced_in_one_commit() -> None:
 
 
 def test_a_second_incarnation_waits_for_the_end_of_the_first() -> None:
-    desk = Desk(1)
+    desk = ClusterDesk(1)
     first = desk.epoch(1)
     assert refusal(desk.register, 1) == ErrorCode.DUPLICATE_BROKER_REGISTRATION
     assert desk.epoch(1) == first
@@ -86,14 +86,14 @@ def test_a_second_incarnation_waits_for_the_end_of_the_first() -> None:
 
 
 def test_a_fenced_broker_that_is_heard_of_is_alive_all_the_same() -> None:
-    desk = Desk()
+    desk = ClusterDesk()
     desk.register(1)
     desk.beat(1, want_fence=True)
     assert refusal(desk.register, 1) == ErrorCode.DUPLICATE_BROKER_REGISTRATION
 
 
 def test_the_same_incarnation_may_register_again_and_stays_what_it_is() -> None:
-    desk = Desk(2)
+    desk = ClusterDesk(2)
     incarnation = desk.new_uuid()
     desk.register(1, incarnation_id=incarnation)
     desk.beat(1)
@@ -115,7 +115,7 @@ def test_the_same_incarnation_may_register_again_and_stays_what_it_is() -> None:
     ],
 )
 def test_directories_have_ids_of_their_own(log_dirs: list[bytes], says: str) -> None:
-    desk = Desk()
+    desk = ClusterDesk()
     desk.register(2, log_dirs=[DIR_B])
     with pytest.raises(KafkaError, match=says) as raised:
         desk.register(1, log_dirs=log_dirs)
@@ -124,11 +124,11 @@ def test_directories_have_ids_of_their_own(log_dirs: list[bytes], says: str) -> 
 
 def test_a_broker_that_cannot_work_by_the_levels_of_features_is_refused() -> None:
     old = [SupportedFeature(name="transaction.version", lowest=0, highest=2)]
-    assert refusal(Desk().register, 1, features=old) == ErrorCode.UNSUPPORTED_VERSION
+    assert refusal(ClusterDesk().register, 1, features=old) == ErrorCode.UNSUPPORTED_VERSION
 
 
 def test_an_epoch_is_above_all_before_it_whoever_had_them() -> None:
-    desk = Desk(1, 2)
+    desk = ClusterDesk(1, 2)
     highest = desk.epoch(2)
     desk.take(desk.controller.unregister_broker(2))
     image = MetadataImage()
@@ -145,7 +145,7 @@ def test_an_epoch_is_above_all_before_it_whoever_had_them() -> None:
 
 
 def test_leaders_of_a_silent_broker_move_in_the_commit_that_fences_it() -> None:
-    desk = Desk(1, 2, 3)
+    desk = ClusterDesk(1, 2, 3)
     desk.create((1, 2, 3), (2, 1, 3), (3, 1, 2))
     commits = len(desk.log)
     desk.fence(1)
@@ -158,7 +158,7 @@ def test_leaders_of_a_silent_broker_move_in_the_commit_that_fences_it() -> None:
 
 
 def test_all_that_are_silent_are_fenced_at_once() -> None:
-    desk = Desk(1, 2, 3)
+    desk = ClusterDesk(1, 2, 3)
     desk.create((1, 2, 3))
     desk.fence(1, 2)
     assert [each["type"] for each in desk.log[-1]].count("FenceBroker") == 2
@@ -166,7 +166,7 @@ def test_all_that_are_silent_are_fenced_at_once() -> None:
 
 
 def test_who_is_heard_of_in_time_stays() -> None:
-    desk = Desk(1)
+    desk = ClusterDesk(1)
     assert desk.controller.next_deadline_ms() == SESSION_TIMEOUT_MS
     desk.now_ms += SESSION_TIMEOUT_MS - 1
     desk.expire()
@@ -182,7 +182,7 @@ def test_who_is_heard_of_in_time_stays() -> None:
 
 
 def test_a_new_controller_gives_everybody_time() -> None:
-    desk = Desk(1, 2)
+    desk = ClusterDesk(1, 2)
     desk.now_ms += 10 * SESSION_TIMEOUT_MS
     desk.controller = desk.new_controller()
     desk.controller.begin_sessions(desk.now_ms)
@@ -194,7 +194,7 @@ def test_a_new_controller_gives_everybody_time() -> None:
 
 
 def test_a_fencing_that_was_not_written_is_decided_again() -> None:
-    desk = Desk(1)
+    desk = ClusterDesk(1)
     desk.now_ms += SESSION_TIMEOUT_MS
     lost = desk.controller.expire_sessions(desk.now_ms)
     assert [type(event) for event in lost.events] == [FenceBroker]
@@ -205,7 +205,7 @@ def test_a_fencing_that_was_not_written_is_decided_again() -> None:
 
 @pytest.mark.parametrize("way", ["shut down", "unregistered"])
 def test_a_broker_whose_end_was_not_written_still_has_its_session(way: str) -> None:
-    desk = Desk(1)
+    desk = ClusterDesk(1)
     if way == "shut down":
         lost = desk.controller.heartbeat(
             1,
@@ -228,7 +228,7 @@ def test_a_broker_whose_end_was_not_written_still_has_its_session(way: str) -> N
 
 
 def test_a_broker_that_comes_back_before_its_fencing_is_written_keeps_its_session() -> None:
-    desk = Desk(1)
+    desk = ClusterDesk(1)
     desk.now_ms += SESSION_TIMEOUT_MS
     fencing = desk.controller.expire_sessions(desk.now_ms)
     # As in the image that runs ahead: decided, not durable.
@@ -240,7 +240,7 @@ def test_a_broker_that_comes_back_before_its_fencing_is_written_keeps_its_sessio
 
 
 def test_a_broker_that_asks_for_it_is_fenced_and_comes_back() -> None:
-    desk = Desk(1, 2)
+    desk = ClusterDesk(1, 2)
     desk.create((1, 2))
     assert desk.beat(1, want_fence=True).is_fenced
     assert desk.partition().leader == 2
@@ -249,7 +249,7 @@ def test_a_broker_that_asks_for_it_is_fenced_and_comes_back() -> None:
 
 
 def test_after_a_clean_stop_the_last_in_sync_leads_again() -> None:
-    desk = Desk(1, 2)
+    desk = ClusterDesk(1, 2)
     desk.create((1, 2))
     desk.fence(2)
     desk.restart(1, clean=True)
@@ -265,7 +265,7 @@ def test_after_a_clean_stop_the_last_in_sync_leads_again() -> None:
 
 @pytest.mark.parametrize("elr", [0, 1])
 def test_after_an_unclean_stop_the_last_in_sync_leads_and_has_to_recover(elr: int) -> None:
-    desk = Desk(1, 2)
+    desk = ClusterDesk(1, 2)
     desk.set_elr(elr)
     desk.create((1, 2))
     desk.fence(2)
@@ -278,7 +278,7 @@ def test_after_an_unclean_stop_the_last_in_sync_leads_and_has_to_recover(elr: in
 
 
 def test_an_unclean_stop_takes_a_broker_out_of_isr_and_elr_where_others_hold_the_records() -> None:
-    desk = Desk(1, 2, 3)
+    desk = ClusterDesk(1, 2, 3)
     desk.create((1, 2, 3), min_insync_replicas="3")
     desk.fence(3)
     assert desk.partition().elr == (3,)
@@ -290,7 +290,7 @@ def test_an_unclean_stop_takes_a_broker_out_of_isr_and_elr_where_others_hold_the
 
 
 def test_an_eligible_broker_is_waited_for_rather_than_one_that_stopped_uncleanly() -> None:
-    desk = Desk(1, 2, 3)
+    desk = ClusterDesk(1, 2, 3)
     desk.create((1, 2, 3), min_insync_replicas="2")
     desk.fence(3)
     desk.fence(2)
@@ -304,7 +304,7 @@ def test_an_eligible_broker_is_waited_for_rather_than_one_that_stopped_uncleanly
 
 
 def test_who_was_unregistered_and_comes_back_holds_nothing() -> None:
-    desk = Desk(1, 2)
+    desk = ClusterDesk(1, 2)
     desk.create((1, 2), min_insync_replicas="2")
     desk.fence(2)
     assert desk.partition().elr == (2,)
@@ -319,7 +319,7 @@ def test_who_was_unregistered_and_comes_back_holds_nothing() -> None:
 
 
 def test_a_broker_may_stop_when_the_others_know_who_leads() -> None:
-    desk = Desk(1, 2, 3)
+    desk = ClusterDesk(1, 2, 3)
     desk.create((1, 2, 3), (2, 1, 3))
     reply = desk.beat(1, want_shut_down=True)
     assert reply == HeartbeatReply(is_caught_up=True, is_fenced=False, should_shut_down=False)
@@ -338,21 +338,21 @@ def test_a_broker_may_stop_when_the_others_know_who_leads() -> None:
 
 
 def test_a_broker_that_leads_nothing_may_stop_at_once() -> None:
-    desk = Desk(1, 2)
+    desk = ClusterDesk(1, 2)
     desk.create((2, 1))
     assert desk.beat(1, want_shut_down=True).should_shut_down
     assert desk.partition().isr == (2,)
 
 
 def test_a_fenced_broker_may_stop_at_once() -> None:
-    desk = Desk()
+    desk = ClusterDesk()
     desk.register(1)
     reply = desk.beat(1, want_shut_down=True)
     assert (reply.is_fenced, reply.should_shut_down) == (True, True)
 
 
 def test_a_broker_about_to_stop_is_not_led_by_nor_taken_into_an_isr() -> None:
-    desk = Desk(1, 2)
+    desk = ClusterDesk(1, 2)
     desk.create((1, 2))
     desk.beat(1, want_shut_down=True)
     assert desk.alter_isr(2, 1).error == ErrorCode.INELIGIBLE_REPLICA
@@ -363,8 +363,8 @@ def test_a_broker_about_to_stop_is_not_led_by_nor_taken_into_an_isr() -> None:
 # -- directories ----------------------------------------------------------------------------------
 
 
-def two_disks() -> Desk:
-    desk = Desk(2)
+def two_disks() -> ClusterDesk:
+    desk = ClusterDesk(2)
     desk.register(1, log_dirs=[DIR_A, DIR_B])
     desk.beat(1)
     desk.create((1, 2), (1, 2), (1, 2))
@@ -372,7 +372,7 @@ def two_disks() -> Desk:
     return desk
 
 
-def assign(desk: Desk, index: int, directory: bytes, broker: int = 1) -> ErrorCode:
+def assign(desk: ClusterDesk, index: int, directory: bytes, broker: int = 1) -> ErrorCode:
     topic = desk.image.topics["t"].topic_id
     wanted = DirectoryAssignment(directory=directory, topic_id=topic, partition=index)
     result = desk.take(desk.controller.assign_directories(broker, desk.epoch(broker), [wanted]))
@@ -442,7 +442,7 @@ def test_assignments_that_make_no_sense() -> None:
 
 
 def test_the_directory_of_a_new_replica_is_known_where_there_is_one() -> None:
-    desk = Desk()
+    desk = ClusterDesk()
     desk.register(1, log_dirs=[DIR_A])
     desk.beat(1)
     desk.create((1,))
@@ -467,7 +467,7 @@ OLD_LOG = """
 
 @pytest.mark.parametrize("in_a_snapshot", [False, True])
 def test_a_log_of_one_broker_alone_is_read_and_gone_on_with(in_a_snapshot: bool) -> None:
-    desk = Desk()
+    desk = ClusterDesk()
     desk.image = MetadataImage()
     events: list[Event] = [from_json(each) for each in json.loads(OLD_LOG)]
     if in_a_snapshot:

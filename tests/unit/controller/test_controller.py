@@ -20,7 +20,7 @@ from broker.metadata.events import (
 )
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.types import NO_UUID
-from tests.unit.controller.controller_desk import Desk
+from tests.unit.controller.controller_desk import ClusterDesk
 
 
 def check_configs(configs: Mapping[str, str]) -> None:
@@ -28,7 +28,7 @@ def check_configs(configs: Mapping[str, str]) -> None:
         raise KafkaError(ErrorCode.INVALID_CONFIG, "bad is not a setting of a topic")
 
 
-class Topics(Desk):
+class Topics(ClusterDesk):
     """Brokers that are unfenced as soon as they register, and topics of two partitions."""
 
     check_configs = staticmethod(check_configs)

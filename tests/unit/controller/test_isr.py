@@ -9,17 +9,17 @@ from broker.metadata.events import NO_LEADER, RECOVERED, RECOVERING
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.configs import BROKER_RESOURCE
 from tests.fakes.settings import controller_defaults
-from tests.unit.controller.controller_desk import Desk
+from tests.unit.controller.controller_desk import ClusterDesk
 
 
 @pytest.fixture
-def desk() -> Desk:
-    desk = Desk(1, 2, 3)
+def desk() -> ClusterDesk:
+    desk = ClusterDesk(1, 2, 3)
     desk.create((1, 2, 3), min_insync_replicas="2")
     return desk
 
 
-def test_a_leader_shrinks_and_expands_its_isr_in_its_own_order(desk: Desk) -> None:
+def test_a_leader_shrinks_and_expands_its_isr_in_its_own_order(desk: ClusterDesk) -> None:
     result = desk.alter_isr(1, 2)
     assert (result.error, result.registration) == (ErrorCode.NONE, desk.partition())
     now = desk.partition()
@@ -30,7 +30,7 @@ def test_a_leader_shrinks_and_expands_its_isr_in_its_own_order(desk: Desk) -> No
     assert (now.isr, now.partition_epoch, now.leader_epoch) == ((1, 3, 2), 2, 0)
 
 
-def test_an_isr_that_is_so_already_costs_no_epoch(desk: Desk) -> None:
+def test_an_isr_that_is_so_already_costs_no_epoch(desk: ClusterDesk) -> None:
     commits = len(desk.log)
     result = desk.alter_isr(1, 2, 3)
     assert (result.error, result.registration) == (ErrorCode.NONE, desk.partition())
@@ -59,7 +59,7 @@ def test_an_isr_that_is_so_already_costs_no_epoch(desk: Desk) -> None:
     ],
 )  # fmt: skip
 def test_each_error(
-    desk: Desk, isr: tuple[int, ...], changes: dict[str, Any], code: ErrorCode
+    desk: ClusterDesk, isr: tuple[int, ...], changes: dict[str, Any], code: ErrorCode
 ) -> None:
     # 2 leads in epoch 1, after 1 has gone.
     desk.fence(1)
@@ -72,14 +72,16 @@ def test_each_error(
         assert desk.partition() == before
 
 
-def test_a_request_of_a_former_incarnation_is_refused_as_a_whole(desk: Desk) -> None:
+def test_a_request_of_a_former_incarnation_is_refused_as_a_whole(desk: ClusterDesk) -> None:
     for epoch in (desk.epoch(1) - 1, desk.epoch(1) + 1):
         with pytest.raises(KafkaError) as raised:
             desk.controller.alter_partitions(1, epoch, [])
         assert raised.value.code == ErrorCode.STALE_BROKER_EPOCH
 
 
-def test_the_same_partition_twice_in_a_request_is_decided_by_its_epoch(desk: Desk) -> None:
+def test_the_same_partition_twice_in_a_request_is_decided_by_its_epoch(
+    desk: ClusterDesk,
+) -> None:
     topic = desk.image.topics["t"].topic_id
     wanted = [
         AlterPartition(topic_id=topic, partition=0, new_isr=isr, leader_epoch=0, partition_epoch=0)
@@ -90,7 +92,7 @@ def test_the_same_partition_twice_in_a_request_is_decided_by_its_epoch(desk: Des
     assert desk.partition().isr == (1, 2)
 
 
-def test_a_recovering_leader_recovers_first_and_grows_then(desk: Desk) -> None:
+def test_a_recovering_leader_recovers_first_and_grows_then(desk: ClusterDesk) -> None:
     desk.fence(2)
     desk.fence(3)
     desk.take(desk.controller.unregister_broker(2))
@@ -111,7 +113,7 @@ def test_a_recovering_leader_recovers_first_and_grows_then(desk: Desk) -> None:
 # -- eligible leader replicas (KIP-966) -----------------------------------------------------------
 
 
-def test_who_leaves_an_isr_that_is_too_small_stays_eligible(desk: Desk) -> None:
+def test_who_leaves_an_isr_that_is_too_small_stays_eligible(desk: ClusterDesk) -> None:
     desk.alter_isr(1, 2)
     assert desk.partition().elr == ()
     desk.alter_isr(1)
@@ -123,7 +125,9 @@ def test_who_leaves_an_isr_that_is_too_small_stays_eligible(desk: Desk) -> None:
     assert (now.isr, now.elr) == ((1, 3), ())
 
 
-def test_the_last_of_the_isr_becomes_eligible_and_the_last_leader_is_remembered(desk: Desk) -> None:
+def test_the_last_of_the_isr_becomes_eligible_and_the_last_leader_is_remembered(
+    desk: ClusterDesk,
+) -> None:
     desk.fence(3)
     desk.fence(2)
     desk.fence(1)
@@ -138,7 +142,7 @@ def test_the_last_of_the_isr_becomes_eligible_and_the_last_leader_is_remembered(
 
 
 def test_those_that_fall_silent_together_are_eligible_together() -> None:
-    desk = Desk(1, 2, 3)
+    desk = ClusterDesk(1, 2, 3)
     desk.create((1, 2, 3))
     desk.fence(1, 2, 3)
     now = desk.partition()
@@ -149,7 +153,7 @@ def test_those_that_fall_silent_together_are_eligible_together() -> None:
     assert (now.leader, now.isr, now.elr) == (2, (2,), ())
 
 
-def test_the_last_known_leader_leads_when_all_have_stopped_uncleanly(desk: Desk) -> None:
+def test_the_last_known_leader_leads_when_all_have_stopped_uncleanly(desk: ClusterDesk) -> None:
     desk.fence(2, 3)
     desk.fence(1)
     for broker in (3, 2, 1):
@@ -166,7 +170,7 @@ def test_the_last_known_leader_leads_when_all_have_stopped_uncleanly(desk: Desk)
 
 
 def test_a_partition_needs_no_more_in_sync_than_it_has_replicas() -> None:
-    desk = Desk(1, 2)
+    desk = ClusterDesk(1, 2)
     desk.create((1, 2), min_insync_replicas="3")
     assert desk.alter_isr(1).error == ErrorCode.NONE
     assert desk.partition().elr == (2,)
@@ -174,7 +178,7 @@ def test_a_partition_needs_no_more_in_sync_than_it_has_replicas() -> None:
     assert desk.partition().elr == ()
 
 
-def test_a_smaller_min_isr_ends_eligibility_in_the_same_commit(desk: Desk) -> None:
+def test_a_smaller_min_isr_ends_eligibility_in_the_same_commit(desk: ClusterDesk) -> None:
     desk.alter_isr(1)
     assert desk.partition().elr == (2, 3)
     desk.set_config("min.insync.replicas", "1")
@@ -182,7 +186,7 @@ def test_a_smaller_min_isr_ends_eligibility_in_the_same_commit(desk: Desk) -> No
     assert [each["type"] for each in desk.log[-1]] == ["ConfigChanged", "PartitionChanged"]
 
 
-def test_a_larger_min_isr_makes_nobody_eligible_who_left_before(desk: Desk) -> None:
+def test_a_larger_min_isr_makes_nobody_eligible_who_left_before(desk: ClusterDesk) -> None:
     desk.alter_isr(1, 2)
     desk.set_config("min.insync.replicas", "3")
     assert desk.partition().elr == ()
@@ -190,21 +194,21 @@ def test_a_larger_min_isr_makes_nobody_eligible_who_left_before(desk: Desk) -> N
     assert desk.partition().elr == (2,)
 
 
-def test_a_setting_that_is_taken_back_makes_room_for_the_default(desk: Desk) -> None:
+def test_a_setting_that_is_taken_back_makes_room_for_the_default(desk: ClusterDesk) -> None:
     desk.alter_isr(1)
     desk.set_config("min.insync.replicas", None)
     assert desk.partition().elr == ()
 
 
 def test_the_default_of_the_cluster_counts_where_a_topic_says_nothing() -> None:
-    desk = Desk(1, 2, min_insync_replicas=2)
+    desk = ClusterDesk(1, 2, min_insync_replicas=2)
     desk.create((1, 2))
     desk.alter_isr(1)
     assert desk.partition().elr == (2,)
 
 
 def test_the_next_controller_has_the_min_isr_of_the_first() -> None:
-    desk = Desk(1, 2, min_insync_replicas=2)
+    desk = ClusterDesk(1, 2, min_insync_replicas=2)
     desk.take(desk.controller.claim(1))
     desk.create((1, 2))
     desk.alter_isr(1)
@@ -217,7 +221,7 @@ def test_the_next_controller_has_the_min_isr_of_the_first() -> None:
 
 
 def test_a_cluster_that_gets_a_min_isr_judges_by_it() -> None:
-    desk = Desk(1, 2, min_insync_replicas=2)
+    desk = ClusterDesk(1, 2, min_insync_replicas=2)
     desk.create((1, 2))
     desk.alter_isr(1)
     desk.defaults = controller_defaults(min_insync_replicas=1)
@@ -226,7 +230,7 @@ def test_a_cluster_that_gets_a_min_isr_judges_by_it() -> None:
     assert desk.partition().elr == ()
 
 
-def test_turning_elr_on_keeps_the_min_isr_that_held(desk: Desk) -> None:
+def test_turning_elr_on_keeps_the_min_isr_that_held(desk: ClusterDesk) -> None:
     desk.set_elr(0)
     desk.take(desk.controller.claim(1))
     assert "" not in desk.image.broker_configs
@@ -234,7 +238,7 @@ def test_turning_elr_on_keeps_the_min_isr_that_held(desk: Desk) -> None:
     assert list(desk.image.broker_configs[""]) == ["min.insync.replicas"]
 
 
-def test_without_elr_the_last_stay_in_the_isr(desk: Desk) -> None:
+def test_without_elr_the_last_stay_in_the_isr(desk: ClusterDesk) -> None:
     desk.set_elr(0)
     desk.alter_isr(1)
     assert desk.partition().elr == ()
@@ -245,7 +249,9 @@ def test_without_elr_the_last_stay_in_the_isr(desk: Desk) -> None:
     assert (desk.partition().leader, desk.partition().leader_recovery_state) == (1, RECOVERED)
 
 
-def test_turning_elr_off_keeps_who_was_eligible_in_the_isr_where_nobody_else_is(desk: Desk) -> None:
+def test_turning_elr_off_keeps_who_was_eligible_in_the_isr_where_nobody_else_is(
+    desk: ClusterDesk,
+) -> None:
     desk.fence(3)
     desk.fence(2)
     desk.fence(1)
@@ -257,14 +263,14 @@ def test_turning_elr_off_keeps_who_was_eligible_in_the_isr_where_nobody_else_is(
     assert desk.partition().leader == 1
 
 
-def test_turning_elr_off_ends_eligibility(desk: Desk) -> None:
+def test_turning_elr_off_ends_eligibility(desk: ClusterDesk) -> None:
     desk.alter_isr(1)
     desk.set_elr(0)
     assert (desk.partition().isr, desk.partition().elr) == ((1,), ())
     assert desk.image.features == {"eligible.leader.replicas.version": 0}
 
 
-def test_with_elr_no_broker_commits_by_a_min_isr_of_its_own(desk: Desk) -> None:
+def test_with_elr_no_broker_commits_by_a_min_isr_of_its_own(desk: ClusterDesk) -> None:
     """A leader with 1 where 2 are needed commits alone, and who left the ISR would count as eligible (KIP-966)."""
 
     def set_min_isr(broker: str, value: str | None) -> ErrorCode:

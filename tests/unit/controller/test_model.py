@@ -37,7 +37,7 @@ from broker.metadata.partition_change import directory_of
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.topic.metadata_table import MetadataPosition
 from tests.model_runs import examples
-from tests.unit.controller.controller_desk import SESSION_TIMEOUT_MS, Desk
+from tests.unit.controller.controller_desk import SESSION_TIMEOUT_MS, ClusterDesk
 
 # A record: the leader epoch in which it was written, and its number.
 Record = tuple[int, int]
@@ -111,7 +111,7 @@ class ControllerModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.desk = Desk()
+        self.desk = ClusterDesk()
         self.processes = {broker: Process() for broker in BROKERS}
         self.truth: dict[tuple[bytes, int], Partition] = {}
         self.seen: dict[tuple[bytes, int], PartitionRegistration] = {}

@@ -14,17 +14,19 @@ from broker.metadata.events import NO_LEADER, RECOVERED, RECOVERING, SupportedFe
 from broker.metadata.features import ELR_FEATURE
 from broker.metadata.image import BrokerRegistration
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
-from tests.unit.controller.controller_desk import Desk
+from tests.unit.controller.controller_desk import ClusterDesk
 
 PREFERRED, UNCLEAN = ElectionType.PREFERRED, ElectionType.UNCLEAN
 
 
-def elect(desk: Desk, kind: ElectionType, *partitions: tuple[str, int]) -> dict[int, ErrorCode]:
+def elect(
+    desk: ClusterDesk, kind: ElectionType, *partitions: tuple[str, int]
+) -> dict[int, ErrorCode]:
     results = desk.take(desk.controller.elect_leaders(kind, partitions or None))
     return {each.partition: each.error for each in results}
 
 
-def come_back(desk: Desk, *isr: int) -> None:
+def come_back(desk: ClusterDesk, *isr: int) -> None:
     """Brokers that were fenced are there again and in sync."""
     for broker in isr:
         if desk.image.brokers[broker].fenced:
@@ -36,7 +38,7 @@ def come_back(desk: Desk, *isr: int) -> None:
 
 
 def test_the_preferred_replica_leads_again() -> None:
-    desk = Desk(1, 2, 3)
+    desk = ClusterDesk(1, 2, 3)
     desk.create((1, 2), (2, 1), (3, 1))
     desk.fence(1)
     come_back(desk, 2, 1)
@@ -49,7 +51,7 @@ def test_the_preferred_replica_leads_again() -> None:
 
 
 def test_where_all_are_asked_for_only_those_are_named_that_needed_it() -> None:
-    desk = Desk(1, 2, 3)
+    desk = ClusterDesk(1, 2, 3)
     desk.create((1, 2), (2, 1), (3, 1))
     desk.fence(1)
     come_back(desk, 2, 1)
@@ -58,7 +60,7 @@ def test_where_all_are_asked_for_only_those_are_named_that_needed_it() -> None:
 
 
 def test_a_preferred_replica_that_is_not_in_sync_does_not_lead() -> None:
-    desk = Desk(1, 2)
+    desk = ClusterDesk(1, 2)
     desk.create((1, 2))
     desk.fence(1)
     desk.beat(1)
@@ -67,7 +69,7 @@ def test_a_preferred_replica_that_is_not_in_sync_does_not_lead() -> None:
 
 
 def test_an_unclean_election_is_for_partitions_without_a_leader() -> None:
-    desk = Desk(1, 2)
+    desk = ClusterDesk(1, 2)
     desk.create((1, 2), (2, 1))
     assert elect(desk, UNCLEAN, ("t", 0)) == {0: ErrorCode.ELECTION_NOT_NEEDED}
     desk.fence(2)
@@ -84,7 +86,7 @@ def test_an_unclean_election_is_for_partitions_without_a_leader() -> None:
 @pytest.mark.parametrize("given", [None, "true", " True "])
 def test_a_topic_that_allows_it_gets_any_leader_at_once(given: str | None) -> None:
     """By the broker's default, or by the topic's own value as anybody may spell it."""
-    desk = Desk(1, 2, unclean_leader_election_enable=given is None)
+    desk = ClusterDesk(1, 2, unclean_leader_election_enable=given is None)
     desk.create((1, 2), min_insync_replicas="1")
     desk.fence(2)
     desk.beat(2)
@@ -97,7 +99,7 @@ def test_a_topic_that_allows_it_gets_any_leader_at_once(given: str | None) -> No
 
 
 def test_an_unclean_election_is_a_new_beginning_in_which_nobody_else_is_eligible() -> None:
-    desk = Desk(1, 2, 3, unclean_leader_election_enable=True)
+    desk = ClusterDesk(1, 2, 3, unclean_leader_election_enable=True)
     desk.create((1, 2, 3), min_insync_replicas="2")
     desk.alter_isr(1, 2)
     desk.fence(1, 2)
@@ -107,7 +109,7 @@ def test_an_unclean_election_is_a_new_beginning_in_which_nobody_else_is_eligible
 
 
 def test_a_topic_may_forbid_what_the_cluster_allows() -> None:
-    desk = Desk(1, 2, unclean_leader_election_enable=True)
+    desk = ClusterDesk(1, 2, unclean_leader_election_enable=True)
     desk.create((1, 2), unclean_leader_election_enable="false")
     desk.alter_isr(1)
     desk.fence(1)
@@ -115,7 +117,7 @@ def test_a_topic_may_forbid_what_the_cluster_allows() -> None:
 
 
 def test_a_clean_leader_is_preferred_where_both_could_be() -> None:
-    desk = Desk(1, 2, 3, unclean_leader_election_enable=True)
+    desk = ClusterDesk(1, 2, 3, unclean_leader_election_enable=True)
     desk.create((1, 2, 3))
     desk.alter_isr(1, 3)
     desk.fence(1)
@@ -123,7 +125,7 @@ def test_a_clean_leader_is_preferred_where_both_could_be() -> None:
 
 
 def test_leaders_go_back_to_preferred_replicas_that_are_in_sync() -> None:
-    desk = Desk(1, 2)
+    desk = ClusterDesk(1, 2)
     desk.create(*[(1, 2)] * 10)
     desk.alter_isr(1, 2)
     desk.fence(1)
@@ -137,7 +139,7 @@ def test_leaders_go_back_to_preferred_replicas_that_are_in_sync() -> None:
 
 def test_a_turn_of_the_timer_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.controller.elections.ELECTIONS_PER_TURN_MAX", 2)
-    desk = Desk(1, 2)
+    desk = ClusterDesk(1, 2)
     desk.create(*[(1, 2)] * 3)
     for index in range(3):
         wanted = Reassignment(topic="t", partition=index, replicas=(2, 1))
@@ -149,13 +151,13 @@ def test_a_turn_of_the_timer_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> Non
 # -- reassignment (KIP-455) -----------------------------------------------------------------------
 
 
-def ongoing(desk: Desk) -> list[OngoingReassignment]:
+def ongoing(desk: ClusterDesk) -> list[OngoingReassignment]:
     moves: list[OngoingReassignment] = desk.take(desk.controller.list_reassignments(None))
     return moves
 
 
 def test_a_move_ends_when_all_that_come_are_in_sync() -> None:
-    desk = Desk(1, 2, 3, 4)
+    desk = ClusterDesk(1, 2, 3, 4)
     desk.create((1, 2))
     assert desk.reassign(3, 4).error == ErrorCode.NONE
     now = desk.partition()
@@ -179,7 +181,7 @@ def test_a_move_ends_when_all_that_come_are_in_sync() -> None:
 
 
 def test_a_lost_replica_is_a_new_leader_epoch_also_for_the_same_leader() -> None:
-    desk = Desk(1, 2, 3)
+    desk = ClusterDesk(1, 2, 3)
     desk.create((1, 2))
     desk.reassign(1, 3)
     result = desk.alter_isr(1, 2, 3)
@@ -189,7 +191,7 @@ def test_a_lost_replica_is_a_new_leader_epoch_also_for_the_same_leader() -> None
 
 
 def test_fewer_replicas_go_at_once_as_far_as_others_are_in_sync() -> None:
-    desk = Desk(1, 2, 3)
+    desk = ClusterDesk(1, 2, 3)
     desk.create((1, 2, 3))
     desk.reassign(2)
     now = desk.partition()
@@ -197,7 +199,7 @@ def test_fewer_replicas_go_at_once_as_far_as_others_are_in_sync() -> None:
 
 
 def test_what_is_in_sync_stays_until_the_target_is() -> None:
-    desk = Desk(1, 2)
+    desk = ClusterDesk(1, 2)
     desk.create((1, 2))
     desk.alter_isr(1)
     desk.reassign(2)
@@ -207,7 +209,7 @@ def test_what_is_in_sync_stays_until_the_target_is() -> None:
 
 
 def test_another_order_is_no_move() -> None:
-    desk = Desk(1, 2)
+    desk = ClusterDesk(1, 2)
     desk.create((1, 2))
     assert desk.reassign(2, 1).error == ErrorCode.NONE
     assert (desk.partition().replicas, desk.partition().leader) == ((2, 1), 1)
@@ -215,7 +217,7 @@ def test_another_order_is_no_move() -> None:
 
 
 def test_a_move_that_is_cancelled_leaves_what_there_was() -> None:
-    desk = Desk(1, 2, 3, 4)
+    desk = ClusterDesk(1, 2, 3, 4)
     desk.create((1, 2))
     desk.reassign(3, 4)
     desk.alter_isr(1, 2, 3)
@@ -227,7 +229,7 @@ def test_a_move_that_is_cancelled_leaves_what_there_was() -> None:
 
 
 def test_another_target_counts_from_the_replicas_before_the_first_move() -> None:
-    desk = Desk(1, 2, 3, 4)
+    desk = ClusterDesk(1, 2, 3, 4)
     desk.create((1, 2))
     desk.reassign(3, 2)
     desk.reassign(4, 2)
@@ -247,7 +249,7 @@ def test_another_target_counts_from_the_replicas_before_the_first_move() -> None
 
 @pytest.mark.parametrize("unclean", [False, True])
 def test_a_cancellation_that_would_lose_data_needs_leave_to(unclean: bool) -> None:
-    desk = Desk(1, 2, 3, 4, unclean_leader_election_enable=unclean)
+    desk = ClusterDesk(1, 2, 3, 4, unclean_leader_election_enable=unclean)
     desk.create((1, 2))
     desk.reassign(3, 4)
     desk.alter_isr(1, 2, 3)
@@ -265,7 +267,7 @@ def test_a_cancellation_that_would_lose_data_needs_leave_to(unclean: bool) -> No
 
 
 def test_a_cancellation_forgets_no_last_known_leader() -> None:
-    desk = Desk(1, 2, 3)
+    desk = ClusterDesk(1, 2, 3)
     desk.create((1,))
     desk.reassign(2, 3)
     desk.alter_isr(1, 2)
@@ -278,7 +280,7 @@ def test_a_cancellation_forgets_no_last_known_leader() -> None:
 
 
 def test_moves_that_make_no_sense() -> None:
-    desk = Desk(1, 2)
+    desk = ClusterDesk(1, 2)
     desk.create((1, 2))
     wanted = [("x", 0, (1,)), ("t", 9, (1,)), ("t", 0, (1, 1)), ("t", 0, (7,)), ("t", 0, ())]
     moves = [Reassignment(topic=t, partition=p, replicas=r) for t, p, r in wanted]
@@ -347,7 +349,7 @@ def test_places_that_there_are_not(cluster: list[BrokerRegistration], says: str)
 
 
 def test_a_new_partition_is_in_sync_where_brokers_are_active() -> None:
-    desk = Desk(1, 2, 3)
+    desk = ClusterDesk(1, 2, 3)
     desk.fence(1)
     desk.create((1, 2, 3))
     now = desk.partition()
@@ -355,7 +357,7 @@ def test_a_new_partition_is_in_sync_where_brokers_are_active() -> None:
 
 
 def test_an_assignment_to_nobody_who_is_active_is_refused() -> None:
-    desk = Desk(1, 2)
+    desk = ClusterDesk(1, 2)
     desk.fence(1)
     topic = NewTopic(name="t", assignments=((0, (1,)),))
     (result,) = desk.take(desk.controller.create_topics([topic]))
@@ -364,7 +366,7 @@ def test_an_assignment_to_nobody_who_is_active_is_refused() -> None:
 
 
 def test_a_topic_that_grows_gets_as_many_replicas_as_it_has_without_those_of_a_move() -> None:
-    desk = Desk(1, 2, 3)
+    desk = ClusterDesk(1, 2, 3)
     desk.create((1,))
     desk.reassign(2, 3)
     (result,) = desk.take(desk.controller.create_partitions([MorePartitions(name="t", count=3)]))
@@ -375,7 +377,7 @@ def test_a_topic_that_grows_gets_as_many_replicas_as_it_has_without_those_of_a_m
 # -- features (KIP-584) ---------------------------------------------------------------------------
 
 
-def update(desk: Desk, name: str, level: int, **options: bool) -> ErrorCode:
+def update(desk: ClusterDesk, name: str, level: int, **options: bool) -> ErrorCode:
     wanted = FeatureUpdate(name=name, level=level, **options)
     (result,) = desk.take(desk.controller.update_features([wanted]))
     error: ErrorCode = result.error
@@ -383,7 +385,7 @@ def update(desk: Desk, name: str, level: int, **options: bool) -> ErrorCode:
 
 
 def test_levels_of_features_are_events() -> None:
-    desk = Desk(1)
+    desk = ClusterDesk(1)
     assert update(desk, ELR_FEATURE, 0) == ErrorCode.INVALID_UPDATE_VERSION
     assert update(desk, ELR_FEATURE, 0, allows_downgrade=True) == ErrorCode.NONE
     assert desk.log[-1] == [{"type": "FeatureLevelChanged", "name": ELR_FEATURE, "level": 0}]
@@ -396,7 +398,7 @@ def test_levels_of_features_are_events() -> None:
 
 
 def test_a_level_that_one_broker_cannot_work_by_is_refused() -> None:
-    desk = Desk(1)
+    desk = ClusterDesk(1)
     desk.set_elr(0)
     able = [
         SupportedFeature(name="transaction.version", lowest=0, highest=2),

@@ -26,7 +26,7 @@ from tests.in_process import (
 )
 from tests.loops import in_loop, turns
 from tests.requests import build
-from tests.unit.replica.follower_desk import EPOCH, Desk, desk
+from tests.unit.replica.follower_desk import EPOCH, FollowerDesk, desk
 
 
 async def written(broker: InProcess, *values: bytes) -> None:
@@ -247,7 +247,7 @@ async def test_one_that_has_caught_up_is_proposed(memory_path: Path) -> None:
 # -- throttling (KIP-73) ----------------------------------------------------------------------------
 
 
-async def throttled(leader: Desk, listed: str, rate: str = "1") -> None:
+async def throttled(leader: FollowerDesk, listed: str, rate: str = "1") -> None:
     node = leader.broker.node
     node.metadata.topics["t"].configs[LEADER_THROTTLED_REPLICAS] = listed
     node.config = replace(node.config, leader_replication_throttled_rate=int(rate))

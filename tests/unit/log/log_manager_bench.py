@@ -19,7 +19,7 @@ NOW_MS = 1_700_000_000_000
 TOPIC_ID = bytes(range(16))
 
 
-class Bench:
+class LogsBench:
     """Managers one after the other on one disk."""
 
     def __init__(self, *log_dirs: str) -> None:

@@ -22,14 +22,14 @@ from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.types import NO_UUID
 from kafka_ds.records.batch import Record
 from kafka_ds.segments import names
-from tests.unit.log.log_manager_bench import NOW_MS, TOPIC_ID, Bench
+from tests.unit.log.log_manager_bench import NOW_MS, TOPIC_ID, LogsBench
 from tests.unit.log.log_model import client_batch
 from tests.unit.records.old_sets import Plain, encode, message
 
 OTHER_ID = bytes(range(16, 32))
 
 
-class TwoDisks(Bench):
+class TwoDisks(LogsBench):
     """Partitions 0 and 2 of "t" in /a, 1 and 3 in /b, and the failures that were reported."""
 
     def __init__(self) -> None:
@@ -267,7 +267,7 @@ def test_logs_are_opened_by_several_threads_and_it_is_told_how_far(
 def test_after_a_clean_stop_no_log_is_scanned_after_a_crash_what_is_past_the_recovery_point() -> (
     None
 ):
-    bench = Bench("/a")
+    bench = LogsBench("/a")
     for partition in range(20):
         log = bench.manager.create("t", partition, TOPIC_ID)
         for _ in range(4):
@@ -304,7 +304,7 @@ def test_a_log_that_cannot_be_deleted_takes_its_directory_offline_and_no_other()
 
 
 def test_a_topic_that_is_made_anew_has_nothing_of_one_that_could_not_be_deleted() -> None:
-    bench = Bench()
+    bench = LogsBench()
     bench.manager.create("t", 0, TOPIC_ID)
     bench.append("t", count=3)
     bench.disk.failing, bench.disk.failing_with = {"rename"}, errno.EMFILE
@@ -320,7 +320,7 @@ def test_a_topic_that_is_made_anew_has_nothing_of_one_that_could_not_be_deleted(
 
 
 def test_what_could_not_be_deleted_is_tried_again() -> None:
-    bench = Bench()
+    bench = LogsBench()
     bench.manager.create("t", 0, TOPIC_ID)
     bench.append("t")
     bench.disk.failing, bench.disk.failing_with = {"rename"}, errno.EMFILE
@@ -336,7 +336,7 @@ def test_what_could_not_be_deleted_is_tried_again() -> None:
 
 @pytest.mark.parametrize("theirs", [OTHER_ID, NO_UUID])
 def test_a_folder_in_the_way_of_a_new_log_is_set_aside(theirs: bytes) -> None:
-    bench = Bench()
+    bench = LogsBench()
     bench.manager.create("t", 0, theirs)
     bench.append("t", count=3)
     bench.background.run()
@@ -464,7 +464,7 @@ def test_a_clean_stop_goes_on_vouching_for_a_damaged_log_that_was_left_cleanly()
 
 def test_of_two_topics_that_are_created_again_neither_takes_a_high_watermark_for_its_own() -> None:
     """What was last to be written is of the former topics until it is written anew."""
-    bench = Bench()
+    bench = LogsBench()
     for topic in ("t", "u"):
         bench.manager.create(topic, 0, TOPIC_ID)
         bench.append(topic, count=10)

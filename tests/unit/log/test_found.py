@@ -6,14 +6,14 @@ import pytest
 
 from broker.log.failures import LogDirectoryError
 from kafka_ds.protocol.errors import KafkaError
-from tests.unit.log.log_manager_bench import TOPIC_ID, Bench
+from tests.unit.log.log_manager_bench import TOPIC_ID, LogsBench
 
 LOG_FILE = "t-0/00000000000000000000.log"
 
 
-def found_twice(second: bytes | None) -> Bench:
+def found_twice(second: bytes | None) -> LogsBench:
     """A log in /a, and a folder of nobody in /b with these bytes; None: with those of the log."""
-    bench = Bench("/a", "/b")
+    bench = LogsBench("/a", "/b")
     bench.manager.create("t", 0, TOPIC_ID)
     bench.append("t")
     bench.stop()
@@ -39,7 +39,7 @@ def test_a_log_that_was_being_made_when_the_disk_was_full_is_none() -> None:
 
 def test_what_full_disks_left_of_a_new_log_keeps_no_broker_from_starting() -> None:
     """Each directory was tried, and has the folder, but not whose it is."""
-    bench = Bench("/a", "/b")
+    bench = LogsBench("/a", "/b")
     bench.disk.capacity_bytes = 0
     with pytest.raises(KafkaError):
         bench.manager.create("t", 0, TOPIC_ID)

@@ -15,12 +15,12 @@ from kafka_ds.segments.names import RECOVERY_POINT_CHECKPOINT
 from tests.fakes.memory_disk import MemoryDisk
 from tests.fakes.settings import log_settings
 from tests.loops import in_loop
-from tests.unit.log.log_manager_bench import NOW_MS, TOPIC_ID, Bench
+from tests.unit.log.log_manager_bench import NOW_MS, TOPIC_ID, LogsBench
 from tests.unit.log.log_model import client_batch
 
 
 def test_a_directory_says_whose_it_is() -> None:
-    bench = Bench("/a", "/b")
+    bench = LogsBench("/a", "/b")
     ids = bench.manager.directory_ids
     assert len(set(ids.values())) == 2
     cluster_id = bench.manager.cluster_id
@@ -34,7 +34,7 @@ def test_a_directory_says_whose_it_is() -> None:
 
 
 def test_another_brokers_directory_is_refused_by_name() -> None:
-    bench = Bench()
+    bench = LogsBench()
     bench.stop()
     with pytest.raises(LogDirectoryError, match="/a/meta.properties belongs to node.id=1, not 2"):
         bench.start(node_id=2)
@@ -46,7 +46,7 @@ def test_another_brokers_directory_is_refused_by_name() -> None:
 
 
 def test_a_failed_start_releases_its_locks() -> None:
-    bench = Bench("/a", "/b")
+    bench = LogsBench("/a", "/b")
     bench.stop()
     bench.disk.plant("/b/meta.properties", b"version=1\nnode.id=4\n")
     with pytest.raises(LogDirectoryError, match="/b/meta.properties"):
@@ -58,7 +58,7 @@ def test_a_failed_start_releases_its_locks() -> None:
 def test_a_topic_that_is_deleted_while_it_is_made_durable_is_no_error(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = Bench()
+    bench = LogsBench()
     bench.manager.create("t", 0, TOPIC_ID)
 
     def sync_directory(path: str) -> None:
@@ -73,7 +73,7 @@ def test_a_topic_that_is_deleted_while_it_is_made_durable_is_no_error(
 
 
 def test_a_clean_stop_leaves_the_marker_and_the_next_start_takes_it() -> None:
-    bench = Bench()
+    bench = LogsBench()
     bench.manager.create("t", 0, TOPIC_ID)
     bench.append("t", count=5)
     bench.stop(broker_epoch=12)
@@ -89,7 +89,7 @@ def test_a_clean_stop_leaves_the_marker_and_the_next_start_takes_it() -> None:
 
 
 def test_a_crash_is_seen() -> None:
-    bench = Bench()
+    bench = LogsBench()
     bench.manager.create("t", 0, TOPIC_ID)
     bench.append("t", count=5)
     bench.disk.kill()
@@ -102,7 +102,7 @@ def test_a_crash_is_seen() -> None:
 
 
 def test_one_log_that_fails_leaves_no_marker() -> None:
-    bench = Bench()
+    bench = LogsBench()
     bench.manager.create("t", 0, TOPIC_ID)
     bench.append("t")
     bench.disk.failing = {"sync"}
@@ -111,7 +111,7 @@ def test_one_log_that_fails_leaves_no_marker() -> None:
 
 
 def test_logs_are_spread_over_the_directories() -> None:
-    bench = Bench("/a", "/b")
+    bench = LogsBench("/a", "/b")
     for partition in range(4):
         bench.manager.create("t", partition, TOPIC_ID)
     folders = [log.directory for log in bench.manager.logs()]
@@ -127,14 +127,14 @@ def test_logs_are_spread_over_the_directories() -> None:
 
 
 def test_creating_what_is_there_gives_it() -> None:
-    bench = Bench()
+    bench = LogsBench()
     log = bench.manager.create("t", 0, TOPIC_ID)
     assert bench.manager.create("t", 0, TOPIC_ID, log_settings(segment_bytes=5)) is log
     assert log.config.segment_bytes == 5
 
 
 def test_a_recreated_topic_gets_a_new_log_at_once() -> None:
-    bench = Bench()
+    bench = LogsBench()
     old = bench.manager.create("t", 0, TOPIC_ID)
     bench.append("t", count=3)
     found = old.read(0, max_bytes=999, upper_bound_offset=3, min_one_batch=True)
@@ -158,7 +158,7 @@ def test_a_log_that_has_rolled_is_told_of_whatever_fails_after_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else its segment is not copied before the next one rolls."""
-    bench = Bench()
+    bench = LogsBench()
     log = bench.manager.create("t", 0, TOPIC_ID, log_settings(segment_ms=1_000, retention_ms=-1))
     bench.append("t")
     bench.manager.tick(bench.clock.ms)
@@ -182,7 +182,7 @@ def test_a_log_begins_where_it_does_and_not_where_an_earlier_one_of_its_name_did
     is_tiered: bool, is_restarted: bool
 ) -> None:
     """The checkpoints that were written last name the log of the topic that was deleted."""
-    bench = Bench()
+    bench = LogsBench()
     bench.config = log_settings(retention_ms=-1, remote_storage_enable=is_tiered)
     bench.stop()
     bench.start()
@@ -209,7 +209,7 @@ def test_a_log_begins_where_it_does_and_not_where_an_earlier_one_of_its_name_did
 
 
 def test_a_log_does_not_begin_where_a_stray_one_of_its_name_did() -> None:
-    bench = Bench()
+    bench = LogsBench()
     old = bench.manager.create("t", 0, TOPIC_ID)
     bench.append("t", count=10)
     old.advance_log_start_offset(8)
@@ -225,7 +225,7 @@ def test_a_log_does_not_begin_where_a_stray_one_of_its_name_did() -> None:
 
 
 def test_of_many_logs_that_are_gone_any_name_may_be_one() -> None:
-    bench = Bench()
+    bench = LogsBench()
     for partition in range(GONE_MAX + 10):
         bench.manager.create("t", partition, TOPIC_ID)
     bench.manager.create("kept", 0, TOPIC_ID).append(
@@ -241,7 +241,7 @@ def test_of_many_logs_that_are_gone_any_name_may_be_one() -> None:
 
 
 def test_a_delete_that_was_cut_short_is_completed() -> None:
-    bench = Bench()
+    bench = LogsBench()
     bench.manager.create("t", 0, TOPIC_ID)
     bench.append("t")
     bench.manager.delete("t", 0)
@@ -254,7 +254,7 @@ def test_a_delete_that_was_cut_short_is_completed() -> None:
 
 
 def test_a_stray_log_is_kept_under_another_name_and_left_alone_from_then_on() -> None:
-    bench = Bench()
+    bench = LogsBench()
     bench.manager.create("t", 0, TOPIC_ID)
     bench.append("t")
     name = bench.manager.set_aside("t", 0)
@@ -268,7 +268,7 @@ def test_a_stray_log_is_kept_under_another_name_and_left_alone_from_then_on() ->
 
 
 def test_a_log_without_a_topic_id_takes_the_one_it_gets() -> None:
-    bench = Bench()
+    bench = LogsBench()
     bench.manager.create("t", 0, TOPIC_ID)
     bench.append("t")
     bench.stop()
@@ -280,7 +280,7 @@ def test_a_log_without_a_topic_id_takes_the_one_it_gets() -> None:
 
 
 def test_checkpoints_are_written_when_they_are_due() -> None:
-    bench = Bench()
+    bench = LogsBench()
     bench.manager.create("t", 0, TOPIC_ID)
     bench.append("t", count=3)
     log = bench.manager.get("t", 0)
@@ -306,7 +306,7 @@ def test_checkpoints_are_written_when_they_are_due() -> None:
 
 def test_a_tiered_log_loses_no_segment_whose_deletion_a_crash_would_forget() -> None:
     """A follower hears of DeleteRecords from its leader; what the lake does not have yet is else taken for lost."""
-    bench = Bench()
+    bench = LogsBench()
     bench.config = log_settings(retention_ms=-1, remote_storage_enable=True, segment_bytes=100)
     bench.stop()
     bench.start()
@@ -328,7 +328,7 @@ def test_a_tiered_log_loses_no_segment_whose_deletion_a_crash_would_forget() -> 
 
 
 def test_a_folder_is_listed_once_after_a_clean_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench()
+    bench = LogsBench()
     for partition in range(3):
         bench.manager.create("t", partition, TOPIC_ID)
     bench.append("t", 1)
@@ -351,7 +351,7 @@ def test_a_log_that_was_cut_below_its_start_does_not_begin_there_after_a_crash(
     *, is_known: bool
 ) -> None:
     """Else all that was appended since would be taken for what a crash has left below the start."""
-    bench = Bench()
+    bench = LogsBench()
     log = bench.manager.create("t", 0, TOPIC_ID)
     bench.append("t", count=10)
     log.advance_log_start_offset(8)
@@ -375,7 +375,7 @@ def test_what_was_not_cleaned_does_not_count_as_clean_after_a_restart(
     *, is_recreated: bool, is_crash: bool
 ) -> None:
     """A tombstone there would go before what it deletes, which would be back."""
-    bench = Bench()
+    bench = LogsBench()
     log = bench.manager.create("t", 0, TOPIC_ID)
     bench.append("t", count=10)
     log.compaction.cleaned_to(8)
@@ -399,7 +399,7 @@ def test_what_was_not_cleaned_does_not_count_as_clean_after_a_restart(
 
 @in_loop
 async def test_a_cleaned_part_that_was_truncated_is_written_in_the_background_too() -> None:
-    bench = Bench()
+    bench = LogsBench()
     log = bench.manager.create("t", 0, TOPIC_ID)
     bench.append("t", count=10)
     log.compaction.cleaned_to(8)
@@ -419,7 +419,7 @@ async def test_a_cleaned_part_that_was_truncated_is_written_in_the_background_to
 
 @in_loop
 async def test_a_lowered_start_is_written_also_if_an_earlier_write_ends_late() -> None:
-    bench = Bench()
+    bench = LogsBench()
     log = bench.manager.create("t", 0, TOPIC_ID)
     bench.append("t", count=10)
     for start in (2, 4):
@@ -441,7 +441,7 @@ async def test_a_lowered_start_is_written_also_if_an_earlier_write_ends_late() -
 
 
 def test_the_checkpoint_that_was_asked_for_last_wins() -> None:
-    bench = Bench()
+    bench = LogsBench()
     bench.manager.create("t", 0, TOPIC_ID)
     bench.background.run()
     for offset in (1, 2):
@@ -455,7 +455,7 @@ def test_the_checkpoint_that_was_asked_for_last_wins() -> None:
 
 
 def test_a_checkpoint_that_could_not_be_written_at_once_is_written_when_it_is_due() -> None:
-    bench = Bench()
+    bench = LogsBench()
     bench.manager.create("t", 0, TOPIC_ID)
     bench.disk.failing, bench.disk.failing_with = {"rename"}, errno.ENOSPC
     with pytest.raises(OSError, match="rename"):
@@ -468,7 +468,7 @@ def test_a_checkpoint_that_could_not_be_written_at_once_is_written_when_it_is_du
 
 
 def test_retention_runs_when_it_is_due() -> None:
-    bench = Bench()
+    bench = LogsBench()
     config = log_settings(segment_bytes=200, retention_bytes=0, retention_ms=-1)
     log = bench.manager.create("t", 0, TOPIC_ID, config)
     bench.append("t", count=10)
@@ -480,7 +480,7 @@ def test_retention_runs_when_it_is_due() -> None:
 
 
 def test_each_topic_has_its_own_settings() -> None:
-    bench = Bench()
+    bench = LogsBench()
     for topic in ("x", "y"):
         bench.manager.create(topic, 0, TOPIC_ID)
     bench.stop()
@@ -490,7 +490,7 @@ def test_each_topic_has_its_own_settings() -> None:
 
 
 def test_kafkas_own_metadata_log_is_not_a_topic() -> None:
-    bench = Bench()
+    bench = LogsBench()
     bench.stop()
     bench.disk.make_directory("/a/__cluster_metadata-0")
     bench.disk.plant("/a/__cluster_metadata-0/00000000000000000000.log", b"x")
@@ -500,7 +500,7 @@ def test_kafkas_own_metadata_log_is_not_a_topic() -> None:
 
 
 def test_a_corrupt_checkpoint_means_more_to_scan() -> None:
-    bench = Bench()
+    bench = LogsBench()
     bench.manager.create("t", 0, TOPIC_ID)
     bench.append("t", count=3)
     bench.stop()
@@ -516,7 +516,7 @@ def test_a_log_whose_believed_part_cannot_be_read_is_not_served(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """After a clean stop; its last producer snapshot is lost, and the one before lies behind the damage."""
-    bench = Bench()
+    bench = LogsBench()
     for topic in ("t", "u"):
         bench.manager.create(topic, 0, TOPIC_ID)
         bench.append(topic, count=200)

@@ -16,7 +16,7 @@ from kafka_ds.segments.names import (
     TRANSACTION_INDEX,
 )
 from tests.fakes.settings import log_settings
-from tests.unit.log.log_manager_bench import NOW_MS, TOPIC_ID, Bench
+from tests.unit.log.log_manager_bench import NOW_MS, TOPIC_ID, LogsBench
 from tests.unit.log.log_model import client_batch
 
 DAY_MS = 24 * 3_600_000
@@ -37,7 +37,7 @@ CONFIGS = tuple(
 )
 
 
-def _change(chance: random.Random, bench: Bench, log: Log) -> None:
+def _change(chance: random.Random, bench: LogsBench, log: Log) -> None:
     match chance.randrange(9):
         case 0 | 1 | 2:
             bench.append("t", count=chance.randint(1, 4))
@@ -60,7 +60,7 @@ def _change(chance: random.Random, bench: Bench, log: Log) -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_nothing_that_is_due_is_missed(seed: int) -> None:
     chance = random.Random(seed)
-    bench = Bench()
+    bench = LogsBench()
     log = bench.manager.create("t", 0, TOPIC_ID, CONFIGS[0])
     for _ in range(300):
         for _ in range(chance.choice((0, 0, 0, 1, 2))):
@@ -76,7 +76,7 @@ def test_nothing_that_is_due_is_missed(seed: int) -> None:
 
 
 def test_who_has_nothing_to_do_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench()
+    bench = LogsBench()
     for partition in range(3):
         bench.manager.create("t", partition, TOPIC_ID)
     bench.append("t", 1)
@@ -104,7 +104,7 @@ def test_who_has_nothing_to_do_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_log_that_is_gone_is_not_held_in_memory() -> None:
-    bench, topic_id = Bench("/a", "/b"), bytes(15) + b"\x4d"
+    bench, topic_id = LogsBench("/a", "/b"), bytes(15) + b"\x4d"
     for partition in range(3):
         bench.manager.create("t", partition, topic_id)
         bench.append("t", partition)
@@ -123,7 +123,7 @@ def test_a_log_that_is_gone_is_not_held_in_memory() -> None:
 
 def test_a_clock_that_is_set_back_delays_nothing() -> None:
     """The clock was a day ahead and is set back: upkeep due in minutes must not wait for a day."""
-    bench = Bench()
+    bench = LogsBench()
     config = log_settings(retention_ms=-1, retention_bytes=0, segment_bytes=400, flush_ms=30_000)
     log = bench.manager.create("t", 0, TOPIC_ID, config)
     bench.manager.create("gone", 0, TOPIC_ID)
@@ -151,7 +151,7 @@ def test_a_clock_that_is_set_back_delays_nothing() -> None:
 
 
 def test_segments_and_flushes_of_a_clock_that_was_set_back_are_in_time() -> None:
-    bench = Bench()
+    bench = LogsBench()
     rolling = bench.manager.create("t", 0, TOPIC_ID, log_settings(segment_ms=60_000))
     flushed = bench.manager.create("t", 1, TOPIC_ID, log_settings(flush_ms=60_000))
     for partition in range(2):
@@ -168,7 +168,7 @@ def test_segments_and_flushes_of_a_clock_that_was_set_back_are_in_time() -> None
 
 
 def test_a_silent_producer_is_forgotten_after_producer_id_expiration_ms() -> None:
-    bench = Bench()
+    bench = LogsBench()
     log = bench.manager.create("t", 0, TOPIC_ID)
     batch = client_batch(1, timestamp_ms=NOW_MS, producer_id=7, producer_epoch=0, base_sequence=0)
     log.append(memoryview(batch), leader_epoch=0, now_ms=NOW_MS)
@@ -178,7 +178,7 @@ def test_a_silent_producer_is_forgotten_after_producer_id_expiration_ms() -> Non
 
 
 def test_a_producer_of_a_clock_that_was_set_back_is_forgotten_in_time() -> None:
-    bench = Bench()
+    bench = LogsBench()
     log = bench.manager.create("t", 0, TOPIC_ID)
     batch = client_batch(1, timestamp_ms=NOW_MS, producer_id=7, producer_epoch=0, base_sequence=0)
     log.append(memoryview(batch), leader_epoch=0, now_ms=NOW_MS)
@@ -188,7 +188,7 @@ def test_a_producer_of_a_clock_that_was_set_back_is_forgotten_in_time() -> None:
 
 
 def test_a_checkpoint_that_a_full_disk_refused_is_written_when_there_is_room() -> None:
-    bench = Bench()
+    bench = LogsBench()
     log = bench.manager.create("t", 0, TOPIC_ID)
     bench.append("t", count=3)
     log.advance_log_start_offset(2)
@@ -204,7 +204,7 @@ def test_a_checkpoint_that_a_full_disk_refused_is_written_when_there_is_room() -
 
 
 def test_a_log_with_an_index_that_says_nothing_keeps_no_other_from_its_upkeep() -> None:
-    bench = Bench()
+    bench = LogsBench()
     bench.config = log_settings(retention_ms=-1, retention_bytes=0, segment_bytes=400)
     for partition in range(3):
         bench.manager.create("t", partition, TOPIC_ID)

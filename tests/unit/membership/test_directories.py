@@ -16,7 +16,7 @@ from broker.metadata.partition_change import directory_of
 from kafka_ds.protocol.messages import AssignReplicasToDirsResponse
 from tests.fakes.network import Respondent
 from tests.loops import in_loop
-from tests.unit.controller.controller_desk import Desk
+from tests.unit.controller.controller_desk import ClusterDesk
 
 ME = 1
 DIR_A = b"a" * 16
@@ -26,7 +26,7 @@ class Around:
     """The controller, and broker 1's log directory with a damaged log of partition 0."""
 
     def __init__(self, *others: int) -> None:
-        self.desk = Desk(*others)
+        self.desk = ClusterDesk(*others)
         self.desk.register(ME, log_dirs=[DIR_A])
         self.desk.beat(ME)
         self.desk.create((ME, *others), (ME, *others))

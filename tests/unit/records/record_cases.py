@@ -75,7 +75,7 @@ def logs(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class CaseRow:
     """All that a consumer can see of a record."""
 
     record: Record
@@ -83,13 +83,13 @@ class Row:
     leader_epoch: int
 
 
-def rows_of_batches(batches: Iterable[bytes]) -> list[Row]:
+def rows_of_batches(batches: Iterable[bytes]) -> list[CaseRow]:
     """By the slow reader of `kafka_ds.records.batch`."""
     rows = []
     for batch in batches:
         header = read_header(batch)
         rows += [
-            Row(
+            CaseRow(
                 record=record,
                 timestamp_type=header.timestamp_type,
                 leader_epoch=header.leader_epoch,
@@ -99,7 +99,7 @@ def rows_of_batches(batches: Iterable[bytes]) -> list[Row]:
     return rows
 
 
-def rows_of_tables(tables: Iterable[pa.RecordBatch]) -> list[Row]:
+def rows_of_tables(tables: Iterable[pa.RecordBatch]) -> list[CaseRow]:
     """What the rows of the table say."""
     return [_row_of(row) for table in tables for row in _plain(table).to_pylist()]
 
@@ -112,7 +112,7 @@ def _plain(table: pa.RecordBatch) -> pa.Table:
     return whole.set_column(index, "timestamp", whole.column("timestamp").cast(pa.int64()))
 
 
-def _row_of(row: dict) -> Row:
+def _row_of(row: dict) -> CaseRow:
     assert (row["timestamp"] is None) == (row["timestamp_ms"] is not None)
     if row["headers_raw"] is not None:
         assert row["headers"] is None
@@ -121,7 +121,7 @@ def _row_of(row: dict) -> Row:
         pairs = row["headers"] or []
         headers = tuple((pair["key"].encode(), pair["value"]) for pair in pairs)
     timestamp = row["timestamp_ms"] if row["timestamp"] is None else row["timestamp"] // 1000
-    return Row(
+    return CaseRow(
         record=Record(row["offset"], timestamp, row["key"], row["value"], headers),
         timestamp_type=row["timestamp_type"],
         leader_epoch=row["leader_epoch"],

@@ -36,7 +36,7 @@ class Proposals:
         self.noted.append(effect)
 
 
-class Desk:
+class FollowerDesk:
     """Topic "t": broker 1 leads partition 0, brokers 2 and 3 follow it."""
 
     def __init__(self, broker: InProcess, topic_id: bytes) -> None:
@@ -98,11 +98,13 @@ class Desk:
         return data
 
 
-async def desk(broker: InProcess, *, isr: tuple[int, ...] = (1, 2, 3), **configs: object) -> Desk:
+async def desk(
+    broker: InProcess, *, isr: tuple[int, ...] = (1, 2, 3), **configs: object
+) -> FollowerDesk:
     """Set it up."""
     proposals = Proposals()
     vars(broker.node.alter_partition_manager).update(submit=proposals.submit, count=proposals.count)
-    made = Desk(broker, await broker.create("t", **configs))
+    made = FollowerDesk(broker, await broker.create("t", **configs))
     made.proposals = proposals
     for follower in (2, 3):
         made.register(follower)

@@ -19,7 +19,7 @@ END = 10
 
 
 @dataclass
-class Broker:
+class LeadingBroker:
     """What the metadata say of a broker."""
 
     broker_epoch: int
@@ -27,9 +27,9 @@ class Broker:
     in_controlled_shutdown: bool = False
 
 
-def brokers() -> dict[int, Broker]:
+def brokers() -> dict[int, LeadingBroker]:
     """Three brokers, all of them up."""
-    return {1: Broker(101), 2: Broker(102), 3: Broker(103)}
+    return {1: LeadingBroker(101), 2: LeadingBroker(102), 3: LeadingBroker(103)}
 
 
 def leader(
@@ -38,7 +38,7 @@ def leader(
     end: int = END,
     high: int = 5,
     min_isr: int = 1,
-    known: Mapping[int, Broker] | None = None,
+    known: Mapping[int, LeadingBroker] | None = None,
 ) -> LeaderState:
     """A leader that has yet to be elected."""
     return LeaderState(
@@ -58,7 +58,7 @@ def elected(
     end: int = END,
     high: int = 5,
     min_isr: int = 1,
-    known: Mapping[int, Broker] | None = None,
+    known: Mapping[int, LeadingBroker] | None = None,
 ) -> LeaderState:
     """A leader whose epoch begins at the end of its log."""
     partition = leader(registration, end=end, high=high, min_isr=min_isr, known=known)

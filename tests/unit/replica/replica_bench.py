@@ -38,7 +38,7 @@ ALL = (ME, OTHER, THIRD)
 ID, NEW_ID = b"t" * 16, b"u" * 16
 
 
-class Recorder:
+class FetcherRecorder:
     """In the place of the fetchers: what they were told, call by call."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Tier:
         self.told.append(f"rolled {log.name}")
 
 
-class Bench:
+class ReplicaBench:
     """One broker's replicas on a disk that outlives it."""
 
     def __init__(self, tier: object = None) -> None:
@@ -110,7 +110,7 @@ class Bench:
             config_for=lambda _: self.config,
         )
         self.logs.load()
-        self.fetchers = Recorder()
+        self.fetchers = FetcherRecorder()
         self.manager = ReplicaManager(
             self.logs,
             FetcherContext(

@@ -19,7 +19,7 @@ from tests.unit.replica.replica_bench import (
     ME,
     OTHER,
     THIRD,
-    Bench,
+    ReplicaBench,
     changed,
     produce,
     registered,
@@ -30,9 +30,9 @@ DELETED = TopicDeleted(topic="t", topic_id=ID)
 ANOTHER_ID = b"another topic id"
 
 
-async def with_a_damaged_log() -> Bench:
+async def with_a_damaged_log() -> ReplicaBench:
     """Messages of an old Kafka, the second one damaged, in partition 1 of "t"."""
-    bench = Bench()
+    bench = ReplicaBench()
     await bench.create(registered(ME), registered(ME))
     for _ in range(2):
         produce(bench.led(1))
@@ -92,7 +92,7 @@ async def test_a_damaged_log_of_a_replica_stays_in_its_place() -> None:
 async def test_a_log_without_its_topic_id_is_that_of_the_topic_unless_its_epochs_are_later(
     *, is_anew: bool
 ) -> None:
-    bench = Bench()
+    bench = ReplicaBench()
     await bench.create(replace(registered(ME, 3), isr=(ME,)))
     produce(bench.led(0))
     bench.disk.unlink("/d/t-0/partition.metadata")
@@ -111,7 +111,7 @@ async def test_a_log_without_its_topic_id_is_that_of_the_topic_unless_its_epochs
 @in_loop
 async def test_a_log_without_its_topic_id_is_fetched_where_others_have_what_was_committed() -> None:
     """It may be a deleted topic's, whose epochs were as low."""
-    bench = Bench()
+    bench = ReplicaBench()
     await bench.create(registered(ME))
     produce(bench.led(0))
     bench.disk.unlink("/d/t-0/partition.metadata")
@@ -128,7 +128,7 @@ async def test_a_log_with_another_topic_id_is_kept_and_told_of(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """As in Kafka. The id may be another's by damage: its records are acknowledged, and nobody else has them."""
-    bench = Bench()
+    bench = ReplicaBench()
     await bench.create(replace(registered(ME, 3), isr=(ME,)))
     for _ in range(2):
         produce(bench.led(0))

@@ -7,13 +7,13 @@ import asyncio
 from broker.metadata.events import BrokerRegistrationChanged
 from broker.replica.state_applier import CHANGES_AT_ONCE
 from tests.loops import in_loop
-from tests.unit.replica.replica_bench import ME, OTHER, THIRD, Bench, changed, registered
+from tests.unit.replica.replica_bench import ME, OTHER, THIRD, ReplicaBench, changed, registered
 
 
 @in_loop
 async def test_what_is_led_here_or_was_comes_first() -> None:
     """Producers wait for it, and not for who follows what."""
-    bench = Bench()
+    bench = ReplicaBench()
     count = 3 * CHANGES_AT_ONCE
     await bench.create(*[registered(OTHER)] * count, registered(ME), registered(OTHER))
     leading = bench.led(count)
@@ -30,7 +30,7 @@ async def test_what_is_led_here_or_was_comes_first() -> None:
 @in_loop
 async def test_a_broker_in_controlled_shutdown_follows_nobody() -> None:
     """It is out of every ISR, and would only keep the new leaders busy."""
-    bench = Bench()
+    bench = ReplicaBench()
     await bench.create(registered(OTHER))
 
     def stopping(broker_id: int) -> BrokerRegistrationChanged:

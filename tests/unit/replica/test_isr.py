@@ -21,7 +21,7 @@ from tests.unit.replica.leaders import (
     LAG_MS,
     T0,
     THREE,
-    Broker,
+    LeadingBroker,
     brokers,
     changed,
     elected,
@@ -101,9 +101,14 @@ def test_one_that_has_the_epochs_start_but_not_the_committed_is_not() -> None:
 
 @pytest.mark.parametrize(
     "broker",
-    [None, Broker(103, fenced=True), Broker(103, in_controlled_shutdown=True), Broker(102)],
+    [
+        None,
+        LeadingBroker(103, fenced=True),
+        LeadingBroker(103, in_controlled_shutdown=True),
+        LeadingBroker(102),
+    ],
 )
-def test_one_that_the_controller_would_refuse_is_not(broker: Broker | None) -> None:
+def test_one_that_the_controller_would_refuse_is_not(broker: LeadingBroker | None) -> None:
     known = brokers()
     if broker is None:
         del known[3]
@@ -111,7 +116,7 @@ def test_one_that_the_controller_would_refuse_is_not(broker: Broker | None) -> N
         known[3] = broker
     partition = elected(TWO_IN_SYNC, known=known)
     assert fetch(partition, 3, END) == ()
-    known[3] = Broker(103)
+    known[3] = LeadingBroker(103)
     assert proposal_of(fetch(partition, 3, END))
 
 

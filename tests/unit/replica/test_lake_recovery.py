@@ -16,7 +16,15 @@ from tests.fakes.memory_disk import MemoryDisk, MemoryFile
 from tests.fakes.settings import log_settings
 from tests.loops import in_loop, until
 from tests.unit.log.truncated_logs import NOW_MS, append, open_log
-from tests.unit.replica.replica_bench import ME, OTHER, Bench, Tier, changed, produce, registered
+from tests.unit.replica.replica_bench import (
+    ME,
+    OTHER,
+    ReplicaBench,
+    Tier,
+    changed,
+    produce,
+    registered,
+)
 
 LAKE_END = 35
 ENDED = RemoteLogAuxState(leader_epochs=((0, 0), (1, 20)))
@@ -89,7 +97,7 @@ async def test_a_disk_that_refuses_to_go_on_behind_the_lake_is_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("broker.replica.lake_recovery.RECOVERY_RETRY_SECONDS", 0.001)
-    bench = Bench(Lake())
+    bench = ReplicaBench(Lake())
     bench.config = log_settings(remote_storage_enable=True)
     await bench.create(registered(OTHER, 5))
     bench.disk.failing, bench.disk.failing_with = {"create"}, errno.EMFILE
@@ -124,7 +132,7 @@ async def test_who_waits_for_the_lake_says_so_once(
 ) -> None:
     monkeypatch.setattr("broker.replica.lake_recovery.RECOVERY_RETRY_SECONDS", 0.001)
     lake = LateLake()
-    bench = Bench(lake)
+    bench = ReplicaBench(lake)
     bench.config = log_settings(remote_storage_enable=True)
     await bench.create(registered(OTHER, 5))
     await bench.commit(changed(registered(ME, 6)))
@@ -142,7 +150,7 @@ async def test_nobody_leads_where_the_lake_cannot_say_whose_records_it_has(
 ) -> None:
     monkeypatch.setattr("broker.replica.lake_recovery.RECOVERY_RETRY_SECONDS", 0.001)
     lake = Lake(RemoteLogAuxState(epochs_known_to=-1))
-    bench = Bench(lake)
+    bench = ReplicaBench(lake)
     bench.config = log_settings(remote_storage_enable=True)
     await bench.create(registered(ME))
     for _ in range(LAKE_END + 5):
@@ -172,7 +180,7 @@ async def test_nobody_leads_where_the_lake_cannot_say_whose_records_it_has(
 @in_loop
 async def test_what_is_above_the_lakes_end_is_not_believed_when_the_log_goes_on_there() -> None:
     """It was durable, and the recovery point said so; what comes in its place is not."""
-    bench = Bench(Lake())
+    bench = ReplicaBench(Lake())
     bench.config = log_settings(remote_storage_enable=True)
     await bench.create(registered(ME))
     for _ in range(LAKE_END + 5):
@@ -200,7 +208,7 @@ async def test_a_log_that_could_not_go_on_behind_the_lake_tries_again_and_knows_
     ended = RemoteLogAuxState(
         producer_snapshot=known.producers.encode_snapshot(NOW_MS), leader_epochs=((0, 0),)
     )
-    bench = Bench(Lake(ended))
+    bench = ReplicaBench(Lake(ended))
     bench.config = log_settings(remote_storage_enable=True)
     await bench.create(registered(ME))
     for _ in range(5):

@@ -23,7 +23,7 @@ from broker.replica.leader.isr import AlterPartitionAnswer, CommittedIsr, Propos
 from broker.replica.leader.state import LeaderState
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.model_runs import examples
-from tests.unit.replica.leaders import LAG_MS, T0, Broker
+from tests.unit.replica.leaders import LAG_MS, T0, LeadingBroker
 
 FOLLOWERS = (2, 3)
 
@@ -57,7 +57,7 @@ class ReplicationModel(RuleBasedStateMachine):
         self.truth = PartitionRegistration(
             replicas=(1, 2, 3), isr=(1, *sorted(in_sync)), leader=1, leader_epoch=4
         )
-        self.brokers_truth = {i: Broker(100 + i) for i in (1, 2, 3)}
+        self.brokers_truth = {i: LeadingBroker(100 + i) for i in (1, 2, 3)}
         self.brokers_known = dict(self.brokers_truth)
         self.metadata: list[PartitionRegistration] = []
         self.asked: list[Proposal] = []
@@ -130,7 +130,7 @@ class ReplicationModel(RuleBasedStateMachine):
             return
         before = self.brokers_truth[follower]
         self.follower_ends[follower] = max(self.follower_ends[follower] - lost, 0)
-        self.brokers_truth[follower] = Broker(before.broker_epoch + 100)
+        self.brokers_truth[follower] = LeadingBroker(before.broker_epoch + 100)
         self.commit(isr=tuple(each for each in self.truth.isr if each != follower))
         # A fetch of before that arrives now says what is true no more.
         self.brokers_known.update(self.brokers_truth)

@@ -13,7 +13,7 @@ from tests.unit.replica.leaders import (
     LAG_MS,
     T0,
     THREE,
-    Broker,
+    LeadingBroker,
     brokers,
     changed,
     elected,
@@ -89,9 +89,14 @@ def test_one_outside_the_isr_that_is_caught_up_and_may_join_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    "broker", [Broker(103, fenced=True), Broker(103, in_controlled_shutdown=True), Broker(104)]
+    "broker",
+    [
+        LeadingBroker(103, fenced=True),
+        LeadingBroker(103, in_controlled_shutdown=True),
+        LeadingBroker(104),
+    ],
 )
-def test_one_that_could_not_join_holds_nothing_back(broker: Broker) -> None:
+def test_one_that_could_not_join_holds_nothing_back(broker: LeadingBroker) -> None:
     known = brokers()
     partition = elected(replace(THREE, isr=(1, 2)), known=known)
     known[3].fenced = True
@@ -213,7 +218,7 @@ def test_a_stranger_is_no_follower() -> None:
 def test_a_fetch_of_before_a_restart_says_nothing() -> None:
     known = brokers()
     partition = elected(THREE, known=known)
-    known[2] = Broker(202, fenced=True)
+    known[2] = LeadingBroker(202, fenced=True)
     with pytest.raises(KafkaError) as refused:
         fetch(partition, 2, 10, broker_epoch=102)
     assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -13,7 +13,7 @@ from tests.fakes.network import Respondent
 from tests.in_process import batch_of, in_process
 from tests.loops import in_loop, pass_time, turns, until
 from tests.requests import build
-from tests.unit.replica.follower_desk import EPOCH, Desk, desk
+from tests.unit.replica.follower_desk import EPOCH, FollowerDesk, desk
 
 
 class Controller(Respondent):
@@ -56,7 +56,7 @@ class Controller(Respondent):
         )
 
 
-async def asking(leader: Desk) -> tuple[Controller, AlterPartitionManager]:
+async def asking(leader: FollowerDesk) -> tuple[Controller, AlterPartitionManager]:
     """The desk's partition asks this controller."""
     controller = Controller()
     proposals = AlterPartitionManager(

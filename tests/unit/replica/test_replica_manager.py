@@ -29,7 +29,7 @@ from tests.unit.replica.replica_bench import (
     NEW_ID,
     OTHER,
     THIRD,
-    Bench,
+    ReplicaBench,
     Tier,
     changed,
     give,
@@ -40,7 +40,7 @@ from tests.unit.replica.replica_bench import (
 
 @in_loop
 async def test_what_another_broker_leads_is_followed_there() -> None:
-    bench = Bench()
+    bench = ReplicaBench()
     await bench.create(registered(OTHER), registered(THIRD), registered(ME))
     assert [p.follower.leader for p in bench.fetchers.calls[0][1]] == [OTHER, THIRD]
     assert len(bench.fetchers.calls) == 1
@@ -54,7 +54,7 @@ async def test_what_another_broker_leads_is_followed_there() -> None:
 
 @in_loop
 async def test_a_follower_leads_with_the_log_and_the_high_watermark_that_it_has() -> None:
-    bench = Bench()
+    bench = ReplicaBench()
     await bench.create(registered(OTHER))
     followed = bench.followed()
     give(followed, 10, watermark=7)
@@ -70,7 +70,7 @@ async def test_a_follower_leads_with_the_log_and_the_high_watermark_that_it_has(
 
 @in_loop
 async def test_a_log_that_leads_right_after_a_cut_has_its_recovery_point_on_the_disk() -> None:
-    bench = Bench()
+    bench = ReplicaBench()
     await bench.create(registered(OTHER))
     followed = bench.followed()
     give(followed, 10, watermark=7)
@@ -87,7 +87,7 @@ async def test_a_log_that_leads_right_after_a_cut_has_its_recovery_point_on_the_
 
 @in_loop
 async def test_a_leader_that_follows_tells_all_who_wait() -> None:
-    bench = Bench(Tier())
+    bench = ReplicaBench(Tier())
     bench.config = log_settings(remote_storage_enable=True)
     await bench.create(registered(ME, replicas=(ME, OTHER)))
     led = bench.led()
@@ -115,7 +115,7 @@ async def test_a_leader_that_follows_tells_all_who_wait() -> None:
 
 @in_loop
 async def test_the_tier_is_told_of_the_segments_that_its_leader_rolls() -> None:
-    bench = Bench(Tier())
+    bench = ReplicaBench(Tier())
     bench.config = log_settings(remote_storage_enable=True, segment_bytes=100)
     await bench.create(registered(ME, replicas=(ME, OTHER)))
     led = bench.led()
@@ -126,7 +126,7 @@ async def test_the_tier_is_told_of_the_segments_that_its_leader_rolls() -> None:
 
 @in_loop
 async def test_what_is_older_than_what_is_known_changes_nothing() -> None:
-    bench = Bench()
+    bench = ReplicaBench()
     await bench.create(registered(OTHER, 5), registered(ME, 5))
     calls = len(bench.fetchers.calls)
     for older in (registered(ME, 4), registered(OTHER, 4), registered(OTHER, 4, replicas=(2, 3))):
@@ -138,7 +138,7 @@ async def test_what_is_older_than_what_is_known_changes_nothing() -> None:
 
 @in_loop
 async def test_of_several_changes_the_last_counts_and_fetchers_hear_of_it_once() -> None:
-    bench = Bench()
+    bench = ReplicaBench()
     await bench.create(*[registered(OTHER)] * 20)
     assert len(bench.fetchers.calls) == 1
     await bench.commit(
@@ -152,7 +152,7 @@ async def test_of_several_changes_the_last_counts_and_fetchers_hear_of_it_once()
 
 @in_loop
 async def test_isr_changes_do_not_disturb_a_fetcher_and_a_new_epoch_does() -> None:
-    bench = Bench()
+    bench = ReplicaBench()
     await bench.create(registered(OTHER, 3))
     followed = bench.followed()
     await bench.commit(changed(registered(OTHER, 3, partition_epoch=4)))
@@ -164,7 +164,7 @@ async def test_isr_changes_do_not_disturb_a_fetcher_and_a_new_epoch_does() -> No
 
 @in_loop
 async def test_what_had_failed_is_tried_again_when_metadata_speak_of_it() -> None:
-    bench = Bench()
+    bench = ReplicaBench()
     await bench.create(registered(OTHER, 3))
     followed = bench.followed()
     followed.follower.fail()
@@ -174,7 +174,7 @@ async def test_what_had_failed_is_tried_again_when_metadata_speak_of_it() -> Non
 
 @in_loop
 async def test_without_a_leader_nothing_is_fetched_and_nothing_forgotten() -> None:
-    bench = Bench()
+    bench = ReplicaBench()
     await bench.create(registered(OTHER))
     followed = bench.followed()
     give(followed, 4, watermark=3)
@@ -189,7 +189,7 @@ async def test_without_a_leader_nothing_is_fetched_and_nothing_forgotten() -> No
 
 @in_loop
 async def test_a_replica_that_moved_away_is_deleted() -> None:
-    bench = Bench()
+    bench = ReplicaBench()
     await bench.create(registered(OTHER), registered(ME))
     led, followed = bench.led(1), bench.followed()
     away = registered(OTHER, 1, replicas=(OTHER, THIRD))
@@ -204,7 +204,7 @@ async def test_a_replica_that_moved_away_is_deleted() -> None:
 
 @in_loop
 async def test_a_replica_that_moved_away_unseen_is_set_aside() -> None:
-    bench = Bench()
+    bench = ReplicaBench()
     await bench.create(registered(OTHER))
     give(bench.followed(), 3, watermark=3)
     away = changed(registered(OTHER, 1, replicas=(OTHER, THIRD)))
@@ -216,7 +216,7 @@ async def test_a_replica_that_moved_away_unseen_is_set_aside() -> None:
 
 @in_loop
 async def test_a_topic_is_deleted_and_created_again_in_one_commit() -> None:
-    bench = Bench()
+    bench = ReplicaBench()
     await bench.create(registered(OTHER), registered(ME))
     followed = bench.followed()
     give(followed, 3, watermark=3)
@@ -237,7 +237,7 @@ async def test_a_topic_is_deleted_and_created_again_in_one_commit() -> None:
 
 @in_loop
 async def test_high_watermarks_of_both_kinds_survive_a_restart() -> None:
-    bench = Bench()
+    bench = ReplicaBench()
     await bench.create(registered(OTHER), registered(ME, replicas=(ME,)))
     give(bench.followed(), 10, watermark=6)
     produce(bench.led(1))
@@ -249,7 +249,7 @@ async def test_high_watermarks_of_both_kinds_survive_a_restart() -> None:
 
 @in_loop
 async def test_settings_reach_the_logs_that_are_followed() -> None:
-    bench = Bench()
+    bench = ReplicaBench()
     await bench.create(registered(OTHER))
     bench.config = log_settings(segment_bytes=12345)
     await bench.commit(
@@ -266,7 +266,7 @@ async def test_settings_reach_the_logs_that_are_followed() -> None:
 
 @in_loop
 async def test_one_log_that_cannot_be_opened_does_not_keep_the_others() -> None:
-    bench = Bench()
+    bench = ReplicaBench()
     bench.disk.failing.add("open")
     bench.disk.failing_with = errno.EMFILE  # What the process runs out of is no failure of a disk.
     await bench.create(registered(OTHER), registered(ME))
@@ -278,7 +278,7 @@ async def test_one_log_that_cannot_be_opened_does_not_keep_the_others() -> None:
 
 @in_loop
 async def test_a_broker_that_registers_again_is_looked_for_at_once() -> None:
-    bench = Bench()
+    bench = ReplicaBench()
     await bench.commit(
         RegisterBroker(
             broker_id=OTHER,
@@ -294,7 +294,7 @@ async def test_a_log_that_lost_something_asks_the_lake_when_it_leads_but_not_onc
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
-    bench = Bench(Tier())
+    bench = ReplicaBench(Tier())
     bench.config = log_settings(remote_storage_enable=True)
     # Added to a partition that others have led before: its log is less than theirs.
     await bench.create(registered(OTHER, 5), registered(OTHER, 5))
@@ -334,7 +334,7 @@ async def test_acknowledged_records_that_a_recovery_drops_are_an_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The fifth of six batches has another byte; or also the checkpointed high watermark tells of the seventh."""
-    bench = Bench()
+    bench = ReplicaBench()
     await bench.create(registered(ME, replicas=registration.replicas))
     for _ in range(6):
         produce(bench.led(), acks=1)
@@ -364,7 +364,7 @@ async def test_acknowledged_records_that_a_recovery_drops_are_an_error(
 async def test_a_folder_that_is_gone_is_an_error_also_without_a_lake(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    bench = Bench()
+    bench = ReplicaBench()
     await bench.create(registered(ME, replicas=(ME,)))
     for _ in range(3):
         produce(bench.led(), acks=1)
@@ -390,7 +390,7 @@ async def test_a_folder_that_is_gone_is_an_error_also_without_a_lake(
 @in_loop
 async def test_a_topic_that_is_made_anew_has_lost_nothing_of_the_one_before() -> None:
     """The checkpointed high watermark belongs to an earlier topic of the same name."""
-    bench = Bench()
+    bench = ReplicaBench()
     bench.config = log_settings(remote_storage_enable=True)
     await bench.create(registered(OTHER), registered(OTHER))
     for index in (0, 1):
@@ -411,7 +411,7 @@ async def test_a_topic_that_is_made_anew_has_lost_nothing_of_the_one_before() ->
 
 @in_loop
 async def test_the_end_stops_all() -> None:
-    bench = Bench()
+    bench = ReplicaBench()
     await bench.create(registered(OTHER), registered(ME))
     led, followed = bench.led(1), bench.followed()
     bench.manager.stop()

@@ -24,7 +24,7 @@ from tests.unit.replica.replica_bench import (
     ME,
     NEW_ID,
     OTHER,
-    Bench,
+    ReplicaBench,
     changed,
     give,
     produce,
@@ -45,7 +45,7 @@ def alone(epoch: int) -> PartitionRegistration:
 async def test_what_follows_a_deletion_in_its_commit_takes_effect_whatever_the_disk_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    bench = Bench()
+    bench = ReplicaBench()
     await bench.create(registered(ME), registered(OTHER))
     bench.config = log_settings(segment_bytes=12345)
     other = PartitionChanged(topic="u", topic_id=NEW_ID, partition=0, registration=registered(ME))
@@ -75,7 +75,7 @@ async def test_what_follows_a_deletion_in_its_commit_takes_effect_whatever_the_d
 
 @in_loop
 async def test_a_topic_that_is_made_anew_waits_until_the_old_ones_log_is_out_of_the_way() -> None:
-    bench = Bench()
+    bench = ReplicaBench()
     await bench.create(registered(ME))
     produce(bench.led())
     bench.disk.failing, bench.disk.failing_with = {"rename"}, errno.EMFILE
@@ -92,7 +92,7 @@ async def test_a_topic_that_is_made_anew_waits_until_the_old_ones_log_is_out_of_
 
 @in_loop
 async def test_what_could_not_be_opened_for_want_of_room_is_opened_when_there_is_some() -> None:
-    bench = Bench()
+    bench = ReplicaBench()
     bench.disk.failing, bench.disk.failing_with = {"open"}, errno.ENOSPC
     await bench.create(registered(ME), registered(OTHER))
     for index in range(2):
@@ -111,7 +111,7 @@ async def test_what_could_not_be_opened_for_want_of_room_is_opened_when_there_is
 
 @in_loop
 async def test_what_could_not_be_opened_and_is_not_asked_for_any_more_is_left() -> None:
-    bench = Bench()
+    bench = ReplicaBench()
     bench.disk.failing, bench.disk.failing_with = {"open"}, errno.ENOSPC
     await bench.create(registered(ME), registered(ME), registered(ME))
     await bench.commit(changed(registered(OTHER, 1, replicas=(OTHER,)), 0))
@@ -139,7 +139,7 @@ async def test_what_could_not_be_opened_and_is_not_asked_for_any_more_is_left() 
 async def test_a_new_leader_counts_what_flush_messages_wants_flushed_when_it_is(
     *, produces: bool
 ) -> None:
-    bench = Bench()
+    bench = ReplicaBench()
     bench.config = log_settings(flush_messages=1)
     await bench.create(registered(OTHER))
     give(bench.followed(), 10, watermark=7)
@@ -158,7 +158,7 @@ async def test_a_new_leader_counts_what_flush_messages_wants_flushed_when_it_is(
 
 @in_loop
 async def test_a_log_whose_cut_the_disk_does_not_know_of_is_not_led() -> None:
-    bench = Bench()
+    bench = ReplicaBench()
     await bench.create(registered(OTHER))
     followed = bench.followed()
     give(followed, 10, watermark=7)
@@ -179,7 +179,7 @@ async def test_a_log_whose_cut_the_disk_does_not_know_of_is_not_led() -> None:
 @pytest.mark.parametrize("epoch", [1, 0])
 @in_loop
 async def test_a_log_whose_cut_the_disk_does_not_know_of_is_followed_on_as_such(epoch: int) -> None:
-    bench = Bench()
+    bench = ReplicaBench()
     await bench.create(registered(OTHER))
     followed = bench.followed()
     give(followed, 10, watermark=7)

@@ -10,7 +10,7 @@ from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.options.options import parse_options
 from kafka_ds.source.plan.offset_reader import OffsetReader
 from kafka_ds.source.plan.scan_plan import Plan, plan_scan
-from tests.unit.source.source_lake import Lake
+from tests.unit.source.source_lake import SourceLake
 
 TYPES = {
     "key": pa.binary(), "value": pa.binary(), "topic": pa.string(), "partition": pa.int32(), "offset": pa.int64(),
@@ -23,7 +23,7 @@ def schema(names: Sequence[str]) -> pa.Schema:
     return pa.schema([pa.field(name, TYPES[name]) for name in names])
 
 
-def plan(lake: Lake, predicate: Predicate, **options: str) -> Plan:
+def plan(lake: SourceLake, predicate: Predicate, **options: str) -> Plan:
     given = {"kafka.bootstrap.servers": "nobody:1", "subscribe": lake.topic, "tiers": "remote"}
     parsed = parse_options({**given, "lake": lake.uri, **options}, stream=False)
     reader = OffsetReader(parsed)

@@ -21,7 +21,7 @@ T0_MS = 1_700_000_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class LakeRow:
     """One record, with defaults for the fields that most tests do not need."""
 
     offset: int
@@ -33,7 +33,7 @@ class Row:
     leader_epoch: int = 0
 
 
-def record_batch(rows: Sequence[Row]) -> pa.RecordBatch:
+def record_batch(rows: Sequence[LakeRow]) -> pa.RecordBatch:
     """The rows in the table's columns; a row without a time has one that rises with its offset."""
     times = [T0_MS + row.offset if row.timestamp_ms == -2 else row.timestamp_ms for row in rows]
     dated = [0 <= time <= 253_402_300_799_999 for time in times]
@@ -55,7 +55,7 @@ def record_batch(rows: Sequence[Row]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=TOPIC_FILE_SCHEMA)
 
 
-class Lake:
+class SourceLake:
     """A folder with one topic's table; ranges are added to it as the tier does."""
 
     def __init__(self, folder: Path, topic: str = "t", topic_id: bytes = TOPIC_ID) -> None:

@@ -22,7 +22,7 @@ from kafka_ds.source.read.partition_reader import read_task
 from tests.fakes.scripted_broker import TOPIC_ID
 from tests.unit.source.log_broker import OTHER_ID, LogBroker
 from tests.unit.source.made_plans import schema
-from tests.unit.source.source_lake import Lake, Row, record_batch
+from tests.unit.source.source_lake import LakeRow, SourceLake, record_batch
 
 
 @pytest.fixture
@@ -36,12 +36,12 @@ def log() -> Iterator[LogBroker]:
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
+def lake(tmp_path: Path) -> SourceLake:
     """Epoch 2 wrote [0, 20), 3 up to 35, 4 the rest; in files that overlap, as an engine may leave them."""
-    lake = Lake(tmp_path, topic_id=TOPIC_ID)
+    lake = SourceLake(tmp_path, topic_id=TOPIC_ID)
 
-    def rows(*offsets: int) -> list[Row]:
-        return [Row(offset=n, leader_epoch=2 + (n >= 20) + (n >= 35)) for n in offsets]
+    def rows(*offsets: int) -> list[LakeRow]:
+        return [LakeRow(offset=n, leader_epoch=2 + (n >= 20) + (n >= 35)) for n in offsets]
 
     lake.add(0, [record_batch(rows(*range(10)))])
     lake.add(0, [record_batch(rows(*range(10, 30)))])
@@ -69,13 +69,13 @@ def test_a_log_is_read_as_a_leader_left_it(log: LogBroker, asked: str, wanted: i
 
 
 @pytest.mark.parametrize(("epoch", "wanted"), [(1, 0), (2, 20), (3, 36), (4, 50), (7, 50)])
-def test_a_table_is_read_as_a_leader_left_it(lake: Lake, epoch: int, wanted: int) -> None:
+def test_a_table_is_read_as_a_leader_left_it(lake: SourceLake, epoch: int, wanted: int) -> None:
     given = {"kafka.bootstrap.servers": "nobody:1", "subscribe": "t", "lake": lake.uri}
     remote = {**given, "tiers": "remote", "asOfLeaderEpoch": str(epoch)}
     assert end(parse_options(remote, stream=False)) == wanted
 
 
-def test_of_epochs_that_a_leader_lost_the_table_tells(log: LogBroker, lake: Lake) -> None:
+def test_of_epochs_that_a_leader_lost_the_table_tells(log: LogBroker, lake: SourceLake) -> None:
     """A leader on an empty disk knows only its own epoch, and would say that earlier ones end where it begins."""
     log.first_epoch, log.epoch_ends = -1, {3: 100}
     both = {"lake": lake.uri, "tiers": "both"}
@@ -172,7 +172,9 @@ def test_a_scan_reads_no_others_rows(
     assert "left out" in caplog.text
 
 
-def test_rows_that_were_copied_since_are_the_plans_or_an_error(log: LogBroker, lake: Lake) -> None:
+def test_rows_that_were_copied_since_are_the_plans_or_an_error(
+    log: LogBroker, lake: SourceLake
+) -> None:
     """The log was cut and written again, copied to the table, and its new leader knows nothing of before."""
     log.first_epoch = -1
 

@@ -31,16 +31,16 @@ from kafka_ds.source.read.partition_reader import BATCH_BYTES, ReadConfig, read_
 from kafka_ds.source.read.scan_metrics import COUNTERS
 from kafka_ds.source.schema import KAFKA_COLUMNS, Projection, default_columns
 from tests.unit.source.made_plans import plan, schema
-from tests.unit.source.source_lake import T0_MS, Lake, Row, record_batch
+from tests.unit.source.source_lake import T0_MS, LakeRow, SourceLake, record_batch
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path)
+def lake(tmp_path: Path) -> SourceLake:
+    return SourceLake(tmp_path)
 
 
 def rows(
-    lake: Lake, where: str = "", names: Sequence[str] = KAFKA_COLUMNS, **options: str
+    lake: SourceLake, where: str = "", names: Sequence[str] = KAFKA_COLUMNS, **options: str
 ) -> list[dict[str, Any]]:
     """What a query would read, in the order of partitions and offsets."""
     predicate = parse_where(where) if where else Predicate()
@@ -52,17 +52,22 @@ def rows(
     return found
 
 
-def config(lake: Lake, predicate: Predicate, names: Sequence[str] = KAFKA_COLUMNS) -> ReadConfig:
+def config(
+    lake: SourceLake, predicate: Predicate, names: Sequence[str] = KAFKA_COLUMNS
+) -> ReadConfig:
     client = parse_options({"kafka.bootstrap.servers": "nobody:1", "subscribe": "t"}).client
     return ReadConfig(client=client, schema=schema(names), predicate=predicate)
 
 
-def filled(lake: Lake, count: int = 2000, size: int = 100) -> Lake:
+def filled(lake: SourceLake, count: int = 2000, size: int = 100) -> SourceLake:
     """Two partitions, a few files each, small row groups."""
     for partition in (0, 1):
         for start in range(0, count, 500):
             batch = record_batch(
-                [Row(offset=n, value=b"%d" % n + b"x" * size) for n in range(start, start + 500)]
+                [
+                    LakeRow(offset=n, value=b"%d" % n + b"x" * size)
+                    for n in range(start, start + 500)
+                ]
             )
             lake.add(partition, [batch], row_group_bytes=4096)
     return lake
@@ -72,7 +77,7 @@ def offsets(found: list[dict[str, Any]]) -> list[tuple[int, int]]:
     return [(row["partition"], row["offset"]) for row in found]
 
 
-def test_every_row_is_there_once_with_its_columns(lake: Lake) -> None:
+def test_every_row_is_there_once_with_its_columns(lake: SourceLake) -> None:
     filled(lake)
     found = rows(lake)
     assert offsets(found) == [(p, n) for p in (0, 1) for n in range(2000)]
@@ -81,7 +86,7 @@ def test_every_row_is_there_once_with_its_columns(lake: Lake) -> None:
     assert found[5]["timestampType"] == 0
 
 
-def test_a_lake_behind_fsspec_is_read_by_plan_and_tasks(lake: Lake) -> None:
+def test_a_lake_behind_fsspec_is_read_by_plan_and_tasks(lake: SourceLake) -> None:
     filled(lake)
     folder, lake.uri = lake.uri, f"local://{lake.uri}"
     assert offsets(rows(lake)) == [(p, n) for p in (0, 1) for n in range(2000)]
@@ -92,10 +97,10 @@ def test_a_lake_behind_fsspec_is_read_by_plan_and_tasks(lake: Lake) -> None:
     assert sum(batch.num_rows for task in tasks for batch in read_task(task, reading)) == 4000
 
 
-def test_large_rows_between_many_small_ones_make_no_huge_batch(lake: Lake) -> None:
-    small = [Row(offset=n) for n in range(20_000)]
-    large = [Row(offset=20_000 + n, value=b"x" * (1 << 20)) for n in range(60)]
-    more = [Row(offset=20_060 + n) for n in range(5_000)]
+def test_large_rows_between_many_small_ones_make_no_huge_batch(lake: SourceLake) -> None:
+    small = [LakeRow(offset=n) for n in range(20_000)]
+    large = [LakeRow(offset=20_000 + n, value=b"x" * (1 << 20)) for n in range(60)]
+    more = [LakeRow(offset=20_060 + n) for n in range(5_000)]
     lake.add(0, [record_batch([*small, *large, *more])])
     (task,) = plan(lake, Predicate()).tasks
     batches = list(read_task(task, config(lake, Predicate(), ("offset", "value"))))
@@ -133,17 +138,17 @@ def test_a_predicate_keeps_what_it_says(tmp_path_factory: Any, data: st.DataObje
     ]
 
 
-_LAKES: list[Lake] = []
+_LAKES: list[SourceLake] = []
 
 
-def _shared(tmp_path_factory: Any) -> Lake:
+def _shared(tmp_path_factory: Any) -> SourceLake:
     if not _LAKES:
-        _LAKES.append(filled(Lake(tmp_path_factory.mktemp("lake"))))
+        _LAKES.append(filled(SourceLake(tmp_path_factory.mktemp("lake"))))
     return _LAKES[0]
 
 
 def test_only_the_row_groups_in_question_are_read(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
+    lake: SourceLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(lake)
     read: list[int] = []
@@ -164,7 +169,7 @@ def test_only_the_row_groups_in_question_are_read(
     assert read == []
 
 
-def test_a_count_is_the_footers(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_count_is_the_footers(lake: SourceLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """If all rows of a row group are wanted, columns with one value are not read from it."""
     filled(lake)
     one_by_one = [{"partition": p} for p in (0, 1) for _ in range(2000)]
@@ -193,12 +198,12 @@ def test_a_count_is_the_footers(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> 
     assert read == [([0], ["offset"]), ([5], ["offset"])] * 2
 
 
-def test_rows_are_found_by_their_keys(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_found_by_their_keys(lake: SourceLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of row groups without such a key only the key column is read; a null is no key."""
     keys = [None, b"", b"\xff", *(b"k%d" % (n % 997) for n in range(3, 2000))]
     for start in range(0, 2000, 500):
         batch = record_batch(
-            [Row(offset=n, key=keys[n], value=b"x" * 100) for n in range(start, start + 500)]
+            [LakeRow(offset=n, key=keys[n], value=b"x" * 100) for n in range(start, start + 500)]
         )
         lake.add(0, [batch], row_group_bytes=4096)
     read: list[int] = []
@@ -220,7 +225,7 @@ def test_rows_are_found_by_their_keys(lake: Lake, monkeypatch: pytest.MonkeyPatc
     assert sorted(offsets(rows(lake, "key = 'k700'"))) == [(0, 700), (0, 1697)]
 
 
-def test_what_a_task_touched_is_told(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_a_task_touched_is_told(lake: SourceLake, caplog: pytest.LogCaptureFixture) -> None:
     """Filters are pushed down as far as files, row groups and bytes: the counters say so."""
 
     def told(where: str, names: Sequence[str] = KAFKA_COLUMNS) -> dict[str, int]:
@@ -250,7 +255,7 @@ def test_what_a_task_touched_is_told(lake: Lake, caplog: pytest.LogCaptureFixtur
     assert none["parquet_bytes"] < everything["parquet_bytes"] / 5
 
 
-def test_a_plan_says_what_it_will_read(lake: Lake) -> None:
+def test_a_plan_says_what_it_will_read(lake: SourceLake) -> None:
     """The optimizer's rule looks for the text in the pickle of the first partition."""
     filled(lake)
     given = {"kafka.bootstrap.servers": "nobody:1", "subscribe": "t", "tiers": "remote"}
@@ -271,14 +276,14 @@ def test_a_plan_says_what_it_will_read(lake: Lake) -> None:
         first(where="offset < 0")
 
 
-def test_odd_rows_are_as_sparks_kafka_source_has_them(lake: Lake) -> None:
+def test_odd_rows_are_as_sparks_kafka_source_has_them(lake: SourceLake) -> None:
     raw = b"\x02\x04\xff\xfe\x02z"
     batch = record_batch(
         [
-            Row(offset=0, key=b"", value=None),
-            Row(offset=1, timestamp_ms=-1, headers=(("a", b"1"), ("a", None))),
-            Row(offset=2, timestamp_ms=2**62, headers_raw=raw),
-            Row(offset=3, timestamp_ms=253_402_300_800_000),
+            LakeRow(offset=0, key=b"", value=None),
+            LakeRow(offset=1, timestamp_ms=-1, headers=(("a", b"1"), ("a", None))),
+            LakeRow(offset=2, timestamp_ms=2**62, headers_raw=raw),
+            LakeRow(offset=3, timestamp_ms=253_402_300_800_000),
         ]
     )
     lake.add(0, [batch])
@@ -303,8 +308,8 @@ def test_odd_rows_are_as_sparks_kafka_source_has_them(lake: Lake) -> None:
     ]
 
 
-def test_batches_are_bounded_by_their_bytes(lake: Lake) -> None:
-    big = [Row(offset=n, value=b"x" * (6 << 20)) for n in range(7)]
+def test_batches_are_bounded_by_their_bytes(lake: SourceLake) -> None:
+    big = [LakeRow(offset=n, value=b"x" * (6 << 20)) for n in range(7)]
     lake.add(0, [record_batch(big)])
     (task,) = plan(lake, Predicate()).tasks
     batches = [b.num_rows for b in read_task(task, config(lake, Predicate()))]
@@ -312,23 +317,23 @@ def test_batches_are_bounded_by_their_bytes(lake: Lake) -> None:
     assert max(batches) <= 2
 
 
-def test_leader_epochs_are_a_column_and_a_filter(lake: Lake) -> None:
-    lake.add(0, [record_batch([Row(offset=n, leader_epoch=n // 10) for n in range(30)])])
+def test_leader_epochs_are_a_column_and_a_filter(lake: SourceLake) -> None:
+    lake.add(0, [record_batch([LakeRow(offset=n, leader_epoch=n // 10) for n in range(30)])])
     found = rows(lake, "leader_epoch IN (0, 2)", ("offset", "leader_epoch"))
     assert [row["offset"] for row in found] == [*range(10), *range(20, 30)]
     assert {row["leader_epoch"] for row in found} == {0, 2}
 
 
-def test_rows_below_the_log_start_are_not_read(lake: Lake) -> None:
+def test_rows_below_the_log_start_are_not_read(lake: SourceLake) -> None:
     filled(lake, 1000)
     lake.move_log_start(0, 250)
     assert offsets(rows(lake, "partition = 0", ("partition", "offset")))[0] == (0, 250)
 
 
-def test_a_partition_of_which_all_has_expired_is_still_one_of_the_topic(lake: Lake) -> None:
+def test_a_partition_of_which_all_has_expired_is_still_one_of_the_topic(lake: SourceLake) -> None:
     """To a stream that has read it, its end must not seem to go back to 0."""
-    lake.add(0, [record_batch([Row(offset=n) for n in range(100)])])
-    lake.add(1, [record_batch([Row(offset=n) for n in range(5)])])
+    lake.add(0, [record_batch([LakeRow(offset=n) for n in range(100)])])
+    lake.add(1, [record_batch([LakeRow(offset=n) for n in range(5)])])
     lake.move_log_start(0, 100)
     lake.remove_all(0)
     tables = LakeTables(lake.uri)
@@ -338,15 +343,15 @@ def test_a_partition_of_which_all_has_expired_is_still_one_of_the_topic(lake: La
     assert offsets(rows(lake, names=("partition", "offset"))) == [(1, n) for n in range(5)]
 
 
-def test_holes_and_empty_ranges_are_no_loss(lake: Lake) -> None:
-    lake.add(0, [record_batch([Row(offset=n) for n in (3, 4, 9)])], start=0, end=20)
+def test_holes_and_empty_ranges_are_no_loss(lake: SourceLake) -> None:
+    lake.add(0, [record_batch([LakeRow(offset=n) for n in (3, 4, 9)])], start=0, end=20)
     lake.add(0, [], start=21, end=30)
     assert [n for _, n in offsets(rows(lake))] == [3, 4, 9]
 
 
-def test_files_of_other_engines_are_read(lake: Lake) -> None:
+def test_files_of_other_engines_are_read(lake: SourceLake) -> None:
     """Fewer columns, another order of rows, one row group, old timestamps, no statistics."""
-    lake.add(0, [record_batch([Row(offset=n) for n in range(100)])])
+    lake.add(0, [record_batch([LakeRow(offset=n) for n in range(100)])])
     (path,) = Path(lake.uri).glob("topics/t/partition=0/*.parquet")
     table = pq.read_table(path, partitioning=None)
     shuffled = table.take(pa.array([*range(50, 100), *range(50)]))
@@ -362,9 +367,9 @@ def test_files_of_other_engines_are_read(lake: Lake) -> None:
     assert all(row["timestamp"].timestamp() * 1000 == T0_MS + row["offset"] for row in found)
 
 
-def test_what_delta_rs_left_of_a_file_is_filtered(lake: Lake) -> None:
+def test_what_delta_rs_left_of_a_file_is_filtered(lake: SourceLake) -> None:
     headers = (("a", b"1"),)
-    lake.add(0, [record_batch([Row(offset=n, key=b"k", headers=headers) for n in range(100)])])
+    lake.add(0, [record_batch([LakeRow(offset=n, key=b"k", headers=headers) for n in range(100)])])
     DeltaTable(Path(lake.uri) / "topics" / lake.topic).delete('"offset" = 7')
     names = default_columns(include_headers=True)
     found = rows(lake, "offset < 9", names)
@@ -372,10 +377,10 @@ def test_what_delta_rs_left_of_a_file_is_filtered(lake: Lake) -> None:
     assert found[0]["headers"] == [{"key": "a", "value": b"1"}]
 
 
-def test_a_pinned_plan_reads_the_same_or_says_why_not(lake: Lake) -> None:
+def test_a_pinned_plan_reads_the_same_or_says_why_not(lake: SourceLake) -> None:
     filled(lake, 1000)
     pinned = plan(lake, Predicate())
-    lake.add(0, [record_batch([Row(offset=n) for n in range(1000, 1100)])])
+    lake.add(0, [record_batch([LakeRow(offset=n) for n in range(1000, 1100)])])
     again = [b.num_rows for t in pinned.tasks for b in read_task(t, config(lake, Predicate()))]
     assert sum(again) == 2000
     gone = sorted(Path(lake.uri).glob("topics/t/partition=0/*.parquet"))[0]
@@ -404,13 +409,13 @@ def test_a_folder_that_is_no_table_of_ours_is_named(tmp_path: Path) -> None:
 )
 def test_a_pattern_matches_anywhere_in_a_name(tmp_path: Path, pattern: str, wanted: bool) -> None:
     """As Spark's own source has it since it asks the admin client; `^` and `$` bind it."""
-    lake = Lake(tmp_path, "orders-eu")
+    lake = SourceLake(tmp_path, "orders-eu")
     given = {"kafka.bootstrap.servers": "nobody:1", "tiers": "remote", "lake": lake.uri}
     parsed = parse_options({**given, "subscribePattern": pattern}, stream=False)
     assert list(OffsetReader(parsed).topics()) == ["orders-eu"] * wanted
 
 
-def test_a_table_of_a_deleted_topic_holds_nothing(lake: Lake) -> None:
+def test_a_table_of_a_deleted_topic_holds_nothing(lake: SourceLake) -> None:
     filled(lake, 500)
     from kafka_ds.source.plan.lake_tables import LakeTables
 

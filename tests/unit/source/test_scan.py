@@ -33,7 +33,7 @@ from kafka_ds.source.plan.table_scan import (
 )
 from kafka_ds.topic.names import topic_table
 from tests.unit.source.made_views import file, view, views
-from tests.unit.source.source_lake import Lake, Row, record_batch
+from tests.unit.source.source_lake import LakeRow, SourceLake, record_batch
 
 AWAY = {
     "kafka.bootstrap.servers": "127.0.0.1:1",
@@ -124,18 +124,18 @@ def test_values_are_spelt_as_options_are(name: str, value: object, spelt: str) -
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
+def lake(tmp_path: Path) -> SourceLake:
     """Version 0 creates the table, versions 1 to 3 add ten offsets each, one minute apart."""
-    lake = Lake(tmp_path)
+    lake = SourceLake(tmp_path)
     for start in (0, 10, 20):
-        lake.add(0, [record_batch([Row(offset=n) for n in range(start, start + 10)])])
+        lake.add(0, [record_batch([LakeRow(offset=n) for n in range(start, start + 10)])])
     for version in range(4):
         path = tmp_path / topic_table("t") / commit_file(version).removeprefix("/")
         os.utime(path, (60 * (version + 1),) * 2)
     return lake
 
 
-def options(lake: Lake, **more: str) -> Options:
+def options(lake: SourceLake, **more: str) -> Options:
     given = {"kafka.bootstrap.servers": "nobody:1", "subscribe": "t", "lake": lake.uri, **more}
     return parse_options(given, stream=False)
 
@@ -156,7 +156,7 @@ def end(parsed: Options) -> int:
         ({"asOfTimestamp": "99999999999999"}, 30),
     ],
 )
-def test_a_table_is_read_as_it_was(lake: Lake, asked: dict[str, str], held: int) -> None:
+def test_a_table_is_read_as_it_was(lake: SourceLake, asked: dict[str, str], held: int) -> None:
     assert end(options(lake, **asked)) == held
     tables = pin(options(lake, **asked), Predicate(), with_tables=True).tables
     assert tables["t"].version == held // 10
@@ -175,7 +175,7 @@ def test_a_table_is_read_as_it_was(lake: Lake, asked: dict[str, str], held: int)
     ],
 )  # fmt: skip
 def test_a_version_that_is_not_there_is_named(
-    lake: Lake, asked: dict[str, str], message: str
+    lake: SourceLake, asked: dict[str, str], message: str
 ) -> None:
     with pytest.raises(OptionError, match=message):
         pin(options(lake, **asked), Predicate())
@@ -183,7 +183,7 @@ def test_a_version_that_is_not_there_is_named(
 
 def test_one_version_is_of_one_table(tmp_path: Path) -> None:
     for name in ("t", "u"):
-        Lake(tmp_path, name).add(0, [record_batch([Row(offset=0)])])
+        SourceLake(tmp_path, name).add(0, [record_batch([LakeRow(offset=0)])])
     both = {"kafka.bootstrap.servers": "nobody:1", "subscribe": "t,u", "lake": str(tmp_path)}
     with pytest.raises(OptionError, match="'asOfVersion' is a version of one table.*'t', 'u'"):
         pin(parse_options({**both, "asOfVersion": "1"}), Predicate())
@@ -192,13 +192,13 @@ def test_one_version_is_of_one_table(tmp_path: Path) -> None:
     )
 
 
-def test_a_topic_without_a_table_is_named_with_the_lake(lake: Lake) -> None:
+def test_a_topic_without_a_table_is_named_with_the_lake(lake: SourceLake) -> None:
     """Brokers may well have such a topic: then the address is wrong, or nothing is tiered yet."""
     with pytest.raises(OptionError, match=f"option 'subscribe'.*no tables in {lake.uri}: .'u'"):
         pin(options(lake, subscribe="u", tiers="remote"), Predicate())
 
 
-def test_versions_that_a_clean_up_took_are_told(lake: Lake) -> None:
+def test_versions_that_a_clean_up_took_are_told(lake: SourceLake) -> None:
     table = Path(lake.uri) / topic_table("t")
     DeltaTable(table).create_checkpoint()
     log = DeltaLog(lake.store, topic_table("t"))
@@ -222,7 +222,7 @@ def test_a_stream_does_not_read_back(option: str) -> None:
 
 
 def test_without_brokers_the_lake_is_read_with_a_warning(
-    lake: Lake, caplog: pytest.LogCaptureFixture
+    lake: SourceLake, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
     assert end(parse_options({**AWAY, "lake": lake.uri})) == 30
@@ -248,7 +248,7 @@ def test_without_brokers_the_lake_is_read_with_a_warning(
     ],
 )  # fmt: skip
 def test_what_only_the_brokers_know_is_still_their_error(
-    lake: Lake, more: dict[str, str], error: Any, message: str
+    lake: SourceLake, more: dict[str, str], error: Any, message: str
 ) -> None:
     given = {**AWAY, **({"lake": lake.uri} if more else {}), **more}
     with pytest.raises(error, match=message):
@@ -256,7 +256,7 @@ def test_what_only_the_brokers_know_is_still_their_error(
 
 
 def test_a_name_that_nobody_knows_is_no_brokers_that_are_away(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
+    lake: SourceLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a wrong name every query would silently read only the lake: who wants that sets `tiers`."""
 

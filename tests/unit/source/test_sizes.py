@@ -42,7 +42,7 @@ from kafka_ds.source.stream import KafkaStreamReader
 from kafka_ds.source.stream_offset import Position, StreamOffset, limited, waiting
 from tests.fakes.scripted_broker import TOPIC_ID, ScriptedBroker
 from tests.requests import build
-from tests.unit.source.source_lake import Lake, Row, record_batch
+from tests.unit.source.source_lake import LakeRow, SourceLake, record_batch
 
 PARTITIONS = 3
 NOWHERE = ("", 9)
@@ -457,9 +457,9 @@ def test_a_stream_goes_by_files_first_and_by_the_log_behind_them(
     sized: SizedBroker, started: Started, tmp_path: Path
 ) -> None:
     """With AvailableNow, where the table is opened once a micro-batch, and the log's place is looked at once."""
-    lake = Lake(tmp_path, topic_id=TOPIC_ID)
+    lake = SourceLake(tmp_path, topic_id=TOPIC_ID)
     for first in range(0, 600, 100):
-        rows = [Row(offset=n, value=bytes(50)) for n in range(first, first + 100)]
+        rows = [LakeRow(offset=n, value=bytes(50)) for n in range(first, first + 100)]
         lake.add(0, [record_batch(rows)])
     (entry, *_) = lake.table.read().index.files(0)
     sized.ends = {0: 1000}
