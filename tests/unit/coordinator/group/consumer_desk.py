@@ -8,7 +8,7 @@ from typing import Any
 from broker.coordinator.group.consumer_group import ConsumerGroup
 from broker.coordinator.group.metadata_image import TopicShape
 from broker.coordinator.group.modern_group import by_topic
-from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from kafka_ds.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequestTopicPartitions
 from kafka_ds.protocol.topic_partition import PartitionId
@@ -134,11 +134,7 @@ class NewConsumer:
         request = self.request()
         for name, value in more.items():
             setattr(request, name, value)
-        try:
-            self.desk.call(request, version=1)
-        except KafkaError as error:
-            return error.code
-        return ErrorCode.NONE
+        return self.desk.refusal(request)
 
     def leave(self, *, for_a_moment: bool = False) -> None:
         """Leave the group."""

@@ -189,6 +189,14 @@ class Desk:
             raise answer
         return answer
 
+    def refusal(self, request: GroupRequest) -> ErrorCode:
+        """The error that a request comes to."""
+        try:
+            self.call(request, version=1)
+        except KafkaError as error:
+            return error.code
+        return ErrorCode.NONE
+
     def ask_join(
         self,
         member_id: str = "",

@@ -7,7 +7,7 @@ from typing import Any
 
 from broker.coordinator.group.share_group import ShareGroup
 from broker.coordinator.group.share_protocol import InitializeShareState, ShareStateInitialized
-from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 from kafka_ds.protocol.topic_partition import PartitionId
 from tests.unit.coordinator.group.group_desk import GROUP, Desk
@@ -46,11 +46,7 @@ class Sharer:
 
     def refused(self, **more: Any) -> ErrorCode:
         """The error that its request comes to."""
-        try:
-            self.desk.call(self.request(**more), version=1)
-        except KafkaError as error:
-            return error.code
-        return ErrorCode.NONE
+        return self.desk.refusal(self.request(**more))
 
     def leave(self) -> None:
         """Leave the group."""

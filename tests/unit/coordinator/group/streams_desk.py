@@ -7,7 +7,7 @@ from typing import Any
 
 from broker.coordinator.group.streams_group import StreamsGroup, Task, Tasks, tasks_of
 from broker.coordinator.group.streams_protocol import StreamsHeartbeatResult, task_ids
-from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import StreamsGroupHeartbeatRequest, StreamsGroupHeartbeatResponse
 from kafka_ds.protocol.messages.streams_groups import (
     HeartbeatTopology,
@@ -130,11 +130,7 @@ class Streamer:
 
     def refused(self, **more: Any) -> ErrorCode:
         """The error that its request comes to."""
-        try:
-            self.desk.call(self.request(**more), version=1)
-        except KafkaError as error:
-            return error.code
-        return ErrorCode.NONE
+        return self.desk.refusal(self.request(**more))
 
     def leave(self) -> None:
         """Leave the group."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 from hypothesis import settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from broker.coordinator.group.consumer_group import ConsumerGroupState
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -30,6 +30,7 @@ from tests.model_runs import examples
 from tests.requests import build
 from tests.unit.coordinator.group.consumer_desk import NewConsumer, Topics
 from tests.unit.coordinator.group.group_desk import GROUP, WAITING, Desk
+from tests.unit.coordinator.group.group_machine import GroupMachine
 
 CLIENTS_MAX = 5
 TOPICS = ("t", "u")
@@ -231,7 +232,7 @@ class Old:
             self.wants_to_join = True
 
 
-class ConsumerGroups(RuleBasedStateMachine):
+class ConsumerGroups(GroupMachine):
     """One group."""
 
     @initialize(
@@ -309,10 +310,6 @@ class ConsumerGroups(RuleBasedStateMachine):
             if isinstance(client, Old):
                 client.forget_requests()
 
-    @rule()
-    def the_log_refuses_the_next_records(self) -> None:
-        self.desk.append_error = ErrorCode.COORDINATOR_NOT_AVAILABLE
-
     @rule(name=st.sampled_from(TOPICS), size=st.integers(0, 6))
     def a_topic_changes(self, name: str, size: int) -> None:
         known = self.topics.topic(name)
@@ -365,11 +362,6 @@ class ConsumerGroups(RuleBasedStateMachine):
             known = group.members.get(client.member_id)
             if known is not None:
                 assert client.owned <= set(known.owned), client.member_id
-
-    @invariant()
-    def the_log_says_it_all(self) -> None:
-        if hasattr(self, "desk"):
-            self.desk.check_replay()
 
     def _all_step(self, passed_ms: int) -> None:
         for client in self.clients:

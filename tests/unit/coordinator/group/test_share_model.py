@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hypothesis.strategies as st
 from hypothesis import settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from broker.coordinator.group.shard import TopicsDeleted
 from broker.coordinator.group.share_admin import DeleteShareStates
@@ -24,19 +24,14 @@ from tests.model_runs import examples
 from tests.requests import build
 from tests.unit.coordinator.group.consumer_desk import Topics
 from tests.unit.coordinator.group.group_desk import GROUP, Desk
+from tests.unit.coordinator.group.group_machine import BEGIN_ANEW, LATER, BeatingGroupMachine
 from tests.unit.coordinator.group.share_desk import Sharer, assigned_to
 
 CLIENTS_MAX = 4
 TOPICS = ("t", "u")
-BEGIN_ANEW = {
-    ErrorCode.UNKNOWN_MEMBER_ID,
-    ErrorCode.FENCED_MEMBER_EPOCH,
-    ErrorCode.GROUP_ID_NOT_FOUND,
-}
-LATER = {ErrorCode.COORDINATOR_NOT_AVAILABLE}
 
 
-class ShareGroupsModel(RuleBasedStateMachine):
+class ShareGroupsModel(BeatingGroupMachine):
     """One share group."""
 
     @initialize(size=st.integers(1, 3))
@@ -55,29 +50,21 @@ class ShareGroupsModel(RuleBasedStateMachine):
     def another_joins(self, topics: tuple[str, ...]) -> None:
         self.named += 1
         self.clients.append(Sharer(self.desk, f"m{self.named}", *topics))
-        self._beat(self.clients[-1])
+        self.beat(self.clients[-1])
 
     @precondition(lambda self: self.clients)
     @rule(data=st.data(), answered=st.booleans())
     def one_beats(self, data: st.DataObject, answered: bool) -> None:
-        self._beat(data.draw(st.sampled_from(self.clients)), answered=answered)
+        self.beat(data.draw(st.sampled_from(self.clients)), answered=answered)
 
     @precondition(lambda self: self.clients)
     @rule(data=st.data(), topics=st.sampled_from([("t",), ("u",), TOPICS]))
     def one_resubscribes(self, data: st.DataObject, topics: tuple[str, ...]) -> None:
         client = data.draw(st.sampled_from(self.clients))
         client.topics = list(topics)
-        self._beat(client, subscribed_topic_names=list(topics))
+        self.beat(client, subscribed_topic_names=list(topics))
 
-    @precondition(lambda self: self.clients)
-    @rule(data=st.data(), says_so=st.booleans())
-    def one_leaves(self, data: st.DataObject, says_so: bool) -> None:
-        client = data.draw(st.sampled_from(self.clients))
-        self.clients.remove(client)
-        if says_so:
-            self._beat(client, member_epoch=-1)
-
-    def _beat(self, client: Sharer, *, answered: bool = True, **more: object) -> None:
+    def beat(self, client: Sharer, *, answered: bool = True, **more: object) -> None:
         try:
             if answered:
                 client.beat(**more)
@@ -109,10 +96,6 @@ class ShareGroupsModel(RuleBasedStateMachine):
             assert error.code in LATER
 
     # -- faults, topics, time, operators ------------------------------------------------------------
-
-    @rule()
-    def the_log_refuses(self) -> None:
-        self.desk.append_error = ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     @rule()
     def the_coordinator_restarts(self) -> None:
@@ -172,11 +155,6 @@ class ShareGroupsModel(RuleBasedStateMachine):
         for member in group.members.values():
             assert member.assigned <= self.begun
 
-    @invariant()
-    def the_log_says_it_all(self) -> None:
-        if hasattr(self, "desk"):
-            self.desk.check_replay()
-
     def teardown(self) -> None:
         """Let all who are left go on in peace."""
         if not hasattr(self, "desk"):
@@ -184,7 +162,7 @@ class ShareGroupsModel(RuleBasedStateMachine):
         self.desk.append_error = None
         for _ in range(30):
             for client in self.clients:
-                self._beat(client)
+                self.beat(client)
             for asked in self.desk.effects:
                 self.begun |= asked.partitions
                 self._answer(asked.group_id, asked.partitions, True)
