@@ -236,6 +236,46 @@ def test_no_class_has_anothers_name() -> None:
     assert not {name: found for name, found in places.items() if len(found) > 1}
 
 
+# A draft of a partition's change, and a time that a leader and a session share.
+SET_BY_OTHERS = {"PartitionChange", "LastFetch"}
+
+
+def attributes_set(node: ast.AST) -> Iterable[tuple[str, str, int]]:
+    """Object, attribute and line of each assignment to an attribute."""
+    for each in ast.walk(node):
+        if isinstance(each, ast.Assign | ast.AnnAssign):
+            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
+            for target in targets:
+                for one in target.elts if isinstance(target, ast.Tuple) else [target]:
+                    if isinstance(one, ast.Attribute):
+                        yield ast.unparse(one.value), one.attr, one.lineno
+
+
+def test_an_object_is_changed_by_its_own_methods() -> None:
+    """But for records: what a class declares in its body, such as a message's fields, may be set by others."""
+    declared: set[str] = set()
+    owners: dict[str, set[tuple[Path, str]]] = {}
+    for path in SOURCES:
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.ClassDef):
+                fields_ = (each.target for each in node.body if isinstance(each, ast.AnnAssign))
+                declared.update(each.id for each in fields_ if isinstance(each, ast.Name))
+                for owner, name, _ in attributes_set(node):
+                    if owner == "self":
+                        owners.setdefault(name, set()).add((path, node.name))
+
+    def set_from_outside(path: Path) -> list[str]:
+        return [
+            f"{line}: {owner}.{name}"
+            for owner, name, line in attributes_set(tree_of(path))
+            if owner not in ("self", "cls") and name in owners.keys() - declared
+            if path not in {place for place, _ in owners[name]}
+            if not SET_BY_OTHERS & {each for _, each in owners[name]}
+        ]
+
+    assert not offenders(set_from_outside, SOURCES)
+
+
 def test_requests_and_answers_are_frozen_dataclasses() -> None:
     """What crosses between processes has names, types and one meaning; lists answer for several partitions."""
     asked = [
