@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import partial
 from typing import Final, TypeVar
 
 from kafka_ds.client.connection import Connection
@@ -252,22 +253,35 @@ class Cluster:
 
         The end is the last stable offset with ``read_committed``, else the high watermark.
         """
-        answers: dict[TopicPartition, OffsetAnswer] = {}
+        ask = partial(self._list_offsets, isolation_level=int(read_committed))
+        return self._ask_leaders("ListOffsets", questions, ask)
 
-        def attempt() -> dict[TopicPartition, OffsetAnswer]:
+    def _ask_leaders(
+        self,
+        api: str,
+        questions: Mapping[TopicPartition, int],
+        ask: Callable[
+            [Connection, Collection[TopicPartition], Mapping[TopicPartition, int]],
+            dict[TopicPartition, T],
+        ],
+    ) -> dict[TopicPartition, T]:
+        """Ask each leader about its partitions, and again about those that got no answer."""
+        answers: dict[TopicPartition, T] = {}
+
+        def attempt() -> dict[TopicPartition, T]:
             missing = {tp: question for tp, question in questions.items() if tp not in answers}
             for connection, partitions in self.by_leader(missing):
-                level = int(read_committed)
-                answers.update(self._list_offsets(connection, partitions, missing, level))
+                answers.update(ask(connection, partitions, missing))
             return answers
 
-        return self.persist("ListOffsets", attempt)
+        return self.persist(api, attempt)
 
     def _list_offsets(
         self,
         connection: Connection,
         partitions: Collection[TopicPartition],
         questions: Mapping[TopicPartition, int],
+        *,
         isolation_level: int,
     ) -> dict[TopicPartition, OffsetAnswer]:
         # A cluster without tiered storage has only local records.
@@ -307,15 +321,7 @@ class Cluster:
         self, epochs: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, LeaderEpochEnd]:
         """The end offsets of these leader epochs in the logs of the present leaders (KIP-320)."""
-        ends: dict[TopicPartition, LeaderEpochEnd] = {}
-
-        def attempt() -> dict[TopicPartition, LeaderEpochEnd]:
-            missing = {tp: epoch for tp, epoch in epochs.items() if tp not in ends}
-            for connection, partitions in self.by_leader(missing):
-                ends.update(self._list_epoch_ends(connection, partitions, missing))
-            return ends
-
-        return self.persist("OffsetForLeaderEpoch", attempt)
+        return self._ask_leaders("OffsetForLeaderEpoch", epochs, self._list_epoch_ends)
 
     def _list_epoch_ends(
         self,

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Any
 
 from broker.coordinator.group.classic_group import (
     CONSUMER_PROTOCOL,
@@ -61,50 +62,22 @@ class GroupAdmin:
         """The groups of these states and types; no state or no type means any."""
         wanted_states = {state.strip().lower() for state in states}
         wanted_types = {each.strip().lower() for each in types}
-        found = []
-        if not wanted_types or CONSUMER in wanted_types:
-            found += [
-                ListedGroup(
-                    group_id=group.group_id,
-                    protocol_type=CONSUMER_PROTOCOL,
-                    group_state=group.state.value,
-                    group_type=CONSUMER,
-                )
-                for group in self._state.consumers.values()
-                if not wanted_states or group.state.value.lower() in wanted_states
-            ]
-        if not wanted_types or SHARE in wanted_types:
-            found += [
-                ListedGroup(
-                    group_id=each.group_id,
-                    protocol_type=SHARE,
-                    group_state=each.state.value,
-                    group_type=SHARE,
-                )
-                for each in self._state.shares.values()
-                if not wanted_states or each.state.value.lower() in wanted_states
-            ]
-        if not wanted_types or STREAMS in wanted_types:
-            found += [
-                ListedGroup(
-                    group_id=each.group_id,
-                    protocol_type=STREAMS,
-                    group_state=each.state.value,
-                    group_type=STREAMS,
-                )
-                for each in self._state.streams.values()
-                if not wanted_states or each.state.value.lower() in wanted_states
-            ]
-        if wanted_types and CLASSIC not in wanted_types:
-            return found
-        return found + [
+        kinds: tuple[tuple[str, str | None, Iterable[Any]], ...] = (
+            (CONSUMER, CONSUMER_PROTOCOL, self._state.consumers.values()),
+            (SHARE, SHARE, self._state.shares.values()),
+            (STREAMS, STREAMS, self._state.streams.values()),
+            (CLASSIC, None, self._state.all_groups()),
+        )
+        return [
             ListedGroup(
                 group_id=group.group_id,
-                protocol_type=group.protocol_type or "",
+                protocol_type=protocol or group.protocol_type or "",
                 group_state=group.state.value,
-                group_type=CLASSIC,
+                group_type=kind,
             )
-            for group in self._state.all_groups()
+            for kind, protocol, groups in kinds
+            if not wanted_types or kind in wanted_types
+            for group in groups
             if not wanted_states or group.state.value.lower() in wanted_states
         ]
 

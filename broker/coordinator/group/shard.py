@@ -111,9 +111,8 @@ class TopicsDeleted:
     topics: tuple[tuple[str, bytes], ...]
 
 
-ShareGroupRequest: TypeAlias = (
-    ShareGroupHeartbeatRequest
-    | ShareGroupDescribeRequest
+_ShareAdminRequest: TypeAlias = (
+    ShareGroupDescribeRequest
     | AlterShareGroupOffsetsRequest
     | DeleteShareGroupOffsetsRequest
     | FindShareStates
@@ -121,25 +120,30 @@ ShareGroupRequest: TypeAlias = (
     | ShareStateInitialized
     | ShareStatesDeleted
 )
-GroupRequest: TypeAlias = (
-    JoinGroupRequest
-    | SyncGroupRequest
-    | HeartbeatRequest
+ShareGroupRequest: TypeAlias = ShareGroupHeartbeatRequest | _ShareAdminRequest
+_OperatorRequest: TypeAlias = (
+    DeleteGroupsRequest
+    | ListGroupsRequest
+    | DescribeGroupsRequest
+    | ConsumerGroupDescribeRequest
+    | StreamsGroupDescribeRequest
+    | _ShareAdminRequest
+)
+# Requests that never wait for other members.
+_PromptRequest: TypeAlias = (
+    HeartbeatRequest
     | LeaveGroupRequest
     | OffsetCommitRequest
     | TxnOffsetCommitRequest
     | FetchOffsets
     | OffsetDeleteRequest
-    | DeleteGroupsRequest
-    | ListGroupsRequest
-    | DescribeGroupsRequest
     | ConsumerGroupHeartbeatRequest
-    | ConsumerGroupDescribeRequest
+    | ShareGroupHeartbeatRequest
     | StreamsGroupHeartbeatRequest
-    | StreamsGroupDescribeRequest
-    | ShareGroupRequest
+    | _OperatorRequest
     | TopicsDeleted
 )
+GroupRequest: TypeAlias = JoinGroupRequest | SyncGroupRequest | _PromptRequest
 # Requests that may mean a group of another kind; for other requests of such groups a share group does not exist.
 _Other: TypeAlias = (
     JoinGroupRequest
@@ -384,26 +388,12 @@ class GroupCoordinatorShard:
 
     def _respond(
         self,
-        request: HeartbeatRequest
-        | ConsumerGroupHeartbeatRequest
-        | ConsumerGroupDescribeRequest
-        | LeaveGroupRequest
-        | OffsetCommitRequest
-        | TxnOffsetCommitRequest
-        | FetchOffsets
-        | OffsetDeleteRequest
-        | DeleteGroupsRequest
-        | ListGroupsRequest
-        | DescribeGroupsRequest
-        | StreamsGroupHeartbeatRequest
-        | StreamsGroupDescribeRequest
-        | ShareGroupRequest
-        | TopicsDeleted,
+        request: _PromptRequest,
         client: Client,
         now: Instant,
         step: ResultBuilder,
     ) -> Any:
-        """The response to a request that never waits for other members; raises KafkaError before any change."""
+        """The response to a request; raises KafkaError before any change."""
         match request:
             case ConsumerGroupHeartbeatRequest():
                 return self._consumers.heartbeats.heartbeat(request, client, now, step)
@@ -443,18 +433,7 @@ class GroupCoordinatorShard:
 
     def _respond_to_operator(
         self,
-        request: DeleteGroupsRequest
-        | ListGroupsRequest
-        | DescribeGroupsRequest
-        | ConsumerGroupDescribeRequest
-        | StreamsGroupDescribeRequest
-        | ShareGroupDescribeRequest
-        | AlterShareGroupOffsetsRequest
-        | DeleteShareGroupOffsetsRequest
-        | FindShareStates
-        | DeleteShareStates
-        | ShareStateInitialized
-        | ShareStatesDeleted,
+        request: _OperatorRequest,
         client: Client,
         step: ResultBuilder,
     ) -> Any:
@@ -478,13 +457,7 @@ class GroupCoordinatorShard:
 
     def _respond_about_shares(
         self,
-        request: ShareGroupDescribeRequest
-        | AlterShareGroupOffsetsRequest
-        | DeleteShareGroupOffsetsRequest
-        | FindShareStates
-        | DeleteShareStates
-        | ShareStateInitialized
-        | ShareStatesDeleted,
+        request: _ShareAdminRequest,
         step: ResultBuilder,
     ) -> Any:
         admin = self._share_admin
