@@ -15,10 +15,12 @@ import numpy as np
 
 import broker.handlers  # noqa: F401 - registers what is served
 from broker.config.broker import BrokerConfig
+from broker.coordinator.group.metadata_image import CoordinatorMetadataImage
 from broker.coordinator.group.shard import GroupCoordinatorShard
 from broker.coordinator.result import Instant
 from broker.coordinator.transaction.transaction_metadata import decode_record
 from broker.log.validation import prepare
+from broker.metadata.image import MetadataImage
 from broker.registry import REGISTRY
 from kafka_ds.delta.actions import CorruptLog
 from kafka_ds.delta.log import DeltaLog, ForeignTable
@@ -130,7 +132,7 @@ def group_record(data: bytes) -> None:
     key, value = _pair(data)
     batch = build_batch([Record(0, NOW_MS, key, value)])
     (found,) = iterate_headers(batch)
-    shard = GroupCoordinatorShard(BrokerConfig(), str)
+    shard = GroupCoordinatorShard(BrokerConfig(), str, CoordinatorMetadataImage(MetadataImage()))
     try:
         shard.replay_batch(batch, *found)
     except (MalformedFrame, CorruptRecord):

@@ -15,9 +15,11 @@ import pytest
 
 import broker.handlers  # noqa: F401 - registers what is served
 from broker.config.broker import BrokerConfig
+from broker.coordinator.group.metadata_image import CoordinatorMetadataImage
 from broker.coordinator.group.offsets import OffsetAndMetadata
 from broker.coordinator.group.shard import GroupCoordinatorShard
 from broker.coordinator.result import Instant
+from broker.metadata.image import MetadataImage
 from broker.registry import REGISTRY
 from kafka_ds.protocol.messages import (
     AlterUserScramCredentialsRequest,
@@ -151,7 +153,7 @@ def known_to(bootstrap: str) -> dict[str, tuple[Any, ...]]:
 
 def known_from_files(folder: Path) -> dict[str, tuple[Any, ...]]:
     """The same out of a partition's files, by our machine."""
-    shard = GroupCoordinatorShard(BrokerConfig(), str)
+    shard = GroupCoordinatorShard(BrokerConfig(), str, CoordinatorMetadataImage(MetadataImage()))
     for file in sorted(folder.glob("*.log")):
         data = file.read_bytes()
         for position, header in iterate_headers(data):

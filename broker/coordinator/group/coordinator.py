@@ -15,7 +15,7 @@ from uuid import uuid4
 from broker.config.broker import BrokerConfig
 from broker.controller.topics import NewTopic
 from broker.coordinator.group.end_offsets import EndOffsets
-from broker.coordinator.group.metadata_image import PublishedMetadataImage
+from broker.coordinator.group.metadata_image import CoordinatorMetadataImage
 from broker.coordinator.group.shard import GroupCoordinatorShard, GroupRequest, TopicsDeleted
 from broker.coordinator.group.share_states import ShareStates
 from broker.coordinator.group.streams_internal_topics import StreamsInternalTopics
@@ -54,7 +54,7 @@ class GroupCoordinator:
         self.loads = Loads()
         # Of all leaderships: totals must not shrink when a partition moves.
         self.counts: Counter[Count] = Counter()
-        self._topology = PublishedMetadataImage(image)
+        self._topology = CoordinatorMetadataImage(image)
 
         def begin(partition: LeaderPartition) -> CoordinatorContext[GroupCoordinatorShard]:
             return CoordinatorContext(

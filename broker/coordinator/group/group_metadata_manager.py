@@ -18,7 +18,6 @@ from broker.coordinator.group.classic_group import ClassicGroup, ClassicGroupSta
 from broker.coordinator.group.consumer_group import ConsumerGroup
 from broker.coordinator.group.metadata_image import (
     CoordinatorMetadataImage,
-    EmptyMetadataImage,
     TopicRegexResolver,
 )
 from broker.coordinator.group.offsets import Offsets
@@ -37,7 +36,7 @@ class GroupMetadataManager:
         self,
         settings: BrokerConfig,
         new_id: Callable[[], str],
-        topology: CoordinatorMetadataImage | None = None,
+        topology: CoordinatorMetadataImage,
         counts: Counter[Count] | None = None,
     ) -> None:
         """`new_id` gives a unique text for member ids; `topology` describes the topics.
@@ -46,9 +45,7 @@ class GroupMetadataManager:
         """
         self.settings = settings
         self.new_id = new_id
-        self.topology: CoordinatorMetadataImage = (
-            EmptyMetadataImage() if topology is None else topology
-        )
+        self.topology = topology
         self.matches = TopicRegexResolver(self.topology)
         self.metadata: dict[str, GroupMetadataValue] = {}
         self.consumers: dict[str, ConsumerGroup] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from broker.metadata.events import (
     AclCreated,
@@ -34,62 +34,8 @@ class TopicShape(NamedTuple):
     partitions: int
 
 
-class CoordinatorMetadataImage(Protocol):
-    """What the group coordinator knows of topics."""
-
-    version: int
-    names_version: int
-
-    def topic(self, name: str) -> TopicShape | None:
-        """The topic of this name."""
-        ...
-
-    def name_of(self, topic_id: bytes) -> str | None:
-        """The name of the topic of this id."""
-        ...
-
-    def names(self) -> Iterable[str]:
-        """The names of all topics."""
-        ...
-
-    def settings_of(self, group_id: str) -> Mapping[str, str]:
-        """What was set for this group alone."""
-        ...
-
-    def metadata_version(self) -> int:
-        """Which commit of the metadata this is."""
-        ...
-
-
-class EmptyMetadataImage:
-    """No topics at all: for shards that only read a log."""
-
-    version = 0
-    names_version = 0
-
-    def topic(self, name: str) -> TopicShape | None:
-        """There is no topic."""
-        return None
-
-    def name_of(self, topic_id: bytes) -> str | None:
-        """There is no topic of this id."""
-        return None
-
-    def names(self) -> Iterable[str]:
-        """There are no names."""
-        return ()
-
-    def settings_of(self, group_id: str) -> Mapping[str, str]:
-        """No group has settings."""
-        return {}
-
-    def metadata_version(self) -> int:
-        """No commit was read."""
-        return -1
-
-
-class PublishedMetadataImage:
-    """The topics of the published metadata."""
+class CoordinatorMetadataImage:
+    """What the group coordinator knows of topics: those of the published metadata."""
 
     def __init__(self, image: MetadataImage) -> None:
         self._image = image

@@ -163,7 +163,7 @@ class GroupCoordinatorShard:
         self,
         settings: BrokerConfig,
         new_id: Callable[[], str],
-        topology: CoordinatorMetadataImage | None = None,
+        topology: CoordinatorMetadataImage,
         counts: Counter[Count] | None = None,
     ) -> None:
         self.state = GroupMetadataManager(settings, new_id, topology, counts)

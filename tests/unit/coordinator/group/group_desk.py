@@ -12,6 +12,7 @@ from broker.coordinator.group.records import encode_record
 from broker.coordinator.group.shard import FetchOffsets, GroupCoordinatorShard, GroupRequest
 from broker.coordinator.group.values import NO_PRODUCER_ID, Client, sees_all
 from broker.coordinator.result import CoordinatorResult, Instant, Reply
+from broker.metadata.image import MetadataImage
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (
     HeartbeatRequest,
@@ -53,7 +54,7 @@ class Desk:
     """A coordinator whose log is a list and whose clock only moves when the test moves it."""
 
     def __init__(self, topology: CoordinatorMetadataImage | None = None, **settings: Any) -> None:
-        self.topology = topology
+        self.topology = topology or CoordinatorMetadataImage(MetadataImage())
         self.settings = BrokerConfig(**{"group_initial_rebalance_delay_ms": 0, **settings})
         self.now = BEGAN
         self.log: list[tuple[bytes, bytes | None, int]] = []

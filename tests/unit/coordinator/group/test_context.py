@@ -11,6 +11,7 @@ import pytest
 
 from broker.config.broker import BrokerConfig
 from broker.coordinator import runtime
+from broker.coordinator.group.metadata_image import CoordinatorMetadataImage
 from broker.coordinator.group.offset_metadata_manager import EXPIRED_RECORDS_MAX
 from broker.coordinator.group.records import encode_record
 from broker.coordinator.group.shard import FetchOffsets, GroupCoordinatorShard, TopicsDeleted
@@ -19,6 +20,7 @@ from broker.coordinator.loads import CoordinatorState
 from broker.coordinator.runtime import CoordinatorContext
 from broker.log.log import Log
 from broker.log.values import AppendInfo
+from broker.metadata.image import MetadataImage
 from broker.metadata.topic_names import GROUP_METADATA_TOPIC_NAME
 from broker.replica.leader.partition import LeaderPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -44,7 +46,7 @@ class Bench(PartitionBench):
     def runner(self, **settings: int) -> CoordinatorContext[GroupCoordinatorShard]:
         given = BrokerConfig(**{"group_initial_rebalance_delay_ms": 0, **settings})
         return self.context(
-            GroupCoordinatorShard(given, lambda: "id"),
+            GroupCoordinatorShard(given, lambda: "id", CoordinatorMetadataImage(MetadataImage())),
             load_bytes=given.offsets_load_buffer_size,
             commit_timeout_ms=given.offsets_commit_timeout_ms,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker.config.broker import BrokerConfig
+from broker.coordinator.group.metadata_image import CoordinatorMetadataImage
 from broker.coordinator.group.records import encode_record
 from broker.coordinator.group.restored_groups import TruncatedOffset, restored_groups
 from broker.coordinator.group.shard import GroupCoordinatorShard
@@ -50,7 +51,9 @@ def test_a_coordinator_reads_what_was_restored_as_if_it_had_written_it() -> None
         PUBLISHED, 3, end_of=lambda *key: ENDS.get(key), name_of=NAMES.get, now_ms=1000
     )
     assert (found.groups, found.offsets, found.published_ms) == ({"billing", "simple"}, 3, 100)
-    shard = GroupCoordinatorShard(BrokerConfig(), lambda: "id")
+    shard = GroupCoordinatorShard(
+        BrokerConfig(), lambda: "id", CoordinatorMetadataImage(MetadataImage())
+    )
     for batch in record_batches([encode_record(each) for each in found.records], 1000):
         shard.replay_batch(batch, 0, read_header(batch))
     offsets = shard.state.offsets
@@ -77,7 +80,9 @@ def test_a_share_group_comes_back_with_its_partitions() -> None:
     rows = [{**group("workers"), "protocol_type": "share"}, share_state("workers", 1, 7)]
     published = checkpoint_of([*rows, share_state("others", 0, 7)])
     found = restored_groups(published, 3, end_of=lambda *_: None, name_of=NAMES.get, now_ms=1)
-    shard = GroupCoordinatorShard(BrokerConfig(), lambda: "id")
+    shard = GroupCoordinatorShard(
+        BrokerConfig(), lambda: "id", CoordinatorMetadataImage(MetadataImage())
+    )
     for batch in record_batches([encode_record(each) for each in found.records], 1000):
         shard.replay_batch(batch, 0, read_header(batch))
     restored = shard.state.shares["workers"]
