@@ -170,8 +170,8 @@ class Restoration:
         request = ElectLeadersRequest(
             election_type=ElectionType.UNCLEAN,
             topic_partitions=[
-                TopicPartitions(topic=topic, partitions=indexes)
-                for topic, indexes in topics.items()
+                TopicPartitions(topic=topic, partitions=partitions)
+                for topic, partitions in topics.items()
             ],
             timeout_ms=node.config.request_timeout_ms,
         )

@@ -299,12 +299,13 @@ class Cluster:
                     name=name,
                     partitions=[
                         ListOffsetsPartition(
-                            partition_index=i, timestamp=timestamp(TopicPartition(name, i))
+                            partition_index=number,
+                            timestamp=timestamp(TopicPartition(name, number)),
                         )
-                        for i in indexes
+                        for number in numbers
                     ],
                 )
-                for name, indexes in _grouped(partitions).items()
+                for name, numbers in _grouped(partitions).items()
             ],
             timeout_ms=self.settings.request_timeout_ms,
         )
@@ -336,12 +337,12 @@ class Cluster:
                     topic=name,
                     partitions=[
                         OffsetForLeaderPartition(
-                            partition=i, leader_epoch=epochs[TopicPartition(name, i)]
+                            partition=number, leader_epoch=epochs[TopicPartition(name, number)]
                         )
-                        for i in indexes
+                        for number in numbers
                     ],
                 )
-                for name, indexes in _grouped(partitions).items()
+                for name, numbers in _grouped(partitions).items()
             ],
         )
         answer = connection.call(request, OffsetForLeaderEpochResponse)

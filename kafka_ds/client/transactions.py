@@ -90,8 +90,8 @@ class Transactions:
                 v3_and_below_producer_id=identity.producer_id,
                 v3_and_below_producer_epoch=identity.epoch,
                 v3_and_below_topics=[
-                    AddPartitionsToTxnTopic(name=topic, partitions=indexes)
-                    for topic, indexes in by_topic.items()
+                    AddPartitionsToTxnTopic(name=topic, partitions=numbers)
+                    for topic, numbers in by_topic.items()
                 ],
             )
             answer = connection.call(

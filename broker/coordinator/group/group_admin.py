@@ -210,12 +210,12 @@ class Describing:
         self, partitions: Iterable[PartitionId]
     ) -> ConsumerGroupDescribeResponseAssignment:
         topics = []
-        for topic_id, indexes in by_topic(partitions).items():
+        for topic_id, numbers in by_topic(partitions).items():
             name = self._state.topology.name_of(topic_id)
             if name is not None:
                 topics.append(
                     ConsumerGroupDescribeResponseTopicPartitions(
-                        topic_id=topic_id, topic_name=name, partitions=indexes
+                        topic_id=topic_id, topic_name=name, partitions=numbers
                     )
                 )
         return ConsumerGroupDescribeResponseAssignment(topic_partitions=topics)

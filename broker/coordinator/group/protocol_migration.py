@@ -279,8 +279,8 @@ class ProtocolMigration:
                 by_name.setdefault(name, []).append(partition)
         assignment = ConsumerProtocolAssignment(
             assigned_partitions=[
-                AssignedTopicPartitions(topic=name, partitions=indexes)
-                for name, indexes in by_name.items()
+                AssignedTopicPartitions(topic=name, partitions=numbers)
+                for name, numbers in by_name.items()
             ]
         )
         try:

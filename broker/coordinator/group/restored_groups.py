@@ -125,8 +125,8 @@ def _share_group_records(
         if state.group_id == group.group_id:
             partitions.setdefault(uuid_from_text(state.topic_id), set()).add(state.partition)
     initialized = {
-        topic_id: StatePartitions(name, frozenset(indexes))
-        for topic_id, indexes in partitions.items()
+        topic_id: StatePartitions(name, frozenset(numbers))
+        for topic_id, numbers in partitions.items()
         if (name := name_of(topic_id)) is not None
     }
     return [

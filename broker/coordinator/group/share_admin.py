@@ -107,12 +107,12 @@ class ShareGroupAdmin:
 
     def _member(self, member: ShareGroupMember) -> ShareGroupDescribeResponseMember:
         topics = []
-        for topic_id, indexes in by_topic(member.assigned).items():
+        for topic_id, partitions in by_topic(member.assigned).items():
             name = self._state.topology.name_of(topic_id)
             if name is not None:
                 topics.append(
                     ShareGroupDescribeResponseTopicPartitions(
-                        topic_id=topic_id, topic_name=name, partitions=indexes
+                        topic_id=topic_id, topic_name=name, partitions=partitions
                     )
                 )
         return ShareGroupDescribeResponseMember(
@@ -198,9 +198,9 @@ class ShareGroupAdmin:
             message = UNKNOWN_PARTITION
             if shape is not None:
                 known = initialized.pop(shape.topic_id, None)
-                indexes: Iterable[int] = range(shape.partitions) if known is None else known[1]
+                numbers: Iterable[int] = range(shape.partitions) if known is None else known[1]
                 if known is not None or shape.topic_id in deleting:
-                    partitions.update((shape.topic_id, partition) for partition in indexes)
+                    partitions.update((shape.topic_id, partition) for partition in numbers)
                     deleting[shape.topic_id] = topic.topic_name
                     continue
                 message = "There is no offset information to delete."

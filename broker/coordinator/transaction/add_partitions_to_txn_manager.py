@@ -118,8 +118,8 @@ class AddPartitionsToTxnRequests:
                     producer_epoch=writer.producer.producer_epoch,
                     verify_only=writer.support is not TransactionSupportedOperation.JOINS,
                     topics=[
-                        AddPartitionsToTxnTopic(name=name, partitions=indexes)
-                        for name, indexes in topics.items()
+                        AddPartitionsToTxnTopic(name=name, partitions=partitions)
+                        for name, partitions in topics.items()
                     ],
                 )
                 for writer, topics in by_writer.values()

@@ -150,8 +150,8 @@ class WriteTxnMarkersRequests:
         """Each marker with its partitions."""
         by_marker: dict[TxnMarkerEntry, dict[str, list[int]]] = {}
         for item in items:
-            indexes = by_marker.setdefault(item.marker, {}).setdefault(item.where.topic, [])
-            indexes.append(item.where.partition)
+            partitions = by_marker.setdefault(item.marker, {}).setdefault(item.where.topic, [])
+            partitions.append(item.where.partition)
         return WriteTxnMarkersRequest(
             markers=[
                 WritableTxnMarker(
@@ -161,8 +161,8 @@ class WriteTxnMarkersRequests:
                     coordinator_epoch=marker.coordinator_epoch,
                     transaction_version=marker.transaction_version,
                     topics=[
-                        WritableTxnMarkerTopic(name=name, partition_indexes=indexes)
-                        for name, indexes in topics.items()
+                        WritableTxnMarkerTopic(name=name, partition_indexes=partitions)
+                        for name, partitions in topics.items()
                     ],
                 )
                 for marker, topics in by_marker.items()

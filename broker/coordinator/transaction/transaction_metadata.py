@@ -194,8 +194,8 @@ def encode_record(
     partitions = None
     if transaction.state is not TransactionState.EMPTY:
         partitions = [
-            PartitionsSchema(topic=topic, partition_ids=indexes)
-            for topic, indexes in by_topic(transaction.partitions).items()
+            PartitionsSchema(topic=topic, partition_ids=numbers)
+            for topic, numbers in by_topic(transaction.partitions).items()
         ]
     value = TransactionLogValue(
         producer_id=transaction.producer_id,

@@ -47,8 +47,8 @@ def _describe(
         producer_id=found.producer_id,
         producer_epoch=found.producer_epoch,
         topics=[
-            DescribeTransactionsTopicData(topic=topic, partitions=indexes)
-            for topic, indexes in by_topic(found.partitions).items()
+            DescribeTransactionsTopicData(topic=topic, partitions=partitions)
+            for topic, partitions in by_topic(found.partitions).items()
             if sees(context, topic)
         ],
     )

@@ -149,9 +149,8 @@ class LogManager:
         clock: Clock,
         background: Background,
         cluster: LogsInCluster,
-        failures: FailureHandling | None = None,
+        failures: FailureHandling,
     ) -> None:
-        failures = failures or FailureHandling()
         self._disk, self._clock, self._background = disk, clock, background
         self._node_id, self._cluster_id = node_id, cluster.cluster_id
         self._config_for = cluster.config_for

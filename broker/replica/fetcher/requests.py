@@ -62,8 +62,8 @@ def fetch_request(
             for topic_id, partitions in to_send.items()
         ],
         forgotten_topics_data=[
-            ForgottenTopic(topic=names.get(topic_id, ""), topic_id=topic_id, partitions=indexes)
-            for topic_id, indexes in to_forget.items()
+            ForgottenTopic(topic=names.get(topic_id, ""), topic_id=topic_id, partitions=numbers)
+            for topic_id, numbers in to_forget.items()
         ],
     )
 
