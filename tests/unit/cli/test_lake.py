@@ -14,6 +14,7 @@ from deltalake import write_deltalake
 from broker.cli.lake import Lake, LakeQueries
 from broker.cli.options import Mistake, Target
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.topic.schemas import TOPIC_SCHEMA
 
 VALUES = [b'{"total": 12.5, "of": [1, {"a": 2}]}', None, b'{"total": 3}']
 
@@ -73,6 +74,29 @@ def test_bytes_that_duckdb_escapes_are_told(queries: LakeQueries, asked: str) ->
 def test_a_function_that_takes_no_bytes_is_told(queries: LakeQueries) -> None:
     with pytest.raises(Mistake, match=r"decode\(value\) is the text"):
         queries.rows("SELECT * FROM orders WHERE value LIKE '%3%'")
+
+
+def test_dead_letters_of_all_their_topics_are_one_view(tmp_path: Path) -> None:
+    names = ("topic", "partition", "offset", "group", "delivery.count", "message")
+    for number, topic in enumerate(("dlq.a", "dlq.b", "orders")):
+        values = ("orders", "0", str(number), "g", "5", "why")
+        headers = [
+            {"key": f"__dlq.errors.{name}", "value": value.encode()}
+            for name, value in zip(names, values, strict=True)
+        ]
+        row = {"partition": 0, "offset": 0, "value": b"text", "headers": headers}
+        table = pa.Table.from_pylist([row], schema=TOPIC_SCHEMA)
+        write_deltalake(tmp_path / "topics" / topic, table)
+    queries = LakeQueries(Lake(str(tmp_path)))
+    asked = (
+        'SELECT dead_letter_topic, "offset", delivery_count, decode(value) AS value '
+        "FROM dead_letters ORDER BY dead_letter_topic"
+    )
+    assert [tuple(row.values()) for row in queries.rows(asked)] == [
+        ("dlq.a", 0, 5, "text"),
+        ("dlq.b", 1, 5, "text"),
+    ]
+    queries.close()
 
 
 def test_a_value_that_is_no_json_can_be_passed_over(tmp_path: Path) -> None:

@@ -11,8 +11,10 @@ import pytest
 from broker.node_metrics import node_samples
 from broker.share import dead_letter_queue
 from kafka_ds.protocol.errors import ErrorCode
-from tests.in_process import InProcess, batch_of, in_process, records_of
+from kafka_ds.protocol.messages import CreateTopicsRequest
+from tests.in_process import InProcess, batch_of, in_process, in_process_cluster, records_of
 from tests.loops import in_loop, until
+from tests.requests import build
 from tests.unit.share.share_members import GROUP, Member, batch, configure, initialize
 
 ACCEPT, RELEASE, REJECT = 1, 2, 3
@@ -161,3 +163,35 @@ async def test_a_broker_that_starts_writes_what_was_archiving(
         assert [each[2]["__dlq.errors.offset"] for each in await letters_in(broker, "dlq.t")] == [
             "0"
         ]
+
+
+@in_loop
+async def test_another_broker_may_lead_the_dead_letter_topic(memory_path: Path) -> None:
+    async with in_process_cluster(memory_path, 2) as cluster:
+        one, two = (cluster.nodes[number] for number in (1, 2))
+        enabled = {"name": "errors.deadletterqueue.group.enable", "value": "true"}
+        topics = [
+            {
+                "name": name,
+                "num_partitions": -1,
+                "replication_factor": -1,
+                "assignments": [{"partition_index": 0, "broker_ids": [leader]}],
+                "configs": [enabled],
+            }
+            for name, leader in (("t", 1), ("dlq.t", 2))
+        ]
+        answer = await one.ask(build(CreateTopicsRequest, topics=topics, timeout_ms=10_000), 7)
+        assert not any(each.error_code for each in answer.topics)
+        await cluster.until(
+            "the topics", lambda: all(len(n.node.metadata.topics) >= 2 for n in (one, two))
+        )
+        assert not (await one.produce("t", batch_of([b"a"]))).error_code
+        topic_id = answer.topics[0].topic_id
+        await initialize(one, topic_id)
+        await configure(one, {TOPIC_NAME: "dlq.t", COPY: "true"})
+        await cluster.until("the group", lambda: GROUP in one.node.metadata.group_configs)
+        member = Member(one, topic_id)
+        assert await member.acquire(max_wait_ms=HAPPENS_MS) == [(0, 0, 1)]
+        assert not (await member.acknowledge(batch(0, 0, REJECT))).error_code
+        await until(lambda: is_done(one))
+        assert [value for _, value, _ in await letters_in(two, "dlq.t")] == [b"a"]
