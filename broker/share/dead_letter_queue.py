@@ -41,6 +41,7 @@ from kafka_ds.protocol.messages.data import (
     TopicProduceData,
 )
 from kafka_ds.protocol.topic_partition import PartitionId
+from kafka_ds.protocol.types import uuid_text
 from kafka_ds.records.batch import CorruptRecord, Record
 
 if TYPE_CHECKING:
@@ -103,7 +104,8 @@ class DeadLetterQueue:
         """Write these records of a partition; logs what could not be written."""
         letters = list(each_letter(ranges))
         topic = self._image.topics_by_id.get(topic_id)
-        source = SourcePartition(group_id, "" if topic is None else topic.name, partition)
+        name = uuid_text(topic_id) if topic is None else topic.name
+        source = SourcePartition(group_id, name, partition)
         try:
             while letters:
                 await self._ensure_topic(group_id)

@@ -11,7 +11,7 @@ import pytest
 from broker.node_metrics import node_samples
 from broker.share import dead_letter_queue
 from kafka_ds.protocol.errors import ErrorCode
-from kafka_ds.protocol.messages import CreateTopicsRequest
+from kafka_ds.protocol.messages import CreateTopicsRequest, UpdateFeaturesRequest
 from tests.in_process import InProcess, batch_of, in_process, in_process_cluster, records_of
 from tests.loops import in_loop, until
 from tests.requests import build
@@ -195,3 +195,17 @@ async def test_another_broker_may_lead_the_dead_letter_topic(memory_path: Path) 
         assert not (await member.acknowledge(batch(0, 0, REJECT))).error_code
         await until(lambda: is_done(one))
         assert [value for _, value, _ in await letters_in(two, "dlq.t")] == [b"a"]
+
+
+@in_loop
+async def test_there_are_none_at_the_level_of_share_groups_without(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        topic_id = await topic_of(broker, b"a", **{TOPIC_NAME: "dlq.t"})
+        update = {"feature": "share.version", "max_version_level": 1, "upgrade_type": 2}
+        answer = await broker.ask(build(UpdateFeaturesRequest, feature_updates=[update]), 1)
+        assert not answer.error_code, answer
+        member = Member(broker, topic_id)
+        assert await member.acquire() == [(0, 0, 1)]
+        await member.acknowledge(batch(0, 0, REJECT))
+        assert is_done(broker)
+        assert (FAILED, (GROUP,)) not in samples(broker)
