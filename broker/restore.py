@@ -109,9 +109,11 @@ class Restoration:
         node = self._node
         published = await self._published()
         await self._elect()
-        while node.replica_manager.is_recovering:
+        while True:
             partitions = [each.leader.is_recovering for each in node.replica_manager]
             self._report(partitions.count(False), len(partitions))
+            if not any(partitions):
+                break
             await asyncio.sleep(POLL_SECONDS)
         self._say(
             f"cluster {node.log_manager.cluster_id}: broker {node.config.node_id} restored from "

@@ -5,7 +5,7 @@ import time
 import click
 import pytest
 
-from broker.cli.output import awaiting, bytes_text, cell, complain, print_table, progress
+from broker.cli.output import awaiting, bytes_text, cell, complain, print_table, progress, tracked
 
 
 def test_columns_are_aligned_and_numbers_stand_to_the_right(
@@ -38,6 +38,15 @@ def test_progress_is_a_line_now_and_then_where_nobody_sees_a_bar(
         for count in (10, 40, 50):
             advance(count)
     assert capsys.readouterr().err == "produced: 50 of 100 records, 5/s, 10 s left\n"
+
+
+def test_what_is_done_to_many_things_is_tracked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter([0.0, 1.0, 11.0])
+    monkeypatch.setattr("broker.cli.output.time.monotonic", lambda: next(times))
+    assert list(tracked("adopting", "ab", unit="partitions")) == ["a", "b"]
+    assert capsys.readouterr().err == "adopting: 2 of 2 partitions, 0/s, 0 s left\n"
 
 
 def test_what_is_waited_for_is_said_and_a_mistake_goes_on_in_its_line(
