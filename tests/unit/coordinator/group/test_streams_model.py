@@ -13,14 +13,13 @@ from collections import Counter
 
 import hypothesis.strategies as st
 from hypothesis import settings
-from hypothesis.stateful import initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from broker.coordinator.group.streams_group import Task
-from kafka_ds.protocol.errors import KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import DeleteGroupsRequest, StreamsGroupDescribeRequest
 from tests.model_runs import examples
 from tests.unit.coordinator.group.group_desk import GROUP
-from tests.unit.coordinator.group.group_machine import BEGIN_ANEW, LATER, BeatingGroupMachine
 from tests.unit.coordinator.group.streams_desk import (
     Streamer,
     active_in,
@@ -29,9 +28,15 @@ from tests.unit.coordinator.group.streams_desk import (
 )
 
 CLIENTS_MAX = 4
+BEGIN_ANEW = {
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.FENCED_MEMBER_EPOCH,
+    ErrorCode.GROUP_ID_NOT_FOUND,
+}
+LATER = {ErrorCode.COORDINATOR_NOT_AVAILABLE}
 
 
-class StreamsGroupsModel(BeatingGroupMachine):
+class StreamsGroupsModel(RuleBasedStateMachine):
     """One streams group that counts words."""
 
     @initialize(delay_ms=st.sampled_from([0, 3_000]), interval_ms=st.sampled_from([0, 1_000]))
@@ -53,21 +58,29 @@ class StreamsGroupsModel(BeatingGroupMachine):
         self.clients.append(
             Streamer(self.desk, f"m{self.named}", process=process, endpoint=(process, 1))
         )
-        self.beat(self.clients[-1])
+        self._beat(self.clients[-1])
 
     @precondition(lambda self: self.clients)
     @rule(data=st.data(), answered=st.booleans(), creates=st.booleans(), says=st.booleans())
     def one_beats(self, data: st.DataObject, answered: bool, creates: bool, says: bool) -> None:
         client = data.draw(st.sampled_from(self.clients))
         nothing = {} if says else dict.fromkeys(("active_tasks", "standby_tasks", "warmup_tasks"))
-        self.beat(client, answered=answered, creates=creates, **nothing)
+        self._beat(client, answered=answered, creates=creates, **nothing)
 
     @precondition(lambda self: self.clients)
     @rule(data=st.data())
     def one_forgets_everything(self, data: st.DataObject) -> None:
         data.draw(st.sampled_from(self.clients)).forget()
 
-    def beat(
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data(), says_so=st.booleans())
+    def one_leaves(self, data: st.DataObject, says_so: bool) -> None:
+        client = data.draw(st.sampled_from(self.clients))
+        self.clients.remove(client)
+        if says_so:
+            self._beat(client, member_epoch=-1)
+
+    def _beat(
         self, client: Streamer, *, answered: bool = True, creates: bool = True, **more: object
     ) -> None:
         try:
@@ -83,6 +96,10 @@ class StreamsGroupsModel(BeatingGroupMachine):
                 client.forget()
 
     # -- faults, topics, settings, time, operators --------------------------------------------------
+
+    @rule()
+    def the_log_refuses(self) -> None:
+        self.desk.append_error = ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     @rule()
     def the_coordinator_restarts(self) -> None:
@@ -130,6 +147,11 @@ class StreamsGroupsModel(BeatingGroupMachine):
         assert not active or max(active.values()) == 1
         assert not here or max(here.values()) == 1
 
+    @invariant()
+    def the_log_says_it_all(self) -> None:
+        if hasattr(self, "desk"):
+            self.desk.check_replay()
+
     def teardown(self) -> None:
         """Let all who are left go on in peace."""
         if not hasattr(self, "desk"):
@@ -143,7 +165,7 @@ class StreamsGroupsModel(BeatingGroupMachine):
                 self.topics.grow(name, 3)
         for _ in range(30):
             for client in self.clients:
-                self.beat(client)
+                self._beat(client)
             self.desk.pass_time(3_000)
         group = self.desk.shard.state.streams.get(GROUP)
         if group is not None:
