@@ -1,4 +1,4 @@
-"""The clock of all tests that have none of the machine's."""
+"""The clock of all tests that have none of the machine's, nor the simulation's."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ class ManualClock:
         return self.ms
 
     monotonic_ms = wall_ms = boot_ms = now_ms
+
+    def monotonic(self) -> float:
+        """In seconds, as the module `time` has it."""
+        return self.ms / 1000
 
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)

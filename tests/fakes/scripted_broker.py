@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import struct
@@ -11,7 +12,7 @@ from typing import Any
 
 from kafka_ds.client.cluster_pool import close_pool
 from kafka_ds.protocol.codec import decode
-from kafka_ds.protocol.frame import decode_request_header, encode_response
+from kafka_ds.protocol.frame import RequestHeader, decode_request_header, encode_response
 from kafka_ds.protocol.messages import (
     REQUESTS,
     ApiVersionsRequest,
@@ -31,6 +32,24 @@ CLOSE = object()
 SILENCE = object()
 # A request to its answer, CLOSE or SILENCE.
 Script = Callable[[Any], Any]
+
+
+def decoded(frame: memoryview) -> tuple[RequestHeader, Any]:
+    """The header and the request in a frame without its length."""
+    header, position = decode_request_header(frame)
+    return header, decode(REQUESTS[header.api_key], frame, header.api_version, position)
+
+
+async def next_request(reader: asyncio.StreamReader) -> tuple[RequestHeader, Any]:
+    """The next request that comes."""
+    (size,) = struct.unpack(">i", await reader.readexactly(4))
+    return decoded(memoryview(await reader.readexactly(size)))
+
+
+def frame_of(answer: Any, header: RequestHeader, version: int | None = None) -> bytes:
+    """The bytes of the answer to a request, in its version unless another one is said."""
+    given = header.api_version if version is None else version
+    return b"".join(encode_response(answer, given, header.correlation_id))
 
 
 class ScriptedBroker:
@@ -59,17 +78,13 @@ class ScriptedBroker:
         with connection, contextlib.suppress(OSError, EOFError):
             while True:
                 (length,) = struct.unpack(">i", self._read(connection, 4))
-                frame = memoryview(self._read(connection, length))
-                header, position = decode_request_header(frame)
-                request = decode(REQUESTS[header.api_key], frame, header.api_version, position)
+                header, request = decoded(memoryview(self._read(connection, length)))
                 self.seen.append(request)
                 answer = self._answer(request)
                 if answer is CLOSE:
                     return
                 if answer is not SILENCE:
-                    connection.sendall(
-                        b"".join(encode_response(answer, header.api_version, header.correlation_id))
-                    )
+                    connection.sendall(frame_of(answer, header))
 
     @staticmethod
     def _read(connection: socket.socket, count: int) -> bytes:

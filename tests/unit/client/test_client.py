@@ -49,6 +49,7 @@ from kafka_ds.records.batch import (
     end_transaction_marker,
     read_header,
 )
+from tests.fakes.clock import ManualClock
 from tests.fakes.scripted_broker import CLOSE, SILENCE, TOPIC_ID, ScriptedBroker, scripted
 from tests.processes import wait_until
 from tests.requests import build
@@ -161,19 +162,6 @@ def test_no_broker_at_all_names_the_option(free_port: int) -> None:
         cluster.topics(["t"])
 
 
-class FakeTime:
-    """A clock that only a pause moves."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
 def refuse(*_: object, **__: object) -> NoReturn:
     raise ConnectionRefusedError(111, "Connection refused")
 
@@ -185,13 +173,13 @@ def test_brokers_that_all_refuse_are_given_up_soon_unless_they_were_there_before
     """A wrong port, or a cluster that is not started, is told by its addresses; one that restarts is waited for."""
     monkeypatch.setattr(connection, "KNOWN", {"a.example:9092"} if was_there else set())
     monkeypatch.setattr(socket, "create_connection", refuse)
-    clock = FakeTime()
+    clock = ManualClock(0)
     monkeypatch.setattr(cluster_module, "time", clock)
     wanted = ClientSettings(bootstrap_servers=(("a.example", 9092), ("b.example", 9093)))
     kind = BrokerTimeout if was_there else NobodyListens
     with Cluster(wanted) as cluster, pytest.raises(kind) as error:
         cluster.topics(["t"])
-    assert seconds - 2 <= clock.now - 1_000 <= seconds
+    assert seconds - 2 <= clock.monotonic() <= seconds
     assert "a.example:9092" in str(error.value) and "b.example:9093" in str(error.value)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import struct
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -19,9 +18,8 @@ from broker.replica.follower.partition import FollowerPartition
 from broker.replica.follower.state import FollowerState
 from kafka_ds.process.seams import Background
 from kafka_ds.process.system import SystemClock, SystemNetwork
-from kafka_ds.protocol.codec import decode
 from kafka_ds.protocol.errors import ErrorCode
-from kafka_ds.protocol.frame import RequestHeader, decode_request_header, encode_response
+from kafka_ds.protocol.frame import RequestHeader
 from kafka_ds.protocol.messages import (
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -44,19 +42,17 @@ from kafka_ds.protocol.messages.offsets import (
     OffsetForLeaderEpochEndOffset,
     OffsetForLeaderTopicResult,
 )
-from kafka_ds.protocol.types import message_info
+from kafka_ds.protocol.types import api_key_of
 from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import MemoryDisk
+from tests.fakes.scripted_broker import frame_of, next_request
 from tests.unit.replica.followed_logs import SMALL, answer, append, open_log
 
 LEADER = 2
 SETTINGS = BrokerConfig(
     replica_fetch_backoff_ms=1, replica_fetch_wait_max_ms=5, replica_socket_timeout_ms=30_000
 )
-REQUESTS = {
-    message_info(each).key: each
-    for each in (ApiVersionsRequest, FetchRequest, ListOffsetsRequest, OffsetForLeaderEpochRequest)
-}
+SERVED = (ApiVersionsRequest, FetchRequest, ListOffsetsRequest, OffsetForLeaderEpochRequest)
 
 
 class FakeLeader:
@@ -93,27 +89,23 @@ class FakeLeader:
             asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError
         ):
             while True:
-                (size,) = struct.unpack(">i", await reader.readexactly(4))
-                await self._answer(memoryview(await reader.readexactly(size)), writer)
+                await self._answer(*await next_request(reader), writer)
         writer.close()
 
-    async def _answer(self, frame: memoryview, writer: asyncio.StreamWriter) -> None:
-        header, position = decode_request_header(frame)
-        request: Any = decode(REQUESTS[header.api_key], frame, header.api_version, position)
+    async def _answer(
+        self, header: RequestHeader, request: Any, writer: asyncio.StreamWriter
+    ) -> None:
         self.requests.append(request)
         response = self._respond(request)
         fault = self.faults.pop(0) if self.faults and isinstance(request, FetchRequest) else ""
         if not (isinstance(response, FetchResponse) and await self._fail(fault, response, writer)):
-            whole = self._encoded(response, header)
+            whole = frame_of(response, header)
             writer.write(whole[: len(whole) // 2] if fault == "half" else whole)
             if fault == "twice":
                 writer.write(whole)
             if fault == "half":
                 writer.close()
         await writer.drain()
-
-    def _encoded(self, response: Any, header: RequestHeader) -> bytes:
-        return b"".join(encode_response(response, header.api_version, header.correlation_id))
 
     async def _fail(
         self, fault: str, response: FetchResponse, writer: asyncio.StreamWriter
@@ -143,7 +135,10 @@ class FakeLeader:
 
     def _respond(self, request: Any) -> Any:
         if isinstance(request, ApiVersionsRequest):
-            keys = [ApiVersion(api_key=key or 0, min_version=0, max_version=30) for key in REQUESTS]
+            keys = [
+                ApiVersion(api_key=api_key_of(each), min_version=0, max_version=30)
+                for each in SERVED
+            ]
             keys[1].max_version = self.fetch_version
             return ApiVersionsResponse(api_keys=keys)
         if isinstance(request, FetchRequest):

@@ -19,7 +19,6 @@ from broker.registry import REGISTRY
 from broker.security.guard import guarded
 from broker.security.quotas.quotas import SENSORS_MAX, ClientQuotas, Quotas, Shared
 from broker.server.dispatch import Throttled
-from kafka_ds.process.system import SystemClock
 from kafka_ds.protocol.codec import encode
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.frame import encode_request
@@ -38,6 +37,7 @@ from kafka_ds.protocol.messages.cluster import MetadataRequestTopic
 from kafka_ds.protocol.messages.quorum import FeatureUpdateKey
 from kafka_ds.protocol.messages.security import AlterQuotaEntryData
 from kafka_ds.protocol.messages.topics import DeleteTopicState
+from tests.fakes.clock import ManualClock
 from tests.in_process import (
     LISTENER,
     InProcess,
@@ -329,15 +329,6 @@ async def test_what_is_written_and_read_counts_as_whole_messages(tmp_path: Path)
         }
 
 
-class Ahead(SystemClock):
-    """A clock that the test puts forward."""
-
-    ahead_ms = 0
-
-    def monotonic_ms(self) -> int:
-        return super().monotonic_ms() + self.ahead_ms
-
-
 @in_loop
 async def test_a_consumer_that_waits_as_told_ends_with_all_records(tmp_path: Path) -> None:
     async with in_process(tmp_path) as broker:
@@ -345,11 +336,11 @@ async def test_a_consumer_that_waits_as_told_ends_with_all_records(tmp_path: Pat
         for _ in range(20):
             await broker.produce("a", batch_of([b"x" * 200]))
         await limit(broker, {"user": "alice"}, consumer_byte_rate=100.0)
-        broker.node.clock = clock = Ahead()
+        broker.node.clock = clock = ManualClock(broker.node.clock.monotonic_ms())
         offset, empty = 0, 0
         while offset < 20:
             answer = await broker.ask(fetch_request("a", offset), 12, principal=ALICE)
-            clock.ahead_ms += answer.throttle_time_ms
+            clock.ms += answer.throttle_time_ms
             empty += not answer.responses
             for topic in answer.responses:
                 assert answer.throttle_time_ms == 0

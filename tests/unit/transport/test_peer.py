@@ -14,7 +14,7 @@ from broker.transport import peer
 from broker.transport.peer import PeerConnection, PeerLate, PeerUnreachable
 from kafka_ds.process.system import SystemNetwork
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
-from kafka_ds.protocol.frame import decode_request_header, encode_response
+from kafka_ds.protocol.frame import encode_response
 from kafka_ds.protocol.messages import (
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -24,6 +24,7 @@ from kafka_ds.protocol.messages import (
 )
 from kafka_ds.protocol.messages.cluster import ApiVersion
 from kafka_ds.protocol.types import message_info
+from tests.fakes.scripted_broker import frame_of, next_request
 from tests.loops import in_loop
 
 METADATA_KEY = message_info(MetadataRequest).key or 0
@@ -41,14 +42,10 @@ class FakePeer:
 
     async def question(self) -> Any:
         """The header of the next request that came."""
-        (size,) = struct.unpack(">i", await self.reader.readexactly(4))
-        frame = await self.reader.readexactly(size)
-        header, _ = decode_request_header(memoryview(frame))
-        return header
+        return (await next_request(self.reader))[0]
 
     def answer(self, header: Any, message: Any, version: int | None = None) -> None:
-        given = header.api_version if version is None else version
-        self.writer.write(b"".join(encode_response(message, given, header.correlation_id)))
+        self.writer.write(frame_of(message, header, version))
 
     async def negotiate(self, *, newest: int = NEWEST) -> None:
         """Answers ApiVersions as a broker that knows it up to `newest` does (KIP-511)."""
