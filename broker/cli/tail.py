@@ -20,11 +20,11 @@ import click
 
 from broker.cli.options import Mistake, Target, cluster_options
 from broker.cli.output import note, text_or_hex
+from kafka_ds.protocol.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from kafka_ds.client.cluster import Cluster
     from kafka_ds.client.fetch import CompletedFetch
-    from kafka_ds.protocol.topic_partition import TopicPartition
     from kafka_ds.records.batch import Record
 
 # Offsets read from one partition before the next one.
@@ -293,8 +293,6 @@ def _read_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _partitions_of(cluster: Cluster, topic: str, only: int | None) -> list[TopicPartition]:
-    from kafka_ds.protocol.topic_partition import TopicPartition
-
     found = cluster.topics([topic]).get(topic)
     if found is None:
         raise Mistake(f"there is no topic {topic}")
