@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import aiokafka
 import kafka
@@ -102,6 +103,18 @@ def librdkafka_read(
     return found
 
 
+def _settings(bootstrap: str, codec: str, idempotent: bool) -> dict[str, Any]:
+    """Of a producer in Python."""
+    return {
+        "bootstrap_servers": bootstrap,
+        "compression_type": None if codec == "none" else codec,
+        "enable_idempotence": idempotent,
+        "acks": "all",
+        "linger_ms": 10,
+        "max_request_size": 11 << 20,
+    }
+
+
 def kafka_python_produce(
     bootstrap: str,
     topic: str,
@@ -110,26 +123,9 @@ def kafka_python_produce(
     *,
     idempotent: bool = False,
 ) -> list[int]:
-    producer = kafka.KafkaProducer(
-        bootstrap_servers=bootstrap,
-        compression_type=None if codec == "none" else codec,
-        enable_idempotence=idempotent,
-        acks="all",
-        linger_ms=10,
-        max_request_size=11 << 20,
-    )
+    producer = kafka.KafkaProducer(**_settings(bootstrap, codec, idempotent))
     try:
-        sent = [
-            producer.send(
-                topic,
-                key=m.key,
-                value=m.value,
-                headers=m.headers,
-                timestamp_ms=m.timestamp_ms,
-                partition=m.partition,
-            )
-            for m in messages
-        ]
+        sent = [producer.send(topic, **asdict(m)) for m in messages]
         return [future.get(TIMEOUT_S).offset for future in sent]
     finally:
         producer.close(timeout=TIMEOUT_S)
@@ -164,27 +160,10 @@ def aiokafka_produce(
     idempotent: bool = False,
 ) -> list[int]:
     async def work() -> list[int]:
-        producer = aiokafka.AIOKafkaProducer(
-            bootstrap_servers=bootstrap,
-            compression_type=None if codec == "none" else codec,
-            enable_idempotence=idempotent,
-            acks="all",
-            linger_ms=10,
-            max_request_size=11 << 20,
-        )
+        producer = aiokafka.AIOKafkaProducer(**_settings(bootstrap, codec, idempotent))
         await producer.start()
         try:
-            sent = [
-                await producer.send(
-                    topic,
-                    key=m.key,
-                    value=m.value,
-                    headers=m.headers,
-                    timestamp_ms=m.timestamp_ms,
-                    partition=m.partition,
-                )
-                for m in messages
-            ]
+            sent = [await producer.send(topic, **asdict(m)) for m in messages]
             return [(await future).offset for future in sent]
         finally:
             await producer.stop()

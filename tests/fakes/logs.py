@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from broker.log.config import DAY_MS, LogConfig, LogManagerSettings
@@ -12,6 +13,7 @@ from broker.log.directories.log_manager import (
     LogsInCluster,
 )
 from kafka_ds.process.seams import Background, Clock, Disk
+from kafka_ds.process.system import InlineBackground, SystemClock, SystemDisk
 from tests.fakes.settings import log_settings
 
 HANDLING = ("soon", "directory_failed", "all_failed")
@@ -46,3 +48,17 @@ def log_manager(
         ),
         failures=FailureHandling(**handling),
     )
+
+
+def logs_on_disk(folder: str | Path, config: LogConfig) -> LogManager:
+    """Of a broker on the machine's disk, loaded."""
+    manager = log_manager(
+        [str(folder)],
+        disk=SystemDisk(),
+        clock=SystemClock(),
+        background=InlineBackground(),
+        node_id=1,
+        config=config,
+    )
+    manager.load()
+    return manager

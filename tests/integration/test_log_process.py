@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.log.directories.log_manager import LogManager
 from broker.log.failures import LogDirectoryError
 from broker.log.log import Log
-from kafka_ds.process.system import InlineBackground, SystemClock, SystemDisk, new_uuid
+from kafka_ds.process.system import SystemClock, new_uuid
 from kafka_ds.records.batch import iterate_headers, read_records
-from tests.fakes.logs import log_manager
+from tests.fakes.logs import logs_on_disk
 from tests.fakes.settings import log_settings
 from tests.unit.log.log_model import client_batch
 
@@ -22,27 +21,15 @@ CONFIG = log_settings(segment_bytes=30_000, index_interval_bytes=500, retention_
 WRITER = """
 import sys
 from broker.log.log import Log
-from tests.integration.test_log_process import append_next, manager_of
-manager = manager_of(sys.argv[1])
+from tests.integration.test_log_process import CONFIG, append_next
+from tests.fakes.logs import logs_on_disk
+manager = logs_on_disk(sys.argv[1], CONFIG)
 log = manager.get("t", 0) or manager.create("t", 0, bytes(range(16)))
 print("ready", log.log_end_offset, flush=True)
 while True:
     append_next(log)
     print(log.log_end_offset, flush=True)
 """
-
-
-def manager_of(folder: str | Path) -> LogManager:
-    manager = log_manager(
-        [str(folder)],
-        disk=SystemDisk(),
-        clock=SystemClock(),
-        background=InlineBackground(),
-        node_id=1,
-        config=CONFIG,
-    )
-    manager.load()
-    return manager
 
 
 def append_next(log: Log) -> None:
@@ -90,7 +77,7 @@ def test_what_was_acknowledged_survives_sigkill(tmp_path: Path) -> None:
             for _ in range(400 + 37 * round_number):
                 acknowledged = int(writer.stdout.readline())
             writer.kill()
-        manager = manager_of(tmp_path)
+        manager = logs_on_disk(tmp_path, CONFIG)
         assert not manager.was_clean
         log = manager.get("t", 0)
         assert log is not None
@@ -110,13 +97,13 @@ def test_two_processes_do_not_share_a_directory(tmp_path: Path) -> None:
         assert writer.stdout is not None
         assert writer.stdout.readline().startswith("ready")
         with pytest.raises(LogDirectoryError, match=f"{tmp_path} is in use by another broker"):
-            manager_of(tmp_path)
+            logs_on_disk(tmp_path, CONFIG)
         writer.kill()
-    manager_of(tmp_path).close()
+    logs_on_disk(tmp_path, CONFIG).close()
 
 
 def test_a_slice_outlives_its_segment_on_a_real_disk(tmp_path: Path) -> None:
-    manager = manager_of(tmp_path)
+    manager = logs_on_disk(tmp_path, CONFIG)
     log = manager.create("t", 0, new_uuid())
     for _ in range(300):
         append_next(log)

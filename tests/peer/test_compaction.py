@@ -27,7 +27,7 @@ from broker.cleaner.throttle import Throttle
 from broker.compaction.log_cleaner import LogCleaner
 from broker.log.directories.log_manager import LogManager
 from kafka_ds.ipc.request import ErrorAnswer
-from kafka_ds.process.system import InlineBackground, SystemClock, SystemDisk
+from kafka_ds.process.system import SystemClock, SystemDisk
 from kafka_ds.records.batch import (
     DELETE_HORIZON_FLAG,
     iterate_headers,
@@ -35,7 +35,7 @@ from kafka_ds.records.batch import (
 )
 from kafka_ds.segments.checkpoint import decode_offsets
 from tests.apache_kafka import TOOL_OPTIONS, ApacheKafka, java
-from tests.fakes.logs import log_manager
+from tests.fakes.logs import logs_on_disk
 from tests.fakes.settings import cleaner_settings, log_settings
 from tests.peer.jvm import TOOLS, Jvm
 from tests.processes import running_broker, wait_until
@@ -44,6 +44,9 @@ pytestmark = pytest.mark.jars
 
 TOPIC = "accounts"
 SEGMENT_BYTES = 1 << 20
+CONFIG = log_settings(
+    cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.0, segment_bytes=SEGMENT_BYTES
+)
 DAY_MS = 86_400_000
 
 
@@ -75,23 +78,6 @@ def test_kafkas_own_tester_finds_nothing_wrong(kafka_jars: Path, tmp_path: Path)
         produced, consumed = map(int, match.groups())
         assert produced == 20000
         assert consumed < 4000
-
-
-def manager_of(folder: Path) -> LogManager:
-    manager = log_manager(
-        [str(folder)],
-        disk=SystemDisk(),
-        clock=SystemClock(),
-        background=InlineBackground(),
-        node_id=1,
-        config=log_settings(
-            cleanup_policy=("compact",),
-            min_cleanable_dirty_ratio=0.0,
-            segment_bytes=SEGMENT_BYTES,
-        ),
-    )
-    manager.load()
-    return manager
 
 
 def clean(manager: LogManager) -> None:
@@ -173,7 +159,7 @@ def test_both_cleaners_leave_the_same(jvm: Jvm, kafka: ApacheKafka, tmp_path: Pa
     theirs = kafka.data / f"{TOPIC}-0"
     ours = tmp_path / "ours" / f"{TOPIC}-0"
     shutil.copytree(theirs, ours)
-    manager = manager_of(tmp_path / "ours")
+    manager = logs_on_disk(tmp_path / "ours", CONFIG)
     log = manager.get(TOPIC, 0)
     assert log is not None
     before = log.size_bytes

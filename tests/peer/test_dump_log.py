@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from broker.log.config import LOG_APPEND_TIME, LogConfig
+from broker.log.config import LOG_APPEND_TIME
 from broker.log.directories.log_manager import LogManager
 from broker.log.log import Log
-from kafka_ds.process.system import InlineBackground, SystemClock, SystemDisk, new_uuid
+from kafka_ds.process.system import SystemClock, new_uuid
 from kafka_ds.records.batch import Codec, ControlType, Record, build_batch, end_transaction_marker
 from kafka_ds.records.batch import iterate_headers as batch_headers
 from kafka_ds.segments.producers import AppendOrigin
 from tests.apache_kafka import ApacheKafka
-from tests.fakes.logs import log_manager
+from tests.fakes.logs import logs_on_disk
 from tests.fakes.settings import log_settings
 from tests.peer.jvm import Jvm
 from tests.peer.log_writers import consume, produce, produce_transactions
@@ -27,19 +27,6 @@ pytestmark = pytest.mark.jars
 
 NOW_MS = SystemClock().now_ms()
 CONFIG = log_settings(segment_bytes=8000, index_interval_bytes=500, retention_ms=-1)
-
-
-def manager_of(folder: Path, config: LogConfig = CONFIG) -> LogManager:
-    manager = log_manager(
-        [str(folder)],
-        disk=SystemDisk(),
-        clock=SystemClock(),
-        background=InlineBackground(),
-        node_id=1,
-        config=config,
-    )
-    manager.load()
-    return manager
 
 
 def records(count: int, *, timestamp_ms: int, value_bytes: int = 60) -> list[Record]:
@@ -97,7 +84,7 @@ def files_of(log: Log, kind: str) -> list[Path]:
 
 @pytest.fixture
 def manager(tmp_path: Path) -> Iterator[LogManager]:
-    manager = manager_of(tmp_path / "data")
+    manager = logs_on_disk(tmp_path / "data", CONFIG)
     fill(manager.create("orders", 0, new_uuid()))
     yield manager
 
@@ -178,7 +165,7 @@ def test_what_recovery_makes_anew_is_read_too(jvm: Jvm, manager: LogManager) -> 
         file.unlink()
     with max(crashed.rglob("*.log")).open("ab") as torn:
         torn.write(b"\0" * 100)
-    recovered = manager_of(crashed)
+    recovered = logs_on_disk(crashed, CONFIG)
     log = recovered.get("orders", 0)
     assert log is not None
     recovered.close()
@@ -197,7 +184,7 @@ def test_times_set_by_the_broker(jvm: Jvm, tmp_path: Path) -> None:
     config = log_settings(
         segment_bytes=8000, index_interval_bytes=500, message_timestamp_type=LOG_APPEND_TIME
     )
-    manager = manager_of(tmp_path / "data", config)
+    manager = logs_on_disk(tmp_path / "data", config)
     log = manager.create("orders", 0, new_uuid())
     fill(log)
     manager.close()
@@ -227,7 +214,7 @@ def peer(kafka_jars: Path, tmp_path: Path) -> Iterator[ApacheKafka]:
 @pytest.mark.slow
 def test_a_directory_goes_from_kafka_to_us_and_back(peer: ApacheKafka) -> None:
     peer.stop()
-    manager = manager_of(peer.data, log_settings(index_interval_bytes=500))
+    manager = logs_on_disk(peer.data, log_settings(index_interval_bytes=500))
     assert manager.was_clean
     plain, pay = manager.get("plain", 0), manager.get("pay", 0)
     assert plain is not None
@@ -270,7 +257,7 @@ def test_a_directory_that_kafka_left_in_a_crash_is_recovered_as_kafka_would(
     peer.start()
     consume(peer.bootstrap, "plain", 1000)
     peer.stop()
-    manager = manager_of(ours, log_settings(index_interval_bytes=500))
+    manager = logs_on_disk(ours, log_settings(index_interval_bytes=500))
     assert not manager.was_clean
     plain = manager.get("plain", 0)
     assert plain is not None

@@ -17,7 +17,7 @@ from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.errors import OptionError
 from kafka_ds.sink.columns import check_columns
 from kafka_ds.sink.load_files import LoadWriter
-from kafka_ds.sink.load_plan import LoadPlan, limits
+from kafka_ds.sink.load_plan import limits
 from kafka_ds.sink.options import LoadOptions, parse_sink_options
 from kafka_ds.topic.load import (
     BadLoad,
@@ -28,6 +28,7 @@ from kafka_ds.topic.load import (
     number_of,
     offsets_file,
 )
+from tests.fakes.settings import load_plan
 
 SERVERS = {"kafka.bootstrap.servers": "h:9092"}
 LOAD = "A" * 21 + "w"
@@ -154,31 +155,11 @@ def test_what_is_no_list_is_refused(data: bytes, said: str) -> None:
 
 
 def writer(
-    store: Any,
-    partitions: int = 2,
-    *,
-    columns: Mapping[str, str] | None = None,
-    uses_log_append_time: bool = False,
-    oldest_ms: int = 0,
-    newest_ms: int = 1 << 53,
+    store: Any, partitions: int = 2, *, columns: Mapping[str, str] | None = None, **plan: Any
 ) -> LoadWriter:
     columns = columns or {"value": "string", "partition": "int"}
-    plan = LoadPlan(
-        load=LOAD,
-        topic="t",
-        lake="",
-        partition_count=partitions,
-        is_compacted=False,
-        uses_log_append_time=uses_log_append_time,
-        max_message_bytes=1 << 20,
-        oldest_ms=oldest_ms,
-        newest_ms=newest_ms,
-        oldest_by="",
-        retention_bytes=-1,
-        keys_decide=True,
-        batch_bytes=1 << 14,
-    )
-    return LoadWriter(store, plan, check_columns(columns, "t"), describe=str)
+    planned = load_plan(LOAD, partition_count=partitions, **plan)
+    return LoadWriter(store, planned, check_columns(columns, "t"), describe=str)
 
 
 def rows(count: int, partition: int) -> pa.RecordBatch:

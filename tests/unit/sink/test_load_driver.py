@@ -19,9 +19,9 @@ from kafka_ds.errors import BrokerTimeout, LoadUnfinished, NobodyListens, Option
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.sink.columns import check_columns
 from kafka_ds.sink.load import LoadMessage, LoadSink, load_sink
-from kafka_ds.sink.load_plan import LoadPlan
 from kafka_ds.sink.options import parse_sink_options
 from kafka_ds.topic.load import load_file
+from tests.fakes.settings import load_plan
 from tests.fakes.store import begin_lake
 
 LOAD = "A" * 21 + "w"
@@ -103,21 +103,7 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
 
 @pytest.fixture
 def sink(lake: Path, brokers: Brokers) -> LoadSink:
-    plan = LoadPlan(
-        load=LOAD,
-        topic="t",
-        lake=str(lake),
-        partition_count=1,
-        is_compacted=False,
-        uses_log_append_time=False,
-        max_message_bytes=1 << 20,
-        oldest_ms=0,
-        newest_ms=1 << 53,
-        oldest_by="",
-        retention_bytes=-1,
-        keys_decide=True,
-        batch_bytes=1 << 14,
-    )
+    plan = load_plan(LOAD, str(lake))
     given = options(lake)
     return LoadSink(given, given.load, COLUMNS, plan)
 

@@ -15,32 +15,17 @@ from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.process.system import new_uuid
 from kafka_ds.sink.columns import check_columns
 from kafka_ds.sink.load_files import LoadWriter
-from kafka_ds.sink.load_plan import LoadPlan
 from kafka_ds.topic.lake import open_lake
 from kafka_ds.topic.load import encode_load, load_file
 from kafka_ds.topic.names import topic_table
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment
-from tests.fakes.settings import tier_settings
+from tests.fakes.settings import load_plan, tier_settings
 from tests.fakes.store import begin_lake
 
 TOPIC, TOPIC_ID, OTHER_ID = "t", bytes(range(16)), bytes(range(1, 17))
 LOAD = "A" * 21 + "w"
 PARTITIONS = 3
-PLAN = LoadPlan(
-    load=LOAD,
-    topic=TOPIC,
-    lake="",
-    partition_count=PARTITIONS,
-    is_compacted=False,
-    uses_log_append_time=False,
-    max_message_bytes=1 << 20,
-    oldest_ms=0,
-    newest_ms=1 << 53,
-    oldest_by="",
-    retention_bytes=-1,
-    keys_decide=True,
-    batch_bytes=1 << 14,
-)
+PLAN = load_plan(LOAD, partition_count=PARTITIONS)
 
 
 class Worker:

@@ -32,16 +32,6 @@ from tests.unit.coordinator.group.group_desk import GROUP, REBALANCE_MS, SESSION
 SESSION_OF_GROUP_MS = 45_000
 
 
-@pytest.fixture
-def topics() -> Topics:
-    return Topics(t=4, u=2)
-
-
-@pytest.fixture
-def desk(topics: Topics) -> Desk:
-    return Desk(topics)
-
-
 def test_the_first_member_gets_everything_at_once(desk: Desk, topics: Topics) -> None:
     a = NewConsumer(desk, "a", "t")
     response = a.beat()

@@ -30,11 +30,6 @@ def topics() -> Topics:
     return Topics(t=4)
 
 
-@pytest.fixture
-def desk(topics: Topics) -> Desk:
-    return Desk(topics)
-
-
 class OldConsumer:
     """A client of the classic protocol with a cooperative assignor: it keeps what it is not asked for."""
 

@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from broker.coordinator.group.consumer_group import MemberState
 from broker.coordinator.group.modern_group import NOTHING
 from kafka_ds.protocol.messages import ConsumerGroupDescribeRequest
 from tests.unit.coordinator.group.consumer_desk import NewConsumer, Topics, group_of, owners, settle
 from tests.unit.coordinator.group.group_desk import GROUP, Desk
-
-
-@pytest.fixture
-def topics() -> Topics:
-    return Topics(t=4, u=2)
-
-
-@pytest.fixture
-def desk(topics: Topics) -> Desk:
-    return Desk(topics)
 
 
 def test_what_a_member_has_yet_to_give_back_is_shown_as_its_own(desk: Desk, topics: Topics) -> None:

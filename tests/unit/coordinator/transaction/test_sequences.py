@@ -53,14 +53,8 @@ async def test_a_write_behind_one_that_could_not_be_looked_up_waits_for_it(
     async with in_process(memory_path) as broker:
         await broker.create("t")
         producer_id = await begin(broker)
-        with monkeypatch.context() as patched:
-            patched.setattr(TransactionCoordinatorShard, "verify", loading)
-            first = await write(broker, producer_id, 7, 11)
-        assert first is ErrorCode.NOT_ENOUGH_REPLICAS
-        refused = await write(broker, producer_id, 8, 11)
-        assert refused is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-        for sequence in (7, 8):
-            assert await write(broker, producer_id, sequence, 11) is ErrorCode.NONE
+        monkeypatch.setattr(TransactionCoordinatorShard, "verify", loading)
+        await refused_once(broker, producer_id, monkeypatch)
 
 
 @in_loop
@@ -71,20 +65,24 @@ async def test_a_write_behind_one_that_was_not_appended_waits_for_it(
     async with in_process(memory_path) as broker:
         await broker.create("t")
         producer_id = await begin(broker)
-        with monkeypatch.context() as patched:
-            patched.setattr(LeaderPartition, "append", too_few)
-            first = await write(broker, producer_id, 7, 11)
-        assert first is ErrorCode.NOT_ENOUGH_REPLICAS
-        refused = await write(broker, producer_id, 8, 11)
-        assert refused is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-        for sequence in (7, 8):
-            assert await write(broker, producer_id, sequence, 11) is ErrorCode.NONE
+        monkeypatch.setattr(LeaderPartition, "append", too_few)
+        await refused_once(broker, producer_id, monkeypatch)
         firsts, topic = (
             broker.node.transactions.joins.first_sequences,
             broker.node.metadata.topics["t"],
         )
         # The log knows what comes next, and nobody else.
         firsts.check(topic.topic_id, 0, header(producer_id, 99), Producers())
+
+
+async def refused_once(broker: InProcess, producer_id: int, patched: pytest.MonkeyPatch) -> None:
+    """As it is patched, nothing is written: the next batch waits for the first."""
+    assert await write(broker, producer_id, 7, 11) is ErrorCode.NOT_ENOUGH_REPLICAS
+    patched.undo()
+    refused = await write(broker, producer_id, 8, 11)
+    assert refused is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    for sequence in (7, 8):
+        assert await write(broker, producer_id, sequence, 11) is ErrorCode.NONE
 
 
 def loading(*_: object) -> None:
