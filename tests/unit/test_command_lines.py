@@ -82,7 +82,9 @@ def test_a_lake_that_is_none_is_one_line(lake: str, capsys: pytest.CaptureFixtur
 
 def test_a_session_without_a_view_says_so(caplog: pytest.LogCaptureFixture) -> None:
     assert system_views(cast("SparkSession", None), "no/such/folder") == []
-    assert caplog.messages == ["no/such/folder contains no tables of a cluster: is it lake.uri?"]
+    assert caplog.messages == [
+        "no views were created: no/such/folder contains no tables of a cluster: is it lake.uri?"
+    ]
 
 
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
