@@ -140,7 +140,7 @@ class LogDirectories:
             then()
         else:
             written = partial(self._written, directory, name, then)
-            self.submit_and_report(directory, directory.file(name), work, written)
+            self.submit_and_report(directory, f"writing {directory.file(name)}", work, written)
 
     def _written(
         self,
@@ -160,7 +160,7 @@ class LogDirectories:
         """Write a directory's checkpoint in Background, changed or not, and report the outcome."""
         self._checkpointed.pop((directory.path, name), None)
         work = directory.checkpoint(name, offsets)
-        self.submit_and_report(directory, directory.file(name), work, report)
+        self.submit_and_report(directory, f"writing {directory.file(name)}", work, report)
 
     def submit_and_report(
         self, directory: LogDirectory, what: str, work: Callable[[], object], report: Done

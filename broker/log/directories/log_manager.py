@@ -883,7 +883,9 @@ class LogManager:
             self._rename_future(future, names.folder_name(log.topic, log.partition))
             future.is_named = True
         work = partial(self._sync_names, log.directory, future.home.path)
-        self._directories.submit_and_report(future.home, log.directory, work, done)
+        self._directories.submit_and_report(
+            future.home, f"making {log.directory} durable", work, done
+        )
 
     def _sync_names(self, folder: str, parent: str) -> None:
         sync_file(self._disk, f"{folder}/{names.PARTITION_METADATA}")
