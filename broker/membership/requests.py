@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from broker.controller.controller import NewTopic, TopicResult
 from broker.metadata.events import RECOVERED, RECOVERING
 from broker.principal import encode_principal
-from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError, check_code
 from kafka_ds.protocol.frame import LENGTH_BYTES, decode_response, encode_request
 from kafka_ds.protocol.messages import (
     RESPONSES,
@@ -107,7 +107,7 @@ class ControllerRequests:
             broker_id=self._node_id, broker_epoch=self._broker_epoch()
         )
         answer = await self._channel.send(request, timeout_ms=self._timeout_ms)
-        _check(answer.error_code)
+        check_code(answer.error_code)
         first = answer.producer_id_start
         return range(first, first + answer.producer_id_len)
 
@@ -143,10 +143,10 @@ class ControllerRequests:
             ],
         )
         answer = await self._channel.send(request, timeout_ms=self._timeout_ms)
-        _check(answer.error_code)
+        check_code(answer.error_code)
         for topic in answer.topics:
             for partition in topic.partitions:
-                _check(partition.error_code)
+                check_code(partition.error_code)
 
     async def forward(
         self, request: Any, header: RequestHeader, client_host: str, principal: Principal
@@ -176,17 +176,12 @@ class ControllerRequests:
 
 def _opened(answer: Any, request: Any, version: int) -> Any:
     """The response inside the returned envelope."""
-    _check(answer.error_code)
+    check_code(answer.error_code)
     key = message_info(type(request)).key
     assert key is not None
     if answer.response_data is None:
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the controller gave no answer")
     return decode_response(RESPONSES[key], memoryview(bytes(answer.response_data)), version)[1]
-
-
-def _check(error_code: int) -> None:
-    if error_code != ErrorCode.NONE:
-        raise KafkaError(ErrorCode(error_code))
 
 
 def _packed(host: str) -> bytes:

@@ -216,6 +216,12 @@ class KafkaError(KafkaDsError):
         return f"{self.code.name}: {self.message}" if self.message else self.code.name
 
 
+def check_code(error_code: int) -> None:
+    """Raise the error that a response has."""
+    if error_code != ErrorCode.NONE:
+        raise KafkaError(ErrorCode(error_code))
+
+
 class RecordsRefused(KafkaError):
     """A batch with `count` invalid records; `records` has the error by index of some or all of them (KIP-467)."""
 

@@ -144,25 +144,12 @@ class ConsumerGroupReconciler:
         if updated != member:
             draft.write(current_record(group.group_id, updated))
         if updated.classic is None:
-            self.expect_revocation(group.group_id, updated, now, restart=updated != member)
+            self._state.expect_revocation(group.group_id, updated, now, restart=updated != member)
         return updated
 
     def _topic_ids_of(self, group: ConsumerGroup, member: ConsumerGroupMember) -> frozenset[bytes]:
         shapes = map(self._state.topology.topic, group.topics_of(member))
         return frozenset(shape.topic_id for shape in shapes if shape is not None)
-
-    def expect_revocation(
-        self, group_id: str, member: ConsumerGroupMember, now: Instant, *, restart: bool = True
-    ) -> None:
-        """Set the deadline of a member that must revoke partitions (its rebalance timeout), again or if it has none.
-
-        It has none if it revoked them, and the record of that could not be written.
-        """
-        key, timers = TimerKey(TimerKind.REBALANCE, group_id, member.member_id), self._state.timers
-        if member.state is not MemberState.UNREVOKED_PARTITIONS:
-            timers.cancel(key)
-        elif restart or timers.get(key) is None:
-            timers.set(key, now.monotonic_ms + member.rebalance_timeout_ms)
 
     def remove(self, draft: ConsumerDraft, member_ids: Iterable[str], now: Instant) -> None:
         """Remove members: others may have their partitions from the next epoch on."""

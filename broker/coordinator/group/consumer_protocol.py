@@ -34,7 +34,7 @@ from broker.coordinator.group.modern_group import (
 from broker.coordinator.group.protocol_migration import ClassicMembers, ProtocolMigration
 from broker.coordinator.group.records import consumer_group_tombstones, current_record
 from broker.coordinator.group.timers import TimerKey, TimerKind
-from broker.coordinator.group.values import Client, JoiningClassic, ResultBuilder
+from broker.coordinator.group.values import Client, JoiningClassic, ResultBuilder, require
 from broker.coordinator.result import Instant, Ticket
 from broker.patterns import matcher
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -123,31 +123,31 @@ class Heartbeats:
 
     def _validate(self, request: ConsumerGroupHeartbeatRequest, api_version: int) -> None:
         if api_version >= FIRST_VERSION_WITH_OWN_IDS or request.member_epoch != JOINING_EPOCH:
-            _want(request.member_id.strip(), "MemberId can't be empty.")
-        _want(request.group_id.strip(), "GroupId can't be empty.")
-        _want(
+            require(request.member_id.strip(), "MemberId can't be empty.")
+        require(request.group_id.strip(), "GroupId can't be empty.")
+        require(
             request.instance_id is None or request.instance_id.strip(), "InstanceId can't be empty."
         )
-        _want(request.rack_id is None or request.rack_id.strip(), "RackId can't be empty.")
+        require(request.rack_id is None or request.rack_id.strip(), "RackId can't be empty.")
         epoch = request.member_epoch
         if epoch == JOINING_EPOCH:
-            _want(
+            require(
                 request.rebalance_timeout_ms != AS_BEFORE,
                 "RebalanceTimeoutMs must be provided in first request.",
             )
-            _want(
+            require(
                 request.topic_partitions is not None and not request.topic_partitions,
                 "TopicPartitions must be empty when (re-)joining.",
             )
-            _want(
+            require(
                 request.subscribed_topic_names is not None
                 or request.subscribed_topic_regex is not None,
                 "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.",
             )
         elif epoch == LEAVING_STATIC_EPOCH:
-            _want(request.instance_id is not None, "InstanceId can't be null.")
+            require(request.instance_id is not None, "InstanceId can't be null.")
         else:
-            _want(epoch >= LEAVING_EPOCH, "MemberEpoch is invalid.")
+            require(epoch >= LEAVING_EPOCH, "MemberEpoch is invalid.")
         allowed = self._state.settings.group_consumer_assignors
         if request.server_assignor is not None and request.server_assignor not in allowed:
             raise KafkaError(
@@ -229,11 +229,6 @@ class Heartbeats:
         return ConsumerGroupHeartbeatResponse(
             member_id=member.member_id, member_epoch=request.member_epoch
         )
-
-
-def _want(condition: object, message: str) -> None:
-    if not condition:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, message)
 
 
 def _check_epoch(member: ConsumerGroupMember, request: ConsumerGroupHeartbeatRequest) -> None:
@@ -330,7 +325,7 @@ class ConsumerGroups:
             for member in group.members.values():
                 self._changing.expect(group.group_id, member, now)
                 if member.classic is None:
-                    self._changing.expect_revocation(group.group_id, member, now)
+                    self._state.expect_revocation(group.group_id, member, now)
 
     # -- requests of the classic protocol -----------------------------------------------------------
 

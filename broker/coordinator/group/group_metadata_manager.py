@@ -15,16 +15,17 @@ from contextlib import contextmanager
 from broker.config.broker import BrokerConfig
 from broker.config.group import group_value
 from broker.coordinator.group.classic_group import ClassicGroup, ClassicGroupState
-from broker.coordinator.group.consumer_group import ConsumerGroup
+from broker.coordinator.group.consumer_group import ConsumerGroup, ConsumerGroupMember, MemberState
 from broker.coordinator.group.metadata_image import (
     CoordinatorMetadataImage,
     TopicRegexResolver,
 )
 from broker.coordinator.group.offsets import Offsets
 from broker.coordinator.group.share_group import ShareGroup
-from broker.coordinator.group.streams_group import StreamsGroup
+from broker.coordinator.group.streams_group import StreamsGroup, StreamsGroupMember
 from broker.coordinator.group.timers import CoordinatorTimer, TimerKey, TimerKind
 from broker.coordinator.group.values import Count
+from broker.coordinator.result import Instant
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.persisted import GroupMetadataValue
 
@@ -91,6 +92,24 @@ class GroupMetadataManager:
         value = group_value(self.settings, self.topology.settings_of(group_id), name)
         assert isinstance(value, int)
         return value
+
+    def expect_revocation(
+        self,
+        group_id: str,
+        member: ConsumerGroupMember | StreamsGroupMember,
+        now: Instant,
+        *,
+        restart: bool = True,
+    ) -> None:
+        """Set the deadline of a member that must give up what it has (its rebalance timeout), again or if it has none.
+
+        It has none if it gave that up, and the record of it could not be written.
+        """
+        key = TimerKey(TimerKind.REBALANCE, group_id, member.member_id)
+        if member.state is not MemberState.UNREVOKED_PARTITIONS:
+            self.timers.cancel(key)
+        elif restart or self.timers.get(key) is None:
+            self.timers.set(key, now.monotonic_ms + member.rebalance_timeout_ms)
 
     def find(self, group_id: str) -> ClassicGroup | None:
         """The group of this id, if there is one and it is of the classic protocol."""

@@ -44,7 +44,7 @@ from broker.coordinator.group.share_group import (
     without_partitions,
 )
 from broker.coordinator.group.timers import TimerKey, TimerKind
-from broker.coordinator.group.values import Client, Count, ResultBuilder
+from broker.coordinator.group.values import Client, Count, ResultBuilder, require
 from broker.coordinator.result import Instant
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
@@ -326,19 +326,16 @@ class ShareGroups:
             self._state.timers.set(key, now.monotonic_ms + RETRY_MS)
 
 
-def _want(condition: object, message: str) -> None:
-    if not condition:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, message)
-
-
 def _validate(request: ShareGroupHeartbeatRequest) -> None:
-    _want(request.member_id.strip(), "MemberId can't be empty.")
-    _want(request.group_id.strip(), "GroupId can't be empty.")
-    _want(request.rack_id is None or request.rack_id.strip(), "RackId can't be empty.")
+    require(request.member_id.strip(), "MemberId can't be empty.")
+    require(request.group_id.strip(), "GroupId can't be empty.")
+    require(request.rack_id is None or request.rack_id.strip(), "RackId can't be empty.")
     if request.member_epoch == JOINING_EPOCH:
-        _want(request.subscribed_topic_names, "SubscribedTopicNames must be set in first request.")
+        require(
+            request.subscribed_topic_names, "SubscribedTopicNames must be set in first request."
+        )
     else:
-        _want(request.member_epoch >= LEAVING_EPOCH, "MemberEpoch is invalid.")
+        require(request.member_epoch >= LEAVING_EPOCH, "MemberEpoch is invalid.")
 
 
 def _member(group: ShareGroup, request: ShareGroupHeartbeatRequest) -> ShareGroupMember:

@@ -55,7 +55,7 @@ from broker.coordinator.group.streams_topology import (
     topology_of,
 )
 from broker.coordinator.group.timers import TimerKey, TimerKind
-from broker.coordinator.group.values import Client, Count, ResultBuilder, Upgrading
+from broker.coordinator.group.values import Client, Count, ResultBuilder, Upgrading, require
 from broker.coordinator.result import Instant
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import StreamsGroupHeartbeatRequest, StreamsGroupHeartbeatResponse
@@ -122,7 +122,7 @@ class StreamsGroups:
         for group in self._state.streams.values():
             for member in group.members.values():
                 self._begin_session(group.group_id, member.member_id, now)
-                self._expect_revocation(group.group_id, member, now)
+                self._state.expect_revocation(group.group_id, member, now)
 
     # -- StreamsGroupHeartbeat ----------------------------------------------------------------------
 
@@ -325,7 +325,7 @@ class StreamsGroups:
         )
         if updated != member:
             draft.write(streams_current_record(group.group_id, updated))
-        self._expect_revocation(group.group_id, updated, now, restart=updated != member)
+        self._state.expect_revocation(group.group_id, updated, now, restart=updated != member)
         return updated
 
     def _remove(
@@ -427,19 +427,6 @@ class StreamsGroups:
         key = TimerKey(TimerKind.SESSION, group_id, member_id)
         self._state.timers.set(key, now.monotonic_ms + timeout_ms)
 
-    def _expect_revocation(
-        self, group_id: str, member: StreamsGroupMember, now: Instant, *, restart: bool = True
-    ) -> None:
-        """Set the deadline of a member that must give up tasks (its rebalance timeout), again or if it has none.
-
-        It has none if it gave them up, and the record of that could not be written.
-        """
-        key, timers = TimerKey(TimerKind.REBALANCE, group_id, member.member_id), self._state.timers
-        if member.state is not MemberState.UNREVOKED_PARTITIONS:
-            timers.cancel(key)
-        elif restart or timers.get(key) is None:
-            timers.set(key, now.monotonic_ms + member.rebalance_timeout_ms)
-
     def tick(self, group: StreamsGroup, key: TimerKey, now: Instant, step: ResultBuilder) -> None:
         """A deadline of this group has come."""
         draft = GroupDraft(group, step)
@@ -462,35 +449,30 @@ class StreamsGroups:
 # -- requests ---------------------------------------------------------------------------------------
 
 
-def _want(condition: object, message: str) -> None:
-    if not condition:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, message)
-
-
 def validate_heartbeat(request: StreamsGroupHeartbeatRequest) -> None:
     """Raise KafkaError for a request that is wrong by itself."""
-    _want(request.instance_id is None, "Static membership is not yet supported.")
-    _want(request.task_offsets is None, "TaskOffsets are not supported yet.")
-    _want(request.task_end_offsets is None, "TaskEndOffsets are not supported yet.")
-    _want(not request.warmup_tasks, "WarmupTasks are not supported yet.")
+    require(request.instance_id is None, "Static membership is not yet supported.")
+    require(request.task_offsets is None, "TaskOffsets are not supported yet.")
+    require(request.task_end_offsets is None, "TaskEndOffsets are not supported yet.")
+    require(not request.warmup_tasks, "WarmupTasks are not supported yet.")
     subtopologies = () if request.topology is None else request.topology.subtopologies
     for each in subtopologies:
-        _want(
+        require(
             not each.source_topic_regex,
             "Regular expressions for source topics are not supported yet.",
         )
-    _want(request.member_id.strip(), "MemberId can't be empty.")
-    _want(request.group_id.strip(), "GroupId can't be empty.")
-    _want(request.rack_id is None or request.rack_id.strip(), "RackId can't be empty.")
+    require(request.member_id.strip(), "MemberId can't be empty.")
+    require(request.group_id.strip(), "GroupId can't be empty.")
+    require(request.rack_id is None or request.rack_id.strip(), "RackId can't be empty.")
     tasks = (request.active_tasks, request.standby_tasks, request.warmup_tasks)
     if request.member_epoch == JOINING_EPOCH:
-        _want(
+        require(
             request.rebalance_timeout_ms != AS_BEFORE,
             "RebalanceTimeoutMs must be provided in first request.",
         )
         for name, given in zip(("ActiveTasks", "StandbyTasks", "WarmupTasks"), tasks, strict=True):
-            _want(given == [], f"{name} must be empty when (re-)joining.")
-        _want(request.topology is not None, "Topology must be non-null when (re-)joining.")
+            require(given == [], f"{name} must be empty when (re-)joining.")
+        require(request.topology is not None, "Topology must be non-null when (re-)joining.")
         for changelog in (c for each in subtopologies for c in each.state_changelog_topics):
             if changelog.partitions != ANY_PARTITIONS:
                 raise KafkaError(
@@ -499,16 +481,16 @@ def validate_heartbeat(request: StreamsGroupHeartbeatRequest) -> None:
                     f"but it is set to {changelog.partitions}.",
                 )
     else:
-        _want(request.member_epoch != LEAVING_FOR_A_WHILE_EPOCH, "InstanceId can't be null.")
-        _want(
+        require(request.member_epoch != LEAVING_FOR_A_WHILE_EPOCH, "InstanceId can't be null.")
+        require(
             request.member_epoch >= LEAVING_EPOCH,
             f"MemberEpoch is {request.member_epoch}, but must be greater than or equal to -2.",
         )
-    _want(
+    require(
         None not in tasks or tasks == (None, None, None),
         "If one task-type is non-null, all must be non-null.",
     )
-    _want(
+    require(
         request.member_epoch == JOINING_EPOCH or request.topology is None,
         "Topology can only be provided when (re-)joining.",
     )
@@ -545,8 +527,8 @@ def _check_tasks(found: ConfiguredTopology, owned: Tasks) -> None:
         return
     for subtopology_id, partition in sorted(frozenset().union(*owned)):
         count = found.tasks.get(subtopology_id)
-        _want(count is not None, f"Subtopology {subtopology_id} does not exist in the topology.")
-        _want(
+        require(count is not None, f"Subtopology {subtopology_id} does not exist in the topology.")
+        require(
             0 <= partition < (count or 0),
             f"Task {partition} for subtopology {subtopology_id} is invalid. "
             f"Number of tasks for this subtopology: {count}",
@@ -587,7 +569,7 @@ def _take_topology(
         draft.write(topology_record(draft.group.group_id, said))
         return said
     # A member of an older release of the application is told so, and may stay.
-    _want(known.epoch > said.epoch or known == said, "Topology updates are not supported yet.")
+    require(known.epoch > said.epoch or known == said, "Topology updates are not supported yet.")
     return known
 
 

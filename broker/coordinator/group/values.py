@@ -17,6 +17,7 @@ from broker.coordinator.result import (
     Reply,
     Ticket,
 )
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import JoinGroupRequest
 from kafka_ds.protocol.messages.persisted import RecordKey, RecordValue
 
@@ -28,6 +29,12 @@ NO_MEMBER_ID = ""
 NO_PRODUCER_ID = -1
 # A new member that waits in a rebalance cannot send heartbeats yet, so its end is not noticed: this is its session.
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
+
+
+def require(condition: object, message: str) -> None:
+    """Refuse a heartbeat that lacks this."""
+    if not condition:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, message)
 
 
 def sees_all(topic: str) -> bool:

@@ -8,7 +8,7 @@ from broker.replica.fetcher.context import FetcherContext
 from broker.replica.fetcher.requests import offset_request
 from broker.replica.follower.partition import FollowerPartition
 from broker.transport.peer import PeerConnection, PeerUnreachable
-from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import check_code
 
 
 class LeaderEndPoint:
@@ -52,11 +52,5 @@ class LeaderEndPoint:
         """An end of the leader's log, and the leader epoch there. Raises KafkaError, PeerUnreachable."""
         response = await self.send(offset_request(partition, timestamp, self._around.node_id))
         found = response.topics[0].partitions[0]
-        check(found.error_code)
+        check_code(found.error_code)
         return found.offset, found.leader_epoch
-
-
-def check(error_code: int) -> None:
-    """Raise the error that a response has for one partition."""
-    if error_code != ErrorCode.NONE:
-        raise KafkaError(ErrorCode(error_code))

@@ -15,11 +15,12 @@ from functools import partial
 from broker.log.values import RemoteLogAuxState
 from broker.replica.fetcher.context import FetcherContext
 from broker.replica.fetcher.fetched_partitions import FetchedPartitions
-from broker.replica.fetcher.leader_end_point import LeaderEndPoint, check
+from broker.replica.fetcher.leader_end_point import LeaderEndPoint
 from broker.replica.fetcher.requests import epoch_request
 from broker.replica.follower.partition import FollowerPartition
 from broker.replica.follower.state import EpochQuestion
 from broker.replica.follower.truncation import NO_EPOCH, Recovery, recovery_for
+from kafka_ds.protocol.errors import check_code
 from kafka_ds.protocol.leader_epoch_end import LeaderEpochEnd
 from kafka_ds.protocol.messages.offsets import EARLIEST, LATEST
 from kafka_ds.protocol.topic_partition import TopicPartition
@@ -113,7 +114,7 @@ class LogTruncation:
                 if found is None or not fetched.is_current(*found):
                     continue
                 with fetched.guard(found[0]):
-                    check(end.error_code)
+                    check_code(end.error_code)
                     leader = LeaderEpochEnd(epoch=end.leader_epoch, end_offset=end.end_offset)
                     await self.truncate(found[0], partial(found[0].truncate, leader))
 
