@@ -434,18 +434,27 @@ def test_no_test_imports_another() -> None:
                 assert not module.startswith("test_"), f"{name_of(path)} imports {node.module}"
 
 
-def functions_of(path: Path) -> Iterable[tuple[str, str]]:
-    """Each function of four lines or more without its name, docstring and decorators; and where it stands."""
+def functions_of(path: Path, *, lines: int = 4) -> Iterable[tuple[str, str]]:
+    """Each function of so many lines or more without its name, docstring and decorators; and where it stands."""
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             body = [each for each in node.body if not is_text(each)]
-            if (node.end_lineno or 0) - node.lineno >= 3 and body:
+            if (node.end_lineno or 0) - node.lineno + 1 >= lines and body:
                 said = ast.dump(node.args) + "".join(map(ast.dump, body))
                 yield said, f"{name_of(path)}:{node.lineno}"
 
 
 def is_text(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def test_no_function_is_written_twice() -> None:
+    """But for short ones."""
+    places: dict[str, list[str]] = {}
+    for path in SOURCES:
+        for said, place in functions_of(path, lines=10):
+            places.setdefault(said, []).append(place)
+    assert not [found for found in places.values() if len(found) > 1]
 
 
 def test_no_helper_of_tests_is_written_twice() -> None:
