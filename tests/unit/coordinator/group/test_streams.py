@@ -9,7 +9,14 @@ import pytest
 
 from broker.coordinator.group.consumer_group import MemberState
 from broker.coordinator.group.metrics import BY_PROTOCOL, BY_STREAMS_STATE, group_samples
-from broker.coordinator.group.streams_group import NO_TASKS, Tasks
+from broker.coordinator.group.streams_group import (
+    NO_TASKS,
+    StreamsGroup,
+    StreamsGroupMember,
+    Tasks,
+)
+from broker.coordinator.group.streams_protocol import reconciled
+from broker.coordinator.result import Instant
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (
     ConsumerGroupDescribeRequest,
@@ -164,6 +171,26 @@ def test_a_topology_turns_out_not_to_work() -> None:
     assert describe(desk).group_state == "NotReady" and one.tasks == Tasks()
 
 
+def test_a_group_with_members_does_not_wait_for_more() -> None:
+    desk = Desk(Topics(**COUNTED), group_streams_assignment_interval_ms=0)
+    one, two = Streamer(desk, "1"), Streamer(desk, "2")
+    one.beat()
+    desk.pass_time(3_000)
+    one.beat()
+    two.beat()
+    assert not two.statuses and two.epoch == one.epoch + 1
+
+
+def test_nothing_waits_after_the_clock_was_set_back() -> None:
+    desk, topics = new_desk(**COUNTED)
+    topics.settings[GROUP] = {"streams.assignment.interval.ms": "15000"}
+    one, two = Streamer(desk, "1"), Streamer(desk, "2")
+    one.beat()
+    desk.now = Instant(desk.now.now_ms - 3_600_000, desk.now.monotonic_ms)
+    two.beat()
+    assert not two.statuses and two.epoch == 3
+
+
 # -- tasks move -------------------------------------------------------------------------------------
 
 
@@ -209,6 +236,49 @@ def test_who_keeps_its_tasks_for_too_long_is_removed() -> None:
         one.refused(active_tasks=None, standby_tasks=None, warmup_tasks=None)
     settle(two)
     assert active_in([two]) == ALL and one.refused() is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_release_that_cannot_be_written_does_not_stop_the_clock() -> None:
+    desk, _ = new_desk(**COUNTED)
+    one, two = Streamer(desk, "1"), Streamer(desk, "2")
+    one.beat()
+    two.beat()
+    one.beat()
+    desk.append_error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert one.refused() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    for _ in range(5):
+        one.refused(active_tasks=None, standby_tasks=None, warmup_tasks=None)
+        two.beat()
+        desk.pass_time(REBALANCE_MS // 4)
+    assert one.refused() is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+TASK = ("1", 0)
+
+
+@pytest.mark.parametrize(
+    ("has", "wanted"),
+    [
+        (Tasks(active=frozenset({TASK})), Tasks(standby=frozenset({TASK}))),
+        (Tasks(standby=frozenset({TASK})), Tasks(active=frozenset({TASK}))),
+        (Tasks(standby=frozenset({TASK})), Tasks(standby=frozenset({TASK}))),
+    ],
+)
+@pytest.mark.parametrize("revoking", [False, True])
+def test_a_task_comes_when_nobody_of_the_process_has_it(
+    has: Tasks, wanted: Tasks, revoking: bool
+) -> None:
+    group = StreamsGroup(GROUP)
+    group.members["1"] = StreamsGroupMember(
+        member_id="1", process_id="p", **{"revoking" if revoking else "assigned": has}
+    )
+    for process, state in (("p", MemberState.UNRELEASED_PARTITIONS), ("q", MemberState.STABLE)):
+        member = StreamsGroupMember(member_id="2", process_id=process)
+        found = reconciled(
+            member, target=wanted, target_epoch=5, holders_of=group.holders, owned=None
+        )
+        assert (found.state, found.epoch) == (state, 5), process
+        assert found.assigned == (wanted if process == "q" else Tasks())
 
 
 def test_standbys_are_in_other_processes_and_take_over() -> None:

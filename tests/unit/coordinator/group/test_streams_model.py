@@ -2,9 +2,9 @@
 
 Members of a few processes join, leave, sleep, lose answers and keep tasks that they should give up; topics are created,
 deleted and have wrong sizes; settings change; logs refuse records; coordinators restart. After every step: no task is
-active twice, no process has a task twice, and a coordinator that reloads the log has the same state. At the end, when
-the remaining members run without faults and all topics are there, each task is active in one of them, numbers are even,
-and stateful tasks have their standbys.
+active twice, no process has a task twice, members have only what is theirs, and a coordinator that reloads the log has
+the same state. At the end, when the remaining members run without faults and all topics are there, each task is active
+in one of them, numbers are even, and stateful tasks have their standbys.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.coordinator.group.streams_group import Task
+from broker.coordinator.group.streams_group import Task, Tasks
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import DeleteGroupsRequest, StreamsGroupDescribeRequest
 from tests.model_runs import examples
@@ -39,12 +39,17 @@ LATER = {ErrorCode.COORDINATOR_NOT_AVAILABLE}
 class StreamsGroupsModel(RuleBasedStateMachine):
     """One streams group that counts words."""
 
-    @initialize(delay_ms=st.sampled_from([0, 3_000]), interval_ms=st.sampled_from([0, 1_000]))
-    def begin(self, delay_ms: int, interval_ms: int) -> None:
+    @initialize(
+        delay_ms=st.sampled_from([0, 3_000]),
+        interval_ms=st.sampled_from([0, 1_000]),
+        replicas=st.sampled_from(["0", "1"]),
+    )
+    def begin(self, delay_ms: int, interval_ms: int, replicas: str) -> None:
         self.desk, self.topics = new_desk(lines=3)
         self.topics.settings[GROUP] = {
             "streams.initial.rebalance.delay.ms": str(delay_ms),
             "streams.assignment.interval.ms": str(interval_ms),
+            "streams.num.standby.replicas": replicas,
         }
         self.clients: list[Streamer] = []
         self.named = 0
@@ -52,7 +57,7 @@ class StreamsGroupsModel(RuleBasedStateMachine):
     # -- members ------------------------------------------------------------------------------------
 
     @precondition(lambda self: len(self.clients) < CLIENTS_MAX)
-    @rule(process=st.sampled_from("pqr"))
+    @rule(process=st.sampled_from("pq"))
     def another_joins(self, process: str) -> None:
         self.named += 1
         self.clients.append(
@@ -64,7 +69,11 @@ class StreamsGroupsModel(RuleBasedStateMachine):
     @rule(data=st.data(), answered=st.booleans(), creates=st.booleans(), says=st.booleans())
     def one_beats(self, data: st.DataObject, answered: bool, creates: bool, says: bool) -> None:
         client = data.draw(st.sampled_from(self.clients))
-        nothing = {} if says else dict.fromkeys(("active_tasks", "standby_tasks", "warmup_tasks"))
+        nothing = (
+            {}
+            if says or not client.epoch
+            else dict.fromkeys(("active_tasks", "standby_tasks", "warmup_tasks"))
+        )
         self._beat(client, answered=answered, creates=creates, **nothing)
 
     @precondition(lambda self: self.clients)
@@ -144,6 +153,9 @@ class StreamsGroupsModel(RuleBasedStateMachine):
             for tasks in has:
                 here.update((member.process_id, task) for task in tasks)
             assert member.since.keys() == has.active
+            for client in self.clients:
+                if client.member_id == member.member_id:
+                    assert client.tasks.without(has) == Tasks(), "it was not asked to give this up"
         assert not active or max(active.values()) == 1
         assert not here or max(here.values()) == 1
 
