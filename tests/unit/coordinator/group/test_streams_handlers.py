@@ -8,6 +8,8 @@ from typing import Any
 
 from broker.controller.topics import NewTopic, TopicResult
 from broker.coordinator.group.streams_internal_topics import StreamsInternalTopics
+from broker.metadata.acls import AclOperation
+from broker.principal import ANONYMOUS, Principal
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (
     FindCoordinatorRequest,
@@ -20,7 +22,14 @@ from tests.fakes.clock import ManualClock
 from tests.in_process import InProcess, in_process
 from tests.loops import in_loop
 from tests.requests import build
-from tests.unit.coordinator.group.streams_desk import subtopology, topology, word_count
+from tests.unit.coordinator.group.streams_desk import (
+    internal,
+    subtopology,
+    topology,
+    word_count,
+)
+from tests.unit.security.acl_names import ALICE, GROUP, TOPIC, allow
+from tests.unit.security.acl_names import SETTINGS as SECURED
 
 SETTINGS = {
     "offsets_topic_num_partitions": 2,
@@ -33,7 +42,7 @@ def begun(folder: Path) -> Any:
     return in_process(folder, **SETTINGS)
 
 
-async def beat(broker: InProcess, epoch: int, **more: Any) -> Any:
+async def beat(broker: InProcess, epoch: int, *, who: Principal = ANONYMOUS, **more: Any) -> Any:
     joining: dict[str, Any] = {}
     if epoch == 0:
         joining = {
@@ -51,7 +60,7 @@ async def beat(broker: InProcess, epoch: int, **more: Any) -> Any:
         member_epoch=epoch,
         endpoint_information_epoch=-1,
     )
-    return await broker.ask(request, 1)
+    return await broker.ask(request, 1, principal=who)
 
 
 async def prepared(broker: InProcess) -> None:
@@ -110,6 +119,54 @@ async def test_streams_groups_are_turned_off(memory_path: Path) -> None:
         request = StreamsGroupDescribeRequest(group_ids=["g"])
         (group,) = (await broker.ask(request, 0)).groups
         assert group.error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+@in_loop
+async def test_a_member_may_describe_its_topics_and_create_those_that_are_missing(
+    memory_path: Path,
+) -> None:
+    async with in_process(memory_path, **SETTINGS, **SECURED) as broker:
+        await broker.create("lines", partitions=1)
+        await prepared(broker)
+        assert (await beat(broker, 0, who=ALICE)).error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+        await allow(broker, GROUP, "g", AclOperation.READ, AclOperation.DESCRIBE)
+        await allow(broker, TOPIC, "lines", AclOperation.DESCRIBE)
+        assert (await beat(broker, 0, who=ALICE)).error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        for name in ("words", "counts"):
+            await allow(broker, TOPIC, name, AclOperation.DESCRIBE)
+        await allow(broker, TOPIC, "words", AclOperation.CREATE)
+        response = await beat(broker, 0, who=ALICE)
+        (status,) = response.status
+        assert status.status_detail == (
+            "Internal topics are missing: counts, words; Unauthorized to CREATE on topics counts."
+        )
+        await asyncio.sleep(0.05)
+        assert "words" not in broker.node.metadata.topics
+        await allow(broker, TOPIC, "counts", AclOperation.CREATE)
+        while response.status:
+            await asyncio.sleep(0.01)
+            response = await beat(broker, response.member_epoch, who=ALICE)
+        request = StreamsGroupDescribeRequest(group_ids=["g"])
+        (group,) = (await broker.ask(request, 1, principal=ALICE)).groups
+        assert (group.error_code, group.group_state) == (ErrorCode.NONE, "Stable")
+        await allow(broker, TOPIC, "words", AclOperation.DESCRIBE, permission=2)
+        (group,) = (await broker.ask(request, 1, principal=ALICE)).groups
+        assert group.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED and not group.members
+
+
+@in_loop
+async def test_a_member_is_told_why_a_topic_was_not_created(memory_path: Path) -> None:
+    strange = subtopology(
+        "0", "lines", state_changelog_topics=[internal("counts", **{"cleanup.policy": "never"})]
+    )
+    async with begun(memory_path) as broker:
+        await broker.create("lines", partitions=1)
+        await prepared(broker)
+        response = await beat(broker, 0, topology=topology(strange))
+        while "Creation failed: counts (" not in response.status[0].status_detail:
+            await asyncio.sleep(0.01)
+            response = await beat(broker, response.member_epoch)
+        assert "cleanup.policy" in response.status[0].status_detail
 
 
 class Controller:
