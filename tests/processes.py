@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -110,6 +111,18 @@ class BrokerProcess:
         """The address of the listener with this name; ``bootstrap`` is that of the first listener."""
         named = (each.split("://") for each in str(self.overrides["listeners"]).split(","))
         return dict(named)[listener]
+
+    def metrics(self) -> str:
+        """What it shows on its ``metrics.port``."""
+        url = f"http://127.0.0.1:{self.overrides['metrics.port']}/metrics"
+        with urllib.request.urlopen(url, timeout=READY_TIMEOUT_S) as answer:
+            text: str = answer.read().decode()
+        return text
+
+    def metric(self, name: str) -> float:
+        """The sum of the samples whose names begin so."""
+        lines = self.metrics().splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
 
     def stop(self) -> int:
         """Send SIGTERM; returns the exit status."""

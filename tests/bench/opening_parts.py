@@ -14,9 +14,9 @@ from kafka_ds.process.system import InlineBackground, SystemClock, SystemDisk, S
 from kafka_ds.records.batch import HEADER_BYTES, Record, build_batch
 from tests.bench.report import Figure, Report
 from tests.bench.sides import OurSide, client
-from tests.clients.topics import create_topic
 from tests.fakes.logs import log_manager
 from tests.fakes.settings import log_settings
+from tests.topics import create_topic
 
 LARGE_BYTES = 10 << 30
 PARTITIONS = 2_000

@@ -23,9 +23,9 @@ from kafka_ds.protocol.messages.group_offsets import (
 from tests.bench import machine
 from tests.bench.report import Figure, Report
 from tests.bench.sides import OurSide, client
-from tests.clients.topics import create_topic
 from tests.integration.raw_client import RawClient
 from tests.processes import wait_until
+from tests.topics import create_topic
 
 PARTITIONS = 5_000
 CONNECTIONS = 2_000

@@ -8,8 +8,8 @@ import pytest
 from tests.clients.allowances import not_passing
 from tests.clients.group_members import end_members
 from tests.clients.messages import fill
-from tests.clients.topics import create_topic
 from tests.processes import BrokerProcess, running_broker
+from tests.topics import create_topic
 
 FOLDER = Path(__file__).parent
 

@@ -22,8 +22,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.clients.topics import create_topic
 from tests.processes import BrokerProcess
+from tests.topics import create_topic
 
 
 @pytest.fixture

@@ -23,9 +23,9 @@ from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from tests.clients.adaptors import Message, librdkafka_produce
 from tests.clients.messages import BEGAN_MS, fill
-from tests.clients.topics import create_topic
 from tests.loops import until
 from tests.processes import BrokerProcess
+from tests.topics import create_topic
 
 TIMEOUT_S = 120
 

@@ -4,8 +4,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.clients.topics import create_topic
 from tests.processes import BrokerProcess
+from tests.topics import create_topic
 
 
 def created(broker: BrokerProcess, topic: NewTopic) -> KafkaError:

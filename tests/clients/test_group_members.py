@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.clients.group_members import MEMBERS, end_members
-from tests.clients.topics import create_topic
 from tests.processes import running_broker
+from tests.topics import create_topic
 
 
 @pytest.mark.parametrize("client", MEMBERS)

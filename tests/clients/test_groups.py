@@ -28,10 +28,10 @@ from tests.clients.group_members import (
     LibrdkafkaMember,
     NewLibrdkafkaMember,
 )
-from tests.clients.topics import create_topic
 from tests.integration.raw_client import RawClient
 from tests.processes import BrokerProcess, running_broker, wait_until
 from tests.requests import build
+from tests.topics import create_topic
 
 PARTITIONS = 4
 SETTINGS = {

@@ -21,8 +21,8 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from tests.clients.adaptors import READERS, Message, librdkafka_produce
 from tests.clients.group_members import KafkaPythonMember
-from tests.clients.topics import create_topic
 from tests.processes import BrokerProcess
+from tests.topics import create_topic
 
 BEGAN_MS = 1_700_000_000_000
 

@@ -13,8 +13,8 @@ from kafka.structs import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 
 from tests.clients.adaptors import Message, librdkafka_produce
 from tests.clients.messages import BEGAN_MS, fill
-from tests.clients.topics import create_topic
 from tests.processes import BrokerProcess, wait_until
+from tests.topics import create_topic
 
 # kafka-python 3.0.12 forgets an assignment that comes just when a poll's time is over: polls while joining are longer.
 JOINING_MS = 1_000

@@ -18,9 +18,9 @@ from kafka.errors import (
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from tests.clients.adaptors import READERS
-from tests.clients.topics import create_topic
 from tests.clients.transactional_reads import read_committed, read_uncommitted
 from tests.processes import BrokerProcess
+from tests.topics import create_topic
 
 TIMEOUT_S = 120
 Make = Callable[..., kafka.KafkaProducer]

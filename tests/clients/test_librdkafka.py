@@ -36,10 +36,10 @@ from confluent_kafka.admin import (
 from kafka_ds.protocol.messages import IncrementalAlterConfigsRequest
 from kafka_ds.protocol.messages.configs import CLIENT_METRICS_RESOURCE
 from kafka_ds.topic.names import CLIENT_METRICS
-from tests.clients.topics import create_topic
 from tests.integration.raw_client import RawClient
 from tests.processes import BrokerProcess, wait_until
 from tests.requests import build
+from tests.topics import create_topic
 
 Make = Callable[..., Consumer]
 

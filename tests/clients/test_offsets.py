@@ -5,8 +5,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from tests.clients.adaptors import Message, librdkafka_produce
-from tests.clients.topics import create_topic
 from tests.processes import BrokerProcess
+from tests.topics import create_topic
 
 BEGAN_MS = 1_700_000_000_000
 

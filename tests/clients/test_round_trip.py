@@ -4,8 +4,8 @@ import pytest
 
 from tests.clients.adaptors import PRODUCERS, READERS, Message
 from tests.clients.messages import BEGAN_MS, CODECS, sendable, some_messages
-from tests.clients.topics import create_topic
 from tests.processes import BrokerProcess
+from tests.topics import create_topic
 
 
 @pytest.mark.parametrize("idempotent", [False, True], ids=["plain", "idempotent"])

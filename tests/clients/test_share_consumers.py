@@ -19,8 +19,8 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 
-from tests.clients.topics import create_topic
 from tests.processes import BrokerProcess
+from tests.topics import create_topic
 
 Make = Callable[..., ShareConsumer]
 PATIENCE_S = 60

@@ -15,8 +15,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from spark_conf import jars
 from spark_conf.java import java_command
 from tests.apache_kafka import tool
-from tests.clients.topics import create_topic
 from tests.processes import BrokerProcess, running_broker, wait_until
+from tests.topics import create_topic
 
 pytestmark = [pytest.mark.jars, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -11,9 +11,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from kafka.errors import KafkaError as KafkaPythonError
 
-from tests.clients.topics import create_topic
 from tests.clients.transactional_reads import read_committed, read_uncommitted
 from tests.processes import BrokerProcess
+from tests.topics import create_topic
 
 TIMEOUT_S = 120.0
 # What each transaction writes, and whether it commits.

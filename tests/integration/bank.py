@@ -26,7 +26,6 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from tests.clients.topics import create_topic
 from tests.integration.bank_teller import (
     EXIT_FENCED,
     GROUP,
@@ -38,6 +37,7 @@ from tests.integration.bank_teller import (
     nap_of,
 )
 from tests.processes import wait_until
+from tests.topics import create_topic
 
 TELLERS = ("teller-0", "teller-1")
 

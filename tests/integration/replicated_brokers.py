@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka.admin import AdminClient, NewTopic
-
 from kafka_ds.protocol.messages import MetadataRequest
 from kafka_ds.records.batch import iterate_headers, read_records
 from tests.integration.raw_client import RawClient
 from tests.processes import BrokerCluster
 from tests.requests import build
+from tests.topics import create_topic
 
 TOPIC = "orders"
 
@@ -61,8 +60,7 @@ class Watcher:
         self._brokers = brokers
 
     def create(self) -> None:
-        admin = AdminClient({"bootstrap.servers": self._brokers.bootstrap})
-        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])[TOPIC].result(120)
+        create_topic(self._brokers.bootstrap, TOPIC, partitions=PARTITIONS, replicas=3)
 
     def _partitions(self, node_id: int) -> list[Any]:
         request = build(MetadataRequest, topics=[{"name": TOPIC}])

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import (
     TIMESTAMP_LOG_APPEND_TIME,
 )
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 
 from kafka_ds.client import admin
@@ -34,6 +34,7 @@ from tests.integration.loads import (
     tasks,
 )
 from tests.processes import BrokerProcess, running_broker, wait_until
+from tests.topics import create_topic
 
 NUMBERS = itertools.count()
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -190,8 +191,7 @@ def test_a_topic_that_exists_is_refused_in_one_line(broker: BrokerProcess, topic
 def test_a_topic_that_comes_meanwhile_stays_what_it_is(broker: BrokerProcess, topic: str) -> None:
     sink = sink_of(broker, topic)
     messages = tasks(sink)
-    client = AdminClient({"bootstrap.servers": broker.bootstrap})
-    client.create_topics([NewTopic(topic, 1)])[topic].result()
+    create_topic(broker.bootstrap, topic)
     assert produce(broker, topic, 0) == 0
     with pytest.raises(OptionError, match="exists"):
         sink.commit([*messages])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -16,12 +15,12 @@ from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
-    NewTopic,
     ResourceType,
 )
 
 from kafka_ds.segments.checkpoint import decode_offsets
 from tests.processes import BrokerProcess, wait_until
+from tests.topics import create_topic
 
 TOPIC = "accounts"
 EAGER = {
@@ -50,9 +49,7 @@ def broker(tmp_path: Path, free_port: int) -> Iterator[BrokerProcess]:
 
 def create(broker: BrokerProcess, name: str = TOPIC, **more: str) -> None:
     config = {**EAGER, **{key.replace("_", "."): value for key, value in more.items()}}
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    for future in admin.create_topics([NewTopic(name, 1, 1, config=config)]).values():
-        future.result(120)
+    create_topic(broker.bootstrap, name, config)
 
 
 def alter(broker: BrokerProcess, topic: str, changes: dict[str, str | None]) -> None:
@@ -114,13 +111,6 @@ def wait_until_clean(broker: BrokerProcess, topic: str = TOPIC) -> None:
     wait_until(f"{topic} to be clean", lambda: cleaned_offset(broker, topic) >= end)
 
 
-def metric(broker: BrokerProcess, name: str) -> float:
-    url = f"http://127.0.0.1:{broker.overrides['metrics.port']}/metrics"
-    with urllib.request.urlopen(url, timeout=120) as answer:
-        lines = answer.read().decode().splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
-
-
 def child_pids(broker: BrokerProcess) -> list[int]:
     """The processes that this broker has started to clean."""
     found = []
@@ -174,7 +164,7 @@ def test_a_reader_gets_the_last_value_of_each_key(broker: BrokerProcess) -> None
     assert {key: value for _, key, value in found} == left
     assert len(found) == len(left)
     assert [offset for offset, _, _ in found] == sorted(offset for offset, _, _ in found)
-    assert metric(broker, "kafka_log_logcleanermanager_uncleanable_partitions_count") == 0
+    assert broker.metric("kafka_log_logcleanermanager_uncleanable_partitions_count") == 0
     broker.kill()
     broker.start()
     assert read(broker) == found
@@ -210,7 +200,7 @@ def test_a_child_that_dies_of_a_log_leaves_it_alone(broker: BrokerProcess) -> No
     def kill() -> bool:
         for each in child_pids(broker):
             os.kill(each, signal.SIGKILL)
-        return metric(broker, name) == 1
+        return broker.metric(name) == 1
 
     wait_until("the log to be given up", kill)
     assert pid not in child_pids(broker)

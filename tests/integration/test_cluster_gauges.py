@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import urllib.request
 from pathlib import Path
 
-from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.apache_kafka import free_ports
 from tests.integration.cluster_image import image_of, produce
 from tests.processes import BrokerCluster, wait_until
+from tests.topics import create_topic
 
 SETTINGS = {
     "min.insync.replicas": 2,
@@ -27,14 +26,12 @@ Gauges = dict[tuple[str, ...], float]
 
 def gauges(brokers: BrokerCluster, node_id: int) -> Gauges:
     """Samples by name and values of labels."""
-    port = brokers[node_id].overrides["metrics.port"]
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=120) as answer:
-        families = text_string_to_metric_families(answer.read().decode())
-        return {
-            (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
-            for family in families
-            for sample in family.samples
-        }
+    families = text_string_to_metric_families(brokers[node_id].metrics())
+    return {
+        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in families
+        for sample in family.samples
+    }
 
 
 def total(brokers: BrokerCluster, name: str, *node_ids: int) -> float:
@@ -47,8 +44,7 @@ def test_gauges_tell_of_a_broker_that_is_down_and_back(tmp_path: Path) -> None:
         (broker.overrides["metrics.port"],) = free_ports(1)
     try:
         brokers.start()
-        admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
-        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])[TOPIC].result(120)
+        create_topic(brokers.bootstrap, TOPIC, partitions=PARTITIONS, replicas=3)
         produce(brokers, TOPIC, PARTITIONS)
         all_are_well(brokers)
         controller = image_of(brokers).controller_id

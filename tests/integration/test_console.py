@@ -10,10 +10,10 @@ from urllib.parse import urlencode
 
 import pytest
 from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.browser import PROGRAM, Browser
 from tests.processes import running_broker, wait_until
+from tests.topics import create_topic
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 TOPIC = "orders"
@@ -29,9 +29,8 @@ def ask(port: int, view: str, **query: object) -> Any:
 
 def fill(bootstrap: str) -> None:
     """A topic with records, the last one hostile, and a group that is behind by two."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
     settings = {"segment.bytes": "1048576", "message.timestamp.after.max.ms": str(2**63 - 1)}
-    admin.create_topics([NewTopic(TOPIC, 1, 1, config=settings)])[TOPIC].result(120)
+    create_topic(bootstrap, TOPIC, settings)
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "batch.size": 100_000})
     for number in range(40):
         producer.produce(TOPIC, b"x" * 90_000, key=b"%d" % number)

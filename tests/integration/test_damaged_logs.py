@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import shutil
-import urllib.request
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from broker.log.segment.scan import headers
 from kafka_ds.records.batch import BatchHeader
 from kafka_ds.segments import names
+from tests import topics
 from tests.integration.cluster_image import image_of
 from tests.integration.tier_broker import (
     Feeder,
@@ -124,8 +123,7 @@ def test_without_another_copy_what_is_dropped_is_said(tmp_path: Path, free_port:
         assert f"offset {len(sent) - 1}: " in error and "there is no other replica" in error
         found, _ = read(broker.bootstrap, end)
         assert found == {offset: sent[offset] for offset in range(end)}
-        with urllib.request.urlopen(f"http://127.0.0.1:{free_port}/metrics", timeout=120) as answer:
-            lines = [each for each in answer.read().decode().splitlines() if TOPIC in each]
+        lines = [each for each in broker.metrics().splitlines() if TOPIC in each]
         dropped = [float(each.split()[-1]) for each in lines if "recoverydropped" in each.lower()]
         assert len(dropped) == 2
         assert len(sent) - end in dropped
@@ -224,11 +222,8 @@ def test_a_log_that_is_gone_is_said_where_nobody_else_has_it(tmp_path: Path) -> 
 
 
 def make_replicated(bootstrap: str) -> None:
-    topic = NewTopic(
-        TOPIC, 1, 3, config={"min.insync.replicas": "2", "remote.storage.enable": "false"}
-    )
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([topic])[TOPIC].result(120)
+    settings = {"min.insync.replicas": "2", "remote.storage.enable": "false"}
+    topics.create_topic(bootstrap, TOPIC, settings, replicas=3)
 
 
 @pytest.mark.parametrize("who", ["leader", "all"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -41,7 +40,6 @@ class Desk:
 
     def __init__(self, folder: Path, metrics_port: int) -> None:
         self.first, self.second = folder / "first", folder / "second"
-        self.metrics_port = metrics_port
         overrides = {
             **QUICK,
             "log.dirs": f"{self.first},{self.second}",
@@ -85,15 +83,7 @@ class Desk:
         }
 
     def offline_count(self) -> float:
-        url = f"http://127.0.0.1:{self.metrics_port}/metrics"
-        with urllib.request.urlopen(url, timeout=120) as answer:
-            text = answer.read().decode()
-        (line,) = [
-            line
-            for line in text.splitlines()
-            if line.startswith("kafka_log_logmanager_offlinelogdirectorycount")
-        ]
-        return float(line.split()[-1])
+        return self.broker.metric("kafka_log_logmanager_offlinelogdirectorycount")
 
     def said(self, what: str) -> bool:
         return what in self.broker.log_file.read_text()

@@ -8,12 +8,12 @@ from typing import Any
 
 import kafka
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import DescribeLogDirsRequest
 from tests.integration.raw_client import RawClient
 from tests.processes import BrokerProcess, wait_until
+from tests.topics import create_topic
 
 RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 VALUE = b"x" * 1_000
@@ -72,9 +72,7 @@ class Desk:
             },
         )
         self.broker.start()
-        admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
-        for future in admin.create_topics([NewTopic("t", 1, 1)]).values():
-            future.result(120)
+        create_topic(self.broker.bootstrap, "t")
 
     def move(self, folder: Path) -> None:
         admin = kafka.KafkaAdminClient(bootstrap_servers=self.broker.bootstrap)

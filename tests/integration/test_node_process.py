@@ -12,7 +12,6 @@ import struct
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -409,8 +408,7 @@ def test_metrics_are_on_their_port(tmp_path: Path, free_port: int) -> None:
         with RawClient(broker.bootstrap) as client:
             create(client, "t")
             produce(client, "t", 3)
-        with urllib.request.urlopen(f"http://127.0.0.1:{free_port}/metrics", timeout=120) as answer:
-            text = answer.read().decode()
+        text = broker.metrics()
         assert re.search(
             r'^kafka_network_requestmetrics_requests_total\{request="Produce",version="\d+"\} 3\.0$',
             text,

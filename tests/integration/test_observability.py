@@ -2,7 +2,6 @@
 
 import json
 import re
-import urllib.request
 from pathlib import Path
 
 from confluent_kafka import Consumer, Producer
@@ -10,9 +9,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kafka_ds.protocol.messages import DeleteTopicsRequest, MetadataRequest
 from kafka_ds.protocol.messages.cluster import MetadataRequestTopic
-from tests.clients.topics import create_topic
 from tests.integration.raw_client import RawClient
 from tests.processes import running_broker, wait_until
+from tests.topics import create_topic
 
 DOCUMENTATION = Path(__file__).resolve().parents[2] / "docs" / "reference" / "metrics.md"
 # Shown where there is something to show: an error, another broker's partitions, a coordinator's reading at a start,
@@ -61,8 +60,7 @@ def test_what_is_documented_is_shown_and_nothing_else(tmp_path: Path, free_port:
         create_topic(broker.bootstrap, "t")
         produce(broker.bootstrap, "t", 7)
         consume_in_a_group(broker.bootstrap, "t", "g", 7)
-        with urllib.request.urlopen(f"http://127.0.0.1:{free_port}/metrics", timeout=120) as answer:
-            families = list(text_string_to_metric_families(answer.read().decode()))
+        families = list(text_string_to_metric_families(broker.metrics()))
     kinds = {
         f.name + "_total" if f.type == "counter" else f.name: f.type
         for f in families

@@ -27,6 +27,7 @@ from broker.metadata.log import MetadataLog
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.topic.offsets import OffsetsTable, present
 from spark_conf.system_views import duckdb_views
+from tests import topics
 from tests.bench.machine import children
 from tests.duck import connect
 from tests.integration.tier_broker import (
@@ -315,9 +316,8 @@ def test_three_brokers_are_restored_one_after_the_other(tmp_path: Path) -> None:
     try:
         brokers.start()
         lake = tmp_path / "lake"
-        admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
         for topic, factor in ((TOPIC, 3), ("alone", 1)):
-            admin.create_topics([NewTopic(topic, 3, factor)])[topic].result(120)
+            topics.create_topic(brokers.bootstrap, topic, partitions=3, replicas=factor)
         feeders = [Feeder(brokers.bootstrap, topic) for topic in (TOPIC, "alone")]
         for feeder in feeders:
             for partition in range(3):

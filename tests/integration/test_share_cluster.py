@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import KafkaException, Message, Producer, ShareConsumer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-from tests.clients.topics import create_topic
 from tests.processes import BrokerCluster, cluster
+from tests.topics import create_topic
 
 pytestmark = pytest.mark.slow
 

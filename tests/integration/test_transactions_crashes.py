@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from kafka_ds.protocol.errors import ErrorCode
-from tests.clients.topics import create_topic
 from tests.clients.transactional_reads import read_committed
 from tests.integration.transactional_client import TransactionalClient
 from tests.processes import BrokerDied, BrokerProcess, wait_until
+from tests.topics import create_topic
 
 TOPIC, X, GROUP = "t", "x", "g"
 PARTITIONS = 2

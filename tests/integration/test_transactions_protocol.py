@@ -17,12 +17,12 @@ from kafka_ds.protocol.messages import (
 )
 from kafka_ds.protocol.messages.transaction_admin import DescribeProducersTopicRequest
 from kafka_ds.protocol.messages.transactions import WritableTxnMarker
-from tests.clients.topics import create_topic
 from tests.clients.transactional_reads import read_committed, read_uncommitted
 from tests.integration.raw_client import RawClient
 from tests.integration.transactional_client import TransactionalClient
 from tests.processes import BrokerProcess, running_broker
 from tests.requests import build
+from tests.topics import create_topic
 
 NONE = ErrorCode.NONE
 

@@ -14,10 +14,10 @@ from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
-    NewTopic,
     ResourceType,
 )
 
+from tests import topics
 from tests.processes import BrokerProcess
 
 MIB = 1024 * 1024
@@ -79,14 +79,8 @@ def restore(broker: BrokerProcess) -> subprocess.CompletedProcess[str]:
 
 
 def create_topic(broker: BrokerProcess, topic: str, partitions: int = 1, **config: object) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    new = NewTopic(
-        topic,
-        num_partitions=partitions,
-        replication_factor=1,
-        config={name.replace("_", "."): str(value) for name, value in config.items()},
-    )
-    admin.create_topics([new])[topic].result(120)
+    settings = {name.replace("_", "."): str(value) for name, value in config.items()}
+    topics.create_topic(broker.bootstrap, topic, settings, partitions=partitions)
 
 
 def alter_topic(broker: BrokerProcess, topic: str, **changes: object) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import deltalake
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from kafka_ds.delta.actions import ours_of
 from kafka_ds.delta.commit import PlainChange
@@ -25,6 +25,7 @@ from tests.integration.tier_broker import restore
 from tests.processes import BrokerCluster, BrokerDied, BrokerProcess, cluster, wait_until
 from tests.s3_faults import Fault, FaultyWay, Judge, bad_weather, faulty_way, first
 from tests.s3_server import BUCKET, S3Server, address_for
+from tests.topics import create_topic
 
 COUNT = 20_000
 MORE = 1_000
@@ -265,8 +266,8 @@ def test_a_topic_goes_through_s3_in_bad_weather_though_its_leader_dies(
     values = [b"%d" % number * 20 for number in range(COUNT + MORE)]
     with cluster(tmp_path, 3, settings) as brokers:
         store = open_store(uri)
+        create_topic(brokers.bootstrap, "orders", replicas=3)
         admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
-        admin.create_topics([NewTopic("orders", 1, 3)])["orders"].result(120)
         producer = Producer(
             {"bootstrap.servers": brokers.bootstrap, "enable.idempotence": True, "linger.ms": 20}
         )

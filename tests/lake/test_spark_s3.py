@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafka_ds.delta.store.uri import open_store
 from kafka_ds.topic.snapshot import TopicSnapshot
 from tests.processes import running_broker, wait_until
 from tests.s3_faults import bad_weather, faulty_way
 from tests.s3_server import BUCKET, S3Server
+from tests.topics import create_topic
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -47,8 +47,7 @@ def test_spark_reads_a_topics_table_over_s3a_and_the_topic_by_our_source(
         ) as way,
         running_broker(tmp_path, settings) as broker,
     ):
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        admin.create_topics([NewTopic("orders", 1, 1)])["orders"].result(120)
+        create_topic(broker.bootstrap, "orders")
         producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 20})
         for value in values:
             producer.produce("orders", value=value)

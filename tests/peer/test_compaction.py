@@ -18,7 +18,6 @@ from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
-    NewTopic,
     ResourceType,
 )
 
@@ -39,6 +38,7 @@ from tests.fakes.logs import logs_on_disk
 from tests.fakes.settings import cleaner_settings, log_settings
 from tests.peer.jvm import TOOLS, Jvm
 from tests.processes import running_broker, wait_until
+from tests.topics import create_topic
 
 pytestmark = pytest.mark.jars
 
@@ -105,8 +105,7 @@ def kafka(kafka_jars: Path, tmp_path: Path) -> Iterator[ApacheKafka]:
             "min.cleanable.dirty.ratio": "1",
             "segment.bytes": str(SEGMENT_BYTES),
         }
-        admin = AdminClient({"bootstrap.servers": server.bootstrap})
-        admin.create_topics([NewTopic(TOPIC, 1, 1, config=config)])[TOPIC].result(120)
+        create_topic(server.bootstrap, TOPIC, config)
         fill(server.bootstrap)
         yield server
     finally:

@@ -23,10 +23,10 @@ from kafka_ds.records.batch import (
 )
 from tests import unfitting
 from tests.apache_kafka import ApacheKafka
-from tests.clients.topics import create_topic
 from tests.in_process import fetch_request, produce_request, records_of
 from tests.integration.raw_client import RawClient
 from tests.processes import running_broker
+from tests.topics import create_topic
 
 pytestmark = pytest.mark.jars
 

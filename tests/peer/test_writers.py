@@ -21,10 +21,10 @@ from confluent_kafka.admin import (
 from kafka_ds.segments.checkpoint import decode_offsets
 from tests.clients.adaptors import PRODUCERS, TIMEOUT_S, Headers, Message
 from tests.clients.messages import CODECS, sendable, some_messages
-from tests.clients.topics import create_topic
 from tests.integration.tier_broker import broker_process, consume
 from tests.peer.jvm import Jvm
 from tests.processes import BrokerProcess, wait_until
+from tests.topics import create_topic
 
 POLL_MS = 500
 
