@@ -1,4 +1,7 @@
-"""Kafka Streams by its own group protocol (KIP-1071): a word count in two processes, of which one is killed."""
+"""Kafka Streams by its own group protocol (KIP-1071): a word count in two processes.
+
+The only broker is killed and started again, then one of the processes is killed for good.
+"""
 
 from __future__ import annotations
 
@@ -119,7 +122,7 @@ def command(broker: BrokerProcess, kafka_jars: Path, *words: str) -> str:
     return tool(kafka_jars, COMMAND, "--bootstrap-server", broker.bootstrap, *words)
 
 
-def test_words_are_counted_though_a_process_is_killed(
+def test_words_are_counted_though_broker_and_process_are_killed(
     broker: BrokerProcess, kafka_jars: Path, tmp_path: Path
 ) -> None:
     create_topic(broker.bootstrap, "lines", partitions=PARTITIONS)
@@ -137,8 +140,12 @@ def test_words_are_counted_though_a_process_is_killed(
         assert members.count("word-count") >= 4, members
         state = command(broker, kafka_jars, "--describe", "--group", GROUP, "--state")
         assert "Stable" in state, state
-        two.end(signal.SIGKILL)
+        broker.kill()
+        broker.start()
         expected += write(broker, 300, 300)
+        wait_until("more counts", lambda: counts.equal(expected), timeout_s=PATIENCE_S)
+        two.end(signal.SIGKILL)
+        expected += write(broker, 600, 300)
         wait_until("all counts", lambda: counts.equal(expected), timeout_s=PATIENCE_S)
         offsets = command(broker, kafka_jars, "--describe", "--group", GROUP)
         assert "lines" in offsets and f"{GROUP}-counts-repartition" in offsets, offsets

@@ -1,7 +1,7 @@
 """Shell: ListGroups 0-5: which groups does this broker coordinate?
 
-- Filters by state (v4+) and type (v5+) ignore case; an empty filter means any. Types are "classic" and "consumer".
-  Groups that consist of offsets alone have no protocol type and are Empty.
+- Filters by state (v4+) and type (v5+) ignore case; an empty filter means any. Types are "classic", "consumer", "share"
+  and "streams". Groups that consist of offsets alone have no protocol type and are Empty.
 - COORDINATOR_LOAD_IN_PROGRESS while a partition is still being read, because an incomplete list would look complete.
 
 Versions: 3 flexible; 4 states (KIP-518); 5 types (KIP-848).

@@ -21,6 +21,9 @@ LOCK = "share.record.lock.duration.ms"
         ({"share.auto.offset.reset": "earliest"}, "share.auto.offset.reset", "earliest"),
         ({}, "share.renew.acknowledge.enable", True),
         ({"share.renew.acknowledge.enable": "false"}, "share.renew.acknowledge.enable", False),
+        ({"streams.num.standby.replicas": "7"}, "streams.num.standby.replicas", 2),
+        ({"streams.initial.rebalance.delay.ms": "0"}, "streams.initial.rebalance.delay.ms", 0),
+        ({}, "streams.initial.rebalance.delay.ms", 3_000),
     ],
 )
 def test_a_group_has_its_own_value_or_the_brokers(
