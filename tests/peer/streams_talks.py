@@ -295,6 +295,20 @@ def streams_groups_and_others(talk: Talk) -> None:
     talk.ask("b", beat("k8", "a", -1), 0)
 
 
+def streams_group_with_two_members(talk: Talk) -> Any:
+    """The description of a group in which one member has given up tasks that the other has not got yet."""
+    made(talk, "k9")
+    first = [("0", [0]), ("1", [0])]
+    for request in (
+        beat("k9", "a", 0),
+        beat("k9", "b", 0),
+        beat("k9", "a", 2),
+        beat("k9", "a", 2, **tasks(active=first)),
+    ):
+        talk.ask("a", request, 0)
+    return talk.ask("a", described("k9"), 0).groups[0]
+
+
 STREAMS_TALKS = [
     what_is_no_streams_heartbeat,
     members_of_one_streams_group,

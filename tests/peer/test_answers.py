@@ -18,6 +18,7 @@ from broker.config.broker import BrokerConfig
 from broker.coordinator.group.metadata_image import CoordinatorMetadataImage
 from broker.coordinator.group.offsets import OffsetAndMetadata
 from broker.coordinator.group.shard import GroupCoordinatorShard
+from broker.coordinator.group.streams_protocol import task_ids
 from broker.coordinator.result import Instant
 from broker.metadata.image import MetadataImage
 from broker.registry import REGISTRY
@@ -42,7 +43,11 @@ from tests.peer.pair_values import MESSAGE_BYTES_MAX
 from tests.peer.producer_sides import ProducerSide
 from tests.peer.share_record_talks import records_of_a_share_group
 from tests.peer.share_talks import PEER_SETTINGS, SHARE_SETTINGS, SHARE_TALKS
-from tests.peer.streams_talks import STREAMS_SETTINGS, STREAMS_TALKS
+from tests.peer.streams_talks import (
+    STREAMS_SETTINGS,
+    STREAMS_TALKS,
+    streams_group_with_two_members,
+)
 from tests.peer.telemetry_talks import TelemetryTalk
 from tests.peer.transaction_walks import PARTITIONS, TransactionWalk
 from tests.processes import BrokerProcess, running_broker, wait_until
@@ -151,14 +156,20 @@ def known_to(bootstrap: str) -> dict[str, tuple[Any, ...]]:
     return found
 
 
-def known_from_files(folder: Path) -> dict[str, tuple[Any, ...]]:
-    """The same out of a partition's files, by our machine."""
+def shard_of(folder: Path) -> GroupCoordinatorShard:
+    """Our machine, with the groups of a partition's files."""
     shard = GroupCoordinatorShard(BrokerConfig(), str, CoordinatorMetadataImage(MetadataImage()))
     for file in sorted(folder.glob("*.log")):
         data = file.read_bytes()
         for position, header in iterate_headers(data):
             shard.replay_batch(data, position, header)
     shard.loaded(Instant(0, 0))
+    return shard
+
+
+def known_from_files(folder: Path) -> dict[str, tuple[Any, ...]]:
+    """The same out of a partition's files, by our machine."""
+    shard = shard_of(folder)
     found = {}
     for name in GROUPS:
         group = shard.state.find(name)
@@ -187,6 +198,33 @@ def test_what_apache_kafka_has_written_is_read_here(
     read = known_from_files(theirs.data / "__consumer_offsets-0")
     assert len(settled) >= 12
     assert {group: read[group] for group in settled} == settled
+
+
+def test_a_streams_group_of_apache_kafka_is_read_here(
+    talks: tuple[Talk, Talk], theirs: ApacheKafka
+) -> None:
+    told = streams_group_with_two_members(talks[0])
+    group = shard_of(theirs.data / "__consumer_offsets-0").state.streams[told.group_id]
+    assert (group.state.value, group.epoch, group.target_epoch) == (
+        told.group_state,
+        told.group_epoch,
+        told.assignment_epoch,
+    )
+    assert group.topology is not None
+    assert [each.subtopology_id for each in group.topology.subtopologies] == ["0", "1"]
+    assert {
+        m.member_id: (m.process_id, m.epoch, *map(task_ids, m.assigned))
+        for m in group.members.values()
+    } == {
+        m.member_id: (
+            m.process_id,
+            m.member_epoch,
+            m.assignment.active_tasks,
+            m.assignment.standby_tasks,
+            m.assignment.warmup_tasks,
+        )
+        for m in told.members
+    }
 
 
 def test_apache_kafkas_tool_reads_what_was_written_here(
