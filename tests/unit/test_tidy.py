@@ -410,8 +410,7 @@ def test_tests_look_at_what_is_public() -> None:
 
 
 def test_stores_of_tests_are_scripted() -> None:
-    """There is one in memory and one in a folder (tests/fakes/store.py); those of the simulation have its time."""
-    own = {"tests/fakes/store.py", "tests/unit/delta/test_faults.py"}
+    """There is one in memory and one in a folder (tests/fakes/store.py), which have the simulation's time there."""
 
     def stores(path: Path) -> list[int]:
         return [
@@ -420,9 +419,7 @@ def test_stores_of_tests_are_scripted() -> None:
             if isinstance(node, ast.FunctionDef) and node.name == "put_if_absent"
         ]
 
-    assert not offenders(
-        stores, (p for p in TESTS if name_of(p) not in own and "sim" not in p.parts)
-    )
+    assert [*offenders(stores, TESTS)] == ["tests/fakes/store.py"]
 
 
 def test_no_test_imports_another() -> None:
