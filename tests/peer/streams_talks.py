@@ -192,7 +192,7 @@ def members_of_one_streams_group(talk: Talk) -> None:
         described("k1"),
         beat("k1", "a", 3, **tasks(active=first, standby=[("1", [1])])),
         beat("k1", "b", 3, **tasks(active=second, standby=[("1", [0])])),
-        beat("k1", "a", 2, **tasks(active=first)),
+        beat("k1", "a", 2, **tasks(active=first, standby=[("1", [1])])),
         described("k1"),
         beat("k1", "a", 0),
         beat("k1", "c", 0, topology=topology(subtopology("0", "t"))),

@@ -175,7 +175,8 @@ class StreamsGroups:
             status=statuses,
         )
         changed = joins or updated.assigned != old.assigned
-        if changed:
+        # A member that says what it owns may have missed an answer; in Kafka it would wait for the next change.
+        if changed or owned not in (None, updated.assigned):
             response.active_tasks, response.standby_tasks, response.warmup_tasks = (
                 task_ids(tasks) for tasks in updated.assigned
             )

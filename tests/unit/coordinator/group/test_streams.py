@@ -347,6 +347,18 @@ def test_a_lost_answer_is_given_again() -> None:
     assert one.epoch == 3
 
 
+def test_tasks_of_a_lost_answer_are_told_again() -> None:
+    desk, topics = new_desk(lines=2)
+    one = Streamer(desk, "1")
+    make_missing(topics, one.result())
+    desk.call(one.request(), version=1)
+    one.beat(active_tasks=None, standby_tasks=None, warmup_tasks=None, member_epoch=3)
+    assert one.tasks == Tasks()
+    one.beat()
+    assert active_in([one]) == ALL
+    assert one.beat().active_tasks is None
+
+
 @pytest.mark.parametrize("off", [-1, 1])
 def test_a_wrong_epoch_is_fenced(off: int) -> None:
     desk, _ = new_desk(**COUNTED)
