@@ -53,7 +53,7 @@ NO_ASSIGNMENT_EPOCH = 0
 
 
 class MemberState(IntEnum):
-    """Where a member is between two targets; the numbers are those of Kafka's records, also of streams groups.
+    """Where a member is between two targets; the numbers are those of Kafka's records.
 
     - STABLE: it has what its target says
     - UNREVOKED_PARTITIONS: it has to revoke partitions before it may go on to the next epoch
@@ -105,6 +105,11 @@ class ConsumerGroupMember:
     def is_reconciled_to(self, epoch: int) -> bool:
         """Whether it has what the target of this epoch says."""
         return self.state is MemberState.STABLE and self.epoch == epoch
+
+    @property
+    def has_to_revoke(self) -> bool:
+        """Whether it has a deadline to revoke partitions."""
+        return self.state is MemberState.UNREVOKED_PARTITIONS
 
 
 # -- members' records --------------------------------------------------------------------------

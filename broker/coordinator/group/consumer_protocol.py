@@ -16,7 +16,6 @@ from broker.coordinator.group.consumer_group import (
     LEAVING_STATIC_EPOCH,
     ConsumerGroup,
     ConsumerGroupMember,
-    MemberState,
 )
 from broker.coordinator.group.consumer_group_reconciler import (
     ConsumerDraft,
@@ -378,9 +377,7 @@ class ConsumerGroups:
         member = group.members.get(key.member_id)
         if member is None:
             return
-        if key.kind is TimerKind.REBALANCE and (
-            member.state is not MemberState.UNREVOKED_PARTITIONS or not member.revoking
-        ):
+        if key.kind is TimerKind.REBALANCE and not (member.has_to_revoke and member.revoking):
             return
         if key.kind in (TimerKind.JOIN, TimerKind.SYNC) and member.classic is None:
             return

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from broker.config.broker import BrokerConfig
 from broker.config.group import group_value
 from broker.coordinator.group.classic_group import ClassicGroup, ClassicGroupState
-from broker.coordinator.group.consumer_group import ConsumerGroup, ConsumerGroupMember, MemberState
+from broker.coordinator.group.consumer_group import ConsumerGroup, ConsumerGroupMember
 from broker.coordinator.group.metadata_image import (
     CoordinatorMetadataImage,
     TopicRegexResolver,
@@ -106,7 +106,7 @@ class GroupMetadataManager:
         It has none if it gave that up, and the record of it could not be written.
         """
         key = TimerKey(TimerKind.REBALANCE, group_id, member.member_id)
-        if member.state is not MemberState.UNREVOKED_PARTITIONS:
+        if not member.has_to_revoke:
             self.timers.cancel(key)
         elif restart or self.timers.get(key) is None:
             self.timers.set(key, now.monotonic_ms + member.rebalance_timeout_ms)

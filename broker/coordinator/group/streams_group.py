@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Any, NamedTuple, TypeAlias
 
-from broker.coordinator.group.consumer_group import NO_ASSIGNMENT_EPOCH, MemberState
+from broker.coordinator.group.consumer_group import NO_ASSIGNMENT_EPOCH
 from broker.coordinator.group.modern_group import JOINING_EPOCH, NO_EPOCH, ModernGroup
 from broker.coordinator.group.streams_topology import StreamsTopology, topology_of
 from kafka_ds.protocol.messages.persisted import StreamsGroupKey, StreamsGroupValue
@@ -95,6 +95,21 @@ class StreamsGroupState(Enum):
     DEAD = "Dead"
 
 
+class StreamsMemberState(IntEnum):
+    """Where a member is between two targets; the numbers are those of Kafka's records, and not the consumer protocol's.
+
+    - STABLE: it has what its target says
+    - UNREVOKED_TASKS: it has to give up tasks before it may go on to the next epoch
+    - UNRELEASED_TASKS: it is in the target's epoch, and waits for tasks that others have yet to give up
+    - UNKNOWN: a later Kafka has written it
+    """
+
+    STABLE = 1
+    UNREVOKED_TASKS = 2
+    UNRELEASED_TASKS = 3
+    UNKNOWN = 127
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamsGroupMember:
     """A member as the log describes it."""
@@ -112,7 +127,7 @@ class StreamsGroupMember:
     client_tags: tuple[tuple[str, str], ...] = ()
     epoch: int = JOINING_EPOCH
     previous_epoch: int = NO_EPOCH
-    state: MemberState = MemberState.STABLE
+    state: StreamsMemberState = StreamsMemberState.STABLE
     assigned: Tasks = NOTHING_TO_DO
     revoking: Tasks = NOTHING_TO_DO
     # The epoch in which it was assigned each of its active tasks.
@@ -120,7 +135,12 @@ class StreamsGroupMember:
 
     def is_reconciled_to(self, epoch: int) -> bool:
         """Whether it has what the target of this epoch says."""
-        return self.state is MemberState.STABLE and self.epoch == epoch
+        return self.state is StreamsMemberState.STABLE and self.epoch == epoch
+
+    @property
+    def has_to_revoke(self) -> bool:
+        """Whether it has a deadline to give up tasks."""
+        return self.state is StreamsMemberState.UNREVOKED_TASKS
 
 
 class TaskHolders(NamedTuple):
@@ -243,7 +263,7 @@ class StreamsGroup(ModernGroup[StreamsGroupMember, Tasks]):
                     member,
                     epoch=JOINING_EPOCH,
                     previous_epoch=NO_EPOCH,
-                    state=MemberState.STABLE,
+                    state=StreamsMemberState.STABLE,
                     assigned=NOTHING_TO_DO,
                     revoking=NOTHING_TO_DO,
                     since={},
@@ -276,7 +296,7 @@ def _with_metadata(
 def _with_current(
     member: StreamsGroupMember, value: StreamsGroupCurrentMemberAssignmentValue
 ) -> StreamsGroupMember:
-    known = value.state in MemberState.__members__.values()
+    known = value.state in StreamsMemberState.__members__.values()
     since = {}
     for each in (*value.active_tasks, *value.active_tasks_pending_revocation):
         epochs = each.assignment_epochs or [NO_ASSIGNMENT_EPOCH] * len(each.partitions)
@@ -286,7 +306,7 @@ def _with_current(
         member,
         epoch=value.member_epoch,
         previous_epoch=value.previous_member_epoch,
-        state=MemberState(value.state) if known else MemberState.UNKNOWN,
+        state=StreamsMemberState(value.state) if known else StreamsMemberState.UNKNOWN,
         assigned=Tasks(
             tasks_of(value.active_tasks),
             tasks_of(value.standby_tasks),

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 
 from broker.controller.topics import NewTopic
 from broker.coordinator.group.classic_group import ClassicGroupState
-from broker.coordinator.group.consumer_group import MemberState
 from broker.coordinator.group.group_metadata_manager import GroupMetadataManager
 from broker.coordinator.group.modern_group import JOINING_EPOCH, LEAVING_EPOCH, GroupDraft
 from broker.coordinator.group.records import (
@@ -34,6 +33,7 @@ from broker.coordinator.group.streams_group import (
     NOTHING_TO_DO,
     StreamsGroup,
     StreamsGroupMember,
+    StreamsMemberState,
     TaskHolders,
     Tasks,
     by_subtopology,
@@ -440,7 +440,7 @@ class StreamsGroups:
             return
         why = "its session ended"
         if key.kind is TimerKind.REBALANCE:
-            if member.state is not MemberState.UNREVOKED_PARTITIONS:
+            if not member.has_to_revoke:
                 return
             why = "it did not give up its tasks in time"
         self._state.timers.set(key, now.monotonic_ms + RETRY_MS)
@@ -614,11 +614,11 @@ def reconciled(
     epoch = member.epoch
     if member.is_reconciled_to(target_epoch):
         return member
-    if member.state is MemberState.UNREVOKED_PARTITIONS:
+    if member.has_to_revoke:
         if _still_owns(member.revoking, owned):
             return member
         epoch += 1
-    elif member.state is MemberState.UNKNOWN:
+    elif member.state is StreamsMemberState.UNKNOWN:
         if owned != NOTHING_TO_DO:
             raise KafkaError(
                 ErrorCode.FENCED_MEMBER_EPOCH,
@@ -630,7 +630,7 @@ def reconciled(
     if revoking != NOTHING_TO_DO and _still_owns(revoking, owned):
         return replace(
             member,
-            state=MemberState.UNREVOKED_PARTITIONS,
+            state=StreamsMemberState.UNREVOKED_TASKS,
             epoch=epoch,
             previous_epoch=member.epoch,
             assigned=kept,
@@ -641,7 +641,7 @@ def reconciled(
     assigned = kept.with_(free)
     return replace(
         member,
-        state=MemberState.STABLE if free == missing else MemberState.UNRELEASED_PARTITIONS,
+        state=StreamsMemberState.STABLE if free == missing else StreamsMemberState.UNRELEASED_TASKS,
         epoch=target_epoch,
         previous_epoch=member.epoch,
         assigned=assigned,

@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 
-from broker.coordinator.group.consumer_group import MemberState
 from broker.coordinator.group.metrics import BY_PROTOCOL, BY_STREAMS_STATE, group_samples
+from broker.coordinator.group.records import encode_record
 from broker.coordinator.group.streams_group import (
     NO_TASKS,
     StreamsGroup,
     StreamsGroupMember,
+    StreamsMemberState,
     Tasks,
 )
 from broker.coordinator.group.streams_protocol import reconciled
+from broker.coordinator.group.streams_records import streams_current_record
 from broker.coordinator.result import Instant
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (
@@ -272,7 +274,10 @@ def test_a_task_comes_when_nobody_of_the_process_has_it(
     group.members["1"] = StreamsGroupMember(
         member_id="1", process_id="p", **{"revoking" if revoking else "assigned": has}
     )
-    for process, state in (("p", MemberState.UNRELEASED_PARTITIONS), ("q", MemberState.STABLE)):
+    for process, state in (
+        ("p", StreamsMemberState.UNRELEASED_TASKS),
+        ("q", StreamsMemberState.STABLE),
+    ):
         member = StreamsGroupMember(member_id="2", process_id=process)
         found = reconciled(
             member, target=wanted, target_epoch=5, holders_of=group.holders, owned=None
@@ -383,12 +388,31 @@ def test_a_full_group_takes_nobody_else() -> None:
     assert Streamer(desk, "2").refused() is ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
+def test_states_of_members_are_written_as_kafka_has_them() -> None:
+    desk, _ = new_desk(**COUNTED)
+    one, two = Streamer(desk, "1"), Streamer(desk, "2")
+
+    def written() -> list[int]:
+        members = streams_group_of(desk).members
+        records = [encode_record(streams_current_record(GROUP, members[m])) for m in ("1", "2")]
+        # After the version and two epochs.
+        return [value[10] for _, value in records if value is not None]
+
+    one.beat()
+    two.beat()
+    assert written() == [1, 3]
+    one.beat()
+    assert written() == [2, 3]
+    settle(one, two)
+    assert written() == [1, 1]
+
+
 def test_an_unknown_state_of_a_later_kafka_is_fenced() -> None:
     desk, _ = new_desk(**COUNTED)
     one = Streamer(desk, "1")
     one.beat()
     group = streams_group_of(desk)
-    group.members["1"] = replace(group.members["1"], state=MemberState.UNKNOWN)
+    group.members["1"] = replace(group.members["1"], state=StreamsMemberState.UNKNOWN)
     assert one.refused() is ErrorCode.FENCED_MEMBER_EPOCH
 
 
