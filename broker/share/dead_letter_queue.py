@@ -1,7 +1,8 @@
 """Shell: writes the dead letters of share groups to their topics (KIP-1191), wherever these are led.
 
-- A write is tried ATTEMPTS_MAX times. If it fails at last, or the topic may not be used, the records are archived
-  without: log and metrics say so. A write whose answer was lost may have been done twice.
+- Each read, the topic's creation and each write are tried ATTEMPTS_MAX times. If a write fails at last its records are
+  archived without, and if the topic may not be used, all are: log and metrics say so. A write whose answer was lost
+  may have been done twice.
 - The leader of a record's partition N writes to partition N of the dead-letter topic, modulo the number of those. It
   reads what it copies by Fetch from itself, as that may be in the lake; what it cannot read is written without a copy.
 """
@@ -11,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from broker.config.group import group_value
 from broker.controller.topics import NewTopic
@@ -24,6 +26,7 @@ from broker.share.dead_letters import (
     GROUP_ENABLE,
     TOPIC_NAME,
     DeadLetter,
+    LetterBatch,
     SourcePartition,
     batch_of,
     check_topic,
@@ -32,7 +35,7 @@ from broker.share.dead_letters import (
 )
 from broker.transport.peer import PeerUnreachable
 from kafka_ds.process.settings import ConfigError
-from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError, check_code
 from kafka_ds.protocol.messages import FetchRequest, ProduceRequest
 from kafka_ds.protocol.messages.data import (
     FetchPartition,
@@ -40,8 +43,6 @@ from kafka_ds.protocol.messages.data import (
     PartitionProduceData,
     TopicProduceData,
 )
-from kafka_ds.protocol.topic_partition import PartitionId
-from kafka_ds.protocol.types import uuid_text
 from kafka_ds.records.batch import CorruptRecord, Record
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
     from broker.log.config import LogConfig
     from broker.membership.internal_topics import CreateTopics
     from broker.membership.other_brokers import OtherBrokers
+    from broker.metadata.image import TopicImage
+    from broker.replica.leader.partition import LeaderPartition
     from broker.share.share_partition import DeadLetters
     from kafka_ds.process.seams import Clock
 
@@ -59,7 +62,22 @@ LEVEL_OF_DEAD_LETTERS = 2
 ATTEMPTS_MAX = 5
 BACKOFF_SECONDS, BACKOFF_SECONDS_MAX = 1.0, 30.0
 READ_BYTES_MAX = 1 << 20
-_NOTHING: tuple[Mapping[int, Record], int] = ({}, 0)
+_ResultT = TypeVar("_ResultT")
+
+
+async def retried(call: Callable[[], Awaitable[_ResultT]]) -> _ResultT:
+    """Call it up to ATTEMPTS_MAX times, as long as it raises a KafkaError that is retriable."""
+    pause_seconds = BACKOFF_SECONDS
+    for _ in range(ATTEMPTS_MAX - 1):
+        try:
+            return await call()
+        except KafkaError as error:
+            if not error.code.retriable:
+                raise
+            _LOGGER.debug("Failed to write dead letters, retrying: %s", error)
+        await asyncio.sleep(pause_seconds)
+        pause_seconds = min(pause_seconds * 2, BACKOFF_SECONDS_MAX)
+    return await call()
 
 
 class DeadLetterQueue:
@@ -99,60 +117,61 @@ class DeadLetterQueue:
         self._peers.close()
 
     async def write(
-        self, group_id: str, topic_id: bytes, partition: int, ranges: Sequence[DeadLetters]
+        self, group_id: str, leader: LeaderPartition, ranges: Sequence[DeadLetters]
     ) -> None:
-        """Write these records of a partition; logs what could not be written."""
+        """Write these records of a partition; logs what could not be written, and raises nothing."""
         letters = list(each_letter(ranges))
-        topic = self._image.topics_by_id.get(topic_id)
-        name = uuid_text(topic_id) if topic is None else topic.name
-        source = SourcePartition(group_id, name, partition)
-        try:
-            while letters:
-                await self._ensure_topic(group_id)
-                found, end = await self._copies(source, (topic_id, partition), letters)
-                readable = [each for each in letters if each.offset < end] or letters
-                count = await self._write_batch(source, readable, found)
-                letters = letters[count:]
-        except (ConfigError, KafkaError) as error:
-            self.failed[group_id] += 1
-            _LOGGER.error(
-                "Failed to write %d dead letters of share partition %s-%s-%d, offsets %d to %d: %s; "
-                "the records are archived without",
-                len(letters),
-                group_id,
-                source.topic,
-                partition,
-                letters[0].offset,
-                letters[-1].offset,
-                error,
-            )
+        source = SourcePartition(group_id, leader.topic, leader.partition)
+        while letters:
+            count = len(letters)
+            try:
+                found, readable = await self._copied(source, leader, letters)
+                batch = await retried(partial(self._prepare, source, readable, found))
+                count = batch.letters
+                await retried(partial(self._produce, source, batch))
+                self.records[group_id] += count
+            except KafkaError as error:
+                self._give_up(source, letters[:count], error)
+            except Exception as error:  # noqa: BLE001 - is logged, and the group goes on
+                count = len(letters)
+                self._give_up(source, letters, error)
+            letters = letters[count:]
+
+    def _give_up(
+        self, source: SourcePartition, letters: Sequence[DeadLetter], error: Exception
+    ) -> None:
+        self.failed[source.group_id] += 1
+        _LOGGER.error(
+            "Failed to write %d dead letters of share partition %s-%s-%d, offsets %d to %d: %s; "
+            "the records are archived without",
+            len(letters),
+            *source,
+            letters[0].offset,
+            letters[-1].offset,
+            error,
+            exc_info=None if isinstance(error, (ConfigError, KafkaError)) else error,
+        )
 
     def _value_of(self, group_id: str, name: str) -> object:
         return group_value(self._config(), self._image.group_configs.get(group_id, {}), name)
 
     # -- the records --------------------------------------------------------------------------------
 
-    async def _copies(
-        self, source: SourcePartition, partition_id: PartitionId, letters: Sequence[DeadLetter]
-    ) -> tuple[Mapping[int, Record], int]:
-        """The letters' records, as far as one read has them, and its end; 0 if there is nothing to be copied."""
+    async def _copied(
+        self, source: SourcePartition, leader: LeaderPartition, letters: Sequence[DeadLetter]
+    ) -> tuple[Mapping[int, Record], Sequence[DeadLetter]]:
+        """The records that one read has of the letters, and the letters that need no further read."""
         if not self._value_of(source.group_id, COPY_RECORD_ENABLE):
-            return _NOTHING
-        first = letters[0].offset
-        wanted = FetchPartition(
-            partition=partition_id[1], fetch_offset=first, partition_max_bytes=READ_BYTES_MAX
-        )
-        topic = FetchTopic(topic=source.topic, topic_id=partition_id[0], partitions=[wanted])
-        request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=READ_BYTES_MAX, topics=[topic])
+            return {}, letters
+        first, end = letters[0].offset, leader.log.log_start_offset
+        found: Mapping[int, Record] = {}
         try:
-            response = await self._send(self._others.node_id, request)
-            data = response.responses[0].partitions[0]
-            if data.error_code:
-                raise KafkaError(ErrorCode(data.error_code))
-            read = memoryview(bytes(data.records or b""))
-            loop = asyncio.get_running_loop()
-            found, end = await loop.run_in_executor(self._executor, copies, read, letters)
+            if first >= end:
+                found, end = await retried(partial(self._read, leader, letters))
         except (KafkaError, CorruptRecord) as error:
+            # Only its own offset may be the reason; if it was no answer at all, others would have none.
+            if isinstance(error, KafkaError) and error.code.retriable:
+                end = letters[-1].offset + 1
             _LOGGER.warning(
                 "Cannot read %s-%d at offset %d, writing dead letters of share group %s without the records: %s",
                 source.topic,
@@ -161,13 +180,32 @@ class DeadLetterQueue:
                 source.group_id,
                 error,
             )
-            return _NOTHING
-        return (found, end) if end > first else _NOTHING
+        end = max(end, first + 1)
+        return found, [each for each in letters if each.offset < end]
+
+    async def _read(
+        self, leader: LeaderPartition, letters: Sequence[DeadLetter]
+    ) -> tuple[Mapping[int, Record], int]:
+        """The records from the first letter on, and their end; raises KafkaError and CorruptRecord."""
+        wanted = FetchPartition(
+            partition=leader.partition,
+            fetch_offset=letters[0].offset,
+            partition_max_bytes=READ_BYTES_MAX,
+        )
+        topic = FetchTopic(topic=leader.topic, topic_id=leader.topic_id, partitions=[wanted])
+        request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=READ_BYTES_MAX, topics=[topic])
+        response = await self._send(self._others.node_id, request)
+        check_code(response.error_code)
+        data = response.responses[0].partitions[0]
+        check_code(data.error_code)
+        read = memoryview(bytes(data.records or b""))
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, copies, read, letters)
 
     # -- their topic --------------------------------------------------------------------------------
 
-    async def _ensure_topic(self, group_id: str) -> str:
-        """The group's dead-letter topic, which there is now; raises ConfigError and KafkaError."""
+    async def _ensure_topic(self, group_id: str) -> TopicImage:
+        """The group's dead-letter topic, which is created if it may be; raises ConfigError and KafkaError."""
         name, config = self.topic_of(group_id), self._config()
         topic = self._image.topics.get(name)
         check_topic(
@@ -183,55 +221,41 @@ class DeadLetterQueue:
             (result,) = await self._create_topics([NewTopic(name=name, configs=configs)])
             if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 raise KafkaError(result.error, result.message)
-        return name
-
-    async def _write_batch(
-        self, source: SourcePartition, letters: Sequence[DeadLetter], found: Mapping[int, Record]
-    ) -> int:
-        """Write as many of the letters as one batch has, and return how many; raises ConfigError and KafkaError."""
-        pause_seconds = BACKOFF_SECONDS
-        for attempt in range(1, ATTEMPTS_MAX + 1):
-            try:
-                name = await self._ensure_topic(source.group_id)
-                count = await self._produce(name, source, letters, found)
-            except KafkaError as error:
-                if attempt == ATTEMPTS_MAX or not error.code.retriable:
-                    raise
-                _LOGGER.debug(
-                    "Failed to write dead letters of %s, retrying: %s", source.group_id, error
-                )
-                await asyncio.sleep(pause_seconds)
-                pause_seconds = min(pause_seconds * 2, BACKOFF_SECONDS_MAX)
-            else:
-                self.records[source.group_id] += count
-                return count
-        raise AssertionError("the last attempt returns or raises")
-
-    async def _produce(
-        self,
-        name: str,
-        source: SourcePartition,
-        letters: Sequence[DeadLetter],
-        found: Mapping[int, Record],
-    ) -> int:
-        topic = self._image.topics.get(name)
+            topic = self._image.topics.get(name)
         if topic is None or not topic.partitions:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return topic
+
+    async def _prepare(
+        self, source: SourcePartition, letters: Sequence[DeadLetter], found: Mapping[int, Record]
+    ) -> LetterBatch:
+        """The next batch, for the topic as it is; raises ConfigError and KafkaError."""
+        topic = await self._ensure_topic(source.group_id)
+        bytes_max = self._log_config(topic.configs).max_message_bytes
+        batch = batch_of(letters, found, source, now_ms=self._clock.now_ms(), bytes_max=bytes_max)
+        if batch.without is not None:
+            _LOGGER.warning(
+                "Offset %d of %s-%d with the headers of a dead letter exceeds max.message.bytes=%d of %s, "
+                "writing the dead letter of share group %s without the record",
+                batch.without,
+                source.topic,
+                source.partition,
+                bytes_max,
+                topic.name,
+                source.group_id,
+            )
+        return batch
+
+    async def _produce(self, source: SourcePartition, batch: LetterBatch) -> None:
+        topic = await self._ensure_topic(source.group_id)
         partition = source.partition % len(topic.partitions)
-        batch, count = batch_of(
-            letters,
-            found,
-            source,
-            now_ms=self._clock.now_ms(),
-            bytes_max=self._log_config(topic.configs).max_message_bytes,
-        )
-        data = PartitionProduceData(index=partition, records=batch)
+        data = PartitionProduceData(index=partition, records=batch.data)
         request = ProduceRequest(
             transactional_id=None,
             acks=-1,
             timeout_ms=self._others.timeout_ms,
             topic_data=[
-                TopicProduceData(name=name, topic_id=topic.topic_id, partition_data=[data])
+                TopicProduceData(name=topic.name, topic_id=topic.topic_id, partition_data=[data])
             ],
         )
         self.requests[source.group_id] += 1
@@ -239,7 +263,6 @@ class DeadLetterQueue:
         (told,) = answer.responses[0].partition_responses
         if told.error_code:
             raise KafkaError(ErrorCode(told.error_code), told.error_message)
-        return count
 
     async def _send(self, broker_id: int, request: Any) -> Any:
         """A broker's response; raises KafkaError."""

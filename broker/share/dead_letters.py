@@ -94,6 +94,14 @@ def copies(data: memoryview, letters: Sequence[DeadLetter]) -> tuple[dict[int, R
     return found, end
 
 
+class LetterBatch(NamedTuple):
+    """A record batch of the first `letters` letters; that of offset `without` has no copy, which was too large."""
+
+    data: bytes
+    letters: int
+    without: int | None
+
+
 def batch_of(
     letters: Sequence[DeadLetter],
     found: Mapping[int, Record],
@@ -101,17 +109,20 @@ def batch_of(
     *,
     now_ms: int,
     bytes_max: int,
-) -> tuple[bytes, int]:
-    """A batch with as many of the letters as it may have, and how many; one at least."""
+) -> LetterBatch:
+    """A batch with as many of the letters as it may have; one at least, without a copy that is too large."""
     records: list[Record] = []
-    size = HEADER_BYTES
+    size, without = HEADER_BYTES, None
     for letter in letters:
         record = _record(len(records), letter, found.get(letter.offset), source, now_ms)
         size += _bytes_max(record)
         if records and size > bytes_max:
             break
+        if size > bytes_max and len(build_batch([record])) > bytes_max and letter.offset in found:
+            record, without = _record(0, letter, None, source, now_ms), letter.offset
+            size = HEADER_BYTES + _bytes_max(record)
         records.append(record)
-    return build_batch(records), len(records)
+    return LetterBatch(build_batch(records), len(records), without)
 
 
 def _record(

@@ -231,7 +231,7 @@ class LedSharePartition:
     async def _write_dead_letters(self) -> None:
         try:
             while letters := self.machine.dead_letters(self.config):
-                await self._manager.dead_letters.write(self.group_id, *self.key[1], letters)
+                await self._manager.dead_letters.write(self.group_id, self.leader, letters)
                 with contextlib.suppress(KafkaError):  # Which is logged.
                     await self._written(self.machine.archive_dead_letters(letters))
         finally:

@@ -10,8 +10,13 @@ import pytest
 
 from broker.node_metrics import node_samples
 from broker.share import dead_letter_queue
-from kafka_ds.protocol.errors import ErrorCode
-from kafka_ds.protocol.messages import CreateTopicsRequest, UpdateFeaturesRequest
+from broker.share.dead_letter_queue import DeadLetterQueue
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import (
+    CreateTopicsRequest,
+    DeleteRecordsRequest,
+    UpdateFeaturesRequest,
+)
 from tests.in_process import InProcess, batch_of, in_process, in_process_cluster, records_of
 from tests.loops import in_loop, until
 from tests.requests import build
@@ -55,6 +60,20 @@ def samples(broker: InProcess) -> dict[tuple[str, tuple[str, ...]], float]:
 def is_done(broker: InProcess) -> bool:
     """Whether nothing is in flight any more."""
     return all(led.machine.in_flight == 0 for led in broker.node.share_partitions)
+
+
+def refuse_once(
+    patch: pytest.MonkeyPatch, queue: DeadLetterQueue, name: str, error: Exception
+) -> None:
+    """Have the first call of a method fail."""
+    real, errors = getattr(queue, name), [error]
+
+    async def called(*arguments: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return await real(*arguments)
+
+    patch.setattr(queue, name, called)
 
 
 @in_loop
@@ -137,6 +156,105 @@ async def test_a_wrong_topic_is_said_and_holds_nothing_up(
             await until(lambda: is_done(broker))
         assert why in caplog.text
         assert "offsets 0 to 0" in caplog.text
+        assert samples(broker)[FAILED, (GROUP,)] == 1
+
+
+async def rejected(broker: InProcess, topic_id: bytes, last: int) -> None:
+    """A member rejects all records up to `last`, and all that follows is done."""
+    member = Member(broker, topic_id)
+    acquired = await member.acquire(max_wait_ms=HAPPENS_MS, max_bytes=1 << 24)
+    while acquired[-1][1] < last:
+        acquired += await member.acquire(max_wait_ms=HAPPENS_MS, max_bytes=1 << 24)
+    assert not (await member.acknowledge(batch(0, last, REJECT))).error_code
+    await until(lambda: is_done(broker))
+
+
+@in_loop
+async def test_a_record_that_is_too_large_is_written_without_its_copy(
+    memory_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with in_process(memory_path) as broker:
+        topic_id = await topic_of(broker, b"a", **{TOPIC_NAME: "dlq.t", COPY: "true"})
+        await broker.create("dlq.t", errors_deadletterqueue_group_enable="true")
+        for value in (bytes(1_048_450), b"c"):
+            assert not (await broker.produce("t", batch_of([value]))).error_code
+        await rejected(broker, topic_id, 2)
+        assert [value for _, value, _ in await letters_in(broker, "dlq.t")] == [b"a", None, b"c"]
+        assert "Offset 1 of t-0 with the headers of a dead letter exceeds" in caplog.text
+        assert (FAILED, (GROUP,)) not in samples(broker)
+
+
+@in_loop
+async def test_a_batch_that_is_refused_loses_no_other_letters(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with in_process(memory_path) as broker:
+        topic_id = await topic_of(broker, b"a", **{TOPIC_NAME: "dlq.t", COPY: "true"})
+        await broker.produce("t", batch_of([bytes(1_048_200)]))
+        await broker.create("dlq.t", errors_deadletterqueue_group_enable="true")
+        queue = broker.node.share_partitions.dead_letters
+        # The first batch only: the second has the large record.
+        refuse_once(monkeypatch, queue, "_produce", KafkaError(ErrorCode.MESSAGE_TOO_LARGE))
+        await rejected(broker, topic_id, 1)
+        letters = await letters_in(broker, "dlq.t")
+        assert [headers["__dlq.errors.offset"] for *_, headers in letters] == ["1"]
+        assert "offsets 0 to 0: MESSAGE_TOO_LARGE" in caplog.text
+        assert samples(broker)[FAILED, (GROUP,)] == 1
+
+
+@in_loop
+@pytest.mark.parametrize("what", ["_create_topics", "_read", "_produce"])
+async def test_what_fails_for_a_while_is_tried_again(
+    what: str, memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letter_queue, "BACKOFF_SECONDS", 0.01)
+    async with in_process(
+        memory_path, errors_deadletterqueue_auto_create_topics_enable="true"
+    ) as broker:
+        topic_id = await topic_of(broker, b"a", **{TOPIC_NAME: "dlq.t", COPY: "true"})
+        queue = broker.node.share_partitions.dead_letters
+        refuse_once(monkeypatch, queue, what, KafkaError(ErrorCode.NOT_CONTROLLER))
+        await rejected(broker, topic_id, 0)
+        assert [value for _, value, _ in await letters_in(broker, "dlq.t")] == [b"a"]
+        assert (FAILED, (GROUP,)) not in samples(broker)
+
+
+@in_loop
+async def test_records_that_cannot_be_read_cost_no_other_copies(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with in_process(memory_path) as broker:
+        topic_id = await topic_of(broker, b"a", **{TOPIC_NAME: "dlq.t", COPY: "true"})
+        for value in (b"b", b"c", b"d"):
+            await broker.produce("t", batch_of([value]))
+        await broker.create("dlq.t", errors_deadletterqueue_group_enable="true")
+        queue = broker.node.share_partitions.dead_letters
+        refuse_once(monkeypatch, queue, "_read", KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
+        member = Member(broker, topic_id)
+        assert (await member.acquire(max_wait_ms=HAPPENS_MS))[-1][1] == 3
+        partitions = [{"partition_index": 0, "offset": 2}]
+        topics = [{"name": "t", "partitions": partitions}]
+        await broker.ask(build(DeleteRecordsRequest, topics=topics, timeout_ms=5_000), 2)
+        assert not (await member.acknowledge(batch(0, 3, REJECT))).error_code
+        await until(lambda: is_done(broker))
+        # The first two are deleted, the third is the one that cannot be read.
+        letters = await letters_in(broker, "dlq.t")
+        assert [value for _, value, _ in letters] == [None, None, None, b"d"]
+        assert "Cannot read t-0 at offset 2" in caplog.text
+
+
+@in_loop
+async def test_an_error_that_nobody_expects_holds_nothing_up(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with in_process(memory_path) as broker:
+        topic_id = await topic_of(broker, b"a", **{TOPIC_NAME: "dlq.t"})
+        await broker.create("dlq.t", errors_deadletterqueue_group_enable="true")
+        queue = broker.node.share_partitions.dead_letters
+        refuse_once(monkeypatch, queue, "_send", ValueError("another answer"))
+        await rejected(broker, topic_id, 0)
+        assert "offsets 0 to 0: another answer; the records are archived without" in caplog.text
+        assert "Traceback" in caplog.text
         assert samples(broker)[FAILED, (GROUP,)] == 1
 
 

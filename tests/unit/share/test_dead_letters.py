@@ -38,9 +38,9 @@ def test_topics(topic: str, is_enabled: bool | None, may_create: bool, why: str 
 def test_a_dead_letter_says_what_it_is_of() -> None:
     original = Record(7, 1, b"k", b"v", [(b"h", None)])
     letters = [DeadLetter(7, 1, True), DeadLetter(9, 5, False)]
-    batch, count = batch_of(letters, {7: original}, SOURCE, now_ms=44, bytes_max=10_000)
-    assert count == 2
-    first, second = read_records(batch)
+    batch = batch_of(letters, {7: original}, SOURCE, now_ms=44, bytes_max=10_000)
+    assert (batch.letters, batch.without) == (2, None)
+    first, second = read_records(batch.data)
     assert (first.key, first.value, first.timestamp) == (b"k", b"v", 44)
     assert list(first.headers) == [
         (b"h", None),
@@ -60,10 +60,21 @@ def test_a_dead_letter_says_what_it_is_of() -> None:
 def test_a_batch_has_as_many_as_it_may_and_one_at_least() -> None:
     letters = [DeadLetter(offset, 1, True) for offset in range(100)]
     found = {offset: Record(offset, 1, None, bytes(1_000)) for offset in range(100)}
-    batch, count = batch_of(letters, found, SOURCE, now_ms=1, bytes_max=20_000)
-    assert 10 < count < 20
-    assert len(batch) <= 20_000
-    assert batch_of(letters, found, SOURCE, now_ms=1, bytes_max=10)[1] == 1
+    batch = batch_of(letters, found, SOURCE, now_ms=1, bytes_max=20_000)
+    assert 10 < batch.letters < 20
+    assert len(batch.data) <= 20_000
+    assert batch_of(letters, found, SOURCE, now_ms=1, bytes_max=10).letters == 1
+
+
+def test_a_record_that_is_too_large_with_the_headers_is_not_copied() -> None:
+    letters = [DeadLetter(offset, 1, True) for offset in range(2)]
+    found = {0: Record(0, 1, None, bytes(1_000))}
+    exact = len(batch_of(letters[:1], found, SOURCE, now_ms=1, bytes_max=10_000).data)
+    fits = batch_of(letters, found, SOURCE, now_ms=1, bytes_max=exact)
+    assert (len(fits.data), fits.letters, fits.without) == (exact, 1, None)
+    without = batch_of(letters, found, SOURCE, now_ms=1, bytes_max=exact - 1)
+    assert (without.letters, without.without) == (2, 0)
+    assert [each.value for each in read_records(without.data)] == [None, None]
 
 
 def test_records_are_found_among_the_batches_that_were_read(
