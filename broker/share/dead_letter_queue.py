@@ -74,14 +74,14 @@ async def retried(call: Callable[[], Awaitable[_ResultT]]) -> _ResultT:
         except KafkaError as error:
             if not error.code.retriable:
                 raise
-            _LOGGER.debug("Failed to write dead letters, retrying: %s", error)
+            _LOGGER.debug("Failed to write dead letters or their state, retrying: %s", error)
         await asyncio.sleep(pause_seconds)
         pause_seconds = min(pause_seconds * 2, BACKOFF_SECONDS_MAX)
     return await call()
 
 
 class DeadLetterQueue:
-    """What this broker writes to dead-letter topics; counted by group."""
+    """What this broker writes to dead-letter topics; counted by group, as long as that has one."""
 
     def __init__(
         self,
@@ -120,6 +120,7 @@ class DeadLetterQueue:
         self, group_id: str, leader: LeaderPartition, ranges: Sequence[DeadLetters]
     ) -> None:
         """Write these records of a partition; logs what could not be written, and raises nothing."""
+        self._forget_groups()
         letters = list(each_letter(ranges))
         source = SourcePartition(group_id, leader.topic, leader.partition)
         while letters:
@@ -136,6 +137,12 @@ class DeadLetterQueue:
                 count = len(letters)
                 self._give_up(source, letters, error)
             letters = letters[count:]
+
+    def _forget_groups(self) -> None:
+        """Count no longer for groups that have no dead-letter topic any more."""
+        for counter in (self.records, self.requests, self.failed):
+            for group_id in [each for each in counter if not self.topic_of(each)]:
+                del counter[group_id]
 
     def _give_up(
         self, source: SourcePartition, letters: Sequence[DeadLetter], error: Exception

@@ -15,6 +15,7 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from typing import TypeAlias
 
 from broker.config.broker import BrokerConfig
@@ -23,7 +24,7 @@ from broker.coordinator.persister import SharePersister
 from broker.metadata.image import MetadataImage
 from broker.replica.leader.partition import LeaderPartition
 from broker.replica.replica_manager import ReplicaManager
-from broker.share.dead_letter_queue import DeadLetterQueue
+from broker.share.dead_letter_queue import DeadLetterQueue, retried
 from broker.share.share_partition import SharePartition, SharePartitionConfig, StateWrite
 from broker.share.share_sessions import ShareSession, ShareSessionCache, ShareSessionKey
 from kafka_ds.process.seams import Clock
@@ -232,8 +233,11 @@ class LedSharePartition:
         try:
             while letters := self.machine.dead_letters(self.config):
                 await self._manager.dead_letters.write(self.group_id, self.leader, letters)
-                with contextlib.suppress(KafkaError):  # Which is logged.
-                    await self._written(self.machine.archive_dead_letters(letters))
+                write = self.machine.archive_dead_letters(letters)
+                with contextlib.suppress(
+                    KafkaError
+                ):  # Which is logged; the next load writes them again.
+                    await retried(partial(self._written, write))
         finally:
             self.writing_dead_letters = None
 
@@ -400,9 +404,8 @@ class SharePartitionManager:
 
     def disconnected(self, connection: object) -> None:
         """A connection is lost, and with it the sessions that began on it."""
-        for session in self.sessions:
-            if session.connection is connection:
-                self.leave(session.key)
+        for key in self.sessions.begun_on(connection):
+            self.leave(key)
 
     def release(self, session: ShareSession) -> list[tuple[PartitionId, Awaitable[None]]]:
         """What a member has, whose session has ended, is available again."""

@@ -49,6 +49,8 @@ class ShareSessionCache:
 
     def __init__(self) -> None:
         self._sessions: dict[ShareSessionKey, ShareSession] = {}
+        # By the identity of their connection, which they keep alive.
+        self._begun_on: dict[int, set[ShareSessionKey]] = {}
         self.evictions = 0
 
     def __len__(self) -> int:
@@ -72,15 +74,16 @@ class ShareSessionCache:
         self, key: ShareSessionKey, *, connection: object, now_ms: int, limit: int
     ) -> tuple[ShareSession, ShareSession | None]:
         """A new session, and the one that was evicted for it; raises SHARE_SESSION_LIMIT_REACHED."""
-        self._sessions.pop(key, None)
+        self.close(key)
         evicted = None
         if len(self._sessions) >= limit:
             evicted = next(iter(self._sessions.values()))
             if now_ms - evicted.used_ms < EVICTABLE_AFTER_MS:
                 raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
-            del self._sessions[evicted.key]
+            self.close(evicted.key)
             self.evictions += 1
         session = self._sessions[key] = ShareSession(key, connection, now_ms)
+        self._begun_on.setdefault(id(connection), set()).add(key)
         return session, evicted
 
     def use(self, key: ShareSessionKey, epoch: int, *, now_ms: int) -> ShareSession:
@@ -97,7 +100,17 @@ class ShareSessionCache:
 
     def close(self, key: ShareSessionKey) -> ShareSession | None:
         """Forget a session."""
-        return self._sessions.pop(key, None)
+        session = self._sessions.pop(key, None)
+        if session is not None:
+            begun = self._begun_on[id(session.connection)]
+            begun.remove(key)
+            if not begun:
+                del self._begun_on[id(session.connection)]
+        return session
+
+    def begun_on(self, connection: object) -> list[ShareSessionKey]:
+        """The sessions that began on a connection."""
+        return list(self._begun_on.get(id(connection), ()))
 
 
 def update(

@@ -11,6 +11,7 @@ import pytest
 from broker.node_metrics import node_samples
 from broker.share import dead_letter_queue
 from broker.share.dead_letter_queue import DeadLetterQueue
+from broker.share.share_partition import RecordState
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (
     CreateTopicsRequest,
@@ -256,6 +257,48 @@ async def test_an_error_that_nobody_expects_holds_nothing_up(
         assert "offsets 0 to 0: another answer; the records are archived without" in caplog.text
         assert "Traceback" in caplog.text
         assert samples(broker)[FAILED, (GROUP,)] == 1
+
+
+@in_loop
+async def test_that_records_are_archived_is_written_again_if_it_fails(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letter_queue, "BACKOFF_SECONDS", 0.01)
+    async with in_process(memory_path) as broker:
+        topic_id = await topic_of(broker, b"a", b"b", **{TOPIC_NAME: "dlq.t"})
+        await broker.create("dlq.t", errors_deadletterqueue_group_enable="true")
+        persister = broker.node.share_partitions.persister
+        real, outcomes = persister.write_state, list[int]()
+
+        async def write_state(group_id: str, wanted: Any) -> Any:
+            results = await real(group_id, wanted)
+            (asked,) = wanted.values()
+            if any(each.delivery_state == RecordState.ARCHIVED for each in asked.state_batches):
+                (result,) = results.values()
+                if not outcomes:
+                    result.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+                outcomes.append(result.error_code)
+            return results
+
+        monkeypatch.setattr(persister, "write_state", write_state)
+        member = Member(broker, topic_id)
+        assert await member.acquire() == [(0, 1, 1)]
+        # The first record stays in flight, so that no later start offset says it of the second.
+        assert not (await member.acknowledge(batch(1, 1, REJECT))).error_code
+        await until(lambda: len(outcomes) == 2)
+        assert outcomes == [ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NONE]
+        assert len(await letters_in(broker, "dlq.t")) == 1
+
+
+@in_loop
+async def test_groups_without_dead_letter_topic_are_counted_no_longer(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        topic_id = await topic_of(broker, b"a", **{TOPIC_NAME: "dlq.t"})
+        await broker.create("dlq.t", errors_deadletterqueue_group_enable="true")
+        queue = broker.node.share_partitions.dead_letters
+        queue.records["gone"] = queue.failed["gone"] = 1
+        await rejected(broker, topic_id, 0)
+        assert (dict(queue.records), dict(queue.failed)) == ({GROUP: 1}, {})
 
 
 @in_loop

@@ -154,6 +154,7 @@ async def test_a_lost_connection_ends_the_session_that_began_on_it(memory_path: 
         one.epoch = 0
         assert await one.acquire(max_wait_ms=50) == [], "they are its own already"
         dispatcher.disconnected(lost)
+        assert broker.node.share_partitions.sessions.begun_on(lost) == []
         assert len(broker.node.share_partitions.sessions) == 1, "the member has another session"
         assert (await one.acknowledge(batch(0, 0, ACCEPT))).error_code == ErrorCode.NONE
         dispatcher.disconnected(one.connection)
