@@ -70,6 +70,7 @@ DEBEZIUM: Final = "debezium"
 # Debezium's `op` of changes that leave a row: create, update, read (of a snapshot).
 WITH_ROWS: Final = ("c", "u", "r")
 _PARSED: Final = "_parsed"
+_FIELDS: Final = "_fields"
 _SCALARS: Final = {"bigint": BIGINT, "double": DOUBLE, "boolean": BOOLEAN, "string": STRING}
 
 
@@ -184,7 +185,13 @@ def decode_json(
         return _decode_parsed(cached(parse_json(rows, envelope)), columns, registry)
     read = cached(_read_json(rows, objects))
     is_read = f.col(VALUE).isNull()
-    fitting = read.where(is_read).withColumn(RESCUED, f.lit(None).cast("string")).drop(VALUE)
+    fitting = read.where(is_read).select(
+        *METADATA,
+        *(f.col(_FIELDS)[each.name].alias(each.name) for each in objects),
+        f.lit(None).cast("string").alias(RESCUED),
+        REASON,
+        TOMBSTONE,
+    )
     others = read.where(~is_read).select(rows.columns)
     if others.isEmpty():
         return DecodedRows(rows=fitting)
@@ -198,18 +205,17 @@ def decode_json(
 
 
 def _read_json(rows: DataFrame, objects: pa.StructType) -> DataFrame:
-    """The rows with the columns of those values that fit them; others are still in `value`."""
+    """The rows with the fields of those values that fit them as a struct; others are still in `value`.
+
+    No field is a column yet: one may be called `value`.
+    """
     fields = from_arrow_schema(pa.schema(list(objects)))
     # PySpark infers the UDF's kind from its type hints.
     read = arrow_udf(json_reader.json_reader(objects), fields)  # type: ignore[call-overload]
     has_id = f.coalesce(f.exists("_headers", lambda each: each["key"] == ID_HEADER), f.lit(False))
-    found = f.col("_fields")
-    return rows.withColumn("_fields", read(f.when(~has_id, f.col(VALUE)))).select(
-        *METADATA,
-        *(found[each.name].alias(each.name) for each in fields),
-        f.when(found.isNull(), f.col(VALUE)).alias(VALUE),
-        REASON,
-        TOMBSTONE,
+    found = f.col(_FIELDS)
+    return rows.withColumn(_FIELDS, read(f.when(~has_id, f.col(VALUE)))).withColumn(
+        VALUE, f.when(found.isNull(), f.col(VALUE))
     )
 
 
