@@ -9,6 +9,7 @@ for the disk (fsync, unlink) goes to Background; `recovery_point` moves when it 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Self
 
@@ -53,6 +54,8 @@ from kafka_ds.segments.producers import AppendOrigin, Before, CorruptSnapshot, P
 TRUNCATED_BYTES_MAX = 4 << 20
 
 NOTHING_REMOTE = RemoteLogAuxState()
+
+_LOGGER = logging.getLogger(__name__)
 
 
 def _nobody(_folder: str, _error: OSError) -> None:
@@ -376,6 +379,7 @@ class Log:
         # Also if the write that needs it fails: there is nothing in between, and nothing may be written there.
         self.log_end_offset = base_offset
         self.flush(base_offset)
+        _LOGGER.info("%s: Rolled new log segment at offset %d", self.name, base_offset)
         return new
 
     def _take_snapshot(self, offset: int) -> None:
@@ -464,6 +468,12 @@ class Log:
         gone = self.segments.discard_oldest(count, now_ms + self.config.file_delete_delay_ms)
         if not is_tiered:
             self._move_start(self.segments.all[0].base_offset)
+        if gone:
+            _LOGGER.info(
+                "%s: Deleted segments with base offsets %s due to retention; the %s at %d now",
+                self.name, gone, "local log starts" if is_tiered else "log starts",
+                self.segments.all[0].base_offset,
+            )  # fmt: skip
         return gone
 
     def advance_log_start_offset(self, offset: int) -> None:

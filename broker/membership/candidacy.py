@@ -372,7 +372,7 @@ class Candidacy:
     async def claim(self, claim: Claim) -> None:
         driver = self._driver
         dead = claim.controller_id if claim.is_dead else None
-        _LOGGER.info("claiming the controller role: %s", claim.reason)
+        _LOGGER.info("Claiming controller epoch %d: %s", claim.controller_epoch + 1, claim.reason)
         won = False
         try:
             # A broker that starts meanwhile and finds the claim in the log must find a lease beside it.
@@ -395,7 +395,7 @@ class Candidacy:
         self._was_active = True
         self._lease_due_ms = self._reached_ms = now_ms
         _LOGGER.info(
-            "broker %d is the active controller in epoch %d",
+            "Broker %d: becoming the active controller at epoch %d",
             self._config.node_id,
             claim.controller_epoch + 1,
         )

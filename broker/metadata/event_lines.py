@@ -17,10 +17,12 @@ from typing import TypeAlias
 from broker.metadata.events import (
     ConfigChanged,
     Event,
+    FenceBroker,
     PartitionChanged,
     PartitionRegistration,
     TopicCreated,
     TopicDeleted,
+    UnfenceBroker,
 )
 from kafka_ds.process.amounts import counted
 from kafka_ds.protocol.messages.configs import (
@@ -80,6 +82,8 @@ def _lines_of(events: Sequence[Event]) -> Iterator[Line]:
                     yield _partition(event)
                 else:
                     leaders[event.topic][event.registration.leader] += 1
+            case FenceBroker() | UnfenceBroker():
+                yield _fencing(event)
             case ConfigChanged() if event.resource_name not in created:
                 place = (event.resource_type, event.resource_name)
                 settings.setdefault(place, []).append(event.name)
@@ -89,6 +93,14 @@ def _lines_of(events: Sequence[Event]) -> Iterator[Line]:
         yield _partitions(topic, counts)
     for (kind, name), names in settings.items():
         yield _settings(kind, name, names)
+
+
+def _fencing(event: FenceBroker | UnfenceBroker) -> Line:
+    what, why = "Fencing", "its session has timed out, or it has stopped"
+    if isinstance(event, UnfenceBroker):
+        what, why = "Unfencing", "it has caught up with the metadata"
+    text = f"{what} broker {event.broker_id} at epoch {event.broker_epoch}: {why}"
+    return text, {"broker": event.broker_id, "broker_epoch": event.broker_epoch}
 
 
 def _settings(kind: int, name: str, names: list[str]) -> Line:
@@ -108,9 +120,11 @@ def _settings(kind: int, name: str, names: list[str]) -> Line:
 
 def _partitions(topic: str, leaders: Counter[int]) -> Line:
     """Many partitions of a topic, by their new leaders."""
-    by_leader = ", ".join(f"{count} by {leader}" for leader, count in sorted(leaders.items()))
+    by_leader = ", ".join(
+        f"leader {leader} has {count}" for leader, count in sorted(leaders.items())
+    )
     return (
-        f"{leaders.total()} partitions of {topic} have changed and are led now: {by_leader}",
+        f"partition change for {leaders.total()} partitions of {topic}: {by_leader}",
         {"topic": topic, "partitions": leaders.total(), "leaders": dict(leaders)},
     )
 
@@ -119,8 +133,8 @@ def _partition(event: PartitionChanged) -> Line:
     state = event.registration
     isr = ",".join(map(str, state.isr))
     text = (
-        f"{TopicPartition(event.topic, event.partition)} is led by {state.leader} in epoch {state.leader_epoch}, "
-        f"in sync {isr}"
+        f"partition change for {TopicPartition(event.topic, event.partition)}: leader: {state.leader}, "
+        f"leaderEpoch: {state.leader_epoch}, isr: [{isr}]"
     )
     return text, {
         "topic": event.topic,

@@ -354,14 +354,14 @@ class TierMetrics:
         """A step of retention failed."""
         self.topics.of(topic).delete_errors += 1
 
-    def laid_out(self, topic: str, requests: int, files: int, size_bytes: int) -> None:
+    def optimized(self, topic: str, requests: int, files: int, size_bytes: int) -> None:
         """Files were replaced by others with the same rows."""
         counters = self.topics.of(topic)
         counters.optimize_requests += requests
         counters.optimize_files += files
         counters.optimize_bytes += size_bytes
 
-    def layout_failed(self, topic: str) -> None:
+    def optimize_failed(self, topic: str) -> None:
         """Files could not be replaced."""
         self.topics.of(topic).optimize_errors += 1
 

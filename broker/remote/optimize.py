@@ -182,7 +182,7 @@ class OptimizeLoop:
             return (await self._optimized(watched, rewrites_any=rewrites_any)).is_done
         except (WorkerLost, WorkerFailed) as error:
             wait_ms = watched.backoff.failed(self._clock.monotonic_ms())
-            self._metrics.layout_failed(tiered.log.topic)
+            self._metrics.optimize_failed(tiered.log.topic)
             log.warning("OPTIMIZE of %s failed, retrying in %d ms: %s", tiered.name, wait_ms, error)
             return True
 
@@ -221,7 +221,7 @@ class OptimizeLoop:
         count = sum(done.reasons.values())
         if not count:
             return
-        self._metrics.laid_out(tiered.log.topic, count, done.files_before, done.bytes_before)
+        self._metrics.optimized(tiered.log.topic, count, done.files_before, done.bytes_before)
         log.info(
             "optimized %s (%s): %s (%s) -> %s (%s), rows=%d expired=%d took=%d ms",
             tiered.name,

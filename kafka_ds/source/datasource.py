@@ -107,7 +107,7 @@ class KafkaDataSource(DataSource):
     DataLoss
         Offsets that are gone, reported range by range; with ``failOnDataLoss`` = false they are counted and left out.
     PlanGone, PlanDiverged, TopicGone
-        What a plan was pinned to was vacuumed, compacted, cut by an unclean election, or deleted: run the query again.
+        What a plan was pinned to was vacuumed, compacted, truncated, or deleted: run the query again.
     CorruptBatch
         A batch in the log that cannot be decoded; the message holds its offsets.
 

@@ -59,7 +59,7 @@ class LogTruncation:
             is_committed = log.log_end_offset < committed
             _LOGGER.log(
                 logging.WARNING if is_committed else logging.INFO,
-                "Truncating partition %s to offset %d%s: its log ended at %d and begins at %d now; "
+                "%s: Truncating to offset %d%s: the log ended at %d and begins at %d now; "
                 "following broker %d in epoch %d",
                 log.name, log.log_end_offset,
                 f" below high watermark {committed}" if is_committed else "",

@@ -179,7 +179,9 @@ class FollowerState:
 
     def appended(self, log_end_offset: int, last_epoch: int, leader_high_watermark: int) -> bool:
         """A response has been appended, up to this end; whether the high watermark has moved."""
-        assert log_end_offset >= self.fetch_offset, "a follower's log is cut by `truncated` alone"
+        assert log_end_offset >= self.fetch_offset, (
+            "a follower's log is truncated by `truncated` alone"
+        )
         self._premature = 0
         self.fetch_offset = log_end_offset
         self.last_fetched_epoch = last_epoch

@@ -79,7 +79,7 @@ def report_loss(lost: list[LostRange], *, fail: bool) -> None:
     if fail:
         raise DataLoss(
             f"{text}. They were removed by retention, a RESTORE removed them from the table "
-            "(docs/how-to/repair-the-lake.md), the topic was deleted or cut, or they lie beyond its end; "
+            "(docs/how-to/repair-the-lake.md), the topic was deleted or truncated, or they lie beyond its end; "
             "option 'failOnDataLoss' = false goes on without them"
         )
     LOGGER.warning("kafka_ds: %s", text)

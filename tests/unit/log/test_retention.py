@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 from dataclasses import replace
 
 import pytest
@@ -131,10 +132,12 @@ class TestRolling:
 
 
 class TestRetention:
-    def test_by_size(self) -> None:
+    def test_by_size(self, caplog: pytest.LogCaptureFixture) -> None:
         bench = Bench(segments_of(2, retention_bytes=5 * BATCH_BYTES))
         bench.append(11)
-        assert bench.log.delete_local_segments(bench.clock.ms) == [0, 2, 4]
+        with caplog.at_level(logging.INFO):
+            assert bench.log.delete_local_segments(bench.clock.ms) == [0, 2, 4]
+        assert "Deleted segments with base offsets [0, 2, 4] due to retention" in caplog.text
         assert (bench.log.log_start_offset, bench.log.local_log_start_offset) == (6, 6)
         assert bench.log.delete_local_segments(bench.clock.ms) == []
 

@@ -13,10 +13,12 @@ from broker.metadata.event_lines import Logged, lines_of
 from broker.metadata.events import (
     ConfigChanged,
     Event,
+    FenceBroker,
     PartitionChanged,
     PartitionRegistration,
     TopicCreated,
     TopicDeleted,
+    UnfenceBroker,
 )
 from kafka_ds.process import log_lines
 from kafka_ds.protocol.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
@@ -176,12 +178,16 @@ def test_what_a_commit_means() -> None:
         configured(TOPIC_RESOURCE, "t", "retention.ms"),
         configured(TOPIC_RESOURCE, "t", "flush.ms"),
         configured(BROKER_RESOURCE, "", "log.retention.ms"),
+        FenceBroker(broker_id=2, broker_epoch=5),
+        UnfenceBroker(broker_id=2, broker_epoch=6),
     ]
     lines = list(lines_of(events, {}))
     assert [text for text, _ in lines] == [
         "topic new was created with 2 partitions",
         "topic old was deleted",
-        "t-3 is led by 2 in epoch 7, in sync 2",
+        "partition change for t-3: leader: 2, leaderEpoch: 7, isr: [2]",
+        "Fencing broker 2 at epoch 5: its session has timed out, or it has stopped",
+        "Unfencing broker 2 at epoch 6: it has caught up with the metadata",
         "settings of topic t were changed: retention.ms, flush.ms",
         "settings of all brokers were changed: log.retention.ms",
     ]
@@ -207,7 +213,7 @@ def test_the_partitions_of_a_broker_that_has_gone_are_one_line() -> None:
         )
         for index in range(60)
     ]
-    text = "60 partitions of t have changed and are led now: 40 by 1, 20 by 3"
+    text = "partition change for 60 partitions of t: leader 1 has 40, leader 3 has 20"
     assert list(lines_of(moved, {})) == [
         (text, {"topic": "t", "partitions": 60, "leaders": {1: 40, 3: 20}})
     ]
@@ -227,6 +233,6 @@ def test_new_directories_are_no_new_leaders() -> None:
     assert not list(lines_of(changed(directories=(b"a", b""), partition_epoch=1), told))
     assert not list(lines_of(changed(directories=(b"a", b"b"), partition_epoch=2), told))
     ((text, _),) = lines_of(changed(isr=(1,), directories=(b"a", b"b"), partition_epoch=3), told)
-    assert text == "t-0 is led by 1 in epoch 0, in sync 1"
+    assert text == "partition change for t-0: leader: 1, leaderEpoch: 0, isr: [1]"
     assert list(lines_of([TopicDeleted(topic="t", topic_id=b"t")], told))
     assert told == {}
