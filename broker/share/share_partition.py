@@ -415,12 +415,12 @@ class SharePartition:
         self._advance_start()
 
     def log_start_moved(self, log_start_offset: int) -> None:
-        """Records before the log's start are gone."""
+        """Records before the log's start are gone, once dead letters are written of those that are archiving."""
         if log_start_offset > self.start_offset:
-            self._split(log_start_offset)
-            del self._runs[: self._index(log_start_offset)]
-            self.start_offset = log_start_offset
-            self.next_offset = max(self.next_offset, log_start_offset)
+            self._append(log_start_offset, RecordState.ARCHIVED, 0)
+            for run in self._between(self.start_offset, log_start_offset - 1):
+                if RecordState.ARCHIVING not in (run.state, run.becomes):
+                    run.free(RecordState.ARCHIVED)
             self._advance_start()
 
     def _check(

@@ -178,6 +178,26 @@ def test_offsets_that_the_log_has_no_more_are_passed_over() -> None:
     )
 
 
+@pytest.mark.parametrize("is_written", [True, False])
+def test_what_is_archiving_outlives_its_records(is_written: bool) -> None:
+    config = replace(CONFIG, has_dead_letter_topic=True)
+    partition = SharePartition(0)
+    acquire(partition, (0, 9))
+    rejected = AcknowledgementBatch(first_offset=2, last_offset=3, acknowledge_types=[REJECT])
+    write = partition.acknowledge(ME, [rejected], config=config, now_ms=0)
+    assert write is not None
+    if is_written:
+        partition.written(write.number, is_done=True)
+    partition.log_start_moved(6)
+    partition.written(write.number, is_done=True)
+    partition.log_start_moved(12)
+    assert partition.next_fetch_offset() == 12
+    letters = partition.dead_letters(config)
+    assert [(each.first, each.last) for each in letters] == [(2, 3)]
+    partition.archive_dead_letters(letters)
+    assert (partition.start_offset, partition.in_flight) == (12, 0)
+
+
 def test_aborted_records_are_archived_as_they_are_acquired() -> None:
     partition = SharePartition(0)
     acquire(partition, (0, 1), member=OTHER)
