@@ -294,21 +294,26 @@ class Joining:
         step: ResultBuilder,
     ) -> None:
         """Answer now, or when the group's next generation begins."""
-        member_id = request.member_id
-        refusal = self._refusal(request)
-        if refusal is not None:
-            step.reply(ticket, refused_join(refusal, member_id))
-            return
         group = self._state.find(request.group_id)
         is_new = group is None
+        refusal = self.refusal_to_begin(request) if is_new else self._refusal(request)
+        if refusal is not None:
+            step.reply(ticket, refused_join(refusal, request.member_id))
+            return
         if group is None:
-            if member_id != NO_MEMBER_ID:
-                step.reply(ticket, refused_join(ErrorCode.UNKNOWN_MEMBER_ID, member_id))
-                return
             group = self._state.create(request.group_id)
         _Join(self._state, self._rebalancing, group, request, client, ticket, now, step).run()
         if is_new:
             self._state.forget_if_void(group)
+
+    def refusal_to_begin(self, request: JoinGroupRequest) -> ErrorCode | None:
+        """Why a group cannot begin with this request."""
+        refusal = self._refusal(request)
+        if refusal is None and request.member_id != NO_MEMBER_ID:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if refusal is None and not (request.protocol_type and request.protocols):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        return refusal
 
     def _refusal(self, request: JoinGroupRequest) -> ErrorCode | None:
         settings = self._state.settings

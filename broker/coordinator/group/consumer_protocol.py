@@ -31,10 +31,10 @@ from broker.coordinator.group.modern_group import (
     by_topic,
 )
 from broker.coordinator.group.protocol_migration import ClassicMembers, ProtocolMigration
-from broker.coordinator.group.records import consumer_group_tombstones, current_record
+from broker.coordinator.group.records import current_record
 from broker.coordinator.group.timers import TimerKey, TimerKind
-from broker.coordinator.group.values import Client, JoiningClassic, ResultBuilder, require
-from broker.coordinator.result import Instant, Ticket
+from broker.coordinator.group.values import Client, ResultBuilder, require
+from broker.coordinator.result import Instant
 from broker.patterns import matcher
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (
@@ -45,6 +45,7 @@ from kafka_ds.protocol.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
+    JoinGroupResponse,
     LeaveGroupRequest,
     LeaveGroupResponse,
     SyncGroupRequest,
@@ -333,16 +334,11 @@ class ConsumerGroups:
         group: ConsumerGroup,
         request: JoinGroupRequest,
         client: Client,
-        ticket: Ticket,
         now: Instant,
         step: ResultBuilder,
-    ) -> None:
-        """JoinGroup."""
-        if group.members:
-            step.reply(ticket, self._classic.join(group, request, client, now, step))
-        else:
-            step.records.extend(consumer_group_tombstones(group))
-            step.store(JoiningClassic(request=request, client=client, ticket=ticket))
+    ) -> JoinGroupResponse:
+        """JoinGroup of a group with members."""
+        return self._classic.join(group, request, client, now, step)
 
     def sync(
         self, group: ConsumerGroup, request: SyncGroupRequest, now: Instant

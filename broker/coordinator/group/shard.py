@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, assert_never
 from broker.config.broker import BrokerConfig
 from broker.coordinator.group.classic_group import ClassicGroup, ClassicGroupState
 from broker.coordinator.group.classic_protocol import Joining, Membership, Rebalancing, refused_join
-from broker.coordinator.group.consumer_group import ConsumerGroupState
+from broker.coordinator.group.consumer_group import ConsumerGroup, ConsumerGroupState
 from broker.coordinator.group.consumer_protocol import ConsumerGroups
 from broker.coordinator.group.group_admin import GroupAdmin
 from broker.coordinator.group.group_metadata_manager import GroupMetadataManager
@@ -33,9 +33,9 @@ from broker.coordinator.group.share_admin import (
 from broker.coordinator.group.share_group import ShareGroupState
 from broker.coordinator.group.share_protocol import ShareGroups, ShareStateInitialized
 from broker.coordinator.group.streams_admin import StreamsGroupAdmin
-from broker.coordinator.group.streams_group import StreamsGroupState
+from broker.coordinator.group.streams_group import StreamsGroup, StreamsGroupState
 from broker.coordinator.group.streams_protocol import StreamsGroups
-from broker.coordinator.group.streams_records import streams_group_tombstones
+from broker.coordinator.group.streams_records import tombstones_of
 from broker.coordinator.group.timers import TimerKey, TimerKind
 from broker.coordinator.group.values import (
     NO_PRODUCER_ID,
@@ -373,18 +373,33 @@ class GroupCoordinatorShard:
     ) -> None:
         group = self.state.consumers.get(request.group_id)
         if isinstance(request, JoinGroupRequest):
-            streams = self.state.streams.get(request.group_id)
-            if streams is not None:
-                step.records.extend(streams_group_tombstones(streams))
-                step.store(JoiningClassic(request=request, client=client, ticket=ticket))
-            elif group is None:
+            modern = self.state.committing(request.group_id)
+            if modern is None:
                 self._joining.join(request, client, ticket, now, step)
+            elif group is not None and group.members:
+                step.reply(ticket, self._consumers.join(group, request, client, now, step))
             else:
-                self._consumers.join(group, request, client, ticket, now, step)
+                self._join_in_place_of(modern, request, client, ticket, step)
         elif group is None:
             self._membership.sync(request, ticket, step)
         else:
             step.reply(ticket, self._consumers.sync(group, request, now))
+
+    def _join_in_place_of(
+        self,
+        empty: ConsumerGroup | StreamsGroup,
+        request: JoinGroupRequest,
+        client: Client,
+        ticket: Ticket,
+        step: ResultBuilder,
+    ) -> None:
+        """Begin a classic group where there is one without members, unless the request is refused."""
+        refusal = self._joining.refusal_to_begin(request)
+        if refusal is not None:
+            step.reply(ticket, refused_join(refusal, request.member_id))
+            return
+        step.records.extend(tombstones_of(empty))
+        step.store(JoiningClassic(request=request, client=client, ticket=ticket))
 
     def _respond(
         self,

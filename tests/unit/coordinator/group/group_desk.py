@@ -48,6 +48,13 @@ def subscription(*topics: str) -> bytes:
 
 
 RANGE: Protocols = (("range", subscription("t")),)
+# What no group begins with.
+REFUSED_JOINS: list[dict[str, Any]] = [
+    {"member_id": "late"},
+    {"session_ms": 1},
+    {"protocols": ()},
+    {"protocol_type": ""},
+]
 
 
 class Desk:

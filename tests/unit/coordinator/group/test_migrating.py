@@ -20,7 +20,14 @@ from kafka_ds.protocol.messages.consumer_protocol import (
 from kafka_ds.protocol.versioned import encode_numbered
 from tests.requests import build
 from tests.unit.coordinator.group.consumer_desk import NewConsumer, Topics, group_of, settle
-from tests.unit.coordinator.group.group_desk import GROUP, REBALANCE_MS, SESSION_MS, WAITING, Desk
+from tests.unit.coordinator.group.group_desk import (
+    GROUP,
+    REBALANCE_MS,
+    REFUSED_JOINS,
+    SESSION_MS,
+    WAITING,
+    Desk,
+)
 
 COOPERATIVE = 3
 
@@ -298,3 +305,13 @@ def test_who_was_dropped_and_does_not_know_brings_nothing_along(desk: Desk) -> N
     assert old.join().error_code == ErrorCode.UNKNOWN_MEMBER_ID
     old.member_id, old.owned = "", set()
     assert old.join().error_code == 0
+
+
+@pytest.mark.parametrize("said", REFUSED_JOINS)
+def test_a_refused_join_leaves_an_empty_group_as_it_is(desk: Desk, said: dict[str, Any]) -> None:
+    new = NewConsumer(desk, "new", "t")
+    new.beat()
+    new.leave()
+    records = len(desk.log)
+    assert desk.answer(desk.ask_join(**said)).error_code != ErrorCode.NONE
+    assert len(desk.log) == records and not group_of(desk).members

@@ -38,7 +38,7 @@ from kafka_ds.protocol.messages.streams_groups import (
 )
 from tests.requests import build
 from tests.unit.coordinator.group.consumer_desk import NewConsumer, Topics
-from tests.unit.coordinator.group.group_desk import GROUP, REBALANCE_MS, Desk
+from tests.unit.coordinator.group.group_desk import GROUP, REBALANCE_MS, REFUSED_JOINS, Desk
 from tests.unit.coordinator.group.share_desk import Sharer
 from tests.unit.coordinator.group.streams_desk import (
     Streamer,
@@ -349,7 +349,7 @@ def test_a_lost_answer_is_given_again() -> None:
     topics.make("counts", 2)
     desk.call(one.request(), version=1)
     one.beat()
-    assert one.epoch == 3
+    assert one.epoch == 3 and active_in([one]) == ALL
 
 
 def test_tasks_of_a_lost_answer_are_told_again() -> None:
@@ -581,6 +581,17 @@ def test_an_empty_streams_group_becomes_a_classic_group() -> None:
     desk.joined_group(1)
     assert GROUP not in desk.shard.state.streams
     desk.check_replay()
+
+
+@pytest.mark.parametrize("said", REFUSED_JOINS)
+def test_a_refused_join_leaves_a_streams_group_as_it_is(said: dict[str, Any]) -> None:
+    desk, _ = new_desk(**COUNTED)
+    one = Streamer(desk, "1")
+    one.beat()
+    one.leave()
+    records = len(desk.log)
+    assert desk.answer(desk.ask_join(**said)).error_code != ErrorCode.NONE
+    assert len(desk.log) == records and listed(desk, [], []) == [(GROUP, "Empty", "streams")]
 
 
 # -- operators --------------------------------------------------------------------------------------
