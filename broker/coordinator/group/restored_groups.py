@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from broker.coordinator.group.records import SHARE, epoch_record, state_metadata_record
 from broker.coordinator.group.share_group import ShareGroup, StatePartitions
 from broker.coordinator.group.share_protocol import SHARE_KIND
+from broker.coordinator.group.streams_group import NO_TOPOLOGY
+from broker.coordinator.group.streams_protocol import STREAMS_KIND
+from broker.coordinator.group.streams_records import streams_epoch_record
 from broker.coordinator.group.values import CoordinatorRecord
 from broker.worker.rpc import (
     OffsetsCheckpoint,
@@ -77,6 +80,11 @@ def restored_groups(
         found.groups.add(group.group_id)
         if group.protocol_type == SHARE_KIND:
             found.records += _share_group_records(group, published.share_states, name_of)
+        elif group.protocol_type == STREAMS_KIND:
+            # Its members' heartbeats find a group that does not know them, so they rejoin.
+            found.records.append(
+                streams_epoch_record(group.group_id, group.generation, NO_HASH, NO_TOPOLOGY, {})
+            )
         else:
             found.records.append(_group_record(group, now_ms))
     for each in published.offsets:

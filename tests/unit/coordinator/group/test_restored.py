@@ -14,8 +14,11 @@ from broker.coordinator.share.shard import ShareCoordinatorShard
 from broker.metadata.image import MetadataImage
 from broker.restore import record_batches
 from broker.worker.metadata.offset_rows import checkpoint_of
+from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.records.batch import read_header
+from tests.unit.coordinator.group.group_desk import GROUP
+from tests.unit.coordinator.group.streams_desk import Streamer, new_desk
 
 TOPIC_ID = b"t" * 16
 NAMES = {TOPIC_ID: "orders"}
@@ -90,6 +93,20 @@ def test_a_share_group_comes_back_with_its_partitions() -> None:
     assert restored.initialized == {TOPIC_ID: ("orders", frozenset({1}))}
     nothing = restored_groups(published, 3, end_of=lambda *_: None, name_of={}.get, now_ms=1)
     assert len(nothing.records) == 2, "the topic is gone, the group is not"
+
+
+def test_members_of_a_streams_group_that_came_back_rejoin() -> None:
+    published = checkpoint_of([{**group(GROUP), "protocol_type": "streams"}])
+    found = restored_groups(published, 3, end_of=lambda *_: None, name_of=NAMES.get, now_ms=1)
+    desk, _ = new_desk(lines=2, words=2, counts=2)
+    for record in found.records:
+        key, value = encode_record(record)
+        desk.log.append((key, value, -1))
+    desk.restart()
+    one = Streamer(desk, "1")
+    assert one.refused(member_epoch=7, topology=None) is ErrorCode.UNKNOWN_MEMBER_ID
+    one.beat()
+    assert one.epoch == 8 and len(one.tasks.active) == 4
 
 
 def test_states_of_share_groups_come_back_up_to_the_end() -> None:
