@@ -48,9 +48,9 @@ from broker.coordinator.group.streams_records import (
     topology_record,
 )
 from broker.coordinator.group.streams_topology import (
-    ANY_PARTITIONS,
     ConfiguredTopology,
     StreamsTopology,
+    check_subtopologies,
     configured,
     topology_of,
 )
@@ -107,6 +107,7 @@ class StreamsGroups:
             streams.pop(key.group_id, None)
             for each in (self._configured, self._shutdowns, self._endpoint_epochs):
                 each.pop(key.group_id, None)
+            self._state.timers.cancel(TimerKey(TimerKind.ASSIGN, key.group_id))
             return
         group = streams.get(key.group_id)
         if group is None:
@@ -474,13 +475,7 @@ def validate_heartbeat(request: StreamsGroupHeartbeatRequest) -> None:
         for name, given in zip(("ActiveTasks", "StandbyTasks", "WarmupTasks"), tasks, strict=True):
             require(given == [], f"{name} must be empty when (re-)joining.")
         require(request.topology is not None, "Topology must be non-null when (re-)joining.")
-        for changelog in (c for each in subtopologies for c in each.state_changelog_topics):
-            if changelog.partitions != ANY_PARTITIONS:
-                raise KafkaError(
-                    ErrorCode.STREAMS_INVALID_TOPOLOGY,
-                    f"Changelog topic {changelog.name} must have an undefined partition count, "
-                    f"but it is set to {changelog.partitions}.",
-                )
+        check_subtopologies(subtopologies)
     else:
         require(request.member_epoch != LEAVING_FOR_A_WHILE_EPOCH, "InstanceId can't be null.")
         require(

@@ -24,7 +24,11 @@ from kafka_ds.protocol.messages.persisted_streams_groups import (
     TopologyTopicConfig,
     TopologyTopicInfo,
 )
-from kafka_ds.protocol.messages.streams_groups import HeartbeatTopology, StreamsGroupStatus
+from kafka_ds.protocol.messages.streams_groups import (
+    HeartbeatSubtopology,
+    HeartbeatTopology,
+    StreamsGroupStatus,
+)
 
 # Of a repartition topic whose number of partitions is to be found, and of every changelog.
 ANY_PARTITIONS = 0
@@ -98,6 +102,32 @@ class StreamsTopology:
 # -- requests and records ---------------------------------------------------------------------------
 
 
+def check_subtopologies(said: Iterable[HeartbeatSubtopology]) -> None:
+    """Refuse what no member of Kafka's sends; raises KafkaError."""
+    seen: set[str] = set()
+    for each in said:
+        if each.subtopology_id in seen:
+            raise _invalid(f"Subtopology {each.subtopology_id} is there twice.")
+        seen.add(each.subtopology_id)
+        for changelog in each.state_changelog_topics:
+            if changelog.partitions != ANY_PARTITIONS:
+                raise _invalid(
+                    f"Changelog topic {changelog.name} must have an undefined partition count, "
+                    f"but it is set to {changelog.partitions}."
+                )
+        for group in each.copartition_groups:
+            if min((*group.source_topics, *group.repartition_source_topics), default=0) < 0:
+                raise _no_source(each.subtopology_id)
+
+
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.STREAMS_INVALID_TOPOLOGY, message)
+
+
+def _no_source(subtopology_id: str) -> KafkaError:
+    return _invalid(f"A copartition group of subtopology {subtopology_id} names no source topic.")
+
+
 def topology_of(said: HeartbeatTopology | StreamsGroupTopologyValue) -> StreamsTopology:
     """The topology of a request or of a record; raises KafkaError."""
     subtopologies = [_subtopology(each) for each in said.subtopologies]
@@ -122,8 +152,7 @@ def _subtopology(said: Any) -> Subtopology:
             for group in said.copartition_groups
         }
     except IndexError:
-        message = f"A copartition group of subtopology {said.subtopology_id} names no source topic."
-        raise KafkaError(ErrorCode.STREAMS_INVALID_TOPOLOGY, message) from None
+        raise _no_source(said.subtopology_id) from None
     return Subtopology(
         subtopology_id=said.subtopology_id,
         sources=tuple(sorted(said.source_topics)),

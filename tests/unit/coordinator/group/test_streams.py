@@ -18,6 +18,7 @@ from broker.coordinator.group.streams_group import (
 )
 from broker.coordinator.group.streams_protocol import reconciled
 from broker.coordinator.group.streams_records import streams_current_record
+from broker.coordinator.group.timers import TimerKey, TimerKind
 from broker.coordinator.result import Instant
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (
@@ -55,6 +56,7 @@ from tests.unit.coordinator.group.streams_desk import (
 
 SESSION_MS = 45_000
 ALL = [("0", 0), ("0", 1), ("1", 0), ("1", 1)]
+BEFORE_FIRST = {"source_topics": [-1], "source_topic_regex": [], "repartition_source_topics": []}
 COUNTED = {"lines": 2, "words": 2, "counts": 2}
 
 
@@ -449,6 +451,14 @@ def test_an_unknown_state_of_a_later_kafka_is_fenced() -> None:
             ErrorCode.STREAMS_INVALID_TOPOLOGY,
         ),
         ({"topology": topology(subtopology("0"))}, ErrorCode.STREAMS_INVALID_TOPOLOGY),
+        (
+            {"topology": topology(subtopology("0", "lines"), subtopology("0", "words"))},
+            ErrorCode.STREAMS_INVALID_TOPOLOGY,
+        ),
+        (
+            {"topology": topology(subtopology("0", "lines", copartition_groups=[BEFORE_FIRST]))},
+            ErrorCode.STREAMS_INVALID_TOPOLOGY,
+        ),
         ({"member_epoch": 5, "topology": None}, ErrorCode.GROUP_ID_NOT_FOUND),
     ],
 )
@@ -651,6 +661,15 @@ def test_a_group_without_members_is_deleted_with_its_offsets() -> None:
     one.leave()
     assert delete(desk) is ErrorCode.NONE and delete(desk) is ErrorCode.GROUP_ID_NOT_FOUND
     assert desk.shard.is_empty and desk.replayed().is_empty
+
+
+def test_a_deleted_group_waits_for_nobody() -> None:
+    desk = Desk(Topics(**COUNTED))
+    one = Streamer(desk, "1")
+    one.beat()
+    one.leave()
+    assert delete(desk) is ErrorCode.NONE
+    assert desk.shard.state.timers.get(TimerKey(TimerKind.ASSIGN, GROUP)) is None
 
 
 def test_a_group_without_members_and_offsets_is_forgotten() -> None:
