@@ -132,10 +132,10 @@ class DeadLetterQueue:
                 await retried(partial(self._produce, source, batch))
                 self.records[group_id] += count
             except KafkaError as error:
-                self._give_up(source, letters[:count], error)
+                self.give_up(source, letters[:count], error)
             except Exception as error:  # noqa: BLE001 - is logged, and the group goes on
                 count = len(letters)
-                self._give_up(source, letters, error)
+                self.give_up(source, letters, error)
             letters = letters[count:]
 
     def _forget_groups(self) -> None:
@@ -144,9 +144,10 @@ class DeadLetterQueue:
             for group_id in [each for each in counter if not self.topic_of(each)]:
                 del counter[group_id]
 
-    def _give_up(
+    def give_up(
         self, source: SourcePartition, letters: Sequence[DeadLetter], error: Exception
     ) -> None:
+        """Say and count that these are not written; there is one at least."""
         self.failed[source.group_id] += 1
         _LOGGER.error(
             "Failed to write %d dead letters of share partition %s-%s-%d, offsets %d to %d: %s; "

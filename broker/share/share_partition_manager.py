@@ -25,6 +25,7 @@ from broker.metadata.image import MetadataImage
 from broker.replica.leader.partition import LeaderPartition
 from broker.replica.replica_manager import ReplicaManager
 from broker.share.dead_letter_queue import DeadLetterQueue, retried
+from broker.share.dead_letters import SourcePartition, each_letter
 from broker.share.share_partition import SharePartition, SharePartitionConfig, StateWrite
 from broker.share.share_sessions import ShareSession, ShareSessionCache, ShareSessionKey
 from kafka_ds.process.seams import Clock
@@ -51,6 +52,13 @@ _ERRORS = {
     ErrorCode.FENCED_LEADER_EPOCH: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.FENCED_STATE_EPOCH: ErrorCode.NOT_LEADER_OR_FOLLOWER,
 }
+
+# The state was deleted or replaced: the next leader will not find what this one has.
+_STATE_IS_GONE = (
+    ErrorCode.GROUP_ID_NOT_FOUND,
+    ErrorCode.INVALID_REQUEST,
+    ErrorCode.FENCED_STATE_EPOCH,
+)
 
 # Where a group begins in a partition that it has no offset for.
 FindStart: TypeAlias = Callable[[LeaderPartition, str], Awaitable[int]]
@@ -102,6 +110,8 @@ class LedSharePartition:
 
     def lost(self, partition: LeaderPartition) -> None:
         """Another broker leads the partition, or none does."""
+        if not self._manager.has_topic(self.leader.topic_id):
+            self._lose_dead_letters(KafkaError(ErrorCode.UNKNOWN_TOPIC_ID))
         self._manager.forget(self)
 
     def wake(self, *, but: asyncio.Event | None = None) -> None:
@@ -263,8 +273,17 @@ class LedSharePartition:
                 ErrorCode(result.error_code).name,
             )
             if error.code is not ErrorCode.COORDINATOR_NOT_AVAILABLE:
+                if result.error_code in _STATE_IS_GONE:
+                    self._lose_dead_letters(KafkaError(ErrorCode(result.error_code)))
                 self._manager.forget(self)
             raise error
+
+    def _lose_dead_letters(self, error: KafkaError) -> None:
+        """The topic or the state is gone: no later leader writes what is archiving."""
+        letters = list(each_letter(self.machine.dead_letters(self.config)))
+        if letters:
+            source = SourcePartition(self.group_id, self.leader.topic, self.leader.partition)
+            self._manager.dead_letters.give_up(source, letters, error)
 
     def _end_all(
         self,
@@ -315,6 +334,10 @@ class SharePartitionManager:
     def now_ms(self) -> int:
         """The monotonic clock."""
         return self._clock.monotonic_ms()
+
+    def has_topic(self, topic_id: bytes) -> bool:
+        """Whether there is such a topic."""
+        return topic_id in self._image.topics_by_id
 
     def value_of(self, group_id: str, name: str) -> object:
         """A group's value of a setting."""

@@ -16,8 +16,10 @@ from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (
     CreateTopicsRequest,
     DeleteRecordsRequest,
+    DeleteTopicsRequest,
     UpdateFeaturesRequest,
 )
+from kafka_ds.protocol.messages.share_state import DeleteStatePartition
 from tests.in_process import InProcess, batch_of, in_process, in_process_cluster, records_of
 from tests.loops import in_loop, until
 from tests.requests import build
@@ -299,6 +301,35 @@ async def test_groups_without_dead_letter_topic_are_counted_no_longer(memory_pat
         queue.records["gone"] = queue.failed["gone"] = 1
         await rejected(broker, topic_id, 0)
         assert (dict(queue.records), dict(queue.failed)) == ({GROUP: 1}, {})
+
+
+@in_loop
+@pytest.mark.parametrize("gone", ["topic", "state"])
+async def test_dead_letters_that_go_with_their_topic_or_group_are_said(
+    gone: str,
+    memory_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with in_process(memory_path) as broker:
+        topic_id = await topic_of(broker, b"a", b"b", **{TOPIC_NAME: "dlq.t"})
+        await broker.create("dlq.t", errors_deadletterqueue_group_enable="true")
+        shares = broker.node.share_partitions
+        refused = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+        refuse_once(monkeypatch, shares.dead_letters, "_produce", refused)
+        member = Member(broker, topic_id)
+        assert await member.acquire() == [(0, 1, 1)]
+        assert not (await member.acknowledge(batch(0, 0, REJECT))).error_code
+        if gone == "topic":
+            topics = [{"name": "t", "topic_id": bytes(16)}]
+            await broker.ask(build(DeleteTopicsRequest, topics=topics, timeout_ms=10_000), 6)
+        else:
+            wanted = {(topic_id, 0): DeleteStatePartition(partition=0)}
+            await broker.node.shares.persister.delete_state(GROUP, wanted)
+            assert (await member.acknowledge(batch(1, 1, ACCEPT))).error_code
+        await until(lambda: not list(shares))
+        assert "offsets 0 to 0" in caplog.text
+        assert samples(broker)[FAILED, (GROUP,)] == 1
 
 
 @in_loop
