@@ -26,6 +26,7 @@ class LogLine(NamedTuple):
 
     text: str
     fields: dict[str, object]
+    is_warning: bool = False
 
 
 class Reply(NamedTuple):

@@ -385,7 +385,8 @@ class CoordinatorContext(Generic[S]):
             failed = failed or error
             code = None if error is None else error.code
             for line in result.lines if code is None else ():
-                _LOGGER.info("%s", line.text, extra=line.fields)
+                level = logging.WARNING if line.is_warning else logging.INFO
+                _LOGGER.log(level, "%s", line.text, extra=line.fields)
             follows = None
             if code is not None or result.storing is not None:
                 follows = self.shard.written(result, code, self._now())

@@ -18,6 +18,7 @@ from broker.coordinator.group.metadata_image import (
     metadata_hash,
 )
 from broker.coordinator.group.values import CoordinatorRecord, ResultBuilder
+from broker.coordinator.result import LogLine
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.topic_partition import PartitionId
 
@@ -149,6 +150,10 @@ class GroupDraft(Generic[G]):
         for key, value in records:
             self.group.replay(key, value)
             self._step.records.append(CoordinatorRecord(key, value))
+
+    def say(self, text: str, *, is_warning: bool = False) -> None:
+        """A line for the broker's log."""
+        self._step.lines.append(LogLine(text, {"group": self.group.group_id}, is_warning))
 
     def mark_checked(self, live: Mapping[str, G], topology: CoordinatorMetadataImage) -> None:
         """The topics have been looked up; `live` are the groups as they are replayed."""

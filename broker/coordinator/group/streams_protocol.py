@@ -262,6 +262,12 @@ class StreamsGroups:
         epoch, hashed = group.next_epoch(topology, first=FIRST_EPOCH, bump=bump)
         if epoch > group.epoch:
             draft.write(streams_epoch_record(group.group_id, epoch, hashed, validated, configs))
+            draft.say(f"Bumped epoch of streams group {group.group_id} to {epoch}")
+            if found.problem is not None and not found.missing:  # What is missing is being created.
+                said = (
+                    f"Topology of streams group {group.group_id} does not fit: {found.problem[1]}"
+                )
+                draft.say(said, is_warning=True)
             self._state.counts[Count.STREAMS_REBALANCES] += 1
         draft.mark_checked(self._state.streams, topology)
 
@@ -305,6 +311,10 @@ class StreamsGroups:
             if group.targets.get(member_id) != target:
                 draft.write(streams_target_record(group.group_id, member_id, target))
         draft.write(target_epoch_record(group.group_id, group.epoch, now.now_ms, STREAMS))
+        draft.say(
+            f"Computed a new target assignment of streams group {group.group_id} "
+            f"for epoch {group.epoch} with {len(targets)} members"
+        )
 
     # -- members ------------------------------------------------------------------------------------
 
@@ -563,6 +573,10 @@ def _take_topology(
     said = topology_of(request.topology)
     if known is None:
         draft.write(topology_record(draft.group.group_id, said))
+        draft.say(
+            f"Member {request.member_id} initialized the topology of streams group "
+            f"{request.group_id} with epoch {said.epoch}"
+        )
         return said
     # A member of an older release of the application is told so, and may stay.
     require(known.epoch > said.epoch or known == said, "Topology updates are not supported yet.")

@@ -19,6 +19,7 @@ from broker.coordinator.group.streams_group import (
 from broker.coordinator.group.streams_protocol import reconciled
 from broker.coordinator.group.streams_records import streams_current_record
 from broker.coordinator.group.timers import TimerKey, TimerKind
+from broker.coordinator.group.values import Client
 from broker.coordinator.result import Instant
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (
@@ -327,6 +328,28 @@ def test_a_change_of_standby_replicas_assigns_anew() -> None:
     settle(one, two)
     assert streams_group_of(desk).epoch == epoch + 1
     assert len(one.tasks.standby | two.tasks.standby) == 2
+
+
+def test_the_log_says_what_a_group_begins_with_and_what_does_not_fit() -> None:
+    desk, topics = new_desk(**COUNTED)
+    one = Streamer(desk, "1")
+
+    def lines() -> list[tuple[bool, str]]:
+        client = Client("c", "/127.0.0.1", 1)
+        result = desk.shard.handle((one.request(), client), -1, desk.now)
+        one.beat()
+        return [(line.is_warning, line.text) for line in result.lines]
+
+    assert lines() == [
+        (False, "Member 1 initialized the topology of streams group g with epoch 0"),
+        (False, "Bumped epoch of streams group g to 2"),
+        (False, "Computed a new target assignment of streams group g for epoch 2 with 1 members"),
+    ]
+    topics.delete("lines")
+    said = "Topology of streams group g does not fit: Source topics lines are missing."
+    assert (True, said) in lines()
+    settle(one)
+    assert not lines()
 
 
 # -- members ----------------------------------------------------------------------------------------
