@@ -319,7 +319,7 @@ def test_who_does_not_know_says_so_and_removes_nothing(
 # -- the broker dies ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("who", ["self", "parent"])
+@pytest.mark.parametrize("who", [pytest.param("self", marks=pytest.mark.slow), "parent"])
 def test_worker_and_broker_die_at_every_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who: str
 ) -> None:

@@ -243,7 +243,7 @@ def optimized_files(broker: BrokerProcess) -> list[Path]:
     return [folder / each for each in found if folder / each in newest]
 
 
-@pytest.mark.parametrize("who", ["self", "parent"])
+@pytest.mark.parametrize("who", [pytest.param("self", marks=pytest.mark.slow), "parent"])
 def test_a_lost_file_of_an_optimize_is_written_again_through_deaths(
     tmp_path: Path, who: str
 ) -> None:
