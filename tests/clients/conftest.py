@@ -48,10 +48,10 @@ def no_member_stays() -> Iterator[None]:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    # Tests of several clients have the same names.
+    # Tests of several clients have the same names, and a second try of a test has no topic of the first.
     whose = f"{request.path.stem.removeprefix('test_')}-{request.node.name}"
     name = "".join(c if c.isalnum() else "-" for c in whose)
-    return f"t-{name}"[:200]
+    return f"t{getattr(request.node, 'execution_count', 1)}-{name}"[:200]
 
 
 @pytest.fixture

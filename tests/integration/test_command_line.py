@@ -321,7 +321,7 @@ def test_a_share_group_is_listed_described_reset_and_deleted(
 def test_a_streams_group_is_listed_described_and_deleted(
     broker: BrokerProcess, kafka_ds: CommandLine
 ) -> None:
-    kafka_ds.ok("topic", "create", "lines", "--partitions", "2")
+    kafka_ds.ok("topic", "create", "lyrics", "--partitions", "2")
     kafka_ds.ok("topic", "create", "small", "--partitions", "1")
     epoch = 0
 
@@ -334,7 +334,7 @@ def test_a_streams_group_is_listed_described_and_deleted(
             member_epoch=sent,
             endpoint_information_epoch=-1,
             rebalance_timeout_ms=60_000,
-            topology=topology(subtopology("0", "lines", "small")) if sent == 0 else None,
+            topology=topology(subtopology("0", "lyrics", "small")) if sent == 0 else None,
             process_id="p",
             client_tags=[],
             active_tasks=[],
@@ -355,8 +355,8 @@ def test_a_streams_group_is_listed_described_and_deleted(
         found = kafka_ds.json("group", "describe", "counting")
         assert (found["type"], len(found["members"])) == ("streams", 1)
         assert [(p["topic"], p["partition"]) for p in found["partitions"]] == [
-            ("lines", 0),
-            ("lines", 1),
+            ("lyrics", 0),
+            ("lyrics", 1),
             ("small", 0),
         ]
         assert "streams" in kafka_ds.ok("group", "describe", "counting")

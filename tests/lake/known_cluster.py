@@ -255,7 +255,7 @@ def _write_dead_letters(folder: Path) -> None:
     letters = [DeadLetter(7, 1, True), DeadLetter(8, 5, False)]
     original = Record(7, 1, b"k", b"v", [(b"__dlq.errors.group", b"of before")])
     source = SourcePartition("workers", "orders", 1)
-    batch, _ = batch_of(letters, {7: original}, source, now_ms=T0, bytes_max=10_000)
+    batch, *_ = batch_of(letters, {7: original}, source, now_ms=T0, bytes_max=10_000)
     other = Record(2, T0, None, b"no letter", ())
     rows = [
         {

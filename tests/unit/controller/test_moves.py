@@ -404,6 +404,7 @@ def test_a_level_that_one_broker_cannot_work_by_is_refused() -> None:
         SupportedFeature(name="transaction.version", lowest=0, highest=2),
         SupportedFeature(name="group.version", lowest=0, highest=1),
         SupportedFeature(name="share.version", lowest=0, highest=2),
+        SupportedFeature(name="streams.version", lowest=0, highest=1),
     ]
     desk.register(2, features=able)
     assert update(desk, ELR_FEATURE, 1) == ErrorCode.INVALID_UPDATE_VERSION
