@@ -234,7 +234,7 @@ class LedSharePartition:
         """Write what is archiving to the dead-letter topic, if there is any."""
         is_idle = self.writing_dead_letters is None and not self.is_closed
         if is_idle and self.machine.dead_letters(self.config):
-            name = f"dead letters {self.group_id} {self.leader.topic}-{self.leader.partition}"
+            name = f"dead letters {self.group_id} {self.leader.log.name}"
             self.writing_dead_letters = asyncio.get_running_loop().create_task(
                 self._write_dead_letters(), name=name
             )
@@ -244,9 +244,8 @@ class LedSharePartition:
             while letters := self.machine.dead_letters(self.config):
                 await self._manager.dead_letters.write(self.group_id, self.leader, letters)
                 write = self.machine.archive_dead_letters(letters)
-                with contextlib.suppress(
-                    KafkaError
-                ):  # Which is logged; the next load writes them again.
+                # An error is logged, and the next load writes them again.
+                with contextlib.suppress(KafkaError):
                     await retried(partial(self._written, write))
         finally:
             self.writing_dead_letters = None

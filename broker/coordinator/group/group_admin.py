@@ -172,13 +172,9 @@ class Describing:
         """One group with its members."""
         group = self._state.consumers.get(group_id)
         if group is None:
-            is_other = self._state.is_modern(group_id) or self._state.find(group_id) is not None
-            said = "is not a consumer group." if is_other else "not found."
+            error = self._state.no_such_group(group_id, "consumer")
             return refusal(
-                ConsumerGroupDescribeResponseDescribedGroup,
-                group_id,
-                ErrorCode.GROUP_ID_NOT_FOUND,
-                f"Group {group_id} {said}",
+                ConsumerGroupDescribeResponseDescribedGroup, group_id, error.code, error.message
             )
         return ConsumerGroupDescribeResponseDescribedGroup(
             group_id=group_id,

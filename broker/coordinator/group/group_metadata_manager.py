@@ -126,6 +126,12 @@ class GroupMetadataManager:
         """Whether there is a group of this id that is not of the classic protocol."""
         return group_id in self.consumers or group_id in self.shares or group_id in self.streams
 
+    def no_such_group(self, group_id: str, kind: str) -> KafkaError:
+        """The error for a request about a group of this kind that is not there, or is of another kind."""
+        is_other = self.is_modern(group_id) or self.find(group_id) is not None
+        said = f"is not a {kind} group." if is_other else "not found."
+        return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {said}")
+
     def check_no_other_group(self, group_id: str, kind: str) -> None:
         """Raise GROUP_ID_NOT_FOUND if this id is that of a group, which then is not of this kind."""
         if self.is_modern(group_id) or self.find(group_id) is not None:

@@ -16,7 +16,7 @@ from broker.coordinator.group.consumer_group import (
     MemberState,
     Owned,
 )
-from broker.coordinator.group.modern_group import Partitions, by_topic
+from broker.coordinator.group.modern_group import ModernGroup, Partitions, by_topic
 from broker.coordinator.group.offsets import NO_TIMESTAMP
 from broker.coordinator.group.share_group import ShareGroup, ShareGroupMember, StateTopics
 from broker.coordinator.group.values import EMPTY_ASSIGNMENT, CoordinatorRecord
@@ -357,11 +357,16 @@ def _state_topics(topics: StateTopics) -> list[TopicPartitionsInfo]:
 
 
 def share_group_tombstones(group: ShareGroup) -> list[CoordinatorRecord]:
-    """The group, which has no members, is deleted; the record that makes it a group goes last."""
-    assert not group.members
-    keys = (
+    """The group is deleted."""
+    return tombstones(
+        group,
         ShareGroupTargetAssignmentMetadataKey,
         ShareGroupStatePartitionMetadataKey,
         ShareGroupMetadataKey,
     )
+
+
+def tombstones(group: ModernGroup[Any, Any], *keys: type[Any]) -> list[CoordinatorRecord]:
+    """A group without members is deleted: one tombstone each; the key that makes it a group is the last."""
+    assert not group.members
     return [CoordinatorRecord(key(group_id=group.group_id), None) for key in keys]

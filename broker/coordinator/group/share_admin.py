@@ -254,8 +254,7 @@ class ShareGroupAdmin:
     def _existing(self, group_id: str) -> ShareGroup:
         group = self._state.shares.get(group_id)
         if group is None:
-            self._state.check_no_other_group(group_id, SHARE_KIND)
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+            raise self._state.no_such_group(group_id, SHARE_KIND)
         return group
 
 

@@ -12,7 +12,6 @@ from broker.coordinator.group.group_metadata_manager import GroupMetadataManager
 from broker.coordinator.group.streams_group import StreamsGroup, StreamsGroupMember, Tasks
 from broker.coordinator.group.streams_protocol import StreamsGroups, task_ids
 from broker.coordinator.group.streams_topology import StreamsInternalTopic, Subtopology
-from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import StreamsGroupDescribeRequest, StreamsGroupDescribeResponse
 from kafka_ds.protocol.messages.streams_groups import (
     DescribedSubtopology,
@@ -51,13 +50,9 @@ class StreamsGroupAdmin:
     ) -> StreamsGroupDescribeResponseDescribedGroup:
         group = self._state.streams.get(group_id)
         if group is None:
-            is_other = self._state.is_modern(group_id) or self._state.find(group_id) is not None
-            said = "is not a streams group." if is_other else "not found."
+            error = self._state.no_such_group(group_id, "streams")
             return refusal(
-                StreamsGroupDescribeResponseDescribedGroup,
-                group_id,
-                ErrorCode.GROUP_ID_NOT_FOUND,
-                f"Group {group_id} {said}",
+                StreamsGroupDescribeResponseDescribedGroup, group_id, error.code, error.message
             )
         return StreamsGroupDescribeResponseDescribedGroup(
             group_id=group_id,

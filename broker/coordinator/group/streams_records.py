@@ -8,7 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from broker.coordinator.group.consumer_group import ConsumerGroup
-from broker.coordinator.group.records import RecordFamily, consumer_group_tombstones
+from broker.coordinator.group.records import (
+    RecordFamily,
+    consumer_group_tombstones,
+    tombstones,
+)
 from broker.coordinator.group.streams_group import (
     StreamsGroup,
     StreamsGroupMember,
@@ -156,11 +160,10 @@ def tombstones_of(group: ConsumerGroup | StreamsGroup) -> list[CoordinatorRecord
 
 
 def streams_group_tombstones(group: StreamsGroup) -> list[CoordinatorRecord]:
-    """The group, which has no members, is deleted; the record that makes it a group goes last."""
-    assert not group.members
-    keys = (
+    """The group is deleted."""
+    return tombstones(
+        group,
         StreamsGroupTargetAssignmentMetadataKey,
         StreamsGroupTopologyKey,
         StreamsGroupMetadataKey,
     )
-    return [CoordinatorRecord(key(group_id=group.group_id), None) for key in keys]
