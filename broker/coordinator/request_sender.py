@@ -26,7 +26,7 @@ ITEMS_AT_ONCE = 1_000
 QUEUED_MAX = 100_000
 
 
-class Item(Protocol):
+class InterBrokerQuestion(Protocol):
     """A question to another broker."""
 
     @property
@@ -40,8 +40,8 @@ class Item(Protocol):
         ...
 
 
-T = TypeVar("T", bound=Item)
-Sent = TypeVar("Sent", bound=Item, contravariant=True)
+T = TypeVar("T", bound=InterBrokerQuestion)
+Sent = TypeVar("Sent", bound=InterBrokerQuestion, contravariant=True)
 
 
 class RequestBuilder(Protocol[Sent]):

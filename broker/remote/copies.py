@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from broker.remote.copy_policy import (
+    CopyBacklog,
     CopyLimits,
     CopyPhase,
     CopyView,
-    Pace,
     choose,
 )
 from broker.remote.metrics import TierMetrics
@@ -86,7 +86,7 @@ class CopyLoop:
         self._stopping = asyncio.Event()
         self._next_round_ms = 0
         self._next_active_ms = 0
-        self._pace = Pace()
+        self._backlog = CopyBacklog()
         self._giving_up: set[asyncio.Task[None]] = set()
 
     def look_at(self, key: PartitionId, delay_ms: int = 0) -> None:
@@ -210,7 +210,7 @@ class CopyLoop:
         self._quota.record(size_bytes, self._clock.monotonic_ms())
         lost_ms = await self._copy(sources, taking_part)
         if lost_ms is None:
-            self._pace.copied(left_bytes)
+            self._backlog.copied(left_bytes)
         led_still = [self.led[key] for key in views if key in self.led]
         self._active_due.difference_update(
             tiered.key for tiered in led_still if _has_all(tiered, views[tiered.key])
@@ -257,7 +257,7 @@ class CopyLoop:
     def _compression(self, left_bytes: int) -> str:
         """A copy that falls behind compresses less, to use less CPU, unless a quota sets the rate."""
         has_quota = self._quota.bytes_per_second < UNBOUNDED
-        if has_quota or not self._pace.is_behind_with(left_bytes):
+        if has_quota or not self._backlog.is_behind_with(left_bytes):
             return ZSTD
         return self._settings.lake_behind_compression_type
 

@@ -159,7 +159,7 @@ def choose(
     return chosen
 
 
-class Pace:
+class CopyBacklog:
     """Whether copies keep up with the segments that roll meanwhile.
 
     They fall behind once a copy leaves a larger backlog than the first copy that left any, until one leaves none. After

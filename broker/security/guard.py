@@ -19,11 +19,11 @@ from broker.security.authorization.access import (
     ACCESS,
     CLUSTER,
     CODES,
-    Elements,
-    Every,
+    AuthorizeAll,
+    AuthorizeRequest,
+    FilterRequest,
+    FilterResponse,
     Resource,
-    Shown,
-    Whole,
 )
 from broker.security.quotas.throttle import Throttling, is_exempt
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -93,7 +93,7 @@ class _GuardedRequest:
         self._context = context
         self._authorizer = authorizer
         self._refused: list[tuple[str, list[Any]]] = []
-        self._shown: list[Shown] = []
+        self._shown: list[FilterResponse] = []
 
     def handle(self, request: Any) -> Any:
         """Apply the rules, then call the handler."""
@@ -112,12 +112,12 @@ class _GuardedRequest:
         version = self._context.header.api_version
         empty = None
         for rule in ACCESS[self._served.name] if self._authorizer is not None else ():
-            if isinstance(rule, Shown):
+            if isinstance(rule, FilterResponse):
                 self._shown.append(rule)
-            elif isinstance(rule, Whole):
+            elif isinstance(rule, AuthorizeRequest):
                 if rule.when(version):
                     self._check(rule, request)
-            elif isinstance(rule, Every):
+            elif isinstance(rule, AuthorizeAll):
                 for resource in rule.resources(request):
                     if not self._may(rule.operation, resource, None):
                         raise KafkaError(CODES[resource[0]])
@@ -176,7 +176,7 @@ class _GuardedRequest:
             return True
         return allows(who, host, operation, *resource, log_if_denied=log_if_denied)
 
-    def _check(self, rule: Whole, request: Any) -> None:
+    def _check(self, rule: AuthorizeRequest, request: Any) -> None:
         resource = rule.resource(request)
         if resource is None:
             return
@@ -191,7 +191,7 @@ class _GuardedRequest:
             return
         raise KafkaError(rule.code or CODES[resource[0]])
 
-    def _remove_denied(self, rule: Elements, request: Any) -> tuple[Any, Any]:
+    def _remove_denied(self, rule: FilterRequest, request: Any) -> tuple[Any, Any]:
         """The request without denied elements; if none is left, also a response that lacks only their errors."""
         image = self._context.node.metadata
         left, refused = [], []

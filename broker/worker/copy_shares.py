@@ -24,7 +24,7 @@ WINDOW_BYTES_MAX = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SegmentPart:
     """A range, or the part of it in one share."""
 
     index: int
@@ -32,11 +32,11 @@ class Part:
     source: LogSegmentData
 
 
-def cut(sources: Sequence[LogSegmentData], count: int) -> list[list[Part]]:
+def split_into_shares(sources: Sequence[LogSegmentData], count: int) -> list[list[SegmentPart]]:
     """Split consecutive ranges into at most that many shares, in order, none of them empty."""
     total = sum(each.segment.size_bytes for each in sources)
     count = max(1, min(count, total // SHARE_BYTES_MIN))
-    shares: list[list[Part]] = [[]]
+    shares: list[list[SegmentPart]] = [[]]
     done = 0
     for index, source in enumerate(sources):
         rest = source
@@ -47,12 +47,12 @@ def cut(sources: Sequence[LogSegmentData], count: int) -> list[list[Part]]:
             found = _split(rest, room) if room > 0 else None
             if found is not None:
                 first, rest = found
-                shares[-1].append(Part(index, first))
+                shares[-1].append(SegmentPart(index, first))
                 done += first.segment.size_bytes
             elif room > 0:
                 break
             shares.append([])
-        shares[-1].append(Part(index, rest))
+        shares[-1].append(SegmentPart(index, rest))
         done += rest.segment.size_bytes
     return [share for share in shares if share]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from broker.worker.cache.disk_cache import DiskCache
 from broker.worker.copier import Copier
-from broker.worker.delta.check import Look
+from broker.worker.delta.check import StoreCheckResult
 from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.errors import STORE_ERRORS, CommitLost, apart
 from broker.worker.loader import Loader
@@ -201,10 +201,12 @@ class Service:
             self._storage.check.forget(topic)
         return [self._check_of(each)[0] for each in request.partitions]
 
-    def _check_of(self, question: CheckQuestion) -> tuple[StoreState | Unavailable, Look | None]:
+    def _check_of(
+        self, question: CheckQuestion
+    ) -> tuple[StoreState | Unavailable, StoreCheckResult | None]:
         place = question.place
         answers: list[StoreState | Unavailable] = []
-        found: Look | None = None
+        found: StoreCheckResult | None = None
         with apart(_as_unavailable(answers)):
             is_lost = False
             for version, commit_id in question.commits:

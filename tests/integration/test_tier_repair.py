@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker.worker import service
-from broker.worker.delta.check import Look
+from broker.worker.delta.check import StoreCheckResult
 from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.errors import StorageError
 from broker.worker.rpc import (
@@ -60,14 +60,16 @@ def source(tmp_path: Path) -> Source:
     return made
 
 
-def look(worker: Worker, start: int = 0) -> Look:
+def look(worker: Worker, start: int = 0) -> StoreCheckResult:
     worker.copier.recover()
     worker.storage.check.forget(TOPIC)
     segments = worker.metadata.list_segments(TOPIC_ID, 0)
     return worker.storage.check.look(TOPIC, TOPIC_ID, 0, start, segments)
 
 
-def repair(worker: Worker, *sources: LogSegmentData, epoch: int = 3, start: int = 0) -> Look:
+def repair(
+    worker: Worker, *sources: LogSegmentData, epoch: int = 3, start: int = 0
+) -> StoreCheckResult:
     """As the leader does; what is missing after that."""
     found = look(worker, start)
     given = {(each.read_from, each.read_to): sources for each in found.missing}
@@ -75,7 +77,7 @@ def repair(worker: Worker, *sources: LogSegmentData, epoch: int = 3, start: int 
     return look(worker, start)
 
 
-def spans(found: Look) -> list[tuple[int, int]]:
+def spans(found: StoreCheckResult) -> list[tuple[int, int]]:
     return [(each.start_offset, each.end_offset) for each in found.missing]
 
 

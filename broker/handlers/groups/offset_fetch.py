@@ -43,7 +43,7 @@ FIRST_VERSION_WITH_AN_ERROR = 2
 FIRST_VERSION_WITH_GROUPS = 8
 
 
-class Wanted(NamedTuple):
+class GroupOffsetFetch(NamedTuple):
     """The request of one group, without the topics that do not exist, and the answers about those."""
 
     group: OffsetFetchRequestGroup
@@ -105,11 +105,13 @@ def _may_describe(context: RequestContext, topic: str) -> bool:
     return may(context, AclOperation.DESCRIBE, ResourceType.TOPIC, topic)
 
 
-def _resolve(group: OffsetFetchRequestGroup, context: RequestContext, *, by_id: bool) -> Wanted:
+def _resolve(
+    group: OffsetFetchRequestGroup, context: RequestContext, *, by_id: bool
+) -> GroupOffsetFetch:
     """Give each topic its name and id; refuse those that may not be described."""
     image: MetadataImage = context.node.metadata
     if group.topics is None:
-        return Wanted(group, [])
+        return GroupOffsetFetch(group, [])
     known, refused = [], []
     for topic in group.topics:
         found = topic_of(image, topic.name, topic.topic_id, by_id=by_id)
@@ -130,7 +132,7 @@ def _resolve(group: OffsetFetchRequestGroup, context: RequestContext, *, by_id: 
         member_epoch=group.member_epoch,
         topics=known,
     )
-    return Wanted(resolved, refused)
+    return GroupOffsetFetch(resolved, refused)
 
 
 def _with_ids(

@@ -23,7 +23,7 @@ from broker.replica.fetcher.requests import fetch_request
 from broker.replica.fetcher.session import FetchSessionClient
 from broker.replica.fetcher.tier_state_machine import TierStateMachine
 from broker.replica.follower.partition import FollowerPartition
-from broker.replica.follower.state import EpochQuestion, FollowerAction, State
+from broker.replica.follower.state import EpochQuestion, FetchState, FollowerAction
 from broker.transport.peer import PeerConnection, PeerUnreachable
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.leader_epoch_end import LeaderEpochEnd
@@ -161,7 +161,7 @@ class Fetcher:
         times = [
             each.follower.due_ms
             for each in self._partitions
-            if each.follower.state is not State.FAILED
+            if each.follower.state is not FetchState.FAILED
         ]
         delay = max(min(times) - now_ms, 1) / 1_000 if times else None
         try:
@@ -183,7 +183,7 @@ class Fetcher:
             unchecked.clear()
         await self._flush_all(due)
         await self._write_truncations(due)
-        truncating = [p for p in due if p.is_free and p.follower.state is State.TRUNCATING]
+        truncating = [p for p in due if p.is_free and p.follower.state is FetchState.TRUNCATING]
         if truncating:
             await self._truncation.truncate_first(truncating)
         await self._fetch(connection)

@@ -16,7 +16,7 @@ from broker.replica.follower.truncation import NO_EPOCH
 from kafka_ds.protocol.errors import ErrorCode
 
 
-class State(Enum):
+class FetchState(Enum):
     """What a follower does."""
 
     TRUNCATING = "truncating"
@@ -83,7 +83,7 @@ class FollowerState:
 
     def __init__(self, *, high_watermark: int) -> None:
         """The partition begins with no leader; `high_watermark` is the checkpoint's, within the log."""
-        self.state = State.FAILED
+        self.state = FetchState.FAILED
         self.leader = -1
         self.leader_epoch = self.partition_epoch = -1
         self.fetch_offset = 0
@@ -111,7 +111,7 @@ class FollowerState:
         assert leader_epoch >= self.leader_epoch, "leader epochs only grow"
         self.leader, self.leader_epoch = leader, leader_epoch
         self.fetch_offset, self.last_fetched_epoch = log_end_offset, last_epoch
-        self.state = State.TRUNCATING if last_epoch == NO_EPOCH else State.FETCHING
+        self.state = FetchState.TRUNCATING if last_epoch == NO_EPOCH else FetchState.FETCHING
         self.lag = None
         self.due_ms = 0
         self._premature = 0
@@ -125,27 +125,27 @@ class FollowerState:
     def must_begin(self, leader: int, leader_epoch: int) -> bool:
         """Whether metadata with this leader are a reason to start over: they name another, or it had failed."""
         is_same = (leader, leader_epoch) == (self.leader, self.leader_epoch)
-        return self.state is State.FAILED or not is_same
+        return self.state is FetchState.FAILED or not is_same
 
     def orphaned(self, leader_epoch: int) -> None:
         """The partition has no leader."""
         self.leader, self.leader_epoch = -1, leader_epoch
-        self.state = State.FAILED
+        self.state = FetchState.FAILED
 
     def compare_first(self) -> None:
         """The leader ignores epochs in a fetch: compare epochs, and truncate the log, before the first fetch."""
-        if self.state is State.FETCHING:
-            self.state = State.TRUNCATING
+        if self.state is FetchState.FETCHING:
+            self.state = FetchState.TRUNCATING
 
     # -- asking -------------------------------------------------------------------------------
 
     def is_due(self, now_ms: int) -> bool:
         """Whether it may be requested: it has not failed and its back-off is over."""
-        return self.state is not State.FAILED and self.due_ms <= now_ms
+        return self.state is not FetchState.FAILED and self.due_ms <= now_ms
 
     def is_ready(self, now_ms: int) -> bool:
         """Whether it may be fetched."""
-        return self.state is State.FETCHING and self.due_ms <= now_ms
+        return self.state is FetchState.FETCHING and self.due_ms <= now_ms
 
     @property
     def question(self) -> EpochQuestion:
@@ -164,7 +164,7 @@ class FollowerState:
     def is_current(self, asked: EpochQuestion) -> bool:
         """Whether an answer to this question is still relevant."""
         return (
-            self.state is not State.FAILED
+            self.state is not FetchState.FAILED
             and asked.fetch_offset == self.fetch_offset
             and asked.leader_epoch == self.leader_epoch
         )
@@ -197,7 +197,7 @@ class FollowerState:
         self.fetch_offset = log_end_offset
         self.last_fetched_epoch = last_epoch
         self.high_watermark = min(self.high_watermark, log_end_offset)
-        self.state = State.FETCHING if is_complete else State.TRUNCATING
+        self.state = FetchState.FETCHING if is_complete else FetchState.TRUNCATING
 
     def committed_up_to(self, offset: int) -> None:
         """Records below this offset are committed, whatever the leader has answered."""
@@ -222,7 +222,7 @@ class FollowerState:
 
     def fail(self) -> None:
         """Fetch no more under this leader epoch."""
-        self.state = State.FAILED
+        self.state = FetchState.FAILED
 
     @property
     def is_in_sync(self) -> bool:

@@ -213,7 +213,7 @@ class IdlePartitions:
         self._parked.pop(fetch, None)
 
 
-class Group(NamedTuple):
+class SessionTopic(NamedTuple):
     """Partitions of one topic that stand side by side in a session, as a request and as they are remembered."""
 
     topic: FetchTopic
@@ -253,7 +253,7 @@ class FetchSession:
         # All others.
         self._active: dict[SessionKey, CachedPartition] = {}
         self._places = 0
-        self._groups: list[Group] | None = None
+        self._groups: list[SessionTopic] | None = None
 
     def update(self, requested: Sequence[FetchTopic], forgotten: Sequence[ForgottenTopic]) -> None:
         """Apply what a request names and forgets."""
@@ -301,20 +301,20 @@ class FetchSession:
                 place = self._next_place() if known is None else known.place
                 self._add(CachedPartition(key, partition, place, data))
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[SessionTopic]:
         """All partitions to be looked up, in the order of the line."""
         if self._groups is None:
             self._groups = self.in_line(self._active.values())
         return self._groups
 
-    def in_line(self, partitions: Iterable[CachedPartition]) -> list[Group]:
+    def in_line(self, partitions: Iterable[CachedPartition]) -> list[SessionTopic]:
         """Some partitions of the session, in the order of the line."""
-        groups: list[Group] = []
+        groups: list[SessionTopic] = []
         last: TopicKey | None = None
         for cached in sorted(partitions, key=attrgetter("place")):
             topic = cached.key[0]
             if topic != last:
-                groups.append(Group(self._topic(topic), []))
+                groups.append(SessionTopic(self._topic(topic), []))
                 last = topic
             group = groups[-1]
             group.topic.partitions.append(cached.requested)
@@ -524,7 +524,7 @@ class FetchContext(NamedTuple):
     opening: _SessionOpening | None = None
     session: FetchSession | None = None
     epoch: int = FINAL_EPOCH
-    groups: Sequence[Group] = ()
+    groups: Sequence[SessionTopic] = ()
 
     @property
     def has_partitions(self) -> bool:

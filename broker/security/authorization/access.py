@@ -1,8 +1,8 @@
 """Pure: the permissions that each API requires, in one table.
 
-A test finds a served API that is missing. `Whole` and `Every` reject the request; `Elements` removes the denied
-elements, and the response reports their errors beside the rest; `Shown` filters the response. Rules and errors are
-those of Kafka's KafkaApis and ControllerApis. Checks that only a handler can make use
+A test finds a served API that is missing. `AuthorizeRequest` and `AuthorizeAll` reject the request; `FilterRequest`
+removes the denied elements, and the response reports their errors beside the rest; `FilterResponse` filters the
+response. Rules and errors are those of Kafka's KafkaApis and ControllerApis. Checks that only a handler can make use
 `broker.security.authorization.permissions`.
 """
 
@@ -31,7 +31,7 @@ CLUSTER: Resource = (ResourceType.CLUSTER, CLUSTER_NAME)
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class AuthorizeRequest:
     """The request is rejected unless this is allowed; no check if `resource` returns None."""
 
     operation: AclOperation
@@ -45,7 +45,7 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True)
-class Elements:
+class FilterRequest:
     """Each element of a request field is rejected unless this is allowed."""
 
     operation: AclOperation
@@ -58,7 +58,7 @@ class Elements:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class FilterResponse:
     """Elements of the response that are included only if this is allowed."""
 
     operation: AclOperation
@@ -69,14 +69,14 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Every:
+class AuthorizeAll:
     """The request is rejected unless this is allowed on each of these resources."""
 
     operation: AclOperation
     resources: Callable[[Any], Iterable[Resource]]
 
 
-AccessRule: TypeAlias = Whole | Every | Elements | Shown
+AccessRule: TypeAlias = AuthorizeRequest | AuthorizeAll | FilterRequest | FilterResponse
 
 # -- resources of requests ---------------------------------------------------------------------------
 
@@ -172,11 +172,11 @@ def _follower(request: Any) -> Resource | None:
 
 # -- the table ---------------------------------------------------------------------------------------
 
-_INTER_BROKER = (Whole(AclOperation.CLUSTER_ACTION),)
-_MEMBER = (Whole(AclOperation.READ, _group),)
-_ALTER = (Whole(AclOperation.ALTER),)
-_DESCRIBE = (Whole(AclOperation.DESCRIBE),)
-_WRITES_IN_TRANSACTION = Whole(AclOperation.WRITE, _transaction)
+_INTER_BROKER = (AuthorizeRequest(AclOperation.CLUSTER_ACTION),)
+_MEMBER = (AuthorizeRequest(AclOperation.READ, _group),)
+_ALTER = (AuthorizeRequest(AclOperation.ALTER),)
+_DESCRIBE = (AuthorizeRequest(AclOperation.DESCRIBE),)
+_WRITES_IN_TRANSACTION = AuthorizeRequest(AclOperation.WRITE, _transaction)
 
 
 def _before(limit: int) -> Callable[[int], bool]:
@@ -205,23 +205,25 @@ ACCESS: Mapping[str, tuple[AccessRule, ...]] = {
     "DescribeCluster": (),
     "Produce": (
         _WRITES_IN_TRANSACTION,
-        Elements(AclOperation.WRITE, "topic_data", _topic),
+        FilterRequest(AclOperation.WRITE, "topic_data", _topic),
     ),
     # The handler checks topics: a fetch session has more of them than a request.
     "Fetch": (
-        Whole(AclOperation.CLUSTER_ACTION, _follower, code=ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+        AuthorizeRequest(
+            AclOperation.CLUSTER_ACTION, _follower, code=ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        ),
     ),
-    "ListOffsets": (Elements(AclOperation.DESCRIBE, "topics", _topic),),
+    "ListOffsets": (FilterRequest(AclOperation.DESCRIBE, "topics", _topic),),
     "OffsetForLeaderEpoch": (
-        Elements(AclOperation.DESCRIBE, "topics", _topic, or_else=AclOperation.CLUSTER_ACTION),
+        FilterRequest(AclOperation.DESCRIBE, "topics", _topic, or_else=AclOperation.CLUSTER_ACTION),
     ),
-    "DescribeProducers": (Elements(AclOperation.READ, "topics", _topic),),
-    "DescribeTopicPartitions": (Elements(AclOperation.DESCRIBE, "topics", _topic),),
+    "DescribeProducers": (FilterRequest(AclOperation.READ, "topics", _topic),),
+    "DescribeTopicPartitions": (FilterRequest(AclOperation.DESCRIBE, "topics", _topic),),
     # Groups.
     "FindCoordinator": (
-        Whole(AclOperation.CLUSTER_ACTION, _share_partition),
-        Whole(AclOperation.DESCRIBE, _coordinator, when=_before(4)),
-        Elements(
+        AuthorizeRequest(AclOperation.CLUSTER_ACTION, _share_partition),
+        AuthorizeRequest(AclOperation.DESCRIBE, _coordinator, when=_before(4)),
+        FilterRequest(
             AclOperation.DESCRIBE,
             "coordinator_keys",
             _coordinator_key,
@@ -233,17 +235,17 @@ ACCESS: Mapping[str, tuple[AccessRule, ...]] = {
     "Heartbeat": _MEMBER,
     "LeaveGroup": _MEMBER,
     # A regular expression matches only topics that the member may describe (consumer_group_reconciler).
-    "ConsumerGroupHeartbeat": (*_MEMBER, Every(AclOperation.DESCRIBE, _subscribed_topics)),
-    "ShareGroupHeartbeat": (*_MEMBER, Every(AclOperation.DESCRIBE, _subscribed_topics)),
+    "ConsumerGroupHeartbeat": (*_MEMBER, AuthorizeAll(AclOperation.DESCRIBE, _subscribed_topics)),
+    "ShareGroupHeartbeat": (*_MEMBER, AuthorizeAll(AclOperation.DESCRIBE, _subscribed_topics)),
     # The handler checks whether internal topics may be created.
-    "StreamsGroupHeartbeat": (*_MEMBER, Every(AclOperation.DESCRIBE, _topology_topics)),
+    "StreamsGroupHeartbeat": (*_MEMBER, AuthorizeAll(AclOperation.DESCRIBE, _topology_topics)),
     # The handlers check topics: a share session has more of them than a request.
-    "ShareFetch": (Whole(AclOperation.READ, _share_group),),
-    "ShareAcknowledge": (Whole(AclOperation.READ, _share_group),),
-    "OffsetCommit": (*_MEMBER, Elements(AclOperation.READ, "topics", _topic)),
+    "ShareFetch": (AuthorizeRequest(AclOperation.READ, _share_group),),
+    "ShareAcknowledge": (AuthorizeRequest(AclOperation.READ, _share_group),),
+    "OffsetCommit": (*_MEMBER, FilterRequest(AclOperation.READ, "topics", _topic)),
     "OffsetFetch": (
-        Whole(AclOperation.DESCRIBE, _group, when=_before(8)),
-        Elements(
+        AuthorizeRequest(AclOperation.DESCRIBE, _group, when=_before(8)),
+        FilterRequest(
             AclOperation.DESCRIBE,
             "groups",
             _group_item,
@@ -251,11 +253,11 @@ ACCESS: Mapping[str, tuple[AccessRule, ...]] = {
         ),
     ),
     "OffsetDelete": (
-        Whole(AclOperation.DELETE, _group),
-        Elements(AclOperation.READ, "topics", _topic),
+        AuthorizeRequest(AclOperation.DELETE, _group),
+        FilterRequest(AclOperation.READ, "topics", _topic),
     ),
     "ListGroups": (
-        Shown(
+        FilterResponse(
             AclOperation.DESCRIBE,
             "groups",
             ResourceType.GROUP,
@@ -263,47 +265,47 @@ ACCESS: Mapping[str, tuple[AccessRule, ...]] = {
             or_else=AclOperation.DESCRIBE,
         ),
     ),
-    "DescribeGroups": (Elements(AclOperation.DESCRIBE, "groups", _group_item),),
-    "ConsumerGroupDescribe": (Elements(AclOperation.DESCRIBE, "group_ids", _group_item),),
-    "ShareGroupDescribe": (Elements(AclOperation.DESCRIBE, "group_ids", _group_item),),
-    "StreamsGroupDescribe": (Elements(AclOperation.DESCRIBE, "group_ids", _group_item),),
+    "DescribeGroups": (FilterRequest(AclOperation.DESCRIBE, "groups", _group_item),),
+    "ConsumerGroupDescribe": (FilterRequest(AclOperation.DESCRIBE, "group_ids", _group_item),),
+    "ShareGroupDescribe": (FilterRequest(AclOperation.DESCRIBE, "group_ids", _group_item),),
+    "StreamsGroupDescribe": (FilterRequest(AclOperation.DESCRIBE, "group_ids", _group_item),),
     # The handler checks topics: an answer has more of them than its request.
-    "DescribeShareGroupOffsets": (Elements(AclOperation.DESCRIBE, "groups", _group_item),),
-    "AlterShareGroupOffsets": (*_MEMBER, Elements(AclOperation.READ, "topics", _topic)),
+    "DescribeShareGroupOffsets": (FilterRequest(AclOperation.DESCRIBE, "groups", _group_item),),
+    "AlterShareGroupOffsets": (*_MEMBER, FilterRequest(AclOperation.READ, "topics", _topic)),
     "DeleteShareGroupOffsets": (
-        Whole(AclOperation.DELETE, _group),
-        Elements(AclOperation.READ, "topics", _topic),
+        AuthorizeRequest(AclOperation.DELETE, _group),
+        FilterRequest(AclOperation.READ, "topics", _topic),
     ),
-    "DeleteGroups": (Elements(AclOperation.DELETE, "groups_names", _group_item),),
+    "DeleteGroups": (FilterRequest(AclOperation.DELETE, "groups_names", _group_item),),
     # Transactions.
     "InitProducerId": (
         _WRITES_IN_TRANSACTION,
-        Whole(AclOperation.IDEMPOTENT_WRITE, _idempotent, or_any_topic=True),
+        AuthorizeRequest(AclOperation.IDEMPOTENT_WRITE, _idempotent, or_any_topic=True),
     ),
     "AddPartitionsToTxn": (
-        Whole(AclOperation.WRITE, _old_transaction, when=_before(4)),
-        Elements(
+        AuthorizeRequest(AclOperation.WRITE, _old_transaction, when=_before(4)),
+        FilterRequest(
             AclOperation.WRITE,
             "v3_and_below_topics",
             _topic,
             all_or_none=True,
             when=_before(4),
         ),
-        Whole(AclOperation.CLUSTER_ACTION, when=_since(4)),
+        AuthorizeRequest(AclOperation.CLUSTER_ACTION, when=_since(4)),
     ),
-    "AddOffsetsToTxn": (_WRITES_IN_TRANSACTION, Whole(AclOperation.READ, _group)),
+    "AddOffsetsToTxn": (_WRITES_IN_TRANSACTION, AuthorizeRequest(AclOperation.READ, _group)),
     "TxnOffsetCommit": (
         _WRITES_IN_TRANSACTION,
-        Whole(AclOperation.READ, _group),
-        Elements(AclOperation.READ, "topics", _topic),
+        AuthorizeRequest(AclOperation.READ, _group),
+        FilterRequest(AclOperation.READ, "topics", _topic),
     ),
     "EndTxn": (_WRITES_IN_TRANSACTION,),
-    "WriteTxnMarkers": (Whole(AclOperation.CLUSTER_ACTION, or_else=AclOperation.ALTER),),
+    "WriteTxnMarkers": (AuthorizeRequest(AclOperation.CLUSTER_ACTION, or_else=AclOperation.ALTER),),
     "DescribeTransactions": (
-        Elements(AclOperation.DESCRIBE, "transactional_ids", _transaction_item),
+        FilterRequest(AclOperation.DESCRIBE, "transactional_ids", _transaction_item),
     ),
     "ListTransactions": (
-        Shown(
+        FilterResponse(
             AclOperation.DESCRIBE,
             "transaction_states",
             ResourceType.TRANSACTIONAL_ID,
@@ -311,24 +313,28 @@ ACCESS: Mapping[str, tuple[AccessRule, ...]] = {
         ),
     ),
     # Topics.
-    "CreateTopics": (Elements(AclOperation.CREATE, "topics", _topic, or_else=AclOperation.CREATE),),
-    "DeleteTopics": (
-        Elements(AclOperation.DELETE, "topics", _topic, or_else=AclOperation.DELETE),
-        Elements(AclOperation.DELETE, "topic_names", _topic, or_else=AclOperation.DELETE),
+    "CreateTopics": (
+        FilterRequest(AclOperation.CREATE, "topics", _topic, or_else=AclOperation.CREATE),
     ),
-    "DeleteRecords": (Elements(AclOperation.DELETE, "topics", _topic),),
-    "CreatePartitions": (Elements(AclOperation.ALTER, "topics", _topic),),
-    "DescribeConfigs": (Elements(AclOperation.DESCRIBE_CONFIGS, "resources", _config),),
-    "AlterConfigs": (Elements(AclOperation.ALTER_CONFIGS, "resources", _config),),
-    "IncrementalAlterConfigs": (Elements(AclOperation.ALTER_CONFIGS, "resources", _config),),
-    "MaintainTable": (Whole(AclOperation.ALTER, lambda r: (ResourceType.TOPIC, r.topic)),),
+    "DeleteTopics": (
+        FilterRequest(AclOperation.DELETE, "topics", _topic, or_else=AclOperation.DELETE),
+        FilterRequest(AclOperation.DELETE, "topic_names", _topic, or_else=AclOperation.DELETE),
+    ),
+    "DeleteRecords": (FilterRequest(AclOperation.DELETE, "topics", _topic),),
+    "CreatePartitions": (FilterRequest(AclOperation.ALTER, "topics", _topic),),
+    "DescribeConfigs": (FilterRequest(AclOperation.DESCRIBE_CONFIGS, "resources", _config),),
+    "AlterConfigs": (FilterRequest(AclOperation.ALTER_CONFIGS, "resources", _config),),
+    "IncrementalAlterConfigs": (FilterRequest(AclOperation.ALTER_CONFIGS, "resources", _config),),
+    "MaintainTable": (
+        AuthorizeRequest(AclOperation.ALTER, lambda r: (ResourceType.TOPIC, r.topic)),
+    ),
     # The cluster.
-    "ListConfigResources": (Whole(AclOperation.DESCRIBE_CONFIGS),),
+    "ListConfigResources": (AuthorizeRequest(AclOperation.DESCRIBE_CONFIGS),),
     "CreateAcls": _ALTER,
     "DeleteAcls": _ALTER,
     "DescribeAcls": _DESCRIBE,
-    "AlterClientQuotas": (Whole(AclOperation.ALTER_CONFIGS),),
-    "DescribeClientQuotas": (Whole(AclOperation.DESCRIBE_CONFIGS),),
+    "AlterClientQuotas": (AuthorizeRequest(AclOperation.ALTER_CONFIGS),),
+    "DescribeClientQuotas": (AuthorizeRequest(AclOperation.DESCRIBE_CONFIGS),),
     "AlterUserScramCredentials": _ALTER,
     "DescribeUserScramCredentials": _DESCRIBE,
     "AlterPartitionReassignments": _ALTER,

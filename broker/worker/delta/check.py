@@ -55,7 +55,7 @@ class _StoreGap:
 
 
 @dataclass(slots=True, kw_only=True)
-class Look:
+class StoreCheckResult:
     """The result of a check of the store."""
 
     highest_offset_in_remote_storage: int
@@ -101,7 +101,7 @@ class StoreCheck:
         partition: int,
         start_offset: int,
         segments: Sequence[RemoteLogSegment],
-    ) -> Look:
+    ) -> StoreCheckResult:
         """Look for all that holds offsets from `start_offset` on. Raises StorageError, FateUnknown, OSError.
 
         `segments` are those of the partition that `__remote_log_metadata` knows.
@@ -110,7 +110,7 @@ class StoreCheck:
         with shared.view(fresh=True) as snapshot:
             end = highest_offset_in_remote_storage(snapshot, topic_id, partition)
             if snapshot is None or snapshot.topic_id != topic_id:
-                return Look(highest_offset_in_remote_storage=end)
+                return StoreCheckResult(highest_offset_in_remote_storage=end)
             low = max(start_offset, log_start := snapshot.log_start(partition) or 0)
             files = snapshot.index.find(partition, low, end) if low <= end else []
             out = [
@@ -141,7 +141,7 @@ class StoreCheck:
             and self._holds(each) is None
             and not self._lies_inside(files, lost, each)
         ]
-        return Look(highest_offset_in_remote_storage=end, gaps=gaps)
+        return StoreCheckResult(highest_offset_in_remote_storage=end, gaps=gaps)
 
     def repair(
         self,
@@ -150,7 +150,7 @@ class StoreCheck:
         partition: int,
         *,
         leader_epoch: int,
-        look: Look,
+        look: StoreCheckResult,
         sources: Mapping[tuple[int, int], Sequence[LogSegmentData]],
     ) -> None:
         """Rewrite what the look found to be missing, as far as the local log has it.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from broker.worker.copy_semaphore import CopySemaphore
-from broker.worker.copy_shares import cut
+from broker.worker.copy_shares import split_into_shares
 from broker.worker.delta.residue import is_batch
 from broker.worker.delta.segments import WrittenFiles
 from broker.worker.errors import StorageError
@@ -60,7 +60,7 @@ def write_ranges(
     origins = [_RangeFindings() for _ in sources]
     readers = [
         [(origins[part.index], RangeSource(part.source)) for part in share]
-        for share in cut(sources, semaphore.count)
+        for share in split_into_shares(sources, semaphore.count)
     ]
 
     def write(share: Sequence[tuple[_RangeFindings, RangeSource]]) -> list[WrittenFile]:

@@ -323,7 +323,7 @@ def _read_cold(
             ) from None
         with file:
             touched.files += 1
-            left = Left(file.metadata, deleted)
+            left = UndeletedRows(file.metadata, deleted)
             yield from _read_file(file, file_slice, wanted, config.predicate, touched, left)
 
 
@@ -343,7 +343,7 @@ def _read_file(
     wanted: frozenset[str],
     predicate: Predicate,
     touched: ScanMetrics,
-    left: Left,
+    left: UndeletedRows,
 ) -> Iterator[pa.RecordBatch]:
     groups = row_groups(file.metadata, file_slice.offsets, predicate.timestamp)
     if predicate.keys is not None:
@@ -379,7 +379,7 @@ def _read_file(
             yield batch
 
 
-class Left:
+class UndeletedRows:
     """The rows of a file that a deletion vector leaves."""
 
     def __init__(self, metadata: pq.FileMetaData, deleted: Positions | None) -> None:

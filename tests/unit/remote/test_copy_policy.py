@@ -9,12 +9,12 @@ from broker.log.epochs import LeaderEpochs
 from broker.log.values import EnrichedLogSegment
 from broker.remote.copy_policy import (
     Backoff,
+    CopyBacklog,
     CopyLag,
     CopyLimits,
     CopyPhase,
     CopyState,
     CopyView,
-    Pace,
     choose,
     pending,
 )
@@ -208,7 +208,7 @@ def test_nothing_to_do_is_nothing_chosen() -> None:
 def test_copies_that_do_not_keep_up_are_told_from_a_burst(
     pending: list[int], behind: list[bool]
 ) -> None:
-    pace, found = Pace(), []
+    pace, found = CopyBacklog(), []
     for each in pending:
         left = max(0, each - 100)
         found.append(pace.is_behind_with(left))

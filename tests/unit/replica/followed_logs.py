@@ -5,7 +5,7 @@ from __future__ import annotations
 from broker.log.config import LogConfig
 from broker.log.log import Log
 from broker.replica.follower.partition import FollowerPartition
-from broker.replica.follower.state import FollowerAction, FollowerState, State
+from broker.replica.follower.state import FetchState, FollowerAction, FollowerState
 from broker.replica.follower.truncation import NO_EPOCH
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.leader_epoch_end import LeaderEpochEnd
@@ -82,7 +82,7 @@ def answer(log: Log, wanted: FetchPartition, *, watermark: int = 0) -> FetchPart
 def step(partition: FollowerPartition, leader: Log, *, watermark: int = 0) -> bool:
     """One fetch, or one question for an epoch's end; False once there is nothing more to do."""
     follower = partition.follower
-    if follower.state is State.TRUNCATING:
+    if follower.state is FetchState.TRUNCATING:
         asked = follower.last_fetched_epoch
         if asked == NO_EPOCH:
             partition.truncate_to(partition.high_watermark)

@@ -7,7 +7,7 @@ import pytest
 from broker.log.epochs import LeaderEpochs
 from broker.replica.fetcher.fetchers import fetcher_id_of
 from broker.replica.fetcher.session import FetchSessionClient
-from broker.replica.follower.state import FollowerAction, FollowerState, State
+from broker.replica.follower.state import FetchState, FollowerAction, FollowerState
 from broker.replica.follower.truncation import Recovery, Truncation, recovery_for, truncation_for
 from broker.replica.session_epochs import EPOCH_MAX
 from kafka_ds.protocol.errors import ErrorCode
@@ -86,13 +86,13 @@ def test_an_offset_that_the_leader_does_not_have(
 
 
 def test_with_an_epoch_to_compare_it_fetches_at_once_and_without_one_it_cuts_first() -> None:
-    assert following().state is State.FETCHING
-    assert following(epoch=-1).state is State.TRUNCATING
+    assert following().state is FetchState.FETCHING
+    assert following(epoch=-1).state is FetchState.TRUNCATING
     follower = following()
     follower.compare_first()
     assert follower.state.name == "TRUNCATING"
     follower.truncated(20, 3, is_complete=False)
-    assert (follower.state, follower.question.fetch_offset) == (State.TRUNCATING, 20)
+    assert (follower.state, follower.question.fetch_offset) == (FetchState.TRUNCATING, 20)
     follower.truncated(10, 1)
     assert follower.state.name == "FETCHING"
     assert follower.high_watermark == 10  # what is not there any more is not committed here

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from broker.log.log import Log, runs
 from broker.log.values import RemoteLogAuxState
-from broker.replica.follower.state import State
+from broker.replica.follower.state import FetchState
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.data import FetchPartitionData
 from kafka_ds.records.batch import BatchHeader, ControlType, iterate_headers
@@ -297,11 +297,11 @@ def test_a_follower_knows_where_a_log_ends_that_the_disk_did_not_cut(*, anew: bo
         partition.restart_at(50) if anew else partition.truncate_to(25)
     assert log.log_end_offset == (0 if anew else 40)
     assert partition.follower.fetch_offset == log.log_end_offset
-    assert partition.follower.state is State.TRUNCATING, "the leader is asked again"
+    assert partition.follower.state is FetchState.TRUNCATING, "the leader is asked again"
     disk.failing = set()
     partition.restart_at(50)
     assert partition.follower.fetch_offset == log.log_end_offset == 50
-    assert partition.follower.state is State.FETCHING
+    assert partition.follower.state is FetchState.FETCHING
 
 
 def test_a_log_is_cut_below_its_first_segment() -> None:

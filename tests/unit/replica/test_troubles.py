@@ -13,7 +13,7 @@ from broker.metadata.events import (
     TopicCreated,
     TopicDeleted,
 )
-from broker.replica.follower.state import State
+from broker.replica.follower.state import FetchState
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages.configs import TOPIC_RESOURCE
 from tests.fakes.settings import log_settings
@@ -188,5 +188,5 @@ async def test_a_log_whose_cut_the_disk_does_not_know_of_is_followed_on_as_such(
     followed.follower.fail()
     await bench.commit(changed(registered(OTHER, epoch, partition_epoch=1)))
     assert bench.followed() is followed
-    assert followed.follower.state is State.FETCHING
+    assert followed.follower.state is FetchState.FETCHING
     assert not followed.is_free

@@ -21,7 +21,13 @@ from broker.principal import (
     principal_of,
 )
 from broker.registry import REGISTRY, RequestContext, Served
-from broker.security.authorization.access import ACCESS, CODES, Elements, Shown, Whole
+from broker.security.authorization.access import (
+    ACCESS,
+    CODES,
+    AuthorizeRequest,
+    FilterRequest,
+    FilterResponse,
+)
 from broker.security.authorization.authorizer import Authorizer
 from broker.security.guard import guarded
 from broker.server.dispatch import Unanswerable
@@ -87,14 +93,18 @@ def test_no_api_is_missing() -> None:
     assert {served.name for served in SERVED} <= set(ACCESS)
     for name, rules in ACCESS.items():
         assert rules or name in OPEN, name
-        assert (name in SHOWN) == (bool(rules) and all(isinstance(rule, Shown) for rule in rules))
+        assert (name in SHOWN) == (
+            bool(rules) and all(isinstance(rule, FilterResponse) for rule in rules)
+        )
 
 
 def test_what_is_between_brokers_wants_cluster_action() -> None:
     for served in SERVED:
         # An operator asks for MaintainTable; it is internal as no client of Kafka's knows it.
         if served.internal and served.name != "MaintainTable":
-            assert ACCESS[served.name] == (Whole(AclOperation.CLUSTER_ACTION, ACCESS[served.name][0].resource),)  # type: ignore[union-attr]  # fmt: skip
+            (rule,) = ACCESS[served.name]
+            assert isinstance(rule, AuthorizeRequest)
+            assert rule == AuthorizeRequest(AclOperation.CLUSTER_ACTION, rule.resource)
 
 
 def nobody() -> SimpleNamespace:
@@ -142,7 +152,7 @@ def test_who_may_do_nothing_is_told_so_by_every_api_in_every_version(served: Ser
                     assert getattr(request, "acks", 1) == 0, f"{served.name} {version} has no words"
             left = seen[0] if seen else None
             for rule in ACCESS[served.name]:
-                if left is not None and isinstance(rule, Elements) and rule.when(version):
+                if left is not None and isinstance(rule, FilterRequest) and rule.when(version):
                     # What is left names nothing that anybody knows, or no resource at all.
                     items = getattr(left, rule.field) or []
                     assert all(rule.resource(i, nobody().metadata, left) is None for i in items)

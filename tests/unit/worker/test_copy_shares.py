@@ -12,7 +12,7 @@ import pytest
 
 from broker.worker import copy_shares
 from broker.worker.copy_semaphore import CopySemaphore
-from broker.worker.copy_shares import cut
+from broker.worker.copy_shares import split_into_shares
 from broker.worker.delta import writer
 from broker.worker.delta.segments import WrittenFiles
 from broker.worker.delta.writer import write_ranges
@@ -87,7 +87,7 @@ def offsets_of(store: MemoryStore, done: WrittenFiles) -> list[list[int]]:
 def test_each_byte_is_in_one_share_and_all_are_about_as_large(
     ranges: list[LogSegmentData], count: int
 ) -> None:
-    found = cut(ranges, count)
+    found = split_into_shares(ranges, count)
     assert len(found) == count
     parts = [part for share in found for part in share]
     for index, source in enumerate(ranges):
@@ -112,7 +112,7 @@ def test_each_byte_is_in_one_share_and_all_are_about_as_large(
 def test_little_is_not_cut(ranges: list[LogSegmentData], monkeypatch: pytest.MonkeyPatch) -> None:
     total = sum(each.segment.size_bytes for each in ranges)
     monkeypatch.setattr(copy_shares, "SHARE_BYTES_MIN", total // 2 + 1)
-    assert [len(each) for each in cut(ranges, 4)] == [3]
+    assert [len(each) for each in split_into_shares(ranges, 4)] == [3]
 
 
 def test_the_rows_of_all_shares_are_those_of_one(ranges: list[LogSegmentData]) -> None:
