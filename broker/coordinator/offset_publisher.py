@@ -13,13 +13,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from broker.coordinator.group.classic_group import CONSUMER_PROTOCOL
+from broker.coordinator.group.group_admin import CLASSIC, CONSUMER, SHARE, STREAMS
+from broker.coordinator.group.modern_group import ModernGroup
 from broker.coordinator.group.shard import GroupCoordinatorShard
-from broker.coordinator.group.share_protocol import SHARE_KIND
-from broker.coordinator.group.streams_protocol import STREAMS_KIND
 from broker.coordinator.runtime import CoordinatorContext
 from broker.coordinator.share.shard import ShareCoordinatorShard
 from broker.metadata.topic_names import GROUP_METADATA_TOPIC_NAME, SHARE_GROUP_STATE_TOPIC_NAME
@@ -186,14 +186,19 @@ def group_rows(place: ShardCheckpoint, shard: GroupCoordinatorShard) -> str:
     """The groups of one coordinator, and what they have committed, as JSON."""
     state = shard.state
     groups = [
-        [group_id, value.protocol_type, value.generation]
+        [group_id, CLASSIC, value.protocol_type, value.generation]
         for group_id, value in state.metadata.items()
     ]
+    modern: tuple[tuple[str, str, Mapping[str, ModernGroup[Any, Any]]], ...] = (
+        (CONSUMER, CONSUMER_PROTOCOL, state.consumers),
+        (SHARE, SHARE, state.shares),
+        (STREAMS, STREAMS, state.streams),
+    )
     groups += [
-        [group_id, CONSUMER_PROTOCOL, group.epoch] for group_id, group in state.consumers.items()
+        [group_id, group_type, protocol_type, group.epoch]
+        for group_type, protocol_type, listed in modern
+        for group_id, group in listed.items()
     ]
-    groups += [[group_id, SHARE_KIND, group.epoch] for group_id, group in state.shares.items()]
-    groups += [[group_id, STREAMS_KIND, group.epoch] for group_id, group in state.streams.items()]
     offsets = [
         [
             group_id,

@@ -701,10 +701,12 @@ class PublishedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedGroup:
-    """A classic group, or the epoch of a consumer or share group as its generation."""
+    """A classic group, or the epoch of a consumer, share or streams group as its generation."""
 
     coordinator_partition: int
     group_id: str
+    group_type: str
+    """As ListGroups names it."""
     protocol_type: str
     generation: int
 

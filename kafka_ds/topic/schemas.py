@@ -143,6 +143,7 @@ OFFSETS_SCHEMA = pa.schema(
         pa.field("coordinator_partition", pa.int32()),
         pa.field("coordinator_epoch", pa.int32()),
         pa.field("group_id", pa.string()),
+        pa.field("group_type", pa.string()),
         pa.field("protocol_type", pa.string()),
         pa.field("generation", pa.int32()),
         pa.field("committed_offset", pa.int64()),

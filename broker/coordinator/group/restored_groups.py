@@ -1,7 +1,7 @@
 """Pure: groups from the lake (`__offsets`) as records of `__consumer_offsets` again, after all disks were lost.
 
-- A group comes back empty, in its last generation; its members rejoin. A share group also gets back which partitions
-  have a share state: those whose state was published.
+- A group comes back empty, of its type and in its last generation or epoch: it knows no member, so those that there
+  were rejoin. A share group also gets back which partitions have a share state: those whose state was published.
 - An offset above the end of the restored partition is reset to that end: new records will get those offsets.
 - Offsets of topics that no longer exist are not restored.
 """
@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from broker.coordinator.group.records import SHARE, epoch_record, state_metadata_record
+from broker.coordinator.group.group_admin import CLASSIC, SHARE, STREAMS
+from broker.coordinator.group.records import SHARE as SHARE_RECORDS
+from broker.coordinator.group.records import epoch_record, state_metadata_record
 from broker.coordinator.group.share_group import ShareGroup, StatePartitions
-from broker.coordinator.group.share_protocol import SHARE_KIND
 from broker.coordinator.group.streams_group import NO_TOPOLOGY
-from broker.coordinator.group.streams_protocol import STREAMS_KIND
 from broker.coordinator.group.streams_records import streams_epoch_record
 from broker.coordinator.group.values import CoordinatorRecord
 from broker.worker.rpc import (
@@ -78,15 +78,7 @@ def restored_groups(
         if group.coordinator_partition != coordinator_partition:
             continue
         found.groups.add(group.group_id)
-        if group.protocol_type == SHARE_KIND:
-            found.records += _share_group_records(group, published.share_states, name_of)
-        elif group.protocol_type == STREAMS_KIND:
-            # Its members' heartbeats find a group that does not know them, so they rejoin.
-            found.records.append(
-                streams_epoch_record(group.group_id, group.generation, NO_HASH, NO_TOPOLOGY, {})
-            )
-        else:
-            found.records.append(_group_record(group, now_ms))
+        found.records += _group_records(group, published.share_states, name_of, now_ms)
     for each in published.offsets:
         if each.coordinator_partition != coordinator_partition:
             continue
@@ -110,7 +102,23 @@ def restored_groups(
     return found
 
 
-def _group_record(group: PublishedGroup, now_ms: int) -> CoordinatorRecord:
+def _group_records(
+    group: PublishedGroup,
+    states: Iterable[PublishedShareState],
+    name_of: Callable[[bytes], str | None],
+    now_ms: int,
+) -> list[CoordinatorRecord]:
+    group_id, epoch = group.group_id, group.generation
+    if group.group_type == CLASSIC:
+        return [_classic_group_record(group, now_ms)]
+    if group.group_type == SHARE:
+        return _share_group_records(group, states, name_of)
+    if group.group_type == STREAMS:
+        return [streams_epoch_record(group_id, epoch, NO_HASH, NO_TOPOLOGY, {})]
+    return [epoch_record(group_id, epoch, NO_HASH)]
+
+
+def _classic_group_record(group: PublishedGroup, now_ms: int) -> CoordinatorRecord:
     value = GroupMetadataValue(
         protocol_type=group.protocol_type,
         generation=group.generation,
@@ -138,7 +146,7 @@ def _share_group_records(
         if (name := name_of(topic_id)) is not None
     }
     return [
-        epoch_record(group.group_id, group.generation, NO_HASH, SHARE),
+        epoch_record(group.group_id, group.generation, NO_HASH, SHARE_RECORDS),
         state_metadata_record(ShareGroup(group.group_id), initialized=initialized),
     ]
 

@@ -21,7 +21,9 @@ from broker.worker.rpc import (
 
 TableRow = dict[str, Any]
 
-_GROUP_COLUMNS = ("group_id", "protocol_type", "generation")
+# Of a group that a broker published before it told the type.
+CLASSIC = "classic"
+_GROUP_COLUMNS = ("group_id", "group_type", "protocol_type", "generation")
 _OFFSET_COLUMNS = (
     "group_id", "topic", "topic_id", "partition", "committed_offset", "committed_leader_epoch", "metadata",
     "commit_time", "expire_timestamp",
@@ -82,6 +84,7 @@ def checkpoint_of(rows: Sequence[TableRow]) -> OffsetsCheckpoint:
             PublishedGroup(
                 coordinator_partition=row["coordinator_partition"],
                 group_id=row["group_id"],
+                group_type=row.get("group_type") or CLASSIC,
                 protocol_type=row["protocol_type"] or "",
                 generation=row["generation"] or 0,
             )

@@ -9,15 +9,18 @@ from broker.coordinator.group.metadata_image import CoordinatorMetadataImage
 from broker.coordinator.group.records import encode_record
 from broker.coordinator.group.restored_groups import TruncatedOffset, restored_groups
 from broker.coordinator.group.shard import GroupCoordinatorShard
+from broker.coordinator.offset_publisher import ShardCheckpoint, group_rows
 from broker.coordinator.share.restored_states import restored_states
 from broker.coordinator.share.shard import ShareCoordinatorShard
 from broker.metadata.image import MetadataImage
 from broker.restore import record_batches
-from broker.worker.metadata.offset_rows import checkpoint_of
+from broker.worker.metadata.offset_rows import checkpoint_of, rows_of
 from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.records.batch import read_header
-from tests.unit.coordinator.group.group_desk import GROUP
+from tests.unit.coordinator.group.consumer_desk import NewConsumer, Topics
+from tests.unit.coordinator.group.group_desk import Desk
 from tests.unit.coordinator.group.streams_desk import Streamer, new_desk
 
 TOPIC_ID = b"t" * 16
@@ -28,7 +31,7 @@ ENDS = {("orders", 0): 50, ("orders", 1): 10}
 def group(name: str, coordinator: int = 3) -> dict[str, Any]:
     return {
         "kind": "group", "coordinator_partition": coordinator, "group_id": name, "topic": None, "partition": None,
-        "protocol_type": "consumer", "generation": 7, "event_time": 99,
+        "group_type": "classic", "protocol_type": "consumer", "generation": 7, "event_time": 99,
     }  # fmt: skip
 
 
@@ -80,7 +83,7 @@ def share_state(name: str, index: int, start: int, *batches: tuple[int, ...]) ->
 
 
 def test_a_share_group_comes_back_with_its_partitions() -> None:
-    rows = [{**group("workers"), "protocol_type": "share"}, share_state("workers", 1, 7)]
+    rows = [{**group("workers"), "group_type": "share"}, share_state("workers", 1, 7)]
     published = checkpoint_of([*rows, share_state("others", 0, 7)])
     found = restored_groups(published, 3, end_of=lambda *_: None, name_of=NAMES.get, now_ms=1)
     shard = GroupCoordinatorShard(
@@ -95,18 +98,40 @@ def test_a_share_group_comes_back_with_its_partitions() -> None:
     assert len(nothing.records) == 2, "the topic is gone, the group is not"
 
 
-def test_members_of_a_streams_group_that_came_back_rejoin() -> None:
-    published = checkpoint_of([{**group(GROUP), "protocol_type": "streams"}])
-    found = restored_groups(published, 3, end_of=lambda *_: None, name_of=NAMES.get, now_ms=1)
-    desk, _ = new_desk(lines=2, words=2, counts=2)
-    for record in found.records:
-        key, value = encode_record(record)
-        desk.log.append((key, value, -1))
+def lose_disks(desk: Desk) -> None:
+    """The coordinator starts again with what it has published of its groups."""
+    place = ShardCheckpoint(TopicPartition("__consumer_offsets", 3), 0, len(desk.log))
+    rows = list(rows_of([], [group_rows(place, desk.shard)], 1))
+    found = restored_groups(
+        checkpoint_of(rows), 3, end_of=lambda *_: None, name_of=NAMES.get, now_ms=1
+    )
+    desk.log = [(*encode_record(each), -1) for each in found.records]
     desk.restart()
-    one = Streamer(desk, "1")
-    assert one.refused(member_epoch=7, topology=None) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_members_of_the_consumer_protocol_rejoin_a_group_that_came_back() -> None:
+    topics = Topics(orders=2)
+    desk = Desk(topics)
+    one = NewConsumer(desk, "1", "orders")
     one.beat()
-    assert one.epoch == 8 and len(one.tasks.active) == 4
+    before, one.owned = one.epoch, frozenset()
+    lose_disks(desk)
+    assert one.refused() is ErrorCode.UNKNOWN_MEMBER_ID
+    one.epoch = 0
+    one.beat()
+    assert one.epoch > before and one.owned == topics.all_of("orders")
+
+
+def test_members_of_a_streams_group_that_came_back_rejoin() -> None:
+    desk, _ = new_desk(lines=2, words=2, counts=2)
+    one = Streamer(desk, "1")
+    one.beat()
+    before = one.epoch
+    lose_disks(desk)
+    assert one.refused() is ErrorCode.UNKNOWN_MEMBER_ID
+    one.forget()
+    one.beat()
+    assert one.epoch > before and len(one.tasks.active) == 4
 
 
 def test_states_of_share_groups_come_back_up_to_the_end() -> None:
