@@ -141,6 +141,9 @@ class StreamsGroups:
         joins = request.member_epoch == JOINING_EPOCH
         group = self._group(request.group_id, step, joins=joins)
         was_empty = not group.members
+        if was_empty:
+            # The records of the member that asked could not be written.
+            self._shutdowns.pop(group.group_id, None)
         draft = GroupDraft(group, step)
         old = self._member(group, request)
         new = _as_said(old, request, client)

@@ -531,6 +531,16 @@ def test_one_member_ends_the_application() -> None:
     assert not three.statuses
 
 
+def test_a_member_that_could_not_join_ends_no_later_application() -> None:
+    desk, _ = new_desk(**COUNTED)
+    desk.append_error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    refused = Streamer(desk, "1").refused(shutdown_application=True)
+    assert refused is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    two = Streamer(desk, "2")
+    two.beat()
+    assert not two.statuses
+
+
 def test_members_learn_where_to_ask_for_what() -> None:
     desk, topics = new_desk(**COUNTED)
     topics.settings[GROUP] = {"streams.num.standby.replicas": "1"}
