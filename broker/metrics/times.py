@@ -7,8 +7,11 @@ speak of the last five to ten minutes, as Kafka's decaying samples do.
 
 from __future__ import annotations
 
-# Those that Kafka's histograms have.
+from broker.metrics.names import Summary
+
+# Those that Kafka's histograms have, and how they are written.
 QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
+_QUANTILE_NAMES = ("0.50", "0.75", "0.95", "0.98", "0.99", "0.999")
 WINDOW_SECONDS = 300.0
 # A time of 2**40 microseconds is twelve days; longer ones count as that.
 _OCTAVES_MAX = 40
@@ -47,6 +50,12 @@ class RecentTimes:
         self._before = self._now if is_next else [0] * _BUCKETS
         self._now = [0] * _BUCKETS
         self._ends_at_s = at_s + WINDOW_SECONDS
+
+    def in_ms(self) -> Summary:
+        """What a histogram of milliseconds shows."""
+        found = zip(_QUANTILE_NAMES, self.quantiles(QUANTILES), strict=True)
+        shown = tuple((name, seconds * 1000) for name, seconds in found)
+        return Summary(self.count, self.total_s * 1000, shown)
 
     def quantiles(self, wanted: tuple[float, ...]) -> list[float]:
         """The times, in seconds, below which these parts (0.5, 0.99, …; ascending) of the recent ones lie."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 
-from broker.metrics.names import MetricSample, Summary, gauge, histogram, meter
-from broker.metrics.times import QUANTILES, RecentTimes
+from broker.metrics.names import MetricSample, gauge, histogram, meter
+from broker.metrics.times import RecentTimes
 from broker.metrics.topics import PerTopic
 from broker.worker.rpc import CacheCounts
 from kafka_ds.protocol.topic_partition import TopicPartition
@@ -393,10 +393,7 @@ def tier_samples(
     yield READS_WAITING, (), metrics.reads_waiting
     yield READERS_IDLE, (), metrics.readers.idle(now_s)
     yield TASKS_IDLE, (), metrics.copiers.idle(now_s)
-    times = metrics.reader_times
-    quantiles = zip(QUANTILES, times.quantiles(QUANTILES), strict=True)
-    shown = tuple((str(part), value * 1000) for part, value in quantiles)
-    yield READER_TIMES, (), Summary(times.count, times.total_s * 1000, shown)
+    yield READER_TIMES, (), metrics.reader_times.in_ms()
     yield FETCHES_EXPIRED, (), metrics.fetches_expired
     yield LISTINGS_EXPIRED, (), metrics.listings_expired
     for name, metric in CACHE.items():

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from broker.metrics.names import MetricSample, Source, Summary, attribute, histogram, meter
-from broker.metrics.times import QUANTILES, RecentTimes
+from broker.metrics.times import RecentTimes
 
 _REQUESTS = "kafka.network:type=RequestMetrics,name="
 _SOCKETS = "kafka.server:type=socket-server-metrics"
@@ -90,8 +90,6 @@ MALFORMED = attribute(
     ours=True,
 )
 
-# As Kafka writes `QUANTILES`.
-_QUANTILE_NAMES = ("0.50", "0.75", "0.95", "0.98", "0.99", "0.999")
 FETCH = "Fetch"
 FETCH_CONSUMER = "FetchConsumer"
 FETCH_FOLLOWER = "FetchFollower"
@@ -195,14 +193,11 @@ def _api_samples(name: str, parts: Sequence[ApiCounters]) -> Iterator[MetricSamp
         (REMOTE_TIME, sum(part.remote_s for part in parts)),
     ):
         yield metric, request, Summary(answered, total_s * 1000)
-    total_ms = sum(part.times.total_s for part in parts) * 1000
-    quantiles: tuple[tuple[str, float], ...] = ()
     if len(parts) == 1:
-        found = parts[0].times.quantiles(QUANTILES)
-        quantiles = tuple(
-            (each, value * 1000) for each, value in zip(_QUANTILE_NAMES, found, strict=True)
-        )
-    yield TOTAL_TIME, request, Summary(answered, total_ms, quantiles)
+        yield TOTAL_TIME, request, parts[0].times.in_ms()
+    else:
+        total_ms = sum(part.times.total_s for part in parts) * 1000
+        yield TOTAL_TIME, request, Summary(answered, total_ms)
 
 
 class Metrics:

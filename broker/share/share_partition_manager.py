@@ -22,12 +22,14 @@ from broker.config.broker import BrokerConfig
 from broker.config.group import group_value
 from broker.coordinator.persister import SharePersister
 from broker.metadata.image import MetadataImage
+from broker.metrics.times import RecentTimes
 from broker.replica.leader.partition import LeaderPartition
 from broker.replica.replica_manager import ReplicaManager
 from broker.share.dead_letter_queue import DeadLetterQueue, retried
 from broker.share.dead_letters import SourcePartition, each_letter
 from broker.share.share_partition import SharePartition, SharePartitionConfig, StateWrite
 from broker.share.share_sessions import ShareSession, ShareSessionCache, ShareSessionKey
+from broker.share.share_times import ShareFetchTimes, SharePartitionTimes
 from kafka_ds.process.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.share_fetch import AcknowledgementBatch
@@ -82,6 +84,7 @@ class LedSharePartition:
         self.machine = SharePartition(0)
         self.is_closed = False
         self.is_fetching = False
+        self.times = SharePartitionTimes()
         self.waiting: set[asyncio.Event] = set()
         self._queued: list[tuple[StateWrite, asyncio.Future[None] | None]] = []
         self._writing: asyncio.Task[None] | None = None
@@ -97,10 +100,12 @@ class LedSharePartition:
     def begin_fetch(self) -> None:
         """A fetch reads for it: a second one would read the same."""
         self.is_fetching = True
+        self.times.lock(self._manager.now_ms())
 
     def end_fetch(self) -> None:
         """The fetch has ended: others may read for the share partition."""
         self.is_fetching = False
+        self.times.unlock(self._manager.now_ms())
 
     # -- what happens to the partition --------------------------------------------------------------
 
@@ -323,6 +328,9 @@ class SharePartitionManager:
         # Of each acknowledge type.
         self.acknowledged: Counter[int] = Counter()
         self.expired_locks = 0
+        self.load_times = RecentTimes()
+        # Of each group with members here.
+        self.fetch_times: dict[str, ShareFetchTimes] = {}
         self._led: dict[_GroupPartition, LedSharePartition] = {}
         self._loading: dict[_GroupPartition, asyncio.Task[LedSharePartition]] = {}
         self._ending: set[asyncio.Future[None]] = set()
@@ -386,8 +394,11 @@ class SharePartitionManager:
         self, group_id: str, leader: LeaderPartition, find_start: FindStart
     ) -> LedSharePartition:
         led = LedSharePartition(self, group_id, leader)
+        began_ms = self.now_ms()
         try:
             await led.load(find_start)
+            now_ms = self.now_ms()
+            self.load_times.add((now_ms - began_ms) / 1000, now_ms / 1000)
         except BaseException:
             led.close()
             raise
@@ -416,6 +427,15 @@ class SharePartitionManager:
         if self._led.get(led.key) is led:
             del self._led[led.key]
         led.close()
+
+    def count_fetch(self, group_id: str, *, waited_ms: int, percent: float) -> None:
+        """A fetch of this group has waited so long until it could read so much of what it asked for."""
+        times = self.fetch_times.get(group_id)
+        if times is None:
+            if not self.sessions.has_members(group_id):
+                return
+            times = self.fetch_times[group_id] = ShareFetchTimes()
+        times.add(waited_ms, percent, self.now_ms())
 
     # -- sessions -----------------------------------------------------------------------------------
 
@@ -453,6 +473,7 @@ class SharePartitionManager:
         writing = [led.writing_dead_letters for led in self if led.group_id == group_id]
         await asyncio.gather(*filter(None, writing), return_exceptions=True)
         if not self.sessions.has_members(group_id):
+            self.fetch_times.pop(group_id, None)
             for led in self:
                 if led.group_id == group_id:
                     self.forget(led)

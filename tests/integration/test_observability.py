@@ -19,7 +19,8 @@ DOCUMENTATION = Path(__file__).resolve().parents[2] / "docs" / "reference" / "me
 SHOWN_IF_ANY = re.compile(
     "requestmetrics_errors_total|kafka_server_fetcher|_partition_load_time_|logmanager_recoverydropped"
     "|kafka_server_(controllermutation|fetch|produce|request)_"
-    "|sharepartitionmetrics_inflight|share_coordinator_metrics_last_pruned_offset|deadletterqueue"
+    "|sharepartitionmetrics_(inflight|fetchlock)|sharegroupmetrics_(request)?topicpartitions"
+    "|share_coordinator_metrics_last_pruned_offset|deadletterqueue"
 )
 
 

@@ -1,9 +1,9 @@
 """Shell: ShareFetch 1-2: acknowledges records of a share group, and acquires others for a member.
 
 - Acknowledgements come first, as in ShareAcknowledge. Then the partitions of the session are read, each from the first
-  offset that is available to the group; the member acquires what it gets for share.record.lock.duration.ms. If there
-  is nothing it waits, for max_wait_ms at most, for records, released ones and expired locks; min_bytes above 1 means
-  nothing. Only one fetch reads a share partition at a time.
+  offset that is available to the group; the member acquires what it gets for share.record.lock.duration.ms. With less
+  than min_bytes between these offsets and the ends it waits, for max_wait_ms at most, for records, released ones and
+  expired locks. Only one fetch reads a share partition at a time.
 - A response has whole batches, which may hold records that are not acquired; `acquired_records` say which are. With
   share.isolation.level=read_committed those of aborted transactions are not.
 - A share partition that cannot be loaded has its own error, and so has one that is not led here. Those of sessions
@@ -17,6 +17,7 @@ Versions: 2 strict limits of records (KIP-1206), renewals of locks (KIP-1222), w
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -179,6 +180,7 @@ class _ShareFetch:
     async def run(self, partitions: Sequence[PartitionId]) -> None:
         """Acquire what there is, or wait for it. Share partitions that are being loaded hold up no others."""
         loop = asyncio.get_running_loop()
+        began_ms = self._shares.now_ms()
         deadline = loop.time() + max(self._request.max_wait_ms, 0) / 1_000
         event = asyncio.Event()
         led: list[LedSharePartition] = []
@@ -187,16 +189,19 @@ class _ShareFetch:
             while True:
                 event.clear()
                 self._take_loaded(loads, led, event)
-                await self._read([each for each in led if not each.is_closed], event)
-                left = deadline - loop.time()
-                if self._has_something() or left <= 0:
+                free = [each for each in led if self._is_free(each)]
+                waited_ms = self._shares.now_ms() - began_ms
+                wants_none = bool(free) and self._request.min_bytes <= 0
+                takes_all = loop.time() >= deadline or wants_none
+                await self._read(free, event, takes_all=takes_all)
+                if takes_all or self._has_something():
                     break
-                try:
-                    # Not wait_for, which may go on after a cancellation and acquire records for a lost connection.
-                    async with asyncio.timeout(left):
+                # Not wait_for, which may go on after a cancellation and acquire records for a lost connection.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(deadline):
                         await event.wait()
-                except TimeoutError:
-                    break
+            percent = 100 * len(free) / max(len(partitions), 1)
+            self._shares.count_fetch(self._key.group_id, waited_ms=waited_ms, percent=percent)
         finally:
             for task in loads:
                 task.cancel()  # The load itself goes on.
@@ -266,16 +271,25 @@ class _ShareFetch:
             raise KafkaError(ErrorCode(found.error_code))
         return latest if found.offset < 0 else found.offset
 
-    async def _read(self, led: Sequence[LedSharePartition], event: asyncio.Event) -> None:
-        """Read those that have something, and acquire it; others look again if something may be left."""
-        ready = [each for each in led if self._is_ready(each)]
+    async def _read(
+        self, free: Sequence[LedSharePartition], event: asyncio.Event, *, takes_all: bool
+    ) -> None:
+        """Read those that have something, and acquire it; others look again if something may be left.
+
+        `takes_all`: also if there is less than min_bytes. All of it counts, as in Kafka, also what is not available.
+        """
+        starts = {each: each.machine.next_fetch_offset() for each in free}
+        ready = [each for each in free if starts[each] < each.leader.fetchable_end(self._isolation)]
         if not ready:
+            return
+        offsets = {each.key[1]: starts[each] for each in ready}
+        fetch = self._look_up(offsets)
+        if not (takes_all or fetch.is_urgent or fetch.size_bytes >= fetch.min_bytes):
             return
         for each in ready:
             each.begin_fetch()
         try:
-            offsets = {each.key[1]: each.machine.next_fetch_offset() for each in ready}
-            found = await self._fetch(offsets)
+            found = await _answer(fetch)
             left = self._request.max_records
             for each in ready:
                 partition_id = each.key[1]
@@ -288,23 +302,19 @@ class _ShareFetch:
                 for each in ready:
                     each.wake(but=event)
 
-    def _is_ready(self, led: LedSharePartition) -> bool:
-        machine = led.machine
-        machine.log_start_moved(led.leader.log.log_start_offset)
-        return (
-            not led.is_fetching
-            and machine.can_acquire(led.config)
-            and machine.next_fetch_offset() < led.leader.fetchable_end(self._isolation)
-        )
+    def _is_free(self, led: LedSharePartition) -> bool:
+        """Whether a fetch may read for this share partition."""
+        if led.is_closed or led.is_fetching:
+            return False
+        led.machine.log_start_moved(led.leader.log.log_start_offset)
+        return led.machine.can_acquire(led.config)
 
-    async def _fetch(
-        self, offsets: dict[PartitionId, int]
-    ) -> dict[PartitionId, FetchPartitionData]:
-        """What Fetch would answer from these offsets on."""
+    def _look_up(self, offsets: dict[PartitionId, int]) -> FetchProcessor:
+        """What Fetch would find from these offsets on."""
         share = min(max(self._request.max_bytes // len(offsets), 1), READ_BYTES_MAX)
         request = FetchRequest(
             max_wait_ms=0,
-            min_bytes=0,
+            min_bytes=self._request.min_bytes,
             max_bytes=self._request.max_bytes,
             isolation_level=self._isolation,
             topics=[
@@ -323,14 +333,7 @@ class _ShareFetch:
             request, self._as_version(FETCH_VERSION), FetchContext(topics=request.topics)
         )
         processor.find()
-        response = processor.answer()
-        if inspect.isawaitable(response):
-            response = await response
-        return {
-            (topic.topic_id, each.partition_index): each
-            for topic in response.responses
-            for each in topic.partitions
-        }
+        return processor
 
     def _as_version(self, version: int) -> RequestContext:
         header = self._context.header._replace(api_version=version)
@@ -365,6 +368,7 @@ class _ShareFetch:
         led.arm()
         if not acquired:
             return 0
+        led.times.acquired(acquired, self._shares.now_ms())
         first, last = acquired[0].first_offset, acquired[-1].last_offset
         data = self._of(partition_id)
         data.acquired_records = acquired
@@ -409,6 +413,17 @@ class _ShareFetch:
             ],
             node_endpoints=endpoints(self._leaders, self._context),
         )
+
+
+async def _answer(processor: FetchProcessor) -> dict[PartitionId, FetchPartitionData]:
+    response = processor.answer()
+    if inspect.isawaitable(response):
+        response = await response
+    return {
+        (topic.topic_id, each.partition_index): each
+        for topic in response.responses
+        for each in topic.partitions
+    }
 
 
 def current_leader(partition_id: PartitionId, context: RequestContext) -> ShareLeaderIdAndEpoch:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from broker.metadata.topic_names import SHARE_GROUP_STATE_TOPIC_NAME
+from broker.metrics.names import Summary
 from broker.node_metrics import node_samples
 from broker.registry import ClientInformation
 from kafka_ds.protocol.errors import ErrorCode
@@ -65,6 +66,15 @@ async def test_members_share_the_records_of_a_partition(memory_path: Path) -> No
         }
         acknowledged = "kafka_server_sharegroupmetrics_recordacknowledgements_total"
         assert shown[acknowledged, ("Accept",)] == 3
+        partition_metrics = "kafka_server_sharepartitionmetrics_"
+        counts = {
+            name.removeprefix(partition_metrics): value.number
+            for (name, labels), value in shown.items()
+            if name.startswith(partition_metrics) and isinstance(value, Summary)
+        }
+        assert counts == {"inflightbatchmessagecount": 2, "fetchlocktimems": 3, "fetchlockratio": 2}
+        records = shown[f"{partition_metrics}inflightbatchmessagecount", (GROUP, "t", "0")]
+        assert isinstance(records, Summary) and records.total == 4
         assert shown["kafka_server_sharesessioncache_sharesessionscount", ()] == 2
 
 
@@ -83,6 +93,28 @@ async def test_a_fetch_waits_for_records_and_for_released_ones(memory_path: Path
         assert await waiting == [(0, 0, 2)]
         # Nothing comes: the time is over.
         assert await one.acquire(max_wait_ms=30) == []
+
+
+@in_loop
+async def test_a_fetch_waits_for_its_min_bytes(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        topic_id = await topic_of(broker, [b"a"])
+        one, two = Member(broker, topic_id, "one"), Member(broker, topic_id, "two")
+        waiting = asyncio.ensure_future(one.acquire(max_wait_ms=HAPPENS_MS, min_bytes=1_000))
+        await until(lambda: any(led.waiting for led in broker.node.share_partitions))
+        await broker.produce("t", batch_of([b"b"]))
+        assert not waiting.done()
+        await broker.produce("t", batch_of([bytes(1_000)]))
+        assert await waiting == [(0, 2, 1)]
+        # When the time is over it takes what there is; at once if it wants nothing.
+        await broker.produce("t", batch_of([b"c"]))
+        assert await two.acquire(max_wait_ms=50, min_bytes=1_000) == [(3, 3, 1)]
+        assert await two.acquire(max_wait_ms=HAPPENS_MS, min_bytes=0) == []
+        # There is more than fits.
+        await broker.produce("t", batch_of([bytes(1_000)]))
+        await broker.produce("t", batch_of([bytes(1_000)]))
+        acquired = await two.acquire(max_wait_ms=HAPPENS_MS, min_bytes=5_000, max_bytes=1_500)
+        assert acquired == [(4, 4, 1)]
 
 
 @in_loop
