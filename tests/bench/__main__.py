@@ -17,6 +17,7 @@ from tests.bench import (
     cluster_parts,
     codec_parts,
     cold_parts,
+    current_parts,
     failover_parts,
     lake_parts,
     opening_parts,
@@ -58,6 +59,7 @@ def parts(folder: Path, out: report.Report, runs: int) -> dict[str, Callable[[],
         "spark-load": partial(sink_parts.load, folder / "loaded", out, runs),
         "spark-write": partial(sink_parts.write, folder / "written", out, runs),
         "typed": partial(typed_parts.typed, folder / "typed", out, runs),
+        "current": partial(current_parts.current, folder / "current", out, runs),
     }
 
 

@@ -18,6 +18,7 @@ from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.process.system import SystemClock
 from kafka_ds.protocol.topic_partition import TopicIdPartition
+from kafka_ds.topic.names import CLUSTER_MARK
 from kafka_ds.topic.table import TopicTable
 from tests.bench.report import Figure, Report
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
@@ -31,7 +32,7 @@ COMMITS = 20
 def _fill(folder: Path, count: int) -> LocalStore:
     """A table of this many files, with a checkpoint; the files are never opened."""
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    (folder / CLUSTER_MARK).mkdir(parents=True)  # Without it a worker takes the lake for lost.
     store = LocalStore(str(folder))
     table, _ = table_of(store, count)
     write_checkpoint(table.log)
