@@ -101,8 +101,8 @@ def architecture() -> str:
             fill=GREEN_LIGHT,
             stroke=GREEN,
         ),
-        box(290, 168, 210, "Spark"),
-        box(610, 168, 246, "DuckDB, Polars, Trino"),
+        box(290, 146, 210, "Spark"),
+        box(610, 146, 246, "DuckDB, Polars, Trino"),
         arrow([(200, 54), (288, 54)]),
         text(244, 46, "Produce", anchor="middle", size=12, color=GREY),
         arrow([(290, 92), (202, 92)]),
@@ -111,14 +111,14 @@ def architecture() -> str:
         text(554, 46, "rolled segments", anchor="middle", size=12, color=GREY),
         arrow([(610, 92), (502, 92)]),
         text(556, 84, "cold records", anchor="middle", size=12, color=GREY),
-        arrow([(360, 114), (360, 166)]),
-        text(352, 144, "newest records", anchor="end", size=12, color=GREY),
-        arrow([(640, 114), (640, 142), (450, 142), (450, 166)]),
-        text(556, 134, "rows", anchor="middle", size=12, color=GREY),
-        arrow([(733, 114), (733, 166)]),
-        text(741, 144, "rows", size=12, color=GREY),
+        arrow([(360, 114), (360, 144)]),
+        text(352, 133, "newest records", anchor="end", size=12, color=GREY),
+        arrow([(640, 114), (640, 129), (450, 129), (450, 144)]),
+        text(556, 124, "rows", anchor="middle", size=12, color=GREY),
+        arrow([(733, 114), (733, 144)]),
+        text(741, 133, "rows", size=12, color=GREY),
     ]
-    return picture(880, 222, "Kafka clients, brokers, the lake, and engines", parts)
+    return picture(880, 200, "Kafka clients, brokers, the lake, and engines", parts)
 
 
 def _file(first: int, last: int, y: float, name: str, *, fill: str, stroke: str) -> str:
