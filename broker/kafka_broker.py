@@ -66,4 +66,4 @@ class KafkaBroker:
     security: Security
     client_instances: ClientInstances
     telemetry_exporter: TelemetryExporter
-    tier: RemoteLogManager | None
+    remote_log_manager: RemoteLogManager | None

@@ -120,7 +120,7 @@ class Node(KafkaBroker):
         self.disk = disk
         self.network = inter_broker_network(network, config, lambda: self.config)
         self.metrics = Metrics()
-        self.tier = None
+        self.remote_log_manager = None
         self._dispatcher = Dispatcher(REGISTRY, self, self.metrics.net)
         self.server = Server(
             config,
@@ -201,22 +201,22 @@ class Node(KafkaBroker):
     async def _begin(self) -> None:
         await self.member.join(self._identity(), lambda: self.log_manager.directory_ids.values())
         self._warn_of_empty_disks()
-        if self.tier is not None:
-            await self.tier.start()
+        if self.remote_log_manager is not None:
+            await self.remote_log_manager.start()
         await self.metadata_driver.start_publishing(self._start_publishing)
         self.groups.start()
         self.transactions.start()
         self.shares.start()
         self.cleaner.start()
-        if self.tier is not None:
+        if self.remote_log_manager is not None:
             self.offset_publisher = OffsetPublisher(
-                self.tier.worker.send,
+                self.remote_log_manager.worker.send,
                 self.replica_manager,
                 self.groups.runtime.begun,
                 self.shares.runtime.begun,
                 self.config.lake_offsets_interval_ms,
             )
-            self.tier.spawn(self.offset_publisher.run())
+            self.remote_log_manager.spawn(self.offset_publisher.run())
         self._ticking = asyncio.get_running_loop().create_task(self._tick(), name="tick")
         await self.member.live(self.log_manager.directory_id_of, self.log_manager.is_damaged)
         self.moves.resume()
@@ -342,7 +342,7 @@ class Node(KafkaBroker):
 
     def _wire(self, metadata_log: MetadataLog) -> None:
         if self.config.remote_log_storage_system_enable:
-            self.tier = RemoteLogManager(
+            self.remote_log_manager = RemoteLogManager(
                 part(TierSettings, self.config),
                 self.clock,
                 lambda: self.config,
@@ -369,7 +369,9 @@ class Node(KafkaBroker):
             new_controller=self._new_controller,
             executor=self._threads(1, "controller"),
             publish=self._publish,
-            committed=self.tier.cluster_events if self.tier is not None else lambda version: None,
+            committed=self.remote_log_manager.cluster_events
+            if self.remote_log_manager is not None
+            else lambda version: None,
             failed=self._fail,
         )
         self.member = ClusterMember(
@@ -408,7 +410,7 @@ class Node(KafkaBroker):
                 log_config=lambda overrides: self._log_configs.committed(self.config, overrides),
                 alter_partition=self.alter_partition_manager,
                 decide_recovered=self.member.requests.recovered,
-                tier=self.tier,
+                remote_log_manager=self.remote_log_manager,
                 lag_ms_max=config.replica_lag_time_max_ms,
             ),
             checkpoint_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
@@ -564,9 +566,9 @@ class Node(KafkaBroker):
 
     def _tick_logs(self) -> None:
         rolled = self.log_manager.tick(self.clock.now_ms())
-        if self.tier is not None:
+        if self.remote_log_manager is not None:
             for each in rolled:
-                self.tier.segment_rolled(each)
+                self.remote_log_manager.segment_rolled(each)
 
     def _directory_failed(self, partitions: Sequence[TopicPartition]) -> None:
         if self._is_wired:  # Otherwise no broker serves them yet.
@@ -609,8 +611,8 @@ class Node(KafkaBroker):
         self.replica_manager.stop()
         self.preparer.close()
         await self.server.stop()
-        if self.tier is not None:
-            await self.tier.stop()
+        if self.remote_log_manager is not None:
+            await self.remote_log_manager.stop()
         await self.member.stop()
         # What still has to ask the lake must ask it at the next start: that was no clean stop.
         unasked = self.replica_manager.has_lost_records

@@ -210,8 +210,8 @@ def node_samples(node: KafkaBroker) -> Iterator[MetricSample]:
         now_ms=node.clock.now_ms(),
         max_timeout_ms=node.config.transaction_max_timeout_ms,
     )
-    if node.tier is not None:
-        yield from node.tier.samples()
+    if node.remote_log_manager is not None:
+        yield from node.remote_log_manager.samples()
     yield from telemetry_samples(node.client_instances, node.telemetry_exporter, now_ms)
 
 

@@ -134,10 +134,10 @@ class Restoration:
 
     async def _published(self) -> OffsetsCheckpoint:
         """What brokers have published of their partitions and groups; asked until the lake answers."""
-        assert self._node.tier is not None, "checked before"
+        assert self._node.remote_log_manager is not None, "checked before"
         while True:
             try:
-                return await self._node.tier.noted_offsets()
+                return await self._node.remote_log_manager.published_offsets()
             except KafkaError as error:
                 log.warning("cannot read the published offsets yet, retrying: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
@@ -286,11 +286,11 @@ class Restoration:
         return known is not None and not known.fenced and not self._node.metadata_driver.is_active
 
     async def _lake_ends(self, asked: Sequence[tuple[str, bytes, int]]) -> list[int]:
-        tier = self._node.tier
-        assert tier is not None, "checked before"
+        remote_log_manager = self._node.remote_log_manager
+        assert remote_log_manager is not None, "checked before"
         while asked:
             try:
-                found = await tier.highest_offsets_in_remote_storage(asked)
+                found = await remote_log_manager.highest_offsets_in_remote_storage(asked)
             except KafkaError as error:
                 found = [error]
             ends = [each for each in found if isinstance(each, int)]

@@ -94,7 +94,7 @@ def erase(
             erasure.erase(timeout, takes_over=resume)
     account = erasure.account
     _print(account, as_json=as_json)
-    _note(account)
+    _print_notes(account)
     if dry_run and account.left:
         note("nothing was changed: run it again without --dry-run")
     is_undone = dry_run and erasure.has_begun
@@ -215,7 +215,7 @@ def _print(account: ErasureReport, *, as_json: bool) -> None:
     print_rows(rows, ("place", "what", "found", "left"), as_json=False)
 
 
-def _note(account: ErasureReport) -> None:
+def _print_notes(account: ErasureReport) -> None:
     for each in account.unsearched:
         note(f"kafka-ds: not searched: {each}")
     if account.expired_rows:

@@ -274,10 +274,14 @@ class Views:
         replica = self._node.replica_manager.replica(topic, number)
         if replica is None:
             return {}
-        log, tier = replica.log, self._node.tier
+        log, remote_log_manager = replica.log, self._node.remote_log_manager
         shows_sizes = _may_see_sizes(context)
         place = TopicPartition(topic, number)
-        holding = tier.metrics.holdings.get(place) if tier is not None else None
+        size = (
+            remote_log_manager.metrics.remote_sizes.get(place)
+            if remote_log_manager is not None
+            else None
+        )
         _, highest_offset_in_remote_storage = self._tiered(replica)
         return {
             "log_start_offset": log.log_start_offset,
@@ -287,19 +291,19 @@ class Views:
             "log_end_offset": log.log_end_offset,
             "highest_offset_in_remote_storage": highest_offset_in_remote_storage,
             "local_bytes": log.size_bytes if shows_sizes else None,
-            "lake_bytes": holding.size_bytes if holding is not None and shows_sizes else None,
-            "lake_segments": holding.segments if holding is not None else None,
+            "lake_bytes": size.size_bytes if size is not None and shows_sizes else None,
+            "lake_segments": size.segments if size is not None else None,
         }
 
     def _tiered(self, replica: LeaderPartition | FollowerPartition) -> tuple[int, int | None]:
         """The log start offset and the last tiered offset; None for a topic that is not tiered."""
-        log, tier = replica.log, self._node.tier
+        log, remote_log_manager = replica.log, self._node.remote_log_manager
         if not log.config.remote_storage_enable:
             return log.log_start_offset, None
         # Leaders know what is copied; followers check it up to a minute later.
         end = (
-            tier.highest_offset_in_remote_storage(log.topic_id, log.partition)
-            if tier is not None
+            remote_log_manager.highest_offset_in_remote_storage(log.topic_id, log.partition)
+            if remote_log_manager is not None
             else None
         )
         return log.log_start_offset, log.highest_offset_in_remote_storage if end is None else end
@@ -346,8 +350,15 @@ class Views:
         segments = list(replica.log.segments.all)
         row = self._replica_row(context, topic.name, number)
         shows_sizes = _may_see_sizes(context)
-        tier, end = self._node.tier, row["highest_offset_in_remote_storage"]
-        gaps = tier.missing_of(topic.topic_id, number) if tier is not None else []
+        remote_log_manager, end = (
+            self._node.remote_log_manager,
+            row["highest_offset_in_remote_storage"],
+        )
+        gaps = (
+            remote_log_manager.missing_of(topic.topic_id, number)
+            if remote_log_manager is not None
+            else []
+        )
         start = row["log_start_offset"]
         return {
             "topic": topic.name,

@@ -158,7 +158,7 @@ class CoordinatorContext(Generic[S]):
         self._loads = loads
         self._load_bytes = load_bytes
         self._commit_timeout_ms = commit_timeout_ms
-        self._start_effect = perform
+        self._perform_effect = perform
         self._loop = asyncio.get_running_loop()
         # The offset of the last record that this coordinator knows.
         self.last_written_offset = -1
@@ -507,9 +507,9 @@ class CoordinatorContext(Generic[S]):
 
     def _complete(self, effects: tuple[Any, ...], replies: Sequence[Reply]) -> None:
         for effect in effects:
-            assert self._start_effect is not None, "a shard without effects"
+            assert self._perform_effect is not None, "a shard without effects"
             try:
-                self._start_effect(self, effect)
+                self._perform_effect(self, effect)
             except Exception:  # Committed, so the client may ask again; requests that wait behind it must be answered.
                 _LOGGER.exception("%s: internal error with %s", self._name, effect.key)
                 error = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)

@@ -30,10 +30,10 @@ from broker.worker.rpc import (
     ZSTD,
     CopyAnswer,
     CopyRequest,
-    GiveUp,
     LogSegmentData,
     PartitionOutcome,
-    StateRequest,
+    ReadTieredState,
+    StopPartition,
     TieredState,
     TierSettings,
     Unavailable,
@@ -116,7 +116,7 @@ class CopyLoop:
     async def _give_up(self, tiered: TieredPartition) -> None:
         # A lost worker has stopped copying, too.
         with contextlib.suppress(WorkerLost, WorkerFailed):
-            await self._worker.send(GiveUp(place=place_of(tiered)))
+            await self._worker.send(StopPartition(place=place_of(tiered)))
 
     def stop(self) -> None:
         """Start no further copy."""
@@ -294,7 +294,7 @@ class CopyLoop:
                 for tiered in asked
             ]
             try:
-                states = await self._worker.send(StateRequest(partitions=question))
+                states = await self._worker.send(ReadTieredState(partitions=question))
             except (WorkerLost, WorkerFailed) as error:
                 log.warning("cannot read the tiered state yet, retrying: %s", error)
                 return self._wait_ms(error, asked)

@@ -12,14 +12,14 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from broker.remote.metrics import Holding, TierMetrics
+from broker.remote.metrics import RemoteSize, TierMetrics
 from broker.remote.partitions import TieredPartition, place_of
 from broker.worker.rpc import (
     UNAVAILABLE,
     CheckRetention,
-    MoveLogStart,
     RetentionCheck,
     RetentionResult,
+    SetLogStart,
     Sweep,
     Swept,
     TierSettings,
@@ -129,7 +129,7 @@ class ExpirationLoop:
         for key, watched in list(self._watched.items()):
             if self._led.get(key) is not watched.tiered:
                 del self._watched[key]
-                self._metrics.holdings.pop(watched.tiered.topic_partition, None)
+                self._metrics.remote_sizes.pop(watched.tiered.topic_partition, None)
 
     def _watch(self, tiered: TieredPartition) -> _WatchedRetention:
         return self._watched.setdefault(
@@ -157,7 +157,7 @@ class ExpirationLoop:
         )
 
     def _is_counted(self, tiered: TieredPartition) -> bool:
-        return tiered.topic_partition in self._metrics.holdings
+        return tiered.topic_partition in self._metrics.remote_sizes
 
     def _retention(self, tiered: TieredPartition) -> Retention:
         config = tiered.log.config
@@ -261,7 +261,7 @@ class ExpirationLoop:
         """Move the table's log start, then the log's own; False if this broker no longer leads."""
         offset = decision.log_start_offset
         self._crash_points.at("broker_before_log_start")
-        answer = await self._worker.send(MoveLogStart(place=place_of(tiered), offset=offset))
+        answer = await self._worker.send(SetLogStart(place=place_of(tiered), offset=offset))
         self._crash_points.at("broker_after_log_start")
         if isinstance(answer, Unavailable):
             raise WorkerFailed(UNAVAILABLE, answer.message)
@@ -281,7 +281,7 @@ class ExpirationLoop:
         return True
 
     def _count(self, tiered: TieredPartition, result: RetentionResult) -> None:
-        self._metrics.holdings[tiered.topic_partition] = Holding(
+        self._metrics.remote_sizes[tiered.topic_partition] = RemoteSize(
             segments=result.segments,
             size_bytes=result.size_bytes,
             computation_ms=result.milliseconds,
@@ -292,10 +292,10 @@ class ExpirationLoop:
     def _swept(self, tiered: TieredPartition, swept: Swept) -> None:
         self._metrics.deleted(tiered.log.topic, swept.segments)
         key = tiered.topic_partition
-        before = self._metrics.holdings.get(key)
+        before = self._metrics.remote_sizes.get(key)
         if before is None:
             return
-        self._metrics.holdings[key] = Holding(
+        self._metrics.remote_sizes[key] = RemoteSize(
             segments=max(0, before.segments - swept.segments),
             size_bytes=max(0, before.size_bytes - swept.size_bytes),
             computation_ms=before.computation_ms,

@@ -134,7 +134,7 @@ OFFSETS_MISSING = gauge(
     "topic",
     ours=True,
 )
-HOLDINGS = {
+REMOTE_SIZES = {
     "segments": gauge(
         f"{_TOPICS}RemoteLogMetadataCount", "Segments in the lake, by its metadata.", "topic"
     ),
@@ -224,7 +224,7 @@ FOREIGN_COMMITS = meter(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
+class RemoteSize:
     """What the lake holds of one partition, at the last count."""
 
     segments: int = 0
@@ -234,7 +234,7 @@ class Holding:
     delete_lag_segments: int = 0
 
 
-assert tuple(HOLDINGS) == tuple(each.name for each in fields(Holding)), "each is shown"
+assert tuple(REMOTE_SIZES) == tuple(each.name for each in fields(RemoteSize)), "each is shown"
 
 
 class ThreadIdleRatio:
@@ -301,7 +301,7 @@ class TierMetrics:
     cache: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CACHE, 0))
     cache_seen: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CACHE, 0))
     """What the running worker reported last."""
-    holdings: dict[TopicPartition, Holding] = field(default_factory=dict)
+    remote_sizes: dict[TopicPartition, RemoteSize] = field(default_factory=dict)
     """By topic and partition; only those that were counted."""
     missing: dict[TopicPartition, int] = field(default_factory=dict)
     """Offsets by topic and partition, as the last OPTIMIZE saw them."""
@@ -311,9 +311,9 @@ class TierMetrics:
     ) -> None:
         """Ranges of one partition are FINISHED. Its totals are known once it was counted."""
         key = TopicPartition(topic, partition)
-        before = self.holdings.get(key)
+        before = self.remote_sizes.get(key)
         if before is not None:
-            self.holdings[key] = replace(
+            self.remote_sizes[key] = replace(
                 before,
                 segments=before.segments + ranges,
                 size_bytes=before.size_bytes + log_bytes,
@@ -385,7 +385,7 @@ def tier_samples(
         yield metric, (), sum(each[place] for each in missing.values())
         for topic, each in sorted(missing.items()):
             yield metric, (topic,), each[place]
-    yield from _holding_samples(metrics.holdings)
+    yield from _holding_samples(metrics.remote_sizes)
     yield MISSING, (), sum(metrics.missing.values())
     for topic in sorted({topic for topic, _ in metrics.missing}):
         of_topic = (count for (name, _), count in metrics.missing.items() if name == topic)
@@ -403,13 +403,13 @@ def tier_samples(
     yield FOREIGN_COMMITS, (), metrics.foreign_commits
 
 
-def _holding_samples(holdings: Mapping[TopicPartition, Holding]) -> Iterator[MetricSample]:
+def _holding_samples(remote_sizes: Mapping[TopicPartition, RemoteSize]) -> Iterator[MetricSample]:
     """The samples of each topic, and of all together."""
-    topics = sorted({topic for topic, _ in holdings})
-    for name, metric in HOLDINGS.items():
+    topics = sorted({topic for topic, _ in remote_sizes})
+    for name, metric in REMOTE_SIZES.items():
         sums = dict.fromkeys(topics, 0)
-        for (topic, _), holding in holdings.items():
-            sums[topic] += getattr(holding, name)
+        for (topic, _), size in remote_sizes.items():
+            sums[topic] += getattr(size, name)
         yield metric, (), sum(sums.values())
         for topic, total in sums.items():
             yield metric, (topic,), total

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from broker.remote.boundary import Boundary
 from broker.remote.metrics import TierMetrics
 from broker.remote.partitions import TieredPartition, place_of
-from broker.worker.rpc import GiveUp, Optimize, Optimized, TierSettings
+from broker.worker.rpc import Optimize, Optimized, StopPartition, TierSettings
 from kafka_ds.ipc.backoff import Backoff
 from kafka_ds.ipc.child import ChildWorker, WorkerFailed, WorkerLost
 from kafka_ds.process.amounts import counted, size_text
@@ -239,4 +239,4 @@ class OptimizeLoop:
     async def _give_up(self, tiered: TieredPartition) -> None:
         # A lost worker has stopped, too.
         with contextlib.suppress(WorkerLost, WorkerFailed):
-            await self._worker.send(GiveUp(place=place_of(tiered)))
+            await self._worker.send(StopPartition(place=place_of(tiered)))

@@ -25,17 +25,17 @@ from broker.remote.quota import COPY_TIMES, FETCH_TIMES, RemoteQuota
 from broker.remote.reads import RemoteReads, kafka_errors
 from broker.worker.rpc import (
     DeleteTopic,
-    EndOfRangeRequest,
     FenceTopic,
     Materialise,
     MaxTimestamp,
-    MoveLogStart,
     OffsetForTimestamp,
     OffsetsCheckpoint,
     Optimized,
     PublishedOffsets,
     Read,
-    StateRequest,
+    ReadAuxState,
+    ReadTieredState,
+    SetLogStart,
     StoragePlace,
     Swept,
     TieredState,
@@ -241,7 +241,7 @@ class RemoteLogManager:
         if key in self.copies.led:
             self.copies.look_at(key)
 
-    def log_start_moved(self, log: Log) -> None:
+    def log_start_incremented(self, log: Log) -> None:
         """DeleteRecords has moved the log's start up: the lake follows in the background.
 
         The log's own directory has it already; the lake needs it in case that is lost.
@@ -275,7 +275,7 @@ class RemoteLogManager:
 
     # -- what the broker asks ---------------------------------------------------------------
 
-    async def noted_offsets(self) -> OffsetsCheckpoint:
+    async def published_offsets(self) -> OffsetsCheckpoint:
         """What `__offsets` says of all brokers' partitions and groups. Raises KafkaError."""
         with kafka_errors():
             return await self.worker.send(PublishedOffsets())
@@ -378,7 +378,7 @@ class RemoteLogManager:
     ) -> list[int | KafkaError]:
         """The lake's last offset of each (topic, topic id, number) now, -1 for none; or why it is unknown."""
         asked = [TopicIdPartition(id_, topic, partition) for topic, id_, partition in partitions]
-        states = await self._reads.send(StateRequest(partitions=asked))
+        states = await self._reads.send(ReadTieredState(partitions=asked))
         return [_end_of(state) for state in states]
 
     async def fence(
@@ -404,14 +404,14 @@ class RemoteLogManager:
             raise
         return [_end_of(state) for state in states]
 
-    async def ending(
+    async def aux_state(
         self, topic: str, topic_id: bytes, partition: int, offset: int
     ) -> tuple[int, RemoteLogAuxState]:
         """The first offset after the range that holds this one, and the state that the lake has of the partition there.
 
         Raises KafkaError: OFFSET_OUT_OF_RANGE (the lake does not hold it), KAFKA_STORAGE_ERROR.
         """
-        request = EndOfRangeRequest(
+        request = ReadAuxState(
             partition=TopicIdPartition(topic_id, topic, partition), offset=offset
         )
         counters = self._metrics.topics.of(topic)
@@ -421,12 +421,12 @@ class RemoteLogManager:
         except KafkaError:
             counters.build_errors += 1
             raise
-        ending = RemoteLogAuxState(
+        aux_state = RemoteLogAuxState(
             producer_snapshot=found.producer_snapshot,
             leader_epochs=found.leader_epochs,
             epochs_known_to=found.epochs_known_to,
         )
-        return found.end_offset + 1, ending
+        return found.end_offset + 1, aux_state
 
     async def optimize(self, topic_id: bytes, partition: int) -> Optimized:
         """Have a partition's files optimised now. Raises KafkaError."""
@@ -498,14 +498,14 @@ class RemoteLogManager:
                 log_.advance_log_start_offset(known)
         elif tiered not in self._log_start_moves:
             self._log_start_moves.add(tiered)
-            self.spawn(self._move_log_start(tiered))
+            self.spawn(self._set_log_start(tiered))
 
-    async def _move_log_start(self, tiered: TieredPartition) -> None:
+    async def _set_log_start(self, tiered: TieredPartition) -> None:
         backoff = self._settings.backoff()
         offset = tiered.log.log_start_offset
         while self.copies.led.get(tiered.key) is tiered and offset != tiered.lake_log_start:
             try:
-                await self.worker.send(MoveLogStart(place=place_of(tiered), offset=offset))
+                await self.worker.send(SetLogStart(place=place_of(tiered), offset=offset))
                 tiered.update_lake_log_start(offset)
                 self._expiration.look_soon()
             except (WorkerLost, WorkerFailed) as error:

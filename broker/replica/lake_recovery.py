@@ -40,14 +40,14 @@ class LakeRecovery:
         self,
         led: Iterable[LeaderPartition],
         *,
-        tier: RemoteLogManager | None,
+        remote_log_manager: RemoteLogManager | None,
         decide_recovered: DecideRecovered,
         elected: Callable[[LeaderPartition], None],
         write_recovery_points: Callable[[str], Awaitable[None]],
     ) -> None:
         """`led` are all partitions led here at the moment; `elected` begins the epoch of one that may begin."""
         self._led = led
-        self._tier = tier
+        self._remote_log_manager = remote_log_manager
         self._decide_recovered = decide_recovered
         self._elected = elected
         self._write_recovery_points = write_recovery_points
@@ -113,35 +113,41 @@ class LakeRecovery:
 
     async def _meet_lake(self, waiting: Sequence[LeaderPartition]) -> list[LeaderPartition]:
         """Continue those logs after the lake's end that end below it or diverge; returns all that the lake answered."""
-        tier = self._tier
-        known = [p for p in waiting if tier is None or not p.log.config.has_table]
-        if tier is None:
+        remote_log_manager = self._remote_log_manager
+        known = [p for p in waiting if remote_log_manager is None or not p.log.config.has_table]
+        if remote_log_manager is None:
             return known
         for are_fenced in (False, True):
             asked = [p for p in waiting if p.log.config.has_table and _must_fence(p) is are_fenced]
             for start in range(0, len(asked), PARTITIONS_ASKED_AT_ONCE):
                 part = asked[start : start + PARTITIONS_ASKED_AT_ONCE]
                 ends = await self._highest_offsets_in_remote_storage(
-                    tier, part, are_fenced=are_fenced
+                    remote_log_manager, part, are_fenced=are_fenced
                 )
                 for partition, end in zip(part, ends, strict=True):
-                    if isinstance(end, int) and await self._go_on(tier, partition, end):
+                    if isinstance(end, int) and await self._go_on(
+                        remote_log_manager, partition, end
+                    ):
                         known.append(partition)
         return known
 
     async def _highest_offsets_in_remote_storage(
-        self, tier: RemoteLogManager, partitions: Sequence[LeaderPartition], *, are_fenced: bool
+        self,
+        remote_log_manager: RemoteLogManager,
+        partitions: Sequence[LeaderPartition],
+        *,
+        are_fenced: bool,
     ) -> Sequence[int | KafkaError]:
         where = [(p.topic, p.topic_id, p.partition) for p in partitions]
         try:
             if are_fenced:
                 epochs = [p.leader.leader_epoch for p in partitions]
                 loads = [p.log.config.lake_load for p in partitions]
-                ends = await tier.fence(
+                ends = await remote_log_manager.fence(
                     [(*w, e, load) for w, e, load in zip(where, epochs, loads, strict=True)]
                 )
             else:
-                ends = await tier.highest_offsets_in_remote_storage(where)
+                ends = await remote_log_manager.highest_offsets_in_remote_storage(where)
         except KafkaError as error:
             ends = [error] * len(where)
         except Exception as error:
@@ -159,7 +165,9 @@ class LakeRecovery:
             self._said[partition] = what
             _LOGGER.warning("Unable to lead partition %s yet: %s", partition.log.name, what)
 
-    async def _go_on(self, tier: RemoteLogManager, partition: LeaderPartition, end: int) -> bool:
+    async def _go_on(
+        self, remote_log_manager: RemoteLogManager, partition: LeaderPartition, end: int
+    ) -> bool:
         """Continue the log; or continue at the lake's end, if the log ends below it or diverges from the lake."""
         log, epoch = partition.log, partition.leader.leader_epoch
         if partition.is_lost or end < 0:
@@ -167,7 +175,7 @@ class LakeRecovery:
         if end < log.log_end_offset and not _must_fence(partition):
             return True
         try:
-            _, ended = await tier.ending(
+            _, ended = await remote_log_manager.aux_state(
                 partition.topic, partition.topic_id, partition.partition, end
             )
         except KafkaError as error:
@@ -201,7 +209,7 @@ class LakeRecovery:
 
 
 async def end_of_lake(
-    tier: RemoteLogManager | None, partition: FollowerPartition, offset: int | None
+    remote_log_manager: RemoteLogManager | None, partition: FollowerPartition, offset: int | None
 ) -> tuple[int, RemoteLogAuxState]:
     """Where a follower continues whose leader has the next records only in the lake, and the state before that.
 
@@ -210,15 +218,15 @@ async def end_of_lake(
 
     Raises KafkaError: the lake does not answer.
     """
-    if tier is None or not partition.log.config.remote_storage_enable:
+    if remote_log_manager is None or not partition.log.config.remote_storage_enable:
         raise KafkaError(
             ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE,
             f"{partition.log.name}: this broker has no tiered storage",
         )
     where = (partition.topic, partition.topic_id, partition.partition)
     if offset is None:
-        offset = await tier.known_highest_offset_in_remote_storage(*where)
-    next_offset, ended = await tier.ending(*where, offset)
+        offset = await remote_log_manager.known_highest_offset_in_remote_storage(*where)
+    next_offset, ended = await remote_log_manager.aux_state(*where, offset)
     return next_offset, replace(ended, has_markers_to_come=True)
 
 

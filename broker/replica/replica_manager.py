@@ -76,7 +76,7 @@ class ReplicaManager:
             replace(
                 context,
                 write_recovery_points=log_manager.checkpoint_recovery_points,
-                end_of_lake=partial(end_of_lake, leading.tier),
+                end_of_lake=partial(end_of_lake, leading.remote_log_manager),
                 count_bytes_in=self._count_bytes_in,
             )
         )

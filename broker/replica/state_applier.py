@@ -65,7 +65,7 @@ class LeadingContext:
     alter_partition: AlterPartitionManager
     decide_recovered: DecideRecovered
     """Makes durable that partitions were compared with the lake."""
-    tier: RemoteLogManager | None
+    remote_log_manager: RemoteLogManager | None
     lag_ms_max: int
 
 
@@ -87,12 +87,12 @@ class ReplicaStateApplier:
         self._clock = context.clock
         self._image = context.image
         self._leading = leading
-        self._tier = leading.tier
+        self._remote_log_manager = leading.remote_log_manager
         # Whether nothing may begin any more.
         self.is_stopped = False
         self._recovery = LakeRecovery(
             replicas,
-            tier=leading.tier,
+            remote_log_manager=leading.remote_log_manager,
             decide_recovered=leading.decide_recovered,
             elected=self.elected,
             write_recovery_points=logs.checkpoint_recovery_points,
@@ -238,7 +238,7 @@ class ReplicaStateApplier:
             self._replicas.topic_metrics.of(event.topic),
             clock=self._clock,
             alter_partition=self._leading.alter_partition,
-            tier=self._tier,
+            remote_log_manager=self._remote_log_manager,
         )
         self._replicas.led.setdefault(event.topic, {})[event.partition] = partition
         if leader.is_recovering:
@@ -264,7 +264,7 @@ class ReplicaStateApplier:
         self, log: Log, existed: bool, checkpoint: int, registration: PartitionRegistration
     ) -> bool:
         """Whether a log that may be in the lake holds less than it is known to have held."""
-        has_lake = self._tier is not None and log.config.has_table
+        has_lake = self._remote_log_manager is not None and log.config.has_table
         if log.config.lake_load and log.log_end_offset == 0 and has_lake:
             return True  # What it begins with may be in the lake, committed or not.
         known_end = max(checkpoint, log.known_end_offset)
@@ -304,13 +304,13 @@ class ReplicaStateApplier:
 
     def update_tier(self, partition: LeaderPartition) -> None:
         """Manage its rows in the lake from now on, if there are any or may be."""
-        tier, log = self._tier, partition.log
-        if tier is None or not log.config.has_table:
+        remote_log_manager, log = self._remote_log_manager, partition.log
+        if remote_log_manager is None or not log.config.has_table:
             return
         if not log.config.remote_storage_enable:
             # It is no table any more: what only the lake has is given up (KIP-950).
             log.advance_log_start_offset(min(log.local_log_start_offset, log.committed_offset))
-        tier.partition_opened(
+        remote_log_manager.partition_opened(
             partition.log,
             leader_epoch=partition.leader.leader_epoch,
             last_stable_offset=partition.last_stable_offset,
@@ -337,8 +337,8 @@ class ReplicaStateApplier:
         if not partitions:
             del self._replicas.led[partition.topic]
             self._keep_metrics()
-        if self._tier is not None:
-            self._tier.partition_closed(partition.topic_id, partition.partition)
+        if self._remote_log_manager is not None:
+            self._remote_log_manager.partition_closed(partition.topic_id, partition.partition)
         partition.lose(code)
 
     # -- following ----------------------------------------------------------------------------
@@ -429,8 +429,8 @@ class ReplicaStateApplier:
         for number in self._logs.damaged.partitions_of(topic, topic_id):
             self._delete_log(TopicPartition(topic, number))
         self._update_fetchers(changes)
-        if self._tier is not None and has_table:
-            self._tier.topic_deleted(topic, topic_id)
+        if self._remote_log_manager is not None and has_table:
+            self._remote_log_manager.topic_deleted(topic, topic_id)
 
     def _delete_log(self, key: TopicPartition) -> None:
         # Its checkpointed state does not concern a topic that is created again under the name.

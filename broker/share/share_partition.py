@@ -414,7 +414,7 @@ class SharePartition:
                     run.write, run.becomes = NO_WRITE, run.state
         self._advance_start()
 
-    def log_start_moved(self, log_start_offset: int) -> None:
+    def log_start_incremented(self, log_start_offset: int) -> None:
         """Records before the log's start are gone, once dead letters are written of those that are archiving."""
         if log_start_offset > self.start_offset:
             self._append(log_start_offset, RecordState.ARCHIVED, 0)

@@ -165,7 +165,7 @@ class LedSharePartition:
         if state.start_offset == NO_OFFSET:
             # At once: the next leader must not begin elsewhere.
             await self._write([])
-        self.machine.log_start_moved(self.leader.log.log_start_offset)
+        self.machine.log_start_incremented(self.leader.log.log_start_offset)
 
     async def acknowledge(self, member_id: str, batches: Sequence[AcknowledgementBatch]) -> None:
         """Take acknowledgements; raises KafkaError."""

@@ -321,7 +321,7 @@ class Copier:
             committed = self._storage.commit(topic, topic_id, written)
             self._crash_points.at("after_commit")
             for each in partitions:
-                self._note(each, committed)
+                self._apply_commit(each, committed)
 
     def _write(self, each: _Partition) -> None:
         """Step 2: make a partition's ranges durable; an error fails this partition alone."""
@@ -332,7 +332,7 @@ class Copier:
                 each.sources, each.loaded, loaded_count=each.loaded_count
             )
 
-    def _note(self, each: _Partition, committed: CopyCommit) -> None:
+    def _apply_commit(self, each: _Partition, committed: CopyCommit) -> None:
         dropped = committed.dropped.get(each.partition)
         if dropped is not None:
             log.warning(

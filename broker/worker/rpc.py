@@ -375,14 +375,14 @@ class CopyRequest(Request[CopyAnswer]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GiveUp(Request[None]):
+class StopPartition(Request[None]):
     """This broker no longer leads the partition: work on it stops."""
 
     place: StoragePlace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateRequest(Request["list[TieredState | Unavailable]"]):
+class ReadTieredState(Request["list[TieredState | Unavailable]"]):
     """What the lake holds of partitions."""
 
     partitions: Sequence[TopicIdPartition]
@@ -401,7 +401,7 @@ class FenceTopic(Request["list[TieredState | Unavailable]"]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Missing:
+class MissingOffsets:
     """Offsets whose data the store lacks."""
 
     start_offset: int
@@ -423,7 +423,7 @@ class CheckQuestion:
     """All files from `start_offset` on, and not only the commits."""
     commits: Sequence[tuple[int, str]]
     """Version and commit id."""
-    sources: Sequence[tuple[Missing, Sequence[LogSegmentData]]] = ()
+    sources: Sequence[tuple[MissingOffsets, Sequence[LogSegmentData]]] = ()
     """To repair: what is missing, and where its batches are."""
 
 
@@ -434,7 +434,7 @@ class StoreState:
     is_lost: bool
     """Whether one of the commits is another writer's by now."""
     highest_offset_in_remote_storage: int
-    missing: tuple[Missing, ...] = ()
+    missing: tuple[MissingOffsets, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -455,7 +455,7 @@ class Repair(Request["list[StoreState | Unavailable]"]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MoveLogStart(Request["TieredState | Unavailable"]):
+class SetLogStart(Request["TieredState | Unavailable"]):
     """Set the partition's log start in the table; a larger one that is there stays."""
 
     place: StoragePlace
@@ -633,7 +633,7 @@ class MaxTimestamp(Request[FoundOffset]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndOfRange:
+class SegmentAuxState:
     """The state of a partition at the end of one of its ranges, besides records."""
 
     end_offset: int
@@ -646,7 +646,7 @@ class EndOfRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndOfRangeRequest(Request[EndOfRange]):
+class ReadAuxState(Request[SegmentAuxState]):
     """The end of the range that holds an offset."""
 
     partition: TopicIdPartition

@@ -29,15 +29,11 @@ from broker.worker.rpc import (
     CopyAnswer,
     CopyRequest,
     DeleteTopic,
-    EndOfRange,
-    EndOfRangeRequest,
     FenceTopic,
     FoundOffset,
-    GiveUp,
     Materialise,
     Materialised,
     MaxTimestamp,
-    MoveLogStart,
     OffsetForTimestamp,
     OffsetsCheckpoint,
     Optimize,
@@ -46,10 +42,14 @@ from broker.worker.rpc import (
     PublishOffsets,
     Read,
     ReadAnswer,
+    ReadAuxState,
+    ReadTieredState,
     Repair,
     RetentionCheck,
     RetentionResult,
-    StateRequest,
+    SegmentAuxState,
+    SetLogStart,
+    StopPartition,
     StoragePlace,
     StoreState,
     Sweep,
@@ -138,7 +138,7 @@ class Service:
             DeleteTopic: self._delete_topic,
             Materialise: self._materialise,
             FenceTopic: self._fence,
-            MoveLogStart: self._move_log_start,
+            SetLogStart: self._set_log_start,
             CheckRetention: self._check_retention,
             Sweep: self._sweep,
         }
@@ -153,9 +153,9 @@ class Service:
             Read: self._read,
             OffsetForTimestamp: self._offset_for_timestamp,
             MaxTimestamp: self._max_timestamp,
-            StateRequest: self._state,
-            EndOfRangeRequest: self._end_of_range,
-            GiveUp: self._give_up,
+            ReadTieredState: self._state,
+            ReadAuxState: self._end_of_range,
+            StopPartition: self._stop_partition,
             PublishedOffsets: self._published_offsets,
         }
 
@@ -256,7 +256,7 @@ class Service:
             self._copier.recover()
         return failures[0] if failures else self._check_of(question)[0]
 
-    def _give_up(self, request: GiveUp) -> None:
+    def _stop_partition(self, request: StopPartition) -> None:
         # Read by another thread, while this one copies.
         place = request.place
         self._copier.give_up(place.topic_id, place.partition, place.leader_epoch)
@@ -296,11 +296,11 @@ class Service:
         self._sweeper.delete_topic(topic, topic_id)
         self._maintenance.forget(topic_table(topic))
 
-    def _move_log_start(self, request: MoveLogStart) -> TieredState | Unavailable:
+    def _set_log_start(self, request: SetLogStart) -> TieredState | Unavailable:
         self._check_store()
         place = request.place
         with self._writing(place.topic):
-            self._storage.move_log_start(
+            self._storage.set_log_start(
                 place.topic,
                 place.topic_id,
                 place.partition,
@@ -405,10 +405,10 @@ class Service:
         )
         return FoundOffset(found=found)
 
-    def _end_of_range(self, request: EndOfRangeRequest) -> EndOfRange:
+    def _end_of_range(self, request: ReadAuxState) -> SegmentAuxState:
         return self._storage.aux_state.at(request.partition, request.offset)
 
-    def _state(self, request: StateRequest) -> list[TieredState | Unavailable]:
+    def _state(self, request: ReadTieredState) -> list[TieredState | Unavailable]:
         return self._states(request.partitions, {})
 
     def _states(

@@ -161,7 +161,7 @@ class DeltaLog:
             return self._relist()
         if version == self._latest:
             version = self._relist_if_cut(version)
-        self._note(version, began_ms)
+        self._remember(version, began_ms)
         return version
 
     def _relist_if_cut(self, version: int) -> int:
@@ -311,7 +311,7 @@ class DeltaLog:
                 if self.store.size(self.path(commit_file(version))) is not None:
                     continue
                 raise VersionsGone(f"{self.table}: version {version} was cleaned up", attempt)
-            self._note(version - 1, began_ms)
+            self._remember(version - 1, began_ms)
             return version
 
     def _won(self, attempt: Attempt, version: int) -> bool:
@@ -327,7 +327,7 @@ class DeltaLog:
             try:
                 if self.store.put_if_absent(name, body):
                     self._confirm_win(attempt, version, was_open)
-                    self._note(version, began_ms)
+                    self._remember(version, began_ms)
                     attempt.won(version)
                     return True
                 actions = decode_actions(self.store.read(name), name)
@@ -398,7 +398,7 @@ class DeltaLog:
     def _is_stale(self) -> bool:
         return self.is_long_past(self._latest_ms)
 
-    def _note(self, version: int, seen_ms: int) -> None:
+    def _remember(self, version: int, seen_ms: int) -> None:
         if version != self._latest:
             self._seen_ms = seen_ms
         self._latest, self._latest_ms = version, seen_ms
@@ -414,7 +414,7 @@ class DeltaLog:
         latest = self.listing(start=hint).latest if hint is not None else -1
         if latest < 0:
             latest = self.listing().latest
-        self._note(latest, began_ms)
+        self._remember(latest, began_ms)
         return latest
 
 

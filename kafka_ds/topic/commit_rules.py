@@ -56,7 +56,7 @@ class RangeGap(Conflict):
     """The range begins behind the table's end, and offsets in between are neither there nor given up."""
 
 
-class LogStartMoved(Conflict):
+class LogStartIncremented(Conflict):
     """The log start is there or beyond already."""
 
 
@@ -308,7 +308,7 @@ class TopicChange:
                 why = f"offsets up to {number} are there"
                 self._reject(RangeTaken, part, version, why)
         elif 0 <= part.log_start_offset <= number:
-            self._reject(LogStartMoved, part, version, f"the log starts at {number}")
+            self._reject(LogStartIncremented, part, version, f"the log starts at {number}")
 
     def _check_gap(self, part: PartitionIntent, view: TableView) -> None:
         """Nothing that comes between makes a gap: ends and log starts only grow."""

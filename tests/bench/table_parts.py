@@ -12,7 +12,7 @@ from pathlib import Path
 
 from broker.remote.process import new_worker
 from broker.worker.delta.storage import RemoteStorageManager
-from broker.worker.rpc import StateRequest, TieredState
+from broker.worker.rpc import ReadTieredState, TieredState
 from kafka_ds.delta.maintenance import write_checkpoint
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.process.crash_points import CrashPoints
@@ -83,7 +83,7 @@ def _commits(table: TopicTable, count: int) -> Callable[[], None]:
 def _start(store: LocalStore) -> None:
     """A worker process, from its start to its first answer."""
     settings = tier_settings(lake_uri=store.root)
-    question = StateRequest(partitions=[TopicIdPartition(TOPIC_ID, "orders", 0)])
+    question = ReadTieredState(partitions=[TopicIdPartition(TOPIC_ID, "orders", 0)])
 
     async def ask() -> None:
         worker = new_worker(settings.worker_arguments(), SystemClock(), idle_ms=-1)

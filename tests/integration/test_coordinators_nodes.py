@@ -402,7 +402,7 @@ async def test_what_was_verified_before_a_marker_is_not_written_behind_it(tmp_pa
         request, version = producer.produce(producer.batch([b"late"], 2), 2)
         writing = asyncio.ensure_future(cluster.nodes[3].ask(request, version))
         await asyncio.sleep(0)  # The question is on its way.
-        assert cluster.nodes[3].node.transactions.joins.pending
+        assert cluster.nodes[3].node.transactions.add_partitions_to_txn.pending
         code = await write_marker(cluster.nodes[3], producer, coordinator_epoch=100)
         assert code == NONE
         answer = (await writing).responses[0].partition_responses[0]
@@ -431,7 +431,7 @@ async def test_a_write_waits_for_the_end_of_the_transaction_before(
                 answer = cluster.nodes[index + 1].ask(request, version)
                 writing.append(asyncio.ensure_future(answer))
             for index in (0, 2):
-                joins = cluster.nodes[index + 1].node.transactions.joins
+                joins = cluster.nodes[index + 1].node.transactions.add_partitions_to_txn
                 await cluster.until("the question", lambda joins=joins: bool(joins.pending))
         codes = [(await each).responses[0].partition_responses[0].error_code for each in writing]
         assert codes == [NONE, NONE]

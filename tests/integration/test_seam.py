@@ -175,7 +175,9 @@ class World:
         end = (
             None
             if replica is None
-            else node.tier.highest_offset_in_remote_storage(replica.log.topic_id, index)
+            else node.remote_log_manager.highest_offset_in_remote_storage(
+                replica.log.topic_id, index
+            )
         )
         return end is not None and end + 1 >= replica.log.log_end_offset
 

@@ -99,7 +99,7 @@ def test_a_log_start_that_a_changed_table_does_not_take_is_told_again_until_it_d
         log.commit(log.begin(PlainChange("SET", actions=[action])), read_version=snapshot.version)
 
     def move() -> None:
-        worker.storage.move_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=99, offset=5)
+        worker.storage.set_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=99, offset=5)
 
     change("true")
     with pytest.raises(StorageError, match="appendOnly"):

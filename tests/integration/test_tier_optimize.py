@@ -543,7 +543,7 @@ def test_what_delta_rs_has_erased_is_laid_around_the_log_start(lake: Lake) -> No
     table(lake).update(predicate='"offset" < 60', updates={"note": "'x'"})
     table(lake).delete('"offset" = 41')
     storage = storage_of(lake)
-    storage.move_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=50)
+    storage.set_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=50)
     for start in range(END, 2 * END, 10):
         fill(lake, start)
     assert optimize(storage).expired_rows == 49
@@ -577,13 +577,13 @@ def test_a_leader_that_was_deposed_lays_nothing(lake: Lake) -> None:
 
 
 def begin_at(lake: Lake, offset: int) -> None:
-    storage_of(lake).move_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=offset)
+    storage_of(lake).set_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=offset)
 
 
 def test_the_table_s_history_says_what_each_commit_did(lake: Lake) -> None:
     """As `DeltaTable.history` and DESCRIBE HISTORY show it, under Delta's names."""
     storage = storage_of(lake)
-    storage.move_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=25)
+    storage.set_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=25)
     storage.remove_below(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=20)
     optimize(storage, rewrites_any_expired=True)
     history = table(lake).history()

@@ -132,7 +132,7 @@ def test_a_table_is_told_how_long_to_keep_its_history(store: MemoryStore) -> Non
     settings = tier_settings(node_id=1, lake_log_retention_ms=30 * DAY_MS + 1)
     worker = Worker(store)
     worker.storage = RemoteStorageManager(store, settings, CrashPoints(), clock=store.clock)
-    worker.storage.move_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=1, offset=0)
+    worker.storage.set_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=1, offset=0)
     snapshot = TopicSnapshot.load(store, TOPIC)
     assert snapshot.configuration["delta.logRetentionDuration"] == "interval 31 days"
 

@@ -144,7 +144,7 @@ def test_what_lies_below_the_local_log_is_not_looked_for(
     assert spans(look(worker)) == [(0, 9), (10, 19)]
     assert spans(look(worker, 10)) == [(10, 19)]
     assert spans(look(worker, 20)) == []
-    worker.storage.move_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=10)
+    worker.storage.set_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=10)
     assert spans(look(worker)) == [(10, 19)]
 
 
@@ -232,7 +232,7 @@ def test_of_a_file_that_begins_below_the_log_start_the_rest_is_written(
     worker = Worker(store)
     worker.copy(source(0, 9), source(10, 19))
     (path,) = data_files(store)
-    worker.storage.move_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=12)
+    worker.storage.set_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=12)
     del store.objects[path]
     assert spans(look(worker, 12)) == [(12, 19)]
     assert repair(worker, source(10, 19), start=12).missing == []
@@ -253,7 +253,7 @@ def begun(store: MemoryStore, tmp_path: Path) -> tuple[Worker, LogSegmentData]:
     whole = copy_range(path, 0, 19, aborted=[(7, 5, 9)])
     worker = Worker(store)
     worker.copy(whole)
-    worker.storage.move_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=12)
+    worker.storage.set_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=12)
     return worker, whole
 
 
@@ -408,7 +408,7 @@ def test_of_a_lost_commit_that_begins_below_the_log_the_rest_is_filled(
     lose_the_second_commit(store, source)
     later = Worker(store, node_id=2)
     if log_start:
-        later.storage.move_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=log_start)
+        later.storage.set_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=log_start)
     (found,) = look(later, local_start).missing
     assert (found.start_offset, found.end_offset, found.read_from) == (13, 19, 10)
     assert repair(later, source(10, 19), start=local_start).missing == []

@@ -38,7 +38,7 @@ def bootstrap(cluster: Cluster, node_id: int) -> str:
 
 
 def highest_offset_in_remote_storage(cluster: Cluster, node_id: int) -> int | None:
-    tier = cluster.nodes[node_id].node.tier
+    tier = cluster.nodes[node_id].node.remote_log_manager
     assert tier is not None
     return tier.highest_offset_in_remote_storage(log_of(cluster, node_id).topic_id, 0)
 

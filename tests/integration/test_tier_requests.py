@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker.worker import service
-from broker.worker.rpc import FINISHED, CopyRequest, StateRequest
+from broker.worker.rpc import FINISHED, CopyRequest, ReadTieredState
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.protocol.topic_partition import TopicIdPartition
 from tests.fakes.settings import tier_settings
@@ -81,10 +81,10 @@ def test_many_partitions_of_a_topic_are_asked_about_with_the_requests_of_one(
     worker = asked()
     worker.copy(0, partitions=20)
     places = [TopicIdPartition(TOPIC_ID, TOPIC, each) for each in range(20)]
-    state = worker.service.reading()[StateRequest]
-    worker.asking(lambda: state(StateRequest(partitions=places[:1])))
+    state = worker.service.reading()[ReadTieredState]
+    worker.asking(lambda: state(ReadTieredState(partitions=places[:1])))
     of_one = worker.requests
-    answer = worker.asking(lambda: state(StateRequest(partitions=places)))
+    answer = worker.asking(lambda: state(ReadTieredState(partitions=places)))
     assert [each.highest_offset_in_remote_storage for each in answer] == [RECORDS - 1] * 20
     assert worker.requests == of_one
 

@@ -128,7 +128,7 @@ def test_where_residue_is_lost_readers_of_all_are_told_and_others_go_on(lake: La
     assert aborted in lake.read(committed_only=False)
     lost.unlink()
     # What lies below the log start is nobody's to read.
-    lake.storage.move_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=8)
+    lake.storage.set_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=8)
     again = Lake(lake.root)
     assert offsets(again.read(committed_only=False, start=8)) == [8, 9, 10, 11]
 

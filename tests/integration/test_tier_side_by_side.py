@@ -20,8 +20,8 @@ from broker.worker.rpc import (
     CopyAnswer,
     CopyRequest,
     FenceTopic,
+    ReadTieredState,
     RetentionCheck,
-    StateRequest,
     StoragePlace,
     Unavailable,
 )
@@ -205,7 +205,7 @@ def test_what_nobody_expected_of_one_topic_keeps_no_other_from_being_told(
     ]
     operations = {**worker.reading(), **worker.writing()}
     for request in (
-        StateRequest(partitions=partitions),
+        ReadTieredState(partitions=partitions),
         FenceTopic(places=places),
         CheckRetention(partitions=questions),
     ):

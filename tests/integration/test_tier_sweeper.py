@@ -83,7 +83,7 @@ def look(lake: Lake, *, copied: int = 10**9, **changes: Any) -> RetentionResult:
 
 
 def begin_at(lake: Lake, offset: int, epoch: int = 3) -> None:
-    lake.open()[1].move_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=epoch, offset=offset)
+    lake.open()[1].set_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=epoch, offset=offset)
 
 
 def states(lake: Lake) -> dict[int, RemoteLogSegmentState]:

@@ -248,7 +248,7 @@ def test_the_latest_record_is_found_whatever_was_erased_or_has_no_date(lake: Lak
         COUNT - 11,
         3,
     )
-    lake.storage.move_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=COUNT - 5)
+    lake.storage.set_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=COUNT - 5)
     lake.start()
     assert lake.storage.reader.times.max_timestamp(TOPIC, TOPIC_ID, 0, start_offset=0) is None
 

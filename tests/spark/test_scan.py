@@ -63,7 +63,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> SourceLake:
     (foreign,) = record_batch([LakeRow(offset=20, value=b"foreign")]).to_pylist()
     inserted = [{**foreign, "partition": number} for number in (0, 7, None)]
     write_deltalake(table, pa.Table.from_pylist(inserted, schema), mode="append")
-    lake.move_log_start(0, 10)
+    lake.set_log_start(0, 10)
     return lake
 
 

@@ -92,10 +92,12 @@ class TransactionCoordinator:
         self.runtime = CoordinatorRuntime(topic, partitions=partitions, image=image, begin=begin)
         self._marker_sender = RequestSender(others, WriteTxnMarkersRequests())
         self._join_sender = RequestSender(others, AddPartitionsToTxnRequests())
-        self.joins = AddPartitionsToTxnManager(
+        self.add_partitions_to_txn = AddPartitionsToTxnManager(
             self.runtime, self._join_sender, others.node_id, settings
         )
-        self.markers = MarkerWriter(partitions, clock, complete_transaction, self.joins.marked)
+        self.markers = MarkerWriter(
+            partitions, clock, complete_transaction, self.add_partitions_to_txn.marked
+        )
         markers = MarkerSender(self.markers, self._marker_sender, image, others.node_id)
         self.marker_channel = TransactionMarkerChannelManager(
             markers, armed_from_environment(TRANSACTION_POINTS)

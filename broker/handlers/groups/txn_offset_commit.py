@@ -72,7 +72,7 @@ def _join(request: TxnOffsetCommitRequest, context: RequestContext) -> PendingVe
     partition = node.groups.runtime.partition_of(request.group_id)
     if partition is None:
         raise KafkaError(ErrorCode.NOT_COORDINATOR)
-    return node.transactions.joins.join(
+    return node.transactions.add_partitions_to_txn.join(
         node.replica_manager.get(GROUP_METADATA_TOPIC_NAME, partition),
         request.transactional_id,
         ProducerIdAndEpoch(request.producer_id, request.producer_epoch),

@@ -329,7 +329,10 @@ class FetchProcessor:
         log, offset = partition.log, result.requested.fetch_offset
         is_first = not self.size_bytes
         if offset < log.local_log_start_offset:
-            if self._node.tier is not None and self._node.tier.sheds_reads():
+            if (
+                self._node.remote_log_manager is not None
+                and self._node.remote_log_manager.sheds_reads()
+            ):
                 result.is_remote_throttled = True
                 return
             # The lake gives one batch at least, so it is asked only where there is room for one.
@@ -487,11 +490,11 @@ class FetchProcessor:
 
     async def _read_lake(self, result: LogReadResult) -> None:
         """Fill one partition from the lake; an error there is this partition's alone."""
-        partition, tier = result.partition, self._node.tier
+        partition, remote_log_manager = result.partition, self._node.remote_log_manager
         try:
-            if partition is None or tier is None:
+            if partition is None or remote_log_manager is None:
                 raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
-            batches = await tier.read(
+            batches = await remote_log_manager.read(
                 partition.topic,
                 partition.topic_id,
                 partition.partition,

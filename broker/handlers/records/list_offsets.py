@@ -100,7 +100,7 @@ class Lookup:
         self._request = request
         self._version = context.header.api_version
         self._replicas = context.node.replica_manager
-        self._tier: RemoteLogManager | None = context.node.tier
+        self._remote_log_manager: RemoteLogManager | None = context.node.remote_log_manager
         self.waiting: list[Coroutine[Any, Any, None]] = []
 
     def answer(self, topic: str, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
@@ -162,24 +162,26 @@ class Lookup:
                 return self._find_time(partition, timestamp)
 
     def _find_tier_boundary(self, partition: LeaderPartition, timestamp: int) -> Found:
-        tier = self._tier
-        if tier is None or not partition.log.config.remote_storage_enable:
+        remote_log_manager = self._remote_log_manager
+        if remote_log_manager is None or not partition.log.config.remote_storage_enable:
             return NOT_FOUND
         if self._request.replica_id != CONSUMER and timestamp == LATEST_TIERED:
             # A follower may delete local segments by the answer.
-            checked = tier.checked_end(partition.topic_id, partition.partition)
+            checked = remote_log_manager.checked_end(partition.topic_id, partition.partition)
             return _tier_boundary(partition, checked, timestamp)
-        end = tier.highest_offset_in_remote_storage(partition.topic_id, partition.partition)
+        end = remote_log_manager.highest_offset_in_remote_storage(
+            partition.topic_id, partition.partition
+        )
         if end is None:
-            return self._find_in_tier_or_log(tier, partition, timestamp)
+            return self._find_in_tier_or_log(remote_log_manager, partition, timestamp)
         return _tier_boundary(partition, end, timestamp)
 
     async def _find_in_tier_or_log(
-        self, tier: RemoteLogManager, partition: LeaderPartition, timestamp: int
+        self, remote_log_manager: RemoteLogManager, partition: LeaderPartition, timestamp: int
     ) -> TimestampAndOffset:
         end = await self._in_time(
-            tier,
-            tier.known_highest_offset_in_remote_storage(
+            remote_log_manager,
+            remote_log_manager.known_highest_offset_in_remote_storage(
                 partition.topic, partition.topic_id, partition.partition
             ),
         )
@@ -187,26 +189,26 @@ class Lookup:
 
     def _find_time(self, partition: LeaderPartition, timestamp: int) -> Found:
         log = partition.log
-        tier = self._tier
-        if tier is not None and log.local_log_start_offset > log.log_start_offset:
-            return self._find_in_tier(tier, partition, timestamp)
-        return self._look_for_time(tier, partition, timestamp)
+        remote_log_manager = self._remote_log_manager
+        if remote_log_manager is not None and log.local_log_start_offset > log.log_start_offset:
+            return self._find_in_tier(remote_log_manager, partition, timestamp)
+        return self._look_for_time(remote_log_manager, partition, timestamp)
 
     async def _look_for_latest(self, partition: LeaderPartition) -> TimestampAndOffset:
         """The record with the greatest timestamp in log and lake; of several the first."""
-        log, tier = partition.log, self._tier
+        log, remote_log_manager = partition.log, self._remote_log_manager
         while True:
             # All below is in the lake before it is asked, as in `_find_in_tier`.
             start_offset, asked_from = log.local_log_start_offset, log.log_start_offset
             cold: TimestampAndOffset = NOT_FOUND
-            if tier is not None and start_offset > asked_from:
-                lake = tier.max_timestamp(
+            if remote_log_manager is not None and start_offset > asked_from:
+                lake = remote_log_manager.max_timestamp(
                     partition.topic,
                     partition.topic_id,
                     partition.partition,
                     start_offset=asked_from,
                 )
-                found = await self._in_time(tier, lake)
+                found = await self._in_time(remote_log_manager, lake)
                 if found is not None:
                     cold = found
             local = await _beside_the_loop(log, log.max_timestamp_offset)
@@ -217,25 +219,28 @@ class Lookup:
                 return cold if cold.timestamp_ms >= local.timestamp_ms else local
 
     async def _look_for_time(
-        self, tier: RemoteLogManager | None, partition: LeaderPartition, timestamp: int
+        self,
+        remote_log_manager: RemoteLogManager | None,
+        partition: LeaderPartition,
+        timestamp: int,
     ) -> TimestampAndOffset:
         """Repeat the search if all was on disk: a segment deleted meanwhile may have held the answer."""
         log = partition.log
         found = await _beside_the_loop(log, partial(log.offset_for_timestamp, timestamp))
-        if tier is not None and log.local_log_start_offset > log.log_start_offset:
-            return await self._find_in_tier(tier, partition, timestamp)
+        if remote_log_manager is not None and log.local_log_start_offset > log.log_start_offset:
+            return await self._find_in_tier(remote_log_manager, partition, timestamp)
         return found
 
     async def _find_in_tier(
-        self, tier: RemoteLogManager, partition: LeaderPartition, timestamp: int
+        self, remote_log_manager: RemoteLogManager, partition: LeaderPartition, timestamp: int
     ) -> TimestampAndOffset:
         log = partition.log
         while True:
             # All below is in the lake before it is asked. A segment deleted later may not have been.
             start_offset = log.local_log_start_offset
             found = await self._in_time(
-                tier,
-                tier.offset_for_timestamp(
+                remote_log_manager,
+                remote_log_manager.offset_for_timestamp(
                     partition.topic,
                     partition.topic_id,
                     partition.partition,
@@ -251,13 +256,15 @@ class Lookup:
             if start_offset == log.local_log_start_offset:
                 return local
 
-    async def _in_time(self, tier: RemoteLogManager, answer: Awaitable[Answered]) -> Answered:
+    async def _in_time(
+        self, remote_log_manager: RemoteLogManager, answer: Awaitable[Answered]
+    ) -> Answered:
         """The lake's answer, if it comes before the client's timeout."""
-        timeout_ms = self._request.timeout_ms or tier.list_offsets_timeout_ms()
+        timeout_ms = self._request.timeout_ms or remote_log_manager.list_offsets_timeout_ms()
         try:
             return await asyncio.wait_for(answer, timeout_ms / 1000)
         except TimeoutError:
-            tier.listing_expired()
+            remote_log_manager.listing_expired()
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT) from None
 
     async def _fill_later(

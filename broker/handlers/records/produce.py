@@ -251,16 +251,19 @@ class Appender:
             message = "a transactional batch without a transactional id"
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, message)
         header = BatchHeader._make(HEADER.unpack_from(records))
-        joins, log = self._context.node.transactions.joins, partition.log
+        add_partitions_to_txn, log = (
+            self._context.node.transactions.add_partitions_to_txn,
+            partition.log,
+        )
         version = self._context.header.api_version
-        joins.first_sequences.tried(
+        add_partitions_to_txn.first_sequences.tried(
             partition.topic_id,
             partition.partition,
             header,
             log.producers,
             begins_with_zero=version >= FIRST_VERSION_THAT_JOINS,
         )
-        return joins.join(
+        return add_partitions_to_txn.join(
             partition,
             self._transactional_id,
             ProducerIdAndEpoch(header.producer_id, header.producer_epoch),
@@ -274,7 +277,7 @@ class Appender:
 
         Raises KafkaError.
         """
-        firsts = self._context.node.transactions.joins.first_sequences
+        firsts = self._context.node.transactions.add_partitions_to_txn.first_sequences
         header = BatchHeader._make(HEADER.unpack_from(records))
         topic_id, number = partition.topic_id, partition.partition
         firsts.check(topic_id, number, header, partition.log.producers)
@@ -296,7 +299,7 @@ class _Later:
         self._size = size
         self.response = PartitionProduceResponse(index=partition.partition, base_offset=-1)
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.done.add_done_callback(_note)
+        self.done.add_done_callback(_retrieve_exception)
 
     def refuse(self, error: KafkaError) -> None:
         error = error.with_traceback(None)
@@ -424,7 +427,7 @@ def _pass_on(done: asyncio.Future[None], acknowledged: asyncio.Future[None]) -> 
         done.set_result(None)
 
 
-def _note(done: asyncio.Future[None]) -> None:
+def _retrieve_exception(done: asyncio.Future[None]) -> None:
     """The produce request may have been cancelled: then its result is ignored."""
     if not done.cancelled():
         done.exception()

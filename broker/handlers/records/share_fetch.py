@@ -306,7 +306,7 @@ class _ShareFetch:
         """Whether a fetch may read for this share partition."""
         if led.is_closed or led.is_fetching:
             return False
-        led.machine.log_start_moved(led.leader.log.log_start_offset)
+        led.machine.log_start_incremented(led.leader.log.log_start_offset)
         return led.machine.can_acquire(led.config)
 
     def _look_up(self, offsets: dict[PartitionId, int]) -> FetchProcessor:

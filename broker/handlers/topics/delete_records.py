@@ -128,8 +128,8 @@ def _delete(
     if not 0 <= offset <= high_watermark:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
     partition.log.advance_log_start_offset(offset)
-    if node.tier is not None and partition.log.config.has_table:
-        node.tier.log_start_moved(partition.log)
+    if node.remote_log_manager is not None and partition.log.config.has_table:
+        node.remote_log_manager.log_start_incremented(partition.log)
     return partition, offset
 
 

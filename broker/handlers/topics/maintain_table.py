@@ -24,11 +24,11 @@ async def maintain_table(
 ) -> MaintainTableResponse:
     """Do it, and say what was done."""
     log = context.node.replica_manager.get(request.topic, request.partition).log
-    tier = context.node.tier
-    if tier is None or not log.config.has_table:
+    remote_log_manager = context.node.remote_log_manager
+    if remote_log_manager is None or not log.config.has_table:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {request.topic} is not tiered")
     if request.operation == OPTIMIZE:
-        done = await tier.optimize(log.topic_id, log.partition)
+        done = await remote_log_manager.optimize(log.topic_id, log.partition)
         return MaintainTableResponse(
             files_before=done.files_before,
             files_after=done.files_after,
@@ -41,7 +41,7 @@ async def maintain_table(
     if request.operation != EXPIRE:
         message = f"there is no operation {request.operation}"
         raise KafkaError(ErrorCode.INVALID_REQUEST, message)
-    swept = await tier.expire(log.topic_id, log.partition)
+    swept = await remote_log_manager.expire(log.topic_id, log.partition)
     return MaintainTableResponse(
         files_before=swept.files,
         bytes_before=swept.size_bytes,

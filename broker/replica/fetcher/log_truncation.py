@@ -19,7 +19,7 @@ from broker.replica.fetcher.leader_end_point import LeaderEndPoint
 from broker.replica.fetcher.requests import epoch_request
 from broker.replica.follower.partition import FollowerPartition
 from broker.replica.follower.state import EpochQuestion
-from broker.replica.follower.truncation import NO_EPOCH, Recovery, recovery_for
+from broker.replica.follower.truncation import NO_EPOCH, OutOfRangeAction, out_of_range_action
 from kafka_ds.protocol.errors import check_code
 from kafka_ds.protocol.leader_epoch_end import LeaderEpochEnd
 from kafka_ds.protocol.messages.offsets import EARLIEST, LATEST
@@ -127,13 +127,13 @@ class LogTruncation:
         if not self._partitions.is_current(partition, asked):
             return
         epochs = ((epoch, start),) if epoch > NO_EPOCH else ()
-        match recovery_for(
+        match out_of_range_action(
             log_end_offset=asked.fetch_offset, leader_end_offset=end, leader_start_offset=start
         ):
-            case Recovery.TRUNCATE:
+            case OutOfRangeAction.TRUNCATE:
                 await self.truncate(partition, partial(partition.truncate_to, end))
-            case Recovery.RESTART:
+            case OutOfRangeAction.RESTART:
                 ended = RemoteLogAuxState(leader_epochs=epochs)
                 await self.truncate(partition, partial(partition.restart_at, start, ended))
-            case Recovery.GO_ON:
+            case OutOfRangeAction.GO_ON:
                 self._partitions.hold_back(partition)

@@ -45,7 +45,7 @@ def truncation_for(
     return Truncation(offset=offset, is_complete=True)
 
 
-class Recovery(Enum):
+class OutOfRangeAction(Enum):
     """What to do with an offset that the leader does not have."""
 
     TRUNCATE = "truncate"
@@ -56,12 +56,12 @@ class Recovery(Enum):
     """The leader has it after all: it has moved since."""
 
 
-def recovery_for(
+def out_of_range_action(
     *, log_end_offset: int, leader_end_offset: int, leader_start_offset: int
-) -> Recovery:
+) -> OutOfRangeAction:
     """What a follower that ends at `log_end_offset` does when its leader has [start, end)."""
     if leader_end_offset < log_end_offset:
-        return Recovery.TRUNCATE
+        return OutOfRangeAction.TRUNCATE
     if leader_start_offset > log_end_offset:
-        return Recovery.RESTART
-    return Recovery.GO_ON
+        return OutOfRangeAction.RESTART
+    return OutOfRangeAction.GO_ON

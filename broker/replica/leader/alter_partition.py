@@ -29,7 +29,7 @@ from kafka_ds.protocol.topic_partition import PartitionId
 
 if TYPE_CHECKING:
     from broker.metrics.names import MetricSample
-    from broker.replica.leader.effects import NoteIsr
+    from broker.replica.leader.effects import CountIsrChange
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class AlterPartitionManager:
             self._sending = loop.create_task(self._send_all(), name="isr")
         return answer
 
-    def count(self, effect: NoteIsr) -> None:
+    def count(self, effect: CountIsrChange) -> None:
         """Count the outcome of a proposal."""
         self.expands += effect.expanded
         self.shrinks += effect.shrunk

@@ -27,13 +27,13 @@ class ProposeIsr:
 
 
 @dataclass(frozen=True, slots=True)
-class NoteIsr:
+class CountIsrChange:
     """Count the outcome of a proposal: members were added, or removed, or the controller refused (all zero)."""
 
     expanded: bool = False
     shrunk: bool = False
 
 
-LeaderEffect: TypeAlias = AdvanceHighWatermark | ProposeIsr | NoteIsr
+LeaderEffect: TypeAlias = AdvanceHighWatermark | ProposeIsr | CountIsrChange
 Effects: TypeAlias = tuple[LeaderEffect, ...]
 NOTHING: Effects = ()

@@ -19,7 +19,7 @@ from broker.log.log import Log
 from broker.log.values import READ_COMMITTED, AppendInfo
 from broker.metadata.events import PartitionRegistration
 from broker.replica.leader.alter_partition import AlterPartitionManager
-from broker.replica.leader.effects import AdvanceHighWatermark, Effects, NoteIsr, ProposeIsr
+from broker.replica.leader.effects import AdvanceHighWatermark, CountIsrChange, Effects, ProposeIsr
 from broker.replica.leader.isr import AlterPartitionAnswer, Proposal
 from broker.replica.leader.replica_state import LastFetch
 from broker.replica.leader.state import LeaderState
@@ -74,7 +74,7 @@ class LeaderPartition:
         "_is_lost",
         "alter_partition",
         "idle_sessions",
-        "_tier",
+        "_remote_log_manager",
         "_unflushed_since",
         "watchers",
         "changes",
@@ -94,11 +94,11 @@ class LeaderPartition:
         *,
         clock: Clock,
         alter_partition: AlterPartitionManager | None = None,
-        tier: RemoteLogManager | None = None,
+        remote_log_manager: RemoteLogManager | None = None,
     ) -> None:
         """`counters` are those of the partition's topic; without `alter_partition` there must be no followers.
 
-        `tier` copies rolled segments.
+        `remote_log_manager` copies rolled segments.
         """
         self.counters = counters if counters is not None else TopicCounters()
         self.topic = log.topic
@@ -108,7 +108,7 @@ class LeaderPartition:
         self.leader = leader
         self._clock = clock
         self.alter_partition = alter_partition
-        self._tier = tier
+        self._remote_log_manager = remote_log_manager
         self.watchers: dict[Watcher[LeaderPartition], None] = {}
         # The watchers that read up to the log's end.
         self._log_end_watchers: dict[Watcher[LeaderPartition], None] = {}
@@ -184,8 +184,8 @@ class LeaderPartition:
                 at_once=True,
             )
         finally:
-            if log.active is not active and self._tier is not None:
-                self._tier.segment_rolled(log)
+            if log.active is not active and self._remote_log_manager is not None:
+                self._remote_log_manager.segment_rolled(log)
         self.counters.appended(info.last_offset - info.first_offset + 1, len(records))
         if not info.duplicate:
             if self._unflushed_since is None and not self._must_flush():
@@ -339,8 +339,8 @@ class LeaderPartition:
                         self._settle_all()
                 case ProposeIsr():
                     self._propose_isr(effect)
-                case NoteIsr():
-                    self._note_isr(effect)
+                case CountIsrChange():
+                    self._isr_updated(effect)
                 case _:
                     assert_never(effect)
 
@@ -386,7 +386,7 @@ class LeaderPartition:
         self._changing()
         self._perform(self.leader.alter_partition_answered(proposal, answer, now_ms))
 
-    def _note_isr(self, effect: NoteIsr) -> None:
+    def _isr_updated(self, effect: CountIsrChange) -> None:
         assert self.alter_partition is not None
         self.alter_partition.count(effect)
         if effect.expanded or effect.shrunk:

@@ -17,8 +17,8 @@ from broker.metadata.image import BrokerRegistration
 from broker.replica.leader.effects import (
     NOTHING,
     AdvanceHighWatermark,
+    CountIsrChange,
     Effects,
-    NoteIsr,
     ProposeIsr,
 )
 from broker.replica.leader.isr import (
@@ -168,7 +168,9 @@ class LeaderState:
         elif not isinstance(self._state, CommittedIsr):
             members = self._state.proposal.members
             # The metadata with the proposal came before its answer.
-            notes = self._note(members) if members == frozenset(registration.isr) else NOTHING
+            notes = (
+                self._count_change(members) if members == frozenset(registration.isr) else NOTHING
+            )
         self._apply(registration)
         return notes + self._advance(now_ms)
 
@@ -336,7 +338,7 @@ class LeaderState:
             return NOTHING
         if answer.error is ErrorCode.NONE:
             return self._confirmed(answer, now_ms)
-        failed: Effects = (NoteIsr(),)
+        failed: Effects = (CountIsrChange(),)
         if answer.error in AWAIT_METADATA:
             return failed
         if answer.error in NOT_APPLIED:
@@ -349,16 +351,16 @@ class LeaderState:
             answer.leader_epoch != self.leader_epoch
             or answer.partition_epoch < self.partition_epoch
         ):
-            return (NoteIsr(),)
+            return (CountIsrChange(),)
         # The same epoch: the controller had nothing to change, so it has what was proposed.
-        notes = self._note(frozenset(answer.isr))
+        notes = self._count_change(frozenset(answer.isr))
         self.partition_epoch = answer.partition_epoch
         self._state = CommittedIsr(frozenset(answer.isr))
         return notes + self._advance(now_ms)
 
-    def _note(self, isr: frozenset[int]) -> Effects:
+    def _count_change(self, isr: frozenset[int]) -> Effects:
         expanded, shrunk = bool(isr - self.isr), bool(self.isr - isr)
-        return (NoteIsr(expanded, shrunk),) if expanded or shrunk else NOTHING
+        return (CountIsrChange(expanded, shrunk),) if expanded or shrunk else NOTHING
 
     # -- what is committed --------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from broker.worker.delta.residue import ResidueFiles
 from broker.worker.delta.tables import TopicTables, highest_offset_in_remote_storage
 from broker.worker.errors import OffsetOutOfRange, StorageError
-from broker.worker.rpc import EndOfRange
+from broker.worker.rpc import SegmentAuxState
 from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.records.batch import MAGIC, NO_LEADER_EPOCH, BatchHeader, CorruptRecord, read_header
 from kafka_ds.records.marker import read_marker
@@ -39,7 +39,7 @@ class AuxStateReader:
         self._reader = reader
         self._residue = residue
 
-    def at(self, where: TopicIdPartition, offset: int) -> EndOfRange:
+    def at(self, where: TopicIdPartition, offset: int) -> SegmentAuxState:
         """The partition's state at the end of the range that holds `offset`.
 
         Raises OffsetOutOfRange if the lake does not hold it, StorageError.
@@ -67,7 +67,7 @@ class AuxStateReader:
         else:
             log.warning("%s: no residue file covers offset %d", where, offset)
             epochs, known_to = self._epochs_of_rows(where, start or 0, reached)
-        return EndOfRange(
+        return SegmentAuxState(
             end_offset=reached,
             leader_epochs=tuple(each for each in epochs if each[1] <= reached),
             epochs_known_to=known_to,

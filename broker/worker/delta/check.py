@@ -18,7 +18,7 @@ import pyarrow as pa
 from broker.worker.delta.segments import described
 from broker.worker.delta.tables import SharedTable, TopicTables, highest_offset_in_remote_storage
 from broker.worker.errors import SegmentNotFound, StorageError
-from broker.worker.rpc import LogSegmentData, Missing
+from broker.worker.rpc import LogSegmentData, MissingOffsets
 from kafka_ds.delta.commit import Conflict
 from kafka_ds.delta.store.store import Store
 from kafka_ds.process.crash_points import CrashPoints
@@ -42,7 +42,7 @@ FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 class _StoreGap:
     """What is missing, and what is needed to rewrite it."""
 
-    said: Missing
+    said: MissingOffsets
     rows: range = range(0)
     """How many may be missing: one number, several if some lie below the log start, none if that is not known."""
     files: tuple[FileEntry, ...] = ()
@@ -62,7 +62,7 @@ class StoreCheckResult:
     gaps: list[_StoreGap] = field(default_factory=list)
 
     @property
-    def missing(self) -> list[Missing]:
+    def missing(self) -> list[MissingOffsets]:
         """By offset."""
         return sorted((each.said for each in self.gaps), key=lambda each: each.start_offset)
 
@@ -226,7 +226,7 @@ class StoreCheck:
         others = {other.path: other for each in lost for other in between[each.path]}
         meeting = [e for e in segments if e.start_offset <= last and e.end_offset >= start]
         return _StoreGap(
-            said=Missing(
+            said=MissingOffsets(
                 start_offset=start,
                 end_offset=last,
                 what=lost[0].path if len(lost) == 1 else f"{lost[0].path} and {len(lost) - 1} more",
@@ -261,7 +261,7 @@ class StoreCheck:
             of_it.sort(key=lambda each: each.start_offset)
             start, end = of_it[0].start_offset, of_it[-1].end_offset
             yield _StoreGap(
-                said=Missing(
+                said=MissingOffsets(
                     start_offset=start,
                     end_offset=end,
                     what=f"{folder}/{name}",
@@ -380,7 +380,7 @@ def _rows_from(start: int, first: int, last: int, rows: int) -> range:
     return range(max(1, rows - below), most + 1)
 
 
-def _check_whole(said: Missing, sources: Sequence[LogSegmentData]) -> None:
+def _check_whole(said: MissingOffsets, sources: Sequence[LogSegmentData]) -> None:
     """Raise _NotThere where the local log may lack records that were copied."""
     if not sources or sources[0].segment.start_offset > said.start_offset:
         raise _NotThere("the local log begins behind it")
@@ -394,7 +394,7 @@ def _of_commit(segment: RemoteLogSegment, low: int) -> _StoreGap:
     """What from `low` on was in a range that was FINISHED, and whose commit another writer has replaced."""
     start = max(low, segment.start_offset)
     return _StoreGap(
-        said=Missing(
+        said=MissingOffsets(
             start_offset=start,
             end_offset=segment.end_offset,
             what=f"the commit of attempt {uuid_text(segment.segment_id)}",
@@ -409,7 +409,7 @@ def _of_commit(segment: RemoteLogSegment, low: int) -> _StoreGap:
 def _of_restore(start_offset: int, end_offset: int) -> _StoreGap:
     """The operator decides whether they are restored: until then the local log keeps them."""
     return _StoreGap(
-        said=Missing(
+        said=MissingOffsets(
             start_offset=start_offset,
             end_offset=end_offset,
             what="removed by a RESTORE",

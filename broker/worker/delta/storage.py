@@ -49,7 +49,7 @@ from kafka_ds.topic.commit_rules import (
     FilesRemoved,
     Intent,
     LeaderEpochFenced,
-    LogStartMoved,
+    LogStartIncremented,
     PartitionIntent,
     TableChanged,
     TopicIdChanged,
@@ -255,7 +255,7 @@ class RemoteStorageManager:
             each for each in partitions if each not in counts and (least is None or each < least)
         ]
 
-    def move_log_start(
+    def set_log_start(
         self, topic: str, topic_id: bytes, partition: int, *, leader_epoch: int, offset: int
     ) -> None:
         """Record durably that a partition begins there; never backwards, and not for an earlier epoch.
@@ -276,7 +276,7 @@ class RemoteStorageManager:
         with shared.lock:
             try:
                 shared.commit(intent)
-            except (LogStartMoved, LeaderEpochFenced, TopicIdChanged) as conflict:
+            except (LogStartIncremented, LeaderEpochFenced, TopicIdChanged) as conflict:
                 # It begins there or further up already, or this leader may not write any more: nothing is left to do.
                 log.info("%s: log start offset not incremented: %s", shared.folder, conflict)
             except Conflict as conflict:

@@ -347,14 +347,14 @@ class TierBeyondLog:
     ) -> list[int | KafkaError]:
         return await self.highest_offsets_in_remote_storage([each[:3] for each in partitions])
 
-    async def ending(
+    async def aux_state(
         self, topic: str, topic_id: bytes, partition: int, offset: int
     ) -> tuple[int, RemoteLogAuxState]:
         assert offset == self.end
-        ending = RemoteLogAuxState(
+        aux_state = RemoteLogAuxState(
             producer_snapshot=self.producers.encode_snapshot(), leader_epochs=((0, 0),)
         )
-        return self.end + 1, ending
+        return self.end + 1, aux_state
 
     def partition_opened(
         self, log: Any, *, leader_epoch: int, last_stable_offset: Any, lake_reaches: Any
@@ -380,7 +380,7 @@ def fake_lake(
 
     def make_with_fake(self: ReplicaManager, *given: Any, **named: Any) -> None:
         *before, leading = given
-        make(self, *before, replace(leading, tier=tier), **named)
+        make(self, *before, replace(leading, remote_log_manager=tier), **named)
 
     monkeypatch.setattr("broker.replica.lake_recovery.RECOVERY_RETRY_SECONDS", 0.01)
     monkeypatch.setattr(ReplicaManager, "__init__", make_with_fake)

@@ -302,7 +302,7 @@ async def test_old_offsets_come_from_the_lake(
         assert tier.asked == [(0, 1, 700)]
         data = await broker.fetch("t", 2)
         assert values_of(data.records) == [b"hot"]
-        monkeypatch.setattr(broker.node, "tier", None)
+        monkeypatch.setattr(broker.node, "remote_log_manager", None)
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE])
@@ -321,7 +321,7 @@ async def test_what_leaves_the_disk_while_it_is_read_comes_from_the_lake(
         log = broker.node.replica_manager.get("t", 0).log
         log.roll()
         tier = TierOfChunks(chunks=[batch_of([b"cold"])])
-        monkeypatch.setattr(broker.node, "tier", tier)
+        monkeypatch.setattr(broker.node, "remote_log_manager", tier)
         read = log.read
 
         def read_later(*args: Any, may_wait: bool = True, **options: Any) -> Any:
@@ -341,7 +341,7 @@ async def test_what_leaves_the_disk_while_it_is_read_comes_from_the_lake(
         if code is ErrorCode.NONE:
             assert values_of(b"".join(data.records)) == [b"cold"]
             assert data.aborted_transactions == []
-        monkeypatch.setattr(broker.node, "tier", None)
+        monkeypatch.setattr(broker.node, "remote_log_manager", None)
 
 
 @pytest.mark.parametrize("code", [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.OFFSET_OUT_OF_RANGE])
@@ -356,7 +356,7 @@ async def test_a_lake_that_fails_is_one_partitions_error(
         cold, hot = response.responses[0].partitions
         assert (cold.error_code, cold.high_watermark, bytes(cold.records)) == (code, -1, b"")
         assert values_of(hot.records) == [b"other"]
-        monkeypatch.setattr(broker.node, "tier", None)
+        monkeypatch.setattr(broker.node, "remote_log_manager", None)
 
 
 @in_loop
@@ -365,7 +365,7 @@ async def test_without_a_lake_old_offsets_are_out_of_range(
 ) -> None:
     async with in_process(memory_path) as broker:
         await tiered(broker, monkeypatch)
-        monkeypatch.setattr(broker.node, "tier", None)
+        monkeypatch.setattr(broker.node, "remote_log_manager", None)
         data = await broker.fetch("t", 0)
         assert data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 

@@ -97,7 +97,7 @@ class Side:
             replica_manager=self,
             fetch_manager=fetching,
             clock=self.clock,
-            tier=None,
+            remote_log_manager=None,
             config=config,
             security=OPEN_SECURITY,
         )

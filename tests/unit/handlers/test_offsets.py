@@ -190,7 +190,7 @@ async def with_lake(
     from dataclasses import replace
 
     log.update_config(replace(log.config, remote_storage_enable=True))
-    monkeypatch.setattr(broker.node, "tier", tier)
+    monkeypatch.setattr(broker.node, "remote_log_manager", tier)
 
 
 @pytest.mark.parametrize("end", [1, None])
@@ -205,7 +205,7 @@ async def test_the_ends_of_the_tiers(
         assert await offset(broker, -5) == (0, -1, 1, 0)
         assert await offset(broker, -6) == (0, -1, 2, 0)
         assert await offset(broker, -1) == (0, -1, 3, 0)
-        monkeypatch.setattr(broker.node, "tier", None)
+        monkeypatch.setattr(broker.node, "remote_log_manager", None)
 
 
 @in_loop
@@ -214,7 +214,7 @@ async def test_an_empty_lake(memory_path: Path, monkeypatch: pytest.MonkeyPatch)
         await with_lake(broker, monkeypatch, TierWithTimes(end=-1))
         assert await offset(broker, -5) == (0, -1, -1, -1)
         assert await offset(broker, -6) == (0, -1, 0, 0)
-        monkeypatch.setattr(broker.node, "tier", None)
+        monkeypatch.setattr(broker.node, "remote_log_manager", None)
 
 
 @in_loop
@@ -232,7 +232,7 @@ async def test_times_are_looked_for_in_the_lake_first(
         assert (await offset(broker, NOW_MS))[0] == ErrorCode.KAFKA_STORAGE_ERROR
         tier.end = None
         assert (await offset(broker, -5))[0] == ErrorCode.KAFKA_STORAGE_ERROR
-        monkeypatch.setattr(broker.node, "tier", None)
+        monkeypatch.setattr(broker.node, "remote_log_manager", None)
 
 
 @in_loop
@@ -251,7 +251,7 @@ async def test_the_latest_record_is_looked_for_in_both_tiers(
         assert await offset(broker, -3) == (0, NOW_MS + 100, 2, 0)
         tier.error = ErrorCode.KAFKA_STORAGE_ERROR
         assert (await offset(broker, -3))[0] == ErrorCode.KAFKA_STORAGE_ERROR
-        monkeypatch.setattr(broker.node, "tier", None)
+        monkeypatch.setattr(broker.node, "remote_log_manager", None)
 
 
 @pytest.mark.parametrize("timestamp", [-3, NOW_MS])
@@ -272,7 +272,7 @@ async def test_the_lake_is_asked_from_a_log_start_on_that_it_has_not_heard_of(
         tier.when_asked = move
         assert await offset(broker, timestamp) == (0, NOW_MS + 150, 1, 0)
         assert tier.asked_from == [0, 1]
-        monkeypatch.setattr(broker.node, "tier", None)
+        monkeypatch.setattr(broker.node, "remote_log_manager", None)
 
 
 @pytest.mark.parametrize("timeout_ms", [0, 10])
@@ -290,7 +290,7 @@ async def test_a_lake_that_does_not_answer_is_not_waited_for_for_ever(
         found = response.topics[0].partitions[0]
         assert (found.error_code, found.offset) == (ErrorCode.REQUEST_TIMED_OUT, -1)
         assert tier.expired == 1
-        monkeypatch.setattr(broker.node, "tier", None)
+        monkeypatch.setattr(broker.node, "remote_log_manager", None)
 
 
 @in_loop
@@ -318,7 +318,7 @@ async def test_a_time_that_leaves_the_disk_while_it_is_looked_for(
         tier.when_asked = leave
         assert await offset(broker, NOW_MS + 50) == (0, NOW_MS + 100, 2, 0)
         assert len(tier.asked) == 2
-        monkeypatch.setattr(broker.node, "tier", None)
+        monkeypatch.setattr(broker.node, "remote_log_manager", None)
 
 
 @in_loop
@@ -332,13 +332,13 @@ async def test_a_time_whose_record_leaves_the_disk_before_the_look(
         log.roll()
         await broker.produce("t", batch_of([b"b"], timestamp=NOW_MS + 100))
         monkeypatch.setattr(
-            broker.node, "tier", TierWithTimes(found=TimestampAndOffset(NOW_MS, 0, 0))
+            broker.node, "remote_log_manager", TierWithTimes(found=TimestampAndOffset(NOW_MS, 0, 0))
         )
         topics = [build(ListOffsetsTopic, name="t", partition_index=0, timestamp=NOW_MS)]
         waiting = broker.begin(ListOffsetsRequest(replica_id=-1, topics=topics), 11)
         log.segments.discard_oldest(1, broker.node.clock.now_ms())
         assert (await waiting.result).topics[0].partitions[0].offset == 0
-        monkeypatch.setattr(broker.node, "tier", None)
+        monkeypatch.setattr(broker.node, "remote_log_manager", None)
 
 
 async def end_of(

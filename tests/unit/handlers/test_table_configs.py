@@ -30,7 +30,7 @@ async def test_a_topic_becomes_a_table_and_does_not_cease_to_be_one_by_mistake(
     settings = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}
     async with in_process(memory_path, **settings) as broker:
         topic_id = await broker.create("t", remote_storage_enable="false")
-        tier = broker.node.tier
+        tier = broker.node.remote_log_manager
         assert tier is not None
         assert tier.highest_offset_in_remote_storage(topic_id, 0) is None
         assert "t" not in tier.lags()

@@ -52,5 +52,5 @@ async def tiered(
     log.segments.discard_oldest(1, broker.node.clock.now_ms())
     assert (log.log_start_offset, log.local_log_start_offset) == (0, 2)
     tier = TierOfChunks(chunks=chunks, **options)
-    monkeypatch.setattr(broker.node, "tier", tier)
+    monkeypatch.setattr(broker.node, "remote_log_manager", tier)
     return tier

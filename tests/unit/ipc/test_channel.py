@@ -19,7 +19,7 @@ from broker.worker.rpc import (
     PartitionOutcome,
     Read,
     ReadAnswer,
-    StateRequest,
+    ReadTieredState,
     TieredState,
     TierSettings,
     Unavailable,
@@ -91,8 +91,8 @@ def worker_of(folder: Path, **settings: object) -> ChildWorker:
     return new_worker(made.worker_arguments(), SystemClock(), idle_ms=made.lake_worker_idle_ms)
 
 
-def state_of(topic: str, topic_id: bytes = bytes(16)) -> StateRequest:
-    return StateRequest(partitions=[TopicIdPartition(topic_id, topic, 0)])
+def state_of(topic: str, topic_id: bytes = bytes(16)) -> ReadTieredState:
+    return ReadTieredState(partitions=[TopicIdPartition(topic_id, topic, 0)])
 
 
 STATE = state_of("nothing")
@@ -147,7 +147,7 @@ async def test_a_worker_imports_nothing_from_the_folder_that_the_broker_was_star
 async def test_what_goes_wrong_in_the_worker_is_answered(tmp_path: Path) -> None:
     worker = worker_of(tmp_path)
     with pytest.raises(WorkerFailed) as failed:
-        await worker.send(StateRequest(partitions=[("not a partition",)]))  # type: ignore[list-item]
+        await worker.send(ReadTieredState(partitions=[("not a partition",)]))  # type: ignore[list-item]
     assert failed.value.kind == "internal"
     partition = TopicIdPartition(bytes(16), "t", 0)
     with pytest.raises(WorkerFailed) as failed:

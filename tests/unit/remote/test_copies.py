@@ -20,7 +20,7 @@ from broker.worker.rpc import (
     UNBOUNDED,
     CopyAnswer,
     PartitionOutcome,
-    StateRequest,
+    ReadTieredState,
     TieredState,
     Unavailable,
 )
@@ -81,7 +81,7 @@ class CopiesAtOnce(Respondent):
 
     @property
     def states_asked(self) -> int:
-        return sum(isinstance(each, StateRequest) for each in self.asked)
+        return sum(isinstance(each, ReadTieredState) for each in self.asked)
 
 
 class DiesOnce(CopiesAtOnce):
@@ -119,7 +119,7 @@ class Refuses(CopiesAtOnce):
     reason = "version 7: delta.appendOnly=true"
 
     def answer(self, request: Any) -> Any:
-        if isinstance(request, StateRequest):
+        if isinstance(request, ReadTieredState):
             return [state_of(-1, self.reason) for _ in request.partitions]
         answer = super().answer(request)
         return outcomes_of(answer, "conflict", self.reason) if self.reason else answer
@@ -554,7 +554,7 @@ class Knows(CopiesAtOnce):
         self.known = known
 
     def answer(self, request: Any) -> Any:
-        if not isinstance(request, StateRequest):
+        if not isinstance(request, ReadTieredState):
             return super().answer(request)
         return [self.known]
 

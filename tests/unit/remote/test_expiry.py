@@ -14,8 +14,8 @@ from broker.remote.metrics import TierMetrics
 from broker.remote.partitions import TieredPartition
 from broker.worker.rpc import (
     CheckRetention,
-    MoveLogStart,
     RetentionResult,
+    SetLogStart,
     Sweep,
     Swept,
     TieredState,
@@ -85,7 +85,7 @@ class Desk:
     def answer(self, request: Any) -> Any:
         name, answer = {
             CheckRetention: ("check_retention", self.check_retention),
-            MoveLogStart: ("move_log_start", self.move_log_start),
+            SetLogStart: ("set_log_start", self.set_log_start),
             Sweep: ("sweep", self.sweep),
         }[type(request)]
         self.happened.append(name)
@@ -108,7 +108,7 @@ class Desk:
         )
         return [found]
 
-    def move_log_start(self) -> TieredState:
+    def set_log_start(self) -> TieredState:
         return TieredState(highest_offset_in_remote_storage=99, log_start_offset=self.in_table)
 
     def sweep(self) -> Swept:
@@ -134,11 +134,11 @@ class Desk:
 
 def test_the_table_knows_before_the_log_and_rows_go_last() -> None:
     desk = Desk()
-    assert desk.rounds() == ["check_retention", "move_log_start", "log", "sweep"]
+    assert desk.rounds() == ["check_retention", "set_log_start", "log", "sweep"]
     assert desk.led.log.log_start_offset == desk.led.lake_log_start == 10
     assert desk.metrics.topics.of("t").delete_requests == 1
-    holding = desk.metrics.holdings["t", 0]
-    assert (holding.segments, holding.size_bytes, holding.delete_lag_segments) == (4, 400, 0)
+    size = desk.metrics.remote_sizes["t", 0]
+    assert (size.segments, size.size_bytes, size.delete_lag_segments) == (4, 400, 0)
 
 
 def test_without_a_reason_nobody_is_asked() -> None:
@@ -163,7 +163,7 @@ def test_what_the_lake_holds_is_counted_once_and_then_known_by_what_is_copied() 
     # A copy in the midst of the question may be in the count or not: it is asked again.
     desk.when["check_retention"] = lambda: desk.led.state.learnt(149, 0)
     assert desk.rounds() == ["check_retention"]
-    assert not desk.metrics.holdings
+    assert not desk.metrics.remote_sizes
     desk.when.clear()
     desk.is_counted = False
     assert desk.rounds(2) == ["check_retention"]
@@ -172,8 +172,8 @@ def test_what_the_lake_holds_is_counted_once_and_then_known_by_what_is_copied() 
     desk.led.state.learnt(199, 0)
     assert desk.rounds(2) == ["check_retention"]
     assert desk.to_count.pop() is False
-    holding = desk.metrics.holdings["t", 0]
-    assert (holding.segments, holding.size_bytes) == (7, 550)
+    size = desk.metrics.remote_sizes["t", 0]
+    assert (size.segments, size.size_bytes) == (7, 550)
 
 
 def test_a_log_start_that_the_lake_hears_of_late_is_looked_at_again() -> None:
@@ -197,7 +197,7 @@ def test_files_of_ranges_that_nobody_has_finished_go_too() -> None:
     ("step", "happened"),
     [
         ("check_retention", ["check_retention"]),
-        ("move_log_start", ["check_retention", "move_log_start"]),
+        ("set_log_start", ["check_retention", "set_log_start"]),
     ],
 )
 def test_who_loses_the_lead_between_two_steps_takes_none_after(
@@ -221,7 +221,7 @@ def test_a_move_whose_answer_was_lost_reaches_the_log_at_the_next_look() -> None
 def test_who_is_fenced_moves_nothing_of_its_own() -> None:
     desk = Desk()
     desk.in_table = 5
-    assert desk.rounds() == ["check_retention", "move_log_start"]
+    assert desk.rounds() == ["check_retention", "set_log_start"]
     assert desk.led.log.log_start_offset == 0
 
 
@@ -232,7 +232,7 @@ def test_what_failed_is_counted_and_asked_again_later() -> None:
         raise WorkerLost("gone")
 
     desk.when["sweep"] = lose
-    assert desk.rounds(3) == ["check_retention", "move_log_start", "log", "sweep"]
+    assert desk.rounds(3) == ["check_retention", "set_log_start", "log", "sweep"]
     assert desk.metrics.topics.of("t").delete_errors == 1
     del desk.when["sweep"]
     desk.decision, desk.below = ExpirationDecision(log_start_offset=10), 1
@@ -258,7 +258,7 @@ def test_a_log_that_cannot_be_read_keeps_no_other_from_its_retention(error: Exce
     other.log.log_end_offset, other.log.size_bytes, other.log.read = 110, 1, fail
     desk.all.clear()
     desk.all.update({other.key: other, KEY: desk.led})
-    assert desk.rounds(3) == ["check_retention", "move_log_start", "log", "sweep"]
+    assert desk.rounds(3) == ["check_retention", "set_log_start", "log", "sweep"]
     assert len(reads) == 1, "it is not looked at again at once"
     assert desk.metrics.topics.of("s").delete_errors == 1
     desk.clock.ms += 60_000
@@ -304,7 +304,7 @@ def test_on_demand_it_is_asked_again_and_says_what_was_removed() -> None:
     async def go() -> None:
         desk = Desk()
         assert await desk.loop.expire(KEY) == Swept(segments=1, size_bytes=100, files=1)
-        assert desk.happened == ["check_retention", "move_log_start", "log", "sweep"]
+        assert desk.happened == ["check_retention", "set_log_start", "log", "sweep"]
         desk.decision = ExpirationDecision(log_start_offset=10)
         assert await desk.loop.expire(KEY) == Swept()
         desk.when["check_retention"] = _lost
@@ -318,7 +318,7 @@ def test_on_demand_it_is_asked_again_and_says_what_was_removed() -> None:
 
 def test_on_demand_who_loses_the_lead_tells_no_figures() -> None:
     desk = Desk()
-    desk.when["move_log_start"] = desk.depose
+    desk.when["set_log_start"] = desk.depose
     with pytest.raises(KafkaError, match="NOT_LEADER_OR_FOLLOWER"):
         asyncio.run(desk.loop.expire(KEY))
 

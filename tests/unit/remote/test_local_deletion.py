@@ -15,7 +15,7 @@ from broker.remote.partitions import (
     TieredPartition,
 )
 from broker.replica.fetcher.tiered_offsets import TieredOffsets
-from broker.worker.rpc import Check, Missing, Repair, StoreState
+from broker.worker.rpc import Check, MissingOffsets, Repair, StoreState
 from kafka_ds.ipc.child import WorkerFailed, WorkerLost
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -56,8 +56,8 @@ class Log:
             raise self._error
 
 
-def gap(start: int, end: int) -> Missing:
-    return Missing(
+def gap(start: int, end: int) -> MissingOffsets:
+    return MissingOffsets(
         start_offset=start, end_offset=end, what=f"{start}.parquet", read_from=start, read_to=end
     )
 
@@ -68,7 +68,7 @@ class Store(Respondent):
     def __init__(self) -> None:
         super().__init__()
         self.highest_offset_in_remote_storage = 9
-        self.missing: list[Missing] = []
+        self.missing: list[MissingOffsets] = []
         self.mends = False
         self.is_lost = False
         self.failure: Exception | None = None

@@ -12,7 +12,7 @@ from broker.remote.copy_policy import CopyState
 from broker.remote.metrics import TierMetrics
 from broker.remote.optimize import SELDOM_ROUNDS, OptimizeLoop
 from broker.remote.partitions import TieredPartition
-from broker.worker.rpc import GiveUp, Optimize, Optimized
+from broker.worker.rpc import Optimize, Optimized, StopPartition
 from kafka_ds.ipc.child import WorkerFailed
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.fakes.clock import ManualClock
@@ -43,7 +43,7 @@ class Worker(Respondent):
         self.rewrites_any: list[bool] = []
         self.pid: int | None = 1
 
-    async def send(self, request: Optimize | GiveUp) -> Any:
+    async def send(self, request: Optimize | StopPartition) -> Any:
         if isinstance(request, Optimize):
             self.rewrites_any.append(request.rewrites_any_expired)
         return await super().send(request)
@@ -139,7 +139,7 @@ async def test_what_is_led_elsewhere_is_given_up() -> None:
 
     desk.worker.meanwhile = lose
     desk.worker.answers = [None, replace(DONE, is_done=False)]
-    assert await desk.rounds() == [(Optimize, 0), (GiveUp, 0)]
+    assert await desk.rounds() == [(Optimize, 0), (StopPartition, 0)]
     desk.lead(0, 99)
     desk.worker.meanwhile, desk.worker.answers = int, []
     assert await desk.rounds() == [(Optimize, 0)], "of another leadership nothing is known"

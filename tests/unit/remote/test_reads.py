@@ -148,7 +148,7 @@ async def test_beyond_the_quota_cold_reads_are_shed_and_others_are_not(
         await pass_time(31)
         data = (await waiting).responses[0].partitions[0]
         assert values_of(data.records) == [b"cold", b"colder"]
-        monkeypatch.setattr(broker.node, "tier", None)
+        monkeypatch.setattr(broker.node, "remote_log_manager", None)
 
 
 @in_loop
@@ -216,7 +216,7 @@ async def test_several_cold_partitions_of_one_request_are_read_side_by_side(
                     return None
                 return [batch_of([b"cold-1"])]
 
-        monkeypatch.setattr(broker.node, "tier", Lake())
+        monkeypatch.setattr(broker.node, "remote_log_manager", Lake())
         more = [
             FetchPartition(partition=1, fetch_offset=0, partition_max_bytes=500),
         ]
@@ -228,7 +228,7 @@ async def test_several_cold_partitions_of_one_request_are_read_side_by_side(
         assert (late.error_code, late.high_watermark, bytes(late.records)) == (0, 3, b"")
         assert values_of(cold.records) == [b"cold-1"]
         assert values_of(hot.records) == [b"hot"]
-        monkeypatch.setattr(broker.node, "tier", None)
+        monkeypatch.setattr(broker.node, "remote_log_manager", None)
 
 
 def test_the_worker_s_counts_go_on_over_its_restarts() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from broker.metadata.events import Endpoint, PartitionChanged
 from broker.metadata.image import BrokerRegistration
-from broker.replica.leader.effects import NoteIsr
+from broker.replica.leader.effects import CountIsrChange
 from broker.replica.leader.isr import AlterPartitionAnswer, Proposal
 from broker.replica.leader.partition import LeaderPartition
 from broker.server.dispatch import Waiting
@@ -24,7 +24,7 @@ class Proposals:
     """What would have been asked of the controller."""
 
     asked: list[Proposal] = field(default_factory=list)
-    noted: list[NoteIsr] = field(default_factory=list)
+    noted: list[CountIsrChange] = field(default_factory=list)
 
     def submit(
         self, topic_id: bytes, partition: int, proposal: Proposal
@@ -32,7 +32,7 @@ class Proposals:
         self.asked.append(proposal)
         return asyncio.get_running_loop().create_future()
 
-    def count(self, effect: NoteIsr) -> None:
+    def count(self, effect: CountIsrChange) -> None:
         self.noted.append(effect)
 
 

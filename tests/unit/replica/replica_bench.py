@@ -125,7 +125,7 @@ class ReplicaBench:
                 log_config=lambda _: self.config,
                 alter_partition=cast(Any, None),
                 decide_recovered=_nothing,
-                tier=self.tier,
+                remote_log_manager=self.tier,
                 lag_ms_max=BrokerConfig().replica_lag_time_max_ms,
             ),
             new_fetchers=lambda _: cast(Fetchers, self.fetchers),

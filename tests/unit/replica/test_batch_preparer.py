@@ -164,7 +164,7 @@ async def transactional_writes(broker: InProcess) -> Callable[[int, bytes], Prod
 
 def answer_slowly(broker: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a coordinator that is elsewhere: never in the turn of the question."""
-    joins = broker.node.transactions.joins
+    joins = broker.node.transactions.add_partitions_to_txn
     verify = joins.verify
 
     async def answer(partition: LeaderPartition, writer: TransactionalWriter) -> object:

@@ -8,7 +8,12 @@ from broker.log.epochs import LeaderEpochs
 from broker.replica.fetcher.fetchers import fetcher_id_of
 from broker.replica.fetcher.session import FetchSessionClient
 from broker.replica.follower.state import FetchState, FollowerAction, FollowerState
-from broker.replica.follower.truncation import Recovery, Truncation, recovery_for, truncation_for
+from broker.replica.follower.truncation import (
+    OutOfRangeAction,
+    Truncation,
+    out_of_range_action,
+    truncation_for,
+)
 from broker.replica.session_epochs import EPOCH_MAX
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.leader_epoch_end import LeaderEpochEnd
@@ -70,16 +75,16 @@ def test_a_log_without_epochs_is_cut_to_the_leaders_end() -> None:
 @pytest.mark.parametrize(
     ("leader_start", "leader_end", "recovery"),
     [
-        (0, 29, Recovery.TRUNCATE),
-        (31, 40, Recovery.RESTART),
-        (0, 30, Recovery.GO_ON),
-        (30, 40, Recovery.GO_ON),
+        (0, 29, OutOfRangeAction.TRUNCATE),
+        (31, 40, OutOfRangeAction.RESTART),
+        (0, 30, OutOfRangeAction.GO_ON),
+        (30, 40, OutOfRangeAction.GO_ON),
     ],
 )
 def test_an_offset_that_the_leader_does_not_have(
-    leader_start: int, leader_end: int, recovery: Recovery
+    leader_start: int, leader_end: int, recovery: OutOfRangeAction
 ) -> None:
-    found = recovery_for(
+    found = out_of_range_action(
         log_end_offset=END, leader_end_offset=leader_end, leader_start_offset=leader_start
     )
     assert found is recovery

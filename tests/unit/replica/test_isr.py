@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from broker.metadata.events import RECOVERED, RECOVERING, PartitionRegistration
-from broker.replica.leader.effects import AdvanceHighWatermark, NoteIsr, ProposeIsr
+from broker.replica.leader.effects import AdvanceHighWatermark, CountIsrChange, ProposeIsr
 from broker.replica.leader.isr import (
     AlterPartitionAnswer,
     CommittedIsr,
@@ -187,7 +187,7 @@ def test_one_that_is_proposed_to_go_holds_the_high_watermark_still() -> None:
     partition, proposal = shrinking()
     assert partition.high_watermark == 6
     effects = partition.alter_partition_answered(proposal, answer_to(proposal), T0 + LAG_MS + 1)
-    assert effects == (NoteIsr(shrunk=True), AdvanceHighWatermark(END))
+    assert effects == (CountIsrChange(shrunk=True), AdvanceHighWatermark(END))
     assert partition.isr == {1, 2}
 
 
@@ -207,7 +207,7 @@ def test_nobody_can_follow_a_recovering_leader_and_nobody_is_late() -> None:
 def test_success_is_committed_with_its_epoch() -> None:
     partition, proposal = expanding()
     effects = partition.alter_partition_answered(proposal, answer_to(proposal), T0)
-    assert effects == (NoteIsr(expanded=True),)
+    assert effects == (CountIsrChange(expanded=True),)
     assert partition.state == CommittedIsr(frozenset({1, 2, 3}))
     assert partition.partition_epoch == 10
     # What the metadata say of the same change is no news, but for what an answer does not tell.
@@ -231,7 +231,7 @@ def test_a_success_of_another_epoch_is_none(begin: object) -> None:
     state = partition.state
     for wrong in ({"leader_epoch": 5}, {"partition_epoch": 8}):
         effects = partition.alter_partition_answered(proposal, answer_to(proposal, **wrong), T0)
-        assert effects == (NoteIsr(),)
+        assert effects == (CountIsrChange(),)
         assert partition.state is state
 
 
@@ -241,7 +241,7 @@ def test_an_outdated_proposal_waits_for_metadata(begin: object, code: ErrorCode)
     partition, proposal = begin()  # type: ignore[operator]
     state = partition.state
     assert partition.alter_partition_answered(proposal, AlterPartitionAnswer(error=code), T0) == (
-        NoteIsr(),
+        CountIsrChange(),
     )
     # It may have been carried out: until then the maximal ISR stays what it is.
     assert partition.state is state
@@ -257,7 +257,7 @@ def test_what_was_not_done_for_certain_is_as_before(code: ErrorCode) -> None:
     fetch(partition, 2, 20)
     late = T0 + LAG_MS + 1
     effects = partition.alter_partition_answered(proposal, AlterPartitionAnswer(error=code), late)
-    assert effects == (NoteIsr(), AdvanceHighWatermark(20))
+    assert effects == (CountIsrChange(), AdvanceHighWatermark(20))
     assert partition.state == CommittedIsr(frozenset({1, 2}))
     assert proposal_of(fetch(partition, 3, 20, now_ms=late))
 
@@ -274,7 +274,7 @@ def test_what_was_not_done_for_certain_is_as_before(code: ErrorCode) -> None:
 def test_a_passing_trouble_is_asked_again_soon(code: ErrorCode) -> None:
     partition, proposal = expanding()
     effects = partition.alter_partition_answered(proposal, AlterPartitionAnswer(error=code), T0)
-    assert effects == (NoteIsr(), ProposeIsr(proposal, RETRY_MS))
+    assert effects == (CountIsrChange(), ProposeIsr(proposal, RETRY_MS))
     partition.alter_partition_answered(proposal, answer_to(proposal), T0)
     assert partition.isr == {1, 2, 3}
 
@@ -282,7 +282,7 @@ def test_a_passing_trouble_is_asked_again_soon(code: ErrorCode) -> None:
 def test_metadata_that_come_first_win() -> None:
     partition, proposal = expanding()
     assert partition.registration_changed(changed(TWO_IN_SYNC, isr=(1, 2, 3)), T0) == (
-        NoteIsr(expanded=True),
+        CountIsrChange(expanded=True),
     )
     assert partition.state == CommittedIsr(frozenset({1, 2, 3}))
     for answer in (

@@ -88,7 +88,7 @@ class Lake(Tier):
     async def fence(self, partitions: Sequence[object]) -> Sequence[int]:
         return [LAKE_END] * len(partitions)
 
-    async def ending(self, *where: object) -> tuple[int, RemoteLogAuxState]:
+    async def aux_state(self, *where: object) -> tuple[int, RemoteLogAuxState]:
         return LAKE_END + 1, self._ended
 
 

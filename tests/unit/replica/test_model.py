@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 )
 
 from broker.metadata.events import PartitionRegistration
-from broker.replica.leader.effects import AdvanceHighWatermark, Effects, NoteIsr, ProposeIsr
+from broker.replica.leader.effects import AdvanceHighWatermark, CountIsrChange, Effects, ProposeIsr
 from broker.replica.leader.isr import AlterPartitionAnswer, CommittedIsr, Proposal
 from broker.replica.leader.state import LeaderState
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -87,7 +87,7 @@ class ReplicationModel(RuleBasedStateMachine):
                     self.high_watermark = offset
                 case ProposeIsr(proposal):
                     self.asked.append(proposal)
-                case NoteIsr():
+                case CountIsrChange():
                     pass
 
     # -- the log and its followers ------------------------------------------------------------

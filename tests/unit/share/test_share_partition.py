@@ -167,10 +167,10 @@ def test_offsets_that_the_log_has_no_more_are_passed_over() -> None:
     # Compacted: nothing is left before 6, nor after 12 up to 20.
     assert acquire(partition, (6, 12), (21, 22)) == [(6, 9, 2), (10, 22, 1)]
     assert partition.start_offset == 6
-    partition.log_start_moved(11)
+    partition.log_start_incremented(11)
     assert partition.start_offset == 11
     assert acknowledge(partition, 6, 10, ACCEPT) == []
-    partition.log_start_moved(40)
+    partition.log_start_incremented(40)
     assert (partition.start_offset, partition.next_fetch_offset(), partition.in_flight) == (
         40,
         40,
@@ -188,9 +188,9 @@ def test_what_is_archiving_outlives_its_records(is_written: bool) -> None:
     assert write is not None
     if is_written:
         partition.written(write.number, is_done=True)
-    partition.log_start_moved(6)
+    partition.log_start_incremented(6)
     partition.written(write.number, is_done=True)
-    partition.log_start_moved(12)
+    partition.log_start_incremented(12)
     assert partition.next_fetch_offset() == 12
     letters = partition.dead_letters(config)
     assert [(each.first, each.last) for each in letters] == [(2, 3)]

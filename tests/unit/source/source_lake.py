@@ -93,7 +93,7 @@ class SourceLake:
         )
         return self._commit("COPY", intent)
 
-    def move_log_start(self, partition: int, offset: int) -> int:
+    def set_log_start(self, partition: int, offset: int) -> int:
         """Commit a log start offset; the files stay."""
         intent = PartitionIntent(partition=partition, leader_epoch=0, log_start_offset=offset)
         return self._commit("LOG START", intent)

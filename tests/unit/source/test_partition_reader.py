@@ -326,7 +326,7 @@ def test_leader_epochs_are_a_column_and_a_filter(lake: SourceLake) -> None:
 
 def test_rows_below_the_log_start_are_not_read(lake: SourceLake) -> None:
     filled(lake, 1000)
-    lake.move_log_start(0, 250)
+    lake.set_log_start(0, 250)
     assert offsets(rows(lake, "partition = 0", ("partition", "offset")))[0] == (0, 250)
 
 
@@ -334,7 +334,7 @@ def test_a_partition_of_which_all_has_expired_is_still_one_of_the_topic(lake: So
     """To a stream that has read it, its end must not seem to go back to 0."""
     lake.add(0, [record_batch([LakeRow(offset=n) for n in range(100)])])
     lake.add(1, [record_batch([LakeRow(offset=n) for n in range(5)])])
-    lake.move_log_start(0, 100)
+    lake.set_log_start(0, 100)
     lake.remove_all(0)
     tables = LakeTables(lake.uri)
     view = tables.views(lake.topic, lake.topic_id)[0]

@@ -13,7 +13,7 @@ from kafka_ds.topic.commit_rules import (
     FilesRemoved,
     Intent,
     LeaderEpochFenced,
-    LogStartMoved,
+    LogStartIncremented,
     PartitionIntent,
     RangeGap,
     RangeTaken,
@@ -191,11 +191,11 @@ def test_the_log_start_only_rises(store, table):
         return PartitionIntent(partition=0, leader_epoch=0, log_start_offset=offset)
 
     commit(table, start(10))
-    with pytest.raises(LogStartMoved):
+    with pytest.raises(LogStartIncremented):
         commit(table, start(10))
     other = table_of(store)
     store.race(lambda: commit(other, start(30)))
-    with pytest.raises(LogStartMoved, match="the log starts at 30"):
+    with pytest.raises(LogStartIncremented, match="the log starts at 30"):
         commit(table, start(20))
     assert table.read().log_start(0) == 30
 

@@ -68,7 +68,7 @@ async def test_a_write_behind_one_that_was_not_appended_waits_for_it(
         monkeypatch.setattr(LeaderPartition, "append", too_few)
         await refused_once(broker, producer_id, monkeypatch)
         firsts, topic = (
-            broker.node.transactions.joins.first_sequences,
+            broker.node.transactions.add_partitions_to_txn.first_sequences,
             broker.node.metadata.topics["t"],
         )
         # The log knows what comes next, and nobody else.
