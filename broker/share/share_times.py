@@ -1,4 +1,4 @@
-"""Pure: the histograms of share partitions and of groups' fetches; what is no time is added as if it were milliseconds."""
+"""Pure: the histograms of share partitions and of fetches of groups; a count is added as if it were milliseconds."""
 
 from __future__ import annotations
 
