@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl
 
 from broker.console.logins import LoginFailed, LoginNeeded, Logins
 from broker.console.views import Views, ViewUnavailable
-from broker.registry import RequestContext
+from broker.registry import ClientInformation, RequestContext
 from broker.server.http_server import HttpRequest, HttpResponse, HttpServer
 from broker.server.server import own_host
 from kafka_ds.protocol.frame import RequestHeader
@@ -142,6 +142,7 @@ class Console:
             request.client_host,
             self._listener,
             self._node,
+            ClientInformation(),
             principal,
         )
         return await view(dict(pairs), context)

@@ -6,7 +6,6 @@ later. Replies go out, and effects are performed, once the records of their even
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 Ticket: TypeAlias = int
@@ -50,8 +49,7 @@ class _NoResponse:
 NO_RESPONSE: Any = _NoResponse()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorResult:
+class CoordinatorResult(NamedTuple):
     """The outcome of one event: append the records, replay them, call `written`; then, once committed, the rest.
 
     `response` answers the request whose event this is, `replies` others that wait. `storing` is the records' meaning,

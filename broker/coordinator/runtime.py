@@ -197,7 +197,7 @@ class CoordinatorContext(Generic[S]):
     @property
     def is_closed(self) -> bool:
         """Whether this coordinator will never accept a request again."""
-        return self.state is CoordinatorState.CLOSED
+        return self._refusal is ErrorCode.NOT_COORDINATOR
 
     @property
     def coordinator_epoch(self) -> int:
@@ -411,7 +411,7 @@ class CoordinatorContext(Generic[S]):
         if not result.records:
             return None
         try:
-            first_offset = self._append_batches(b"".join(self._batches(result)))
+            first_offset = self._append_batches(bytearray().join(self._batches(result)))
         except KafkaError as error:
             return error
         producer_id = NO_PRODUCER_ID if result.producer is None else result.producer.producer_id
@@ -423,11 +423,11 @@ class CoordinatorContext(Generic[S]):
         if error is not None:
             _LOGGER.warning("%s: cannot append: %s", self._name, error)
 
-    def _append_batches(self, batches: bytes) -> int:
+    def _append_batches(self, batches: bytearray) -> int:
         """Append batches; returns the offset of the first record. Raises KafkaError with a coordinator's error code."""
         try:
             info = self.partition.append(
-                memoryview(bytearray(batches)),
+                memoryview(batches),
                 acks=-1,
                 now_ms=self._clock.now_ms(),
                 origin=AppendOrigin.COORDINATOR,

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 def then(answer: Any, finish: Callable[[Any], T]) -> T | Awaitable[T]:
     """`finish` applied to an answer, or to what will be one."""
-    if isinstance(answer, Awaitable):
+    if hasattr(answer, "__await__"):  # A tenth of the time of isinstance(…, Awaitable).
         return _later(answer, finish)
     return finish(answer)
 
@@ -33,7 +33,7 @@ def answered(
         answer = submit()
     except KafkaError as error:
         return refuse(error.code)
-    if isinstance(answer, Awaitable):
+    if hasattr(answer, "__await__"):  # A tenth of the time of isinstance(…, Awaitable).
         return _finished(answer, finish, refuse)
     return finish(answer)
 

@@ -200,7 +200,7 @@ class Log:
             header = set_log_append_time(records, 0, header, now_ms)
             time_ms = now_ms
         stamp(records, 0, base_offset=first_offset, leader_epoch=leader_epoch)
-        header = BatchHeader(first_offset, header[1], leader_epoch, *header[3:])
+        header = header.at(first_offset, leader_epoch)
         self.write(records, (header,), now_ms)
         if header.producer_id >= 0:
             self.producers.update(header)
@@ -260,16 +260,10 @@ class Log:
             self.durability.check()
         self._is_changed = True
         last = headers[-1]
-        last_offset = last.base_offset + last.last_offset_delta
         segment = self.active
         try:
             if segment.should_roll(
-                self.config,
-                self.name,
-                size=len(records),
-                timestamp_ms=last.max_timestamp,
-                last_offset=last_offset,
-                now_ms=now_ms,
+                self.config, self.name, size=len(records), last=last, now_ms=now_ms
             ):
                 segment = self._roll(headers[0].base_offset)
             _ = segment.aborted.entries  # Once a marker is written, nothing may fail.
@@ -282,7 +276,7 @@ class Log:
             segment.note(header)
             if header.leader_epoch > self.leader_epochs.latest_epoch:
                 self.assign_leader_epoch(header.leader_epoch, header.base_offset)
-        self.log_end_offset = last_offset + 1
+        self.log_end_offset = last.next_offset
 
     def assign_leader_epoch(self, epoch: int, start_offset: int) -> None:
         """Record at which offset a leader epoch begins; a new leader does so before it appends."""

@@ -74,7 +74,7 @@ def _accept_own(
         if config.uses_log_append_time:
             header = set_log_append_time(records, position, header, now_ms)
         stamp(records, position, base_offset=next_offset, leader_epoch=leader_epoch)
-        header = header._replace(base_offset=next_offset, leader_epoch=leader_epoch)
+        header = header.at(next_offset, leader_epoch)
         marker = _marker_of(records, position, header)
         if marker is not None:
             producers.check_marker(header, marker.coordinator_epoch)

@@ -19,6 +19,8 @@ from broker.log.recompression import (
 from kafka_ds.process.buffers import Buffer
 from kafka_ds.protocol.errors import ErrorCode, KafkaError, RecordsRefused
 from kafka_ds.records.batch import (
+    ATTRIBUTES_POSITION,
+    CODEC_MASK,
     CONTROL_FLAG,
     HEADER,
     HEADER_BYTES,
@@ -35,6 +37,7 @@ from kafka_ds.records.batch import (
     crc_is_valid,
     seal_writable,
 )
+from kafka_ds.records.crc import crc32c
 from kafka_ds.records.validation import (
     LONG_MAX,
     LONG_MIN,
@@ -92,7 +95,7 @@ def check_client_batch(records: memoryview, config: LogConfig) -> BatchHeader:
             f"The baseOffset of the record batch in the append should be 0, but it is {header.base_offset}"
         )
     _check_size(size, config.max_message_bytes)
-    if not crc_is_valid(records, 0, header):
+    if crc32c(records[ATTRIBUTES_POSITION:]) != header.crc:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "the batch does not match its checksum")
     _check_claims(records, header)
     if header.attributes & LOG_APPEND_TIME_FLAG:
@@ -111,10 +114,13 @@ def prepare(
     """
     header = check_client_batch(records, config)
     payload = records[HEADER_BYTES:]
-    unpacked_max = at_once_bytes_max(config, header.codec) if at_once else None
-    if unpacked_max is not None and header.codec == Codec.NONE and len(payload) > unpacked_max:
-        raise TakesLong
-    codec = target_codec(config, header.codec)
+    sent = header.attributes & CODEC_MASK
+    unpacked_max = None
+    if at_once and (sent or len(payload) > VALIDATED_AT_ONCE_BYTES_MAX):
+        unpacked_max = at_once_bytes_max(config, sent)
+        if not sent and len(payload) > unpacked_max:
+            raise TakesLong
+    codec = target_codec(config, sent)
     kept = None if codec is None else bytearray()
     result = _validated(payload, header, _record_rules(config, now_ms), unpacked_max, kept)
     if codec is not None:
@@ -201,9 +207,9 @@ def _check_claims(records: memoryview, header: BatchHeader) -> None:
             )
     elif header.attributes & TRANSACTIONAL_FLAG:
         raise _invalid("a transactional batch without a producer id")
-    codec = header.codec
+    codec = header.attributes & CODEC_MASK
     payload_bytes = len(records) - HEADER_BYTES
-    if codec == Codec.NONE:
+    if not codec:
         if count * RECORD_BYTES_MIN > payload_bytes:
             raise _invalid(f"{count} records in {payload_bytes} bytes")
     elif codec > Codec.ZSTD:
@@ -211,10 +217,12 @@ def _check_claims(records: memoryview, header: BatchHeader) -> None:
 
 
 def _record_rules(config: LogConfig, now_ms: int) -> RecordRules:
-    earliest_ms, latest_ms = LONG_MIN, LONG_MAX
-    if not config.uses_log_append_time:
-        earliest_ms = max(now_ms - config.message_timestamp_before_max_ms, LONG_MIN)
-        latest_ms = min(now_ms + config.message_timestamp_after_max_ms, LONG_MAX)
+    if config.uses_log_append_time:
+        return RecordRules(config.is_compacted, LONG_MIN, LONG_MAX)
+    earliest_ms = now_ms - config.message_timestamp_before_max_ms
+    latest_ms = now_ms + config.message_timestamp_after_max_ms
+    if earliest_ms < LONG_MIN or latest_ms > LONG_MAX:
+        earliest_ms, latest_ms = max(earliest_ms, LONG_MIN), min(latest_ms, LONG_MAX)
     return RecordRules(config.is_compacted, earliest_ms, latest_ms)
 
 

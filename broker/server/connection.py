@@ -634,7 +634,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _regulate(self) -> None:
         """Pause or resume reading."""
-        if self._is_closed or self._transport.is_closing():
+        if self._is_closed:
             return
         wants = (
             self._is_writable
@@ -644,7 +644,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             and self.unanswered_bytes < UNANSWERED_BYTES_MAX
             and (self._all.memory is None or self._has_room(self._all.memory))
         )
-        if wants is not self._is_reading:
+        if wants is not self._is_reading and not self._transport.is_closing():
             self._is_reading = wants
             if wants:
                 self._transport.resume_reading()

@@ -77,6 +77,7 @@ class Dispatcher:
     def __init__(self, registry: Registry, node: KafkaBroker, metrics: NetMetrics) -> None:
         self._node = node
         self._metrics = metrics
+        self._serve_enveloped = self.serve_enveloped
         self._served = {
             served.api_key: (
                 served,
@@ -130,9 +131,9 @@ class Dispatcher:
                 client_host,
                 listener,
                 self._node,
-                principal,
-                self.serve_enveloped,
                 client,
+                principal,
+                self._serve_enveloped,
             )
             result = guarded(served, request, context, len(frame))
             if type(result) is response_class:

@@ -7,10 +7,9 @@ The result is what a peer would read: a handler's KafkaError is in the response 
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from broker.registry import REGISTRY, RequestContext
+from broker.registry import REGISTRY, ClientInformation, RequestContext
 from broker.security.guard import guarded
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.protocol.frame import RequestHeader
@@ -36,14 +35,19 @@ async def handle_locally(
     version, config = served.highest, node.config
     header = RequestHeader(served.api_key, version, 0, f"broker-{config.node_id}")
     context = RequestContext(
-        header, HERE, config.inter_broker_listener, node, serve_enveloped=dispatcher.serve_enveloped
+        header,
+        HERE,
+        config.inter_broker_listener,
+        node,
+        ClientInformation(),
+        serve_enveloped=dispatcher.serve_enveloped,
     )
     try:
         if on_behalf_of is None:
             result = served.handler(request, context)
         else:
-            context = replace(
-                on_behalf_of, header=header, serve_enveloped=dispatcher.serve_enveloped
+            context = on_behalf_of._replace(
+                header=header, serve_enveloped=dispatcher.serve_enveloped
             )
             result = guarded(served, request, context)
         return await result if isinstance(result, Awaitable) else result

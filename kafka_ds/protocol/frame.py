@@ -10,7 +10,8 @@
 from __future__ import annotations
 
 import struct
-from functools import lru_cache
+from collections.abc import Callable
+from functools import cache, lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 from kafka_ds.process.buffers import Buffer
@@ -49,9 +50,13 @@ def _request_has_tags(api_key: int, version: int) -> bool | None:
     return version in info.flexible if version in info.versions else None
 
 
-def _response_has_tags(cls: type, version: int) -> bool:
+def _has_tags(cls: type, version: int) -> bool:
     info = message_info(cls)
     return version in info.flexible and info.key != API_VERSIONS_KEY
+
+
+# Bounded: the version is one that the class has.
+_response_has_tags: Callable[[type, int], bool] = cache(_has_tags)
 
 
 def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
@@ -112,6 +117,8 @@ def decode_response(cls: type[M], frame: Buffer, version: int) -> tuple[int, M]:
 
 def _with_length(message: Any, version: int, out: bytearray) -> list[Any]:
     parts = write_parts(message, version, out)
-    size = sum(memoryview(part).nbytes for part in parts)
+    size = len(out)
+    if len(parts) > 1:
+        size = sum(memoryview(part).nbytes for part in parts)
     _LENGTH.pack_into(out, 0, size - _LENGTH.size)
     return parts

@@ -31,6 +31,8 @@ def read_long_string_length(buffer: Any, position: int) -> tuple[int, int]:
 
 def skip_tags(buffer: Any, position: int, end: int) -> int:
     """The position after the tagged fields of a struct for which none are declared."""
+    if not buffer[position]:
+        return position + 1  # Mostly.
     count, position = read_unsigned_varint(buffer, position)
     for _ in range(count):
         _, position = read_unsigned_varint(buffer, position)

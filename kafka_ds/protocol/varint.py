@@ -27,11 +27,14 @@ def read_unsigned_varint(buffer: Any, position: int) -> tuple[int, int]:
     return value, position
 
 
+_ONE_BYTE = tuple(bytes((value,)) for value in range(0x80))
+
+
 def unsigned_varint(value: int) -> bytes:
     """The bytes of an unsigned varint."""
     assert value >= 0
     if value < 0x80:
-        return bytes((value,))
+        return _ONE_BYTE[value]
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)

@@ -124,6 +124,10 @@ class BatchHeader(NamedTuple):
     base_sequence: int
     record_count: int
 
+    def at(self, base_offset: int, leader_epoch: int) -> BatchHeader:
+        """The header of the same batch with another offset, in this epoch. (`_replace` would take 1 µs more.)"""
+        return BatchHeader(base_offset, self.batch_length, leader_epoch, *self[3:])
+
     @property
     def size_in_bytes(self) -> int:
         return self.batch_length + LOG_OVERHEAD_BYTES
@@ -247,7 +251,11 @@ def seal(header: BatchHeader, payload: Buffer) -> bytes:
 def seal_writable(header: BatchHeader, payload: Buffer) -> bytearray:
     """The same as a bytearray, without another copy."""
     size = HEADER_BYTES - LOG_OVERHEAD_BYTES + len(payload)
-    batch = bytearray(HEADER.pack(*header._replace(batch_length=size, crc=0))) + payload
+    return _with_crc(header._replace(batch_length=size, crc=0), payload)
+
+
+def _with_crc(header: BatchHeader, payload: Buffer) -> bytearray:
+    batch = bytearray(HEADER.pack(*header)) + payload
     CRC_FIELD.pack_into(batch, CRC_POSITION, crc32c(memoryview(batch)[ATTRIBUTES_POSITION:]))
     return batch
 
@@ -274,26 +282,27 @@ def build_batch(
     first = listed[0].offset if base_offset is None else base_offset
     last = listed[-1].offset if last_offset is None else last_offset
     base_timestamp = listed[0].timestamp if listed else NO_TIMESTAMP
-    body = b"".join(_encode_record(record, first, base_timestamp) for record in listed)
+    body = b"".join([_encode_record(record, first, base_timestamp) for record in listed])
     attributes = codec | timestamp_type << 3
     attributes |= TRANSACTIONAL_FLAG if is_transactional else 0
     attributes |= CONTROL_FLAG if is_control else 0
+    payload = compress(codec, body) if codec and listed else body
     header = BatchHeader(
         base_offset=first,
-        batch_length=0,
+        batch_length=HEADER_BYTES - LOG_OVERHEAD_BYTES + len(payload),
         leader_epoch=leader_epoch,
         magic=MAGIC,
         crc=0,
         attributes=attributes,
         last_offset_delta=last - first,
         base_timestamp=base_timestamp,
-        max_timestamp=max((r.timestamp for r in listed), default=NO_TIMESTAMP),
+        max_timestamp=max([r.timestamp for r in listed], default=NO_TIMESTAMP),
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         base_sequence=base_sequence,
         record_count=len(listed),
     )
-    return seal(header, compress(codec, body) if listed else b"")
+    return bytes(_with_crc(header, payload))
 
 
 def empty_batch(base_offset: int, last_offset: int, leader_epoch: int) -> bytes:
@@ -351,17 +360,18 @@ def control_type(record: Record) -> int:
 
 
 def _encode_record(record: Record, base_offset: int, base_timestamp: int) -> bytes:
+    offset, timestamp, key, value, headers = record
     parts = [
         b"\x00",
-        varint(wrapped(record.timestamp - base_timestamp)),
-        varint(record.offset - base_offset),
-        *_encode_bytes(record.key),
-        *_encode_bytes(record.value),
-        varint(len(record.headers)),
+        varint(wrapped(timestamp - base_timestamp)),
+        varint(offset - base_offset),
+        *_encode_bytes(key),
+        *_encode_bytes(value),
+        varint(len(headers)),
     ]
-    for key, value in record.headers:
-        parts += _encode_bytes(key)
-        parts += _encode_bytes(value)
+    for name, content in headers:
+        parts += _encode_bytes(name)
+        parts += _encode_bytes(content)
     body = b"".join(parts)
     return varint(len(body)) + body
 
@@ -370,8 +380,14 @@ def _encode_bytes(data: bytes | None) -> tuple[bytes, bytes]:
     return (varint(-1), b"") if data is None else (varint(len(data)), data)
 
 
+# By the number, also a negative one.
+_VARINTS_OF_ONE_BYTE = tuple(bytes((n << 1 ^ n >> 63,)) for n in (*range(64), *range(-64, 0)))
+
+
 def varint(number: int) -> bytes:
     """A zigzag varint of a number of up to 64 bits."""
+    if -64 <= number < 64:
+        return _VARINTS_OF_ONE_BYTE[number]
     rest = (number << 1 ^ number >> 63) & _UINT64
     encoded = bytearray()
     while rest > 0x7F:

@@ -52,9 +52,10 @@ def crc32c(buffer: Buffer) -> int:
         return portable_crc32c(buffer)
     if isinstance(buffer, bytes):
         return extend(0, buffer)
-    view = memoryview(buffer).cast("B")
-    if len(view) <= _PIECE_BYTES:
-        return extend(0, bytes(view))
+    view = memoryview(buffer)
+    if view.nbytes <= _PIECE_BYTES:
+        return extend(0, view.tobytes())
+    view = view.cast("B")
     crc = 0
     for start in range(0, len(view), _PIECE_BYTES):
         crc = extend(crc, bytes(view[start : start + _PIECE_BYTES]))

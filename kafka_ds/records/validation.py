@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 
 from kafka_ds.records import validation_loop
-from kafka_ds.records.batch import BatchHeader, Codec, CorruptRecord
+from kafka_ds.records.batch import BatchHeader, CorruptRecord
 from kafka_ds.records.compression import decompressed_bytes_max
 from kafka_ds.records.decompression import pieces, unpacked_bytes_max
 from kafka_ds.records.validation_loop import (
@@ -139,10 +139,11 @@ def validate_records(
     """
     validator: Validator = in_use or _PYTHON
     state = validator.begin(header.record_count, header.base_timestamp, rules, listed_max)
-    if header.codec == Codec.NONE:
+    codec = header.codec
+    if not codec:
         error = validator.validate(payload, state, is_last=True)
     else:
-        error = _validate_pieces(validator, payload, header.codec, state, bytes_max, kept)
+        error = _validate_pieces(validator, payload, codec, state, bytes_max, kept)
     if error != VALID:
         raise CorruptRecord(f"record {state[INDEX]} of {header.record_count} is {_ERRORS[error]}")
     refused = state[REFUSED]

@@ -108,11 +108,14 @@ class ProducerStateEntry:
 
     def duplicate_of(self, header: BatchHeader) -> ProducerBatch | None:
         """The remembered batch of which this one is a duplicate (KIP-98); None if there is none."""
-        if header.producer_epoch != self.epoch:
+        batches, first = self.batches, header.base_sequence
+        if header.producer_epoch != self.epoch or not batches:
             return None
+        if first == batches[-1].last_sequence + 1 and first:
+            return None  # The usual one.
         last = header.last_sequence
-        for batch in self.batches:
-            if batch.last_sequence == last and batch.first_sequence == header.base_sequence:
+        for batch in batches:
+            if batch.last_sequence == last and batch.first_sequence == first:
                 return batch
         return None
 
@@ -160,7 +163,8 @@ class Producers:
         producer = self._producers.get(header.producer_id)
         if producer is None:
             return None
-        if origin is AppendOrigin.CLIENT:
+        is_clients = origin is AppendOrigin.CLIENT
+        if is_clients:
             duplicate = producer.duplicate_of(header)
             if duplicate is not None:
                 return duplicate
@@ -170,7 +174,7 @@ class Producers:
                 f"epoch {header.producer_epoch} of producer {header.producer_id} is older than "
                 f"{producer.epoch}",
             )
-        if origin is AppendOrigin.CLIENT:
+        if is_clients:
             self._check_sequence(producer, header)
         if producer.transaction_start != NO_OFFSET and not header.is_transactional:
             raise KafkaError(
@@ -202,19 +206,20 @@ class Producers:
 
     def update(self, header: BatchHeader) -> None:
         """Record a data batch that was written to the log."""
-        producer_id = header.producer_id
+        producer_id, delta, time_ms = (
+            header.producer_id,
+            header.last_offset_delta,
+            header.max_timestamp,
+        )
         producer = self._producers.get(producer_id)
         if producer is None:
             producer = self._producers[producer_id] = ProducerStateEntry()
         if header.producer_epoch != producer.epoch:
             producer.enter_epoch(header.producer_epoch)
-        delta = header.last_offset_delta
         producer.batches.append(
-            ProducerBatch(
-                header.last_sequence, header.base_offset + delta, delta, header.max_timestamp
-            )
+            ProducerBatch(header.last_sequence, header.base_offset + delta, delta, time_ms)
         )
-        producer.last_timestamp_ms = header.max_timestamp
+        producer.last_timestamp_ms = time_ms
         producer.silent_since_ms = ACTIVE
         if header.is_transactional and producer.transaction_start == NO_OFFSET:
             producer.transaction_start = header.base_offset

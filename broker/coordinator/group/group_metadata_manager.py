@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 from broker.config.broker import BrokerConfig
 from broker.config.group import group_value
@@ -56,17 +55,9 @@ class GroupMetadataManager:
         self.groups: dict[str, ClassicGroup] = {}
         self.timers = CoordinatorTimer()
         self.counts: Counter[Count] = Counter() if counts is None else counts
-        # Which topics the asking client may describe; None while a timer and not a request runs.
+        # Which topics the asking client may describe; None while a timer and not a request runs. Most steps never ask,
+        # and would have to pass it on.
         self.sees: Callable[[str], bool] | None = None
-
-    @contextmanager
-    def seen_by(self, sees: Callable[[str], bool] | None) -> Iterator[None]:
-        """A client asks that may describe these topics: most steps never ask, and would have to pass it on."""
-        self.sees = sees
-        try:
-            yield
-        finally:
-            self.sees = None
 
     def heartbeat_interval_ms(self, group_id: str, kind: str = "consumer") -> int:
         """The heartbeat interval of this group's members; `kind` is consumer, share or streams."""

@@ -166,6 +166,7 @@ class OffsetMetadataManager:
     ) -> list[tuple[int, ErrorCode]]:
         """A record for each offset that may be stored; returns the result of each partition."""
         codes: list[tuple[int, ErrorCode]] = []
+        count = 0
         for partition in topic.partitions:
             code = self._check_metadata(partition.committed_metadata)
             codes.append((partition.partition_index, code))
@@ -174,7 +175,8 @@ class OffsetMetadataManager:
                     group_id, topic.name, topic.topic_id, partition, now, expires_ms
                 )
                 step.records.append(record)
-                self._state.counts[Count.OFFSET_COMMITS] += 1
+                count += 1
+        self._state.counts[Count.OFFSET_COMMITS] += count
         return codes
 
     def _check_commit(

@@ -231,7 +231,12 @@ class GroupCoordinatorShard:
         producer_id: int = NO_PRODUCER_ID,
     ) -> None:
         """Replay one record of the log."""
-        if isinstance(key, GroupMetadataKey):
+        if isinstance(key, OffsetCommitKey):
+            assert value is None or isinstance(value, OffsetCommitValue)
+            self.state.offsets.replay(
+                key, value, record_offset=record_offset, producer_id=producer_id
+            )
+        elif isinstance(key, GroupMetadataKey):
             if value is None:
                 self.state.metadata.pop(key.group, None)
             else:
@@ -243,14 +248,9 @@ class GroupCoordinatorShard:
         elif isinstance(key, StreamsGroupKey):
             assert value is None or isinstance(value, StreamsGroupValue)
             self._streams.replay(key, value)
-        elif not isinstance(key, OffsetCommitKey):
+        else:
             assert value is None or isinstance(value, ConsumerGroupValue)
             self._consumers.replay(key, value)
-        else:
-            assert value is None or isinstance(value, OffsetCommitValue)
-            self.state.offsets.replay(
-                key, value, record_offset=record_offset, producer_id=producer_id
-            )
 
     def replay_end_of_transaction(self, producer_id: int, *, committed: bool) -> None:
         """Replay the marker that ends a producer's transaction."""
@@ -332,8 +332,11 @@ class GroupCoordinatorShard:
         """Decide the outcome of a client's request."""
         request, client = event
         # The request may be an operator's, who may not describe the topics that the others' expressions match.
-        with self.state.seen_by(None if isinstance(request, LeaveGroupRequest) else client.sees):
+        self.state.sees = None if isinstance(request, LeaveGroupRequest) else client.sees
+        try:
             return self._handle(request, client, ticket, now)
+        finally:
+            self.state.sees = None
 
     def _handle(
         self, request: GroupRequest, client: Client, ticket: Ticket, now: Instant

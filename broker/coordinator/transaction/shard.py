@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from itertools import chain
 
 from broker.config.broker import BrokerConfig
@@ -373,9 +372,8 @@ class TransactionCoordinatorShard:
                     else TRANSACTION_VERSION_2,
                 )
                 line = f"Transaction {transactional_id} has timed out: aborting it"
-                yield replace(
-                    fenced, lines=(LogLine(line, {"transactional_id": transactional_id}),)
-                )
+                said = LogLine(line, {"transactional_id": transactional_id})
+                yield fenced._replace(lines=(said,))
 
     def expired(self, now_ms: int) -> Iterator[CoordinatorResult]:
         """Remove transactional ids that were not used for long; others may change while this goes on."""

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 from broker.handlers.common import (
     NOT_ASKED,
@@ -171,7 +170,7 @@ async def _create(names: Sequence[str], context: RequestContext) -> dict[str, Er
         timeout_ms=node.config.request_timeout_ms,
     )
     header = context.header._replace(api_key=served.api_key, api_version=served.highest)
-    answer = guarded(served, wanted, replace(context, header=header))
+    answer = guarded(served, wanted, context._replace(header=header))
     response = await answer if isinstance(answer, Awaitable) else answer
     assert isinstance(response, CreateTopicsResponse)
     await node.member.requests.seen({t.topic_id for t in response.topics if not t.error_code})

@@ -36,12 +36,13 @@ def remove_unknown(
         if hasattr(topic, "topic_id"):
             topic.topic_id = found[1]
         there = image.topics[topic.name].partitions
-        missing = copy.copy(topic)
-        missing.partitions = [p for p in topic.partitions if p.partition_index not in there]
-        if missing.partitions:
+        absent = [p for p in topic.partitions if p.partition_index not in there]
+        if absent:
+            missing = copy.copy(topic)
+            missing.partitions = absent
             refuse(missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             topic.partitions = [p for p in topic.partitions if p.partition_index in there]
-        if topic.partitions or not missing.partitions:
+        if topic.partitions or not absent:
             known.append(topic)
     request.topics = known
     return refused

@@ -20,7 +20,6 @@ import asyncio
 import contextlib
 import inspect
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from broker.config.group import reset_duration_ms
@@ -337,7 +336,7 @@ class _ShareFetch:
 
     def _as_version(self, version: int) -> RequestContext:
         header = self._context.header._replace(api_version=version)
-        return replace(self._context, header=header)
+        return self._context._replace(header=header)
 
     def _acquire(
         self, led: LedSharePartition, found: FetchPartitionData, offset: int, left: int

@@ -234,38 +234,29 @@ class Segment:
             self.max_timestamp_ms, self.max_timestamp_offset - base_offset
         )
 
-    def is_full(self, last_offset: int, index_bytes_max: int) -> bool:
-        """Whether an index is full or an offset is too far from the base to be indexed."""
-        return (
-            self.offset_index.count >= index_bytes_max // OFFSET_ENTRY_BYTES
-            or self.time_index.count >= index_bytes_max // TIME_ENTRY_BYTES - 1
-            or last_offset - self.base_offset > RELATIVE_OFFSET_MAX
-        )
-
     # -- rolling --------------------------------------------------------------------------------
 
     def should_roll(
-        self,
-        config: LogConfig,
-        name: str,
-        *,
-        size: int,
-        timestamp_ms: int,
-        last_offset: int,
-        now_ms: int,
+        self, config: LogConfig, name: str, *, size: int, last: BatchHeader, now_ms: int
     ) -> bool:
-        """Whether a batch of that size, time and last offset needs a new segment.
+        """Whether batches of that size need a new segment; `last` is their last one's header.
 
         Time is the records' own if they have one, as in Kafka: old data that is replayed rolls as it did before.
         """
-        if self.is_full(last_offset, config.segment_index_bytes):
+        index_bytes_max = config.segment_index_bytes
+        if (
+            self.offset_index.count >= index_bytes_max // OFFSET_ENTRY_BYTES
+            or self.time_index.count >= index_bytes_max // TIME_ENTRY_BYTES - 1
+            # Too far from the base to be indexed.
+            or last.last_offset - self.base_offset > RELATIVE_OFFSET_MAX
+        ):
             return True
         if not self.size_bytes:
             return False
         if self.size_bytes + size > config.segment_bytes:
             return True
         first_ms = self.first_timestamp()
-        waited_ms = timestamp_ms - first_ms if first_ms >= 0 else now_ms - self.created_ms
+        waited_ms = last.max_timestamp - first_ms if first_ms >= 0 else now_ms - self.created_ms
         return waited_ms > self.roll_after_ms(config, name)
 
     def set_back(self, by_ms: int) -> None:

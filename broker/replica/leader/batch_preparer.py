@@ -16,7 +16,11 @@ from concurrent.futures import Executor
 from typing import NamedTuple
 
 from broker.log.config import UNLIMITED
-from broker.log.validation import at_once_bytes_max, prepare_in_thread
+from broker.log.validation import (
+    VALIDATED_AT_ONCE_BYTES_MAX,
+    at_once_bytes_max,
+    prepare_in_thread,
+)
 from broker.replica.leader.partition import LeaderPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.records import machine_code
@@ -64,6 +68,8 @@ class BatchPreparer:
         """Whether a batch has to wait for its turn; if not, the log itself prepares it."""
         if self.queues and partition in self.queues:
             return True
+        if len(records) <= VALIDATED_AT_ONCE_BYTES_MAX:
+            return False
         codec = records[ATTRIBUTES_POSITION + 1] & CODEC_MASK
         sent_max = PREPARED_AT_ONCE_BYTES_MAX.get(codec, 0)
         return len(records) > min(sent_max, at_once_bytes_max(partition.log.config, codec))

@@ -451,7 +451,8 @@ class LeaderState:
     @property
     def is_under_min_isr(self) -> bool:
         """Whether too few replicas are in sync for acks=all."""
-        return len(self._state.isr) < min(self.min_insync_replicas, len(self.replicas))
+        in_sync = len(self._state.isr)
+        return in_sync < self.min_insync_replicas and in_sync < len(self.replicas)
 
     @property
     def is_at_min_isr(self) -> bool:

@@ -20,7 +20,7 @@ from broker.handlers.records.fetch import fetch
 from broker.log.log import Log
 from broker.metadata.events import PartitionRegistration
 from broker.metadata.image import BrokerRegistration, MetadataImage, TopicImage
-from broker.registry import RequestContext
+from broker.registry import NO_CLIENT, RequestContext
 from broker.replica.leader.isr import AlterPartitionAnswer, CommittedIsr
 from broker.replica.leader.partition import LeaderPartition
 from broker.replica.leader.state import LeaderState
@@ -126,7 +126,7 @@ class Side:
 
     def ask(self, request: FetchRequest, version: int) -> Any:
         header = RequestHeader(1, version, 7, "test")
-        context = RequestContext(header, "127.0.0.1", "PLAINTEXT", cast(Any, self.node))
+        context = RequestContext(header, "127.0.0.1", "PLAINTEXT", cast(Any, self.node), NO_CLIENT)
         return fetch(request, context)
 
     # -- what happens ---------------------------------------------------------------------------

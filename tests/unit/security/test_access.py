@@ -20,7 +20,7 @@ from broker.principal import (
     encode_principal,
     principal_of,
 )
-from broker.registry import REGISTRY, RequestContext, Served
+from broker.registry import NO_CLIENT, REGISTRY, RequestContext, Served
 from broker.security.authorization.access import (
     ACCESS,
     CODES,
@@ -141,7 +141,7 @@ def test_who_may_do_nothing_is_told_so_by_every_api_in_every_version(served: Ser
 
             request = random_message(served.request, version, chance, sizes=[1, 5])
             context = RequestContext(
-                RequestHeader(served.api_key, version, 1, "c"), "h", "L", nobody()  # type: ignore[arg-type]
+                RequestHeader(served.api_key, version, 1, "c"), "h", "L", nobody(), NO_CLIENT  # type: ignore[arg-type]
             )  # fmt: skip
             try:
                 answer = guarded(replace(served, handler=handler), request, context)
