@@ -37,7 +37,10 @@ from kafka_ds.records.batch import (
     build_batch,
     read_header,
 )
+from tests.bench.small_load import commits, requests
 from tests.integration.raw_client import RawClient
+
+__all__ = ["commits", "requests"]
 
 CHUNK = 10_000
 ANSWER_MS_MAX = 30_000
@@ -338,7 +341,11 @@ def reach(options: argparse.Namespace) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument(
-        "what", choices=("produce", "offer", "consume", "drain", "pingpong", "first", "reach")
+        "what",
+        choices=(
+            *("produce", "offer", "consume", "drain", "pingpong", "first", "reach"),
+            *("requests", "commits"),
+        ),
     )
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--topic", required=True)
@@ -350,6 +357,9 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=100.0, help="MB/s to offer")
     parser.add_argument("--tls", default="", help="where the broker is by TLS: produce, consume")
     parser.add_argument("--authority", default="", help="the file of who signed its certificate")
+    parser.add_argument("--clients", type=int, default=1, help="requests, commits")
+    parser.add_argument("--partitions", type=int, default=1, help="requests, commits: of the topic")
+    parser.add_argument("--seconds", type=float, default=5.0, help="requests, commits: how long")
     options = parser.parse_args()
     print(json.dumps(globals()[options.what](options)))
     return 0
