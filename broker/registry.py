@@ -27,9 +27,13 @@ HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
 
 @dataclass(slots=True)
 class ClientInformation:
-    """The port of a connection's client, and the software that its ApiVersions named (KIP-511)."""
+    """The port of a connection's client, and the software that its ApiVersions named (KIP-511).
+
+    `sends_files`: the connection takes ranges of files in responses, too.
+    """
 
     port: int = 0
+    sends_files: bool = False
     software_name: str = "unknown"
     software_version: str = "unknown"
 

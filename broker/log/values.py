@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from kafka_ds.process.seams import DiskFile
+    from kafka_ds.process.seams import DiskFile, FileRange
 
 # Isolation levels of Fetch and ListOffsets, as on the wire.
 READ_UNCOMMITTED = 0
@@ -39,6 +39,10 @@ class FileSlice(NamedTuple):
     def read_now(self) -> bytes | bytearray | None:
         """The bytes, or None where reading them would wait for the disk; raises OSError."""
         return self.file.read_now(self.size_bytes, self.position)
+
+    def sendable(self) -> FileRange | None:
+        """The bytes for a socket to send from the file, or None where that would wait for the disk; raises OSError."""
+        return self.file.sendable(self.size_bytes, self.position)
 
     def read(self) -> bytes:
         """The bytes, for a thread; raises OSError."""

@@ -26,6 +26,7 @@ from broker.server.dispatch import ResponseParts, Throttled, Unanswerable, Waiti
 from broker.transport.addresses import one_text
 from broker.transport.writes import write
 from kafka_ds.process.amounts import counted
+from kafka_ds.process.socket_transport import SocketTransport
 from kafka_ds.protocol.buffer_pool import BufferPool
 from kafka_ds.protocol.errors import MalformedFrame
 from kafka_ds.protocol.frame_assembler import FrameAssembler, FrameBuffer
@@ -44,7 +45,7 @@ UNANSWERED_REQUESTS_MAX = 100
 UNANSWERED_BYTES_MAX = 16 << 20
 REQUESTS_PER_TURN_MAX = 64
 FLUSH_BYTES = 64 << 10
-# asyncio calls `pause_writing` above this many unsent bytes and `resume_writing` below a quarter of them.
+# The transport calls `pause_writing` above this many unsent bytes and `resume_writing` below a quarter of them.
 UNSENT_BYTES_MAX = 1 << 20
 # An idle connection is closed at most 1/8 of the idle time late.
 TICKS_PER_IDLE_TIME = 8
@@ -107,10 +108,9 @@ class Connections:
             samples=config.quota_window_num, window_ms=config.quota_window_size_seconds * 1_000
         )
         self.tick = 0
-        self.gathers_writes = False
         self._open: dict[ServerConnection, None] = {}  # in order of acceptance
-        # Unsent response bytes of clients that read slowly, per connection and in total.
-        self._unsent: dict[ServerConnection, int] = {}
+        # Unsent response bytes of clients that read slowly: all, and those in memory, of which this is the total.
+        self._unsent: dict[ServerConnection, tuple[int, int]] = {}
         self.unsent_bytes = 0
         # Connections rejected by their address's quota: the function that closes each.
         self._rejected: set[Callable[[], object]] = set()
@@ -129,9 +129,6 @@ class Connections:
 
     def begin(self) -> None:
         """Start the timer of the ticks."""
-        # asyncio's `writelines` joins the parts (Python 3.11) or never calls `pause_writing` (3.12.0 to 3.12.8, 3.13.0
-        # and 3.13.1; CVE-2024-12254); uvloop's does neither.
-        self.gathers_writes = type(asyncio.get_running_loop()).__module__.startswith("uvloop")
         self.on_tick()
 
     @property
@@ -227,15 +224,15 @@ class Connections:
                 socket.SOL_SOCKET, socket.SO_RCVBUF, config.socket_receive_buffer_bytes
             )
 
-    def record_unsent(self, connection: ServerConnection, size_bytes: int) -> None:
-        """Record how many response bytes of a connection are unsent."""
-        self.unsent_bytes += size_bytes - self._unsent.pop(connection, 0)
+    def record_unsent(self, connection: ServerConnection, size_bytes: int, in_memory: int) -> None:
+        """Record how many response bytes of a connection are unsent, and how many of them are in memory."""
+        self.unsent_bytes += in_memory - self._unsent.pop(connection, (0, 0))[1]
         if size_bytes:
-            self._unsent[connection] = size_bytes
+            self._unsent[connection] = (size_bytes, in_memory)
 
     def forget(self, connection: ServerConnection) -> None:
         """Remove a closed connection; idempotent."""
-        self.record_unsent(connection, 0)
+        self.record_unsent(connection, 0, 0)
         if connection not in self._open:
             return
         del self._open[connection]
@@ -246,11 +243,11 @@ class Connections:
             self._all_closed.set()
 
     def _check_slow_readers(self) -> None:
-        for connection, before in tuple(self._unsent.items()):
-            size_bytes = connection.unsent_bytes()
+        for connection, (before, _) in tuple(self._unsent.items()):
+            size_bytes, in_memory = connection.unsent_bytes()
             if size_bytes < before:
                 connection.last_tick = self.tick
-            self.record_unsent(connection, size_bytes)
+            self.record_unsent(connection, size_bytes, in_memory)
 
     def on_tick(self) -> None:
         """Periodic work: closes idle connections, frees unused memory."""
@@ -376,6 +373,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's does not inherit from it
+        self.client.sends_files = isinstance(transport, SocketTransport)
         self.set_peer(self._transport, transport.get_extra_info("peername") or ("", 0))
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
         came_by_tls = self._came_by_tls
@@ -422,6 +420,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         return None
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if isinstance(exc, OSError) and exc.filename:
+            log.info("closing %s: %s", self.peer, exc)
         self._is_closed = True
         self._assembler.close()
         if self._deadline is not None:
@@ -475,19 +475,22 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._is_writable = False
-        self._all.record_unsent(self, self.unsent_bytes())
+        self._all.record_unsent(self, *self.unsent_bytes())
 
     def resume_writing(self) -> None:
         self._is_writable = True
-        self._all.record_unsent(self, 0)
+        self._all.record_unsent(self, 0, 0)
         self.last_tick = self._all.tick
         self._serve()
 
     # -- called by the server -----------------------------------------------------------------------
 
-    def unsent_bytes(self) -> int:
-        """The size of unsent responses."""
-        return self._transport.get_write_buffer_size()
+    def unsent_bytes(self) -> tuple[int, int]:
+        """The size of unsent responses, and how much of it is in memory."""
+        transport = self._transport
+        size_bytes = transport.get_write_buffer_size()
+        in_files = transport.unsent_file_bytes if isinstance(transport, SocketTransport) else 0
+        return size_bytes, size_bytes - in_files
 
     def drain(self) -> None:
         """Take no more requests; close once those in progress are answered."""
@@ -603,10 +606,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._out, self._out_bytes = [], 0
         self._all.metrics.bytes_out += size
         self.last_tick = self._all.tick
-        gathers, by_tls = self._all.gathers_writes, self._came_by_tls
-        write(self._transport, out, size, gathers=gathers, by_tls=by_tls)
+        write(self._transport, out, size, by_tls=self._came_by_tls)
         if not self._is_writable:
-            self._all.record_unsent(self, self.unsent_bytes())
+            self._all.record_unsent(self, *self.unsent_bytes())
 
     # -- authentication by SASL ---------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
-"""Shell: writes the parts of a response to a connection's transport.
+"""Shell: writes the parts of a response, buffers and ranges of files, to a connection's transport.
 
-TLS reports back-pressure only after a whole write, so large parts are written in pieces.
+TLS takes buffers alone, and reports back-pressure only after a whole write, so large ones are written in pieces.
 """
 
 from __future__ import annotations
@@ -17,14 +17,9 @@ TLS_PIECE_BYTES_MAX = 256 << 10
 
 
 def write(
-    transport: asyncio.Transport,
-    parts: Sequence[Any],
-    size_bytes: int,
-    *,
-    gathers: bool,
-    by_tls: bool,
+    transport: asyncio.Transport, parts: Sequence[Any], size_bytes: int, *, by_tls: bool
 ) -> None:
-    """Write buffers of `size_bytes` altogether; `gathers`: the transport takes many at once without a copy."""
+    """Write parts of `size_bytes` altogether."""
     if size_bytes <= JOINED_BYTES_MAX:
         transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
     elif by_tls:
@@ -32,8 +27,5 @@ def write(
             view = memoryview(part)
             for start in range(0, len(view), TLS_PIECE_BYTES_MAX):
                 transport.write(view[start : start + TLS_PIECE_BYTES_MAX])
-    elif gathers and len(parts) > 1:
-        transport.writelines(parts)
     else:
-        for part in parts:
-            transport.write(part)
+        transport.writelines(parts)

@@ -21,6 +21,21 @@ class Clock(Protocol):
     def monotonic_ms(self) -> int: ...
 
 
+class FileRange(Protocol):
+    """Bytes of a file, as they are now, that a socket sends without a copy in memory."""
+
+    def __len__(self) -> int:
+        """How many are unsent."""
+        ...
+
+    def send(self, socket_fd: int, size_max: int) -> int:
+        """Send the next bytes; returns how many the socket took, or raises BlockingIOError.
+
+        Raises OSError if the file was closed, or was truncated, whatever has been written there since.
+        """
+        ...
+
+
 class DiskFile(Protocol):
     """An open file, read and written at positions; it has no cursor. Errors are OSError."""
 
@@ -32,7 +47,11 @@ class DiskFile(Protocol):
         ...
 
     def read_now(self, size: int, position: int) -> bytes | bytearray | None:
-        """Read exactly `size` bytes if that does not block, else None."""
+        """Read exactly `size` bytes if that hardly blocks, else None."""
+        ...
+
+    def sendable(self, size: int, position: int) -> FileRange | None:
+        """Exactly `size` bytes to be sent from the file if that hardly blocks, else None."""
         ...
 
     def write(self, data: ReadableBuffer, position: int) -> int:

@@ -17,9 +17,12 @@ from concurrent.futures import Executor, Future
 from typing import Any
 
 from kafka_ds.process.seams import DiskFile, ReadableBuffer
+from kafka_ds.process.socket_transport import SocketTransport
 
-# Without this flag of the kernel, `read_now` may block.
+# Without this flag of the kernel, `read_now` and `sendable` may block.
 _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
+# What the kernel reads ahead: of so many bytes either all are in memory, or hardly any.
+_READAHEAD_BYTES = 128 << 10
 _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 ACCEPT_RETRY_SECONDS = 1.0
 _NOWAIT_UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
@@ -60,12 +63,14 @@ class SystemClock:
 class SystemFile:
     """A file descriptor read and written at positions."""
 
-    __slots__ = ("_can_read_now", "_fd", "path")
+    __slots__ = ("_can_read_now", "_fd", "_ranges_end", "path", "truncations")
 
     def __init__(self, path: str, fd: int) -> None:
         self.path = path
         self._fd = fd
         self._can_read_now = bool(_NOWAIT)
+        self._ranges_end = 0
+        self.truncations = 0  # of bytes that a range had
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size
@@ -85,8 +90,27 @@ class SystemFile:
         return b"".join(parts)
 
     def read_now(self, size: int, position: int) -> bytes | bytearray | None:
-        if not self._can_read_now:
-            return self._read_whole(size, position)
+        if size <= _READAHEAD_BYTES and self._can_read_now:
+            return self._read_cached(size, position)
+        # A buffer of bytes, unlike a bytearray, is not filled with zeros before it is read into.
+        if not self._is_cached(size, position):
+            return None
+        data = self.read(size, position)
+        return data if len(data) == size else None
+
+    def sendable(self, size: int, position: int) -> SystemFileRange | None:
+        if not self._is_cached(size, position):
+            return None
+        self._ranges_end = max(self._ranges_end, position + size)
+        return SystemFileRange(self, size, position)
+
+    def _is_cached(self, size: int, position: int) -> bool:
+        """Whether the bytes are in memory, by a look at some: a miss costs one readahead. Raises OSError."""
+        last = position + size - 1
+        looks = (*range(position, last, _READAHEAD_BYTES), last)
+        return all(not self._can_read_now or self._read_cached(1, at) is not None for at in looks)
+
+    def _read_cached(self, size: int, position: int) -> bytes | bytearray | None:
         data = bytearray(size)
         try:
             got = os.preadv(self._fd, [data], position, _NOWAIT)
@@ -97,17 +121,25 @@ class SystemFile:
                 raise
             # This file system does not support the flag; others may.
             self._can_read_now = False
-            return self._read_whole(size, position)
+            return self.read_now(size, position)
         return data if got == size else None
 
-    def _read_whole(self, size: int, position: int) -> bytes | None:
-        data = self.read(size, position)
-        return data if len(data) == size else None
+    def send(self, socket_fd: int, size: int, position: int) -> int:
+        """Send bytes to a socket; returns how many it took. Raises OSError, with the file's path for its own errors."""
+        if self._fd < 0:
+            raise OSError(errno.EBADF, "deleted while it was being sent", self.path)
+        sent = os.sendfile(socket_fd, self._fd, position, size)
+        if not sent:
+            raise OSError(errno.EIO, "ended while it was being sent", self.path)
+        return sent
 
     def write(self, data: ReadableBuffer, position: int) -> int:
         return os.pwrite(self._fd, data, position)
 
     def truncate(self, size: int) -> None:
+        if size < self._ranges_end:
+            self.truncations += 1
+            self._ranges_end = size
         os.ftruncate(self._fd, size)
 
     def sync(self) -> None:
@@ -117,6 +149,30 @@ class SystemFile:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+
+
+class SystemFileRange:
+    """Bytes of a file that a socket sends."""
+
+    __slots__ = ("_file", "_position", "_size", "_truncations")
+
+    def __init__(self, file: SystemFile, size: int, position: int) -> None:
+        self._file = file
+        self._size = size
+        self._position = position
+        self._truncations = file.truncations
+
+    def __len__(self) -> int:
+        return self._size
+
+    def send(self, socket_fd: int, size_max: int) -> int:
+        file = self._file
+        if self._truncations != file.truncations:
+            raise OSError(errno.ESTALE, "truncated while it was being sent", file.path)
+        sent = file.send(socket_fd, min(self._size, size_max), self._position)
+        self._position += sent
+        self._size -= sent
+        return sent
 
 
 class SystemDisk:
@@ -188,14 +244,13 @@ class SystemListener:
         except OSError:
             self._socket.close()
             raise
-        self._server: asyncio.AbstractServer | None = None
         self._accepting: asyncio.AbstractEventLoop | None = None
         name = self._socket.getsockname()
         self.address: tuple[str, int] = (name[0], name[1])
 
     def _share(self, is_shared: bool) -> None:
         """Set SO_REUSEADDR, but not while binding: it would also allow the port of a process that has not called
-        listen() yet. If that process then listens first, uvloop does not report that listen() failed here.
+        listen() yet.
         """
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, is_shared)
 
@@ -203,10 +258,11 @@ class SystemListener:
         self, protocol_factory: Callable[[], asyncio.BaseProtocol], *, backlog: int = 50
     ) -> None:
         loop = asyncio.get_running_loop()
-        self._share(True)
-        self._server = await loop.create_server(
-            protocol_factory, sock=self._socket, backlog=backlog
-        )
+
+        def begin(connected: socket.socket) -> None:
+            SocketTransport(loop, connected, protocol_factory())
+
+        await self.accept(begin, backlog=backlog)
 
     async def accept(
         self, accepted: Callable[[socket.socket], object], *, backlog: int = 50
@@ -243,10 +299,7 @@ class SystemListener:
         if self._accepting is not None:
             self._accepting.remove_reader(self._socket)
             self._accepting = None
-        if self._server is None:
-            self._socket.close()
-        else:
-            self._server.close()
+        self._socket.close()
 
 
 class SystemNetwork:

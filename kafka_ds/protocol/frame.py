@@ -119,6 +119,6 @@ def _with_length(message: Any, version: int, out: bytearray) -> list[Any]:
     parts = write_parts(message, version, out)
     size = len(out)
     if len(parts) > 1:
-        size = sum(memoryview(part).nbytes for part in parts)
+        size = sum(map(len, parts))
     _LENGTH.pack_into(out, 0, size - _LENGTH.size)
     return parts

@@ -23,8 +23,8 @@ RECORDS_COPIED_BYTES_MAX = 1024
 def buffers_of(records: Any) -> tuple[int, Any]:
     """The total length of a `records` value, and its buffers."""
     if isinstance(records, (list, tuple)):
-        return sum(memoryview(part).nbytes for part in records), records
-    return memoryview(records).nbytes, (records,)
+        return sum(map(len, records)), records
+    return len(records), (records,)
 
 
 class WriterSource:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from pathlib import Path
 
 from tests.bench import machine
-from tests.bench.rates import throughput_of
+from tests.bench.rates import SETTLE_S, throughput_of
 from tests.bench.report import Figure, Report
 from tests.bench.sides import ApacheSide, OurSide, client, create_topic, ready
 
 RECORDS = {100: 1_000_000, 1024: 200_000}
+FAN_OUT = {"count": 500_000, "size": 1024}
+READERS, PARTITIONS = 10, 6
 
 
 def pair(folder: Path) -> tuple[OurSide, ApacheSide]:
@@ -56,6 +59,52 @@ def throughput(folder: Path, report: Report, runs: int) -> None:
     finally:
         for side in sides:
             side.stop()
+
+
+def fan_out(folder: Path, report: Report, runs: int) -> None:
+    """Ten readers of the same log at the same time, which lies in the page cache."""
+    sides = pair(folder)
+    rates: dict[str, list[float]] = {side.name: [] for side in sides}
+    costs: dict[str, list[float]] = {side.name: [] for side in sides}
+    background: list[float] = []
+    try:
+        for side in sides:
+            side.launch()
+            ready(side)
+            create_topic(side, "read", PARTITIONS)
+            client("produce", side, "read", **FAN_OUT)
+        for run in range(runs + 1):
+            for side in sides:
+                time.sleep(SETTLE_S)
+                with machine.watching(side.pids()) as use:
+                    result = client(
+                        "fan_out", side, "read", readers=READERS, partitions=PARTITIONS, **FAN_OUT
+                    )
+                if run:
+                    rates[side.name].append(result["mb_s"])
+                    costs[side.name].append(
+                        use.cpu_s / (READERS * FAN_OUT["count"] * FAN_OUT["size"] / 1e9)
+                    )
+                    background.append(use.background_load)
+    finally:
+        for side in sides:
+            side.stop()
+    cores = statistics.median(background)
+    for name, unit, found, bounds in (
+        ("", "MB/s", rates, {"at_least": 1.0}),
+        (", broker CPU", "s/GB", costs, {"at_most": 1.0}),
+    ):
+        ours, theirs = found.values()
+        report.add(
+            Figure(
+                name=f"{READERS} readers of a log, 1 KiB{name}",
+                unit=unit,
+                ours=ours,
+                theirs=theirs,
+                background_load=cores,
+                **bounds,
+            )
+        )
 
 
 def latency(folder: Path, report: Report, runs: int) -> None:

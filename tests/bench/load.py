@@ -13,11 +13,18 @@ import socket
 import statistics
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
 
-from kafka_ds.protocol.messages import FetchRequest, ListOffsetsRequest, ProduceRequest
+from kafka_ds.protocol.frame import decode_response
+from kafka_ds.protocol.messages import (
+    FetchRequest,
+    FetchResponse,
+    ListOffsetsRequest,
+    ProduceRequest,
+)
 from kafka_ds.protocol.messages.data import (
     FetchPartition,
     FetchTopic,
@@ -246,6 +253,50 @@ def drain(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def fan_out(options: argparse.Namespace) -> dict[str, Any]:
+    """Readers of all records of a topic, each with a connection of its own, at the same time."""
+    with ThreadPoolExecutor(options.readers) as threads:
+        began = time.perf_counter()
+        for each in [threads.submit(_read_all, options) for _ in range(options.readers)]:
+            each.result()
+        wall = time.perf_counter() - began
+    return {"wall_s": wall, "mb_s": options.readers * options.count * options.size / wall / 1e6}
+
+
+def _read_all(options: argparse.Namespace) -> None:
+    """Read as Java's client asks with its defaults; of what comes only headers are looked at."""
+    places = [
+        FetchPartition(partition=each, fetch_offset=0, partition_max_bytes=options.fetch)
+        for each in range(options.partitions)
+    ]
+    request = FetchRequest(
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=50 << 20,
+        topics=[FetchTopic(topic=options.topic, partitions=places)],
+        forgotten_topics_data=[],
+    )
+    count, buffer = 0, memoryview(bytearray(64 << 20))
+    with RawClient(options.bootstrap) as one:
+        one.socket.settimeout(None)
+        while count < options.count:
+            one.send(request, 12)
+            size, got = int.from_bytes(one.receive_exactly(4), "big"), 0
+            while got < size:
+                got += one.socket.recv_into(buffer[got:size], size - got, socket.MSG_WAITALL)
+            _, response = decode_response(FetchResponse, buffer[:size], 12)
+            for data in response.responses[0].partitions:
+                if data.error_code:
+                    raise RuntimeError(f"error {data.error_code} in {data.partition_index}")
+                place, position = places[data.partition_index], 0
+                while position + HEADER_BYTES <= len(data.records):
+                    header = read_header(data.records, position)
+                    position += header.batch_length + LOG_OVERHEAD_BYTES
+                    if position <= len(data.records):
+                        place.fetch_offset = header.next_offset
+                        count += header.record_count
+
+
 def pingpong(options: argparse.Namespace) -> dict[str, Any]:
     """One record at a time: the next is sent when the last one is acknowledged. Percentiles in microseconds."""
     acknowledged = False
@@ -343,8 +394,8 @@ def main() -> int:
     parser.add_argument(
         "what",
         choices=(
-            *("produce", "offer", "consume", "drain", "pingpong", "first", "reach"),
-            *("requests", "commits"),
+            *("produce", "offer", "consume", "drain", "fan_out", "pingpong"),
+            *("first", "reach", "requests", "commits"),
         ),
     )
     parser.add_argument("--bootstrap", required=True)
@@ -353,6 +404,8 @@ def main() -> int:
     parser.add_argument("--size", type=int, default=100)
     parser.add_argument("--batch", type=int, default=1_000_000)
     parser.add_argument("--fetch", type=int, default=1 << 20, help="max.partition.fetch.bytes")
+    parser.add_argument("--readers", type=int, default=1, help="fan_out: how many")
+    parser.add_argument("--partitions", type=int, default=1, help="fan_out: of the topic")
     parser.add_argument("--codec", default="none", help="offer: of the batches")
     parser.add_argument("--rate", type=float, default=100.0, help="MB/s to offer")
     parser.add_argument("--tls", default="", help="where the broker is by TLS: produce, consume")

@@ -103,6 +103,9 @@ class MemoryFile:
         data = self.read(size, position)
         return data if len(data) == size else None
 
+    def sendable(self, size: int, position: int) -> None:
+        """None: this disk's bytes are in memory alone."""
+
     def write(self, data: bytes | bytearray | memoryview, position: int) -> int:
         self._check()
         taken = bytes(data)[: self._disk.room_for(self._inode, position, len(data))]

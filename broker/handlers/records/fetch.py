@@ -44,6 +44,8 @@ from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 FIRST_VERSION_WITH_ZSTD = 10
 FIRST_VERSION_WITH_RACK = 11
 NO_EPOCH = -1
+# What is smaller is read and sent with less CPU (of 1 MiB sending it from the file takes 0.6 of that).
+SENT_BYTES_MIN = 64 << 10
 NO_RECORDS = b""
 
 # Errors that Kafka counts as failed fetches: the client has made no mistake.
@@ -112,8 +114,9 @@ class FetchProcessor:
     - Budgets as in Kafka (KIP-74): at most `max_bytes` (and fetch.max.bytes) in all and `partition_max_bytes` of
       each partition, but the first partition with data gives at least one whole batch, so that a large batch
       cannot stop its reader. Batches go out whole, beginning with the one that holds the offset.
-    - Records are sent from the buffers that they were read into. A read that may wait for the disk is done in a
-      thread, a read of offsets that are only in the lake by the tier; all reads of a response run at the same time.
+    - Records are sent from the file that they are in, where the connection can do that and it pays, else from the
+      buffers that they were read into. A read that may wait for the disk is done in a thread, a read of offsets that
+      are only in the lake by the tier; all reads of a response run at the same time.
     - A follower's fetch offset is the end of its log: the leader's view hears it when the request arrives, before
       the lookup, so that the answer has the resulting high watermark; not again after the request has waited.
     - A throttled follower (KIP-73) gets nothing of the partition, and no error, while the rate is exceeded.
@@ -145,6 +148,9 @@ class FetchProcessor:
         self._authorizes = not self.is_follower and authorizer_of(context) is not None
         # Whether there is more to do than to read what a consumer asks for.
         self._is_special = self.is_follower or self._select_replica is not None
+        # A file that is truncated and written again would change what a socket has taken from it and not sent. Of
+        # consumers' records, which are committed, nothing is truncated; of followers' it may be.
+        self._sends_files = context.client.sends_files and not self.is_follower
         # A consumer's result depends on followers if it may be sent to one, and on ACLs if there are any.
         self._may_be_idle = not self._is_before_zstd and (
             self.is_follower or not (self._is_special or self._authorizes)
@@ -420,14 +426,15 @@ class FetchProcessor:
         return self._response()
 
     def _read_at_once(self, result: LogReadResult) -> bool:
-        """Read what was found, if that needs no waiting."""
+        """Read what was found, or have it sent from the file, if that needs no waiting."""
         partition, log_read = result.partition, result.log_read
         assert partition is not None
         assert log_read is not None
         buffers: list[Any] = []
         for piece in log_read.slices:
             try:
-                buffer = piece.read_now()
+                is_sent = self._sends_files and piece.size_bytes >= SENT_BYTES_MIN
+                buffer = piece.sendable() if is_sent else piece.read_now()
             except OSError:
                 return False  # The thread's read finds the same error, and reports it for this partition alone.
             if buffer is None:

@@ -1,9 +1,9 @@
 """Pure: what all fetches of a broker share: sessions, the replica selector, the throttle, memory.
 
 - It belongs to the broker, not to a request; only the sessions know the protocol.
-- A response's records are in memory until the client has read them (Kafka sends from its files). So the bytes that wait
-  for slow consumers are bounded: beyond the bound responses become smaller, but never smaller than a batch, so that
-  every consumer makes progress.
+- A response's records are in memory until the client has read them, unless they are sent from files. So the bytes in
+  memory that wait for slow consumers are bounded: beyond the bound responses become smaller, but never smaller than a
+  batch, so that every consumer makes progress.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class FetchManager:
         self, config: Callable[[], BrokerConfig], draw: Draw, *, unsent_bytes: Callable[[], int]
     ) -> None:
         """`config` is asked for settings that may change at run time; `draw` picks the numbers of sessions;
-        `unsent_bytes` are the response bytes that slow clients have yet to read.
+        `unsent_bytes` are the response bytes in memory that slow clients have yet to read.
         """
         self._unsent_bytes = unsent_bytes
         # The size of responses that are being read from the disk.

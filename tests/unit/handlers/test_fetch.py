@@ -6,9 +6,16 @@ from typing import Any
 
 import pytest
 
+from broker.handlers.records.fetch import SENT_BYTES_MIN
 from broker.log.values import FileSlice, LogRead
+from broker.principal import ANONYMOUS
+from broker.registry import ClientInformation
+from broker.replica.leader.partition import LeaderPartition
+from broker.replica.leader.state import LeaderState
 from broker.server.dispatch import Waiting
+from kafka_ds.process.system import SystemFileRange
 from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.frame import encode_request
 from kafka_ds.protocol.messages import FetchRequest
 from kafka_ds.protocol.messages.data import FetchPartition, FetchTopic
 from kafka_ds.records.batch import ControlType, end_transaction_marker
@@ -227,6 +234,39 @@ async def test_isolation(memory_path: Path) -> None:
 
 
 # -- the disk and the lake ----------------------------------------------------------------------
+
+
+@in_loop
+async def test_much_that_a_consumer_reads_is_sent_from_the_file(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t")
+        await broker.produce("t", batch_of([b"v" * SENT_BYTES_MIN]))
+        await broker.produce("t", batch_of([b"little"]))
+        whole = fetch_request("t", 0)
+        little = fetch_request("t", 1)
+        follower = fetch_request("t", 0)
+        follower.replica_id = broker.node.config.node_id + 1
+        monkeypatch.setattr(LeaderState, "check_follower", lambda *_: None)
+        monkeypatch.setattr(LeaderPartition, "update_follower_fetch_state", lambda *_, **__: None)
+        dispatcher = broker.node.server.connections.dispatcher
+        counters = broker.node.replica_manager.get("t", 0).counters
+
+        def in_files(request: FetchRequest, *, sends_files: bool) -> int:
+            client = ClientInformation(sends_files=sends_files)
+            frame = memoryview(bytearray(encode_request(request, 12, 7, "test")))[4:]
+            parts: Any = dispatcher.handle(frame, "h", "PLAINTEXT", 0.0, ANONYMOUS, client)
+            sizes = [len(part) for part in parts]
+            assert int.from_bytes(parts[0][:4], "big") == sum(sizes) - 4
+            return sum(len(part) for part in parts if isinstance(part, SystemFileRange))
+
+        assert in_files(whole, sends_files=True) > SENT_BYTES_MIN
+        assert counters.bytes_out == in_files(whole, sends_files=True)
+        assert in_files(whole, sends_files=False) == 0
+        assert in_files(little, sends_files=True) == 0
+        assert in_files(follower, sends_files=True) == 0
+        assert counters.replication_bytes_out > SENT_BYTES_MIN
 
 
 @in_loop

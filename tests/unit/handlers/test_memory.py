@@ -24,11 +24,11 @@ async def test_answers_that_lie_here_unread_make_others_small(
         slow: Any = object()
         counts = []
         for unsent_bytes in (0, 2000, 1 << 40, 0):
-            connections.record_unsent(slow, unsent_bytes)
+            connections.record_unsent(slow, unsent_bytes, unsent_bytes)
             data = await broker.fetch("t", 0)
             counts.append(len(values_of(data.records)))
         assert counts == [6, 2, 1, 6]
-        connections.record_unsent(slow, 1 << 40)
+        connections.record_unsent(slow, 1 << 40, 1 << 40)
         connections.forget(slow)
         assert connections.unsent_bytes == 0
         # What is being read from the disk will lie here, too.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,8 @@ import pytest
 from broker.log.log import Log
 from broker.log.replay import LoadFailed, replay_log
 from broker.log.values import LogRead
+from kafka_ds.process.seams import Disk
+from kafka_ds.process.system import SystemDisk
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.records.batch import BatchHeader, CorruptRecord, crc_is_valid, iterate_headers
 from kafka_ds.segments.producers import AppendOrigin
@@ -33,9 +37,9 @@ def log(disk: MemoryDisk) -> Iterator[Log]:
     yield log
 
 
-def open_log(disk: MemoryDisk, *, clean: bool = False) -> Log:
+def open_log(disk: Disk, *, folder: str | Path = "/data", clean: bool = False) -> Log:
     return Log.open(
-        "/data/t-0", CONFIG, disk, ManualClock(), topic="t", partition=0, clean_shutdown=clean
+        f"{folder}/t-0", CONFIG, disk, ManualClock(), topic="t", partition=0, clean_shutdown=clean
     )
 
 
@@ -131,6 +135,34 @@ def test_the_tail_is_found_without_the_disk(log: Log, disk: MemoryDisk) -> None:
         assert found.size_bytes
         assert found.slices[0].read_now() is None, "cold: to be read in a thread"
     assert disk.bytes_read == 0
+
+
+def test_nothing_more_is_sent_of_what_was_truncated_and_written_again(tmp_path: Path) -> None:
+    (tmp_path / "t-0").mkdir()
+    log = open_log(SystemDisk(), folder=tmp_path)
+    for _ in range(4):
+        log.append(
+            memoryview(client_batch(3, value_bytes=200, timestamp_ms=NOW_MS)),
+            leader_epoch=0,
+            now_ms=NOW_MS,
+        )
+    sending = read(log, 0).slices[0].sendable()
+    assert sending is not None
+    here, there = socket.socketpair()
+    with here, there:
+        begun = sending.send(here.fileno(), 500)
+        log.truncate_to(9)
+        log.append(
+            memoryview(client_batch(3, value_bytes=200, timestamp_ms=NOW_MS)),
+            leader_epoch=1,
+            now_ms=NOW_MS,
+        )
+        with pytest.raises(OSError, match="truncated while it was being sent"):
+            sending.send(here.fileno(), 5000)
+        again = read(log, 0).slices[0].sendable()
+        assert again is not None
+        assert again.send(here.fileno(), 500) == begun == 500
+    log.close()
 
 
 def test_a_cold_header_is_not_waited_for(log: Log, disk: MemoryDisk) -> None:
