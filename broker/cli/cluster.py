@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from broker.cli.balance import balance
 from broker.cli.options import Target, cluster_options, json_option
 from broker.cli.output import print_facts, print_json, print_rows
 
@@ -90,3 +91,6 @@ def _rows(topics: Iterable[TopicDescription], wanted: Any) -> list[dict[str, Any
         }
 
     return [row(topic, each) for topic in topics for each in topic.partitions if wanted(each)]
+
+
+cluster.add_command(balance)

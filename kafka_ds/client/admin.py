@@ -10,11 +10,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from kafka_ds.client.cluster import Cluster, CoordinatorType
+from kafka_ds.client.cluster import Cluster, CoordinatorType, by_topic
 from kafka_ds.client.connection import Connection
 from kafka_ds.errors import TopicGone, UnsupportedByBroker
 from kafka_ds.protocol.errors import ErrorCode, KafkaError, MalformedFrame
 from kafka_ds.protocol.messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
     AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsResponse,
     ConsumerGroupDescribeRequest,
@@ -37,10 +39,14 @@ from kafka_ds.protocol.messages import (
     DescribeLogDirsResponse,
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
     ListGroupsRequest,
     ListGroupsResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
     MaintainTableRequest,
     MaintainTableResponse,
     MetadataRequest,
@@ -70,7 +76,12 @@ from kafka_ds.protocol.messages.group_offsets import (
     OffsetCommitRequestTopic,
     OffsetFetchRequestGroup,
 )
-from kafka_ds.protocol.messages.replicas import DescribeLogDirsResult
+from kafka_ds.protocol.messages.replicas import (
+    DescribeLogDirsResult,
+    ReassignablePartition,
+    ReassignableTopic,
+    TopicPartitions,
+)
 from kafka_ds.protocol.messages.share_groups import (
     AlterShareGroupOffsetsRequestPartition,
     AlterShareGroupOffsetsRequestTopic,
@@ -292,6 +303,76 @@ class Admin:
 
         return self._cluster.persist("DescribeLogDirs", attempt)
 
+    # -- replicas -------------------------------------------------------------------------------
+
+    def alter_partition_reassignments(
+        self, replicas: Mapping[TopicPartition, Sequence[int]]
+    ) -> None:
+        """Have partitions moved to these replicas, of which the first is the preferred leader (KIP-455)."""
+
+        def attempt() -> None:
+            topics = [
+                ReassignableTopic(
+                    name=topic,
+                    partitions=[
+                        ReassignablePartition(
+                            partition_index=each,
+                            replicas=list(replicas[TopicPartition(topic, each)]),
+                        )
+                        for each in partitions
+                    ],
+                )
+                for topic, partitions in by_topic(replicas).items()
+            ]
+            request = AlterPartitionReassignmentsRequest(timeout_ms=self._timeout_ms, topics=topics)
+            answer = self._cluster.any_broker().call(request, AlterPartitionReassignmentsResponse)
+            _check(answer.error_code, answer.error_message or "AlterPartitionReassignments")
+            for result in answer.responses:
+                for each in result.partitions:
+                    place = TopicPartition(result.name, each.partition_index)
+                    _check(each.error_code, f"{place}: {each.error_message or 'not reassigned'}")
+
+        self._cluster.persist("AlterPartitionReassignments", attempt)
+
+    def list_partition_reassignments(self) -> list[TopicPartition]:
+        """The partitions whose replicas are being moved."""
+
+        def attempt() -> list[TopicPartition]:
+            request = ListPartitionReassignmentsRequest(timeout_ms=self._timeout_ms)
+            answer = self._cluster.any_broker().call(request, ListPartitionReassignmentsResponse)
+            _check(answer.error_code, answer.error_message or "ListPartitionReassignments")
+            return [
+                TopicPartition(topic.name, each.partition_index)
+                for topic in answer.topics
+                for each in topic.partitions
+            ]
+
+        return self._cluster.persist("ListPartitionReassignments", attempt)
+
+    def elect_preferred_leaders(
+        self, places: Collection[TopicPartition]
+    ) -> dict[TopicPartition, KafkaError]:
+        """Have the first replica of each partition lead it; those that cannot now, with the reason."""
+
+        def attempt() -> dict[TopicPartition, KafkaError]:
+            wanted = [
+                TopicPartitions(topic=topic, partitions=partitions)
+                for topic, partitions in by_topic(places).items()
+            ]
+            request = ElectLeadersRequest(topic_partitions=wanted, timeout_ms=self._timeout_ms)
+            answer = self._cluster.any_broker().call(request, ElectLeadersResponse)
+            _check(answer.error_code, "ElectLeaders")
+            return {
+                TopicPartition(result.topic, each.partition_id): KafkaError(
+                    ErrorCode(each.error_code), each.error_message or ""
+                )
+                for result in answer.replica_election_results
+                for each in result.partition_result
+                if each.error_code not in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)
+            }
+
+        return self._cluster.persist("ElectLeaders", attempt)
+
     # -- topics ---------------------------------------------------------------------------------
 
     def describe_topics(self, names: Collection[str] | None = None) -> dict[str, TopicDescription]:
@@ -425,11 +506,21 @@ class Admin:
 
     def alter_topic_configs(self, topic: str, changes: Mapping[str, str | None]) -> None:
         """Set a topic's settings; None removes one."""
+        self._alter_configs(TOPIC_RESOURCE, topic, changes)
+
+    def alter_broker_configs(self, node_id: int, changes: Mapping[str, str | None]) -> None:
+        """Set a broker's own settings at run time; None removes one."""
+        self._alter_configs(BROKER_RESOURCE, str(node_id), changes)
+
+    def _alter_configs(
+        self, resource_type: int, name: str, changes: Mapping[str, str | None]
+    ) -> None:
+        what = f"{'topic' if resource_type == TOPIC_RESOURCE else 'broker'} {name}"
 
         def attempt() -> None:
             resource = IncrementalAlterConfigsResource(
-                resource_type=TOPIC_RESOURCE,
-                resource_name=topic,
+                resource_type=resource_type,
+                resource_name=name,
                 configs=[
                     IncrementalAlterableConfig(
                         name=name, config_operation=_DELETE if text is None else _SET, value=text
@@ -440,9 +531,9 @@ class Admin:
             request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
             answer = self._cluster.any_broker().call(request, IncrementalAlterConfigsResponse)
             for each in answer.responses:
-                _check(each.error_code, each.error_message or f"topic {topic}")
+                _check(each.error_code, each.error_message or what)
 
-        self._cluster.persist(f"settings of topic {topic}", attempt)
+        self._cluster.persist(f"settings of {what}", attempt)
 
     def maintain_table(self, place: TopicPartition, operation: int) -> MaintainTableResponse:
         """Have a partition's leader OPTIMIZE its table, or expire what is due, and wait for the result.

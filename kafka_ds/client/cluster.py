@@ -305,7 +305,7 @@ class Cluster:
                         for number in numbers
                     ],
                 )
-                for name, numbers in _grouped(partitions).items()
+                for name, numbers in by_topic(partitions).items()
             ],
             timeout_ms=self.settings.request_timeout_ms,
         )
@@ -342,7 +342,7 @@ class Cluster:
                         for number in numbers
                     ],
                 )
-                for name, numbers in _grouped(partitions).items()
+                for name, numbers in by_topic(partitions).items()
             ],
         )
         answer = connection.call(request, OffsetForLeaderEpochResponse)
@@ -559,7 +559,8 @@ def _is_brief(problem: ClientError | KafkaError) -> bool:
     return isinstance(problem, KafkaError) and problem.code == ErrorCode.CONCURRENT_TRANSACTIONS
 
 
-def _grouped(partitions: Collection[TopicPartition]) -> dict[str, list[int]]:
+def by_topic(partitions: Collection[TopicPartition]) -> dict[str, list[int]]:
+    """The partitions of each topic, in order."""
     groups: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         groups.setdefault(topic, []).append(partition)
