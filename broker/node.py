@@ -547,7 +547,7 @@ class Node(KafkaBroker):
 
     def _fail(self, error: BaseException) -> None:
         """A part of this broker has ended that it cannot do without."""
-        log.error("fatal error, stopping this broker: %s", error, exc_info=error)
+        log.error("Encountered fatal fault, shutting down the broker: %s", error, exc_info=error)
         if self.failed is not None and not self.failed.done():
             self.failed.set_result(error)
 
@@ -560,9 +560,9 @@ class Node(KafkaBroker):
                 try:
                     tick()
                 except OSError as error:
-                    log.error("disk I/O error: %s", error)
+                    log.error("Disk error in scheduled task %s: %s", tick.__qualname__, error)
                 except Exception:  # The root of a task: an error would go unnoticed.
-                    log.exception("unexpected error in periodic work")
+                    log.exception("Uncaught exception in scheduled task %s", tick.__qualname__)
 
     def _tick_logs(self) -> None:
         rolled = self.log_manager.tick(self.clock.now_ms())

@@ -433,7 +433,10 @@ class MetadataDriver:
                 self.fates_unknown += 1
                 if not asks_again:
                     raise OSError(f"{self.folder}: the outcome of a commit is unknown") from error
-            _LOGGER.warning("%s: the outcome of a commit is unknown, asking again", self.folder)
+            _LOGGER.warning(
+                "%s: Cannot tell whether a commit of metadata records was made, looking again",
+                self.folder,
+            )
             await self._deposed.unless(asyncio.sleep(FATE_RETRY_SECONDS))
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
@@ -455,7 +458,7 @@ class MetadataDriver:
             self._resign(error)
             refusal = KafkaError(ErrorCode.NOT_CONTROLLER, str(error))
         elif isinstance(error, NotCommitted):
-            _LOGGER.error("%s: a metadata record could not be written: %s", self.folder, error)
+            _LOGGER.error("%s: Failed to write metadata records: %s", self.folder, error)
             refusal = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
         else:
             # Some of it may be in the log, or get there later: the next controller will know.

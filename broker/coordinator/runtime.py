@@ -230,9 +230,11 @@ class CoordinatorContext(Generic[S]):
                     logged_ms, level = now_ms, logging.INFO
                     how_far = f"offset {offset} of {log.log_end_offset}"
                     took_ms = now_ms - began_ms
-                    _LOGGER.info("%s: loading, %s after %d ms", log.name, how_far, took_ms)
+                    _LOGGER.info(
+                        "Loading metadata from %s: %s after %d ms", log.name, how_far, took_ms
+                    )
         except (LoadFailed, KafkaError, OSError) as error:
-            _LOGGER.error("failed to load %s: %s", log.name, error)
+            _LOGGER.error("Failed to load metadata from %s: %s", log.name, error)
             self._refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
             if isinstance(error, OSError):
                 log.failed_to_read(error)
@@ -251,7 +253,9 @@ class CoordinatorContext(Generic[S]):
         self._loading = None
         if not task.cancelled() and task.exception() is not None:
             self._refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
-            _LOGGER.error("%s: internal error", self._name, exc_info=task.exception())
+            _LOGGER.error(
+                "%s: Unexpected error while loading metadata", self._name, exc_info=task.exception()
+            )
 
     def _loaded(self) -> None:
         self.last_written_offset = self.partition.log.log_end_offset - 1
@@ -262,7 +266,7 @@ class CoordinatorContext(Generic[S]):
             try:
                 self._warn(self.run(event))
             except Exception:  # The others count all the same, and requests are accepted.
-                _LOGGER.exception("%s: internal error with a deferred event", self._name)
+                _LOGGER.exception("%s: Unexpected error in a deferred event", self._name)
         self._arm()
 
     def close(self) -> None:
@@ -511,7 +515,9 @@ class CoordinatorContext(Generic[S]):
             try:
                 self._perform_effect(self, effect)
             except Exception:  # Committed, so the client may ask again; requests that wait behind it must be answered.
-                _LOGGER.exception("%s: internal error with %s", self._name, effect.key)
+                _LOGGER.exception(
+                    "%s: Unexpected error while performing an effect for %s", self._name, effect.key
+                )
                 error = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
                 replies = [Reply(reply.ticket, error) for reply in replies]
         for reply in replies:

@@ -59,4 +59,6 @@ class ProducerIds:
     def _fetched(self, task: asyncio.Task[None]) -> None:
         self._fetching = None
         if not task.cancelled() and isinstance(task.exception(), KafkaError):
-            _LOGGER.warning("no new producer ids: %s", task.exception())
+            _LOGGER.warning(
+                "Failed to allocate a block of producer ids, retrying: %s", task.exception()
+            )

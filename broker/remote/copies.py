@@ -231,7 +231,7 @@ class CopyLoop:
                 try:
                     view, ranges = tiered.view(with_active=with_active, now_ms=self._clock.now_ms())
                 except Exception:
-                    log.exception("cannot read %s; not copying it for now", tiered.name)
+                    log.exception("Cannot read the log of %s, not copying it for now", tiered.name)
                     self._unreadable(tiered)
                     continue
                 found.append((view, ranges))
@@ -353,7 +353,11 @@ class CopyLoop:
         try:
             answer = await self._worker.send(CopyRequest(sources=sources))
         except (WorkerLost, WorkerFailed) as error:
-            log.warning("copy of %s failed: %s", _names(taking_part), error)
+            log.warning(
+                "Error occurred while copying log segments of partitions %s, retrying: %s",
+                _names(taking_part),
+                error,
+            )
             for tiered in taking_part:
                 self._metrics.copy_failed(tiered.log.topic)
                 tiered.state.interrupted()
@@ -405,8 +409,9 @@ class CopyLoop:
             self._pause(tiered, outcome.message)
             return
         log.warning(
-            "copy of %s failed, retrying: %s",
+            "Error occurred while copying log segments of partition %s from offset %d on, retrying: %s",
             tiered.name,
+            tiered.state.copied_offset + 1,
             outcome.message,
             extra=_where(tiered),
         )
@@ -431,7 +436,7 @@ class CopyLoop:
         if not done:
             return
         log.info(
-            "tiered %s: %s, %s, %s, %s of log into %s, %d ms",
+            "Copied %s to remote storage: %s, %s, %s, %s of log into %s of files in %d ms",
             ", ".join(dict.fromkeys(each.segment.topic for each in sources)),
             counted(len(done), "partition"),
             counted(sum(each.ranges for each in done), "range"),

@@ -135,7 +135,9 @@ class LocalDeletion:
                 (each, tiered.sources(each.read_from, each.read_to)) for each in answer.missing
             ]
         except (OSError, KafkaError) as error:
-            _LOGGER.error("%s cannot be read: %s", tiered.name, error)
+            _LOGGER.error(
+                "Cannot read the log of %s to rewrite what the store lacks: %s", tiered.name, error
+            )
             return answer
         found = [(missing, ranges) for missing, ranges in sources if ranges]
         if not found:

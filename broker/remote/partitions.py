@@ -280,7 +280,7 @@ def sources_of(
         try:
             found = one.locate(ranges)
         except Exception:
-            _LOGGER.exception("cannot read %s; not copying it for now", one.name)
+            _LOGGER.exception("Cannot read the log of %s, not copying it for now", one.name)
             failed(one)
             continue
         if found:

@@ -30,7 +30,6 @@ from broker.worker.rpc import (
     PartitionOutcome,
     TieredState,
 )
-from kafka_ds.process.amounts import counted
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.protocol.topic_partition import PartitionId
 from kafka_ds.topic.files.parquet import WrittenFile
@@ -147,9 +146,11 @@ class Copier:
         # The newest first: it was begun because those before it had not won.
         self._settle_each(found.doubtful[::-1], self._settle_doubtful, found, failed)
         if found.finished:
-            log.info(
-                "rolled %s forward to COPY_SEGMENT_FINISHED", counted(len(found.finished), "range")
-            )
+            for each in found.finished:
+                log.info(
+                    "Recovered the copy of offsets %d to %d of %s-%d: the table has it, now COPY_SEGMENT_FINISHED",
+                    each.start_offset, each.end_offset, each.topic, each.partition,
+                )  # fmt: skip
             self._crash_points.at("after_verify")
             self._metadata.update(found.finished)
             self._crash_points.at("after_finished")

@@ -48,5 +48,5 @@ def apart(failed: Callable[[str, str], None]) -> Iterator[None]:
     except (SegmentNotFound, *STORE_ERRORS) as error:
         failed(str(error), FAILED)
     except Exception as error:
-        log.exception("unexpected error with one partition or table")
+        log.exception("Unexpected error in one partition or table, going on with the others")
         failed(repr(error), FAILED)

@@ -446,9 +446,9 @@ def _look_after(what: str, work: Callable[[], object]) -> None:
     try:
         work()
     except STORE_ERRORS as error:
-        log.warning("maintenance of %s failed: %s", what, error)
+        log.warning("Failed to maintain %s: %s", what, error)
     except Exception:
-        log.exception("maintenance of %s failed unexpectedly", what)
+        log.exception("Unexpected error while maintaining %s", what)
 
 
 def open_cache(settings: TierSettings) -> DiskCache | None:

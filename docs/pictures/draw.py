@@ -1,4 +1,4 @@
-"""Shell: the pictures of the pages, as SVG: `python docs/pictures/draw.py` draws them anew.
+"""Shell: the pictures of the pages, as SVG: `python docs/pictures/draw.py` draws them again.
 
 A picture is text, drawn from what is said here and from the benchmarks' page; a test compares the files with it. Each
 stands on a white card of its own, so that it can be read on light and dark pages.

@@ -1,6 +1,6 @@
 """Shell: the README's figures, read from docs/internals/benchmarks.md, so that the two cannot differ.
 
-`python docs/pictures/figures.py` writes the README's table anew; a test compares it. A figure is named by the
+`python docs/pictures/figures.py` rewrites the README's table; a test compares it. A figure is named by the
 page's section, the row and the column.
 """
 

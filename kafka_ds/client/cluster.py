@@ -538,7 +538,7 @@ class Cluster:
         limit = f"kafka.default.api.timeout.ms={limit_ms}"
         if type(problem) in PATIENCE_MS and PATIENCE_MS[type(problem)] < limit_ms:
             limit = f"{PATIENCE_MS[type(problem)] / 1_000:g} s"
-        LOGGER.warning("%s; trying for %s", problem, limit)
+        LOGGER.warning("%s; retrying for %s", problem, limit)
 
 
 def _setting(connection: Connection, resource_type: int, resource: str, name: str) -> str | None:

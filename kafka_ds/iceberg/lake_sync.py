@@ -39,7 +39,7 @@ class LakeSync:
         folders = self._folders()
         for topic in self._topics - {self._topic_of(each) for each in folders}:
             failed[topic] = "it has no table"
-            log.error("%s: it has no table", topic)
+            log.error("Cannot sync topic %s to Iceberg: it has no table", topic)
         for folder in folders:
             if is_ended():
                 break
@@ -48,12 +48,12 @@ class LakeSync:
             except Exception as problem:
                 # Catalogs and stores raise errors of any class; the other tables are still synced.
                 failed[folder] = " ".join(str(problem).split()) or repr(problem)
-                log.error("%s: sync to Iceberg failed: %s", folder, failed[folder])
-                log.debug("%s: sync to Iceberg failed", folder, exc_info=problem)
+                log.error("Failed to sync %s to Iceberg: %s", folder, failed[folder])
+                log.debug("Failed to sync %s to Iceberg", folder, exc_info=problem)
                 continue
             if version is not None:
                 synced[folder] = f"version {version}"
-                log.info("%s: synced version %d to Iceberg", folder, version)
+                log.info("Synced version %d of %s to Iceberg", version, folder)
         return synced, failed
 
     def _table(self, folder: str) -> TableSync:

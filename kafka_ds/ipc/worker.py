@@ -134,7 +134,7 @@ class Worker:
         try:
             self._afterwards()
         except Exception:
-            log.exception("maintenance failed")
+            log.exception("Failed to clean up after a write, trying again after the next one")
 
     def answer(self, number: int, request: object) -> None:
         """Execute a request in the caller's thread and send its response, which may be an error."""
@@ -150,7 +150,7 @@ class Worker:
             self._send(number, answer)
         except Exception as error:
             # The thread must survive a response that cannot be sent: other requests wait for it.
-            log.exception("the answer to %s cannot be sent", name)
+            log.exception("Failed to send the response to request %s", name)
             self._send(number, _internal(error))
 
     def _send(self, number: int, answer: object) -> None:

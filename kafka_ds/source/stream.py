@@ -308,7 +308,9 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         self._refuse(problems)
         for problem in problems:
-            LOGGER.warning("kafka_ds: %s", problem)
+            LOGGER.warning(
+                "kafka_ds: the micro-batch lacks rows ('failOnDataLoss' is false): %s", problem
+            )
         left_out = [
             LostRange(topic=tp[0], partition=tp[1], start=start, end=end)
             for tp, (start, end) in planned.ranges.items()

@@ -136,7 +136,12 @@ class _Work:
                 (found,) = rewritten.files
                 self._written.append(found.path)
         except UnreadableFile as error:
-            log.error("%s: offsets %d to %d: %s", self._table.folder, *_span(missing), error)
+            log.error(
+                "%s: cannot restore offsets %d to %d: %s",
+                self._table.folder,
+                *_span(missing),
+                error,
+            )
             return None
         shared = self._snapshot.shared_offsets(
             replace(

@@ -103,7 +103,9 @@ def test_a_structured_log_tells_what_was_done(tmp_path: Path) -> None:
 
         wait_until(
             "the copy to be told of",
-            lambda: any(str(line["message"]).startswith("tiered t:") for line in lines()),
+            lambda: any(
+                str(line["message"]).startswith("Copied t to remote storage:") for line in lines()
+            ),
         )
         with RawClient(broker.bootstrap) as client:
             client.ask(DeleteTopicsRequest(topic_names=["t"], timeout_ms=5000), 5)

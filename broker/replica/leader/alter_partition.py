@@ -118,7 +118,7 @@ class AlterPartitionManager:
             )
         except KafkaError as error:
             _LOGGER.warning(
-                "the controller does not answer AlterPartition for %s: %s",
+                "Failed to send AlterPartition for %s to the controller, retrying: %s",
                 counted(len(batch), "partition"),
                 error,
             )
@@ -126,12 +126,12 @@ class AlterPartitionManager:
             return lambda _: failed
         except Exception:
             # A bug must not leave the ISRs as they are for ever.
-            _LOGGER.exception("AlterPartition for %d partitions", len(batch))
+            _LOGGER.exception("Unexpected error in AlterPartition for %d partitions", len(batch))
             unknown = AlterPartitionAnswer(error=ErrorCode.UNKNOWN_SERVER_ERROR)
             return lambda _: unknown
         whole = ErrorCode(response.error_code)
         if whole is not ErrorCode.NONE:
-            _LOGGER.warning("the controller refused AlterPartition: %s", whole.name)
+            _LOGGER.warning("The controller rejected AlterPartition: %s", whole.name)
         answers = {
             (topic.topic_id, each.partition_index): _answer(each)
             for topic in response.topics

@@ -62,7 +62,9 @@ class Brokers:
             except (ClientError, KafkaError) as problem:
                 if attempt == self._options.fetch_offset_retries:
                     raise
-                LOGGER.warning("asking for offsets, attempt %d: %s", attempt + 1, problem)
+                LOGGER.warning(
+                    "Failed to read offsets from the brokers (attempt %d): %s", attempt + 1, problem
+                )
                 self.close()
                 time.sleep(self._options.fetch_offset_retry_interval_ms / 1_000)
         raise AssertionError("the last attempt raises")

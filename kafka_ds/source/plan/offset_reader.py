@@ -101,7 +101,7 @@ class OffsetReader:
         """A named topic or partition does not exist: with ``failOnDataLoss`` = false its rows count as lost."""
         if self.options.fail_on_data_loss:
             raise OptionError(problem)
-        LOGGER.warning("kafka_ds: %s; they are left out", problem)
+        LOGGER.warning("kafka_ds: %s; reading without them ('failOnDataLoss' is false)", problem)
 
     def partitions(self, topics: Mapping[str, Topic]) -> list[TopicPartition]:
         """The topic partitions subscribed to, sorted."""

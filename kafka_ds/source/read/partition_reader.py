@@ -82,7 +82,7 @@ def report_loss(lost: list[LostRange], *, fail: bool) -> None:
             "(docs/how-to/repair-the-lake.md), the topic was deleted or truncated, or they lie beyond its end; "
             "option 'failOnDataLoss' = false goes on without them"
         )
-    LOGGER.warning("kafka_ds: %s", text)
+    LOGGER.warning("kafka_ds: %s; reading without them ('failOnDataLoss' is false)", text)
 
 
 def read_tasks(tasks: Iterable[ScanTask], config: ReadConfig) -> Iterator[pa.RecordBatch]:
@@ -236,7 +236,9 @@ def _read_hot(
             except TopicGone as gone:
                 if config.fail_on_data_loss or gone.position is None:
                     raise
-                LOGGER.warning("kafka_ds: %s", gone)
+                LOGGER.warning(
+                    "kafka_ds: %s; the rest is left out ('failOnDataLoss' is false)", gone
+                )
                 rest = LostRange(
                     topic=task.topic, partition=task.partition, start=gone.position, end=end
                 )

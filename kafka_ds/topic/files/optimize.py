@@ -1,9 +1,9 @@
-"""Pure: which files of a topic's table are rewritten: small ones, badly laid out ones, those with expired rows.
+"""Pure: which files of a topic's table OPTIMIZE rewrites: small or unsorted ones, those with expired rows.
 
 Files are considered in offset order, in groups that do not interleave; files wholly below the log start are left to
-retention. A badly laid out file is rewritten by itself, files that overlap are merged once each is sorted. Small files
-that follow one another are merged when there are enough of them, and none unless the others hold as much: so a row is
-rewritten a few times in its life. A lightly compressed file counts as small.
+retention. A file that is unsorted or has too large row groups is rewritten by itself, files that overlap are merged
+once each is sorted. Small files that follow one another are merged when there are enough of them, and none unless the
+others hold as much: so a row is rewritten a few times in its life. A lightly compressed file counts as small.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class OptimizeReason(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizeRules:
-    """The targets of the layout."""
+    """The targets of OPTIMIZE."""
 
     file_bytes: int
     """Up to how many bytes (as they lie in the store) small files are merged."""

@@ -1,7 +1,7 @@
 """Shell: rewrites files of a topic's table: the same rows, in offset order, without those that expired or are to go.
 
 Rows are taken window by window of offsets, each of about WINDOW_BYTES, so no more is in memory however the files are
-laid out. Columns that others have added go with their rows; where two files disagree on such a type, nothing is
+sorted. Columns that others have added go with their rows; where two files disagree on such a type, nothing is
 written. The rows written are counted against those to be kept; if the counts differ (an offset is there twice), the
 whole result is dropped.
 """
@@ -35,7 +35,7 @@ from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA, TOPIC_SCHEMA
 WINDOW_BYTES = 16 << 20
 BATCH_ROWS = 8192
 NO_OFFSETS: NDArray[np.int64] = np.zeros(0, np.int64)
-# A row group that a reader of a few rows has to decompress as a whole: above it a file is badly laid out.
+# A row group that a reader of a few rows has to decompress as a whole: a file with a larger one is rewritten.
 GROUP_BYTES_MAX = 8 * ROW_GROUP_BYTES
 
 

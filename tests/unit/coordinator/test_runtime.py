@@ -142,7 +142,7 @@ async def test_an_effect_that_fails_takes_nothing_with_it(
     with pytest.raises(KafkaError, match="COORDINATOR_NOT_AVAILABLE"):
         await first
     assert performer.done == ["before", "after", "next"]
-    assert said_wrong(caplog) == ["__x-0: internal error with bad"]
+    assert said_wrong(caplog) == ["__x-0: Unexpected error while performing an effect for bad"]
     context.close()
 
 
@@ -179,7 +179,7 @@ async def test_an_event_that_waited_for_the_log_and_is_refused_concerns_itself_a
     await until(lambda: context.state is not CoordinatorState.LOADING)
     assert context.state is CoordinatorState.ACTIVE
     assert context.shard.words == [b"b"]
-    assert said_wrong(caplog) == ["__x-0: internal error with a deferred event"]
+    assert said_wrong(caplog) == ["__x-0: Unexpected error in a deferred event"]
     assert "INVALID_REQUEST" in caplog.text
     context.close()
 

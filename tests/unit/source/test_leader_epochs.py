@@ -212,7 +212,7 @@ def test_a_topic_that_is_gone_is_lost_or_an_error(
         pin(options(log, **named), Predicate())
     caplog.set_level(logging.WARNING, "kafka_ds.source")
     assert pin(options(log, **named, failOnDataLoss="false"), Predicate()).views == ()
-    assert "names topics that do not exist: ['t']; they are left out" in caplog.text
+    assert "names topics that do not exist: ['t']; reading without them" in caplog.text
 
 
 def test_a_partition_that_is_not_there_is_lost_or_an_error(log: LogBroker) -> None:
