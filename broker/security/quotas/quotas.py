@@ -168,11 +168,8 @@ class ClientQuotas:
         return self._record(PRODUCER_BYTE_RATE, user, client_id, size_bytes, now_ms)
 
     def fetched(self, user: str, client_id: str, size_bytes: int, now_ms: int) -> int:
-        """Count fetched bytes; returns the throttle time in ms. A throttled fetch sends nothing and does not count."""
-        throttle_ms = self._record(CONSUMER_BYTE_RATE, user, client_id, size_bytes, now_ms)
-        if throttle_ms:
-            self.unfetched(user, client_id, size_bytes, now_ms)
-        return throttle_ms
+        """Count fetched bytes; returns the throttle time in ms."""
+        return self._record(CONSUMER_BYTE_RATE, user, client_id, size_bytes, now_ms)
 
     def unfetched(self, user: str, client_id: str, size_bytes: int, now_ms: int) -> None:
         """Uncount bytes that are not sent after all."""

@@ -1,8 +1,9 @@
 """Shell: applies client quotas to a request and its response.
 
 The response carries the throttle time and is sent at once; the connection is muted for that long (KIP-219). Of several
-quotas the longest throttle time counts. The whole Produce request counts, and the whole Fetch response; a throttled
-consumer gets no records, and its fetch session stays as it was. Request time is the event loop's time for the request.
+quotas the longest throttle time counts. The whole Produce request counts, and the whole response of Fetch and
+ShareFetch. A throttled consumer gets no records, and its fetch session stays as it was; a member of a share group gets
+those that it has acquired. Request time is the event loop's time for the request.
 Inter-broker requests (`is_exempt`) and authentication are exempt. The controller counts topic changes: it rejects newer
 clients (THROTTLING_QUOTA_EXCEEDED) and throttles older ones (KIP-599).
 """
@@ -23,7 +24,7 @@ from broker.security.quotas.quotas import BYTES_MAX
 from kafka_ds.protocol.codec import encode_parts
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.protocol.frame import LENGTH_BYTES
-from kafka_ds.protocol.messages import FetchRequest, FetchResponse
+from kafka_ds.protocol.messages import FetchRequest, FetchResponse, ShareFetchResponse
 from kafka_ds.protocol.types import NO_UUID
 
 if TYPE_CHECKING:
@@ -153,6 +154,8 @@ class Throttling:
         if name == "Produce":
             wait_ms = self._quotas.produced(user, client_id, self._size_bytes, now_ms)
             self._wait(PRODUCER_BYTE_RATE, wait_ms)
+        if name == "ShareFetch":
+            self._sent(response, now_ms)
         if is_fetch:
             return self._fetched(request, response, now_ms)
         if self._mutations:
@@ -202,16 +205,10 @@ class Throttling:
         self, request: FetchRequest, response: FetchResponse, now_ms: int
     ) -> FetchResponse:
         user, client_id = self._user, self._client_id
-        before_ms = self._throttle_ms
-        size_bytes = 0
-        if self._quotas.quotas.of(CONSUMER_BYTE_RATE, user, client_id) is not None:
-            size_bytes = _answer_bytes(response, self._context.header.api_version)
-        wait_ms = self._quotas.fetched(user, client_id, size_bytes, now_ms)
-        self._wait(CONSUMER_BYTE_RATE, wait_ms)
+        size_bytes = self._sent(response, now_ms)
         if not self._throttle_ms:
             return response
-        if before_ms and not wait_ms:
-            self._quotas.unfetched(user, client_id, size_bytes, now_ms)
+        self._quotas.unfetched(user, client_id, size_bytes, now_ms)
         sessions: FetchSessionCache = self._context.node.fetch_manager.sessions
         return FetchResponse(
             throttle_time_ms=self._throttle_ms,
@@ -219,6 +216,16 @@ class Throttling:
             session_id=sessions.discard(request, response),
             responses=[],
         )
+
+    def _sent(self, response: Any, now_ms: int) -> int:
+        """Count a response with records, and return its size."""
+        user, client_id = self._user, self._client_id
+        size_bytes = 0
+        if self._quotas.quotas.of(CONSUMER_BYTE_RATE, user, client_id) is not None:
+            size_bytes = _answer_bytes(response, self._context.header.api_version)
+        wait_ms = self._quotas.fetched(user, client_id, size_bytes, now_ms)
+        self._wait(CONSUMER_BYTE_RATE, wait_ms)
+        return size_bytes
 
     def _wait(self, name: str, wait_ms: int) -> None:
         if wait_ms:
@@ -252,7 +259,7 @@ def _key_of(item: Any) -> str:
     return name if name is not None else item.topic_id.hex()
 
 
-def _answer_bytes(response: FetchResponse, version: int) -> int:
+def _answer_bytes(response: FetchResponse | ShareFetchResponse, version: int) -> int:
     """The size of a response as in Kafka's FetchResponse.sizeOf: the length prefix and the message."""
     return LENGTH_BYTES + sum(map(len, encode_parts(response, version)))
 

@@ -52,6 +52,7 @@ from tests.integration.raw_client import RawClient
 from tests.loops import in_loop
 from tests.requests import build
 from tests.unit.security.quota_entities import entity
+from tests.unit.share.share_members import Member, initialize
 
 BYTES, SHARE, MUTATIONS = "producer_byte_rate", "request_percentage", "controller_mutation_rate"
 Names = dict[str, str | None]
@@ -121,6 +122,7 @@ def test_a_consumer_is_charged_for_what_it_gets() -> None:
     quotas = limited(consumer_byte_rate=100.0)
     assert quotas.fetched("u", "c", 900, 0) == 0
     assert quotas.fetched("u", "c", 200, 0) == 1000
+    quotas.unfetched("u", "c", 200, 0)
     assert quotas.fetched("u", "c", 100, 0) == 0, "what it did not get does not count"
 
 
@@ -308,6 +310,19 @@ async def test_producers_consumers_and_those_who_make_topics_are_throttled(tmp_p
         refused = await broker.ask(gone, 5, client_id="maker")
         assert refused.responses[0].error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
         assert "b" in broker.node.metadata.topics
+
+
+@in_loop
+async def test_a_member_of_a_share_group_gets_what_it_acquired_and_waits(tmp_path: Path) -> None:
+    async with in_process(tmp_path) as broker:
+        topic_id = await broker.create("a")
+        await broker.produce("a", batch_of([b"x" * 2000]))
+        await initialize(broker, topic_id)
+        await limit(broker, {"user": None}, consumer_byte_rate=100.0)
+        member = Member(broker, topic_id)
+        answer = await member.fetch()
+        assert answer.throttle_time_ms > 0
+        assert len(answer.responses[0].partitions[0].acquired_records) == 1
 
 
 @in_loop
