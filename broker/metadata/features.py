@@ -17,6 +17,7 @@ ELR_FEATURE = "eligible.leader.replicas.version"
 GROUP_FEATURE = "group.version"
 SHARE_FEATURE = "share.version"
 STREAMS_FEATURE = "streams.version"
+METADATA_FEATURE = "metadata.version"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +41,14 @@ FEATURES: Mapping[str, Feature] = {
     # Level 2 are the transactions of KIP-890, whose clients wait for it to be finalized; older clients are served as
     # before.
     "transaction.version": Feature(lowest=0, highest=2, level=2),
+    # Kafka 3.3-IV3 to 4.4-IV0. Tools tell by it which Kafka a cluster is; the lake's metadata do not depend on it.
+    METADATA_FEATURE: Feature(lowest=7, highest=31, level=31),
 }
 
 
-CHANGEABLE = frozenset({ELR_FEATURE, GROUP_FEATURE, SHARE_FEATURE, STREAMS_FEATURE})
+CHANGEABLE = frozenset(
+    {ELR_FEATURE, GROUP_FEATURE, METADATA_FEATURE, SHARE_FEATURE, STREAMS_FEATURE}
+)
 
 
 def level_of(image: MetadataImage, name: str) -> int:

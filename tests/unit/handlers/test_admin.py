@@ -152,6 +152,8 @@ async def test_features_stay_at_their_levels(memory_path: Path, version: int) ->
         ):
             refused = await update(broker, version, wanted)
             assert words in refused.error_message
+        # Tools tell by it which Kafka a cluster is.
+        assert not (await update(broker, version, ("metadata.version", 31))).error_code
         twice = await update(broker, version, (name, 0), (name, 0))
         assert twice.error_code == ErrorCode.INVALID_REQUEST
 
