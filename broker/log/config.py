@@ -385,6 +385,11 @@ class LogManagerSettings:
     log_retention_check_interval_ms: int = i64(
         300_000, "How often logs are checked for segments to delete.", low=1
     )
+    producer_id_expiration_check_interval_ms: int = i32(
+        600_000,
+        "How often states of producers are looked through for expired ones; internal in Apache Kafka.",
+        low=1,
+    )
     num_recovery_threads_per_data_dir: int = i32(
         2,
         "How many logs of each directory are opened at a time when the broker starts.",

@@ -36,7 +36,6 @@ from kafka_ds.segments import names
 from kafka_ds.segments.checkpoint import encode_partition_metadata
 from kafka_ds.segments.files import read_or_none, replace, sync_file, write_whole
 
-PRODUCER_EXPIRATION_CHECK_MS = 600_000
 CLOSE_THREADS = 8
 CLOSE_IN_THREADS_FROM = 32
 # Deleted logs of a directory that are remembered by name; beyond that, any name may be one of them.
@@ -185,7 +184,7 @@ class LogManager:
         now_ms = clock.now_ms()
         self._checkpoints_due = Interval(settings.log_flush_offset_checkpoint_interval_ms, now_ms)
         self._retention_due = Interval(settings.log_retention_check_interval_ms, now_ms)
-        self._expiration_due = Interval(PRODUCER_EXPIRATION_CHECK_MS, now_ms)
+        self._expiration_due = Interval(settings.producer_id_expiration_check_interval_ms, now_ms)
         self.recovery_losses: dict[
             TopicPartition, tuple[int, int]
         ] = {}  # Bytes and offsets, of this start.
