@@ -405,13 +405,14 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=1_000_000)
     parser.add_argument("--fetch", type=int, default=1 << 20, help="max.partition.fetch.bytes")
     parser.add_argument("--readers", type=int, default=1, help="fan_out: how many")
-    parser.add_argument("--partitions", type=int, default=1, help="fan_out: of the topic")
     parser.add_argument("--codec", default="none", help="offer: of the batches")
     parser.add_argument("--rate", type=float, default=100.0, help="MB/s to offer")
     parser.add_argument("--tls", default="", help="where the broker is by TLS: produce, consume")
     parser.add_argument("--authority", default="", help="the file of who signed its certificate")
     parser.add_argument("--clients", type=int, default=1, help="requests, commits")
-    parser.add_argument("--partitions", type=int, default=1, help="requests, commits: of the topic")
+    parser.add_argument(
+        "--partitions", type=int, default=1, help="requests, commits, fan_out: of the topic"
+    )
     parser.add_argument("--seconds", type=float, default=5.0, help="requests, commits: how long")
     options = parser.parse_args()
     print(json.dumps(globals()[options.what](options)))
