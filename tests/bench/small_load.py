@@ -11,7 +11,7 @@ import os
 import select
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -59,11 +59,13 @@ def requests(options: argparse.Namespace) -> dict[str, Any]:
     now_ms = time.time_ns() // 1_000_000
     batch = build_batch([Record(0, now_ms, None, bytes(options.size))])
 
+    def request(client: int) -> ProduceRequest:
+        data = PartitionProduceData(index=client % options.partitions, records=batch)
+        topic = TopicProduceData(name=options.topic, partition_data=[data])
+        return ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[topic])
+
     def exchange(client: int) -> _Exchange:
         place = client % options.partitions
-        data = PartitionProduceData(index=place, records=batch)
-        topic = TopicProduceData(name=options.topic, partition_data=[data])
-        request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[topic])
         answers = [
             ProduceResponse(
                 responses=[
@@ -77,8 +79,15 @@ def requests(options: argparse.Namespace) -> dict[str, Any]:
             )
             for base_offset in (0, -1)
         ]
-        return _exchange(request, PRODUCE_VERSION, answers)
+        return _exchange(request(client), PRODUCE_VERSION, answers)
 
+    def code(answer: ProduceResponse) -> int:
+        return answer.responses[0].partition_responses[0].error_code
+
+    with RawClient(options.bootstrap) as one:
+        _accepted(
+            one, [request(client) for client in range(options.clients)], PRODUCE_VERSION, code
+        )
     return _run([exchange(client) for client in range(options.clients)], options)
 
 
@@ -100,17 +109,26 @@ def commits(options: argparse.Namespace) -> dict[str, Any]:
         answer = OffsetCommitResponse(topics=[topic])
         return _exchange(request(client), COMMIT_VERSION, [answer])
 
+    def code(answer: OffsetCommitResponse) -> int:
+        return answer.topics[0].partitions[0].error_code
+
     with RawClient(options.bootstrap) as one:
+        # Who asks for the coordinator has its topic made.
         one.ask(FindCoordinatorRequest(key="group-0", key_type=0), 2)
-        for client in range(options.clients):
-
-            def is_done(client: int = client) -> bool:
-                answer = one.ask(request(client), COMMIT_VERSION)
-                code: int = answer.topics[0].partitions[0].error_code
-                return code == ErrorCode.NONE
-
-            wait_until("a coordinator", is_done, timeout_s=120, every_s=0.05)
+        _accepted(one, [request(client) for client in range(options.clients)], COMMIT_VERSION, code)
     return _run([exchange(client) for client in range(options.clients)], options)
+
+
+def _accepted(
+    one: RawClient, wanted: Sequence[Any], version: int, code: Callable[[Any], int]
+) -> None:
+    """Wait until each of these requests succeeds: leaders and coordinators take a while."""
+    for request in wanted:
+
+        def is_done(request: Any = request) -> bool:
+            return code(one.ask(request, version)) == ErrorCode.NONE
+
+        wait_until("a leader", is_done, timeout_s=120, every_s=0.05)
 
 
 def _exchange(request: Any, version: int, answers: Sequence[Any]) -> _Exchange:

@@ -14,6 +14,7 @@ PARTITIONS = 20
 CLIENTS = (20, 100)
 GROUPS = 20
 SECONDS = 5
+WARM_UP_RUNS = 3
 
 
 def small_requests(folder: Path, report: Report, runs: int) -> None:
@@ -41,8 +42,8 @@ def _in_turn(folder: Path, report: Report, runs: int, kinds: dict[str, tuple[str
             rates: dict[str, list[float]] = {ours: [], theirs: []}
             costs: dict[str, list[float]] = {ours: [], theirs: []}
             background: list[float] = []
-            # Two runs that do not count: the JVM compiles.
-            for run in range(-1, runs + 1):
+            # The first runs do not count: the JVM compiles.
+            for run in range(-WARM_UP_RUNS, runs):
                 for side in sides:
                     with machine.watching(side.pids()) as use:
                         found = client(
@@ -53,7 +54,7 @@ def _in_turn(folder: Path, report: Report, runs: int, kinds: dict[str, tuple[str
                             partitions=PARTITIONS,
                             seconds=SECONDS,
                         )
-                    if run > 0:
+                    if run >= 0:
                         rates[side.name].append(found["requests_s"])
                         costs[side.name].append(use.cpu_s / found["requests"] * 1e6)
                         background.append(use.background_load)
