@@ -32,7 +32,7 @@ class NoSuchHost(BrokerUnreachable):
     """A broker's name that no name server has, nor did before in this process."""
 
 
-class NobodyListens(BrokerUnreachable):
+class ConnectionRefused(BrokerUnreachable):
     """The machine at a broker's address refuses connections, and did since this process began."""
 
 

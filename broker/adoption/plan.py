@@ -98,7 +98,7 @@ class AdoptionPlan:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Drafted:
+class _DraftedTopics:
     topics: list[KafkaTopic] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
 
@@ -130,7 +130,7 @@ def plan(
             "log.dirs belong to a KRaft cluster and contain no metadata log: name its folder with "
             f"--metadata-log-dir{or_lost if before else ''}"
         )
-    drafted = _Drafted()
+    drafted = _DraftedTopics()
     cluster_id = found.cluster_id
     if cluster_id is None:
         cluster_id = uuid_text(new_uuid())
@@ -188,7 +188,7 @@ def join(found: FoundDirectory, image: MetadataImage, lake_uri: str) -> Adoption
             f"{'is not one of its brokers' if known is None else 'was started in it'}: nothing was adopted"
         )
     _check_not_behind(found, image, lake_uri)
-    drafted = _Drafted()
+    drafted = _DraftedTopics()
     drafted.topics = [
         KafkaTopic(name=topic.name, topic_id=topic.topic_id, partitions=topic.partitions)
         for topic in image.topics.values()
@@ -298,7 +298,7 @@ def _check_names(topics: Sequence[KafkaTopic]) -> None:
             raise ConfigError(f"log.dirs: topic {topic.name} cannot be adopted: {why}")
 
 
-def _own_logs(found: FoundDirectory, drafted: _Drafted) -> list[FoundLog]:
+def _own_logs(found: FoundDirectory, drafted: _DraftedTopics) -> list[FoundLog]:
     """The logs of the broker's replicas. Raises ConfigError for a missing one: it would start empty, but might lead."""
     logs: list[FoundLog] = []
     missing: list[str] = []
@@ -405,7 +405,7 @@ def _check_policies(
             )
 
 
-def _summarize(found: FoundDirectory, logs: Sequence[FoundLog], drafted: _Drafted) -> None:
+def _summarize(found: FoundDirectory, logs: Sequence[FoundLog], drafted: _DraftedTopics) -> None:
     """The summary for the operator: what is adopted, what is not, and which brokers remain."""
     lines = drafted.lines
     for log in logs:
@@ -436,7 +436,9 @@ def _others(found: FoundDirectory, topics: Iterable[KafkaTopic]) -> set[int]:
     return replicas - {found.node_id}
 
 
-def _events(found: FoundDirectory, drafted: _Drafted, logs: Sequence[FoundLog]) -> Iterator[Event]:
+def _events(
+    found: FoundDirectory, drafted: _DraftedTopics, logs: Sequence[FoundLog]
+) -> Iterator[Event]:
     cluster = found.cluster
     known = cluster.next_producer_id if cluster else 0
     next_producer_id = max(known, found.next_producer_id)

@@ -1,8 +1,8 @@
 """Pure: the requests of the broker to the cleaner process, and the answers.
 
-One cleaning of a log is a job: `CleanJob` maps the keys of its dirty part, `LogGroup` writes one segment from several,
-`End` discards the job, `Abort` stops its current operation. Settings are dynamic: each job has its own, and
-`CleanLimit` changes the I/O limit of all jobs.
+One cleaning of a log is a job: `CleanJob` maps the keys of its dirty part, `CleanSegments` writes one segment from
+several, `EndJob` discards the job, `AbortJob` stops its current operation. Settings are dynamic: each job has its own,
+and `CleanLimit` changes the I/O limit of all jobs.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Cleaned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogGroup(Request[Cleaned]):
+class CleanSegments(Request[Cleaned]):
     """Write one segment from these of the job."""
 
     job: int
@@ -152,14 +152,14 @@ class LogGroup(Request[Cleaned]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class End(Request[None]):
+class EndJob(Request[None]):
     """Discard the job."""
 
     job: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Abort(Request[None]):
+class AbortJob(Request[None]):
     """Stop the current operation of the job."""
 
     job: int

@@ -1,7 +1,7 @@
 """Shell: executes the broker's requests in the cleaner process.
 
-Requests become calls of `rewriter`, expected errors become answers. A job's operations come one at a time, an `Abort`
-at any time; jobs of different logs run in parallel and share the I/O limit.
+Requests become calls of `rewriter`, expected errors become answers. The operations of a job come one at a time, an
+`AbortJob` at any time; jobs of different logs run in parallel and share the I/O limit.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from broker.cleaner.rpc import (
     CORRUPT,
     DISK,
     UNKNOWN_JOB,
-    Abort,
+    AbortJob,
     Cleaned,
     CleanJob,
     CleanLimit,
-    End,
-    LogGroup,
+    CleanSegments,
+    EndJob,
     Mapped,
 )
 from broker.cleaner.throttle import Throttle
@@ -64,9 +64,9 @@ class CleaningService:
         """The operations by request class."""
         return {
             CleanJob: self._begin,
-            LogGroup: self._group,
-            End: self._end,
-            Abort: self._abort,
+            CleanSegments: self._group,
+            EndJob: self._end,
+            AbortJob: self._abort,
             CleanLimit: self._limit,
         }
 
@@ -87,7 +87,7 @@ class CleaningService:
 
         return self._answer(job.number, begin)
 
-    def _group(self, request: LogGroup) -> Cleaned | ErrorAnswer:
+    def _group(self, request: CleanSegments) -> Cleaned | ErrorAnswer:
         cleaning = self._jobs.get(request.job)
         if cleaning is None:
             return ErrorAnswer(
@@ -96,11 +96,11 @@ class CleaningService:
             )
         return self._answer(request.job, lambda: cleaning.clean(request.segments))
 
-    def _end(self, request: End) -> None:
+    def _end(self, request: EndJob) -> None:
         self._jobs.pop(request.job, None)
         self._aborted.pop(request.job, None)
 
-    def _abort(self, request: Abort) -> None:
+    def _abort(self, request: AbortJob) -> None:
         self._abort_event(request.job).set()
 
     def _limit(self, request: CleanLimit) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broker.cli.balance_plan import PartitionLoad, PlannedReassignment, loads, reassignments
-from broker.cli.options import Mistake, Target, cluster_options, json_option
+from broker.cli.options import ClusterTarget, CommandError, cluster_options, json_option
 from broker.cli.output import bytes_text, note, print_json, print_rows, progress
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ _REPLICAS = ("leader.replication.throttled.replicas", "follower.replication.thro
 @json_option
 @cluster_options
 def balance(
-    target: Target,
+    target: ClusterTarget,
     execute: bool,
     tolerance: float,
     max_moves: int | None,
@@ -200,7 +200,7 @@ def _carry_out(admin: Admin, plan: Sequence[PlannedReassignment], throttle: int 
     note(f"{len(plan)} partitions were reassigned")
     if refused:
         place, problem = min(refused.items())
-        raise Mistake(
+        raise CommandError(
             f"{len(refused)} preferred leaders were not elected, the first of {place}: {problem}"
         )
 

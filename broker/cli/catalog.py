@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from broker.cli.options import Mistake, Target, cluster_options
+from broker.cli.options import ClusterTarget, CommandError, cluster_options
 from broker.cli.rounds import keep
 
 
@@ -36,7 +36,7 @@ def catalog() -> None:
 )
 @cluster_options
 def sync(
-    target: Target, address: str, lake: str | None, prefix: str, once: bool, interval: float
+    target: ClusterTarget, address: str, lake: str | None, prefix: str, once: bool, interval: float
 ) -> None:
     """Register topics' tables in the catalog at ADDRESS, and keep it up to date with topics and columns.
 
@@ -56,5 +56,5 @@ def sync(
     try:
         registrar = registrar_at(address, where, target.client_options(), prefix=prefix)
     except OptionError as problem:
-        raise Mistake(str(problem)) from None
+        raise CommandError(str(problem)) from None
     keep(registrar.sync, once=once, interval_s=interval)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broker.cli.balance import balance
-from broker.cli.options import Target, cluster_options, json_option
+from broker.cli.options import ClusterTarget, cluster_options, json_option
 from broker.cli.output import print_facts, print_json, print_rows
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def cluster() -> None:
 @cluster.command("status", short_help="Show brokers, controller and unhealthy partitions.")
 @json_option
 @cluster_options
-def status(target: Target, as_json: bool) -> None:
+def status(target: ClusterTarget, as_json: bool) -> None:
     """Show brokers, controller, and partitions that are under-replicated or offline.
 
     The exit status is 0 even if something is wrong; `--json` has "healthy".

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import click
 
-from broker.cli.options import ENVIRONMENT_SERVER, Mistake
+from broker.cli.options import ENVIRONMENT_SERVER, CommandError
 from broker.cli.output import note, progress
 
 RECORDS = 100_000
@@ -62,9 +62,11 @@ def demo(records: int, folder: str | None, keep: bool) -> None:
                     time.sleep(3_600)
     except KeyboardInterrupt:
         note("stopped")
-    except Mistake as problem:
+    except CommandError as problem:
         made = None
-        raise Mistake(f"{problem.message} (the broker's log is {root / 'broker.log'})") from None
+        raise CommandError(
+            f"{problem.message} (the broker's log is {root / 'broker.log'})"
+        ) from None
     finally:
         if made is not None:
             shutil.rmtree(made, ignore_errors=True)
@@ -92,7 +94,7 @@ def _broker(root: Path) -> Iterator[str]:
         line = process.stdout.readline().strip()
         if not line.startswith("ready "):
             tail = (root / "broker.log").read_text().strip().splitlines()[-1:]
-            raise Mistake(f"the broker did not start: {''.join(tail)}")
+            raise CommandError(f"the broker did not start: {''.join(tail)}")
         click.echo(line)
         yield line.removeprefix("ready ")
     finally:
@@ -109,7 +111,7 @@ class Demonstration:
         self._records = records
 
     def run(self) -> None:
-        """Run all steps. Raises Mistake if one fails."""
+        """Run all steps. Raises CommandError if one fails."""
         self._step("topic", "create", "orders", "--partitions", "3")
         self._produce()
         self._step("topic", "describe", "orders")
@@ -144,7 +146,7 @@ class Demonstration:
             check=False,
         )
         if done.returncode != 0:
-            raise Mistake(f"{words[0]}: {done.stderr.strip() or done.returncode}")
+            raise CommandError(f"{words[0]}: {done.stderr.strip() or done.returncode}")
         return done.stdout
 
     def _produce(self) -> None:
@@ -176,7 +178,7 @@ class Demonstration:
             process.stdin.close()
             message = process.stderr.read().strip()
             if process.wait() != 0:
-                raise Mistake(message)
+                raise CommandError(message)
         click.echo(message)
 
     def _wait_for_lake(self) -> None:
@@ -187,7 +189,7 @@ class Demonstration:
         with progress("moving to the lake", self._records) as advance:
             while done < self._records:
                 if time.monotonic() > deadline:
-                    raise Mistake("the records are not in the lake in time")
+                    raise CommandError("the records are not in the lake in time")
                 (row,) = json.loads(self._output("tier", "status", "--json"))
                 advance((row["lake_rows"] or 0) - done)
                 done = row["lake_rows"] or 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from broker.cli.options import Mistake, Target, cluster_options, json_option, topic_of
+from broker.cli.options import ClusterTarget, CommandError, cluster_options, json_option, topic_of
 from broker.cli.output import OutputRow, note, print_json, print_rows, progress
 from kafka_ds.process.amounts import counted
 
@@ -52,7 +52,7 @@ SHOWN_MAX = 5
 @json_option
 @cluster_options
 def erase(
-    target: Target,
+    target: ClusterTarget,
     name: str,
     key: str | None,
     key_hex: str | None,
@@ -82,7 +82,7 @@ def erase(
     condition = None if where is None else _condition(where)
     with target.cluster() as cluster, progress("searched", unit="files") as advance:
         erasure = _erasure(
-            cluster, Target(lake=lake).over(target), name, wanted, condition, advance
+            cluster, ClusterTarget(lake=lake).over(target), name, wanted, condition, advance
         )
         if dry_run:
             erasure.search(timeout)
@@ -108,7 +108,7 @@ def erase(
     elif is_undone or (dry_run and account.left):
         raise click.exceptions.Exit(1)
     else:
-        raise Mistake(_complaint(account, is_compacted=erasure.is_compacted))
+        raise CommandError(_complaint(account, is_compacted=erasure.is_compacted))
 
 
 def _key(text: str | None, digits: str | None) -> bytes | None:
@@ -121,26 +121,26 @@ def _key(text: str | None, digits: str | None) -> bytes | None:
 
 
 def _condition(text: str) -> RecordCondition:
-    """Raises Mistake."""
+    """Raises CommandError."""
     from broker.erasure.condition import InvalidCondition, RecordCondition
 
     try:
         return RecordCondition(text)
     except ModuleNotFoundError:
-        raise Mistake("--where needs DuckDB: pip install duckdb") from None
+        raise CommandError("--where needs DuckDB: pip install duckdb") from None
     except InvalidCondition as problem:
-        raise Mistake(f"--where: {problem}") from None
+        raise CommandError(f"--where: {problem}") from None
 
 
 def _erasure(
     cluster: Cluster,
-    target: Target,
+    target: ClusterTarget,
     name: str,
     key: bytes | None,
     condition: RecordCondition | None,
     advance: Callable[[int], object],
 ) -> Erasure:
-    """Raises Mistake."""
+    """Raises CommandError."""
     from broker.erasure.erase import Erasure
     from kafka_ds.client.admin import Admin
 
@@ -148,17 +148,17 @@ def _erasure(
     topic = topic_of(admin, name)
     store = _store(target, admin)
     if topic.is_internal:
-        raise Mistake(f"topic {name} is internal")
+        raise CommandError(f"topic {name} is internal")
     if cluster.topic_setting(name, "remote.storage.enable") != "true":
-        raise Mistake(
+        raise CommandError(
             f"topic {name} is not tiered (remote.storage.enable): its records are only in local logs"
         )
     if cluster.topic_setting(name, "remote.log.copy.disable") == "true":
-        raise Mistake(
+        raise CommandError(
             f"topic {name} is not copied (remote.log.copy.disable): its records cannot leave the local logs"
         )
     if any(each.is_offline for each in topic.partitions):
-        raise Mistake(f"a partition of topic {name} has no leader")
+        raise CommandError(f"a partition of topic {name} has no leader")
     policy = cluster.topic_setting(name, "cleanup.policy") or ""
     return Erasure(
         cluster,
@@ -172,19 +172,21 @@ def _erasure(
     )
 
 
-def _store(target: Target, admin: Admin) -> Store:
-    """The cluster's lake, to write to. Raises Mistake."""
+def _store(target: ClusterTarget, admin: Admin) -> Store:
+    """The cluster's lake, to write to. Raises CommandError."""
     from broker.cli.lake import Lake
     from broker.metadata.log import MetadataLog
     from kafka_ds.delta.store.uri import open_store
 
     where = target.lake_of(admin)
-    Lake(where)  # Raises Mistake if it is no lake or unreachable.
+    Lake(where)  # Raises CommandError if it is no lake or unreachable.
     store = open_store(where)
     theirs = MetadataLog(store).load(begins=False).cluster_id
     ours = admin.describe_cluster().cluster_id
     if theirs != ours:  # In another lake the proof would be worthless.
-        raise Mistake(f"{where} is the lake of cluster {theirs}, but the brokers belong to {ours}")
+        raise CommandError(
+            f"{where} is the lake of cluster {theirs}, but the brokers belong to {ours}"
+        )
     return store
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from broker.cli.options import Mistake, Target, cluster_options, json_option
+from broker.cli.options import ClusterTarget, CommandError, cluster_options, json_option
 from broker.cli.output import note, print_facts, print_json, print_rows, progress
 from broker.cli.tail import TailPosition, offsets_at, parse_position
 from kafka_ds.process.amounts import counted
@@ -33,7 +33,7 @@ def group() -> None:
 @group.command("list")
 @json_option
 @cluster_options
-def list_groups(target: Target, as_json: bool) -> None:
+def list_groups(target: ClusterTarget, as_json: bool) -> None:
     """List groups with their states.
 
     \b
@@ -59,7 +59,7 @@ def list_groups(target: Target, as_json: bool) -> None:
 @click.argument("name", metavar="GROUP")
 @json_option
 @cluster_options
-def describe_group(target: Target, name: str, as_json: bool) -> None:
+def describe_group(target: ClusterTarget, name: str, as_json: bool) -> None:
     """Describe a group: state, members, committed offsets and lag.
 
     Of a share group it shows start offsets and its own lag.
@@ -103,7 +103,7 @@ def describe_group(target: Target, name: str, as_json: bool) -> None:
 def _group_of(admin: Admin, name: str) -> GroupDescription:
     found = admin.describe_group(name)
     if found.state == GONE:
-        raise Mistake(f"there is no group {name}")
+        raise CommandError(f"there is no group {name}")
     return found
 
 
@@ -180,7 +180,7 @@ def _share_rows(
 @json_option
 @cluster_options
 def reset_group(
-    target: Target,
+    target: ClusterTarget,
     name: str,
     topics: tuple[str, ...],
     only: int | None,
@@ -205,7 +205,7 @@ def reset_group(
         admin = Admin(cluster)
         found = admin.describe_group(name)
         if not found.is_empty:
-            raise Mistake(
+            raise CommandError(
                 f"group {name} is {found.state} with {counted(len(found.members), 'member')}: stop them first"
             )
         committed = _offsets(admin, found)
@@ -260,16 +260,16 @@ def _places(
     only: int | None,
     committed: dict[TopicPartition, int],
 ) -> list[TopicPartition]:
-    """The selected partitions. Raises Mistake if there are none."""
+    """The selected partitions. Raises CommandError if there are none."""
     from kafka_ds.protocol.topic_partition import TopicPartition
 
     wanted = set(topics) or {place.topic for place in committed}
     if not wanted:
-        raise Mistake("this group has no offsets: give --topic")
+        raise CommandError("this group has no offsets: give --topic")
     known = cluster.topics(wanted)
     for name in sorted(wanted - known.keys()):
         if topics:
-            raise Mistake(f"there is no topic {name}")
+            raise CommandError(f"there is no topic {name}")
     places = [
         TopicPartition(name, partition)
         for name, topic in sorted(known.items())
@@ -277,14 +277,14 @@ def _places(
         if only in (None, partition)
     ]
     if not places:
-        raise Mistake(f"there is no partition {only}" if known else "its topics were deleted")
+        raise CommandError(f"there is no partition {only}" if known else "its topics were deleted")
     return places
 
 
 @group.command("delete")
 @click.argument("names", metavar="GROUP...", nargs=-1, required=True)
 @cluster_options
-def delete_groups(target: Target, names: tuple[str, ...]) -> None:
+def delete_groups(target: ClusterTarget, names: tuple[str, ...]) -> None:
     """Delete groups without members, with their committed offsets.
 
     \b
@@ -299,8 +299,8 @@ def delete_groups(target: Target, names: tuple[str, ...]) -> None:
                 admin.delete_group(name)
             except KafkaError as error:
                 if error.code == ErrorCode.GROUP_ID_NOT_FOUND:
-                    raise Mistake(f"there is no group {name}") from None
+                    raise CommandError(f"there is no group {name}") from None
                 if error.code == ErrorCode.NON_EMPTY_GROUP:
-                    raise Mistake(f"group {name} has members: stop them first") from None
+                    raise CommandError(f"group {name} has members: stop them first") from None
                 raise
             click.echo(f"group {name} was deleted")

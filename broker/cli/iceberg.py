@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import click
 
-from broker.cli.options import Mistake, Target, cluster_options
+from broker.cli.options import ClusterTarget, CommandError, cluster_options
 from broker.cli.rounds import keep
 
 
@@ -37,7 +37,7 @@ def iceberg() -> None:
 )
 @cluster_options
 def sync(
-    target: Target,
+    target: ClusterTarget,
     topics: tuple[str, ...],
     lake: str | None,
     once: bool,
@@ -56,7 +56,7 @@ def sync(
       kafka-ds iceberg sync orders --once --lake s3://bucket/lake
     """
     if find_spec("pyiceberg") is None:
-        raise Mistake("Iceberg needs PyIceberg: install kafka-ds with its extra `iceberg`")
+        raise CommandError("Iceberg needs PyIceberg: install kafka-ds with its extra `iceberg`")
     from kafka_ds.delta.store.store import UnsupportedStore
     from kafka_ds.delta.store.uri import open_store
     from kafka_ds.errors import OptionError
@@ -66,9 +66,9 @@ def sync(
     try:
         store = open_store(where)
     except (UnsupportedStore, ValueError) as problem:
-        raise Mistake(f"--lake {where}: {problem}") from None
+        raise CommandError(f"--lake {where}: {problem}") from None
     try:
         lake_sync = LakeSync(store, topics, catalog)
     except OptionError as problem:
-        raise Mistake(f"--{problem}") from None
+        raise CommandError(f"--{problem}") from None
     keep(lake_sync.sync, once=once, interval_s=interval)

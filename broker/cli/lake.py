@@ -14,7 +14,7 @@ from itertools import chain
 from string import Template
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.cli.options import Mistake
+from broker.cli.options import CommandError
 from kafka_ds.process.amounts import counted
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Lake:
     """The tables of a lake."""
 
     def __init__(self, uri: str, fsspec: str = "") -> None:
-        """`fsspec`: options of the file system, as JSON. Raises Mistake."""
+        """`fsspec`: options of the file system, as JSON. Raises CommandError."""
         from kafka_ds.delta.store.fsspec_store import FsspecStore
         from kafka_ds.delta.store.store import UnsupportedStore
         from kafka_ds.delta.store.uri import open_for_reading
@@ -57,9 +57,9 @@ class Lake:
             self._store: Store = open_for_reading(self.uri, fsspec)
             is_there = self._store.folders(CLUSTER_METADATA) or self._store.folders(TOPICS)
         except (OSError, UnsupportedStore) as problem:
-            raise Mistake(f"--lake {uri}: {problem}") from None
+            raise CommandError(f"--lake {uri}: {problem}") from None
         if not is_there:
-            raise Mistake(
+            raise CommandError(
                 f"{self.uri} contains no tables of a cluster: is it the brokers' lake.uri?"
             )
         self._opened: dict[str, DeltaTable] = {}
@@ -78,20 +78,22 @@ class Lake:
         return sorted(self._store.folders(TYPED_TABLES))
 
     def topic(self, name: str) -> DeltaTable:
-        """A topic's table. Raises Mistake if there is none."""
+        """A topic's table. Raises CommandError if there is none."""
         from kafka_ds.topic.names import topic_table
 
         if name not in self.topics():
-            raise Mistake(f"topic {name} has no table in {self.uri}")
+            raise CommandError(f"topic {name} has no table in {self.uri}")
         return self.table(topic_table(name))
 
     def table(self, path: str) -> DeltaTable:
-        """A table by its folder, in its newest version. Raises Mistake."""
+        """A table by its folder, in its newest version. Raises CommandError."""
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
 
         if self._fsspec is not None:
-            raise Mistake(f"{self.uri} is read through fsspec, which only `kafka-ds sql` supports")
+            raise CommandError(
+                f"{self.uri} is read through fsspec, which only `kafka-ds sql` supports"
+            )
         try:
             found = self._opened.get(path)
             if found is None:
@@ -102,10 +104,10 @@ class Lake:
                 found.update_incremental()
             return found
         except (DeltaError, OSError) as problem:
-            raise Mistake(f"{path}: {problem}") from None
+            raise CommandError(f"{path}: {problem}") from None
 
     def why_no_rows(self, topic: str) -> str:
-        """Why a topic's table is empty. Raises Mistake."""
+        """Why a topic's table is empty. Raises CommandError."""
         from kafka_ds.topic.names import topic_id_of, topic_table
 
         path = topic_table(topic)
@@ -122,7 +124,7 @@ class Lake:
         )
 
     def fields(self, topic: str) -> list[Field]:
-        """The columns of a topic's table. Raises Mistake."""
+        """The columns of a topic's table. Raises CommandError."""
         from kafka_ds.topic.names import topic_table
 
         if self._fsspec is None:
@@ -130,7 +132,7 @@ class Lake:
         return _schema_of(self._snapshot(topic_table(topic))).fields
 
     def dataset(self, path: str) -> Any:
-        """A table's rows by its folder, in its newest version. Raises Mistake."""
+        """A table's rows by its folder, in its newest version. Raises CommandError."""
         if self._fsspec is None:
             return _rows(self.table(path))
         import pyarrow as pa
@@ -158,7 +160,7 @@ class Lake:
         try:
             snapshot.read()
         except (NoSuchTable, UnsupportedFile, OSError) as problem:
-            raise Mistake(f"{path}: {problem}") from None
+            raise CommandError(f"{path}: {problem}") from None
         return snapshot
 
 
@@ -200,7 +202,7 @@ class LakeQueries:
         try:
             import duckdb
         except ImportError:
-            raise Mistake("SQL needs DuckDB: pip install duckdb") from None
+            raise CommandError("SQL needs DuckDB: pip install duckdb") from None
         from spark_conf.system_views import DUCKDB, DUCKDB_JSON_OF_BYTES
 
         self._lake = lake
@@ -229,7 +231,7 @@ class LakeQueries:
         return name in dict(statements(DUCKDB, self._lake.uri))
 
     def split(self, text: str) -> list[str]:
-        """The statements of a text. Raises Mistake."""
+        """The statements of a text. Raises CommandError."""
         self._text = text.lower()
         try:
             return [str(each.query) for each in self._connection.extract_statements(text)]
@@ -237,7 +239,7 @@ class LakeQueries:
             raise self._mistaken(problem) from None
 
     def run(self, statement: str) -> tuple[list[str], Iterator[list[tuple[Any, ...]]]]:
-        """The column names, and the rows in batches. Raises Mistake."""
+        """The column names, and the rows in batches. Raises CommandError."""
         self._prepare(statement)
         if _SHOW_TABLES.fullmatch(statement):
             statement = self._tables()
@@ -259,7 +261,7 @@ class LakeQueries:
         return f"SELECT unnest([{quoted}]::VARCHAR[]) AS name"
 
     def rows(self, statement: str) -> list[dict[str, Any]]:
-        """All rows of a small result, by column name. Raises Mistake."""
+        """All rows of a small result, by column name. Raises CommandError."""
         names, batches = self.run(statement)
         return [dict(zip(names, row, strict=True)) for batch in batches for row in batch]
 
@@ -311,7 +313,7 @@ class LakeQueries:
             try:
                 self._connection.register_filesystem(fsspec.filesystem(scheme))
             except (ImportError, ValueError) as problem:
-                raise Mistake(f"{scheme}://: {problem}") from None
+                raise CommandError(f"{scheme}://: {problem}") from None
             self._schemes.add(scheme)
 
     def _views_named(self, text: str, is_listing: bool, topics: Iterable[str]) -> Sequence[str]:
@@ -345,14 +347,14 @@ class LakeQueries:
             self._connection.execute(text)
 
     def _register(self, name: str, path: str) -> Any:
-        """Register a table with DuckDB; returns its dataset. Raises Mistake."""
+        """Register a table with DuckDB; returns its dataset. Raises CommandError."""
         from deltalake.exceptions import DeltaError
 
         try:
             rows = self._lake.dataset(path)
             self._connection.register(name, rows)
         except (DeltaError, OSError) as problem:
-            raise Mistake(f"{name}: {problem}") from None
+            raise CommandError(f"{name}: {problem}") from None
         return rows
 
     def _register_typed(self, name: str) -> None:
@@ -366,15 +368,15 @@ class LakeQueries:
             f'CREATE OR REPLACE VIEW typed."{quoted}" AS FROM "typed {quoted}"'
         )
 
-    def _mistaken(self, problem: Exception) -> Mistake:
+    def _mistaken(self, problem: Exception) -> CommandError:
         message = str(problem).partition("\n\nLINE ")[0]
         unknown = _UNKNOWN_TABLE.match(message)
         if unknown is not None:
-            return Mistake(_why_unknown(unknown[1]))
+            return CommandError(_why_unknown(unknown[1]))
         if "BLOB" in message and message.startswith("Binder Error"):
             message += f" ({_BYTES_NOTE})"
         if "Malformed JSON" in message:
             message += " (try(...) around the expression makes null of what is no JSON)"
         if _BARE_OFFSET.search(self._text) and message.startswith("Parser Error"):
             message += ' (OFFSET is a keyword: write "offset" in double quotes)'
-        return Mistake(message)
+        return CommandError(message)

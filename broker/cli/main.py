@@ -19,7 +19,7 @@ from broker.cli.demo import demo
 from broker.cli.erase import erase
 from broker.cli.group import group
 from broker.cli.iceberg import iceberg
-from broker.cli.options import Target, cluster_options, plain
+from broker.cli.options import ClusterTarget, cluster_options, plain
 from broker.cli.output import complain
 from broker.cli.pipelines import pipelines
 from broker.cli.produce import produce
@@ -110,7 +110,7 @@ def _close_output() -> None:
 @click.version_option(VERSION, prog_name="kafka-ds", message="%(prog)s %(version)s")
 @cluster_options
 @click.pass_context
-def program(context: click.Context, target: Target) -> None:
+def program(context: click.Context, target: ClusterTarget) -> None:
     """Kafka topics that are Delta tables: run brokers, look at topics, groups and tables, query them by SQL.
 
     \b

@@ -42,7 +42,7 @@ API_TIMEOUT_MS = 20_000
 T = TypeVar("T", bound=Callable[..., Any])
 
 
-class Mistake(click.ClickException):
+class CommandError(click.ClickException):
     """The command failed; the reason is one line."""
 
     def format_message(self) -> str:
@@ -50,7 +50,7 @@ class Mistake(click.ClickException):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class ClusterTarget:
     """The cluster to use, and how to reach it."""
 
     bootstrap_server: str | None = None
@@ -58,17 +58,17 @@ class Target:
     profile: str | None = None
     lake: str | None = None
 
-    def over(self, other: Target) -> Target:
+    def over(self, other: ClusterTarget) -> ClusterTarget:
         """These values; missing ones come from `other`."""
-        return Target(
+        return ClusterTarget(
             bootstrap_server=self.bootstrap_server or other.bootstrap_server,
             command_config=self.command_config or other.command_config,
             profile=self.profile or other.profile,
             lake=self.lake or other.lake,
         )
 
-    def resolved(self) -> Target:
-        """These values completed from profile and environment. Raises Mistake."""
+    def resolved(self) -> ClusterTarget:
+        """These values completed from profile and environment. Raises CommandError."""
         found = self
         profile = self.profile or os.environ.get(ENVIRONMENT_PROFILE)
         if profile:
@@ -77,7 +77,7 @@ class Target:
         return replace(found, bootstrap_server=server)
 
     def client_options(self) -> dict[str, str]:
-        """The client's options, `kafka.<setting>`. Raises Mistake."""
+        """The client's options, `kafka.<setting>`. Raises CommandError."""
         known = self.resolved()
         options = {
             "kafka.request.timeout.ms": str(REQUEST_TIMEOUT_MS),
@@ -89,7 +89,7 @@ class Target:
         return options
 
     def settings(self) -> ClientSettings:
-        """The client's settings. Raises Mistake."""
+        """The client's settings. Raises CommandError."""
         from kafka_ds.client.settings import parse_settings
         from kafka_ds.errors import OptionError
 
@@ -99,7 +99,7 @@ class Target:
             raise self._mistaken(problem) from None
 
     def producer_settings(self, more: Mapping[str, str]) -> ProducerSettings:
-        """The settings of a producer; ``more`` has further Kafka settings. Raises Mistake."""
+        """The settings of a producer; ``more`` has further Kafka settings. Raises CommandError."""
         from kafka_ds.client.producer_settings import parse_producer_settings
         from kafka_ds.errors import OptionError
 
@@ -111,15 +111,15 @@ class Target:
         except OptionError as problem:
             raise self._mistaken(problem) from None
 
-    def _mistaken(self, problem: Exception) -> Mistake:
+    def _mistaken(self, problem: Exception) -> CommandError:
         place = f" ({self.resolved().command_config})" if self.resolved().command_config else ""
-        return Mistake(plain(problem) + place)
+        return CommandError(plain(problem) + place)
 
     @contextmanager
     def cluster(
         self, *, creates_topics: bool = False, request_timeout_ms: int | None = None
     ) -> Iterator[Cluster]:
-        """The cluster, once a broker has answered. Raises Mistake if none does."""
+        """The cluster, once a broker has answered. Raises CommandError if none does."""
         from kafka_ds.client.cluster import Cluster
 
         settings = self.settings()
@@ -132,14 +132,14 @@ class Target:
 
     @contextmanager
     def admin(self) -> Iterator[Admin]:
-        """An Admin of the cluster. Raises Mistake."""
+        """An Admin of the cluster. Raises CommandError."""
         from kafka_ds.client.admin import Admin
 
         with self.cluster() as cluster:
             yield Admin(cluster)
 
     def lake_uri(self, given: str | None) -> str:
-        """The given lake, or the cluster's, which needs a broker. Raises Mistake."""
+        """The given lake, or the cluster's, which needs a broker. Raises CommandError."""
         known = given or self.resolved().lake
         if known is not None:
             return known
@@ -147,7 +147,7 @@ class Target:
             return self.lake_of(admin)
 
     def lake_of(self, admin: Admin) -> str:
-        """The given lake, or the brokers' lake.uri. Raises Mistake."""
+        """The given lake, or the brokers' lake.uri. Raises CommandError."""
         from kafka_ds.protocol.errors import KafkaError
 
         known = self.resolved().lake
@@ -158,17 +158,19 @@ class Target:
         try:
             entries = admin.describe_broker_configs(live[0]) if live else []
         except KafkaError as refusal:
-            raise Mistake(
+            raise CommandError(
                 f"the brokers do not say where their lake is ({refusal.code.name}): give --lake"
             ) from None
         lake_uri = next((each.value for each in entries if each.name == "lake.uri"), None)
         if not lake_uri:
-            raise Mistake("these brokers have no lake (lake.uri): this is not a kafka-ds cluster")
+            raise CommandError(
+                "these brokers have no lake (lake.uri): this is not a kafka-ds cluster"
+            )
         return lake_uri
 
 
 def _contact(settings: ClientSettings) -> None:
-    """Wait briefly until a broker answers. Raises Mistake."""
+    """Wait briefly until a broker answers. Raises CommandError."""
     from kafka_ds.client.cluster import Cluster
     from kafka_ds.errors import AuthenticationRefused, ClientError
 
@@ -187,12 +189,12 @@ def _contact(settings: ClientSettings) -> None:
             try:
                 cluster.any_broker()
             except AuthenticationRefused as problem:
-                raise Mistake(plain(problem)) from None
+                raise CommandError(plain(problem)) from None
             except ClientError as problem:
                 if time.monotonic() < deadline:
                     time.sleep(0.2)
                     continue
-                raise Mistake(plain(problem)) from None
+                raise CommandError(plain(problem)) from None
             return
 
 
@@ -212,7 +214,7 @@ def plain(problem: object) -> str:
     return _NAME.sub(r"\1", _OPTION.sub(r"\1", text)).replace("\n", " ")
 
 
-def _profile(name: str) -> Target:
+def _profile(name: str) -> ClusterTarget:
     import tomllib
 
     folder = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
@@ -222,23 +224,23 @@ def _profile(name: str) -> Target:
     try:
         profiles = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:
-        raise Mistake(
+        raise CommandError(
             f"profile {name}: {path}: {(problem.strerror or str(problem)).lower()}"
         ) from None
     except ValueError as problem:
-        raise Mistake(f"profile {name}: {path}: {problem}") from None
+        raise CommandError(f"profile {name}: {path}: {problem}") from None
     found = profiles.get(name)
     if not isinstance(found, dict):
-        raise Mistake(
+        raise CommandError(
             f"{path} has no profile {name}; it has {', '.join(sorted(profiles)) or 'none'}"
         )
     names = {"bootstrap-server", "command-config", "lake"}
     unknown = sorted(found.keys() - names)
     if unknown:
-        raise Mistake(
+        raise CommandError(
             f"{path}: profile {name}: {unknown[0]} is not one of {', '.join(sorted(names))}"
         )
-    return Target(**{key.replace("-", "_"): str(text) for key, text in found.items()})
+    return ClusterTarget(**{key.replace("-", "_"): str(text) for key, text in found.items()})
 
 
 def _properties(path: str | None) -> dict[str, str]:
@@ -250,13 +252,13 @@ def _properties(path: str | None) -> dict[str, str]:
         text = Path(path).read_text(encoding="utf-8")
         return {each.key: each.value for each in parse_properties(text)}
     except OSError as problem:
-        raise Mistake(
+        raise CommandError(
             f"--command-config {path}: {(problem.strerror or str(problem)).lower()}"
         ) from None
     except UnicodeDecodeError:
-        raise Mistake(f"--command-config {path}: not UTF-8 text") from None
+        raise CommandError(f"--command-config {path}: not UTF-8 text") from None
     except PropertiesError as problem:
-        raise Mistake(f"--command-config {path}, line {problem.line}: {problem}") from None
+        raise CommandError(f"--command-config {path}, line {problem.line}: {problem}") from None
 
 
 # -- options ------------------------------------------------------------------------------------
@@ -295,10 +297,10 @@ def cluster_options(function: T) -> T:
         profile: str | None,
         **named: Any,
     ) -> Any:
-        here = Target(
+        here = ClusterTarget(
             bootstrap_server=bootstrap_server, command_config=command_config, profile=profile
         )
-        above = click.get_current_context().find_object(Target) or Target()
+        above = click.get_current_context().find_object(ClusterTarget) or ClusterTarget()
         return function(*arguments, target=here.over(above), **named)
 
     wrapped: Any = called
@@ -312,19 +314,19 @@ json_option = click.option("--json", "as_json", is_flag=True, help="JSON instead
 
 
 def pairs(given: tuple[str, ...], option: str) -> dict[str, str]:
-    """Parse repeated `key=value`. Raises Mistake."""
+    """Parse repeated `key=value`. Raises CommandError."""
     found: dict[str, str] = {}
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            raise Mistake(f"{option} {text}: not of the form key=value")
+            raise CommandError(f"{option} {text}: not of the form key=value")
         found[name.strip()] = value.strip()
     return found
 
 
 def topic_of(admin: Admin, name: str) -> TopicDescription:
-    """The topic of this name. Raises Mistake if there is none."""
+    """The topic of this name. Raises CommandError if there is none."""
     found = admin.describe_topics([name]).get(name)
     if found is None:
-        raise Mistake(f"there is no topic {name}")
+        raise CommandError(f"there is no topic {name}")
     return found

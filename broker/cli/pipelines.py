@@ -7,7 +7,7 @@ from types import ModuleType
 
 import click
 
-from broker.cli.options import Mistake, Target, cluster_options
+from broker.cli.options import ClusterTarget, CommandError, cluster_options
 from kafka_ds.process.amounts import counted
 
 _lake_option = click.option(
@@ -26,10 +26,10 @@ _registry_option = click.option(
 )
 
 
-def _prepared(target: Target, lake: str | None) -> tuple[ModuleType, str]:
-    """The application module and the lake's address. Raises Mistake before a JVM starts."""
+def _prepared(target: ClusterTarget, lake: str | None) -> tuple[ModuleType, str]:
+    """The application module and the lake's address. Raises CommandError before a JVM starts."""
     if find_spec("pyspark") is None:
-        raise Mistake("pipelines need PySpark: install kafka-ds with its extra `spark`")
+        raise CommandError("pipelines need PySpark: install kafka-ds with its extra `spark`")
     from spark_conf.jars import JarsUnavailable, fetch
     from spark_conf.java import JavaUnusable, java_home
     from spark_conf.pipelines import main
@@ -42,7 +42,7 @@ def _prepared(target: Target, lake: str | None) -> tuple[ModuleType, str]:
         fetch("delta")
         main.avro_jars()
     except (JarsUnavailable, JavaUnusable) as problem:
-        raise Mistake(str(problem)) from None
+        raise CommandError(str(problem)) from None
     return main, where
 
 
@@ -73,7 +73,7 @@ def pipelines() -> None:
 @_master_option
 @cluster_options
 def run(
-    target: Target,
+    target: ClusterTarget,
     lake: str | None,
     once: bool,
     interval: float,
@@ -115,7 +115,9 @@ def run(
 @_registry_option
 @_master_option
 @cluster_options
-def replay(target: Target, topic: str, lake: str | None, schema_registry: str, master: str) -> None:
+def replay(
+    target: ClusterTarget, topic: str, lake: str | None, schema_registry: str, master: str
+) -> None:
     """Process the records of a topic's errors table again.
 
     Those that fit now move to the typed table. Stop `pipelines run` first.

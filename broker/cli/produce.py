@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from broker.cli.options import Mistake, Target, cluster_options, pairs
+from broker.cli.options import ClusterTarget, CommandError, cluster_options, pairs
 from broker.cli.output import note, progress
 from kafka_ds.process.amounts import counted
 from kafka_ds.process.settings import suggestion
@@ -41,12 +41,12 @@ KeyedLine = tuple[bytes | None, bytes | None]
 
 
 def lines_of(descriptor: int) -> Iterator[list[bytes]]:
-    """Yields available lines as they arrive; the last line needs no newline. Raises Mistake."""
+    """Yields available lines as they arrive; the last line needs no newline. Raises CommandError."""
     rest = b""
     while data := os.read(descriptor, READ_BYTES):
         *whole, rest = (rest + data).split(b"\n")
         if len(rest) > LINE_BYTES_MAX:
-            raise Mistake(f"a line of standard input is longer than {LINE_BYTES_MAX} bytes")
+            raise CommandError(f"a line of standard input is longer than {LINE_BYTES_MAX} bytes")
         if whole:
             yield [line.removesuffix(b"\r") for line in whole]
     if rest:
@@ -54,13 +54,13 @@ def lines_of(descriptor: int) -> Iterator[list[bytes]]:
 
 
 def key_and_value(line: bytes, separator: bytes | None, null_marker: bytes | None) -> KeyedLine:
-    """A line's key and value. Raises Mistake if the separator is missing."""
+    """A line's key and value. Raises CommandError if the separator is missing."""
     key: bytes | None = None
     value: bytes | None = line
     if separator is not None:
         key, found, value = line.partition(separator)
         if not found:
-            raise Mistake(
+            raise CommandError(
                 f"a line has no --key-separator {separator.decode()!r}: {line[:60].decode(errors='replace')!r}"
             )
     if null_marker is not None:
@@ -140,7 +140,7 @@ class LineProducer:
             yield batch
 
     def _send(self, partition: int, lines: list[KeyedLine]) -> None:
-        from kafka_ds.client.producer import Outgoing
+        from kafka_ds.client.producer import OutgoingBatch
         from kafka_ds.records.batch import NO_PRODUCER_ID, NO_SEQUENCE, Record, build_batch
         from kafka_ds.records.sequences import sequence_after
 
@@ -160,7 +160,7 @@ class LineProducer:
             base_sequence=sequence,
         )
         self._producer.send(
-            Outgoing(
+            OutgoingBatch(
                 topic=self._topic,
                 partition=partition,
                 data=data,
@@ -175,7 +175,7 @@ def _separator(text: str | None) -> bytes | None:
         return None
     text = _ESCAPES.get(text, text)
     if not text:
-        raise Mistake("--key-separator is empty")
+        raise CommandError("--key-separator is empty")
     return text.encode()
 
 
@@ -203,7 +203,7 @@ def _separator(text: str | None) -> bytes | None:
 @click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True)
 @cluster_options
 def produce(
-    target: Target,
+    target: ClusterTarget,
     topic: str,
     key_separator: str | None,
     headers: tuple[str, ...],
@@ -233,7 +233,7 @@ def produce(
     with target.cluster(creates_topics=True) as cluster:
         partitions = _partition_count(cluster, topic)
         if partition is not None and partition >= partitions:
-            raise Mistake(f"topic {topic} has no partition {partition}: it has {partitions}")
+            raise CommandError(f"topic {topic} has no partition {partition}: it has {partitions}")
         identity = (
             Transactions(cluster).begin(None, settings.transaction_timeout_ms)
             if settings.enable_idempotence
@@ -258,7 +258,7 @@ def produce(
 
 
 def _partition_count(cluster: Cluster, topic: str) -> int:
-    """The number of partitions of a topic, which the brokers may create. Raises Mistake."""
+    """The number of partitions of a topic, which the brokers may create. Raises CommandError."""
     if cluster.has_topic(topic):
         return len(cluster.topic(topic).partitions)
     like = suggestion(topic, cluster.topics(None))
@@ -270,7 +270,7 @@ def _partition_count(cluster: Cluster, topic: str) -> int:
             note(f"topic {topic} was created, with {counted(count, 'partition')}{like}")
             return count
         time.sleep(0.1)
-    raise Mistake(
+    raise CommandError(
         f"there is no topic {topic}, and the brokers do not create it (auto.create.topics.enable){like}"
     )
 

@@ -21,7 +21,7 @@ from typing import Any
 import click
 
 from broker.cli.lake import Lake, LakeQueries
-from broker.cli.options import Mistake, Target, cluster_options
+from broker.cli.options import ClusterTarget, CommandError, cluster_options
 from broker.cli.output import note, print_table, text_or_hex
 from kafka_ds.process.amounts import counted
 
@@ -58,7 +58,7 @@ ShowRows = Callable[[list[str], ResultRows], None]
 )
 @cluster_options
 def sql(
-    target: Target,
+    target: ClusterTarget,
     statement: str | None,
     lake: str | None,
     options: tuple[str, ...],
@@ -84,7 +84,7 @@ def sql(
       kafka-ds sql --spark "SELECT count(*) FROM orders"
     """
     if as_json and as_csv:
-        raise Mistake("give only one of --json and --csv")
+        raise CommandError("give only one of --json and --csv")
     if by_spark:
         _run_spark(target, statement, lake)
         return
@@ -99,9 +99,9 @@ def sql(
 
 
 def fsspec_options(given: Sequence[str]) -> str:
-    """The options as JSON for `FsspecStore`. Raises Mistake."""
+    """The options as JSON for `FsspecStore`. Raises CommandError."""
     if any("=" not in each for each in given):
-        raise Mistake("--fsspec: write NAME=VALUE")
+        raise CommandError("--fsspec: write NAME=VALUE")
     return json.dumps(dict(each.split("=", 1) for each in given)) if given else ""
 
 
@@ -112,9 +112,9 @@ def _run_all(queries: LakeQueries, text: str, show: ShowRows) -> None:
             note(each)
 
 
-def _run_spark(target: Target, statement: str | None, lake: str | None) -> None:
+def _run_spark(target: ClusterTarget, statement: str | None, lake: str | None) -> None:
     if find_spec("pyspark") is None:
-        raise Mistake("--spark needs PySpark: install kafka-ds with its extra `spark`")
+        raise CommandError("--spark needs PySpark: install kafka-ds with its extra `spark`")
     from spark_conf.console import run, topic_views
     from spark_conf.jars import JarsUnavailable
     from spark_conf.java import JavaUnusable
@@ -126,7 +126,7 @@ def _run_spark(target: Target, statement: str | None, lake: str | None) -> None:
     try:
         spark = session("kafka-ds sql", master="local[*]", lake=lake or known.lake)
     except (JarsUnavailable, JavaUnusable) as problem:
-        raise Mistake(str(problem)) from None
+        raise CommandError(str(problem)) from None
     try:
         topic_views(spark, str(known.bootstrap_server))
         if run(spark, [statement] if statement is not None else sys.stdin):
@@ -172,7 +172,7 @@ class Prompt:
                 self._command(statement)
             else:
                 _run_all(self._queries, statement, self._show)
-        except Mistake as problem:
+        except CommandError as problem:
             note(problem.format_message())
         except KeyboardInterrupt:
             note("interrupted")

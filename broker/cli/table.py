@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from broker.cli.lake import Lake
-from broker.cli.options import Target, cluster_options, json_option
+from broker.cli.options import ClusterTarget, cluster_options, json_option
 from broker.cli.output import OutputRow, bytes_text, note, print_facts, print_json, print_rows
 
 
@@ -30,7 +30,12 @@ def table() -> None:
 @json_option
 @cluster_options
 def show(
-    target: Target, topic: str, lake: str | None, versions: int, with_files: bool, as_json: bool
+    target: ClusterTarget,
+    topic: str,
+    lake: str | None,
+    versions: int,
+    with_files: bool,
+    as_json: bool,
 ) -> None:
     """Show a topic's table: location, schema, history, rows and files by partition.
 

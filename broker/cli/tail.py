@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from broker.cli.options import Mistake, Target, cluster_options
+from broker.cli.options import ClusterTarget, CommandError, cluster_options
 from broker.cli.output import note, text_or_hex
 from kafka_ds.protocol.topic_partition import TopicPartition
 
@@ -66,7 +66,7 @@ def parse_position(text: str) -> TailPosition:
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
-        raise Mistake(
+        raise CommandError(
             f"{text!r} is not a position: beginning, end, an offset, -N (the last N), 2026-11-20T12:00 or -15m"
         ) from None
     return TailPosition(kind="time", number=int(moment.timestamp() * 1_000))
@@ -258,7 +258,7 @@ def _show_json(topic: str, partition: int, record: Record) -> None:
 
 def _show_function(as_json: bool, values_only: bool, as_hex: bool) -> ShowRecord:
     if as_json + values_only + as_hex > 1:
-        raise Mistake("give only one of --json, --values and --hex")
+        raise CommandError("give only one of --json, --values and --hex")
     chosen = {as_json: _show_json, values_only: _show_value, as_hex: _show_hex}
     return chosen.get(True, _show_line)
 
@@ -295,9 +295,9 @@ def _read_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def _partitions_of(cluster: Cluster, topic: str, only: int | None) -> list[TopicPartition]:
     found = cluster.topics([topic]).get(topic)
     if found is None:
-        raise Mistake(f"there is no topic {topic}")
+        raise CommandError(f"there is no topic {topic}")
     if only is not None and only not in found.partitions:
-        raise Mistake(f"topic {topic} has no partition {only}: it has {len(found.partitions)}")
+        raise CommandError(f"topic {topic} has no partition {only}: it has {len(found.partitions)}")
     return [TopicPartition(topic, p) for p in sorted(found.partitions) if only in (None, p)]
 
 
@@ -330,7 +330,7 @@ def _run(reader: TopicTail, show: ShowRecord, *, max_messages: int | None, follo
 @_read_options
 @cluster_options
 def tail(
-    target: Target,
+    target: ClusterTarget,
     topic: str,
     begin: str,
     only: int | None,
@@ -374,7 +374,7 @@ def tail(
 @_read_options
 @cluster_options
 def consume(
-    target: Target,
+    target: ClusterTarget,
     topic: str,
     group: str | None,
     begin: str,
@@ -406,7 +406,7 @@ def consume(
         start = offsets_at(cluster, partitions, position, read_committed=read_committed)
         if group is not None:
             if not admin.describe_group(group).is_empty:
-                raise Mistake(f"group {group} has members: stop them, or read without --group")
+                raise CommandError(f"group {group} has members: stop them, or read without --group")
             committed = admin.committed_offsets(group)
             start.update({p: committed[p] for p in partitions if p in committed})
         reader = TopicTail(cluster, partitions, read_committed=read_committed)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broker.cli.lake import Lake, LakeQueries
-from broker.cli.options import Mistake, Target, cluster_options, json_option, plain
+from broker.cli.options import ClusterTarget, CommandError, cluster_options, json_option, plain
 from broker.cli.output import OutputRow, bytes_text, note, print_json, print_rows, progress
 from broker.cli.tail import TailPosition, offsets_at
 
@@ -43,7 +43,7 @@ def tier() -> None:
 )
 @json_option
 @cluster_options
-def status(target: Target, lake: str | None, as_json: bool) -> None:
+def status(target: ClusterTarget, lake: str | None, as_json: bool) -> None:
     """Show local and lake bytes, tiered ranges, lag and expired ranges of each topic.
 
     The lag is the number of committed offsets that are not tiered yet; a segment is copied after it is rolled.
@@ -58,7 +58,7 @@ def status(target: Target, lake: str | None, as_json: bool) -> None:
     with target.cluster() as cluster:
         admin = Admin(cluster)
         topics = admin.describe_topics()
-        ranges, due = _lake_rows(Target(lake=lake).over(target), admin)
+        ranges, due = _lake_rows(ClusterTarget(lake=lake).over(target), admin)
         sizes = _local_bytes(admin)
         rows = [
             _row(cluster, each, ranges, due, sizes)
@@ -77,7 +77,7 @@ def status(target: Target, lake: str | None, as_json: bool) -> None:
 
 
 def _lake_rows(
-    target: Target, admin: Admin
+    target: ClusterTarget, admin: Admin
 ) -> tuple[dict[tuple[str, int], OutputRow], dict[str, int]] | tuple[None, None]:
     """Ranges by topic id and partition, and expired ranges by topic id; None if the lake cannot be read."""
     where = target.lake_of(admin)
@@ -90,7 +90,7 @@ def _lake_rows(
             has_debt = queries.has_view("retention_debt")
             debt = queries.rows(_DUE) if has_debt else []
             return ranges, {row["topic_id"]: row["ranges"] for row in debt}
-    except Mistake as problem:
+    except CommandError as problem:
         note(f"kafka-ds: cannot read the lake from this machine: {problem.format_message()}")
         return None, None
 
@@ -172,7 +172,7 @@ _topics = click.option(
 @_topics
 @json_option
 @cluster_options
-def optimize(target: Target, topics: tuple[str, ...], as_json: bool) -> None:
+def optimize(target: ClusterTarget, topics: tuple[str, ...], as_json: bool) -> None:
     """Merge small files of tables now, and delete rows below the log start offset.
 
     Brokers do the same by themselves (lake.maintenance.interval.ms). Each row of the result is a partition.
@@ -202,7 +202,7 @@ def optimize(target: Target, topics: tuple[str, ...], as_json: bool) -> None:
 @_topics
 @json_option
 @cluster_options
-def expire(target: Target, topics: tuple[str, ...], as_json: bool) -> None:
+def expire(target: ClusterTarget, topics: tuple[str, ...], as_json: bool) -> None:
     """Apply topics' retention to their tables now.
 
     Brokers do the same by themselves (remote.log.manager.task.interval.ms). Each row of the result is a partition.
@@ -227,7 +227,7 @@ def expire(target: Target, topics: tuple[str, ...], as_json: bool) -> None:
 
 
 def _maintain(
-    target: Target,
+    target: ClusterTarget,
     names: tuple[str, ...],
     operation: int,
     what: str,
@@ -264,19 +264,19 @@ def _maintain(
     columns = ("topic", "partition", *nothing, *(("error",) if failed else ()))
     print_rows(rows, columns, as_json=as_json)
     if failed:
-        raise Mistake(f"{len(failed)} of {len(rows)} partitions failed")
+        raise CommandError(f"{len(failed)} of {len(rows)} partitions failed")
 
 
 def _tiered(
     cluster: Cluster, admin: Admin, names: tuple[str, ...]
 ) -> list[tuple[TopicPartition, bool]]:
-    """The partitions of tiered topics, and whether each is offline. Raises Mistake."""
+    """The partitions of tiered topics, and whether each is offline. Raises CommandError."""
     from kafka_ds.protocol.topic_partition import TopicPartition
 
     found = admin.describe_topics(names or None)
     for name in names:
         if name not in found:
-            raise Mistake(f"there is no topic {name}")
+            raise CommandError(f"there is no topic {name}")
     tiered = [
         each
         for each in found.values()
@@ -284,7 +284,7 @@ def _tiered(
     ]
     for name in names:
         if name not in {each.name for each in tiered}:
-            raise Mistake(f"topic {name} is not tiered (remote.storage.enable)")
+            raise CommandError(f"topic {name} is not tiered (remote.storage.enable)")
     return [
         (TopicPartition(each.name, p.partition), p.is_offline)
         for each in tiered

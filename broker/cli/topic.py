@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from broker.cli.options import (
-    Mistake,
-    Target,
+    ClusterTarget,
+    CommandError,
     cluster_options,
     json_option,
     pairs,
@@ -26,7 +26,7 @@ def topic() -> None:
 @click.option("--internal", is_flag=True, help="Include internal topics.")
 @json_option
 @cluster_options
-def list_topics(target: Target, internal: bool, as_json: bool) -> None:
+def list_topics(target: ClusterTarget, internal: bool, as_json: bool) -> None:
     """List topics.
 
     \b
@@ -67,7 +67,7 @@ def list_topics(target: Target, internal: bool, as_json: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Only check whether it could be created.")
 @cluster_options
 def create_topics(
-    target: Target,
+    target: ClusterTarget,
     names: tuple[str, ...],
     partitions: int | None,
     replication_factor: int | None,
@@ -100,7 +100,7 @@ def create_topics(
                 if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                     raise
                 if not if_not_exists:
-                    raise Mistake(f"topic {name} exists already") from None
+                    raise CommandError(f"topic {name} exists already") from None
                 click.echo(f"topic {name} exists already")
                 continue
             click.echo(f"topic {name} {'could be' if dry_run else 'was'} created")
@@ -111,7 +111,7 @@ def create_topics(
 @click.option("--all-configs", is_flag=True, help="Include inherited settings.")
 @json_option
 @cluster_options
-def describe_topic(target: Target, name: str, all_configs: bool, as_json: bool) -> None:
+def describe_topic(target: ClusterTarget, name: str, all_configs: bool, as_json: bool) -> None:
     """Describe a topic: partitions with leader, replicas, ISR and offsets, and its own settings.
 
     \b
@@ -173,7 +173,7 @@ def describe_topic(target: Target, name: str, all_configs: bool, as_json: bool) 
 )
 @cluster_options
 def alter_topic(
-    target: Target,
+    target: ClusterTarget,
     name: str,
     configs: tuple[str, ...],
     deleted: tuple[str, ...],
@@ -188,7 +188,7 @@ def alter_topic(
     """
     changes: dict[str, str | None] = {**pairs(configs, "--config"), **dict.fromkeys(deleted)}
     if not changes and partitions is None:
-        raise Mistake("nothing to change: give --config, --delete-config or --partitions")
+        raise CommandError("nothing to change: give --config, --delete-config or --partitions")
     with target.admin() as admin:
         topic_of(admin, name)
         if changes:
@@ -202,7 +202,7 @@ def alter_topic(
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @click.option("--force", is_flag=True, help="Also delete internal topics.")
 @cluster_options
-def delete_topics(target: Target, names: tuple[str, ...], force: bool) -> None:
+def delete_topics(target: ClusterTarget, names: tuple[str, ...], force: bool) -> None:
     """Delete topics with all their records.
 
     An internal topic, such as __consumer_offsets with the offsets of all groups, is deleted with --force only.
@@ -216,7 +216,9 @@ def delete_topics(target: Target, names: tuple[str, ...], force: bool) -> None:
             internal = {each.name for each in admin.describe_topics().values() if each.is_internal}
             for name in names:
                 if name in internal:
-                    raise Mistake(f"{name} is an internal topic: --force deletes it with its state")
+                    raise CommandError(
+                        f"{name} is an internal topic: --force deletes it with its state"
+                    )
         for name in names:
             admin.delete_topic(name)
             click.echo(f"topic {name} was deleted")

@@ -17,7 +17,7 @@ from contextlib import suppress
 from broker.cleaner.rpc import DISK, UNKNOWN_JOB, CleanerSettings, CleanLimit
 from broker.compaction.metrics import CleanerMetrics
 from broker.compaction.policy import Cleanable, LogState, SegmentState, cleanable
-from broker.compaction.run import CleaningAborted, Outcome, Run
+from broker.compaction.run import CleaningAborted, CleaningResult, CleaningRun
 from broker.log.directories.log_manager import LogManager
 from broker.log.log import Log
 from broker.metrics.names import MetricSample
@@ -205,9 +205,9 @@ class LogCleaner:
         self._uncleanable[dirty] = str(error)
         return True
 
-    def _run(self, dirty: Log, plan: Cleanable) -> Run:
+    def _run(self, dirty: Log, plan: Cleanable) -> CleaningRun:
         self._last_number += 1
-        return Run(
+        return CleaningRun(
             self._last_number,
             dirty,
             plan,
@@ -302,7 +302,7 @@ def _is_transient(error: Exception) -> bool:
     return isinstance(error, OSError)
 
 
-def _log_cleaned(dirty: Log, plan: Cleanable, outcome: Outcome) -> None:
+def _log_cleaned(dirty: Log, plan: Cleanable, outcome: CleaningResult) -> None:
     counters = outcome.counters
     log.info(
         "Cleaned %s up to offset %d: %d of %s and %s of %s kept, %s dirty, %.1f s",

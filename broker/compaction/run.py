@@ -14,13 +14,13 @@ from typing import TypeAlias
 
 from broker.cleaner.rpc import (
     NO_OFFSET,
-    Abort,
+    AbortJob,
     Cleaned,
     CleanerSettings,
     CleanJob,
-    End,
+    CleanSegments,
+    EndJob,
     LastRecord,
-    LogGroup,
     SourceSegment,
 )
 from broker.compaction.metrics import RunCounters
@@ -41,7 +41,7 @@ class CleaningAborted(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class CleaningResult:
     """The result of a run."""
 
     counters: RunCounters
@@ -51,7 +51,7 @@ class Outcome:
     end_offset: int
 
 
-class Run:
+class CleaningRun:
     """One cleaning of one log."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Run:
         self._is_aborted = False
         self._copies_to_lake = log.config.copies_to_lake
 
-    async def clean(self, now_ms: int) -> Outcome:
+    async def clean(self, now_ms: int) -> CleaningResult:
         """Clean the log; raises CleaningAborted, WorkerLost, WorkerFailed or OSError."""
         compaction = self._log.compaction
         assert not compaction.is_running
@@ -91,17 +91,17 @@ class Run:
             raise
         finally:
             compaction.ended(self._stop)
-            self._abort(End(job=self._number))
+            self._abort(EndJob(job=self._number))
 
     def _stop(self) -> None:
         self._is_aborted = True
-        self._abort(Abort(job=self._number))
+        self._abort(AbortJob(job=self._number))
 
     def _check(self) -> None:
         if self._is_aborted or self._log.config.copies_to_lake is not self._copies_to_lake:
             raise CleaningAborted(self._log.name)
 
-    async def _clean(self, now_ms: int) -> Outcome:
+    async def _clean(self, now_ms: int) -> CleaningResult:
         log = self._log
         segments = self._segments_below(self._plan.first_uncleanable_offset)
         mapped = await self._answer_to(self._job(segments, now_ms))
@@ -111,13 +111,13 @@ class Run:
         for neighbours in group([self._sizes(each) for each in below], log.config):
             old = [by_base[each.base_offset] for each in neighbours]
             sources = [_source(each) for each in old]
-            cleaned = await self._answer_to(LogGroup(job=self._number, segments=sources))
+            cleaned = await self._answer_to(CleanSegments(job=self._number, segments=sources))
             await self._swap(old, cleaned)
             written += cleaned.size_bytes
             done.append(cleaned)
         self._check()
         log.compaction.cleaned_to(mapped.end_offset)
-        return Outcome(
+        return CleaningResult(
             counters=RunCounters(
                 bytes_read=sum(each.bytes_read for each in done),
                 bytes_written=written,

@@ -36,7 +36,7 @@ class ConfigSource(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Synonym:
+class ConfigSynonym:
     """A setting that can provide the value, with its own value."""
 
     name: str
@@ -45,7 +45,7 @@ class Synonym:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
+class DescribedConfig:
     """One setting, as described."""
 
     name: str
@@ -53,12 +53,12 @@ class Described:
     source: ConfigSource
     kind: ConfigType
     documentation: str
-    synonyms: tuple[Synonym, ...]
+    synonyms: tuple[ConfigSynonym, ...]
     is_read_only: bool
     is_sensitive: bool
 
 
-def describe_broker(config: BrokerConfig) -> list[Described]:
+def describe_broker(config: BrokerConfig) -> list[DescribedConfig]:
     """All settings of the broker, including the defaults of topics."""
     described = []
     for name, setting in settings_of(type(config)).items():
@@ -72,7 +72,7 @@ def describe_broker(config: BrokerConfig) -> list[Described]:
     return sorted(described, key=lambda entry: entry.name)
 
 
-def _of_listeners(config: BrokerConfig) -> Iterator[Described]:
+def _of_listeners(config: BrokerConfig) -> Iterator[DescribedConfig]:
     """The settings of single listeners; as in Kafka only those that are set."""
     changed = {name for own in config.changes.values() for name in own}
     given = (config.started or config).listener_values
@@ -83,7 +83,9 @@ def _of_listeners(config: BrokerConfig) -> Iterator[Described]:
         synonyms = _changes(config, key.setting, name)
         if name in given:
             value = key.setting.text(given[name])
-            synonyms.append(Synonym(name=name, value=value, source=ConfigSource.STATIC_BROKER))
+            synonyms.append(
+                ConfigSynonym(name=name, value=value, source=ConfigSource.STATIC_BROKER)
+            )
         if synonyms:
             yield _described(
                 key.setting,
@@ -94,13 +96,15 @@ def _of_listeners(config: BrokerConfig) -> Iterator[Described]:
             )
 
 
-def _of_broker(config: BrokerConfig, setting: Setting, name: str, value: str | None) -> Described:
+def _of_broker(
+    config: BrokerConfig, setting: Setting, name: str, value: str | None
+) -> DescribedConfig:
     synonyms = _broker_synonyms(config, setting, name, value)
     is_changeable = setting.changeable or bool(setting.synonyms)
     return _described(setting, name, value, synonyms, is_read_only=not is_changeable)
 
 
-def describe_all_brokers(config: BrokerConfig) -> list[Described]:
+def describe_all_brokers(config: BrokerConfig) -> list[DescribedConfig]:
     """Only the dynamic settings of all brokers, as in Kafka."""
     changed = config.changes.get(ALL_BROKERS, {})
     described = []
@@ -108,13 +112,13 @@ def describe_all_brokers(config: BrokerConfig) -> list[Described]:
         if name in changed:
             value = setting.text(setting.parse(changed[name]))
             synonyms = (
-                Synonym(name=name, value=value, source=ConfigSource.DYNAMIC_DEFAULT_BROKER),
+                ConfigSynonym(name=name, value=value, source=ConfigSource.DYNAMIC_DEFAULT_BROKER),
             )
             described.append(_described(setting, name, value, synonyms, is_read_only=False))
     return sorted(described, key=lambda entry: entry.name)
 
 
-def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> list[Described]:
+def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> list[DescribedConfig]:
     """All settings of a topic with these overrides."""
     described = []
     policy = overrides.get("cleanup.policy", ",".join(config.topic.cleanup_policy))
@@ -123,47 +127,47 @@ def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> list[D
         is_kept = REMOTE_STORAGE_KEPT in overrides
         if name == "remote.storage.enable" and "compact" in policy and not is_kept:
             inherited = "false"  # The default of compacted topics.
-        synonyms: tuple[Synonym, ...] = ()
+        synonyms: tuple[ConfigSynonym, ...] = ()
         if setting.synonyms:
             synonyms = _broker_synonyms(config, setting, setting.synonyms[0][0], inherited)
         elif name not in overrides:
-            synonyms = (Synonym(name=name, value=inherited, source=ConfigSource.DEFAULT),)
+            synonyms = (ConfigSynonym(name=name, value=inherited, source=ConfigSource.DEFAULT),)
         value = inherited
         if name in overrides:
             value = setting.text(setting.parse(overrides[name]))
-            synonyms = (Synonym(name=name, value=value, source=ConfigSource.TOPIC), *synonyms)
+            synonyms = (ConfigSynonym(name=name, value=value, source=ConfigSource.TOPIC), *synonyms)
         described.append(_described(setting, name, value, synonyms, is_read_only=False))
     return described
 
 
-def describe_group(config: BrokerConfig, overrides: Mapping[str, str]) -> list[Described]:
+def describe_group(config: BrokerConfig, overrides: Mapping[str, str]) -> list[DescribedConfig]:
     """All settings of a group with these overrides."""
     described = []
     for name, setting in group_settings().items():
         value = setting.text(inherited(config, setting))
-        synonyms: tuple[Synonym, ...] = (
-            Synonym(name=name, value=value, source=ConfigSource.DEFAULT),
+        synonyms: tuple[ConfigSynonym, ...] = (
+            ConfigSynonym(name=name, value=value, source=ConfigSource.DEFAULT),
         )
         if setting.synonyms:
             synonyms = _broker_synonyms(config, setting, setting.synonyms[0][0], value)
         if name in overrides:
             value = setting.text(setting.parse(overrides[name]))
-            synonyms = (Synonym(name=name, value=value, source=ConfigSource.GROUP), *synonyms)
+            synonyms = (ConfigSynonym(name=name, value=value, source=ConfigSource.GROUP), *synonyms)
         described.append(_described(setting, name, value, synonyms, is_read_only=False))
     return described
 
 
-def describe_client_metrics(overrides: Mapping[str, str]) -> list[Described]:
+def describe_client_metrics(overrides: Mapping[str, str]) -> list[DescribedConfig]:
     """All settings of a subscription with these overrides."""
     described = []
     for name, setting in settings_of(ClientMetricsConfig).items():
         value = setting.text(setting.default)
-        synonyms: tuple[Synonym, ...] = (
-            Synonym(name=name, value=value, source=ConfigSource.DEFAULT),
+        synonyms: tuple[ConfigSynonym, ...] = (
+            ConfigSynonym(name=name, value=value, source=ConfigSource.DEFAULT),
         )
         if name in overrides:
             value = setting.text(setting.parse(overrides[name]))
-            own = Synonym(name=name, value=value, source=ConfigSource.CLIENT_METRICS)
+            own = ConfigSynonym(name=name, value=value, source=ConfigSource.CLIENT_METRICS)
             synonyms = (own, *synonyms)
         one = _described(setting, name, value, synonyms, is_read_only=False)
         # As in Kafka a subscription's default is no synonym.
@@ -173,7 +177,7 @@ def describe_client_metrics(overrides: Mapping[str, str]) -> list[Described]:
 
 def _broker_synonyms(
     config: BrokerConfig, setting: Setting, name: str, value: str | None
-) -> tuple[Synonym, ...]:
+) -> tuple[ConfigSynonym, ...]:
     """The synonyms set for the broker in order of precedence, then the default."""
     names = [synonym for synonym, _ in setting.synonyms] or [name]
     found = _changes(config, setting, names[0])
@@ -183,13 +187,15 @@ def _broker_synonyms(
         value = setting.text(getattr(holder, attribute_of(setting.name)))
     for synonym in names:
         if synonym in config.origins:
-            found.append(Synonym(name=synonym, value=value, source=ConfigSource.STATIC_BROKER))
+            found.append(
+                ConfigSynonym(name=synonym, value=value, source=ConfigSource.STATIC_BROKER)
+            )
     default = setting.text(setting.default)
-    found.append(Synonym(name=name, value=default, source=ConfigSource.DEFAULT))
+    found.append(ConfigSynonym(name=name, value=default, source=ConfigSource.DEFAULT))
     return tuple(found)
 
 
-def _changes(config: BrokerConfig, setting: Setting, name: str) -> list[Synonym]:
+def _changes(config: BrokerConfig, setting: Setting, name: str) -> list[ConfigSynonym]:
     """The dynamic settings: the broker's own before those of all brokers."""
     found = []
     for resource, source in (
@@ -199,7 +205,7 @@ def _changes(config: BrokerConfig, setting: Setting, name: str) -> list[Synonym]
         text = config.changes.get(resource, {}).get(name)
         if text is not None:
             value = setting.text(setting.parse(text))
-            found.append(Synonym(name=name, value=value, source=source))
+            found.append(ConfigSynonym(name=name, value=value, source=source))
     return found
 
 
@@ -207,16 +213,17 @@ def _described(
     setting: Setting,
     name: str,
     value: str | None,
-    synonyms: tuple[Synonym, ...],
+    synonyms: tuple[ConfigSynonym, ...],
     *,
     is_read_only: bool,
-) -> Described:
+) -> DescribedConfig:
     if setting.sensitive:
         value = None
         synonyms = tuple(
-            Synonym(name=synonym.name, value=None, source=synonym.source) for synonym in synonyms
+            ConfigSynonym(name=synonym.name, value=None, source=synonym.source)
+            for synonym in synonyms
         )
-    return Described(
+    return DescribedConfig(
         name=name,
         value=value,
         source=synonyms[0].source,

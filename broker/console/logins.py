@@ -22,7 +22,7 @@ from broker.principal import ANONYMOUS, USER, Principal
 from broker.security.authentication.sasl import SaslServer, SaslState
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.security.jaas import JaasEntry
-from kafka_ds.security.mechanisms import OAUTHBEARER, Refused, client_mechanism
+from kafka_ds.security.mechanisms import OAUTHBEARER, CredentialsRefused, client_mechanism
 from kafka_ds.security.scram import ScramError
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def _log_in(security: ListenerSecurity, shown: JaasEntry, now_ms: int) -> _Login
             while machine.phase is not SaslState.DONE:
                 answer, _ = machine.authenticate(message, now_ms)
                 message = client.respond(answer)
-        except (KafkaError, Refused, ScramError):
+        except (KafkaError, CredentialsRefused, ScramError):
             continue
         return _Login(machine.user, mechanism, known, machine.ends_ms)
     return None

@@ -123,7 +123,7 @@ class RecordsPage:
                 reached = row["offset"] + 1
                 if reached > offset:
                     yield row
-        except _Spent:
+        except _BudgetUsedUp:
             why = f"their batch decompresses to more than {UNPACKED_BYTES_MAX >> 20} MiB, the limit of a page"
         except CorruptRecord as error:
             why = f"their batch cannot be read: {error}"
@@ -141,7 +141,7 @@ class RecordsPage:
             yield memoryview(piece)
 
 
-class _Spent(Exception):
+class _BudgetUsedUp(Exception):
     """The page's budget is used up."""
 
 
@@ -152,10 +152,10 @@ class _Budget:
         self.left = UNPACKED_BYTES_MAX
 
     def spend(self, size: int) -> None:
-        """Raises _Spent."""
+        """Raises _BudgetUsedUp."""
         self.left -= size
         if self.left < 0:
-            raise _Spent
+            raise _BudgetUsedUp
 
 
 class _PieceReader:

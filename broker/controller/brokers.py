@@ -35,7 +35,7 @@ _RESERVED_DIRECTORIES = (UNASSIGNED_DIRECTORY, LOST_DIRECTORY, MIGRATING_DIRECTO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Registering:
+class RegistrationRequest:
     """A broker's registration request."""
 
     broker_id: int
@@ -80,7 +80,9 @@ class DirectoryAssignment:
 # -- registration ---------------------------------------------------------------------------------
 
 
-def register(draft: Draft, sessions: Sessions, wanted: Registering, *, fenced: bool) -> bool:
+def register(
+    draft: Draft, sessions: Sessions, wanted: RegistrationRequest, *, fenced: bool
+) -> bool:
     """Register a started broker; whether it had stopped cleanly.
 
     Raises DUPLICATE_BROKER_REGISTRATION, INVALID_REGISTRATION (directories), UNSUPPORTED_VERSION (features).
@@ -124,7 +126,7 @@ def register(draft: Draft, sessions: Sessions, wanted: Registering, *, fenced: b
     return is_clean or (known is None and wanted.previous_broker_epoch == NO_BROKER_EPOCH)
 
 
-def _amend(draft: Draft, wanted: Registering, known: BrokerRegistration) -> None:
+def _amend(draft: Draft, wanted: RegistrationRequest, known: BrokerRegistration) -> None:
     """The same incarnation once more: its properties may be new, its identity stays."""
     draft.register(
         RegisterBroker(
@@ -142,7 +144,7 @@ def _amend(draft: Draft, wanted: Registering, known: BrokerRegistration) -> None
     )
 
 
-def _check_directories(draft: Draft, wanted: Registering) -> None:
+def _check_directories(draft: Draft, wanted: RegistrationRequest) -> None:
     directories = wanted.log_dirs
     if any(each in _RESERVED_DIRECTORIES for each in directories):
         raise KafkaError(ErrorCode.INVALID_REGISTRATION, "Reserved directory ID in request")

@@ -25,7 +25,7 @@ from broker.controller.brokers import (
     DirectoryAssignment,
     Heartbeat,
     HeartbeatReply,
-    Registering,
+    RegistrationRequest,
 )
 from broker.controller.configs import (
     ConfigRules,
@@ -164,7 +164,7 @@ class Controller:
 
         Raises DUPLICATE_BROKER_REGISTRATION, INVALID_REGISTRATION, UNSUPPORTED_VERSION.
         """
-        wanted = Registering(
+        wanted = RegistrationRequest(
             broker_id=broker_id,
             incarnation_id=incarnation_id,
             endpoints=tuple(endpoints),

@@ -50,7 +50,7 @@ class Claim:
 ElectionAction = Wait | AskPeers | Claim
 
 
-class Stance(Enum):
+class ElectionState(Enum):
     """This broker's view of the controller."""
 
     FOLLOWING = "following"
@@ -74,7 +74,7 @@ class ControllerElection:
         now_ms: int,
     ) -> None:
         """Begin with the controller that the log names at the start, `NO_CONTROLLER` and 0 for none."""
-        self.stance = Stance.FOLLOWING
+        self.stance = ElectionState.FOLLOWING
         self._node_id = node_id
         self._session_timeout_ms = session_timeout_ms
         self._lease_interval_ms = lease_interval_ms
@@ -144,8 +144,8 @@ class ControllerElection:
         self._sign_ms = max(self._sign_ms, now_ms - self._session_timeout_ms + grace_ms)
         self._wire_ms = max(self._wire_ms, now_ms - self._session_timeout_ms + grace_ms)
         self._still_from_ms = None
-        if self.stance in (Stance.ASKING, Stance.HESITATING):
-            self.stance = Stance.FOLLOWING
+        if self.stance in (ElectionState.ASKING, ElectionState.HESITATING):
+            self.stance = ElectionState.FOLLOWING
 
     def peers_answered(
         self, heard_ms: Sequence[int], now_ms: int, *, brokers: int, chance: float
@@ -155,21 +155,21 @@ class ControllerElection:
         `brokers`: how many are registered, this one and the controller among them. `chance` is in [0, 1): how long to
         hesitate.
         """
-        if self.stance is not Stance.ASKING:
+        if self.stance is not ElectionState.ASKING:
             return
         lately = [each for each in heard_ms if 0 <= each < self._session_timeout_ms]
         if lately:
             # When the last of them will have waited for a session timeout, too, if it hears nothing more.
-            self.stance = Stance.FOLLOWING
+            self.stance = ElectionState.FOLLOWING
             self._due_ms = now_ms + self._session_timeout_ms - min(lately)
             return
         self._is_majority_silent = 2 * (1 + len(heard_ms)) > brokers
         still_ms = self._sign_ms + self._session_timeout_ms
         if now_ms < still_ms and not self._is_majority_silent:
-            self.stance = Stance.FOLLOWING
+            self.stance = ElectionState.FOLLOWING
             self._due_ms = still_ms
             return
-        self.stance = Stance.HESITATING
+        self.stance = ElectionState.HESITATING
         jitter_ms = min(self._session_timeout_ms // JITTER_SHARE, JITTER_MS_MAX)
         self._due_ms = now_ms + int(chance * jitter_ms)
 
@@ -178,16 +178,16 @@ class ControllerElection:
         assert controller_epoch > self._controller_epoch, "a claim raises the epoch"
         self._controller_id, self._controller_epoch = self._node_id, controller_epoch
         self._is_new = False
-        self.stance = Stance.ACTIVE
+        self.stance = ElectionState.ACTIVE
 
     def claim_failed(self, now_ms: int) -> None:
         """Another broker was faster, or the store did not answer: look again before the next claim."""
-        self.stance = Stance.FOLLOWING
+        self.stance = ElectionState.FOLLOWING
         self._due_ms = now_ms + self._lease_interval_ms
 
     def resigned(self, now_ms: int) -> None:
         """This broker is no longer the controller."""
-        self.stance = Stance.FOLLOWING
+        self.stance = ElectionState.FOLLOWING
         self._heard_ms = None
         self._sign(now_ms)
 
@@ -197,13 +197,13 @@ class ControllerElection:
         """How long ago this controller answered; -1 for never, or if another one is known."""
         if (controller_id, controller_epoch) != (self._controller_id, self._controller_epoch):
             return -1
-        if self.stance is Stance.ACTIVE:
+        if self.stance is ElectionState.ACTIVE:
             return 0
         return -1 if self._heard_ms is None else now_ms - self._heard_ms
 
     def next(self, now_ms: int) -> ElectionAction:
         """What to do now; an action other than `Wait` is returned once, and ends with its observation."""
-        if self.stance in (Stance.ACTIVE, Stance.CLAIMING, Stance.ASKING):
+        if self.stance in (ElectionState.ACTIVE, ElectionState.CLAIMING, ElectionState.ASKING):
             return Wait(until_ms=now_ms + self._session_timeout_ms)
         if now_ms < self._due_ms:
             return Wait(until_ms=self._due_ms)
@@ -217,18 +217,18 @@ class ControllerElection:
             return self._claim(f"{why} for {still_ms} ms", is_dead=False)
         silent_from_ms = self._wire_ms + self._session_timeout_ms
         if now_ms < silent_from_ms:
-            self.stance = Stance.FOLLOWING
+            self.stance = ElectionState.FOLLOWING
             return Wait(until_ms=silent_from_ms)
-        if self.stance is Stance.HESITATING:
+        if self.stance is ElectionState.HESITATING:
             return self._claim(
                 f"controller {self._controller_id} was silent for {now_ms - self._wire_ms} ms",
                 is_dead=True,
             )
-        self.stance = Stance.ASKING
+        self.stance = ElectionState.ASKING
         return AskPeers(controller_epoch=self._controller_epoch)
 
     def _claim(self, reason: str, *, is_dead: bool) -> Claim:
-        self.stance = Stance.CLAIMING
+        self.stance = ElectionState.CLAIMING
         return Claim(
             controller_id=self._controller_id,
             controller_epoch=self._controller_epoch,
@@ -254,13 +254,13 @@ class ControllerElection:
     def _lease_moved(self, now_ms: int) -> None:
         """The controller lives, though perhaps no broker can reach it."""
         self._sign_ms = max(self._sign_ms, now_ms)
-        if self.stance is Stance.HESITATING and not self._is_majority_silent:
-            self.stance = Stance.FOLLOWING
+        if self.stance is ElectionState.HESITATING and not self._is_majority_silent:
+            self.stance = ElectionState.FOLLOWING
             self._due_ms = self._sign_ms + self._session_timeout_ms
 
     def _sign(self, now_ms: int) -> None:
         self._sign_ms = max(self._sign_ms, now_ms)
         self._wire_ms = max(self._wire_ms, now_ms)
-        if self.stance in (Stance.ASKING, Stance.HESITATING):
-            self.stance = Stance.FOLLOWING
+        if self.stance in (ElectionState.ASKING, ElectionState.HESITATING):
+            self.stance = ElectionState.FOLLOWING
             self._due_ms = now_ms

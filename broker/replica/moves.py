@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import assert_never
 
-from broker.log.directories.comparison import Step, agreed_end, next_step
+from broker.log.directories.comparison import CopyStep, agreed_end, next_step
 from broker.log.directories.log_manager import FutureLog, LogManager
 from broker.log.log import Log
 from broker.log.segment import lookup
@@ -174,7 +174,7 @@ class LogMoves:
                 await self._move(future)
                 _LOGGER.info("moved %s to %s", name, home)
                 return
-            except _MustBeginAnew:
+            except _CopyRestarted:
                 _LOGGER.info("%s: the next records to copy were deleted, restarting the copy", name)
                 future = self._anew(future)
                 continue
@@ -250,7 +250,7 @@ class LogMoves:
         copied = 0
         if log.storage_error is not None or future.log.storage_error is not None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log or its copy is out of order")
-        while (step := next_step(log, future.log)) is Step.COPY and copied <= LAST_BYTES_MAX:
+        while (step := next_step(log, future.log)) is CopyStep.COPY and copied <= LAST_BYTES_MAX:
             try:
                 found = self._find(log, future.log.log_end_offset, may_wait=False)
             except BlockingIOError:
@@ -261,7 +261,7 @@ class LogMoves:
                     return False
                 self._append(future.log, data)
             copied += found.size_bytes
-        if step is not Step.NOTHING:
+        if step is not CopyStep.NOTHING:
             return False
         self._manager.replace_with_future(log.topic, log.partition)
         return True
@@ -294,15 +294,15 @@ class LogMoves:
             return True
         copy = future.log
         match next_step(log, copy):
-            case Step.NOTHING:
+            case CopyStep.NOTHING:
                 return True
-            case Step.BEGIN_AGAIN:
-                raise _MustBeginAnew
-            case Step.TRUNCATE:
+            case CopyStep.BEGIN_AGAIN:
+                raise _CopyRestarted
+            case CopyStep.TRUNCATE:
                 copy.truncate_to(agreed_end(log, copy))
                 await self._manager.checkpoint_recovery_points(copy.directory)
                 return False
-            case Step.COPY:
+            case CopyStep.COPY:
                 end_offset = log.log_end_offset
                 copied = await self._copy(future, log)
                 return copied <= LAST_BYTES_MAX and copy.log_end_offset >= end_offset
@@ -334,7 +334,7 @@ class LogMoves:
 
     def _skip(self, log: Log, copy: Log) -> None:
         """Skip a gap that compaction left at the log's end: the last segment is empty."""
-        if not log.active.size_bytes and next_step(log, copy) is Step.COPY:
+        if not log.active.size_bytes and next_step(log, copy) is CopyStep.COPY:
             copy.skip_to(log.log_end_offset)
 
     def _find(self, log: Log, offset: int, *, may_wait: bool = True) -> LogRead:
@@ -353,7 +353,7 @@ class LogMoves:
         copy.append_as_follower(memoryview(data), leader_epoch=ANY_EPOCH, now_ms=now_ms)
 
 
-class _MustBeginAnew(Exception):
+class _CopyRestarted(Exception):
     """The copy's next batch is no longer in its log."""
 
 

@@ -275,7 +275,7 @@ class Connections:
                 connection.abort()
 
 
-class _Gone(asyncio.Transport):
+class _ClosedTransport(asyncio.Transport):
     """Replaces the transport of a closed connection."""
 
     def is_closing(self) -> bool:
@@ -287,7 +287,7 @@ class _Gone(asyncio.Transport):
     abort = close
 
 
-_GONE = _Gone()
+_GONE = _ClosedTransport()
 
 
 class ServerConnection(asyncio.BufferedProtocol):

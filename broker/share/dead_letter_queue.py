@@ -26,7 +26,7 @@ from broker.share.dead_letters import (
     GROUP_ENABLE,
     TOPIC_NAME,
     DeadLetter,
-    LetterBatch,
+    DeadLetterBatch,
     SourcePartition,
     batch_of,
     check_topic,
@@ -236,7 +236,7 @@ class DeadLetterQueue:
 
     async def _prepare(
         self, source: SourcePartition, letters: Sequence[DeadLetter], found: Mapping[int, Record]
-    ) -> LetterBatch:
+    ) -> DeadLetterBatch:
         """The next batch, for the topic as it is; raises ConfigError and KafkaError."""
         topic = await self._ensure_topic(source.group_id)
         bytes_max = self._log_config(topic.configs).max_message_bytes
@@ -254,7 +254,7 @@ class DeadLetterQueue:
             )
         return batch
 
-    async def _produce(self, source: SourcePartition, batch: LetterBatch) -> None:
+    async def _produce(self, source: SourcePartition, batch: DeadLetterBatch) -> None:
         topic = await self._ensure_topic(source.group_id)
         partition = source.partition % len(topic.partitions)
         data = PartitionProduceData(index=partition, records=batch.data)

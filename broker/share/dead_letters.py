@@ -94,7 +94,7 @@ def copies(data: memoryview, letters: Sequence[DeadLetter]) -> tuple[dict[int, R
     return found, end
 
 
-class LetterBatch(NamedTuple):
+class DeadLetterBatch(NamedTuple):
     """A record batch of the first `letters` letters; that of offset `without` has no copy, which was too large."""
 
     data: bytes
@@ -109,7 +109,7 @@ def batch_of(
     *,
     now_ms: int,
     bytes_max: int,
-) -> LetterBatch:
+) -> DeadLetterBatch:
     """A batch with as many of the letters as it may have; one at least, without a copy that is too large."""
     records: list[Record] = []
     size, without = HEADER_BYTES, None
@@ -122,7 +122,7 @@ def batch_of(
             record, without = _record(0, letter, None, source, now_ms), letter.offset
             size = HEADER_BYTES + _bytes_max(record)
         records.append(record)
-    return LetterBatch(build_batch(records), len(records), without)
+    return DeadLetterBatch(build_batch(records), len(records), without)
 
 
 def _record(

@@ -26,7 +26,7 @@ from kafka_ds.records.crc import crc32c
 
 if TYPE_CHECKING:
     from broker.metadata.image import MetadataImage
-    from broker.telemetry.otlp import Point
+    from broker.telemetry.otlp import MetricPoint
     from kafka_ds.protocol.messages import PushTelemetryRequest
 
 INSTANCES_MAX = 16_384
@@ -66,7 +66,7 @@ class ClientInstance:
     expires_ms: int = 0
     is_terminating: bool = False
     last_error: ErrorCode = ErrorCode.NONE
-    points: tuple[Point, ...] = ()
+    points: tuple[MetricPoint, ...] = ()
 
 
 class ClientInstances:
@@ -155,7 +155,7 @@ class ClientInstances:
         """What it pushed could not be read: after some errors it may ask again at once."""
         instance.last_error = code
 
-    def keep(self, instance: ClientInstance, points: tuple[Point, ...]) -> None:
+    def keep(self, instance: ClientInstance, points: tuple[MetricPoint, ...]) -> None:
         """These are the client's series from now on, as many as there is room for."""
         if self._instances.get(instance.instance_id) is not instance:
             return

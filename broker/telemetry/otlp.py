@@ -43,7 +43,7 @@ _MESSAGES = {
 _VALUES = tuple(_MESSAGES["AnyValue"])
 
 
-class Point(NamedTuple):
+class MetricPoint(NamedTuple):
     """One value of a client's metric; `attributes` are those of the client (its group, …) and of the metric."""
 
     name: str
@@ -57,7 +57,7 @@ class InvalidMetrics(Exception):
     """The bytes are not metrics."""
 
 
-def points_of(codec: int, data: bytes) -> list[Point]:
+def points_of(codec: int, data: bytes) -> list[MetricPoint]:
     """The points of a push, POINTS_MAX at most; those that have no number (NaN) are none. Raises InvalidMetrics."""
     # No other process needs it, and few brokers do.
     from google.protobuf.message import DecodeError
@@ -70,7 +70,7 @@ def points_of(codec: int, data: bytes) -> list[Point]:
     return list(islice(_points(found), POINTS_MAX))
 
 
-def _points(found: Any) -> Iterator[Point]:
+def _points(found: Any) -> Iterator[MetricPoint]:
     for of_resource in found.resource_metrics:
         of_client = _attributes(of_resource.resource.attributes)
         for scope in of_resource.scope_metrics:
@@ -80,7 +80,7 @@ def _points(found: Any) -> Iterator[Point]:
                 for each in points.data_points:
                     value = each.as_double if each.HasField("as_double") else each.as_int
                     if value - value == 0:  # Neither NaN nor infinite.
-                        yield Point(
+                        yield MetricPoint(
                             metric.name,
                             value,
                             is_sum and points.is_monotonic,

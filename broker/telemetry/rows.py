@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from broker.telemetry.otlp import Point
+from broker.telemetry.otlp import MetricPoint
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.records.batch import Record, build_batch
 from kafka_ds.records.compression import Codec
@@ -14,7 +14,7 @@ POINTS_PER_BATCH = 1_000
 
 
 def batches_of(
-    points: Sequence[Point], instance_id: bytes, client: Mapping[str, str], now_ms: int
+    points: Sequence[MetricPoint], instance_id: bytes, client: Mapping[str, str], now_ms: int
 ) -> Iterator[bytes]:
     """Record batches with all points; `client` are its attributes, `now_ms` the time of the push."""
     key = uuid_text(instance_id).encode()
@@ -26,7 +26,7 @@ def batches_of(
         yield build_batch(records, codec=Codec.ZSTD)
 
 
-def _value(point: Point, client: Mapping[str, str]) -> bytes:
+def _value(point: MetricPoint, client: Mapping[str, str]) -> bytes:
     row = {
         "name": point.name,
         "value": point.value,

@@ -17,7 +17,7 @@ from kafka_ds.protocol.types import uuid_text
 if TYPE_CHECKING:
     from broker.telemetry.client_instances import ClientInstances
     from broker.telemetry.exporter import TelemetryExporter
-    from broker.telemetry.otlp import Point
+    from broker.telemetry.otlp import MetricPoint
 
 _BEAN = "kafka.server:type=client-metrics"
 INSTANCES = attribute(_BEAN, "instance-count", "Clients that have asked what metrics to push.")
@@ -67,7 +67,7 @@ def telemetry_samples(
         yield metric, tuple(labels.get(name, "") for name in metric.labels), point.value
 
 
-def _metrics(points: Iterator[tuple[Point, dict[str, str]]]) -> dict[str, Metric]:
+def _metrics(points: Iterator[tuple[MetricPoint, dict[str, str]]]) -> dict[str, Metric]:
     """The metric of each name, with every label that one of its points has."""
     labels: dict[str, dict[str, None]] = {}
     kinds: dict[str, MetricKind] = {}
@@ -89,11 +89,11 @@ def _metrics(points: Iterator[tuple[Point, dict[str, str]]]) -> dict[str, Metric
     }
 
 
-def _name(point: Point) -> str:
+def _name(point: MetricPoint) -> str:
     return _NOT_ALLOWED.sub("_", f"kafka_client_{point.name.removeprefix(_KAFKA)}")
 
 
-def _labels(point: Point) -> dict[str, str]:
+def _labels(point: MetricPoint) -> dict[str, str]:
     """Prometheus keeps names that begin with two underscores to itself."""
     found = {_NOT_ALLOWED.sub("_", name): text for name, text in point.attributes}
     return {

@@ -84,7 +84,7 @@ class _Partition:
 
 
 @dataclass(slots=True)
-class _Settled:
+class _SettledAttempts:
     """The outcome of attempts that were left STARTED."""
 
     finished: list[RemoteLogSegment] = field(default_factory=list)
@@ -141,7 +141,7 @@ class Copier:
 
         Raises what the metadata raise.
         """
-        found, failed = _Settled(), dict[PartitionId, Failure]()
+        found, failed = _SettledAttempts(), dict[PartitionId, Failure]()
         self._settle_each(self._metadata.unfinished(), self._settle, found, failed)
         # The newest first: it was begun because those before it had not won.
         self._settle_each(found.doubtful[::-1], self._settle_doubtful, found, failed)
@@ -161,15 +161,15 @@ class Copier:
     @staticmethod
     def _settle_each(
         segments: Sequence[RemoteLogSegment],
-        settle: Callable[[RemoteLogSegment, _Settled], None],
-        found: _Settled,
+        settle: Callable[[RemoteLogSegment, _SettledAttempts], None],
+        found: _SettledAttempts,
         failed: dict[PartitionId, Failure],
     ) -> None:
         for segment in segments:
             with apart(partial(_note_failure, failed, segment)):
                 settle(segment, found)
 
-    def _settle(self, segment: RemoteLogSegment, found: _Settled) -> None:
+    def _settle(self, segment: RemoteLogSegment, found: _SettledAttempts) -> None:
         """Find out what became of one attempt."""
         committed = self._storage.holds(segment)
         if committed is not None and not committed.files and not committed.residue:
@@ -182,7 +182,7 @@ class Copier:
         elif self._superseded(segment) and self._storage.discard(segment):
             found.given_up.append(segment)
 
-    def _settle_doubtful(self, segment: RemoteLogSegment, found: _Settled) -> None:
+    def _settle_doubtful(self, segment: RemoteLogSegment, found: _SettledAttempts) -> None:
         """Settle an attempt at a range of which another may have won: orphans' clean-up deletes the loser's files."""
         there = self._metadata.list_segments(segment.topic_id, segment.partition)
         rivals = [*found.finished, *(each for each in there if each.state is not STARTED)]

@@ -29,7 +29,7 @@ KINDS: dict[type[Exception], str] = {
 }
 
 
-class WithoutPandas:
+class PandasBlocker:
     """Arrow imports pandas, where it is installed, at its first array: 0.25 s and 39 MiB for nothing here."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> None:
     """Serve the channel whose file descriptor is the first argument."""
     channel = begin(arguments, "tier worker")
     settings = TierSettings.from_worker_argument(arguments[1])
-    sys.meta_path.insert(0, WithoutPandas())
+    sys.meta_path.insert(0, PandasBlocker())
     from broker.worker.service import (
         Service,
     )  # After the imports above, so that a broken channel is seen first.

@@ -61,7 +61,7 @@ from broker.worker.rpc import (
 from broker.worker.sweeper import Sweeper
 from kafka_ds.delta.log import SystemLogClock
 from kafka_ds.delta.store.uri import probe
-from kafka_ds.ipc.request import Leased, Operation
+from kafka_ds.ipc.request import LeasedAnswer, Operation
 from kafka_ds.ipc.shared_memory import WorkerMemory
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.process.system import SystemClock, SystemDisk, new_uuid
@@ -368,7 +368,7 @@ class Service:
     def _materialise(self, request: Materialise) -> Materialised:
         return Materialised(version=self._materialiser.materialise(request.version))
 
-    def _read(self, request: Read) -> ReadAnswer | Leased:
+    def _read(self, request: Read) -> ReadAnswer | LeasedAnswer:
         topic_id, topic, partition = request.partition
         found = self._storage.reader.read(
             topic,
@@ -387,7 +387,7 @@ class Service:
             return answer
         # One run may be several batches, which lie one after the other.
         shared = [memoryview(b"") for _ in runs]
-        return Leased(
+        return LeasedAnswer(
             answer=replace(answer, chunks=shared), lease=self._memory.lease(found.chunks), runs=runs
         )
 

@@ -22,7 +22,7 @@ from kafka_ds.errors import (
     BrokerTimeout,
     BrokerUnreachable,
     ClientError,
-    NobodyListens,
+    ConnectionRefused,
     NoSuchHost,
     TopicGone,
 )
@@ -65,7 +65,7 @@ COORDINATOR_KEYS_VERSION: Final = 4  # KIP-699
 BRIEF_MS: Final = 20
 # How long an address that looks wrong is retried: a host name may be unknown while pods are restarted (Kubernetes), and
 # brokers may be started together with the query.
-PATIENCE_MS: Final[dict[type[ClientError], int]] = {NoSuchHost: 10_000, NobodyListens: 15_000}
+PATIENCE_MS: Final[dict[type[ClientError], int]] = {NoSuchHost: 10_000, ConnectionRefused: 15_000}
 
 _ABSENT: Final = frozenset(
     {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID}
@@ -387,7 +387,7 @@ class Cluster:
         Raises:
             BrokerUnreachable: no broker answers; the message names each.
             NoSuchHost: no host name can be resolved.
-            NobodyListens: all refuse connections or have an unknown host name, and have done so in this process.
+            ConnectionRefused: all refuse connections or have an unknown host name, and have done so in this process.
         """
         addresses = dict.fromkeys([*self._brokers.values(), *self.settings.bootstrap_servers])
         open_ones = [a for a in addresses if a in self._connections and self._connections[a].idle]
@@ -402,8 +402,8 @@ class Cluster:
         kind: type[BrokerUnreachable] = BrokerUnreachable
         if all(isinstance(p, NoSuchHost) for p in problems):
             kind = NoSuchHost
-        elif all(isinstance(p, NoSuchHost | NobodyListens) for p in problems):
-            kind = NobodyListens
+        elif all(isinstance(p, NoSuchHost | ConnectionRefused) for p in problems):
+            kind = ConnectionRefused
         raise kind(
             f"no broker of option 'kafka.bootstrap.servers' answers: {'; '.join(map(str, problems))}"
         )
@@ -489,7 +489,7 @@ class Cluster:
 
         Raises:
             BrokerTimeout: it expired; the message has the request and the last error.
-            NoSuchHost, NobodyListens: for `PATIENCE_MS` no bootstrap server's host name could be resolved, or none
+            NoSuchHost, ConnectionRefused: for `PATIENCE_MS` no bootstrap server's host name could be resolved, or none
                 accepted a connection, nor had in this process.
             KafkaError: an error that is not retriable.
         """

@@ -23,7 +23,7 @@ from kafka_ds.errors import (
     BrokerTimeout,
     BrokerUnreachable,
     ClientError,
-    NobodyListens,
+    ConnectionRefused,
     NoSuchHost,
 )
 from kafka_ds.protocol.errors import MalformedFrame
@@ -91,7 +91,7 @@ class Connection:
             if _is_no_host(host, problem):
                 kind = NoSuchHost
             elif isinstance(problem, ConnectionRefusedError) and not is_known(self.address):
-                kind = NobodyListens
+                kind = ConnectionRefused
             raise kind(f"no connection to broker {self.address}: {problem}") from None
         remember(host)
         remember(self.address)

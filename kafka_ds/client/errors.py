@@ -5,7 +5,7 @@ from kafka_ds.errors import (
     BrokerTimeout,
     BrokerUnreachable,
     ClientError,
-    NobodyListens,
+    ConnectionRefused,
     NoSuchHost,
     OffsetsGone,
     PlanDiverged,
@@ -14,6 +14,6 @@ from kafka_ds.errors import (
 )
 
 __all__ = [
-    "AuthenticationRefused", "BrokerTimeout", "BrokerUnreachable", "ClientError", "NoSuchHost", "NobodyListens",
+    "AuthenticationRefused", "BrokerTimeout", "BrokerUnreachable", "ClientError", "NoSuchHost", "ConnectionRefused",
     "OffsetsGone", "PlanDiverged", "TopicGone", "UnsupportedByBroker",
 ]  # fmt: skip

@@ -29,7 +29,7 @@ from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.records.batch import NO_SEQUENCE, build_batch, read_header, read_records
 from kafka_ds.records.sequences import sequence_after
 
-__all__ = ["NotDelivered", "Outgoing", "Producer", "Written"]
+__all__ = ["NotDelivered", "OutgoingBatch", "Producer", "WrittenRange"]
 
 # The last version with topic names instead of ids (KIP-516), and the last of the first transaction protocol.
 PRODUCE_VERSION_MAX: Final = 12
@@ -53,7 +53,7 @@ Address = tuple[str, int]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Outgoing:
+class OutgoingBatch:
     """A complete batch to be sent; ``describe`` names the rows at these indexes for errors."""
 
     topic: str
@@ -73,7 +73,7 @@ class Outgoing:
 
 
 @dataclass(slots=True, kw_only=True)
-class Written:
+class WrittenRange:
     """The first and last offset written to a partition, and the number of records (others' may be in between)."""
 
     first_offset: int
@@ -85,8 +85,8 @@ class Written:
 class _PartitionQueue:
     """A partition's batches: those that wait, those that failed, and how many are in flight."""
 
-    waiting: deque[Outgoing] = field(default_factory=deque)
-    failed: list[Outgoing] = field(default_factory=list)
+    waiting: deque[OutgoingBatch] = field(default_factory=deque)
+    failed: list[OutgoingBatch] = field(default_factory=list)
     in_flight: int = 0
     count: int = 0
     address: Address | None = None
@@ -102,7 +102,7 @@ class _NodeConnection:
     """A connection to a leader and the requests in flight on it."""
 
     connection: Connection
-    requests: deque[list[Outgoing]] = field(default_factory=deque)
+    requests: deque[list[OutgoingBatch]] = field(default_factory=deque)
 
 
 class Producer:
@@ -133,7 +133,7 @@ class Producer:
         self.waiting_bytes = 0
         self._failures = 0
         self._bytes_max: dict[str, int] = {}
-        self.written: dict[TopicPartition, Written] = {}
+        self.written: dict[TopicPartition, WrittenRange] = {}
 
     @property
     def is_transactional(self) -> bool:
@@ -144,7 +144,7 @@ class Producer:
         """The batch size to which MESSAGE_TOO_LARGE has led for this topic; None without that error."""
         return self._bytes_max.get(topic)
 
-    def send(self, batch: Outgoing) -> None:
+    def send(self, batch: OutgoingBatch) -> None:
         """Enqueue a batch; while the queue is full, send and wait for responses."""
         queue = self._queues.setdefault(batch.topic_partition, _PartitionQueue())
         batch.number, queue.count = queue.count, queue.count + 1
@@ -233,9 +233,9 @@ class Producer:
                 self._disconnected(address, problem)
                 return
 
-    def _next(self, queues: list[_PartitionQueue]) -> list[Outgoing]:
+    def _next(self, queues: list[_PartitionQueue]) -> list[OutgoingBatch]:
         """The first batch of each partition, as many as fit into a request, and at least one."""
-        batches: list[Outgoing] = []
+        batches: list[OutgoingBatch] = []
         room = self.settings.max_request_size
         for queue in queues:
             if queue.ready and (not batches or len(queue.waiting[0].data) <= room):
@@ -245,7 +245,7 @@ class Producer:
                 batches.append(batch)
         return batches
 
-    def _post(self, node: _NodeConnection, batches: list[Outgoing]) -> None:
+    def _post(self, node: _NodeConnection, batches: list[OutgoingBatch]) -> None:
         topics: dict[str, list[PartitionProduceData]] = {}
         for batch in batches:
             batch.attempts += 1
@@ -283,7 +283,7 @@ class Producer:
                 self._answered(batches.pop(TopicPartition(topic.name, answer.index)), answer)
         assert not batches, "an answer to each batch"
 
-    def _answered(self, batch: Outgoing, answer: PartitionProduceResponse) -> None:
+    def _answered(self, batch: OutgoingBatch, answer: PartitionProduceResponse) -> None:
         code = ErrorCode(answer.error_code)
         queue = self._queues[batch.topic_partition]
         if code in _DONE:
@@ -305,7 +305,7 @@ class Producer:
             raise self._refused(batch, code, answer)
 
     def _refused(
-        self, batch: Outgoing, code: ErrorCode, answer: PartitionProduceResponse
+        self, batch: OutgoingBatch, code: ErrorCode, answer: PartitionProduceResponse
     ) -> NotDelivered:
         places = [error.batch_index for error in answer.record_errors] or range(batch.record_count)
         reasons = [error.batch_index_error_message for error in answer.record_errors]
@@ -314,13 +314,13 @@ class Producer:
             f"{_place(batch)}: {batch.describe(places)}: {code.name}{f' ({reason})' if reason else ''}"
         )
 
-    def _complete(self, batch: Outgoing, base_offset: int) -> None:
+    def _complete(self, batch: OutgoingBatch, base_offset: int) -> None:
         self._queues[batch.topic_partition].in_flight -= 1
         self.waiting_bytes -= len(batch.data)
         last = base_offset + batch.record_count - 1 if base_offset != NO_OFFSET else NO_OFFSET
         before = self.written.get(batch.topic_partition)
         if before is None:
-            self.written[batch.topic_partition] = Written(
+            self.written[batch.topic_partition] = WrittenRange(
                 first_offset=base_offset, last_offset=last, record_count=batch.record_count
             )
         else:
@@ -337,7 +337,7 @@ class Producer:
         for batches in node.requests:
             self._batches_failed(batches, problem)
 
-    def _batches_failed(self, batches: list[Outgoing], problem: Exception) -> None:
+    def _batches_failed(self, batches: list[OutgoingBatch], problem: Exception) -> None:
         settings = self.settings
         for batch in batches:
             queue = self._queues[batch.topic_partition]
@@ -355,7 +355,7 @@ class Producer:
                 ) from problem
             queue.failed.append(batch)
 
-    def _split(self, batch: Outgoing) -> None:
+    def _split(self, batch: OutgoingBatch) -> None:
         """Replace a batch by parts of it."""
         queue, size_bytes = self._queues[batch.topic_partition], len(batch.data)
         limit = min(self._bytes_max.get(batch.topic, size_bytes), size_bytes // 2)
@@ -365,7 +365,7 @@ class Producer:
         first = 0
         for data, count in _split(batch.data, limit):
             queue.failed.append(
-                Outgoing(
+                OutgoingBatch(
                     topic=batch.topic,
                     partition=batch.partition,
                     data=data,
@@ -416,7 +416,7 @@ def _further(
     return lambda places: describe([first + place for place in places])
 
 
-def _place(batch: Outgoing) -> str:
+def _place(batch: OutgoingBatch) -> str:
     return f"topic {batch.topic}, partition {batch.partition}"
 
 

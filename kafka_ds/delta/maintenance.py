@@ -50,7 +50,7 @@ class BadCheckpoint(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Upkeep:
+class MaintenanceResult:
     """The result of a round of maintenance."""
 
     checkpoint_version: int | None
@@ -63,13 +63,13 @@ def maintain(
     now_ms: int,
     interval: int = CHECKPOINT_INTERVAL,
     keep_from: int | None = None,
-) -> Upkeep:
+) -> MaintenanceResult:
     """Write a checkpoint if one is due, and clean up what it makes superfluous."""
     latest = log.latest_version()
     due = latest - (log.last_checkpoint() or 0) >= interval
     version = _write_where_one_may_be_torn(log) if due else None
     deleted = clean_log(log, now_ms=now_ms, keep_from=keep_from)
-    return Upkeep(checkpoint_version=version, log_files_deleted=deleted)
+    return MaintenanceResult(checkpoint_version=version, log_files_deleted=deleted)
 
 
 def _write_where_one_may_be_torn(log: DeltaLog) -> int:

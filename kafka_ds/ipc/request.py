@@ -36,7 +36,7 @@ class ErrorAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leased:
+class LeasedAnswer:
     """A response whose buffers are in shared memory, at these `(position, bytes)`, until the lease ends."""
 
     answer: object

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from kafka_ds.ipc.channel import BlockingChannel
 from kafka_ds.ipc.codec import VERSION_VARIABLE, encode
 from kafka_ds.ipc.memory import Trimmer
-from kafka_ds.ipc.request import ErrorAnswer, Leased, Operation
+from kafka_ds.ipc.request import ErrorAnswer, LeasedAnswer, Operation
 from kafka_ds.process import log_lines
 from kafka_ds.version import VERSION
 
@@ -155,7 +155,7 @@ class Worker:
 
     def _send(self, number: int, answer: object) -> None:
         leased = None
-        if isinstance(answer, Leased):
+        if isinstance(answer, LeasedAnswer):
             leased, answer = (answer.lease, answer.runs), answer.answer
         body, buffers = encode(answer)
         if leased is not None:

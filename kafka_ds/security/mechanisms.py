@@ -24,7 +24,7 @@ _MODULES = {
 _END = b"\x01"
 
 
-class Refused(Exception):
+class CredentialsRefused(Exception):
     """The broker has rejected the credentials."""
 
 
@@ -40,12 +40,12 @@ class ClientMechanism(Protocol):
     def respond(self, message: bytes) -> bytes:
         """The client's reply to a message of the broker; empty if there is none.
 
-        Raises Refused, and ScramError if the broker does not know the password.
+        Raises CredentialsRefused, and ScramError if the broker does not know the password.
         """
         ...
 
 
-class Plain:
+class PlainClient:
     """RFC 4616: user and password in one message."""
 
     def __init__(self, user: str, password: Secret) -> None:
@@ -61,7 +61,7 @@ class Plain:
         return b""
 
 
-class OauthBearer:
+class OauthBearerClient:
     """RFC 7628: a token in one message; the broker reports a failure as JSON."""
 
     def __init__(self, token: Secret) -> None:
@@ -77,7 +77,9 @@ class OauthBearer:
                 status = str(json.loads(message).get("status", ""))
             except (ValueError, AttributeError):
                 status = ""
-            raise Refused(f"the broker does not accept the token ({status or 'no reason given'})")
+            raise CredentialsRefused(
+                f"the broker does not accept the token ({status or 'no reason given'})"
+            )
         self.is_done = True
         return b""
 
@@ -106,9 +108,9 @@ def client_mechanism(
     """The exchange of a mechanism; `token` is the content of the entry's `tokenFile`, if it has one."""
     options = entry.options
     if mechanism == OAUTHBEARER:
-        return OauthBearer(token if token is not None else Secret(options["token"]))
+        return OauthBearerClient(token if token is not None else Secret(options["token"]))
     user, password = options["username"], Secret(options["password"])
     if mechanism == PLAIN:
-        return Plain(user, password)
+        return PlainClient(user, password)
     by_token = options.get("tokenauth", "").lower() == "true"
     return ScramClient(mechanism, user, password, nonce, by_token=by_token)

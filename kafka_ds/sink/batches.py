@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kafka_ds.client.cluster import Cluster
-from kafka_ds.client.producer import Outgoing, Producer
+from kafka_ds.client.producer import OutgoingBatch, Producer
 from kafka_ds.client.producer_settings import ProducerSettings
 from kafka_ds.client.transactions import Identity
 from kafka_ds.errors import RowError
@@ -174,7 +174,7 @@ class BatchWriter:
             )
             batch = KernelBatch(out, row[encoder.START], row[encoder.END], header)
             self._producer.send(
-                Outgoing(
+                OutgoingBatch(
                     topic=target.name,
                     partition=partition,
                     data=sealed(batch, self._settings.compression_level),

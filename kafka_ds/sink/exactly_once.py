@@ -16,7 +16,7 @@ from typing import Any, Final
 from kafka_ds.client.admin import Admin
 from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.fetch import CompletedFetch, Range, fetch_range
-from kafka_ds.client.producer import Outgoing, Producer
+from kafka_ds.client.producer import OutgoingBatch, Producer
 from kafka_ds.client.transactions import Identity, Transactions
 from kafka_ds.errors import (
     BatchCommitUnfinished,
@@ -246,7 +246,7 @@ class ExactlyOnceCommitter:
         topic, partition = self._place
         note = f"what is decided for prefix {self._prefix} ({len(data)} bytes)"
         producer.send(
-            Outgoing(
+            OutgoingBatch(
                 topic=topic, partition=partition, data=data, record_count=1, describe=lambda _: note
             )
         )
@@ -354,7 +354,7 @@ class ExactlyOnceCommitter:
             )
             count += header.record_count
             producer.send(
-                Outgoing(
+                OutgoingBatch(
                     topic=span.topic,
                     partition=span.partition,
                     data=seal(renewed, payload),

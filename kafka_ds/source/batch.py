@@ -53,7 +53,7 @@ class DescribedPartition(InputPartition):
         self.size = "" if size_bytes is None else f"<kafka_ds bytes: {size_bytes}>"
 
 
-class Unplanned(InputPartition):
+class PlaceholderPartition(InputPartition):
     """What Spark's push-down gets for a plan: afterwards the rule has the query planned again."""
 
     def __init__(self) -> None:
@@ -128,7 +128,7 @@ class KafkaBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         """The rows of some tasks, as Arrow batches."""
-        if isinstance(partition, Unplanned):
+        if isinstance(partition, PlaceholderPartition):
             partition.refuse()
         # Spark asks for one partition without a value if there is nothing to read, and 4.1 for none.
         if partition is None or partition.value is None:
@@ -168,5 +168,5 @@ class PushingKafkaBatchReader(KafkaBatchReader):
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks of the plan; one that cannot be read if the rule is still to ask."""
         if self._has_filters and not self._is_rules:
-            return [Unplanned()]
+            return [PlaceholderPartition()]
         return super().partitions()

@@ -55,7 +55,7 @@ ORDERS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Merged:
+class MergedEvents:
     """What one merge did."""
 
     files: int
@@ -65,12 +65,12 @@ class Merged:
 
 def merge_events(
     events: DeltaLog, *, files_min: int, at: Callable[[str], None] = lambda point: None
-) -> list[Merged]:
+) -> list[MergedEvents]:
     """Merge files of one of `SCHEMAS`' tables, so many small files at least; `at` is called each step.
 
     Raises CommitError if the store failed (the next merge tries again), OSError.
     """
-    done: list[Merged] = []
+    done: list[MergedEvents] = []
     while True:
         snapshot = TableSnapshot(events)
         snapshot.read()
@@ -91,7 +91,9 @@ def _next_task(snapshot: TableSnapshot, files_min: int) -> OptimizeTask | None:
     return next_merge(files, rows_max=EVENTS_MAX, files_min=files_min, files_max=FILES_MAX)
 
 
-def _merge(snapshot: TableSnapshot, task: OptimizeTask, at: Callable[[str], None]) -> Merged | None:
+def _merge(
+    snapshot: TableSnapshot, task: OptimizeTask, at: Callable[[str], None]
+) -> MergedEvents | None:
     """One merge; None if another writer was first."""
     events = snapshot.log
     schema, order = SCHEMAS[events.table], ORDERS[events.table]
@@ -116,7 +118,7 @@ def _merge(snapshot: TableSnapshot, task: OptimizeTask, at: Callable[[str], None
         return None
     at("after_events_commit")
     log.info("%s: merged %d event files into one", events.table, len(task.files))
-    return Merged(files=len(task.files), events=rows.num_rows, version=version)
+    return MergedEvents(files=len(task.files), events=rows.num_rows, version=version)
 
 
 def _encoded(rows: pa.Table) -> bytes:

@@ -54,7 +54,7 @@ def add_back(lake_uri: str, topic: str) -> AddedBack:
     table = TopicTable(open_store(lake_uri), topic)
     for _ in range(TRIES_MAX):
         snapshot = table.read()
-        work = _Work(table, snapshot)
+        work = _RecoveryAttempt(table, snapshot)
         if not work.settled:
             return AddedBack(missing=_ranges(snapshot))
         if work.commit(ADD_BACK):
@@ -68,7 +68,7 @@ def give_up(lake_uri: str, topic: str) -> Mapping[int, Sequence[tuple[int, int]]
     for _ in range(TRIES_MAX):
         snapshot = table.read()
         gone = _ranges(snapshot)
-        work = _Work(table, snapshot, adds=False)
+        work = _RecoveryAttempt(table, snapshot, adds=False)
         if not gone or work.commit(GIVE_UP):
             return gone
     raise Conflict(f"{table.folder}: others kept changing the table")
@@ -84,7 +84,7 @@ def _span(missing: MissingFile) -> tuple[int, int]:
     return missing.range.start_offset, missing.range.end_offset
 
 
-class _Work:
+class _RecoveryAttempt:
     """One try at a table as it is now."""
 
     def __init__(self, table: TopicTable, snapshot: TopicSnapshot, *, adds: bool = True) -> None:

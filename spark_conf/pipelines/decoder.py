@@ -34,7 +34,7 @@ from spark_conf.pipelines.kinds import (
 from spark_conf.pipelines.schema_evolution import (
     Clash,
     FieldColumn,
-    Level,
+    ObjectFields,
     PlacedField,
     Seen,
     TextPlace,
@@ -320,7 +320,7 @@ def _full_text_of_kind(value: SparkColumn) -> SparkColumn:
 # -- columns ------------------------------------------------------------------------------------
 
 
-def _columns(level: Level, path: tuple[str, ...], *, is_all: bool) -> dict[str, SparkColumn]:
+def _columns(level: ObjectFields, path: tuple[str, ...], *, is_all: bool) -> dict[str, SparkColumn]:
     """All columns of an object, by name; without those of foreign types, which append and MERGE fill with nulls."""
     sources = {column.name: (each, column) for each in level.fields for column in each.columns}
     return {
@@ -352,7 +352,7 @@ def _column(
     return f.when(is_there & _text_of_kind(value).isin(*sorted(column.texts)), decoded)
 
 
-def _rescued(level: Level, *, is_all: bool) -> SparkColumn:
+def _rescued(level: ObjectFields, *, is_all: bool) -> SparkColumn:
     """The fields that no column can hold, as JSON; null if there are none."""
     refused = [f"{text} {each.name}" for each in level.fields for text in each.rescued]
     if is_all and not refused:

@@ -49,7 +49,7 @@ class FieldColumn:
     name: str
     kind: Kind
     texts: frozenset[str]
-    within: Level | None = None
+    within: ObjectFields | None = None
 
     @property
     def is_json(self) -> bool:
@@ -75,7 +75,7 @@ class Clash:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class ObjectFields:
     """The fields of an object, all its columns, and the clashes for which columns were added."""
 
     fields: tuple[PlacedField, ...]
@@ -90,14 +90,14 @@ def is_of_clashes(name: str) -> bool:
 
 def place(
     columns: ObjectOf, seen: Seen, *, reserved: Iterable[str] = (), path: tuple[str, ...] = ()
-) -> Level:
+) -> ObjectFields:
     """Choose columns for the kinds that were seen; `columns` are the present ones. No field gets a reserved name."""
     work = _Placement(
         before=dict(columns.fields), reserved={name.lower() for name in reserved}, path=path
     )
     by_first = sorted(seen.items(), key=lambda item: (min(item[1].values()), item[0]))
     fields = [work.place_field(name, texts) for name, texts in by_first]
-    return Level(
+    return ObjectFields(
         fields=tuple(fields), kind=ObjectOf(tuple(work.now.items())), clashes=tuple(work.clashes)
     )
 

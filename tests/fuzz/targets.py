@@ -45,7 +45,7 @@ from kafka_ds.records.crc import crc32c
 from kafka_ds.records.legacy import Upconverter
 from kafka_ds.topic.batches.convert import decode_hot
 from kafka_ds.topic.batches.residue import ResidueBatch
-from kafka_ds.topic.files.pages import ColumnChunk, PagePart, Unusual, binaries, numbers
+from kafka_ds.topic.files.pages import ColumnChunk, PagePart, UnsupportedLayout, binaries, numbers
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile
 from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA
 from kafka_ds.topic.snapshot import TopicSnapshot
@@ -193,7 +193,7 @@ def pages(data: bytes) -> None:
     )
     parts = [PagePart(chunk, read_only(data[5:], np.uint8))]
     for read in (numbers, binaries):
-        with suppress(Unusual):
+        with suppress(UnsupportedLayout):
             read(parts)
 
 

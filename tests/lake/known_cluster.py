@@ -30,7 +30,7 @@ from broker.metadata.events import (
 )
 from broker.metadata.log import MetadataLog, replay_commit
 from broker.share.dead_letters import DeadLetter, SourcePartition, batch_of
-from broker.telemetry.otlp import Point
+from broker.telemetry.otlp import MetricPoint
 from broker.telemetry.rows import batches_of
 from broker.worker.metadata.materialise import Materialiser
 from kafka_ds.delta.log import DeltaLog
@@ -236,7 +236,10 @@ def write(folder: Path) -> Store:
 def _write_pushed(folder: Path) -> None:
     """The table of `__client_metrics`, with what one client has pushed."""
     name = "org.apache.kafka.producer.record.send.total"
-    points = [Point(name, 7.5, True, T0, (("topic", "größe"),)), Point("x", 1, False, T0, ())]
+    points = [
+        MetricPoint(name, 7.5, True, T0, (("topic", "größe"),)),
+        MetricPoint("x", 1, False, T0, ()),
+    ]
     (batch,) = batches_of(points, ORDERS, {"client_id": "me"}, T0 + 1_000)
     rows = [
         {

@@ -184,7 +184,7 @@ def test_the_broker_process_stays_small() -> None:
 def test_the_worker_does_without_pandas() -> None:
     """Which is installed here, and which Arrow takes for needed."""
     code = (
-        "import sys; from broker.worker.main import WithoutPandas; sys.meta_path.insert(0, WithoutPandas()); "
+        "import sys; from broker.worker.main import PandasBlocker; sys.meta_path.insert(0, PandasBlocker()); "
         "import broker.worker.service; assert 'pyarrow' in sys.modules and 'pandas' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)

@@ -23,7 +23,7 @@ from broker.coordinator.group.values import (
     NEW_MEMBER_JOIN_TIMEOUT_MS,
     NO_MEMBER_ID,
     Client,
-    Count,
+    GroupMetric,
     Protocols,
     ReplacingStatic,
     ResultBuilder,
@@ -157,7 +157,7 @@ class Rebalancing:
     def hand_out_assignments(self, group: ClassicGroup, now: Instant, step: ResultBuilder) -> None:
         """The members' assignments are in the log: answer the members that wait for theirs."""
         group.transition_to(ClassicGroupState.STABLE, now.now_ms)
-        self._state.counts[Count.COMPLETED_REBALANCES] += 1
+        self._state.counts[GroupMetric.COMPLETED_REBALANCES] += 1
         for member in group.members.values():
             self._answer_sync(group, member, assignment_of(group, member), now, step)
 

@@ -33,7 +33,7 @@ from broker.coordinator.group.records import (
     target_record,
 )
 from broker.coordinator.group.timers import TimerKey, TimerKind
-from broker.coordinator.group.values import Count
+from broker.coordinator.group.values import GroupMetric
 from broker.coordinator.result import Instant
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.topic_partition import PartitionId
@@ -60,7 +60,7 @@ class ConsumerGroupReconciler:
         epoch, found = group.next_epoch(topology, first=FIRST_EPOCH, bump=bump)
         if epoch > group.epoch:
             draft.write(epoch_record(group.group_id, epoch, found))
-            self._state.counts[Count.CONSUMER_REBALANCES] += 1
+            self._state.counts[GroupMetric.CONSUMER_REBALANCES] += 1
         if draft.group.regexes and self._state.sees is None:
             return  # the next heartbeat resolves the expressions
         draft.mark_checked(self._state.consumers, topology)

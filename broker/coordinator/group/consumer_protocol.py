@@ -21,7 +21,7 @@ from broker.coordinator.group.consumer_group_reconciler import (
     ConsumerDraft,
     ConsumerGroupReconciler,
 )
-from broker.coordinator.group.group_admin import Describing
+from broker.coordinator.group.group_admin import ConsumerGroupDescriber
 from broker.coordinator.group.group_metadata_manager import GroupMetadataManager
 from broker.coordinator.group.modern_group import (
     JOINING_EPOCH,
@@ -302,7 +302,7 @@ class ConsumerGroups:
         self.migrating = ProtocolMigration(state, self._changing, rebalancing)
         self.heartbeats = Heartbeats(state, self._changing, self.migrating)
         self._classic = ClassicMembers(state, self._changing, self.migrating)
-        self._describing = Describing(state, self._changing)
+        self._describing = ConsumerGroupDescriber(state, self._changing)
 
     # -- the log ------------------------------------------------------------------------------------
 

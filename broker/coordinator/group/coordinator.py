@@ -19,7 +19,7 @@ from broker.coordinator.group.metadata_image import CoordinatorMetadataImage
 from broker.coordinator.group.shard import GroupCoordinatorShard, GroupRequest, TopicsDeleted
 from broker.coordinator.group.share_states import ShareStates
 from broker.coordinator.group.streams_internal_topics import StreamsInternalTopics
-from broker.coordinator.group.values import Client, Count
+from broker.coordinator.group.values import Client, GroupMetric
 from broker.coordinator.loads import CoordinatorState, Loads
 from broker.coordinator.persister import SharePersister
 from broker.coordinator.runtime import CoordinatorContext, CoordinatorRuntime
@@ -53,7 +53,7 @@ class GroupCoordinator:
         """`image` is the published one; `persister` has the states of share groups."""
         self.loads = Loads()
         # Of all leaderships: totals must not shrink when a partition moves.
-        self.counts: Counter[Count] = Counter()
+        self.counts: Counter[GroupMetric] = Counter()
         self._topology = CoordinatorMetadataImage(image)
 
         def begin(partition: LeaderPartition) -> CoordinatorContext[GroupCoordinatorShard]:

@@ -161,7 +161,7 @@ def _member(group: ClassicGroup, member: ClassicGroupMember, stable: bool) -> De
 CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 
 
-class Describing:
+class ConsumerGroupDescriber:
     """Descriptions of a shard's consumer groups."""
 
     def __init__(self, state: GroupMetadataManager, changing: ConsumerGroupReconciler) -> None:

@@ -23,7 +23,7 @@ from broker.coordinator.group.offsets import Offsets
 from broker.coordinator.group.share_group import ShareGroup
 from broker.coordinator.group.streams_group import StreamsGroup, StreamsGroupMember
 from broker.coordinator.group.timers import CoordinatorTimer, TimerKey, TimerKind
-from broker.coordinator.group.values import Count
+from broker.coordinator.group.values import GroupMetric
 from broker.coordinator.result import Instant
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.persisted import GroupMetadataValue
@@ -37,7 +37,7 @@ class GroupMetadataManager:
         settings: BrokerConfig,
         new_id: Callable[[], str],
         topology: CoordinatorMetadataImage,
-        counts: Counter[Count] | None = None,
+        counts: Counter[GroupMetric] | None = None,
     ) -> None:
         """`new_id` gives a unique text for member ids; `topology` describes the topics.
 
@@ -54,7 +54,7 @@ class GroupMetadataManager:
         self.offsets = Offsets()
         self.groups: dict[str, ClassicGroup] = {}
         self.timers = CoordinatorTimer()
-        self.counts: Counter[Count] = Counter() if counts is None else counts
+        self.counts: Counter[GroupMetric] = Counter() if counts is None else counts
         # Which topics the asking client may describe; None while a timer and not a request runs. Most steps never ask,
         # and would have to pass it on.
         self.sees: Callable[[str], bool] | None = None

@@ -13,7 +13,7 @@ from broker.coordinator.group.consumer_group import ConsumerGroupState
 from broker.coordinator.group.shard import GroupCoordinatorShard
 from broker.coordinator.group.share_group import ShareGroupState
 from broker.coordinator.group.streams_group import StreamsGroupState
-from broker.coordinator.group.values import Count
+from broker.coordinator.group.values import GroupMetric
 from broker.coordinator.loads import LoadMetrics
 from broker.metrics.names import MetricSample, attribute, gauge
 
@@ -28,13 +28,13 @@ _BY_STATE = {
     for state in ClassicGroupState
 }
 _SAYS = {
-    Count.OFFSET_COMMITS: "Offsets committed.",
-    Count.OFFSET_DELETIONS: "Offsets deleted by OffsetDelete.",
-    Count.OFFSET_EXPIRATIONS: "Offsets that were kept for offsets.retention.minutes.",
-    Count.COMPLETED_REBALANCES: "Rebalances that have ended with all members joined.",
-    Count.CONSUMER_REBALANCES: "Epochs of groups of the consumer protocol that have begun.",
-    Count.SHARE_REBALANCES: "Epochs of share groups that have begun.",
-    Count.STREAMS_REBALANCES: "Epochs of streams groups that have begun.",
+    GroupMetric.OFFSET_COMMITS: "Offsets committed.",
+    GroupMetric.OFFSET_DELETIONS: "Offsets deleted by OffsetDelete.",
+    GroupMetric.OFFSET_EXPIRATIONS: "Offsets that were kept for offsets.retention.minutes.",
+    GroupMetric.COMPLETED_REBALANCES: "Rebalances that have ended with all members joined.",
+    GroupMetric.CONSUMER_REBALANCES: "Epochs of groups of the consumer protocol that have begun.",
+    GroupMetric.SHARE_REBALANCES: "Epochs of share groups that have begun.",
+    GroupMetric.STREAMS_REBALANCES: "Epochs of streams groups that have begun.",
 }
 _BY_COUNT = {
     count: attribute(_COUNTERS, count.value.replace("_", "-"), says)
@@ -51,11 +51,11 @@ BY_CONSUMER_STATE = attribute(
 )
 BY_SHARE_STATE = attribute(_COUNTERS, "share-group-count", "Share groups by state.", "state")
 BY_STREAMS_STATE = attribute(_COUNTERS, "streams-group-count", "Streams groups by state.", "state")
-assert set(_BY_COUNT) == set(Count), "each count is shown"
+assert set(_BY_COUNT) == set(GroupMetric), "each count is shown"
 
 
 def group_samples(
-    shards: Iterable[GroupCoordinatorShard], counts: Mapping[Count, int]
+    shards: Iterable[GroupCoordinatorShard], counts: Mapping[GroupMetric, int]
 ) -> Iterator[MetricSample]:
     """Groups by state, offsets, and what has happened to them since the broker started."""
     states: Counter[ClassicGroupState] = Counter()

@@ -28,7 +28,7 @@ from broker.coordinator.group.values import (
     NO_MEMBER_ID,
     Client,
     CoordinatorRecord,
-    Count,
+    GroupMetric,
     RemovingGroups,
     ResultBuilder,
 )
@@ -176,7 +176,7 @@ class OffsetMetadataManager:
                 )
                 step.records.append(record)
                 count += 1
-        self._state.counts[Count.OFFSET_COMMITS] += count
+        self._state.counts[GroupMetric.OFFSET_COMMITS] += count
         return codes
 
     def _check_commit(
@@ -273,7 +273,7 @@ class OffsetMetadataManager:
                 if known and not subscribed:
                     step.records.append(offset_tombstone(group.group_id, topic.name, partition))
             topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=results))
-        self._state.counts[Count.OFFSET_DELETIONS] += len(step.records)
+        self._state.counts[GroupMetric.OFFSET_DELETIONS] += len(step.records)
         return OffsetDeleteResponse(topics=topics)
 
     def topics_deleted(self, topics: Iterable[tuple[str, bytes]], step: ResultBuilder) -> bool:
@@ -342,7 +342,7 @@ class OffsetMetadataManager:
         for topic, partition, offset in self._offsets_of(group):
             if self._is_expired(group, topic, partition, offset, now):
                 step.records.append(offset_tombstone(group.group_id, topic, partition))
-                self._state.counts[Count.OFFSET_EXPIRATIONS] += 1
+                self._state.counts[GroupMetric.OFFSET_EXPIRATIONS] += 1
             else:
                 kept = True
         if not isinstance(group, ClassicGroup):

@@ -41,8 +41,8 @@ from broker.coordinator.group.values import (
     NO_PRODUCER_ID,
     Client,
     CoordinatorRecord,
-    Count,
     Downgrading,
+    GroupMetric,
     JoiningClassic,
     RemovingGroups,
     ReplacingStatic,
@@ -164,7 +164,7 @@ class GroupCoordinatorShard:
         settings: BrokerConfig,
         new_id: Callable[[], str],
         topology: CoordinatorMetadataImage,
-        counts: Counter[Count] | None = None,
+        counts: Counter[GroupMetric] | None = None,
     ) -> None:
         self.state = GroupMetadataManager(settings, new_id, topology, counts)
         self._settings = settings

@@ -44,7 +44,7 @@ from broker.coordinator.group.share_group import (
     without_partitions,
 )
 from broker.coordinator.group.timers import TimerKey, TimerKind
-from broker.coordinator.group.values import Client, Count, ResultBuilder, require
+from broker.coordinator.group.values import Client, GroupMetric, ResultBuilder, require
 from broker.coordinator.result import Instant
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
@@ -183,7 +183,7 @@ class ShareGroups:
         epoch, found = group.next_epoch(topology, first=FIRST_EPOCH, bump=bump)
         if epoch > group.epoch:
             draft.write(epoch_record(group.group_id, epoch, found, SHARE))
-            self._state.counts[Count.SHARE_REBALANCES] += 1
+            self._state.counts[GroupMetric.SHARE_REBALANCES] += 1
         draft.mark_checked(self._state.shares, topology)
 
     def _retarget(self, draft: GroupDraft[ShareGroup], now: Instant) -> None:

@@ -55,7 +55,7 @@ from broker.coordinator.group.streams_topology import (
     topology_of,
 )
 from broker.coordinator.group.timers import TimerKey, TimerKind
-from broker.coordinator.group.values import Client, Count, ResultBuilder, Upgrading, require
+from broker.coordinator.group.values import Client, GroupMetric, ResultBuilder, Upgrading, require
 from broker.coordinator.result import Instant
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import StreamsGroupHeartbeatRequest, StreamsGroupHeartbeatResponse
@@ -271,7 +271,7 @@ class StreamsGroups:
                     f"Topology of streams group {group.group_id} does not fit: {found.problem[1]}"
                 )
                 draft.say(said, is_warning=True)
-            self._state.counts[Count.STREAMS_REBALANCES] += 1
+            self._state.counts[GroupMetric.STREAMS_REBALANCES] += 1
         draft.mark_checked(self._state.streams, topology)
 
     def _retarget(
@@ -362,7 +362,7 @@ class StreamsGroups:
                 group.configs,
             ),
         )
-        self._state.counts[Count.STREAMS_REBALANCES] += 1
+        self._state.counts[GroupMetric.STREAMS_REBALANCES] += 1
         step.say(
             f"Member {member.member_id} of streams group {group.group_id} {why}", group.group_id
         )

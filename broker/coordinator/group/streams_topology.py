@@ -245,7 +245,7 @@ class ConfiguredTopology:
         return self.problem is None and self.refusal is None
 
 
-class _Unfit(Exception):
+class _TopicMismatch(Exception):
     """The topics that there are do not fit: what is wrong, and how the members are told."""
 
     def __init__(self, status: StreamsGroupStatus, text: str) -> None:
@@ -253,7 +253,7 @@ class _Unfit(Exception):
         self.status, self.text = status, text
 
 
-class _Unworkable(Exception):
+class _InvalidTopology(Exception):
     """The topology could not work with any topics."""
 
 
@@ -265,9 +265,9 @@ def configured(topology: StreamsTopology, image: CoordinatorMetadataImage) -> Co
     """The topology with the topics of this image."""
     try:
         return _configured(topology, image)
-    except _Unfit as error:
+    except _TopicMismatch as error:
         return ConfiguredTopology(problem=(error.status, error.text))
-    except _Unworkable as error:
+    except _InvalidTopology as error:
         return ConfiguredTopology(refusal=str(error))
 
 
@@ -286,7 +286,7 @@ def _configured(topology: StreamsTopology, image: CoordinatorMetadataImage) -> C
     }
     if absent:
         status = StreamsGroupStatus.MISSING_SOURCE_TOPICS
-        raise _Unfit(status, f"Source topics {named(absent)} are missing.")
+        raise _TopicMismatch(status, f"Source topics {named(absent)} are missing.")
     _decide_repartition(topology, decided, size_of)
     _decide_copartitioned(topology, decided, size_of)
     tasks: dict[str, int] = {}
@@ -312,14 +312,14 @@ def named(topics: Iterable[str]) -> str:
 def _task_count(each: Subtopology, size_of: _SizeOf) -> int:
     counts = [size_of(topic) for topic in each.inputs()]
     if not counts:
-        raise _Unworkable(f"No source topics found for subtopology {each.subtopology_id}")
+        raise _InvalidTopology(f"No source topics found for subtopology {each.subtopology_id}")
     return max(count or 0 for count in counts)
 
 
 def _decide_repartition(
     topology: StreamsTopology, decided: dict[str, int], size_of: _SizeOf
 ) -> None:
-    """Find a number of partitions for each repartition topic; raises _Unworkable."""
+    """Find a number of partitions for each repartition topic; raises _InvalidTopology."""
     sources = [topic for each in topology.subtopologies for topic in each.repartition_sources]
     decided |= {topic.name: topic.partitions for topic in sources if topic.partitions}
     writers = [(sink, each) for each in topology.subtopologies for sink in each.repartition_sinks]
@@ -331,12 +331,12 @@ def _decide_repartition(
             if known and sink not in decided:
                 decided[sink] = max(known)
         if all(sink not in decided for sink, _ in undecided):
-            raise _Unworkable(
+            raise _InvalidTopology(
                 "Failed to compute number of partitions for all repartition topics. "
                 "There may be loops in the topology that cannot be resolved."
             )
     if any(topic.name not in decided for topic in sources):
-        raise _Unworkable(
+        raise _InvalidTopology(
             "Failed to compute number of partitions for all repartition topics, because a "
             "repartition source topic is never used as a sink topic."
         )
@@ -345,7 +345,7 @@ def _decide_repartition(
 def _decide_copartitioned(
     topology: StreamsTopology, decided: dict[str, int], size_of: _SizeOf
 ) -> None:
-    """Give copartitioned topics the same number of partitions; raises _Unfit."""
+    """Give copartitioned topics the same number of partitions; raises _TopicMismatch."""
     sources = {
         topic.name: topic for each in topology.subtopologies for topic in each.repartition_sources
     }
@@ -365,7 +365,7 @@ def _decide_copartitioned(
                         f"Number of partitions [{own}] of repartition topic [{topic}] doesn't "
                         f"match number of partitions [{count}] of the source topic."
                     )
-                    raise _Unfit(StreamsGroupStatus.INCORRECTLY_PARTITIONED_TOPICS, text)
+                    raise _TopicMismatch(StreamsGroupStatus.INCORRECTLY_PARTITIONED_TOPICS, text)
         elif fixed:
             count = _same(fixed)
         else:
@@ -377,14 +377,14 @@ def _same(counts: Mapping[str, int | None]) -> int:
     if len({*counts.values()}) > 1:
         shown = ", ".join(f"{topic}={count}" for topic, count in sorted(counts.items()))
         text = f"Following topics do not have the same number of partitions: [{{{shown}}}]"
-        raise _Unfit(StreamsGroupStatus.INCORRECTLY_PARTITIONED_TOPICS, text)
+        raise _TopicMismatch(StreamsGroupStatus.INCORRECTLY_PARTITIONED_TOPICS, text)
     return next(iter(counts.values())) or 0
 
 
 def _missing_topics(
     topology: StreamsTopology, decided: Mapping[str, int], image: CoordinatorMetadataImage
 ) -> Iterator[NewTopic]:
-    """The internal topics that are to be created; raises _Unfit if there is one of another size."""
+    """The internal topics that are to be created; raises _TopicMismatch if there is one of another size."""
     topics = {t.name: t for each in topology.subtopologies for t in each.internal_topics()}
     for name, topic in sorted(topics.items()):
         shape = image.topic(name)
@@ -400,4 +400,4 @@ def _missing_topics(
                 f"Existing topic {name} has different number of partitions: "
                 f"expected {decided[name]}, found {shape.partitions}"
             )
-            raise _Unfit(StreamsGroupStatus.INCORRECTLY_PARTITIONED_TOPICS, text)
+            raise _TopicMismatch(StreamsGroupStatus.INCORRECTLY_PARTITIONED_TOPICS, text)

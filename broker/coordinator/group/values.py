@@ -51,7 +51,7 @@ class Client(NamedTuple):
     sees: Callable[[str], bool] = sees_all
 
 
-class Count(Enum):
+class GroupMetric(Enum):
     """Counters for the metrics, by Kafka's names."""
 
     OFFSET_COMMITS = "offset_commit_count"

@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from broker.config.describe import (
-    Described,
+    DescribedConfig,
     describe_all_brokers,
     describe_broker,
     describe_client_metrics,
@@ -79,7 +79,9 @@ def describe_configs(
     return DescribeConfigsResponse(results=results)
 
 
-def _describe(resource: DescribeConfigsResource, context: RequestContext) -> Sequence[Described]:
+def _describe(
+    resource: DescribeConfigsResource, context: RequestContext
+) -> Sequence[DescribedConfig]:
     node = context.node
     name = resource.resource_name
     if resource.resource_type == TOPIC_RESOURCE:
@@ -106,7 +108,7 @@ def _describe(resource: DescribeConfigsResource, context: RequestContext) -> Seq
     raise KafkaError(ErrorCode.INVALID_REQUEST, message)
 
 
-def _describe_topic(node: KafkaBroker, name: str) -> Sequence[Described]:
+def _describe_topic(node: KafkaBroker, name: str) -> Sequence[DescribedConfig]:
     illegal = why_illegal(name)
     if illegal:
         message = f"Topic name is invalid: {illegal}"
@@ -117,7 +119,7 @@ def _describe_topic(node: KafkaBroker, name: str) -> Sequence[Described]:
     return describe_topic(node.config, in_force(topic.name, topic.configs))
 
 
-def _for_elsewhere(described: Described) -> Described:
+def _for_elsewhere(described: DescribedConfig) -> DescribedConfig:
     """A folder is relative to the broker's working directory, which the client does not share."""
     uri = described.value
     if described.name != "lake.uri" or not uri or "://" in uri:
@@ -125,7 +127,9 @@ def _for_elsewhere(described: Described) -> Described:
     return replace(described, value=os.path.abspath(uri))
 
 
-def _result(described: Described, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+def _result(
+    described: DescribedConfig, request: DescribeConfigsRequest
+) -> DescribeConfigsResourceResult:
     synonyms = [
         DescribeConfigsSynonym(name=each.name, value=each.value, source=each.source)
         for each in (described.synonyms if request.include_synonyms else ())

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker.config.describe import ConfigSource, Described
+from broker.config.describe import ConfigSource, DescribedConfig
 from broker.controller.configs import Alteration, ConfigOperation, check_keys
 from kafka_ds.process import log_lines
 from kafka_ds.process.settings import ConfigType
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 
-def describe_loggers(node_id: int, name: str) -> Sequence[Described]:
+def describe_loggers(node_id: int, name: str) -> Sequence[DescribedConfig]:
     """Each logger with its level. Raises KafkaError where the resource is not this broker."""
     if not name:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
     _check_broker(node_id, name)
     return [
-        Described(
+        DescribedConfig(
             name=logger,
             value=level,
             source=ConfigSource.BROKER_LOGGER,

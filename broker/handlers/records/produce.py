@@ -194,7 +194,7 @@ class Appender:
         """Append one batch when its transaction has admitted it, or it is prepared; the response is filled in then."""
         # When the request has timed out its memory is used for another one, while the batch may count yet.
         records = memoryview(bytearray(records))
-        later = _Later(self, partition, len(records))
+        later = _DeferredAppend(self, partition, len(records))
         self.unacknowledged.append(ProducePartitionStatus(later.response, later.done))
         if pending is not None:
             pending.then(partial(later.append, records, is_prepared=False), later.refuse)
@@ -202,7 +202,9 @@ class Appender:
             self.prepare(partition, records, later)
         return later.response
 
-    def prepare(self, partition: LeaderPartition, records: memoryview, later: _Later) -> None:
+    def prepare(
+        self, partition: LeaderPartition, records: memoryview, later: _DeferredAppend
+    ) -> None:
         """Prepare one batch in a thread, and continue then."""
         self._preparer.submit(
             partition, records, self._now_ms, append=later.prepared, refuse=later.refuse
@@ -288,7 +290,7 @@ class Appender:
         return info
 
 
-class _Later:
+class _DeferredAppend:
     """A batch that is appended, or refused, later."""
 
     __slots__ = ("_appender", "_partition", "_size", "done", "response")

@@ -19,7 +19,7 @@ from collections.abc import Awaitable
 from broker.handlers.telemetry.attributes import attributes_of
 from broker.registry import RequestContext, serves
 from broker.telemetry.client_instances import ClientInstance
-from broker.telemetry.otlp import InvalidMetrics, Point, points_of
+from broker.telemetry.otlp import InvalidMetrics, MetricPoint, points_of
 from broker.telemetry.rows import batches_of
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import PushTelemetryRequest, PushTelemetryResponse
@@ -49,7 +49,7 @@ async def _taken(
     client = instance.attributes
     now_ms = node.clock.now_ms()
 
-    def read() -> tuple[list[Point], list[bytes]]:
+    def read() -> tuple[list[MetricPoint], list[bytes]]:
         points = points_of(request.compression_type, bytes(request.metrics))
         return points, list(batches_of(points, instance.instance_id, client, now_ms))
 

@@ -40,7 +40,7 @@ TO_HIGH_WATERMARK = -1
 NO_OFFSET = -1
 
 
-class _Moved(NamedTuple):
+class _MovedLogStart(NamedTuple):
     """A partition whose log start on the leader is at least this offset now, and what is answered of it."""
 
     result: DeleteRecordsPartitionResult
@@ -54,7 +54,7 @@ async def delete_records(
 ) -> DeleteRecordsResponse:
     """Move the log starts, or say why not."""
     node = context.node
-    moved: list[_Moved] = []
+    moved: list[_MovedLogStart] = []
     topics = [_of_topic(topic, node, moved) for topic in request.topics]
     await _write_down(node, moved)
     waiting = [each for each in moved if each.result.error_code == ErrorCode.REQUEST_TIMED_OUT]
@@ -67,9 +67,9 @@ async def delete_records(
     return DeleteRecordsResponse(topics=topics)
 
 
-async def _write_down(node: KafkaBroker, moved: Sequence[_Moved]) -> None:
+async def _write_down(node: KafkaBroker, moved: Sequence[_MovedLogStart]) -> None:
     """Make the log starts durable; a directory whose disk refuses does so for its own partitions alone."""
-    by_home: dict[str, list[_Moved]] = {}
+    by_home: dict[str, list[_MovedLogStart]] = {}
     for each in moved:
         home = each.partition.log.directory.rpartition("/")[0]
         by_home.setdefault(home, []).append(each)
@@ -86,7 +86,7 @@ async def _write_down(node: KafkaBroker, moved: Sequence[_Moved]) -> None:
 
 
 def _of_topic(
-    topic: DeleteRecordsTopic, node: KafkaBroker, moved: list[_Moved]
+    topic: DeleteRecordsTopic, node: KafkaBroker, moved: list[_MovedLogStart]
 ) -> DeleteRecordsTopicResult:
     results = []
     for wanted in topic.partitions:
@@ -99,12 +99,12 @@ def _of_topic(
             result = _deleted(wanted, partition.low_watermark())
         else:
             result = refusal(DeleteRecordsPartitionResult, wanted, ErrorCode.REQUEST_TIMED_OUT)
-        moved.append(_Moved(result, partition, offset))
+        moved.append(_MovedLogStart(result, partition, offset))
         results.append(result)
     return DeleteRecordsTopicResult(name=topic.name, partitions=results)
 
 
-async def _when_replicated(moved: _Moved) -> None:
+async def _when_replicated(moved: _MovedLogStart) -> None:
     """Fill the result in once no living replica has records below the offset."""
     result = moved.result
     try:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from broker.log.log import Log
 
 
-class Step(Enum):
+class CopyStep(Enum):
     """The next step for a copy."""
 
     BEGIN_AGAIN = auto()
@@ -40,14 +40,14 @@ def agreed_end(log: Log, copy: Log) -> int:
     return end
 
 
-def next_step(log: Log, copy: Log) -> Step:
+def next_step(log: Log, copy: Log) -> CopyStep:
     """The next step towards a complete copy."""
     agreed = agreed_end(log, copy)
     if agreed < max(log.first_base_offset, copy.first_base_offset):
-        return Step.BEGIN_AGAIN
+        return CopyStep.BEGIN_AGAIN
     if agreed < copy.log_end_offset:
-        return Step.TRUNCATE
-    return Step.COPY if copy.log_end_offset < log.log_end_offset else Step.NOTHING
+        return CopyStep.TRUNCATE
+    return CopyStep.COPY if copy.log_end_offset < log.log_end_offset else CopyStep.NOTHING
 
 
 def is_newer(one: Log, other: Log) -> bool:

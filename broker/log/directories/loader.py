@@ -32,7 +32,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
-class Contents:
+class DirectoryContents:
     """What is in a directory. If `failure` is set, not all of it could be read, and the rest must not be used."""
 
     directory: LogDirectory
@@ -48,7 +48,7 @@ class Contents:
 
 
 # What is being opened, of which directory.
-Opening = dict[Future[Log], tuple[Contents, names.PartitionFolder]]
+Opening = dict[Future[Log], tuple[DirectoryContents, names.PartitionFolder]]
 
 
 class LogLoader:
@@ -73,9 +73,9 @@ class LogLoader:
         # Logs that are still to be opened, by directory. Written by the loading thread, read by the metrics.
         self.remaining: dict[str, int] = {}
 
-    def load(self, directories: Sequence[LogDirectory]) -> list[Contents]:
+    def load(self, directories: Sequence[LogDirectory]) -> list[DirectoryContents]:
         """Open the logs of all these directories."""
-        found = [Contents(directory=directory) for directory in directories]
+        found = [DirectoryContents(directory=directory) for directory in directories]
         futures: Opening = {}
         began_ms = self._clock.monotonic_ms()
         with ExitStack() as stack:
@@ -94,7 +94,7 @@ class LogLoader:
             return _Inline()
         return ThreadPoolExecutor(self._threads_per_directory, thread_name_prefix="recovery")
 
-    def _begin(self, contents: Contents, pool: Executor) -> Opening:
+    def _begin(self, contents: DirectoryContents, pool: Executor) -> Opening:
         directory = contents.directory
         folders: dict[str, names.PartitionFolder] = {}
         try:

@@ -23,7 +23,7 @@ from broker.log.directories.damaged import DamagedLogs
 from broker.log.directories.deletion import DeletedLogs
 from broker.log.directories.directories import Done, LogDirectories, Soon, give_up
 from broker.log.directories.directory import CheckpointOffsets, LogDirectory
-from broker.log.directories.loader import Contents, LogLoader
+from broker.log.directories.loader import DirectoryContents, LogLoader
 from broker.log.directories.upkeep import Interval, LogUpkeep
 from broker.log.failures import LogDirectoryError
 from broker.log.log import Log
@@ -257,7 +257,7 @@ class LogManager:
         if self.was_clean and directories.all:
             self.previous_broker_epoch = directories.all[0].previous_broker_epoch
 
-    def _add_loaded(self, contents: Contents) -> None:
+    def _add_loaded(self, contents: DirectoryContents) -> None:
         directory = contents.directory
         if contents.failure is not None:
             give_up(directory, contents.failure, len(contents.logs))
@@ -340,7 +340,7 @@ class LogManager:
             if is_assigned or not some_failed:
                 self._adopt(key, self._without_log(future), future.home)
 
-    def _high_watermarks_of(self, found: Iterable[Contents]) -> dict[TopicPartition, int]:
+    def _high_watermarks_of(self, found: Iterable[DirectoryContents]) -> dict[TopicPartition, int]:
         """Each log's high watermark in its directory's checkpoint; of a missing log the largest of any directory."""
         offsets: dict[TopicPartition, int] = {}
         for contents in found:

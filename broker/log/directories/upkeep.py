@@ -36,7 +36,7 @@ class Interval:
         return True
 
 
-class _Quiet(NamedTuple):
+class _IdleUntil(NamedTuple):
     """While a log is in this state it has nothing to do until that time."""
 
     key: TopicPartition
@@ -51,7 +51,7 @@ class LogUpkeep:
     """The periodic work of all logs of one broker."""
 
     def __init__(self) -> None:
-        self._quiet: dict[TopicPartition, _Quiet] = {}
+        self._quiet: dict[TopicPartition, _IdleUntil] = {}
         # Logs that may have something to do.
         self._asked: dict[TopicPartition, Log] = {}
         self._ran_ms: int | None = None
@@ -130,7 +130,7 @@ class LogUpkeep:
             _LOGGER.exception("Unexpected error in the upkeep of log %s", log.name)
         if now_ms < until_ms:
             state = log.log_end_offset, log.segments.all, log.config
-            self._quiet[key] = _Quiet(key, log, *state, until_ms)
+            self._quiet[key] = _IdleUntil(key, log, *state, until_ms)
         else:
             self._asked[key] = log
 

@@ -24,7 +24,7 @@ from broker.security.authentication.mechanisms import (
     OauthBearerServer,
     PlainServer,
 )
-from broker.security.authentication.sasl import Offered
+from broker.security.authentication.sasl import OfferedMechanism
 from broker.security.authentication.scram_server import ScramServer
 from broker.security.authentication.scram_users import ScramCredential
 from broker.security.authentication.tokens import TokenLogin
@@ -55,7 +55,7 @@ class _FilesRead:
     # The certificate of `context` as PEM; None without one, or if it cannot be parsed.
     certificate: bytes | None
     rules: tuple[Rule, ...]
-    offered: Mapping[str, Offered]
+    offered: Mapping[str, OfferedMechanism]
     seen: Mapping[str, tuple[int, int] | None]
 
 
@@ -134,7 +134,7 @@ class ListenerSecurity:
         return self._now.context
 
     @property
-    def offered(self) -> Mapping[str, Offered]:
+    def offered(self) -> Mapping[str, OfferedMechanism]:
         """The SASL mechanisms."""
         return self._now.offered
 
@@ -157,7 +157,7 @@ class ListenerSecurity:
         ):
             # As in Kafka: SASL authenticates the client; a certificate is requested only if this listener demands one.
             client_auth = NONE
-        offered: dict[str, Offered] = {}
+        offered: dict[str, OfferedMechanism] = {}
         if self.uses_sasl:
             enabled = cast(
                 "tuple[str, ...]", config.of_listener(self.name, "sasl.enabled.mechanisms")
@@ -187,13 +187,13 @@ class ListenerSecurity:
             seen=seen,
         )
 
-    def _offer(self, config: BrokerConfig, mechanism: str, files: list[str]) -> Offered:
+    def _offer(self, config: BrokerConfig, mechanism: str, files: list[str]) -> OfferedMechanism:
         longest_ms = cast(
             int, config.of_listener(self.name, "connections.max.reauth.ms", mechanism)
         )
         if mechanism == PLAIN:
             users = self._entry(config, mechanism).users()
-            return Offered(
+            return OfferedMechanism(
                 new=partial(PlainServer, users),
                 known=users.get,
                 reauthentication_ms_max=longest_ms,
@@ -205,7 +205,7 @@ class ListenerSecurity:
             settings = self._oauth_settings(config)
             files.append(settings.file)
             verify = TokenVerifier(settings)
-            return Offered(
+            return OfferedMechanism(
                 new=partial(OauthBearerServer, verify), reauthentication_ms_max=longest_ms
             )
 
@@ -215,7 +215,7 @@ class ListenerSecurity:
         def by_token(token_id: str) -> TokenLogin | None:
             return self._tokens(token_id, mechanism)
 
-        return Offered(
+        return OfferedMechanism(
             new=lambda: ScramServer(mechanism, of_user, secrets.token_hex(_NONCE_BYTES), by_token),
             known=of_user,
             reauthentication_ms_max=longest_ms,

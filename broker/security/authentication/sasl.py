@@ -28,7 +28,7 @@ class SaslState(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offered:
+class OfferedMechanism:
     """A mechanism of a listener: `new` starts an exchange, a session lasts `reauthentication_ms_max` (0: no limit).
 
     `known` returns a user's current password or credential.
@@ -42,7 +42,7 @@ class Offered:
 class SaslServer:
     """The authentication of one connection. After a KafkaError `phase` tells whether the connection has failed."""
 
-    def __init__(self, offered: Mapping[str, Offered]) -> None:
+    def __init__(self, offered: Mapping[str, OfferedMechanism]) -> None:
         self._offered = offered
         self._mechanism = ""
         self._exchange: ServerMechanism | None = None

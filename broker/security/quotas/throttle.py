@@ -51,7 +51,7 @@ class ThrottledRefusal(KafkaError):
         self.throttle_ms = throttle_ms
 
 
-class Mutation(NamedTuple):
+class TopicMutation(NamedTuple):
     """How an API changes topics: its request and response fields, and the partitions that an element changes."""
 
     fields: tuple[str, ...]
@@ -79,9 +79,9 @@ def _deleted(topic: Any, image: MetadataImage, _: BrokerConfig) -> int:
 
 
 MUTATIONS = {
-    "CreateTopics": Mutation(("topics",), "topics", _created, 6),
-    "CreatePartitions": Mutation(("topics",), "results", _added, 3),
-    "DeleteTopics": Mutation(("topics", "topic_names"), "responses", _deleted, 5),
+    "CreateTopics": TopicMutation(("topics",), "topics", _created, 6),
+    "CreatePartitions": TopicMutation(("topics",), "results", _added, 3),
+    "DeleteTopics": TopicMutation(("topics", "topic_names"), "responses", _deleted, 5),
 }
 
 

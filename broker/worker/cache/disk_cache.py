@@ -66,7 +66,7 @@ class _Entry:
 
 
 @dataclass(slots=True)
-class _Shelf:
+class _PlaceChunks:
     """The chunks of one place, by first offset."""
 
     starts: list[int] = field(default_factory=list)
@@ -84,7 +84,7 @@ class DiskCache:
         self._folder = folder
         self._lock = threading.Lock()
         self._admission = Admission(bytes_max, ttl_ms=ttl_ms, things=bytes_max // CHUNK_BYTES)
-        self._shelves: dict[tuple[bytes, int, bool], _Shelf] = {}
+        self._shelves: dict[tuple[bytes, int, bool], _PlaceChunks] = {}
         self._entries: dict[str, _Entry] = {}
         self._work: queue.Queue[Callable[[], None]] = queue.Queue()
         self._writes = 0
@@ -290,7 +290,7 @@ class DiskCache:
     # -- with the lock ----------------------------------------------------------------------
 
     def _shelve(self, entry: _Entry) -> None:
-        shelf = self._shelves.setdefault(entry.key.place, _Shelf())
+        shelf = self._shelves.setdefault(entry.key.place, _PlaceChunks())
         known = shelf.entries.get(entry.first_offset)
         if known is not None and known.file == entry.file:
             # Evicted and admitted again before it was written: both writes are of this one file.
@@ -298,7 +298,7 @@ class DiskCache:
         if known is not None:
             # Of another layout; or of this one, made to another length: then the name stays admitted.
             (self._mark if known.name == entry.name else self._drop)([known.name])
-            shelf = self._shelves.setdefault(entry.key.place, _Shelf())
+            shelf = self._shelves.setdefault(entry.key.place, _PlaceChunks())
         insort(shelf.starts, entry.first_offset)
         shelf.entries[entry.first_offset] = entry
         self._entries[entry.name] = entry

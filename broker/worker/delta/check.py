@@ -166,7 +166,7 @@ class StoreCheck:
                     self._write_residue(shared.folder, gap, found)
                 else:
                     self._write_rows(shared, topic_id, partition, leader_epoch, gap, found)
-            except (_NotThere, SegmentNotFound, UnreadableFile) as error:
+            except (_RecordsNotInLog, SegmentNotFound, UnreadableFile) as error:
                 log.warning("%s cannot be rewritten: %s", where, error)
                 continue
             except Conflict as conflict:
@@ -284,7 +284,7 @@ class StoreCheck:
     ) -> None:
         """A new file with the rows, and one commit that puts it in place of the missing ones."""
         if not gap.rows:
-            raise _NotThere("how many rows it had is not known")
+            raise _RecordsNotInLog("how many rows it had is not known")
         if len(gap.rows) > 1:
             _check_whole(gap.said, sources)
         begun_ms = shared.table.begin_ms()
@@ -295,10 +295,10 @@ class StoreCheck:
         found = 0 if written is None else written.rows
         try:
             if found not in gap.rows:
-                raise _NotThere(f"the local log has {found} of its {gap.rows[-1]} rows")
+                raise _RecordsNotInLog(f"the local log has {found} of its {gap.rows[-1]} rows")
             assert written is not None, "a missing file had rows"
             self._replace(shared, topic_id, partition, leader_epoch, gap, written, begun_ms)
-        except (_NotThere, Conflict):
+        except (_RecordsNotInLog, Conflict):
             self._store.delete(path)
             raise
         self._crash_points.at("after_repair_commit")
@@ -347,7 +347,7 @@ class StoreCheck:
                 if wanted.any():
                     yield batch.filter(pa.array(wanted))
             if len(gap.rows) > 1 and reader.is_undecodable:
-                raise _NotThere("the local log has a batch that cannot be decoded")
+                raise _RecordsNotInLog("the local log has a batch that cannot be decoded")
 
     def _offsets(self, files: Sequence[FileEntry]) -> np.ndarray:
         parts = [
@@ -364,12 +364,12 @@ class StoreCheck:
         reached = sources[-1].segment.end_offset if sources else -1
         begins = sources[0].segment.start_offset if sources else -1
         if (begins, reached) != (gap.said.start_offset, gap.said.end_offset):
-            raise _NotThere("the local log does not have all of its batches any more")
+            raise _RecordsNotInLog("the local log does not have all of its batches any more")
         write_residue_again(self._store, gap.said.what, gap.segments, sources)
         self._crash_points.at("after_repair_residue")
 
 
-class _NotThere(Exception):
+class _RecordsNotInLog(Exception):
     """The local log lacks the missing rows."""
 
 
@@ -381,13 +381,13 @@ def _rows_from(start: int, first: int, last: int, rows: int) -> range:
 
 
 def _check_whole(said: MissingOffsets, sources: Sequence[LogSegmentData]) -> None:
-    """Raise _NotThere where the local log may lack records that were copied."""
+    """Raise _RecordsNotInLog where the local log may lack records that were copied."""
     if not sources or sources[0].segment.start_offset > said.start_offset:
-        raise _NotThere("the local log begins behind it")
+        raise _RecordsNotInLog("the local log begins behind it")
     if sources[-1].segment.end_offset < said.end_offset:
-        raise _NotThere("the local log does not reach its end")
+        raise _RecordsNotInLog("the local log does not reach its end")
     if any(each.may_have_gaps for each in sources):
-        raise _NotThere("how many rows it had is not known, and the log is compacted")
+        raise _RecordsNotInLog("how many rows it had is not known, and the log is compacted")
 
 
 def _of_commit(segment: RemoteLogSegment, low: int) -> _StoreGap:

@@ -29,7 +29,7 @@ class _CommittedRange(NamedTuple):
     """The range that a REPAIR added again, behind the ranges that were copied since."""
 
 
-class _Said(NamedTuple):
+class _CommitRecord(NamedTuple):
     topic_id: str
     ranges: tuple[_CommittedRange, ...]
 
@@ -38,7 +38,7 @@ class CommittedAttempts:
     """Finds the attempts of all tables' commits. One thread at a time."""
 
     def __init__(self) -> None:
-        self._said: dict[tuple[str, int], _Said] = {}
+        self._said: dict[tuple[str, int], _CommitRecord] = {}
         self._room = RANGES_MAX
 
     def forget(self) -> None:
@@ -73,14 +73,14 @@ class CommittedAttempts:
             version -= 1
         return []
 
-    def _of(self, log: DeltaLog, version: int) -> _Said | None:
+    def _of(self, log: DeltaLog, version: int) -> _CommitRecord | None:
         known = self._said.get((log.table, version))
         if known is not None:
             return known
         ours = _ours(log, version)
         if ours is None:
             return None
-        said = _Said(
+        said = _CommitRecord(
             ours.get("topicId", ""),
             tuple(one for each in ours.get("partitions", ()) for one in _ranges(each)),
         )

@@ -33,7 +33,7 @@ from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.commit_rules import FilesRemoved, Intent, PartitionIntent, fields_of
 from kafka_ds.topic.files.optimize import OptimizeReason, OptimizeRules, OptimizeTask, next_task
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile, WrittenFile
-from kafka_ds.topic.files.rewrite import RewrittenFiles, UnfitFile, is_optimized, rewrite_files
+from kafka_ds.topic.files.rewrite import NotRewritable, RewrittenFiles, is_optimized, rewrite_files
 from kafka_ds.topic.index import FileEntry
 
 log = logging.getLogger(__name__)
@@ -220,7 +220,7 @@ class TableOptimizer:
         file_bytes = None if task.reason is OptimizeReason.SMALL else self._rules.file_bytes
         try:
             rewritten = self._write(shared, task.files, file_bytes, state, attempt)
-        except (UnfitFile, UnreadableFile, pa.ArrowException) as error:
+        except (NotRewritable, UnreadableFile, pa.ArrowException) as error:
             named = [each for each in task.files if str(error).startswith(each.path)]
             self._pass_over(named or task.files, error)
             return Optimized()
@@ -240,7 +240,7 @@ class TableOptimizer:
         state: _FilesState,
         attempt: str,
     ) -> RewrittenFiles:
-        """New files with the rows of the old ones. Raises UnfitFile, UnreadableFile, ArrowException, OSError."""
+        """New files with the rows of the old ones. Raises NotRewritable, UnreadableFile, ArrowException, OSError."""
         try:
             return rewrite_files(
                 self._store,
@@ -253,7 +253,7 @@ class TableOptimizer:
                 columns=state.columns,
                 level=self._level,
             )
-        except (UnfitFile, UnreadableFile, pa.ArrowException, OSError):
+        except (NotRewritable, UnreadableFile, pa.ArrowException, OSError):
             # Usually a full disk: no commit was tried, and each new try would leave as many files again.
             self._discard(shared, files, attempt)
             raise
@@ -402,7 +402,7 @@ class TableOptimizer:
         names = ", ".join(lost)
         try:
             again = self._write(shared, old, file_bytes, state, attempt)
-        except (UnfitFile, UnreadableFile, pa.ArrowException) as error:
+        except (NotRewritable, UnreadableFile, pa.ArrowException) as error:
             log.error("%s is missing, and cannot be rewritten: %s", names, error)
             raise StorageError(f"{names} is missing, and cannot be rewritten: {error}") from error
         self._crash_points.at("after_repair_file")

@@ -21,7 +21,7 @@ EARLIEST: Final = -2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Everywhere:
+class AtEarliestOrLatest:
     """The same for every partition: `LATEST` or `EARLIEST`."""
 
     option: str
@@ -61,7 +61,7 @@ class AtLeaderEpoch:
     epochs: Mapping[TopicPartition, int] | None = field(default=None, hash=False)
 
 
-OffsetLimit = Everywhere | AtOffsets | AtTimestamp | AtTimestamps | AtLeaderEpoch
+OffsetLimit = AtEarliestOrLatest | AtOffsets | AtTimestamp | AtTimestamps | AtLeaderEpoch
 AS_OF_LEADER_EPOCH: Final = "asOfLeaderEpoch"
 _ENDS: Final = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
 
@@ -89,13 +89,13 @@ def parse_limit(
         return AtTimestamps(option=option, timestamps_ms=found)
     option = f"{side}Offsets"
     if option.lower() not in options:
-        return Everywhere(option=option, offset=default)
+        return AtEarliestOrLatest(option=option, offset=default)
     text = options[option.lower()].strip()
     match text.lower():
         case "latest":
-            return Everywhere(option=option, offset=LATEST)
+            return AtEarliestOrLatest(option=option, offset=LATEST)
         case "earliest":
-            return Everywhere(option=option, offset=EARLIEST)
+            return AtEarliestOrLatest(option=option, offset=EARLIEST)
     found = parse_partition_numbers(option, text, or_words="earliest, latest or ")
     below = {tp: n for tp, n in found.items() if n < EARLIEST}
     if below:
@@ -167,9 +167,9 @@ def check_batch(starting: OffsetLimit, ending: OffsetLimit) -> None:
     Raises:
         OptionError: naming the option and the partition.
     """
-    if isinstance(starting, Everywhere) and starting.offset == LATEST:
+    if isinstance(starting, AtEarliestOrLatest) and starting.offset == LATEST:
         raise OptionError("option 'startingOffsets' cannot be latest for a batch query")
-    if isinstance(ending, Everywhere) and ending.offset == EARLIEST:
+    if isinstance(ending, AtEarliestOrLatest) and ending.offset == EARLIEST:
         raise OptionError("option 'endingOffsets' cannot be earliest for a batch query")
     if isinstance(starting, AtOffsets):
         _refuse(starting, LATEST, "latest")

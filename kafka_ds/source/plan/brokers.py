@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from kafka_ds.client.cluster import Cluster, OffsetAnswer
-from kafka_ds.errors import AuthenticationRefused, ClientError, NobodyListens, NoSuchHost
+from kafka_ds.errors import AuthenticationRefused, ClientError, ConnectionRefused, NoSuchHost
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.source.options.options import Options
@@ -57,7 +57,7 @@ class Brokers:
         for attempt in range(self._options.fetch_offset_retries + 1):
             try:
                 return read()
-            except (AuthenticationRefused, NobodyListens, NoSuchHost):
+            except (AuthenticationRefused, ConnectionRefused, NoSuchHost):
                 raise
             except (ClientError, KafkaError) as problem:
                 if attempt == self._options.fetch_offset_retries:

@@ -170,7 +170,7 @@ def _later(file: LakeFile, epoch: int, fsspec: str) -> int | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class PinnedBounds:
     """The bounds under the epochs of a plan, and why partitions do not hold what it was pinned to."""
 
     bounds: dict[TopicPartition, Bounds]
@@ -179,7 +179,7 @@ class Held:
 
 def held_to(
     brokers: Brokers, bounds: Mapping[TopicPartition, Bounds], pinned: StreamOffset
-) -> Held:
+) -> PinnedBounds:
     """Compare the present state with the pinned one: the same topic, the same records below each end.
 
     The returned bounds have the plan's leader epochs: no record of a later one is the plan's, and if a leader does not
@@ -210,4 +210,4 @@ def held_to(
                 f"{later[tp]}, whose records now end at {end.end_offset}: plan the query again"
             )
             found.pop(tp)
-    return Held(bounds=found, problems=problems)
+    return PinnedBounds(bounds=found, problems=problems)

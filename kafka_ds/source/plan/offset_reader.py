@@ -28,11 +28,11 @@ from kafka_ds.protocol.types import same_topic
 from kafka_ds.source.filters.intervals import ALL, HIGHEST, LOWEST
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.options.limits import (
+    AtEarliestOrLatest,
     AtLeaderEpoch,
     AtOffsets,
     AtTimestamp,
     AtTimestamps,
-    Everywhere,
     OffsetLimit,
     names,
 )
@@ -41,7 +41,7 @@ from kafka_ds.source.plan.brokers import Brokers
 from kafka_ds.source.plan.lake_tables import LakeTables
 from kafka_ds.source.plan.leader_epochs import UNKNOWN_EPOCH, Bounds, ends_as_of, offsets_of_epochs
 from kafka_ds.source.plan.scan_plan import LakeView, PartitionView
-from kafka_ds.source.plan.sizes import Stored
+from kafka_ds.source.plan.sizes import OffsetSizes
 from kafka_ds.source.plan.table_scan import TableVersion
 
 LOGGER = logging.getLogger("kafka_ds.source")
@@ -235,7 +235,7 @@ class OffsetReader:
         self,
         spans: Mapping[TopicPartition, tuple[int, int]],
         bounds: Mapping[TopicPartition, Bounds],
-    ) -> dict[TopicPartition, Stored]:
+    ) -> dict[TopicPartition, OffsetSizes]:
         """Where these offsets lie, by the tables that `open_tables` pinned, and how large hot ones are, about."""
         lakes = self.lakes
         places: dict[TopicPartition, int] = {}
@@ -253,11 +253,11 @@ class OffsetReader:
             else {}
         )
         return {
-            tp: Stored(
+            tp: OffsetSizes(
                 lake=lakes.get(tp), hot_offset_bytes=known[tp].offset_bytes, hole=known[tp].hole
             )
             if tp in known
-            else Stored(lake=lakes.get(tp))
+            else OffsetSizes(lake=lakes.get(tp))
             for tp in spans
         }
 
@@ -275,7 +275,7 @@ class OffsetReader:
             return self._resolve_times(limit, bounds, starting=starting)
         if isinstance(limit, AtLeaderEpoch):
             return ends_as_of(self.brokers, limit, bounds, self.lakes, fsspec=self.options.fsspec)
-        if isinstance(limit, Everywhere):
+        if isinstance(limit, AtEarliestOrLatest):
             wanted: Mapping[TopicPartition, int] = dict.fromkeys(bounds, limit.offset)
         else:
             wanted = self._named(limit, limit.offsets, bounds)

@@ -15,7 +15,13 @@ from dataclasses import dataclass, replace
 from kafka_ds.errors import BrokerTimeout, BrokerUnreachable, NoSuchHost, OptionError
 from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.source.filters.predicate import Predicate
-from kafka_ds.source.options.limits import AtLeaderEpoch, AtOffsets, Everywhere, OffsetLimit, names
+from kafka_ds.source.options.limits import (
+    AtEarliestOrLatest,
+    AtLeaderEpoch,
+    AtOffsets,
+    OffsetLimit,
+    names,
+)
 from kafka_ds.source.options.options import Options
 from kafka_ds.source.plan.leader_epochs import Bounds, held_to
 from kafka_ds.source.plan.offset_reader import OffsetReader
@@ -26,7 +32,7 @@ LOGGER = logging.getLogger("kafka_ds.source")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pinned:
+class PinnedViews:
     """Views of all partitions that the predicate selects, and the versions of their topics' tables."""
 
     views: tuple[PartitionView, ...]
@@ -39,7 +45,7 @@ class Pinned:
 
 def pin(
     options: Options, predicate: Predicate, *, with_tables: bool = False, with_sizes: bool = False
-) -> Pinned:
+) -> PinnedViews:
     """Look up topics, tables and offsets once; `with_tables`, for Spark to read them, also the sizes of records.
 
     Raises:
@@ -74,7 +80,7 @@ def _pin(
     with_tables: bool,
     with_sizes: bool,
     stands_in: bool = False,
-) -> Pinned:
+) -> PinnedViews:
     reader = OffsetReader(options)
     try:
         topics = reader.topics()
@@ -94,7 +100,7 @@ def _pin(
             )
         ranges = {tp: (start, ends[tp]) for tp, start in starts.items()}
         sizes = reader.stored(ranges, bounds).values() if with_sizes else ()
-        return Pinned(
+        return PinnedViews(
             views=tuple(reader.views(ranges, bounds, predicate)),
             tables=reader.table_versions() if with_tables else {},
             ends={tp: each.end for tp, each in bounds.items()},
@@ -139,10 +145,12 @@ def _can_do_without(options: Options) -> bool:
         options.lake is not None
         and options.tiers == "both"
         and options.client.read_committed
-        and all(isinstance(limit, Everywhere | AtOffsets | AtLeaderEpoch) for limit in limits)
+        and all(
+            isinstance(limit, AtEarliestOrLatest | AtOffsets | AtLeaderEpoch) for limit in limits
+        )
     )
 
 
-def _upto(found: Pinned) -> str:
+def _upto(found: PinnedViews) -> str:
     ends = (f"{name}-{n} up to offset {end}" for (name, n), end in sorted(found.ends.items()))
     return ", ".join(ends) or "which holds none of these topics"

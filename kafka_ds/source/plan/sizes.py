@@ -23,7 +23,7 @@ PRECISION: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class OffsetSizes:
     """Where a partition's offsets lie: in the files of a table, and behind them at so many bytes each in a log.
 
     ``hole`` (start, end) lies behind the table, and in the log there is nothing of it.
@@ -49,7 +49,7 @@ def limited_by_bytes(
     latest: StreamOffset,
     bytes_max: int,
     earliest: Mapping[TopicPartition, int],
-    stored: Mapping[TopicPartition, Stored],
+    stored: Mapping[TopicPartition, OffsetSizes],
 ) -> StreamOffset:
     """As far towards ``latest`` as about ``bytes_max`` go, in proportion to the offsets that each partition has.
 

@@ -22,9 +22,9 @@ LOGGER = logging.getLogger("kafka_ds.source")
 CLASS_NAME: Final = "kafka_ds.OwnPlan"
 
 # Spark plans a query with filters when it pushes them down, before the rule and for nothing: only the rule's call plans
-# (`is_marked`), and Spark's gets a partition that cannot be read (`batch.Unplanned`). Spark also copies a join's side
-# into a subquery, with which it filters the other side (dynamic partition pruning, runtime filters), after its
-# push-down: such a copy gets its scan's plan, so that both read the same rows.
+# (`is_marked`), and Spark's gets a partition that cannot be read (`batch.PlaceholderPartition`). Spark also copies a
+# join's side into a subquery, with which it filters the other side (dynamic partition pruning, runtime filters), after
+# its push-down: such a copy gets its scan's plan, so that both read the same rows.
 
 JAVA: Final = r"""
 package kafka_ds;

@@ -19,7 +19,7 @@ from kafka_ds.records.arrays import fixed, read_only
 from kafka_ds.records.encoder import NO_HEADERS, Columns, rows_of
 from kafka_ds.topic.batches.arrow import columns_of
 from kafka_ds.topic.files.footers import Footer
-from kafka_ds.topic.files.pages import PagePart, Unusual, binaries, chunk_of, numbers
+from kafka_ds.topic.files.pages import PagePart, UnsupportedLayout, binaries, chunk_of, numbers
 from kafka_ds.topic.files.parquet import FileReader, read_files
 from kafka_ds.topic.index import FileEntry
 from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA
@@ -50,7 +50,7 @@ def read_records(
     if len(files) == 1 and files[0].vector is None and files[0].min_offset <= end_offset:
         try:
             return _plain(reader, files[0].path, start_offset, end_offset, max_bytes)
-        except Unusual:
+        except UnsupportedLayout:
             pass  # Arrow finds the error.
     return read_files(
         reader,
@@ -88,16 +88,16 @@ def parts_of(rows: Rows) -> list[Columns]:
 def _plain(
     reader: FileReader, path: str, start_offset: int, end_offset: int, max_bytes: int
 ) -> tuple[Columns, int]:
-    """Rows out of the pages of a file. Raises Unusual."""
+    """Rows out of the pages of a file. Raises UnsupportedLayout."""
     footer = reader.footer(path)
     groups, complete_to = footer.next_groups(start_offset, end_offset, max_bytes)
     known = footer.known(groups)
     if not (groups and {*READ, *EQUAL, *NULL} <= footer.ours and {*EQUAL, *NULL} <= known.keys()):
-        raise Unusual(path)
+        raise UnsupportedLayout(path)
     parts = _parts(reader, path, footer, groups)
     offsets = numbers(parts["offset"])
     if not bool((np.diff(offsets) > 0).all()):
-        raise Unusual(path)
+        raise UnsupportedLayout(path)
     rows = Columns(
         offset=offsets,
         timestamp=fixed(numbers(parts["timestamp"]) // 1000),
@@ -114,7 +114,7 @@ def _plain(
 def _parts(
     reader: FileReader, path: str, footer: Footer, groups: Sequence[int]
 ) -> dict[str, list[PagePart]]:
-    """The chunks of the columns that are read, with their bytes. Raises Unusual."""
+    """The chunks of the columns that are read, with their bytes. Raises UnsupportedLayout."""
     chunks = {
         name: [chunk_of(footer.metadata, group, footer.places[name], kind) for group in groups]
         for name, kind in READ.items()
@@ -123,10 +123,10 @@ def _parts(
     start, end = min(each.start for each in every), max(each.end for each in every)
     wanted_bytes = sum(each.size_bytes for each in every)
     if end - start > SPREAD_MAX * wanted_bytes + SPREAD_BYTES * len(groups):
-        raise Unusual(path)
+        raise UnsupportedLayout(path)
     data = read_only(reader.read_range(path, start, end - start), np.uint8)
     if len(data) != end - start:
-        raise Unusual(path)
+        raise UnsupportedLayout(path)
     return {
         name: [PagePart(each, data[each.start - start : each.end - start]) for each in of_column]
         for name, of_column in chunks.items()

@@ -24,7 +24,15 @@ from kafka_ds.records.arrays import fixed, read_only
 from kafka_ds.records.encoder import BinaryColumn
 from kafka_ds.topic.files import page_loops
 
-__all__ = ["ColumnChunk", "PagePart", "Unusual", "binaries", "chunk_of", "loops", "numbers"]
+__all__ = [
+    "ColumnChunk",
+    "PagePart",
+    "UnsupportedLayout",
+    "binaries",
+    "chunk_of",
+    "loops",
+    "numbers",
+]
 
 # Parquet's numbers (parquet.thrift).
 DATA_PAGE = 0
@@ -45,7 +53,7 @@ ROWS_MAX = 1 << 18
 _NO_BYTES = read_only(None, np.uint8)
 
 
-class Unusual(Exception):
+class UnsupportedLayout(Exception):
     """Another layout than kafka-ds'; Arrow is to read it."""
 
 
@@ -104,7 +112,7 @@ def loops() -> _PageLoops:
 
 
 def chunk_of(metadata: pq.FileMetaData, group: int, place: int, physical_type: str) -> ColumnChunk:
-    """A column's chunk, as the file's footer has it. Raises Unusual."""
+    """A column's chunk, as the file's footer has it. Raises UnsupportedLayout."""
     row_group = metadata.row_group(group)
     column = row_group.column(place)
     leaf = metadata.schema.column(place)
@@ -117,7 +125,7 @@ def chunk_of(metadata: pq.FileMetaData, group: int, place: int, physical_type: s
         or column.has_dictionary_page
         or column.num_values != row_group.num_rows
     ):
-        raise Unusual(column.path_in_schema)
+        raise UnsupportedLayout(column.path_in_schema)
     return ColumnChunk(
         column.data_page_offset,
         column.total_compressed_size,
@@ -128,21 +136,21 @@ def chunk_of(metadata: pq.FileMetaData, group: int, place: int, physical_type: s
 
 
 def numbers(parts: Sequence[PagePart]) -> NDArray[np.int64]:
-    """A column of 64 bits of several groups. Raises Unusual, also for a null."""
+    """A column of 64 bits of several groups. Raises UnsupportedLayout, also for a null."""
     out = np.empty(_row_count(parts), np.int64)
     row = 0
     for page in _pages(parts):
         if page.nulls or page.encoding != DELTA_BINARY_PACKED:
-            raise Unusual("a column of numbers with nulls or of another encoding")
+            raise UnsupportedLayout("a column of numbers with nulls or of another encoding")
         into = out[row : row + page.rows]
         if loops().deltas(page.data, page.start, len(page.data), into) < 0:
-            raise Unusual("numbers that end early")
+            raise UnsupportedLayout("numbers that end early")
         row += page.rows
     return fixed(out)
 
 
 def binaries(parts: Sequence[PagePart]) -> BinaryColumn:
-    """A column of bytes of several groups. Raises Unusual."""
+    """A column of bytes of several groups. Raises UnsupportedLayout."""
     rows = _row_count(parts)
     pages = list(_pages(parts))
     nulls = sum(page.nulls for page in pages)
@@ -165,7 +173,7 @@ def binaries(parts: Sequence[PagePart]) -> BinaryColumn:
 
 def _row_count(parts: Sequence[PagePart]) -> int:
     if not all(0 <= chunk.rows <= ROWS_MAX for chunk, _ in parts):
-        raise Unusual("more rows than a row group has")
+        raise UnsupportedLayout("more rows than a row group has")
     return sum(chunk.rows for chunk, _ in parts)
 
 
@@ -180,18 +188,18 @@ def _values(page: _PageRows, first: int, ends: NDArray[np.int32]) -> NDArray[np.
     at = page.start
     if len(lengths):
         if page.encoding != DELTA_LENGTH_BYTE_ARRAY:
-            raise Unusual("bytes of another encoding")
+            raise UnsupportedLayout("bytes of another encoding")
         at = compiled.deltas(page.data, at, len(page.data), lengths)
         if at < 0:
-            raise Unusual("lengths that end early")
+            raise UnsupportedLayout("lengths that end early")
     else:
         at = len(page.data)
     room = len(page.data) - at
     if first + room > BYTES_MAX:
-        raise Unusual("more than offsets of 32 bits can tell")
+        raise UnsupportedLayout("more than offsets of 32 bits can tell")
     valid = page.valid if page.nulls else np.empty(0, np.uint8)
     if compiled.byte_offsets(lengths, valid, room, first, ends) != room:
-        raise Unusual("values of other lengths than the declared ones")
+        raise UnsupportedLayout("values of other lengths than the declared ones")
     return page.data[at:]
 
 
@@ -201,7 +209,7 @@ def _pages(parts: Sequence[PagePart]) -> Iterator[_PageRows]:
         while left:
             page, position = _page(chunk, data, position)
             if not 0 < page.rows <= left:
-                raise Unusual("a page of other rows than those that its chunk has")
+                raise UnsupportedLayout("a page of other rows than those that its chunk has")
             left -= page.rows
             yield page
 
@@ -211,37 +219,37 @@ def _page(chunk: ColumnChunk, data: NDArray[np.uint8], position: int) -> tuple[_
     header, position = _header(data, position)
     of_page = header.get(DATA_PAGE_HEADER)
     if header.get(PAGE_TYPE) != DATA_PAGE or not isinstance(of_page, dict):
-        raise Unusual("another kind of page")
+        raise UnsupportedLayout("another kind of page")
     size, plain_size = _size(header, COMPRESSED_BYTES), _size(header, UNCOMPRESSED_BYTES)
     rows, encoding = _size(of_page, VALUE_COUNT), _size(of_page, ENCODING)
     end = position + size
     if end > len(data) or rows > chunk.rows:
-        raise Unusual("a page that is larger than its chunk")
+        raise UnsupportedLayout("a page that is larger than its chunk")
     body = data[position:end]
     if chunk.codec is not None:
         body = _decompressed(chunk.codec, body, plain_size)
     if not chunk.has_levels:
         return _PageRows(rows, _NO_BYTES, 0, body, 0, encoding), end
     if of_page.get(LEVEL_ENCODING) != RLE:
-        raise Unusual("levels of another encoding")
+        raise UnsupportedLayout("levels of another encoding")
     return _with_levels(rows, body, encoding), end
 
 
 def _size(fields: dict[int, Any], number: int) -> int:
     value = fields.get(number)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= BYTES_MAX:
-        raise Unusual("a page without its sizes")
+        raise UnsupportedLayout("a page without its sizes")
     return value
 
 
 def _decompressed(codec: str, body: NDArray[np.uint8], size_bytes: int) -> NDArray[np.uint8]:
     # A frame of zstd that is of another size is refused; snappy has its size first, and Arrow trusts it.
     if codec == "snappy" and _uncompressed_size(body.data) != size_bytes:
-        raise Unusual("a page of another size than its header says")
+        raise UnsupportedLayout("a page of another size than its header says")
     try:
         plain = pa.Codec(codec).decompress(pa.py_buffer(body), decompressed_size=size_bytes)
     except (OSError, pa.ArrowException) as error:
-        raise Unusual(str(error)) from error
+        raise UnsupportedLayout(str(error)) from error
     return read_only(plain, np.uint8)
 
 
@@ -249,18 +257,18 @@ def _uncompressed_size(body: memoryview) -> int:
     try:
         return _varint(body, 0)[0]
     except IndexError:
-        raise Unusual("a page that ends early") from None
+        raise UnsupportedLayout("a page that ends early") from None
 
 
 def _with_levels(rows: int, body: NDArray[np.uint8], encoding: int) -> _PageRows:
     """A page that begins with the levels of its rows: 1 where there is a value."""
     start = LEVELS_SIZE_BYTES + int.from_bytes(body[:LEVELS_SIZE_BYTES].tobytes(), "little")
     if start > len(body):
-        raise Unusual("levels that are longer than their page")
+        raise UnsupportedLayout("levels that are longer than their page")
     valid = np.empty(rows, np.uint8)
     nulls = loops().levels(body, LEVELS_SIZE_BYTES, start, valid)
     if nulls < 0:
-        raise Unusual("levels that end early")
+        raise UnsupportedLayout("levels that end early")
     return _PageRows(rows, valid, nulls, body, start, encoding)
 
 
@@ -272,13 +280,13 @@ def _header(data: NDArray[np.uint8], position: int) -> tuple[dict[int, Any], int
     try:
         return _struct(view, position, 0)
     except IndexError:
-        raise Unusual("a page's header that ends early") from None
+        raise UnsupportedLayout("a page's header that ends early") from None
 
 
 def _struct(view: memoryview, at: int, depth: int) -> tuple[dict[int, Any], int]:
     """The fields of a struct by their numbers, and the position after it. Raises IndexError at the end of the bytes."""
     if depth > DEPTH_MAX:
-        raise Unusual("a page's header of structs within structs")
+        raise UnsupportedLayout("a page's header of structs within structs")
     fields: dict[int, Any] = {}
     number = 0
     while view[at]:
@@ -302,7 +310,7 @@ def _struct(view: memoryview, at: int, depth: int) -> tuple[dict[int, Any], int]
         elif kind == STRUCT:
             fields[number], at = _struct(view, at, depth + 1)
         else:
-            raise Unusual(f"a page's header with a field of type {kind}")
+            raise UnsupportedLayout(f"a page's header with a field of type {kind}")
     return fields, at + 1
 
 
@@ -316,4 +324,4 @@ def _varint(view: memoryview, at: int) -> tuple[int, int]:
             return value, at
         shift += 7
         if shift >= 70:
-            raise Unusual("a number of more than 64 bits")
+            raise UnsupportedLayout("a number of more than 64 bits")

@@ -39,7 +39,7 @@ NO_OFFSETS: NDArray[np.int64] = np.zeros(0, np.int64)
 GROUP_BYTES_MAX = 8 * ROW_GROUP_BYTES
 
 
-class UnfitFile(Exception):
+class NotRewritable(Exception):
     """These files cannot be rewritten; the message says why."""
 
 
@@ -106,8 +106,8 @@ def rewrite_files(
     """Write the rows of files of one partition, from the log start on, to new files of that attempt.
 
     `file_bytes` is the approximate size of a new file in the store, None: one file holds all. `columns` are those of
-    the table, `level` is zstd's. `without` are offsets, from the log start on, whose rows are to go. Raises UnfitFile,
-    UnreadableFile, OSError; files written by then are in no commit.
+    the table, `level` is zstd's. `without` are offsets, from the log start on, whose rows are to go. Raises
+    NotRewritable, UnreadableFile, OSError; files written by then are in no commit.
     """
     (partition,) = {each.partition for each in files}
     schema = _schema(reader, files, columns)
@@ -128,7 +128,7 @@ def rewrite_files(
     kept, expired = _count(reader, files, log_start_offset)
     found = sum(each.rows for each in written)
     if found != kept - len(without):
-        raise UnfitFile(f"{found} rows were found where {kept - len(without)} were to be kept")
+        raise NotRewritable(f"{found} rows were found where {kept - len(without)} were to be kept")
     return RewrittenFiles(files=tuple(written), rows=found, expired_rows=expired)
 
 
@@ -145,7 +145,7 @@ def _schema(reader: FileReader, files: Sequence[FileEntry], columns: Iterable[st
             kind = _without_views(field.type)
             before = found.setdefault(field.name, pa.field(field.name, kind))
             if before.type != kind:
-                raise UnfitFile(f"column {field.name} is {before.type} here and {kind} there")
+                raise NotRewritable(f"column {field.name} is {before.type} here and {kind} there")
     return pa.schema([*TOPIC_FILE_SCHEMA, *found.values()])
 
 
@@ -175,7 +175,7 @@ def _rows(
         if not bool((np.diff(offsets) > 0).all()):
             rising = np.argsort(offsets, kind="stable")
             if not bool((np.diff(offsets[rising]) > 0).all()):
-                raise UnfitFile(f"an offset of [{low}, {high}] is there twice")
+                raise NotRewritable(f"an offset of [{low}, {high}] is there twice")
             table = table.take(pa.array(rising))
         if len(without):
             offsets = table.column("offset").to_numpy()

@@ -12,7 +12,7 @@ import pytest
 from deltalake import write_deltalake
 
 from broker.cli.lake import Lake, LakeQueries
-from broker.cli.options import Mistake, Target
+from broker.cli.options import ClusterTarget, CommandError
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.topic.schemas import TOPIC_SCHEMA
 
@@ -72,7 +72,7 @@ def test_bytes_that_duckdb_escapes_are_told(queries: LakeQueries, asked: str) ->
 
 
 def test_a_function_that_takes_no_bytes_is_told(queries: LakeQueries) -> None:
-    with pytest.raises(Mistake, match=r"decode\(value\) is the text"):
+    with pytest.raises(CommandError, match=r"decode\(value\) is the text"):
         queries.rows("SELECT * FROM orders WHERE value LIKE '%3%'")
 
 
@@ -102,7 +102,7 @@ def test_dead_letters_of_all_their_topics_are_one_view(tmp_path: Path) -> None:
 def test_a_value_that_is_no_json_can_be_passed_over(tmp_path: Path) -> None:
     write_deltalake(tmp_path / "topics" / "odd", pa.table({"value": [b"{}", b"no"]}))
     queries = LakeQueries(Lake(str(tmp_path)))
-    with pytest.raises(Mistake, match=r"Malformed JSON .*\(try\(\.\.\.\)"):
+    with pytest.raises(CommandError, match=r"Malformed JSON .*\(try\(\.\.\.\)"):
         queries.rows("SELECT value->>'a' AS a FROM odd")
     assert queries.rows("SELECT try(value->>'a') AS a FROM odd") == [{"a": None}, {"a": None}]
     queries.close()
@@ -125,5 +125,5 @@ def test_who_may_not_ask_for_the_lake_is_told_to_name_it() -> None:
     admin: Any = SimpleNamespace(
         describe_cluster=lambda: SimpleNamespace(brokers=[broker]), describe_broker_configs=refuses
     )
-    with pytest.raises(Mistake, match=r"\(CLUSTER_AUTHORIZATION_FAILED\): give --lake"):
-        Target().lake_of(admin)
+    with pytest.raises(CommandError, match=r"\(CLUSTER_AUTHORIZATION_FAILED\): give --lake"):
+        ClusterTarget().lake_of(admin)

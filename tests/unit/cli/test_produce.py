@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from broker.cli.options import Mistake
+from broker.cli.options import CommandError
 from broker.cli.produce import key_and_value, lines_of, murmur2
 from kafka_ds.records import partitioner
 
@@ -33,5 +33,5 @@ def test_a_line_is_cut_at_the_first_separator() -> None:
     assert key_and_value(b"a:b:c", b":", None) == (b"a", b"b:c")
     assert key_and_value(b"a:b", None, None) == (None, b"a:b")
     assert key_and_value(b"NULL:NULL", b":", b"NULL") == (None, None)
-    with pytest.raises(Mistake, match="no --key-separator"):
+    with pytest.raises(CommandError, match="no --key-separator"):
         key_and_value(b"a", b":", None)

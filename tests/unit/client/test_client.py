@@ -19,7 +19,7 @@ from kafka_ds.client.settings import ClientSettings
 from kafka_ds.errors import (
     BrokerTimeout,
     BrokerUnreachable,
-    NobodyListens,
+    ConnectionRefused,
     NoSuchHost,
     OffsetsGone,
     PlanDiverged,
@@ -158,7 +158,10 @@ def test_no_broker_at_all_names_the_option(free_port: int) -> None:
     wanted = ClientSettings(
         bootstrap_servers=(("127.0.0.1", free_port),), default_api_timeout_ms=50, retry_backoff_ms=1
     )
-    with Cluster(wanted) as cluster, pytest.raises(NobodyListens, match="kafka.bootstrap.servers"):
+    with (
+        Cluster(wanted) as cluster,
+        pytest.raises(ConnectionRefused, match="kafka.bootstrap.servers"),
+    ):
         cluster.topics(["t"])
 
 
@@ -176,7 +179,7 @@ def test_brokers_that_all_refuse_are_given_up_soon_unless_they_were_there_before
     clock = ManualClock(0)
     monkeypatch.setattr(cluster_module, "time", clock)
     wanted = ClientSettings(bootstrap_servers=(("a.example", 9092), ("b.example", 9093)))
-    kind = BrokerTimeout if was_there else NobodyListens
+    kind = BrokerTimeout if was_there else ConnectionRefused
     with Cluster(wanted) as cluster, pytest.raises(kind) as error:
         cluster.topics(["t"])
     assert seconds - 2 <= clock.monotonic() <= seconds
@@ -193,7 +196,7 @@ def test_silence_is_told_of_before_the_patience_is_over(
     )
     # Commands want errors alone, and run in this process, too.
     caplog.set_level(logging.WARNING, "kafka_ds.client")
-    with Cluster(wanted) as cluster, pytest.raises(NobodyListens):
+    with Cluster(wanted) as cluster, pytest.raises(ConnectionRefused):
         cluster.topics(["t"])
     told = [record.getMessage() for record in caplog.records if record.name == "kafka_ds.client"]
     assert len(told) == 1

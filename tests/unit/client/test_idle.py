@@ -10,7 +10,7 @@ import pytest
 
 from kafka_ds.client import connection
 from kafka_ds.client.cluster import Cluster
-from kafka_ds.client.producer import Outgoing, Producer
+from kafka_ds.client.producer import OutgoingBatch, Producer
 from kafka_ds.client.producer_settings import parse_producer_settings
 from kafka_ds.client.settings import ClientSettings, parse_settings
 from kafka_ds.protocol.messages import ApiVersionsRequest, ProduceRequest, ProduceResponse
@@ -74,7 +74,7 @@ def test_nor_is_a_producers(monkeypatch: pytest.MonkeyPatch) -> None:
             def send() -> None:
                 data = build_batch([Record(0, 0, None, b"v")])
                 producer.send(
-                    Outgoing(
+                    OutgoingBatch(
                         topic="t",
                         partition=0,
                         data=data,

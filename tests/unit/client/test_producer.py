@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kafka_ds.client.cluster import Cluster
-from kafka_ds.client.producer import Outgoing, Producer, Written
+from kafka_ds.client.producer import OutgoingBatch, Producer, WrittenRange
 from kafka_ds.client.producer_settings import ProducerSettings
 from kafka_ds.client.settings import ClientSettings
 from kafka_ds.errors import BrokerUnreachable, NotDelivered
@@ -83,10 +83,10 @@ def appended_but_unanswered(log: Log, request: ProduceRequest) -> Fate:
     return CLOSE
 
 
-def outgoing(number: int, records: int = 2, *, partition: int = 0) -> Outgoing:
+def outgoing(number: int, records: int = 2, *, partition: int = 0) -> OutgoingBatch:
     listed = [Record(offset=n, timestamp=0, key=None, value=b"v") for n in range(records)]
     data = build_batch(listed, producer_id=1, producer_epoch=0, base_sequence=number * records)
-    return Outgoing(
+    return OutgoingBatch(
         topic="t",
         partition=partition,
         data=data,
@@ -143,7 +143,7 @@ def test_each_batch_is_appended_once_and_in_order(fates: list[Fate]) -> None:
     with scripted(log) as broker:
         made = send(broker)
     assert log.sequences == list(range(0, 16, 2))
-    assert made.written == {("t", 0): Written(first_offset=0, last_offset=15, record_count=16)}
+    assert made.written == {("t", 0): WrittenRange(first_offset=0, last_offset=15, record_count=16)}
 
 
 def test_a_refusal_for_good_names_the_rows() -> None:
@@ -356,7 +356,7 @@ class NarrowLog(Log):
         return answer(*self.append(request)) if isinstance(request, ProduceRequest) else None
 
 
-def large(number: int, codec: Codec, *, is_transactional: bool = False) -> Outgoing:
+def large(number: int, codec: Codec, *, is_transactional: bool = False) -> OutgoingBatch:
     """Ten records that are 1,000 bytes and more."""
     first = 10 * number
     listed = [Record(n, 5, b"k", b"%03d" % (first + n) + urandom(97)) for n in range(10)]
@@ -368,7 +368,7 @@ def large(number: int, codec: Codec, *, is_transactional: bool = False) -> Outgo
         base_sequence=first,
         is_transactional=is_transactional,
     )
-    return Outgoing(
+    return OutgoingBatch(
         topic="t",
         partition=0,
         data=data,
@@ -394,7 +394,7 @@ def test_a_batch_that_is_too_large_for_its_topic_is_split(
         made.close()
     assert [int(value[:3]) for value in log.values if value is not None] == list(range(200))
     assert log.next_sequence == 200
-    assert made.written["t", 0] == Written(first_offset=0, last_offset=199, record_count=200)
+    assert made.written["t", 0] == WrittenRange(first_offset=0, last_offset=199, record_count=200)
     assert made.waiting_bytes == 0
     limit = made.batch_bytes_max("t")
     assert limit is not None and limit <= 400

@@ -22,7 +22,7 @@ from kafka_ds.protocol.messages import (
 )
 from kafka_ds.protocol.messages.cluster import ApiVersion
 from kafka_ds.protocol.types import message_info
-from kafka_ds.security.mechanisms import Plain
+from kafka_ds.security.mechanisms import PlainClient
 from kafka_ds.security.secret import Secret
 
 APIS = (ApiVersionsRequest, MetadataRequest, SaslHandshakeRequest, SaslAuthenticateRequest)
@@ -131,7 +131,7 @@ def test_answers_find_their_requests_and_late_ones_are_told_by_the_clock() -> No
 def test_a_session_that_expires_is_renewed_late_in_its_life() -> None:
     wire = Wire().negotiated()
     for began_at in (100.0, 200.0):
-        exchange = Plain("ann", Secret("hush"))
+        exchange = PlainClient("ann", Secret("hush"))
         wire.session.authenticate("PLAIN", exchange, began_at, 30_000)
         (handshake,) = wire.sent()
         wire.answer(handshake, SaslHandshakeResponse(mechanisms=["PLAIN"]), now=began_at)
@@ -157,7 +157,7 @@ def test_a_session_that_expires_is_renewed_late_in_its_life() -> None:
 )  # fmt: skip
 def test_a_refusal_names_what_is_to_blame(handshake: Any, authenticate: Any, cause: str) -> None:
     wire = Wire().negotiated()
-    wire.session.authenticate("PLAIN", Plain("ann", Secret("hush")), 0.0, 30_000)
+    wire.session.authenticate("PLAIN", PlainClient("ann", Secret("hush")), 0.0, 30_000)
     for message in filter(None, (handshake, authenticate)):
         (header,) = wire.sent()
         wire.answer(header, message)

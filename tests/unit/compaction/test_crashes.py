@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.cleaner.rpc import CleanJob, LogGroup
+from broker.cleaner.rpc import CleanJob, CleanSegments
 from kafka_ds.records.batch import ControlType
 from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import PowerLoss
@@ -107,7 +107,7 @@ def test_a_crash_at_every_operation_of_the_disk(power: bool) -> None:
 
 
 @pytest.mark.parametrize("how", ["truncate", "delete", "close"])
-@pytest.mark.parametrize("after", [CleanJob, LogGroup])
+@pytest.mark.parametrize("after", [CleanJob, CleanSegments])
 def test_a_log_that_is_cut_while_it_is_cleaned(how: str, after: type) -> None:
     bench = filled()
     before = bench.records()
@@ -140,7 +140,7 @@ def test_a_log_that_is_cut_while_it_is_cleaned(how: str, after: type) -> None:
 def test_a_child_that_ends_between_two_requests_makes_no_log_uncleanable() -> None:
     """Another log's records, or the system, have ended it; the new one does not know of the job."""
     bench = filled()
-    bench.meanwhile[LogGroup] = bench.begin_child
+    bench.meanwhile[CleanSegments] = bench.begin_child
     assert not bench.clean()
     assert bench.cleaner.uncleanable() == {}
     bench.meanwhile.clear()
@@ -156,10 +156,10 @@ def test_two_cleaners_take_different_logs() -> None:
         bench.append([(b"a", value)])
     second.roll()
     ask = bench.send
-    at_work: list[LogGroup] = []
+    at_work: list[CleanSegments] = []
 
     async def slow(request: Any) -> Any:
-        if isinstance(request, LogGroup):
+        if isinstance(request, CleanSegments):
             at_work.append(request)
             await asyncio.sleep(0.01)
         return await ask(request)

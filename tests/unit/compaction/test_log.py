@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from broker.cleaner.rpc import LogGroup
+from broker.cleaner.rpc import CleanSegments
 from kafka_ds.records.batch import (
     DELETE_HORIZON_FLAG,
     Codec,
@@ -342,7 +342,7 @@ def test_a_swap_for_which_no_file_can_be_opened_leaves_the_log_as_it_was() -> No
     bench.disk.kill()
     bench.open()
     bench.disk.failing_with = errno.EMFILE
-    bench.meanwhile[LogGroup] = lambda: bench.disk.failing.add("open")
+    bench.meanwhile[CleanSegments] = lambda: bench.disk.failing.add("open")
     assert not bench.clean()
     bench.disk.failing.clear()
     bench.meanwhile.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.cleaner.rpc import LogGroup
+from broker.cleaner.rpc import CleanSegments
 from broker.remote.local_deletion import let_go
 from tests.unit.compaction.compaction_bench import Bench, compacted
 
@@ -53,7 +53,7 @@ def test_a_log_that_becomes_a_table_is_cleaned_no_further() -> None:
         bench.append([(b"a", value)])
         bench.log.roll()
     before, table = bench.records(), compacted(remote_storage_enable=True)
-    bench.meanwhile[LogGroup] = lambda: bench.log.update_config(table)
+    bench.meanwhile[CleanSegments] = lambda: bench.log.update_config(table)
     assert bench.clean()
     assert bench.records() == before
     assert not bench.clean()
@@ -76,7 +76,7 @@ def test_retention_waits_for_a_cleaning_also_when_a_copy_is_done() -> None:
         bench.clock.ms += 2000
         let_go(bench.log, 2, bench.clock)
 
-    bench.meanwhile[LogGroup] = copy
+    bench.meanwhile[CleanSegments] = copy
     assert bench.clean()
     assert bench.cleaner.uncleanable() == {}
     assert bench.records() == [(1, b"a", b"2"), (2, b"a", b"3")]

@@ -14,7 +14,7 @@ from broker.console.logins import LoginFailed, LoginNeeded, Logins
 from broker.principal import USER, Principal
 from broker.security.authentication.failures import InvalidCredentials
 from broker.security.authentication.mechanisms import OauthBearerServer, PlainServer, Token
-from broker.security.authentication.sasl import Offered
+from broker.security.authentication.sasl import OfferedMechanism
 from broker.security.authentication.scram_server import ScramServer
 from broker.security.authentication.scram_users import ScramUsers, credential_of
 from broker.server.http_server import HttpRequest
@@ -37,17 +37,17 @@ class Listener:
     def __init__(self) -> None:
         self.users = {ALICE: Secret(SECRET)}
         self.scram = ScramUsers()
-        self.more: dict[str, Offered] = {}
+        self.more: dict[str, OfferedMechanism] = {}
 
     @property
-    def offered(self) -> dict[str, Offered]:
+    def offered(self) -> dict[str, OfferedMechanism]:
         """What a listener makes anew of its settings, as often as it is asked."""
 
         def credential(user: str) -> Any:
             return self.scram.credential(user, SCRAM_SHA_256)
 
-        plain = Offered(new=partial(PlainServer, self.users), known=self.users.get)
-        scram = Offered(
+        plain = OfferedMechanism(new=partial(PlainServer, self.users), known=self.users.get)
+        scram = OfferedMechanism(
             new=lambda: ScramServer(SCRAM_SHA_256, credential, "nonce"), known=credential
         )
         return {"PLAIN": plain, SCRAM_SHA_256: scram, **self.more}
@@ -118,7 +118,7 @@ async def test_a_session_ends_with_the_token_that_began_it() -> None:
 
     now = [1_000]
     each, listener = Logins(lambda: NAME, NetMetrics(), lambda: now[0], 0), Listener()
-    listener.more = {OAUTHBEARER: Offered(new=lambda: OauthBearerServer(verify))}
+    listener.more = {OAUTHBEARER: OfferedMechanism(new=lambda: OauthBearerServer(verify))}
 
     async def by(token: str) -> str:
         shown = JaasEntry(module="", options={"token": token})

@@ -26,7 +26,7 @@ from kafka_ds.delta.maintenance import (
     vacuum,
     write_checkpoint,
 )
-from kafka_ds.delta.maintenance import Upkeep as Upkept
+from kafka_ds.delta.maintenance import MaintenanceResult as Upkept
 from kafka_ds.delta.names import commit_file
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.delta.store.store import StoreEntry

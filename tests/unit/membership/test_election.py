@@ -13,7 +13,7 @@ from broker.membership.election import (
     AskPeers,
     Claim,
     ControllerElection,
-    Stance,
+    ElectionState,
     Wait,
 )
 from broker.membership.lease import Lease, decode_lease
@@ -270,12 +270,12 @@ def test_who_hears_nothing_from_anybody_hesitates_and_claims() -> None:
     assert action.is_dead
 
 
-@pytest.mark.parametrize("stance", [Stance.ASKING, Stance.HESITATING])
-def test_a_sign_of_life_at_the_last_moment_counts(stance: Stance) -> None:
+@pytest.mark.parametrize("stance", [ElectionState.ASKING, ElectionState.HESITATING])
+def test_a_sign_of_life_at_the_last_moment_counts(stance: ElectionState) -> None:
     machine = election()
     machine.sees_lease(LEASE, 0)
     machine.next(SESSION_MS)
-    if stance is Stance.HESITATING:
+    if stance is ElectionState.HESITATING:
         machine.peers_answered([], SESSION_MS, brokers=4, chance=0.9)
     assert machine.stance is stance
     machine.hears(5, SESSION_MS + 1)

@@ -24,7 +24,7 @@ from kafka_ds.delta.maintenance import vacuum, write_checkpoint
 from kafka_ds.delta.snapshot import TableSnapshot
 from kafka_ds.process.crash_points import EVENTS_POINTS, CrashPoints
 from kafka_ds.topic import metadata_table as table
-from kafka_ds.topic.event_files import Merged, merge_events
+from kafka_ds.topic.event_files import MergedEvents, merge_events
 from kafka_ds.topic.events import read_events
 from kafka_ds.topic.names import CLUSTER_METADATA
 from kafka_ds.topic.schemas import CLUSTER_METADATA_SCHEMA, DAY_MS
@@ -83,7 +83,7 @@ def log_of(store: MemoryStore | FolderStore) -> DeltaLog:
     return DeltaLog(store, CLUSTER_METADATA, clock=store.clock)
 
 
-def merge(store: MemoryStore, at: Callable[[str], None] = lambda step: None) -> list[Merged]:
+def merge(store: MemoryStore, at: Callable[[str], None] = lambda step: None) -> list[MergedEvents]:
     return merge_events(log_of(store), files_min=FILES_MIN, at=at)
 
 

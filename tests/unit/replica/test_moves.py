@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from broker.log.directories.comparison import Step, is_newer, next_step
+from broker.log.directories.comparison import CopyStep, is_newer, next_step
 from broker.log.epochs import LeaderEpochs
 from broker.remote.partitions import TieredPartition
 from broker.replica.fetcher.metrics import FAILED_MOVES, MOVES_MAX_LAG
@@ -279,16 +279,16 @@ async def test_what_is_durable_stays_durable_while_a_log_moves() -> None:
 @pytest.mark.parametrize(
     ("log", "copy", "step"),
     [
-        (extent(0, 10, (0, 0)), extent(0, 10, (0, 0)), Step.NOTHING),
-        (extent(0, 10, (0, 0)), extent(0, 4, (0, 0)), Step.COPY),
-        (extent(0, 10, (0, 0)), extent(0, 12, (0, 0)), Step.TRUNCATE),
-        (extent(0, 10, (0, 0), (2, 5)), extent(0, 7, (0, 0), (1, 5)), Step.TRUNCATE),
-        (extent(0, 10, (0, 0), (2, 5)), extent(0, 5, (0, 0)), Step.COPY),
-        (extent(6, 10, (0, 6)), extent(0, 4, (0, 0)), Step.BEGIN_AGAIN),
-        (extent(0, 3, (0, 0)), extent(5, 8, (0, 5)), Step.BEGIN_AGAIN),
+        (extent(0, 10, (0, 0)), extent(0, 10, (0, 0)), CopyStep.NOTHING),
+        (extent(0, 10, (0, 0)), extent(0, 4, (0, 0)), CopyStep.COPY),
+        (extent(0, 10, (0, 0)), extent(0, 12, (0, 0)), CopyStep.TRUNCATE),
+        (extent(0, 10, (0, 0), (2, 5)), extent(0, 7, (0, 0), (1, 5)), CopyStep.TRUNCATE),
+        (extent(0, 10, (0, 0), (2, 5)), extent(0, 5, (0, 0)), CopyStep.COPY),
+        (extent(6, 10, (0, 6)), extent(0, 4, (0, 0)), CopyStep.BEGIN_AGAIN),
+        (extent(0, 3, (0, 0)), extent(5, 8, (0, 5)), CopyStep.BEGIN_AGAIN),
     ],
 )
-def test_what_comes_next(log: Extent, copy: Extent, step: Step) -> None:
+def test_what_comes_next(log: Extent, copy: Extent, step: CopyStep) -> None:
     assert next_step(log, copy) is step
 
 

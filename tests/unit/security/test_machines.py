@@ -15,7 +15,7 @@ from broker.principal import ANONYMOUS
 from broker.registry import ClientInformation
 from broker.security.authentication.failures import AuthenticationFailed, InvalidCredentials
 from broker.security.authentication.mechanisms import OauthBearerServer, PlainServer, Token
-from broker.security.authentication.sasl import Offered, SaslServer, SaslState
+from broker.security.authentication.sasl import OfferedMechanism, SaslServer, SaslState
 from broker.security.authentication.scram_server import ScramServer
 from broker.security.authentication.scram_users import ScramCredential
 from broker.security.authentication.tokens import TokenLogin
@@ -30,7 +30,7 @@ from kafka_ds.protocol.messages import (
 )
 from kafka_ds.security.ciphers import openssl_name
 from kafka_ds.security.jaas import JaasError, parse_jaas
-from kafka_ds.security.mechanisms import OauthBearer, Plain, Refused
+from kafka_ds.security.mechanisms import CredentialsRefused, OauthBearerClient, PlainClient
 from kafka_ds.security.scram import (
     HASHES,
     ScramClient,
@@ -163,7 +163,7 @@ def test_a_scram_client_refuses_a_server_that_does_not_know(answers: list[bytes]
 def test_plain_takes_names_and_passwords_of_the_entry() -> None:
     users = {"alice": Secret("a"), "bob": Secret("b")}
     server = PlainServer(users)
-    assert server.respond(Plain("alice", Secret("a")).first()) == b""
+    assert server.respond(PlainClient("alice", Secret("a")).first()) == b""
     assert server.is_done and server.user == "alice"
     for wrong in (
         b"\0alice\0b",
@@ -185,12 +185,12 @@ def test_a_bearer_token_that_is_refused_is_told_and_acknowledged() -> None:
         return Token("carol", 5_000)
 
     server = OauthBearerServer(verify)
-    assert server.respond(OauthBearer(Secret("good")).first()) == b""
+    assert server.respond(OauthBearerClient(Secret("good")).first()) == b""
     assert (server.user, server.expires_ms) == ("carol", 5_000)
-    server, client = OauthBearerServer(verify), OauthBearer(Secret("bad"))
+    server, client = OauthBearerServer(verify), OauthBearerClient(Secret("bad"))
     answer = server.respond(client.first())
     assert json.loads(answer) == {"status": "invalid_token"} and not server.is_done
-    with pytest.raises(Refused, match="invalid_token"):
+    with pytest.raises(CredentialsRefused, match="invalid_token"):
         client.respond(answer)
     with pytest.raises(InvalidCredentials):
         server.respond(b"\x01")
@@ -206,14 +206,16 @@ def test_a_bearer_token_that_is_refused_is_told_and_acknowledged() -> None:
 
 # -- the order of messages -----------------------------------------------------------------------------
 
-ALICE = Plain("alice", Secret("a")).first()
-BOB = Plain("bob", Secret("b")).first()
+ALICE = PlainClient("alice", Secret("a")).first()
+BOB = PlainClient("bob", Secret("b")).first()
 
 
 def machine(reauthentication_ms_max: int = 0) -> SaslServer:
     users = {"alice": Secret("a"), "bob": Secret("b")}
-    plain = Offered(new=lambda: PlainServer(users), reauthentication_ms_max=reauthentication_ms_max)
-    token = Offered(new=lambda: OauthBearerServer(lambda token: Token("carol", 5_000)))
+    plain = OfferedMechanism(
+        new=lambda: PlainServer(users), reauthentication_ms_max=reauthentication_ms_max
+    )
+    token = OfferedMechanism(new=lambda: OauthBearerServer(lambda token: Token("carol", 5_000)))
     return SaslServer({"PLAIN": plain, "OAUTHBEARER": token})
 
 
@@ -375,7 +377,7 @@ def test_a_session_has_an_end_and_is_renewed_by_the_same_user() -> None:
 def test_a_token_ends_a_session_by_itself() -> None:
     sasl = machine()
     sasl.handshake("OAUTHBEARER", 1)
-    assert sasl.authenticate(OauthBearer(Secret("x")).first(), 1_000) == (b"", 4_000)
+    assert sasl.authenticate(OauthBearerClient(Secret("x")).first(), 1_000) == (b"", 4_000)
     assert sasl.is_expired(5_000)
 
 

@@ -19,7 +19,7 @@ import pytest
 import broker.handlers  # noqa: F401 - registers what is served
 from broker.registry import REGISTRY
 from broker.security.authentication.mechanisms import PlainServer
-from broker.security.authentication.sasl import Offered, SaslServer
+from broker.security.authentication.sasl import OfferedMechanism, SaslServer
 from broker.server.authentication import Authentication
 from broker.server.connection import Connections, ServerConnection
 from broker.server.dispatch import Dispatcher
@@ -59,7 +59,7 @@ def with_sasl(harness: Harness) -> tuple[ServerConnection, FakeTransport]:
     """A connection whose client must authenticate with PLAIN."""
     known = {"alice": Secret("alice-secret")}
     authenticator = Authentication(
-        SaslServer({"PLAIN": Offered(new=lambda: PlainServer(known))}),
+        SaslServer({"PLAIN": OfferedMechanism(new=lambda: PlainServer(known))}),
         Dispatcher(REGISTRY, OPEN_NODE, harness.metrics),
         harness.metrics,
         now_ms=lambda: 0,

@@ -15,7 +15,7 @@ from broker.metadata.log import SNAPSHOT_INTERVAL, MetadataLog
 from kafka_ds.client.admin import ClusterDescription, TopicPreview
 from kafka_ds.client.cluster import OffsetAnswer
 from kafka_ds.delta.store.uri import open_store
-from kafka_ds.errors import BrokerTimeout, LoadUnfinished, NobodyListens, OptionError, TopicGone
+from kafka_ds.errors import BrokerTimeout, ConnectionRefused, LoadUnfinished, OptionError, TopicGone
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.sink.columns import check_columns
 from kafka_ds.sink.load import LoadMessage, LoadSink, load_sink
@@ -124,7 +124,7 @@ def test_a_broker_that_does_not_know_the_topic_yet_is_asked_again(
     "error",
     [
         KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "topic t"),
-        NobodyListens("h:9092"),
+        ConnectionRefused("h:9092"),
         BrokerTimeout("no answer"),
     ],
 )
@@ -150,7 +150,7 @@ def silent() -> None:
 
 
 def nobody() -> None:
-    raise NobodyListens("h:9092")
+    raise ConnectionRefused("h:9092")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from kafka_ds.errors import OptionError, PlanDiverged, TopicGone
 from kafka_ds.source.batch import read_config
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.options.options import Options, parse_options
-from kafka_ds.source.plan.pinned import Pinned, pin
+from kafka_ds.source.plan.pinned import PinnedViews, pin
 from kafka_ds.source.plan.scan_plan import plan_scan
 from kafka_ds.source.plan.table_scan import as_pinned, hot_reads
 from kafka_ds.source.read.partition_reader import read_task
@@ -112,7 +112,7 @@ def test_a_stream_ends_with_no_epoch(log: LogBroker) -> None:
 # -- the hot part of a scan ---------------------------------------------------------------------
 
 
-def pinned_options(log: LogBroker, scanned: Pinned, **more: str) -> Options:
+def pinned_options(log: LogBroker, scanned: PinnedViews, **more: str) -> Options:
     """As `kafka_ds.scan` asks for the hot part of what it has pinned."""
     (ranges,) = hot_reads(scanned.views, Predicate())
     start, until = ranges["t", 0]

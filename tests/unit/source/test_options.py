@@ -11,7 +11,7 @@ from kafka_ds.client.settings import ClientSettings
 from kafka_ds.errors import OptionError
 from kafka_ds.source.datasource import KafkaDataSource
 from kafka_ds.source.filters.predicate import Predicate
-from kafka_ds.source.options.limits import AtOffsets, AtTimestamp, AtTimestamps, Everywhere
+from kafka_ds.source.options.limits import AtEarliestOrLatest, AtOffsets, AtTimestamp, AtTimestamps
 from kafka_ds.source.options.options import OPTIONS, parse_options
 
 LEAST = {"kafka.bootstrap.servers": "broker:9092", "subscribe": "t"}
@@ -25,9 +25,9 @@ def test_the_data_source_documents_every_option() -> None:
 def test_the_defaults_are_those_of_sparks_source() -> None:
     batch = parse_options(LEAST, stream=False)
     stream = parse_options(LEAST, stream=True)
-    assert batch.starting == Everywhere(option="startingOffsets", offset=-2)
-    assert batch.ending == Everywhere(option="endingOffsets", offset=-1)
-    assert stream.starting == Everywhere(option="startingOffsets", offset=-1)
+    assert batch.starting == AtEarliestOrLatest(option="startingOffsets", offset=-2)
+    assert batch.ending == AtEarliestOrLatest(option="endingOffsets", offset=-1)
+    assert stream.starting == AtEarliestOrLatest(option="startingOffsets", offset=-1)
     for options in (batch, stream):
         assert options.fail_on_data_loss
         assert not options.include_headers

@@ -37,7 +37,7 @@ from kafka_ds.source.options.options import parse_options
 from kafka_ds.source.plan.leader_epochs import Bounds
 from kafka_ds.source.plan.offset_reader import OffsetReader
 from kafka_ds.source.plan.scan_plan import LakeFile, LakeView
-from kafka_ds.source.plan.sizes import PRECISION, Stored, limited_by_bytes
+from kafka_ds.source.plan.sizes import PRECISION, OffsetSizes, limited_by_bytes
 from kafka_ds.source.stream import KafkaStreamReader
 from kafka_ds.source.stream_offset import Position, StreamOffset, limited, waiting
 from tests.fakes.scripted_broker import TOPIC_ID, ScriptedBroker
@@ -57,7 +57,7 @@ def at(offsets: dict[int, int]) -> StreamOffset:
 
 
 @st.composite
-def partitions(draw: st.DrawFn) -> tuple[int, int, Stored]:
+def partitions(draw: st.DrawFn) -> tuple[int, int, OffsetSizes]:
     """Where a stream is in a partition, where that ends, and what lies between: files, holes, a log."""
     start = draw(st.integers(0, 60))
     files, end = [], draw(st.integers(0, 60))
@@ -72,12 +72,12 @@ def partitions(draw: st.DrawFn) -> tuple[int, int, Stored]:
         end += rows + hole
     lake = LakeView(version=1, start=begin, end=end, files=tuple(files)) if files else None
     hot = draw(st.floats(0, 200))
-    return start, draw(st.integers(start, 180)), Stored(lake=lake, hot_offset_bytes=hot)
+    return start, draw(st.integers(start, 180)), OffsetSizes(lake=lake, hot_offset_bytes=hot)
 
 
 @given(st.lists(partitions(), min_size=1, max_size=4), st.integers(1, 6_000))
 def test_a_limit_of_bytes_is_kept_and_nothing_stands_still(
-    drawn: list[tuple[int, int, Stored]], bytes_max: int
+    drawn: list[tuple[int, int, OffsetSizes]], bytes_max: int
 ) -> None:
     start = at({p: begin for p, (begin, _, _) in enumerate(drawn)})
     latest = at({p: end for p, (_, end, _) in enumerate(drawn)})
@@ -117,7 +117,7 @@ def test_files_that_lie_far_behind_the_limit_are_not_looked_at() -> None:
             )
 
     lake = LakeView(version=1, start=0, end=10**9, find=find)
-    stored = {("t", 0): Stored(lake=lake)}
+    stored = {("t", 0): OffsetSizes(lake=lake)}
     chosen = limited_by_bytes(at({0: 500}), at({0: 10**9}), 100_000, {}, stored)
     assert 9_800 <= chosen.positions["t", 0].offset - 500 <= 10_000
     assert max(end for _, end in seen) < 20_000
@@ -125,7 +125,9 @@ def test_files_that_lie_far_behind_the_limit_are_not_looked_at() -> None:
 
 def test_what_lies_before_and_behind_a_table_is_the_logs() -> None:
     files = (LakeFile(path="f", size_bytes=1000, first_offset=10, last_offset=19),)
-    stored = Stored(lake=LakeView(version=1, start=10, end=20, files=files), hot_offset_bytes=2.5)
+    stored = OffsetSizes(
+        lake=LakeView(version=1, start=10, end=20, files=files), hot_offset_bytes=2.5
+    )
     assert [stored.size_bytes(5, end) for end in (5, 7, 10, 11, 20, 24)] == [
         0,
         5,
@@ -317,7 +319,7 @@ def test_a_topic_that_is_gone_is_not_asked_about(sized: SizedBroker) -> None:
     spans = {("b", 0): (0, 50), ("t", 0): (0, 1000)}
     try:
         stored = reader.stored(spans, bounds)
-        assert stored["b", 0] == Stored()
+        assert stored["b", 0] == OffsetSizes()
         assert 100 < stored["t", 0].hot_offset_bytes < 125
         # Also where it went after it was looked at last.
         later = reader.stored(

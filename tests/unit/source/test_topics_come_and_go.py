@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from kafka_ds.client.cluster import Cluster
-from kafka_ds.errors import DataLoss, NobodyListens, OptionError
+from kafka_ds.errors import ConnectionRefused, DataLoss, OptionError
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import (
     DescribeConfigsRequest,
@@ -466,10 +466,10 @@ def test_brokers_that_never_listened_are_asked_once(monkeypatch: pytest.MonkeyPa
 
     def topics(cluster: Cluster, names: object) -> None:
         asked.append(names)
-        raise NobodyListens("no broker of option 'kafka.bootstrap.servers' answers")
+        raise ConnectionRefused("no broker of option 'kafka.bootstrap.servers' answers")
 
     monkeypatch.setattr(Cluster, "topics", topics)
     options = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}
-    with pytest.raises(NobodyListens):
+    with pytest.raises(ConnectionRefused):
         OffsetReader(parse_options(options, stream=True)).topics()
     assert len(asked) == 1

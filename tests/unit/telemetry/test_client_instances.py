@@ -10,7 +10,7 @@ from broker.metadata.events import ConfigChanged
 from broker.metadata.image import MetadataImage
 from broker.telemetry import client_instances
 from broker.telemetry.client_instances import ClientInstance, ClientInstances
-from broker.telemetry.otlp import Point
+from broker.telemetry.otlp import MetricPoint
 from broker.telemetry.series import telemetry_samples
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import PushTelemetryRequest
@@ -171,12 +171,12 @@ def test_what_clients_pushed_last_are_series(desk: Desk, monkeypatch: pytest.Mon
     one, two = desk.ask(), desk.ask(TWO)
     name = "org.apache.kafka.producer.record.total"
     points = (
-        Point(name, 5, True, 0, (("topic", "t"), ("client_id", "forged"), ("__name__", "x"))),
-        Point("my.rate", 0.5, True, 0, ()),
+        MetricPoint(name, 5, True, 0, (("topic", "t"), ("client_id", "forged"), ("__name__", "x"))),
+        MetricPoint("my.rate", 0.5, True, 0, ()),
     )
     desk.instances.keep(one, points)
     desk.instances.keep(one, points)
-    desk.instances.keep(two, (Point(name, 6, True, 0, (("a.b", "c"),)), points[1], points[1]))
+    desk.instances.keep(two, (MetricPoint(name, 6, True, 0, (("a.b", "c"),)), points[1], points[1]))
     found = desk.series()
     first, second = ({"client_id": "c", "client_instance_id": text} for text in (
         "AQEBAQEBAQEBAQEBAQEBAQ", "AgICAgICAgICAgICAgICAg",

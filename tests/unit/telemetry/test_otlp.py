@@ -7,7 +7,7 @@ import json
 import pytest
 
 from broker.telemetry import otlp
-from broker.telemetry.otlp import InvalidMetrics, Point, points_of
+from broker.telemetry.otlp import InvalidMetrics, MetricPoint, points_of
 from broker.telemetry.rows import POINTS_PER_BATCH, batches_of
 from kafka_ds.records.batch import read_header, read_records
 from kafka_ds.records.compression import Codec, compress
@@ -27,9 +27,9 @@ def test_gauges_and_sums_are_points() -> None:
     )
     for codec in Codec:
         assert points_of(codec, compress(codec, data)) == [
-            Point("rate", 0.5, False, TIME_MS, (("group_id", "g"), ("topic", "t"))),
-            Point("total", 7, True, TIME_MS, (("group_id", "g"),)),
-            Point("size", 0.0, False, TIME_MS, (("group_id", "g"),)),
+            MetricPoint("rate", 0.5, False, TIME_MS, (("group_id", "g"), ("topic", "t"))),
+            MetricPoint("total", 7, True, TIME_MS, (("group_id", "g"),)),
+            MetricPoint("size", 0.0, False, TIME_MS, (("group_id", "g"),)),
         ]
     assert points_of(Codec.NONE, b"") == []
 
@@ -55,7 +55,9 @@ def test_of_too_many_points_the_first_are_taken(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_each_point_is_a_record() -> None:
-    points = [Point("rate", 0.5, False, TIME_MS, (("topic", "größe"),))] * (POINTS_PER_BATCH + 1)
+    points = [MetricPoint("rate", 0.5, False, TIME_MS, (("topic", "größe"),))] * (
+        POINTS_PER_BATCH + 1
+    )
     batches = list(batches_of(points, b"\1" * 16, {"client_id": "me"}, TIME_MS + 9))
     assert [read_header(batch).record_count for batch in batches] == [POINTS_PER_BATCH, 1]
     (record,) = read_records(batches[1])

@@ -10,7 +10,7 @@ from kafka_ds.delta.table_writer import TableWriter
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.commit_rules import FilesRemoved, PartitionIntent, TableChanged
 from kafka_ds.topic.files.parquet import FileReader
-from kafka_ds.topic.files.rewrite import UnfitFile, rewrite_files
+from kafka_ds.topic.files.rewrite import NotRewritable, rewrite_files
 from kafka_ds.topic.index import FileEntry
 from kafka_ds.topic.names import cleaned_at_mark, cleaned_mark
 from kafka_ds.topic.overtaken_rows import CleanedFile, TableCleaning, clean_end, is_dirty
@@ -170,5 +170,5 @@ def test_nothing_leaves_once_others_removed_rows_or_changed_the_table(table):
 
 
 def test_rows_that_are_not_there_cannot_leave(table):
-    with pytest.raises(UnfitFile, match="10 rows were found where 9 were"):
+    with pytest.raises(NotRewritable, match="10 rows were found where 9 were"):
         rewritten(table, table.read().index.files(0)[0], [10])

@@ -22,7 +22,7 @@ from kafka_ds.topic.batches.records import (
     read_records,
 )
 from kafka_ds.topic.files import page_loops
-from kafka_ds.topic.files.pages import PagePart, Unusual, binaries, chunk_of, numbers
+from kafka_ds.topic.files.pages import PagePart, UnsupportedLayout, binaries, chunk_of, numbers
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile, read_files, write_rows
 from kafka_ds.topic.index import FileEntry
 from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA
@@ -107,10 +107,10 @@ def test_many_pages_of_one_chunk():
 @pytest.mark.parametrize("arrow_type", [pa.int64(), pa.binary()])
 def test_what_others_may_choose_is_unusual(options, arrow_type):
     values = [b"a", b"b"] * 20 if arrow_type == pa.binary() else [1, 2] * 20
-    with pytest.raises(Unusual):
+    with pytest.raises(UnsupportedLayout):
         read = parts(values, arrow_type, **options)
         (binaries if arrow_type == pa.binary() else numbers)(read)
-    with pytest.raises(Unusual):
+    with pytest.raises(UnsupportedLayout):
         numbers(parts([1, None], pa.int64()))
 
 
@@ -131,7 +131,7 @@ def test_damage_is_unusual_and_nothing_else(arrow_type):
         cut = data if lots.random() < 0.5 else data[: lots.randrange(len(data))]
         try:
             found = read([PagePart(whole.chunk, read_only(bytes(cut), np.uint8))])
-        except Unusual:
+        except UnsupportedLayout:
             refused += 1
             continue
         if arrow_type == pa.int64():
@@ -164,7 +164,7 @@ def test_damage_leads_no_loop_out_of_its_bytes():
 @pytest.mark.parametrize("read", [numbers, binaries])
 def test_rows_that_nobody_has_room_for_are_unusual(read, rows):
     (part,) = parts([1, 2, 3], pa.int64())
-    with pytest.raises(Unusual):
+    with pytest.raises(UnsupportedLayout):
         read([part._replace(chunk=part.chunk._replace(rows=rows))])
 
 
@@ -172,7 +172,7 @@ def test_rows_that_nobody_has_room_for_are_unusual(read, rows):
 def test_a_page_that_is_shorter_than_it_says_is_unusual(compression):
     (part,) = parts([b"x" * 50] * 40, pa.binary(), compression=compression)
     grown = PagePart(part.chunk, larger(part.data))
-    with pytest.raises(Unusual, match="another size|ZSTD"):
+    with pytest.raises(UnsupportedLayout, match="another size|ZSTD"):
         binaries([grown])
 
 

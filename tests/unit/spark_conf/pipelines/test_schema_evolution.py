@@ -1,17 +1,17 @@
 import pytest
 
 from spark_conf.pipelines.kinds import BIGINT, DOUBLE, STRING, ArrayOf, Kind, ObjectOf
-from spark_conf.pipelines.schema_evolution import COLUMNS_MAX, Level, place
+from spark_conf.pipelines.schema_evolution import COLUMNS_MAX, ObjectFields, place
 
 
-def placed(before: dict[str, Kind], **seen: list[str]) -> Level:
+def placed(before: dict[str, Kind], **seen: list[str]) -> ObjectFields:
     """Each kind is of a record of its own, in the order in which they are given."""
     at = iter(range(100))
     kinds = {name: {text: (0, next(at)) for text in texts} for name, texts in seen.items()}
     return place(ObjectOf(tuple(before.items())), kinds, reserved=["_key"])
 
 
-def columns(level: Level) -> dict[str, Kind]:
+def columns(level: ObjectFields) -> dict[str, Kind]:
     return dict(level.kind.fields)
 
 
