@@ -7,10 +7,11 @@ and page faults, and a used one is in the processor's cache.
 
 from __future__ import annotations
 
-# Smaller buffers are cheap; larger ones are rare.
+# Smaller buffers are cheap.
 POOLED_BYTES_MIN = 64 << 10
-POOLED_BYTES_MAX = 4 << 20
 POOL_BYTES_MAX = 16 << 20
+# No more is allocated for bytes that have not arrived; what there is already may be reused.
+NEW_BYTES_MAX = 4 << 20
 
 
 class BufferPool:
@@ -22,8 +23,8 @@ class BufferPool:
         self.free_bytes = 0
 
     def allocate(self, size: int) -> bytearray:
-        """A buffer of at least `size` bytes, with any content."""
-        if size < POOLED_BYTES_MIN or size > POOLED_BYTES_MAX:
+        """A buffer of at least `size` bytes, or of NEW_BYTES_MAX, with any content."""
+        if size < POOLED_BYTES_MIN:
             return bytearray(size)
         rounded = 1 << (size - 1).bit_length()
         free = self._free.get(rounded)
@@ -32,17 +33,12 @@ class BufferPool:
             self.free_bytes -= rounded
             if not is_viewed(buffer):
                 return buffer
-        return bytearray(rounded)
+        return bytearray(min(rounded, NEW_BYTES_MAX))
 
     def release(self, buffer: bytearray) -> None:
         """Return a buffer to the pool; one that still has views will not be reused."""
         size = len(buffer)
-        if (
-            size < POOLED_BYTES_MIN
-            or size & (size - 1)
-            or size > POOLED_BYTES_MAX
-            or self.free_bytes + size > self._bytes_max
-        ):
+        if size < POOLED_BYTES_MIN or size & (size - 1) or self.free_bytes + size > self._bytes_max:
             return
         self._free.setdefault(size, []).append(buffer)
         self.free_bytes += size

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from kafka_ds.protocol.buffer_pool import POOLED_BYTES_MAX, BufferPool
+from kafka_ds.protocol.buffer_pool import NEW_BYTES_MAX, BufferPool
 from kafka_ds.protocol.errors import MalformedFrame
 from kafka_ds.protocol.frame import LENGTH_BYTES
 
@@ -90,7 +90,10 @@ class FrameAssembler:
         buffer = self._buffer
         if buffer is not None:
             if self._filled == len(buffer):
-                buffer.extend(bytes(min(self._size - self._filled, POOLED_BYTES_MAX)))
+                more = self._size - self._filled
+                if self._size > NEW_BYTES_MAX:  # Up to 8 or 16 MiB, which the pool takes.
+                    more = NEW_BYTES_MAX - self._filled % NEW_BYTES_MAX
+                buffer.extend(bytes(more))
             return memoryview(buffer)[self._filled : self._size]
         head = self._head
         if head:
@@ -142,10 +145,7 @@ class FrameAssembler:
                 self._buffer, self.needs_room = bytearray(first), True
                 return
             self._hold(size)
-        if size <= POOLED_BYTES_MAX:
-            self._buffer = self._pool.allocate(size)
-        else:
-            self._buffer = bytearray(POOLED_BYTES_MAX)
+        self._buffer = self._pool.allocate(size)
         self._buffer[: len(first)] = first
 
     def allocate_waiting(self) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import struct
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from broker.registry import Registry, serves, version_range
 from broker.server.metrics import FETCH_CONSUMER, Metrics, NetMetrics
 from broker.server.metrics_server import MetricsServer
 from kafka_ds.process.system import SystemNetwork
-from kafka_ds.protocol.buffer_pool import POOLED_BYTES_MAX, POOLED_BYTES_MIN, BufferPool, is_viewed
+from kafka_ds.protocol.buffer_pool import NEW_BYTES_MAX, POOLED_BYTES_MIN, BufferPool, is_viewed
+from kafka_ds.protocol.frame_assembler import FrameAssembler, FrameBuffer
 from kafka_ds.protocol.messages import ApiVersionsRequest, FetchRequest, ProduceRequest
 from tests.loops import in_loop
 from tests.unit.server.net_harness import Harness, api_versions, feed, produce
@@ -207,8 +209,36 @@ def test_the_pool_is_bounded() -> None:
     pool.clear()
     assert pool.free_bytes == 0
     pool.release(bytearray(100_000))  # no size of the pool
-    pool.release(bytearray(2 * POOLED_BYTES_MAX))
+    pool.release(bytearray(2 << 20))
     pool.release(bytearray(10))
     assert pool.free_bytes == 0
     assert len(pool.allocate(10)) == 10
-    assert len(pool.allocate(POOLED_BYTES_MAX + 1)) == POOLED_BYTES_MAX + 1
+
+
+def test_a_large_frame_has_a_used_buffer_or_a_part_of_a_new_one() -> None:
+    pool = BufferPool()
+    large = bytearray(2 * NEW_BYTES_MAX)
+    pool.release(large)
+    assert pool.allocate(NEW_BYTES_MAX + 1) is large
+    assert len(pool.allocate(NEW_BYTES_MAX + 1)) == NEW_BYTES_MAX
+
+
+def test_a_frame_of_several_batches_leaves_its_buffer_for_the_next_one() -> None:
+    pool = BufferPool()
+    used = []
+    for content in (b"a", b"b"):
+        assembler = FrameAssembler(FrameBuffer(), pool, 100 << 20)
+        data, frames = struct.pack(">i", 6 << 20) + content * (6 << 20), []
+        while data:
+            buffer = assembler.get_buffer()
+            taken = min(len(buffer), len(data))
+            buffer[:taken], data = data[:taken], data[taken:]
+            del buffer
+            frames = assembler.received(taken)
+        (frame,) = frames
+        assert frame == content * (6 << 20)
+        used.append(frame.obj)
+        assembler.recycle(frame)
+        del frame, frames
+    assert used[0] is used[1]
+    assert pool.free_bytes == 8 << 20
