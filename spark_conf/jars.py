@@ -107,6 +107,15 @@ def _log4j(name: str) -> Artifact:
     )
 
 
+def _spark_tests(name: str) -> Artifact:
+    return Artifact(
+        organisation="org.apache.spark",
+        name=name,
+        revision=SPARK_VERSION,
+        classifiers=("tests",),
+    )
+
+
 def _aws(name: str) -> Artifact:
     return Artifact(
         organisation="software.amazon.awssdk",
@@ -165,6 +174,18 @@ SETS: dict[str, tuple[Artifact, ...]] = {
         ),
         Artifact(organisation="org.mockito", name="mockito-core", revision="5.20.0"),
         Artifact(organisation="org.hamcrest", name="hamcrest", revision="3.0"),
+    ),
+    # Apache Kafka's framework of long workloads, in addition to the set "kafka".
+    "trogdor": (_kafka("trogdor"),),
+    # Spark's own tests of its Kafka connector, in addition to PySpark's jars and the set "spark-kafka".
+    "spark-kafka-tests": (
+        _spark_tests("spark-sql-kafka-0-10_2.13"),
+        _spark_tests("spark-sql_2.13"),
+        _spark_tests("spark-catalyst_2.13"),
+        _spark_tests("spark-core_2.13"),
+        Artifact(
+            organisation="org.scalatest", name="scalatest_2.13", revision="3.2.19", transitive=True
+        ),
     ),
     **{f"kafka-{version}": _old_kafka(version) for version in OLD_KAFKAS},
     # An S3 server for tests, whose conditional writes are atomic.

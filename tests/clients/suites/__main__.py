@@ -58,6 +58,7 @@ def main(words: list[str]) -> int:
         print(error, file=sys.stderr)
         return 2
     wrong = 0
+    place = "apache" if asked.apache else "here"
     with (
         tempfile.TemporaryDirectory(prefix="client-suites-") as folder,
         contextlib.ExitStack() as stack,
@@ -66,13 +67,13 @@ def main(words: list[str]) -> int:
         cluster = (
             stack.enter_context(cluster_for(suite, work, SETTINGS, apache=asked.apache))
             if suite.brokers
-            else None
+            else f"{sys.executable} -m tests.clients.suites.served {place}"
         )
         for each in RUN[suite.name](source, work, cluster, asked.tests or suite.tests):
             wrong += _report(suite, each, asked.logs)
             if asked.record:
-                results.record(suite, each, "apache" if asked.apache else "here")
-        if cluster and not asked.apache:
+                results.record(suite, each, place)
+        if not isinstance(cluster, str) and not asked.apache:
             wrong += _tracebacks(suite, cluster, asked.logs)
     print(f"{wrong} not as expected")
     return 1 if wrong else 0

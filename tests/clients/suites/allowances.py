@@ -35,6 +35,8 @@ class Suite:
     left_out: tuple[Known, ...]
     settings: dict[str, Any]
     brokers: int
+    # Its tests are classes of several each, whose names are `Class.test`.
+    by_class: bool
 
     def why_failing(self, test: str) -> str | None:
         """Why a test is expected to fail; None where it is not."""
@@ -54,6 +56,7 @@ def suites() -> dict[str, Suite]:
             left_out=_exceptions(each.get("left_out", ())),
             settings=each.get("settings", {}),
             brokers=each.get("brokers", 1),
+            by_class=each.get("by_class", False),
         )
     return found
 

@@ -19,6 +19,7 @@ from spark_conf import jars
 from spark_conf.java import java_command
 from tests.clients.suites.allowances import Suite
 from tests.clients.suites.junit import compiled
+from tests.clients.suites.spark import compiled_for_spark
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / ".cache" / "client-suites"
@@ -87,6 +88,10 @@ def built(suite: Suite, source: Path | None, *, apache: bool = False) -> Path | 
     """
     if suite.name == "kafka":
         return None if apache else compiled(FOLDER / f"kafka-{suite.tag}")
+    if suite.name == "trogdor":
+        return None
+    if suite.name == "spark-kafka":
+        return compiled_for_spark(FOLDER / f"spark-kafka-{suite.tag}")
     folder = source or BRING.get(suite.name, _cloned)(suite)
     if not folder.is_dir():
         raise CannotBuild(f"{folder} is no folder")

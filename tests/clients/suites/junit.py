@@ -42,7 +42,7 @@ def _jars() -> str:
 
 
 def run_kafka(
-    ours: Path | None, work: Path, _cluster: None, tests: Sequence[str]
+    ours: Path | None, work: Path, _served: str, tests: Sequence[str]
 ) -> Iterator[Outcome]:
     """Each test of the classes, by their names without PACKAGE; `ours`: from `compiled`, None for Apache Kafka."""
     quiet = work / "log4j2.xml"
@@ -83,9 +83,15 @@ def _outcome(case: ElementTree.Element) -> tuple[str, Outcome]:
     test = f"{case.attrib['classname'].rpartition('.')[2]}.{method}" + (index and f"[{index}]")
     said = "".join(each.text or "" for each in case.iter("system-out"))
     unique = next((line[11:] for line in said.splitlines() if line.startswith("unique-id: ")), "")
+    state, printed = state_of(case)
+    return unique, Outcome(test=test, state=state, printed=printed)
+
+
+def state_of(case: ElementTree.Element) -> tuple[str, str]:
+    """What became of a test in a report of JUnit's form, and why it failed."""
     state, printed = "passed", ""
     for kind in ("failure", "error", "skipped"):
         for found in case.iter(kind):
             state = "skipped" if kind == "skipped" else "failed"
-            printed = found.text or ""
-    return unique, Outcome(test=test, state=state, printed=printed)
+            printed = f"{found.attrib.get('message', '')}\n{found.text or ''}"
+    return state, printed

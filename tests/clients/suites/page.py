@@ -10,7 +10,12 @@ from tests.clients.suites.allowances import Suite, suites
 from tests.clients.suites.results import Results, read
 
 PAGE = Path(__file__).parents[3] / "docs" / "internals" / "compatibility.md"
-NAMES = {"kafka": "Apache Kafka's clients", "sarama": "Sarama"}
+NAMES = {
+    "kafka": "Apache Kafka's clients",
+    "sarama": "Sarama",
+    "spark-kafka": "Spark's Kafka connector",
+    "trogdor": "Trogdor",
+}
 HEAD = """# Compatibility: tests that others wrote
 
 Test suites of other projects, fetched and run unchanged (`make client-suites SUITES="kafka sarama"`). The runs record
@@ -33,6 +38,16 @@ does that with processes.
 
 confluent-kafka-python's integration tests of administration, consumers, producers and serializers run with the client
 of the same version, with classic groups and, where a name ends in `@consumer`, with KIP-848's.
+
+Spark's tests of its own Kafka source and sink, real-time mode among them, come from Maven Central
+(`spark-sql-kafka-0-10_2.13`), and run with its Kafka clients, of 3.9.1. One class of theirs is replaced,
+`KafkaTestUtils`: each suite has a broker that is a process, of ours or Apache Kafka's. Where Spark's tests ask for
+segments of some bytes, which Kafka 4 refuses, segments are rolled with each millisecond. Suites without a broker are
+not listed.
+
+Trogdor is Apache Kafka's framework of long tests. Its coordinator and an agent are processes. A test is a workload; it
+passes when Trogdor calls it done without an error, each record was sent, each transaction committed, and no connection
+failed.
 """
 
 
@@ -45,7 +60,7 @@ def page(recorded: Mapping[str, Results], known: Mapping[str, Suite]) -> str:
         lines.append(f"| {NAMES.get(name, name)} | {known[name].tag} | {counts} |")
     for name, results in recorded.items():
         lines += ["", f"## {NAMES.get(name, name)}", ""]
-        if name == "kafka":
+        if known[name].by_class:
             lines += [*_classes(results), ""]
         lines += _reasons(results, known[name])
     return "\n".join(lines) + "\n"
@@ -90,7 +105,7 @@ def _reasons(results: Results, suite: Suite) -> list[str]:
         lines.append(f"- Not run: {_quoted(each.tests)}: {each.reason}.")
     run = {test.partition(".")[0] for test in results.here}
     waiting = [
-        each for each in suite.tests if suite.name == "kafka" and each.rpartition(".")[2] not in run
+        each for each in suite.tests if suite.by_class and each.rpartition(".")[2] not in run
     ]
     if waiting:
         lines.append(f"- Not run yet: {_quoted(waiting)}.")

@@ -23,6 +23,8 @@ from tests.clients.suites.clusters import Cluster
 from tests.clients.suites.junit import run_kafka
 from tests.clients.suites.outcomes import Outcome, each_of, ended, go_test
 from tests.clients.suites.sarama import run_sarama
+from tests.clients.suites.spark import run_spark
+from tests.clients.suites.trogdor import run_trogdor
 
 # What librdkafka's tests are told of the broker, so that they ask for all that it can.
 KAFKA_VERSION = "4.2.0"
@@ -160,4 +162,6 @@ RUN: dict[str, Any] = {
     "sarama": run_sarama,
     "confluent-kafka-python": run_confluent_kafka_python,
     "kafka": run_kafka,
+    "spark-kafka": run_spark,
+    "trogdor": run_trogdor,
 }

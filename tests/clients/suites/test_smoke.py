@@ -8,6 +8,8 @@ from tests.clients.suites.__main__ import main
 
 FEW = {
     "kafka-python": ("test_consumer_integration.py::test_kafka_consumer",),
+    "trogdor": ("RoundTripWorkload", "ProduceBench@transactions"),
+    "spark-kafka": ("KafkaRealTimeModeE2ESuite",),
     "sarama": ("TestFuncProducing", "TestFuncAdminListConsumerGroupOffsets"),
 }
 

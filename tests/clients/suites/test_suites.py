@@ -18,8 +18,8 @@ def test_what_is_said_of_a_suite_holds_together(suite: Suite) -> None:
     assert len(set(suite.tests)) == len(suite.tests)
     failing = [test for each in suite.failing for test in each.tests]
     left_out = [test for each in suite.left_out for test in each.tests]
-    run = {_class_of(each) for each in suite.tests} if suite.name == "kafka" else set(suite.tests)
-    known = {each.partition(".")[0] for each in failing} if suite.name == "kafka" else set(failing)
+    run = {_class_of(each) for each in suite.tests} if suite.by_class else set(suite.tests)
+    known = {each.partition(".")[0] for each in failing} if suite.by_class else set(failing)
     assert known <= run and not set(left_out) & set(suite.tests)
     for each in (*suite.failing, *suite.left_out):
         assert each.tests and each.reason and isinstance(each.since, date)
