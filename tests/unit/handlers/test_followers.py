@@ -272,7 +272,7 @@ async def test_a_throttled_follower_gets_no_more_than_the_rate(
         assert second.error_code == ErrorCode.NONE
         assert values_of(second.records) == ([] if is_held else [b"b"])
         if is_held:
-            task = await park(broker, leader.request(replica, 1, max_wait_ms=20))
+            task = await park(broker, leader.request(replica, 1, max_wait_ms=200))
             assert data_of(await task).records == b""
             await throttled(leader, listed, rate="1000000")
             assert values_of((await leader.fetch(replica, 1)).records) == [b"b"]
