@@ -21,6 +21,7 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
 
+from kafka_ds import duckdb_macros
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.store.store import UnsupportedStore
 from kafka_ds.delta.store.uri import open_store
@@ -91,7 +92,6 @@ SPARK = Engine(
         "string(try_element_at(filter(headers, header -> header.key = '$name'), -1).value)"
     ),
 )
-# The macros are Spark functions that DuckDB has under other names.
 DUCKDB = Engine(
     table=Template("delta_scan('${path}')"),
     quoted_by="'",
@@ -100,20 +100,7 @@ DUCKDB = Engine(
     text_of="decode",
     header=Template("decode(list_filter(headers, lambda header: header.key = '$name')[-1].value)"),
     load=("LOAD delta",),
-    before=(
-        "CREATE OR REPLACE TEMPORARY MACRO array_size(a) AS len(a)",
-        "CREATE OR REPLACE TEMPORARY MACRO array_except(a, b) AS list_filter(a, lambda x: NOT list_contains(b, x))",
-        "CREATE OR REPLACE TEMPORARY MACRO get_json_object(j, p) AS json_extract_string(j, p)",
-        "CREATE OR REPLACE TEMPORARY MACRO timestamp_millis(m) AS make_timestamptz(CAST(m * 1000 AS BIGINT))",
-        "CREATE OR REPLACE TEMPORARY MACRO unix_millis(t) AS epoch_ms(t)",
-    ),
-)
-# DuckDB makes JSON of bytes by escaping them, so that whatever is asked of it is null: these ask their text instead. A
-# macro `json_extract` would break `->`.
-DUCKDB_JSON_OF_BYTES = tuple(
-    f'CREATE OR REPLACE TEMPORARY MACRO "{name}"(v BLOB, p) AS system.main."{name}"(decode(v), p), '
-    f'(v, p) AS system.main."{name}"(v, p)'
-    for name in ("->>", "json_extract_string", "json_value")
+    before=duckdb_macros.SPARK_FUNCTIONS,
 )
 ENGINES = {"spark": SPARK, "duckdb": DUCKDB}
 

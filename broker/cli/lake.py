@@ -15,6 +15,7 @@ from string import Template
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.options import CommandError
+from kafka_ds.duckdb_macros import JSON_OF_BYTES, SPARK_FUNCTIONS
 from kafka_ds.process.amounts import counted
 
 if TYPE_CHECKING:
@@ -203,7 +204,6 @@ class LakeQueries:
             import duckdb
         except ImportError:
             raise CommandError("SQL needs DuckDB: pip install duckdb") from None
-        from spark_conf.system_views import DUCKDB, DUCKDB_JSON_OF_BYTES
 
         self._lake = lake
         self._duckdb: Any = duckdb
@@ -217,7 +217,7 @@ class LakeQueries:
         self.notes: list[str] = []
         self._schemes = {"file"}  # URI schemes that DuckDB can read and write.
         self._connection.execute("SET TimeZone = 'UTC'")
-        for macro in (*DUCKDB.before, *DUCKDB_JSON_OF_BYTES):
+        for macro in (*SPARK_FUNCTIONS, *JSON_OF_BYTES):
             self._connection.execute(macro)
 
     def close(self) -> None:

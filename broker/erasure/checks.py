@@ -20,7 +20,7 @@ from kafka_ds.errors import KafkaDsError
 from kafka_ds.topic.files.parquet import UnreadableFile
 from kafka_ds.topic.missing import missing_files_of
 from kafka_ds.topic.snapshot import TopicSnapshot
-from spark_conf.pipelines.progress import last_step
+from kafka_ds.topic.typed_steps import last_step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from kafka_ds.duckdb_macros import JSON_OF_BYTES, SPARK_FUNCTIONS
 from kafka_ds.errors import KafkaDsError
 from kafka_ds.topic.schemas import TOPIC_SCHEMA
-from spark_conf.system_views import DUCKDB, DUCKDB_JSON_OF_BYTES
 
 _PLACE: Final = "__place"
 # Functions of the clock that DuckDB lists as consistent, or parses as columns.
@@ -55,7 +55,7 @@ class RecordCondition:
         self._rows = f"rows_{secrets.token_hex(16)}"
         self._connection.execute("SET python_enable_replacements = false")
         self._connection.execute("SET TimeZone = 'UTC'")
-        for macro in (*DUCKDB.before, *DUCKDB_JSON_OF_BYTES):
+        for macro in (*SPARK_FUNCTIONS, *JSON_OF_BYTES):
             self._connection.execute(macro)
         self._reject_volatile()
         self.holds(np.array(0), TOPIC_SCHEMA.empty_table().drop_columns(["partition"]))

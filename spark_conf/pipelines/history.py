@@ -40,7 +40,7 @@ from kafka_ds.topic.snapshot import TopicSnapshot
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_conf.pipelines.progress import TableStep
+    from kafka_ds.topic.typed_steps import TableStep
     from spark_conf.pipelines.typed_table import TypedTable
 
 LOGGER = logging.getLogger("kafka_ds.pipelines")

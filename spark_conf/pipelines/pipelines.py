@@ -28,12 +28,13 @@ from kafka_ds.process.amounts import counted
 from kafka_ds.protocol.messages.offsets import EARLIEST, LATEST
 from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.topic.names import ERRORS
+from kafka_ds.topic.typed_steps import TableStep
 from spark_conf.pipelines import decoder, history, registry_decoder
 from spark_conf.pipelines.avro import AvroReader
 from spark_conf.pipelines.decoder import REASON, TOMBSTONE, DecodedRows
 from spark_conf.pipelines.deletions import Deletions
 from spark_conf.pipelines.history import CompactedHistory, HistoryPolicy, policy_of
-from spark_conf.pipelines.progress import TableStep, lost_offsets, next_step, reset_step
+from spark_conf.pipelines.progress import lost_offsets, next_step, reset_step
 from spark_conf.pipelines.protobuf import ProtobufReader
 from spark_conf.pipelines.registry import SchemaRegistry
 from spark_conf.pipelines.schema_names import SchemaReader

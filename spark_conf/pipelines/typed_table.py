@@ -20,9 +20,9 @@ from pyspark.sql import types as t
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.store.store import Store
 from kafka_ds.topic.names import ERRORS, TYPED_TABLES
+from kafka_ds.topic.typed_steps import APP_ID, TableStep, last_step
 from spark_conf.pipelines.decoder import KEY, REASON, RESCUED, TOMBSTONE, DecodedRows, columns_of
 from spark_conf.pipelines.kinds import ObjectOf
-from spark_conf.pipelines.progress import APP_ID, TableStep, last_step
 
 if TYPE_CHECKING:
     from delta.tables import DeltaTable

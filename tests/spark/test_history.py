@@ -25,9 +25,9 @@ from kafka_ds.topic.commit_rules import PartitionIntent
 from kafka_ds.topic.names import cleaned_mark
 from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA
 from kafka_ds.topic.table import TopicTable
+from kafka_ds.topic.typed_steps import TableStep
 from spark_conf.pipelines import history
 from spark_conf.pipelines.history import CompactedHistory, HistoryPolicy
-from spark_conf.pipelines.progress import TableStep
 from tests.fakes.lake_rows import TOPIC_ID, batch_of, commit, write_file
 from tests.processes import wait_until
 from tests.spark.topics import Topic

@@ -30,7 +30,7 @@ from kafka_ds.protocol.types import uuid_text
 from kafka_ds.records.batch import Record, build_batch
 from kafka_ds.segments.checkpoint import encode_partition_metadata
 from kafka_ds.topic.batches.residue import ResidueBatch, ResidueHeader, encode_residue
-from spark_conf.pipelines.progress import TableStep
+from kafka_ds.topic.typed_steps import TableStep
 
 TOPIC_ID = bytes(range(1, 17))
 
