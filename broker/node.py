@@ -126,7 +126,7 @@ class Node(KafkaBroker):
             config,
             self._dispatcher,
             self.metrics.net,
-            now_ms=clock.now_ms,
+            clock,
             credentials=lambda user, way: self.security.scram_users.credential(user, way),
             tokens=lambda token_id, way: self.security.token_logins(token_id, way),
         )
@@ -391,7 +391,7 @@ class Node(KafkaBroker):
             node_id=config.node_id,
             executor=self._executor,
             new_uuid=new_uuid,
-            now_ms=self.clock.now_ms,
+            clock=self.clock,
             address_rates=self.server.connections.address_rates,
         )
 

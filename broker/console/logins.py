@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from broker.security.authentication.listener_security import ListenerSecurity
     from broker.server.http_server import HttpRequest
     from broker.server.metrics import NetMetrics
+    from kafka_ds.process.seams import Clock
 
 log = logging.getLogger(__name__)
 
@@ -78,13 +79,13 @@ class Logins:
         self,
         name: Callable[[], str],
         metrics: NetMetrics,
-        now_ms: Callable[[], int],
+        clock: Clock,
         delay_ms: int,
     ) -> None:
         """`name` is the cookie's; consoles on one host share cookies."""
         self.metrics = metrics
         self._name = name
-        self._now_ms = now_ms
+        self._clock = clock
         self._delay_ms = delay_ms
         self._sessions: dict[str, _LoginSession] = {}
         self._thread = SingleThread("passwords")
@@ -111,7 +112,7 @@ class Logins:
             session = self._sessions.get(token)
             if session is None:
                 continue
-            if session.ends_ms > self._now_ms() and session.login.is_valid(security):
+            if session.ends_ms > self._clock.now_ms() and session.login.is_valid(security):
                 return session.principal
         raise LoginNeeded
 
@@ -133,7 +134,7 @@ class Logins:
             is_token = "token" in shown.options
             what = "token is not accepted" if is_token else "name or the password is wrong"
             raise LoginFailed(f"The {what}.")
-        now_ms = self._now_ms()
+        now_ms = self._clock.now_ms()
         self._remove_sessions(now_ms)
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         ends_ms = now_ms + SESSION_MS
@@ -146,7 +147,7 @@ class Logins:
         self, lock: asyncio.Lock, host: str, security: ListenerSecurity, shown: JaasEntry
     ) -> _Login | None:
         try:
-            login = await self._thread.run(_log_in, security, shown, self._now_ms())
+            login = await self._thread.run(_log_in, security, shown, self._clock.now_ms())
             if login is not None:
                 self.metrics.authentications += 1
                 return login

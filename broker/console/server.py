@@ -69,7 +69,7 @@ class Console:
         self._logins = Logins(
             lambda: f"kafka-ds-{node.metadata.cluster_id}-{config.node_id}",
             net,
-            node.clock.now_ms,
+            node.clock,
             config.connection_failed_authentication_delay_ms,
         )
         self._server = HttpServer(self._answer, serves_posts=True)

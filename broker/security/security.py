@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from broker.metadata.image import MetadataImage
     from broker.principal import Principal
     from kafka_ds.delta.store.store import Store
+    from kafka_ds.process.seams import Clock
 
 # Kafka's logger for authorization decisions.
 _LOGGER = logging.getLogger("kafka.authorizer.logger")
@@ -48,7 +49,7 @@ class Security:
         node_id: int,
         executor: Executor,
         new_uuid: Callable[[], bytes],
-        now_ms: Callable[[], int],
+        clock: Clock,
         address_rates: AddressRates,
     ) -> None:
         """`address_rates` is shared with the acceptors."""
@@ -62,7 +63,7 @@ class Security:
             mutation_window_ms=config.controller_quota_window_size_seconds * 1_000,
         )
         self.scram_users = ScramUsers()
-        self.token_logins = TokenLogins(token_rules(config), image.security.tokens, now_ms)
+        self.token_logins = TokenLogins(token_rules(config), image.security.tokens, clock.now_ms)
         self.credentials = Credentials(
             store,
             image,

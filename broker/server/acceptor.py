@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from broker.security.authentication.listener_keys import ListenerKeys
     from broker.security.authentication.listener_security import ListenerSecurity
     from broker.server.connection import Connections
-    from kafka_ds.process.seams import BoundListener
+    from kafka_ds.process.seams import BoundListener, Clock
 
 
 class Acceptor:
@@ -25,13 +24,13 @@ class Acceptor:
         self,
         connections: Connections,
         keys: ListenerKeys,
-        now_ms: Callable[[], int],
+        clock: Clock,
         delay_ms: int,
     ) -> None:
         """`delay_ms` is connection.failed.authentication.delay.ms."""
         self._connections = connections
         self._keys = keys
-        self._now_ms = now_ms
+        self._clock = clock
         self._delay_ms = delay_ms
 
     async def serve(self, name: str, listener: BoundListener, backlog: int) -> None:
@@ -51,7 +50,7 @@ class Acceptor:
                 SaslServer(security.offered),
                 self._connections.dispatcher,
                 self._connections.metrics,
-                now_ms=self._now_ms,
+                clock=self._clock,
                 delay_ms=self._delay_ms,
             )
         return ServerConnection(self._connections, name, security, authenticator)

@@ -28,11 +28,10 @@ from kafka_ds.protocol.messages import (
 from kafka_ds.protocol.types import api_key_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from broker.registry import ClientInformation, RequestContext
     from broker.server.dispatch import Dispatcher
     from broker.server.metrics import NetMetrics
+    from kafka_ds.process.seams import Clock
 
 _API_VERSIONS = api_key_of(ApiVersionsRequest)
 _AUTHENTICATE = api_key_of(SaslAuthenticateRequest)
@@ -49,14 +48,14 @@ class Authentication:
         dispatcher: Dispatcher,
         metrics: NetMetrics,
         *,
-        now_ms: Callable[[], int],
+        clock: Clock,
         delay_ms: int,
     ) -> None:
         self.machine = machine
         self._dispatcher = dispatcher
         self._handle = dispatcher.handle
         self._metrics = metrics
-        self._now_ms = now_ms
+        self._clock = clock
         self.delay_s = delay_ms / 1_000  # between a failure and the end of the connection
         self.failure: KafkaError | None = None
         # Who the client is, once it has authenticated; re-authentication does not change that.
@@ -96,7 +95,7 @@ class Authentication:
         if api_key in _SASL:
             return self._handle(frame, host, listener, arrived_s, principal, client, self.answer)
         if machine.phase is SaslState.DONE:
-            if not machine.is_expired(self._now_ms()):
+            if not machine.is_expired(self._clock.now_ms()):
                 return self._handle(frame, host, listener, arrived_s, principal, client)
             self._metrics.sessions_expired += 1
             raise Unanswerable("the SASL session expired and the client did not re-authenticate")
@@ -126,7 +125,7 @@ class Authentication:
 
     def _authenticate(self, request: SaslAuthenticateRequest) -> Any:
         try:
-            answer, lifetime_ms = self.machine.authenticate(request.auth_bytes, self._now_ms())
+            answer, lifetime_ms = self.machine.authenticate(request.auth_bytes, self._clock.now_ms())
         except KafkaError as error:
             response = SaslAuthenticateResponse(
                 error_code=error.code, error_message=error.message, auth_bytes=b""
@@ -138,7 +137,7 @@ class Authentication:
     def _authenticate_raw(self, frame: memoryview) -> ResponseParts:
         """A token without a Kafka header (handshake version 0); its failure has no response."""
         try:
-            answer, _ = self.machine.authenticate(bytes(frame), self._now_ms())
+            answer, _ = self.machine.authenticate(bytes(frame), self._clock.now_ms())
         except KafkaError as error:
             return self._fail(error)
         self._end_if_authenticated()

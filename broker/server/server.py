@@ -10,8 +10,6 @@ import errno
 import logging
 import os
 import socket
-import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker.config.endpoints import ListenerEndpoint
@@ -22,7 +20,7 @@ from broker.server.connection import Connections
 from broker.server.dispatch import Dispatcher
 from broker.server.limit_settings import limit_settings, limits_in_force
 from broker.server.metrics import NetMetrics
-from kafka_ds.process.seams import BoundListener, Network
+from kafka_ds.process.seams import BoundListener, Clock, Network
 from kafka_ds.process.settings import ConfigError
 
 if TYPE_CHECKING:
@@ -33,10 +31,6 @@ log = logging.getLogger(__name__)
 _ANY_HOST = "0.0.0.0"  # noqa: S104 - an empty host in `listeners`
 
 
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class Server:
     """Accepts clients on all listeners."""
 
@@ -45,17 +39,17 @@ class Server:
         config: BrokerConfig,
         dispatcher: Dispatcher,
         metrics: NetMetrics,
+        clock: Clock,
         *,
-        now_ms: Callable[[], int] = _wall_ms,
         credentials: CredentialLookup = lambda user, mechanism: None,
         tokens: TokenLookup = lambda token_id, mechanism: None,
     ) -> None:
-        """`now_ms`, `credentials` and `tokens` are for listeners with SASL."""
+        """`clock`, `credentials` and `tokens` are for listeners with SASL."""
         self._config = config
         self.connections = Connections(config, dispatcher, metrics, limit_settings(config))
         self.keys = ListenerKeys(credentials, tokens)
         self._acceptor = Acceptor(
-            self.connections, self.keys, now_ms, config.connection_failed_authentication_delay_ms
+            self.connections, self.keys, clock, config.connection_failed_authentication_delay_ms
         )
         self._listeners: list[tuple[ListenerEndpoint, BoundListener]] = []
 

@@ -23,6 +23,7 @@ from kafka_ds.security.jaas import JaasEntry
 from kafka_ds.security.mechanisms import OAUTHBEARER
 from kafka_ds.security.scram import SCRAM_SHA_256, salted
 from kafka_ds.security.secret import Secret
+from tests.fakes.clock import ManualClock
 from tests.loops import in_loop, turns
 
 NAME = "kafka-ds-c-1"
@@ -58,7 +59,7 @@ class Listener:
 
 
 def new_logins(delay_ms: int = 0) -> Logins:
-    return Logins(lambda: NAME, NetMetrics(), lambda: 1_000, delay_ms)
+    return Logins(lambda: NAME, NetMetrics(), ManualClock(1_000), delay_ms)
 
 
 def asks(cookie: str) -> HttpRequest:
@@ -116,8 +117,8 @@ async def test_a_session_ends_with_the_token_that_began_it() -> None:
             raise InvalidCredentials("no")
         return Token("carol", 1_500 if token == "good" else 900)
 
-    now = [1_000]
-    each, listener = Logins(lambda: NAME, NetMetrics(), lambda: now[0], 0), Listener()
+    clock = ManualClock(1_000)
+    each, listener = Logins(lambda: NAME, NetMetrics(), clock, 0), Listener()
     listener.more = {OAUTHBEARER: OfferedMechanism(new=lambda: OauthBearerServer(verify))}
 
     async def by(token: str) -> str:
@@ -131,9 +132,9 @@ async def test_a_session_ends_with_the_token_that_began_it() -> None:
     for wrong in ("", SECRET, "good\x01\x01", "x good"):
         with pytest.raises(LoginFailed, match="The token is not accepted."):
             await by(wrong)
-    now[0] = 1_499
+    clock.ms = 1_499
     assert is_in(each, listener, cookie)
-    now[0] = 1_500
+    clock.ms = 1_500
     assert not is_in(each, listener, cookie)
     listener.more.clear()
     with pytest.raises(LoginFailed):

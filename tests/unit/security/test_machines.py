@@ -40,6 +40,7 @@ from kafka_ds.security.scram import (
     stored_key,
 )
 from kafka_ds.security.secret import Secret
+from tests.fakes.clock import ManualClock
 from tests.loops import in_loop, pass_time
 from tests.unit.server.net_harness import Harness, feed, frame
 
@@ -281,7 +282,7 @@ async def test_who_fails_and_gets_no_answer_waits_as_well(
     if handshake is not None:
         sasl.handshake("PLAIN", handshake)
     authenticator = Authentication(
-        sasl, _UNASKED, harness.metrics, now_ms=lambda: 0, delay_ms=20_000
+        sasl, _UNASKED, harness.metrics, clock=ManualClock(0), delay_ms=20_000
     )
     connection, transport = harness.connect(authenticator=authenticator)
     feed(connection, frame(token) * 2)  # Of the second one nothing is heard.
@@ -296,7 +297,7 @@ async def test_who_fails_and_gets_no_answer_waits_as_well(
 @in_loop
 async def test_only_who_asks_for_another_mechanism_is_told_which_there_are() -> None:
     def begun() -> Authentication:
-        return Authentication(machine(), _UNASKED, NetMetrics(), now_ms=lambda: 0, delay_ms=0)
+        return Authentication(machine(), _UNASKED, NetMetrics(), clock=ManualClock(0), delay_ms=0)
 
     door = begun()
     known = ["PLAIN", "OAUTHBEARER"]
@@ -323,7 +324,7 @@ async def test_a_request_too_large_fails_to_authenticate_until_one_is_in() -> No
     for is_in, count in ((False, 1), (True, 1)):
         sasl = machine()
         authenticator = Authentication(
-            sasl, _UNASKED, harness.metrics, now_ms=lambda: 0, delay_ms=0
+            sasl, _UNASKED, harness.metrics, clock=ManualClock(0), delay_ms=0
         )
         connection, transport = harness.connect(authenticator=authenticator)
         if is_in:
@@ -345,7 +346,7 @@ async def test_another_request_while_one_authenticates_anew_fails_to() -> None:
     sasl.handshake("PLAIN", 1)
     waiting = object()
     dispatcher: Any = SimpleNamespace(handle=_unasked, answer_later=lambda *_: waiting)
-    door = Authentication(sasl, dispatcher, metrics, now_ms=lambda: 0, delay_ms=0)
+    door = Authentication(sasl, dispatcher, metrics, clock=ManualClock(0), delay_ms=0)
     _, token = WITHOUT_ANSWER["other"]
     assert (
         door.handle(memoryview(token), "h", "PLAINTEXT", 0.0, ANONYMOUS, ClientInformation())

@@ -14,6 +14,7 @@ from broker.server.connection import ServerConnection
 from broker.server.dispatch import Dispatcher
 from broker.server.metrics import NetMetrics
 from broker.server.server import Server
+from kafka_ds.process.system import SystemClock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.frame import encode_request
 from kafka_ds.protocol.messages import (
@@ -179,7 +180,7 @@ class Harness:
         self.metrics = NetMetrics()
         self.config = load(None, overrides)
         dispatcher = Dispatcher(self.handlers.registry, OPEN_NODE, self.metrics)
-        self.server = Server(self.config, dispatcher, self.metrics)
+        self.server = Server(self.config, dispatcher, self.metrics, SystemClock())
 
     def connect(
         self, host: str = "10.0.0.1", authenticator: Any = None

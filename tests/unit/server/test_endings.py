@@ -35,6 +35,7 @@ from kafka_ds.protocol.messages import (
 )
 from kafka_ds.security.secret import Secret
 from tests.certificates import Authority
+from tests.fakes.clock import ManualClock
 from tests.fakes.open_node import OPEN_NODE
 from tests.loops import in_loop, pass_time, turns, until
 from tests.unit.server.net_harness import FakeTransport, Harness, answers, api_versions, feed, frame
@@ -62,7 +63,7 @@ def with_sasl(harness: Harness) -> tuple[ServerConnection, FakeTransport]:
         SaslServer({"PLAIN": OfferedMechanism(new=lambda: PlainServer(known))}),
         Dispatcher(REGISTRY, OPEN_NODE, harness.metrics),
         harness.metrics,
-        now_ms=lambda: 0,
+        clock=ManualClock(0),
         delay_ms=DELAY_S * 1_000,
     )
     return harness.connect(authenticator=authenticator)
