@@ -180,7 +180,7 @@ class Node(KafkaBroker):
                 await self.member.stop()
             # What was clean stays clean: the next start shall not have to recover for this one's failure.
             self.log_manager.close(self.log_manager.previous_broker_epoch)
-            if not (self._is_wired and self.member.was_registered):
+            if not (self._is_wired and self.member.lifecycle.was_registered):
                 disown(self.disk, new_dirs)
             raise
         self.metrics.add_source(lambda: node_samples(self))
@@ -199,7 +199,7 @@ class Node(KafkaBroker):
         await beginning
 
     async def _begin(self) -> None:
-        await self.member.join(self._identity(), lambda: self.log_manager.directory_ids.values())
+        await self.member.join()
         self._warn_of_empty_disks()
         if self.remote_log_manager is not None:
             await self.remote_log_manager.start()
@@ -218,7 +218,7 @@ class Node(KafkaBroker):
             )
             self.remote_log_manager.spawn(self.offset_publisher.run())
         self._ticking = asyncio.get_running_loop().create_task(self._tick(), name="tick")
-        await self.member.live(self.log_manager.directory_id_of, self.log_manager.is_damaged)
+        await self.member.live()
         self.moves.resume()
         if self._serves_clients:
             await self.server.serve()
@@ -378,6 +378,8 @@ class Node(KafkaBroker):
             config,
             self.metadata_driver,
             self.store,
+            self._identity(),
+            self.log_manager,
             lease_thread=self._threads(1, "lease"),
             clock=self.clock,
             network=self.network,
@@ -399,8 +401,7 @@ class Node(KafkaBroker):
         config = self.config
         self.alter_partition_manager = AlterPartitionManager(
             self.member.channel,
-            node_id=config.node_id,
-            broker_epoch=lambda: self.member.broker_epoch,
+            self.member.lifecycle,
             timeout_ms=config.request_timeout_ms,
         )
         self.replica_manager = ReplicaManager(
@@ -419,7 +420,7 @@ class Node(KafkaBroker):
 
     def _wire_coordinators(self) -> None:
         config = self.config
-        self.producer_ids = ProducerIds(self.member.requests.allocate_producer_ids)
+        self.producer_ids = ProducerIds(self.member.requests)
         self.shares = ShareCoordinator(
             config,
             partitions=self.replica_manager,
@@ -488,7 +489,7 @@ class Node(KafkaBroker):
 
     async def _publish(self, events: Sequence[Event]) -> None:
         """Let what is durable now take effect: settings of this broker first, as topics inherit them."""
-        if self.member.has_a_successor:
+        if self.member.lifecycle.has_a_successor:
             # Another process leads this broker's partitions: what is appended here would be in vain.
             self.replica_manager.stop()
             return
@@ -616,5 +617,5 @@ class Node(KafkaBroker):
         await self.member.stop()
         # What still has to ask the lake must ask it at the next start: that was no clean stop.
         unasked = self.replica_manager.has_lost_records
-        self.log_manager.close(NO_BROKER_EPOCH if unasked else self.member.broker_epoch)
+        self.log_manager.close(NO_BROKER_EPOCH if unasked else self.member.lifecycle.broker_epoch)
         self._executor.shutdown(wait=False, cancel_futures=True)

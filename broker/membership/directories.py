@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from broker.metadata.events import LOST_DIRECTORY, Event, PartitionChanged, PartitionRegistration
@@ -27,7 +27,9 @@ from kafka_ds.protocol.topic_partition import PartitionId
 
 if TYPE_CHECKING:
     from broker.controller.metadata_driver import MetadataDriver
+    from broker.log.directories.log_manager import LogManager
     from broker.membership.channel import ControllerChannel
+    from broker.membership.lifecycle import Lifecycle
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -35,11 +37,6 @@ ASSIGNMENTS_PER_REQUEST_MAX = 2_000
 RETRY_SECONDS = 0.5
 # How long a starting broker waits until its replicas' directories are known, before it serves clients.
 SETTLE_SECONDS_MAX = 5.0
-
-# The id of the directory with a partition's log, by topic and number; None where it may be in one that has failed.
-DirectoryOf = Callable[[str, int], bytes | None]
-# Whether the log of a topic's partition exists and is damaged, by the topic's name, the number and its id.
-IsDamaged = Callable[[str, int, bytes], bool]
 
 
 class DirectoryAssignments:
@@ -49,26 +46,24 @@ class DirectoryAssignments:
         self,
         driver: MetadataDriver,
         channel: ControllerChannel,
+        lifecycle: Lifecycle,
+        logs: LogManager,
         *,
-        node_id: int,
-        broker_epoch: Callable[[], int],
         request_timeout_ms: int,
     ) -> None:
-        """`broker_epoch` is that of this process: another one with its node.id has directories of its own."""
+        """`logs` are open. Another process with this node.id has directories of its own, and a broker epoch."""
         self._driver = driver
         self._channel = channel
-        self._node_id = node_id
-        self._broker_epoch = broker_epoch
+        self._lifecycle = lifecycle
+        self._node_id = lifecycle.identity.node_id
+        self._logs = logs
         self._timeout_ms = request_timeout_ms
-        self._where: DirectoryOf | None = None
-        self._is_damaged: IsDamaged | None = None
         # Partitions to look at, by topic id and number; in order.
         self._suspects: dict[PartitionId, None] = {}
         self._news = asyncio.Event()
 
-    def begin(self, where: DirectoryOf, is_damaged: IsDamaged) -> None:
-        """The logs are open: look at all replicas of this broker."""
-        self._where, self._is_damaged = where, is_damaged
+    def look_at_all(self) -> None:
+        """Look at all replicas of this broker."""
         for topic in self._driver.image.topics.values():
             for partition, registration in topic.partitions.items():
                 self._suspect(topic.name, topic.topic_id, partition, registration)
@@ -96,7 +91,7 @@ class DirectoryAssignments:
     def _suspect(
         self, topic: str, topic_id: bytes, partition: int, registration: PartitionRegistration
     ) -> None:
-        if self._where is None or self._node_id not in registration.replicas:
+        if self._node_id not in registration.replicas:
             return
         if self._news_of(topic, topic_id, partition, registration) is not None:
             self._suspects[topic_id, partition] = None
@@ -106,10 +101,9 @@ class DirectoryAssignments:
         self, topic: str, topic_id: bytes, partition: int, registration: PartitionRegistration
     ) -> bytes | None:
         """A replica's directory, if the metadata have to be changed."""
-        assert self._where is not None and self._is_damaged is not None
         known = directory_of(registration, self._node_id)
-        directory = self._where(topic, partition)
-        if self._is_damaged(topic, partition, topic_id):
+        directory = self._logs.directory_id_of(topic, partition)
+        if self._logs.is_damaged(topic, partition, topic_id):
             if set(registration.isr) - {self._node_id}:
                 directory = LOST_DIRECTORY
             elif known == LOST_DIRECTORY:
@@ -140,7 +134,7 @@ class DirectoryAssignments:
     async def _assign(self, wanted: dict[PartitionId, bytes]) -> None:
         request = AssignReplicasToDirsRequest(
             broker_id=self._node_id,
-            broker_epoch=self._broker_epoch(),
+            broker_epoch=self._lifecycle.broker_epoch,
             directories=_by_directory(wanted),
         )
         try:

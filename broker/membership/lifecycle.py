@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,8 @@ from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 if TYPE_CHECKING:
     from broker.config.loader import BrokerConfig
     from broker.controller.metadata_driver import MetadataDriver
+    from broker.log.directories.log_manager import LogManager
+    from broker.membership.candidacy import Candidacy
     from broker.membership.channel import ControllerChannel
     from broker.metadata.image import BrokerRegistration
     from kafka_ds.protocol.messages import BrokerHeartbeatResponse
@@ -87,16 +89,15 @@ class Lifecycle:
         config: BrokerConfig,
         driver: MetadataDriver,
         channel: ControllerChannel,
-        *,
-        answers: Callable[[BrokerRegistration], Awaitable[bool]],
-        offline_log_dirs: Callable[[], Sequence[bytes]] = tuple,
+        candidacy: Candidacy,
+        logs: LogManager,
     ) -> None:
         self.identity = identity
         self._config = config
         self._driver = driver
         self._channel = channel
-        self._answers = answers
-        self._offline_log_dirs = offline_log_dirs
+        self._candidacy = candidacy
+        self._logs = logs
         self._wants_shut_down = False
         self.was_registered = False
 
@@ -118,6 +119,20 @@ class Lifecycle:
                 f"node.id={node_id}: another broker with this node.id has registered; shutting down"
             )
         return None
+
+    @property
+    def broker_epoch(self) -> int:
+        """The epoch of this process's registration; -1 before there is one, and if a later process has replaced it."""
+        known = self._driver.image.brokers.get(self.identity.node_id)
+        if known is None or known.incarnation_id != self.identity.incarnation_id:
+            return NO_BROKER_EPOCH
+        return known.broker_epoch
+
+    @property
+    def has_a_successor(self) -> bool:
+        """Whether a later process has registered with this broker's node.id."""
+        known = self._driver.image.brokers.get(self.identity.node_id)
+        return known is not None and known.incarnation_id != self.identity.incarnation_id
 
     @property
     def is_fenced(self) -> bool:
@@ -165,7 +180,7 @@ class Lifecycle:
         """Of a process that crashed the session ends; one that answers keeps it. Raises ConfigError."""
         node_id = self.identity.node_id
         known = self._driver.image.brokers.get(node_id)
-        if known is None or known.in_controlled_shutdown or not await self._answers(known):
+        if known is None or known.in_controlled_shutdown or not await self._candidacy.answers(known):
             return
         endpoint = known.endpoint(self._config.inter_broker_listener)
         assert endpoint is not None, "it answers there"
@@ -241,7 +256,7 @@ class Lifecycle:
                     current_metadata_offset=self._driver.applied_version,
                     want_fence=False,
                     want_shut_down=self._wants_shut_down,
-                    offline_log_dirs=list(self._offline_log_dirs()),
+                    offline_log_dirs=self._offline_log_dirs(),
                 ),
                 timeout_ms=self._config.broker_session_timeout_ms,
             )
@@ -252,6 +267,10 @@ class Lifecycle:
             return answer
         _LOGGER.warning("heartbeat failed: %s %s", error.name, why)
         return None
+
+    def _offline_log_dirs(self) -> list[bytes]:
+        online = self._logs.directory_ids.values()
+        return [each for each in self.identity.log_dirs if each not in online]
 
     # -- controlled shutdown --------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from broker.controller.draft import ControllerDecision
 from broker.controller.duties import Duties
 from broker.membership.candidacy import Candidacy
 from broker.membership.channel import ControllerChannel, endpoint_of
-from broker.membership.directories import DirectoryAssignments, DirectoryOf, IsDamaged
+from broker.membership.directories import DirectoryAssignments
 from broker.membership.lifecycle import (
     REFUSED_FOR_GOOD,
     BrokerIdentity,
@@ -34,13 +34,12 @@ from broker.metadata.events import ClusterCreated
 from broker.transport.peers import Peers
 from kafka_ds.process.settings import ConfigError
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
-from kafka_ds.protocol.types import NO_UUID
-from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 
 if TYPE_CHECKING:
     from broker.config.loader import BrokerConfig
     from broker.controller.controller import Controller
     from broker.controller.metadata_driver import ControllerClaim, MetadataDriver
+    from broker.log.directories.log_manager import LogManager
     from kafka_ds.delta.store.store import Store
     from kafka_ds.process.seams import Clock, Network
 
@@ -56,6 +55,8 @@ class ClusterMember:
         config: BrokerConfig,
         driver: MetadataDriver,
         store: Store,
+        identity: BrokerIdentity,
+        logs: LogManager,
         *,
         lease_thread: Executor,
         clock: Clock,
@@ -73,15 +74,7 @@ class ClusterMember:
         self.peers: list[Peers] = []
         self._peers = self._new_peers()
         self.tasks: dict[str, asyncio.Task[None]] = {}
-        self._lifecycle: Lifecycle | None = None
         self.channel = self._new_channel()
-        self.requests = ControllerRequests(
-            driver,
-            self.channel,
-            node_id=config.node_id,
-            broker_epoch=lambda: self.broker_epoch,
-            request_timeout_ms=config.request_timeout_ms,
-        )
         self.candidacy = Candidacy(
             config,
             driver,
@@ -92,21 +85,25 @@ class ClusterMember:
             chance=random.random,
             decide_claim=self._decide_claim,
         )
+        self.lifecycle = Lifecycle(
+            identity, config, driver, self._new_channel(), self.candidacy, logs
+        )
+        self.requests = ControllerRequests(
+            driver, self.channel, self.lifecycle, request_timeout_ms=config.request_timeout_ms
+        )
         self.following = MetadataFetcher(
             driver,
             self._new_peers(),
+            self.candidacy,
             node_id=config.node_id,
             listener=config.inter_broker_listener,
             patience_ms=config.broker_session_timeout_ms // 3,
-            heard=self.candidacy.heard,
-            lost=self.candidacy.lost,
-            has_lost_store=lambda: self.candidacy.has_lost_store,
         )
         self.directories = DirectoryAssignments(
             driver,
             self.channel,
-            node_id=config.node_id,
-            broker_epoch=lambda: self.broker_epoch,
+            self.lifecycle,
+            logs,
             request_timeout_ms=config.request_timeout_ms,
         )
         self.duties = self._new_duties()
@@ -153,67 +150,21 @@ class ClusterMember:
             token_check_interval_ms=config.delegation_token_expiry_check_interval_ms,
         )
 
-    @property
-    def lifecycle(self) -> Lifecycle:
-        """The registered broker."""
-        assert self._lifecycle is not None, "the broker has not joined yet"
-        return self._lifecycle
-
-    @property
-    def incarnation_id(self) -> bytes:
-        """The id of this process's registration; zeros before it joins."""
-        return self._lifecycle.identity.incarnation_id if self._lifecycle is not None else NO_UUID
-
-    @property
-    def broker_epoch(self) -> int:
-        """The epoch of this process's registration; -1 before there is one, and if a later process has replaced it."""
-        if self._lifecycle is None:
-            return NO_BROKER_EPOCH
-        identity = self._lifecycle.identity
-        known = self.driver.image.brokers.get(identity.node_id)
-        if known is None or known.incarnation_id != identity.incarnation_id:
-            return NO_BROKER_EPOCH
-        return known.broker_epoch
-
-    @property
-    def was_registered(self) -> bool:
-        """Whether this process has ever been registered."""
-        return self._lifecycle is not None and self._lifecycle.was_registered
-
-    @property
-    def has_a_successor(self) -> bool:
-        """Whether a later process has registered with this broker's node.id."""
-        known = self.driver.image.brokers.get(self.lifecycle.identity.node_id)
-        return known is not None and known.incarnation_id != self.lifecycle.identity.incarnation_id
-
     # -- joining --------------------------------------------------------------------------------
 
-    async def join(
-        self, identity: BrokerIdentity, online_log_dirs: Callable[[], Collection[bytes]]
-    ) -> None:
+    async def join(self) -> None:
         """Register; the metadata here are current then. Raises ConfigError if that is impossible."""
-        config = self._config
-        self._lifecycle = Lifecycle(
-            identity,
-            config,
-            self.driver,
-            self._new_channel(),
-            answers=self.candidacy.answers,
-            offline_log_dirs=lambda: [
-                each for each in identity.log_dirs if each not in online_log_dirs()
-            ],
-        )
-        listener = config.inter_broker_listener
-        mine = next(each for each in identity.endpoints if each.listener == listener)
+        listener, endpoints = self._config.inter_broker_listener, self.lifecycle.identity.endpoints
+        mine = next(each for each in endpoints if each.listener == listener)
         await self.candidacy.begin(mine.host, mine.port)
         self._start("candidacy", self.candidacy.run())
         self._start("following", self.following.run())
         self._start("duties", self.duties.run())
-        await self._lifecycle.register()
+        await self.lifecycle.register()
 
-    async def live(self, where: DirectoryOf, is_damaged: IsDamaged) -> None:
-        """Send heartbeats from now on; returns when this broker may lead. `where` are its logs, which are open."""
-        self.directories.begin(where, is_damaged)
+    async def live(self) -> None:
+        """Send heartbeats from now on; returns when this broker may lead."""
+        self.directories.look_at_all()
         self._start("directories", self.directories.run())
         self._start("heartbeats", self.lifecycle.run())
         await self.lifecycle.unfenced()
@@ -239,22 +190,21 @@ class ClusterMember:
 
     async def leave(self) -> None:
         """Move leaders and the controller role to others, as far as possible. No error keeps a broker from stopping."""
-        lifecycle = self._lifecycle
-        if lifecycle is None or "heartbeats" not in self.tasks or not lifecycle.has_others():
+        if "heartbeats" not in self.tasks or not self.lifecycle.has_others():
             return
-        if self.has_a_successor:
+        if self.lifecycle.has_a_successor:
             return  # There is nothing left to hand over.
         try:
-            await self._hand_over(lifecycle)
+            await self._hand_over()
         except (
             Exception
         ):  # The last chance to log it: logs and sockets must be closed all the same.
             _LOGGER.exception("stopping without a controlled shutdown")
 
-    async def _hand_over(self, lifecycle: Lifecycle) -> None:
+    async def _hand_over(self) -> None:
         await self._end("heartbeats")
         if self._config.controlled_shutdown_enable:
-            await lifecycle.shut_down()
+            await self.lifecycle.shut_down()
         await self._end("candidacy", "duties")
         await self.driver.step_down()
         await self.candidacy.release()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker.membership.channel import endpoint_of
@@ -21,6 +20,7 @@ from kafka_ds.protocol.messages import ReadMetadataRequest, ReadMetadataResponse
 
 if TYPE_CHECKING:
     from broker.controller.metadata_driver import MetadataDriver
+    from broker.membership.candidacy import Candidacy
     from broker.metadata.events import Event
     from broker.transport.peers import Peers
 
@@ -42,26 +42,19 @@ class MetadataFetcher:
         self,
         driver: MetadataDriver,
         peers: Peers,
+        candidacy: Candidacy,
         *,
         node_id: int,
         listener: str,
         patience_ms: int,
-        heard: Callable[[int], None],
-        lost: Callable[[], None],
-        has_lost_store: Callable[[], bool],
     ) -> None:
-        """`patience_ms`: how much longer than requested a controller may take; `heard(controller epoch)` or `lost()`.
-
-        `has_lost_store`: whether this broker is a controller that cannot reach the store.
-        """
+        """`patience_ms`: how much longer than requested a controller may take."""
         self._driver = driver
         self._peers = peers
         self._node_id = node_id
         self._listener = listener
         self._patience_ms = patience_ms
-        self.heard = heard
-        self._lost = lost
-        self._has_lost_store = has_lost_store
+        self._candidacy = candidacy
         self._said: str | None = None
         # A read of the table in flight.
         self._looking: asyncio.Future[None] | None = None
@@ -70,7 +63,7 @@ class MetadataFetcher:
         """Follow until cancelled."""
         while True:
             if self._driver.is_active:
-                if self._has_lost_store():
+                if self._candidacy.has_lost_store:
                     await self._fetch_from_others()
                 await self._driver.wait_for_change(IDLE_SECONDS)
                 continue
@@ -79,7 +72,7 @@ class MetadataFetcher:
                 self._said = None
                 continue
             self._say(why)
-            self._lost()
+            self._candidacy.lost()
             try:
                 await self._look()
             except (OSError, ValueError) as error:
@@ -98,7 +91,7 @@ class MetadataFetcher:
             answer = await self._fetch(controller_id, endpoint, wait_ms=POLL_MS)
             if answer.error_code != ErrorCode.NONE:
                 return f"controller {controller_id} answers {ErrorCode(answer.error_code).name}"
-            self.heard(answer.controller_epoch)
+            self._candidacy.heard(answer.controller_epoch)
             await self._follow(await _decoded(answer))
         except (PeerUnreachable, KafkaError, ValueError) as error:
             return f"controller {controller_id}: {error}"

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from kafka_ds.protocol.errors import KafkaError
+
+if TYPE_CHECKING:
+    from broker.membership.requests import ControllerRequests
 
 _LOGGER = logging.getLogger(__name__)
 PREFETCH_SHARE = 10
@@ -20,9 +23,8 @@ PREFETCH_SHARE = 10
 class ProducerIds:
     """The producer ids of one broker."""
 
-    def __init__(self, allocate: Callable[[], Awaitable[range]]) -> None:
-        """`allocate` answers with a block once it is durable."""
-        self._allocate = allocate
+    def __init__(self, controller: ControllerRequests) -> None:
+        self._controller = controller
         self._block = range(0)
         self._next_block = range(0)
         self._fetching: asyncio.Task[None] | None = None
@@ -53,7 +55,7 @@ class ProducerIds:
         return self._fetching
 
     async def _fetch(self) -> None:
-        self._next_block = await self._allocate()
+        self._next_block = await self._controller.allocate_producer_ids()
         self._low = len(self._next_block) // PREFETCH_SHARE
 
     def _fetched(self, task: asyncio.Task[None]) -> None:

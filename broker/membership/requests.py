@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from broker.controller.controller import NewTopic, TopicResult
@@ -39,6 +39,7 @@ from kafka_ds.protocol.types import message_info
 if TYPE_CHECKING:
     from broker.controller.metadata_driver import MetadataDriver
     from broker.membership.channel import ControllerChannel
+    from broker.membership.lifecycle import Lifecycle
     from broker.principal import Principal
     from kafka_ds.protocol.frame import RequestHeader
 
@@ -53,18 +54,14 @@ class ControllerRequests:
         self,
         driver: MetadataDriver,
         channel: ControllerChannel,
+        lifecycle: Lifecycle,
         *,
-        node_id: int,
-        broker_epoch: Callable[[], int],
         request_timeout_ms: int,
     ) -> None:
-        """`broker_epoch` is that of this process: one that was replaced by another with its node.id asks for
-        nothing.
-        """
         self._driver = driver
         self._channel = channel
-        self._node_id = node_id
-        self._broker_epoch = broker_epoch
+        self._lifecycle = lifecycle
+        self._node_id = lifecycle.identity.node_id
         self._timeout_ms = request_timeout_ms
 
     async def create_topics(self, topics: Sequence[NewTopic]) -> list[TopicResult]:
@@ -104,7 +101,7 @@ class ControllerRequests:
     async def allocate_producer_ids(self) -> range:
         """A block of producer ids for this broker."""
         request = AllocateProducerIdsRequest(
-            broker_id=self._node_id, broker_epoch=self._broker_epoch()
+            broker_id=self._node_id, broker_epoch=self._lifecycle.broker_epoch
         )
         answer = await self._channel.send(request, timeout_ms=self._timeout_ms)
         check_code(answer.error_code)
@@ -136,7 +133,7 @@ class ControllerRequests:
             return
         request = AlterPartitionRequest(
             broker_id=self._node_id,
-            broker_epoch=self._broker_epoch(),
+            broker_epoch=self._lifecycle.broker_epoch,
             topics=[
                 AlterPartitionRequestTopic(topic_id=topic_id, partitions=each)
                 for topic_id, each in topics.items()

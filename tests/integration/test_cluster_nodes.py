@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from broker.membership.lease import LEASE_PATH, decode_lease
-from broker.membership.lifecycle import BrokerIdentity
 from broker.membership.member import ClusterMember
 from broker.replica.replica_manager import ReplicaManager
 from kafka_ds.delta.store.local import LocalStore
@@ -136,7 +135,7 @@ async def test_what_brokers_ask_each_other_is_no_clients_business(tmp_path: Path
             )
             answer = await broker.ask(liveness, 0)
             assert 0 <= answer.last_heard_ms < 10_000
-            assert answer.incarnation_id == broker.node.member.incarnation_id
+            assert answer.incarnation_id == broker.node.member.lifecycle.identity.incarnation_id
             liveness.controller_epoch += 1
             assert (await broker.ask(liveness, 0)).last_heard_ms == -1
 
@@ -146,11 +145,11 @@ async def test_a_broker_that_crashed_comes_back_within_its_session(tmp_path: Pat
     async with in_process_cluster(tmp_path, 2, broker_session_timeout_ms=4_000) as cluster:
         (other,) = cluster.others
         node_id = other.node.config.node_id
-        before = other.node.member.incarnation_id
+        before = other.node.member.lifecycle.identity.incarnation_id
         await other.cut_off()
         # Its folder stays locked within this process.
         again = await cluster.start(node_id, log_dirs=tmp_path / "again")
-        assert before != again.node.member.incarnation_id
+        assert before != again.node.member.lifecycle.identity.incarnation_id
         await other.node.stop()
 
 
@@ -256,7 +255,7 @@ async def test_a_controller_that_is_only_cut_off_from_one_broker_stays(tmp_path:
 
         lonely.member.candidacy.query_peers = noted  # type: ignore[method-assign]
         # Neither the wire nor the lease tells this broker of its controller; everybody else is well.
-        lonely.member.following.heard = lambda _: None
+        lonely.member.candidacy.heard = lambda _: None  # type: ignore[method-assign]
         lonely.member.candidacy.look = nothing  # type: ignore[method-assign]
         await cluster.until("the question to the others", lambda: len(asked) >= 3)
         assert all(0 <= each < 1_000 for each in asked)
@@ -329,7 +328,7 @@ async def test_a_second_process_of_one_number_is_refused(
         assert "run `kafka-ds restore`" not in caplog.text
         # Its folders are nobody's: with the number that was meant they are taken.
         third = await cluster.start(3, log_dirs=twin_dirs)
-        assert third.node.member.broker_epoch >= 0
+        assert third.node.member.lifecycle.broker_epoch >= 0
         assert (twin_dirs / "meta.properties").exists()
         await cluster.controller.create("t", 2)
 
@@ -385,15 +384,15 @@ async def test_a_process_whose_number_is_taken_before_it_has_begun_never_begins(
     """It would fetch in the other one's epoch, and leaders would take its log for that one's (KIP-903)."""
     join, begun = ClusterMember.join, []
 
-    async def joined(member: ClusterMember, identity: BrokerIdentity, online: Any) -> None:
-        await join(member, identity, online)
+    async def joined(member: ClusterMember) -> None:
+        await join(member)
         driver = member.driver
         await driver.decide(lambda controller: controller.expire_sessions(MAX_LONG))
         await driver.decide(
             lambda controller: controller.register_broker(
                 1,
                 incarnation_id=new_uuid(),
-                endpoints=identity.endpoints,
+                endpoints=member.lifecycle.identity.endpoints,
                 rack=None,
                 previous_broker_epoch=-1,
             )
@@ -420,7 +419,7 @@ async def test_a_process_whose_number_another_one_has_taken_stops_in_order(tmp_p
         image = cluster.controller.node.metadata
         await cluster.until("its session's end", lambda: image.brokers[number].fenced)
         await cluster.start(number, log_dirs=tmp_path / "other")
-        await cluster.until("its fate", lambda: old.node.member.has_a_successor)
+        await cluster.until("its fate", lambda: old.node.member.lifecycle.has_a_successor)
         await old.node.stop()
         await is_over(old)
 

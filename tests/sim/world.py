@@ -199,7 +199,7 @@ class Host:
     def broker_epoch(self) -> int:
         """The epoch of the process's registration, as far as the process knows; -1 before."""
         member = getattr(self.node, "member", None)
-        return -1 if member is None else member.broker_epoch
+        return -1 if member is None else member.lifecycle.broker_epoch
 
     def start(self) -> None:
         """Begin to start a process; whether the start succeeds is seen later."""

@@ -24,5 +24,5 @@ def controller_liveness(
             request.controller_id, request.controller_epoch
         ),
         metadata_version=node.metadata.version,
-        incarnation_id=node.member.incarnation_id,
+        incarnation_id=node.member.lifecycle.identity.incarnation_id,
     )

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from broker.membership.channel import ControllerChannel
+from broker.membership.lifecycle import Lifecycle
 from broker.metrics.names import meter
 from broker.replica.leader.isr import AlterPartitionAnswer, Proposal
 from kafka_ds.process.amounts import counted
@@ -48,15 +49,13 @@ class AlterPartitionManager:
     def __init__(
         self,
         controller: ControllerChannel,
+        lifecycle: Lifecycle,
         *,
-        node_id: int,
-        broker_epoch: Callable[[], int],
         timeout_ms: int,
     ) -> None:
         """`timeout_ms` bounds one request."""
         self._controller = controller
-        self._node_id = node_id
-        self._broker_epoch = broker_epoch
+        self._lifecycle = lifecycle
         self._timeout_ms = timeout_ms
         self._waiting: dict[PartitionId, tuple[Proposal, AnswerFuture]] = {}
         self._sending: asyncio.Task[None] | None = None
@@ -142,7 +141,7 @@ class AlterPartitionManager:
         return lambda key: answers.get(key, missing)
 
     def _request(self, batch: Proposals) -> AlterPartitionRequest:
-        own_epoch = self._broker_epoch()
+        node_id, own_epoch = self._lifecycle.identity.node_id, self._lifecycle.broker_epoch
         topics: dict[bytes, AlterPartitionRequestTopic] = {}
         for (topic_id, partition), (proposal, _) in batch.items():
             topic = topics.setdefault(
@@ -158,14 +157,14 @@ class AlterPartitionManager:
                     new_isr_with_epochs=[
                         AlterPartitionBrokerState(
                             broker_id=member,
-                            broker_epoch=own_epoch if member == self._node_id else epoch,
+                            broker_epoch=own_epoch if member == node_id else epoch,
                         )
                         for member, epoch in proposal.isr
                     ],
                 )
             )
         return AlterPartitionRequest(
-            broker_id=self._node_id, broker_epoch=own_epoch, topics=list(topics.values())
+            broker_id=node_id, broker_epoch=own_epoch, topics=list(topics.values())
         )
 
 

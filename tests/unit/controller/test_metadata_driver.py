@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -66,10 +67,6 @@ async def test_others_hear_of_a_commit_before_it_has_taken_effect_here(memory_pa
     await stop(broker)
 
 
-async def nobody_answers(_: object) -> bool:
-    return False
-
-
 @in_loop
 async def test_a_heartbeat_tells_of_a_commit_when_it_has_taken_effect(memory_path: Path) -> None:
     """A broker that stops goes when the others lead what it led, and not when they have only read so."""
@@ -82,6 +79,8 @@ async def test_a_heartbeat_tells_of_a_commit_when_it_has_taken_effect(memory_pat
 
     await broker.start()
     registered = broker.image.brokers[broker.node_id]
+    nobody: Any = None
+    no_logs: Any = SimpleNamespace(directory_ids={})
     lifecycle = Lifecycle(
         BrokerIdentity(
             node_id=broker.node_id,
@@ -96,7 +95,8 @@ async def test_a_heartbeat_tells_of_a_commit_when_it_has_taken_effect(memory_pat
         BrokerConfig(broker_heartbeat_interval_ms=3_600_000, broker_session_timeout_ms=60_000),
         broker.driver,
         controller,  # type: ignore[arg-type]
-        answers=nobody_answers,
+        nobody,
+        no_logs,
     )
     before, begun, done = broker.image.version, asyncio.Event(), asyncio.Event()
 

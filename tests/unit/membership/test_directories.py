@@ -34,8 +34,8 @@ class Around:
         self.assignments = DirectoryAssignments(
             cast(Any, SimpleNamespace(image=self.desk.image)),
             cast(Any, Respondent(self.assign)),
-            node_id=ME,
-            broker_epoch=lambda: self.desk.epoch(ME),
+            cast(Any, self),
+            cast(Any, self),
             request_timeout_ms=1,
         )
 
@@ -51,11 +51,22 @@ class Around:
         self.desk.take(self.desk.controller.assign_directories(ME, request.broker_epoch, wanted))
         return AssignReplicasToDirsResponse(directories=[])
 
+    # -- as this broker's registration, and as its logs ---------------------------------------
+
+    identity = SimpleNamespace(node_id=ME)
+
+    @property
+    def broker_epoch(self) -> int:
+        return self.desk.epoch(ME)
+
+    def directory_id_of(self, topic: str, index: int) -> bytes:
+        return DIR_A
+
     def is_damaged(self, topic: str, index: int, topic_id: bytes) -> bool:
         return topic_id == self.desk.image.topics[topic].topic_id and index in self.damaged
 
     async def tell(self) -> None:
-        self.assignments.begin(lambda topic, index: DIR_A, self.is_damaged)
+        self.assignments.look_at_all()
         running = asyncio.get_running_loop().create_task(self.assignments.run())
         for _ in range(10):
             await asyncio.sleep(0)

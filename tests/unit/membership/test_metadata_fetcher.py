@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -103,13 +104,14 @@ def following(broker: Broker, controller: Broker, *, node_id: int) -> MetadataFe
             entries=[{"version": e.version, "events": e.encoded} for e in entries or ()],
         )
 
+    candidacy: Any = SimpleNamespace(
+        heard=lambda _: None, lost=lambda: None, has_lost_store=False
+    )
     return MetadataFetcher(
         broker.driver,
         cast(Any, Respondent(answer)),
+        candidacy,
         node_id=node_id,
         listener="PLAINTEXT",
         patience_ms=1,
-        heard=lambda _: None,
-        lost=lambda: None,
-        has_lost_store=lambda: False,
     )

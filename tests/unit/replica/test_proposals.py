@@ -1,6 +1,7 @@
 """AlterPartition requests: one at a time, what they batch, and what happens without an answer."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -56,12 +57,15 @@ class Controller(Respondent):
         )
 
 
+def lifecycle_of(broker_epoch: int) -> Any:
+    """Of broker 1, with this epoch."""
+    return SimpleNamespace(identity=SimpleNamespace(node_id=1), broker_epoch=broker_epoch)
+
+
 async def asking(leader: FollowerDesk) -> tuple[Controller, AlterPartitionManager]:
     """The desk's partition asks this controller."""
     controller = Controller()
-    proposals = AlterPartitionManager(
-        controller, node_id=1, broker_epoch=lambda: EPOCH + 1, timeout_ms=1000
-    )
+    proposals = AlterPartitionManager(controller, lifecycle_of(EPOCH + 1), timeout_ms=1000)
     leader.partition.alter_partition = proposals
     return controller, proposals
 
@@ -118,9 +122,7 @@ async def test_it_is_asked_again(
 @in_loop
 async def test_a_later_proposal_takes_the_place_of_one_that_waits() -> None:
     controller = Controller()
-    manager = AlterPartitionManager(
-        controller, node_id=1, broker_epoch=lambda: EPOCH, timeout_ms=1000
-    )
+    manager = AlterPartitionManager(controller, lifecycle_of(EPOCH), timeout_ms=1000)
     first, later = (
         Proposal(isr=isr, leader_epoch=0, partition_epoch=0, leader_recovery_state=0)
         for isr in (((1, -1),), ((1, -1), (2, -1)))
