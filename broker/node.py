@@ -426,7 +426,7 @@ class Node(KafkaBroker):
             partitions=self.replica_manager,
             image=self.metadata,
             clock=self.clock,
-            create_topics=self.member.requests.create_topics,
+            controller=self.member.requests,
             others=self.member.others(),
         )
         self.share_partitions = SharePartitionManager(
@@ -438,7 +438,7 @@ class Node(KafkaBroker):
             dead_letters=DeadLetterQueue(
                 lambda: self.config,
                 others=self.member.others(),
-                create_topics=self.member.requests.create_topics,
+                controller=self.member.requests,
                 log_config=lambda overrides: self._log_configs.committed(self.config, overrides),
                 executor=self._executor,
                 clock=self.clock,
@@ -449,7 +449,7 @@ class Node(KafkaBroker):
             partitions=self.replica_manager,
             image=self.metadata,
             clock=self.clock,
-            create_topics=self.member.requests.create_topics,
+            controller=self.member.requests,
             persister=self.shares.persister,
             others=self.member.others(),
         )
@@ -458,17 +458,13 @@ class Node(KafkaBroker):
             partitions=self.replica_manager,
             image=self.metadata,
             clock=self.clock,
-            create_topics=self.member.requests.create_topics,
+            controller=self.member.requests,
             producer_ids=self.producer_ids,
             complete_transaction=self.groups.complete_transaction,
             others=self.member.others(),
         )
         self.client_instances = ClientInstances(self.metadata)
-        self.telemetry_exporter = TelemetryExporter(
-            self.metadata,
-            create_topics=self.member.requests.create_topics,
-            send=self.member.send,
-        )
+        self.telemetry_exporter = TelemetryExporter(self.metadata, self.member)
 
     def _new_controller(self, image: MetadataImage) -> Controller:
         config = self.config

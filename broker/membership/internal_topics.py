@@ -12,19 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import TypeAlias
 
 from broker.controller.controller import NewTopic, TopicResult
+from broker.membership.requests import ControllerRequests
 from broker.metadata.image import MetadataImage
 from kafka_ds.process.amounts import counted
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 _LOGGER = logging.getLogger(__name__)
-
-CreateTopics: TypeAlias = Callable[[Sequence[NewTopic]], Awaitable[list[TopicResult]]]
-
 
 # Of each of them, where its own say nothing else.
 CONFIGS = (
@@ -43,14 +39,14 @@ class InternalTopic:
         *,
         is_factor_set: bool,
         image: MetadataImage,
-        create_topics: CreateTopics,
+        controller: ControllerRequests,
     ) -> None:
         """`image` is the published one; `is_factor_set`: the replication factor is not Kafka's default."""
         self.name = topic.name
         self._topic = topic
         self._is_factor_set = is_factor_set
         self._image = image
-        self._create_topics = create_topics
+        self._controller = controller
         self._creating: asyncio.Task[None] | None = None
 
     async def ensure(self) -> None:
@@ -82,7 +78,7 @@ class InternalTopic:
         configs = tuple({**dict(CONFIGS), **dict(self._topic.configs)}.items())
         wanted = replace(self._topic, replication_factor=factor, configs=configs)
         try:
-            (result,) = await self._create_topics([wanted])
+            (result,) = await self._controller.create_topics([wanted])
         except KafkaError as error:
             result = TopicResult(name=self.name, error=error.code, message=error.message)
         finally:

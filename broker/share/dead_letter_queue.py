@@ -48,8 +48,8 @@ from kafka_ds.records.batch import CorruptRecord, Record
 if TYPE_CHECKING:
     from broker.config.broker import BrokerConfig
     from broker.log.config import LogConfig
-    from broker.membership.internal_topics import CreateTopics
     from broker.membership.other_brokers import OtherBrokers
+    from broker.membership.requests import ControllerRequests
     from broker.metadata.image import TopicImage
     from broker.replica.leader.partition import LeaderPartition
     from broker.share.share_partition import DeadLetters
@@ -88,7 +88,7 @@ class DeadLetterQueue:
         config: Callable[[], BrokerConfig],
         *,
         others: OtherBrokers,
-        create_topics: CreateTopics,
+        controller: ControllerRequests,
         log_config: Callable[[Mapping[str, str]], LogConfig],
         executor: Executor,
         clock: Clock,
@@ -98,7 +98,7 @@ class DeadLetterQueue:
         self._others = others
         self._image = others.image
         self._peers = others.new_peers()
-        self._create_topics = create_topics
+        self._controller = controller
         self._log_config = log_config
         self._executor = executor
         self._clock = clock
@@ -226,7 +226,7 @@ class DeadLetterQueue:
         )
         if topic is None:
             configs = ((GROUP_ENABLE, "true"), ("message.timestamp.type", "CreateTime"))
-            (result,) = await self._create_topics([NewTopic(name=name, configs=configs)])
+            (result,) = await self._controller.create_topics([NewTopic(name=name, configs=configs)])
             if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 raise KafkaError(result.error, result.message)
             topic = self._image.topics.get(name)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from broker.controller.topics import NewTopic
 from broker.transport.peer import PeerUnreachable
@@ -19,7 +19,7 @@ from kafka_ds.protocol.messages.data import PartitionProduceData, TopicProduceDa
 from kafka_ds.topic.names import CLIENT_METRICS
 
 if TYPE_CHECKING:
-    from broker.membership.internal_topics import CreateTopics
+    from broker.membership.member import ClusterMember
     from broker.metadata.image import MetadataImage
 
 # Pushes that are being written; more are lost.
@@ -32,18 +32,11 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class TelemetryExporter:
-    """The topic's one writer at this broker; `send` asks a broker by its number, this one included."""
+    """The topic's one writer at this broker."""
 
-    def __init__(
-        self,
-        image: MetadataImage,
-        *,
-        create_topics: CreateTopics,
-        send: Callable[..., Awaitable[Any]],
-    ) -> None:
+    def __init__(self, image: MetadataImage, member: ClusterMember) -> None:
         self._image = image
-        self._create_topics = create_topics
-        self._send = send
+        self._member = member
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_failing = False
         self.exported = 0
@@ -87,7 +80,7 @@ class TelemetryExporter:
     async def _ensure(self) -> None:
         if CLIENT_METRICS in self._image.topics:
             return
-        (result,) = await self._create_topics([NewTopic(name=CLIENT_METRICS)])
+        (result,) = await self._member.requests.create_topics([NewTopic(name=CLIENT_METRICS)])
         if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             raise KafkaError(result.error, result.message)
 
@@ -108,7 +101,7 @@ class TelemetryExporter:
                 )
             ],
         )
-        answer = await self._send(leader, request, timeout_ms=TIMEOUT_MS)
+        answer = await self._member.send(leader, request, timeout_ms=TIMEOUT_MS)
         (told,) = answer.responses[0].partition_responses
         if told.error_code:
             raise KafkaError(ErrorCode(told.error_code), told.error_message)

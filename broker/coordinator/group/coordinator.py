@@ -23,7 +23,8 @@ from broker.coordinator.group.values import Client, GroupMetric
 from broker.coordinator.loads import CoordinatorState, Loads
 from broker.coordinator.persister import SharePersister
 from broker.coordinator.runtime import CoordinatorContext, CoordinatorRuntime
-from broker.membership.internal_topics import CreateTopics, InternalTopic
+from broker.membership.internal_topics import InternalTopic
+from broker.membership.requests import ControllerRequests
 from broker.membership.other_brokers import OtherBrokers
 from broker.metadata.events import Event, PartitionChanged, TopicDeleted
 from broker.metadata.image import MetadataImage
@@ -46,7 +47,7 @@ class GroupCoordinator:
         partitions: ReplicaManager,
         image: MetadataImage,
         clock: Clock,
-        create_topics: CreateTopics,
+        controller: ControllerRequests,
         persister: SharePersister,
         others: OtherBrokers,
     ) -> None:
@@ -76,10 +77,10 @@ class GroupCoordinator:
             ),
             is_factor_set="offsets.topic.replication.factor" in settings.origins,
             image=image,
-            create_topics=create_topics,
+            controller=controller,
         )
         self.runtime = CoordinatorRuntime(topic, partitions=partitions, image=image, begin=begin)
-        self.streams_topics = StreamsInternalTopics(create_topics, clock)
+        self.streams_topics = StreamsInternalTopics(controller, clock)
         self.share_states = ShareStates(
             self.runtime, persister, EndOffsets(partitions, others), image
         )

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from broker.controller.topics import NewTopic, TopicResult
-from broker.membership.internal_topics import CreateTopics
+from broker.membership.requests import ControllerRequests
 from kafka_ds.process.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
@@ -24,8 +24,8 @@ ERRORS_MAX = 1_000
 class StreamsInternalTopics:
     """What is being created, and what could not be."""
 
-    def __init__(self, create_topics: CreateTopics, clock: Clock) -> None:
-        self._create_topics = create_topics
+    def __init__(self, controller: ControllerRequests, clock: Clock) -> None:
+        self._controller = controller
         self._clock = clock
         self._creating: set[str] = set()
         # Name -> until when it is remembered, and the error.
@@ -56,7 +56,7 @@ class StreamsInternalTopics:
 
     async def _create(self, topics: Sequence[NewTopic], remember_ms: int) -> None:
         try:
-            results = await self._create_topics(topics)
+            results = await self._controller.create_topics(topics)
         except KafkaError as error:
             results = [
                 TopicResult(name=topic.name, error=error.code, message=error.message)

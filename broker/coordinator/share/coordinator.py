@@ -18,7 +18,8 @@ from broker.coordinator.persister import SharePersister
 from broker.coordinator.runtime import CoordinatorContext, CoordinatorRuntime
 from broker.coordinator.share.shard import PruneLog, ShareCoordinatorShard
 from broker.coordinator.share_partition_key import SharePartitionKey
-from broker.membership.internal_topics import CreateTopics, InternalTopic
+from broker.membership.internal_topics import InternalTopic
+from broker.membership.requests import ControllerRequests
 from broker.membership.other_brokers import OtherBrokers
 from broker.metadata.events import Event, PartitionChanged, TopicDeleted
 from broker.metadata.image import MetadataImage
@@ -105,7 +106,7 @@ class ShareCoordinator:
         partitions: ReplicaManager,
         image: MetadataImage,
         clock: Clock,
-        create_topics: CreateTopics,
+        controller: ControllerRequests,
         others: OtherBrokers,
     ) -> None:
         """`image` is the published one."""
@@ -138,7 +139,7 @@ class ShareCoordinator:
             ),
             is_factor_set="share.coordinator.state.topic.replication.factor" in settings.origins,
             image=image,
-            create_topics=create_topics,
+            controller=controller,
         )
         self.runtime = CoordinatorRuntime(topic, partitions=partitions, image=image, begin=begin)
         self.persister = SharePersister(self.runtime, others, self.handle)

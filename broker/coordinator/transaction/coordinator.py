@@ -31,7 +31,8 @@ from broker.coordinator.transaction.marker_sender import (
 )
 from broker.coordinator.transaction.shard import NeedsProducerId, TransactionCoordinatorShard
 from broker.coordinator.transaction.transaction_metadata import TransactionMetadata
-from broker.membership.internal_topics import CreateTopics, InternalTopic
+from broker.membership.internal_topics import InternalTopic
+from broker.membership.requests import ControllerRequests
 from broker.membership.other_brokers import OtherBrokers
 from broker.membership.producer_ids import ProducerIds
 from broker.metadata.events import Event, PartitionChanged
@@ -55,7 +56,7 @@ class TransactionCoordinator:
         partitions: ReplicaManager,
         image: MetadataImage,
         clock: Clock,
-        create_topics: CreateTopics,
+        controller: ControllerRequests,
         producer_ids: ProducerIds,
         complete_transaction: CompleteTransaction,
         others: OtherBrokers,
@@ -87,7 +88,7 @@ class TransactionCoordinator:
             ),
             is_factor_set="transaction.state.log.replication.factor" in settings.origins,
             image=image,
-            create_topics=create_topics,
+            controller=controller,
         )
         self.runtime = CoordinatorRuntime(topic, partitions=partitions, image=image, begin=begin)
         self._marker_sender = RequestSender(others, WriteTxnMarkersRequests())

@@ -38,9 +38,9 @@ class Context:
 def test_nothing_is_kept_of_a_coordinator_whose_lead_is_over() -> None:
     led: dict[int, str] = {0: "the first lead", 1: "another partition"}
     image: Any = SimpleNamespace(topics={"__x": SimpleNamespace(partitions=[0, 1])})
-    create: Any = None  # It is there.
+    controller: Any = None  # The topic is there.
     topic: CoordinatorRuntime[Any] = CoordinatorRuntime(
-        InternalTopic(NewTopic(name="__x"), is_factor_set=False, image=image, create_topics=create),
+        InternalTopic(NewTopic(name="__x"), is_factor_set=False, image=image, controller=controller),
         partitions=SimpleNamespace(find=lambda _, index: led.get(index)),  # type: ignore[arg-type]
         image=image,
         begin=Context,  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from broker.controller.topics import NewTopic, TopicResult
 from broker.coordinator.group.streams_internal_topics import StreamsInternalTopics
@@ -176,7 +176,7 @@ class Controller:
         self.asked: list[list[str]] = []
         self.answer: asyncio.Future[list[TopicResult]] = asyncio.Future()
 
-    async def create(self, topics: Any) -> list[TopicResult]:
+    async def create_topics(self, topics: Any) -> list[TopicResult]:
         self.asked.append([topic.name for topic in topics])
         return await self.answer
 
@@ -184,7 +184,7 @@ class Controller:
 @in_loop
 async def test_a_topic_is_created_once_and_what_failed_later() -> None:
     clock, controller = ManualClock(), Controller()
-    creation = StreamsInternalTopics(controller.create, clock)
+    creation = StreamsInternalTopics(cast(Any, controller), clock)
     topics = [NewTopic(name="a"), NewTopic(name="b")]
     creation.create(topics, remember_ms=1_000)
     await asyncio.sleep(0)
