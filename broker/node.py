@@ -52,7 +52,7 @@ from broker.metadata.log import MetadataLog
 from broker.metadata.publisher import publish
 from broker.metadata.topic_names import in_force
 from broker.node_metrics import node_samples
-from broker.node_replicas import fetcher_context_of, known_home, moves_of
+from broker.node_replicas import fetcher_context_of, moves_of
 from broker.registry import REGISTRY
 from broker.remote.remote_log_manager import RemoteLogManager
 from broker.replica.leader.alter_partition import AlterPartitionManager
@@ -295,7 +295,7 @@ class Node(KafkaBroker):
                 producer_id_expiration_ms=lambda: self.config.producer_id_expiration_ms,
                 cluster_id=self.metadata.cluster_id,
                 topic_id_for=lambda name: getattr(self.metadata.topics.get(name), "topic_id", None),
-                home_for=partial(known_home, self.metadata, config.node_id),
+                home_for=partial(self.metadata.directory_of, broker_id=config.node_id),
             ),
             failures=FailureHandling(
                 soon=loop.call_soon,
@@ -405,13 +405,11 @@ class Node(KafkaBroker):
             timeout_ms=config.request_timeout_ms,
         )
         self.replica_manager = ReplicaManager(
-            self.log_manager,
             fetcher_context_of(self),
             LeadingContext(
                 log_config=lambda overrides: self._log_configs.committed(self.config, overrides),
                 alter_partition=self.alter_partition_manager,
-                decide_recovered=self.member.requests.recovered,
-                remote_log_manager=self.remote_log_manager,
+                controller=self.member.requests,
                 lag_ms_max=config.replica_lag_time_max_ms,
             ),
             checkpoint_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,

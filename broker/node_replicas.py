@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.metadata.partition_change import directory_of
 from broker.rates import ByteRate
 from broker.replica.fetcher.context import FetcherContext
 from broker.replica.moves import LogMoves, LogMovesContext
+from broker.replica.topic_metrics import topic_metrics
 
 if TYPE_CHECKING:
     from broker.kafka_broker import KafkaBroker
-    from broker.metadata.image import MetadataImage
 
 
 def fetcher_context_of(node: KafkaBroker) -> FetcherContext:
@@ -27,6 +26,9 @@ def fetcher_context_of(node: KafkaBroker) -> FetcherContext:
         node_id=config.node_id,
         listener=config.inter_broker_listener,
         config=lambda: node.config,
+        logs=node.log_manager,
+        remote_log_manager=node.remote_log_manager,
+        topic_metrics=topic_metrics(),
         throttle=ByteRate(
             lambda: node.config.follower_replication_throttled_rate,
             samples_max=config.replication_quota_window_num,
@@ -37,7 +39,7 @@ def fetcher_context_of(node: KafkaBroker) -> FetcherContext:
 
 def moves_of(node: KafkaBroker) -> LogMoves:
     """What moves replicas between the broker's directories."""
-    config, image = node.config, node.metadata
+    config = node.config
     around = LogMovesContext(
         clock=node.clock,
         throttle=ByteRate(
@@ -47,16 +49,8 @@ def moves_of(node: KafkaBroker) -> LogMoves:
         ),
         at_once=config.num_replica_alter_log_dirs_threads or len(config.log_dirs),
         backoff_ms=config.replica_fetch_backoff_ms,
-        is_assigned=lambda topic, partition, directory: (
-            known_home(image, config.node_id, topic, partition) == directory
-        ),
-        report=node.member.directories.look_at,
-        wait_for_change=node.metadata_driver.wait_for_change,
+        node_id=config.node_id,
+        directories=node.member.directories,
+        driver=node.metadata_driver,
     )
     return LogMoves(node.log_manager, around)
-
-
-def known_home(image: MetadataImage, node_id: int, topic: str, partition: int) -> bytes | None:
-    """The directory in which the cluster takes this broker's replica to be."""
-    registration = image.partition(topic, partition)
-    return None if registration is None else directory_of(registration, node_id)

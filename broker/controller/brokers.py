@@ -25,7 +25,7 @@ from broker.metadata.events import (
 )
 from broker.metadata.features import why_unsupported
 from broker.metadata.image import BrokerRegistration
-from broker.metadata.partition_change import PartitionChange, directory_of
+from broker.metadata.partition_change import PartitionChange
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.topic_partition import PartitionId
 from kafka_ds.protocol.types import uuid_text
@@ -300,7 +300,7 @@ def _lose_directories(draft: Draft, broker_id: int, offline: Sequence[bytes]) ->
     draft.change_broker(broker_id, log_dirs=remaining)
     broker = draft.brokers[broker_id]
     for _, key, registration in draft.partitions():
-        is_lost = not broker.has_directory(directory_of(registration, broker_id))
+        is_lost = not broker.has_directory(registration.directory_of(broker_id))
         if is_lost and broker_id in registration.isr:
             _go_offline(draft, key, broker_id)
 
@@ -336,7 +336,7 @@ def _assign_directory(
     if broker_id not in registration.replicas:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-    begins_anew = not broker.has_directory(directory_of(registration, broker_id))
+    begins_anew = not broker.has_directory(registration.directory_of(broker_id))
 
     def move(change: PartitionChange) -> None:
         change.directories = {broker_id: wanted.directory}

@@ -27,7 +27,7 @@ from broker.metadata.events import (
 )
 from broker.metadata.features import ELR_FEATURE, level_of
 from broker.metadata.image import MetadataImage, TopicImage, registration_of
-from broker.metadata.partition_change import PartitionChange, PartitionElection, directory_of
+from broker.metadata.partition_change import PartitionChange, PartitionElection
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
 from kafka_ds.protocol.topic_partition import PartitionId
@@ -252,7 +252,7 @@ class Draft:
             broker = self.brokers.get(broker_id)
             if broker is None or not broker.is_active or broker_id in excluded:
                 return False
-            directory = making.directories.get(broker_id) or directory_of(old, broker_id)
+            directory = making.directories.get(broker_id) or old.directory_of(broker_id)
             return broker.has_directory(directory)
 
         unclean = self.is_unclean_election_enabled(topic.name)

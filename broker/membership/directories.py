@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from broker.metadata.events import LOST_DIRECTORY, Event, PartitionChanged, PartitionRegistration
-from broker.metadata.partition_change import directory_of
 from kafka_ds.process.amounts import counted
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import AssignReplicasToDirsRequest
@@ -101,7 +100,7 @@ class DirectoryAssignments:
         self, topic: str, topic_id: bytes, partition: int, registration: PartitionRegistration
     ) -> bytes | None:
         """A replica's directory, if the metadata have to be changed."""
-        known = directory_of(registration, self._node_id)
+        known = registration.directory_of(self._node_id)
         directory = self._logs.directory_id_of(topic, partition)
         if self._logs.is_damaged(topic, partition, topic_id):
             if set(registration.isr) - {self._node_id}:

@@ -67,6 +67,12 @@ class PartitionRegistration:
     removing_replicas: tuple[int, ...] = ()
     directories: tuple[bytes, ...] = ()
 
+    def directory_of(self, broker_id: int) -> bytes:
+        """The directory in which this broker has its replica, as far as that is known (KIP-858)."""
+        if not self.directories or broker_id not in self.replicas:
+            return UNASSIGNED_DIRECTORY
+        return self.directories[self.replicas.index(broker_id)]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaComponent:

@@ -142,6 +142,11 @@ class MetadataImage:
         found = self.topics.get(topic)
         return found.partitions.get(partition) if found else None
 
+    def directory_of(self, topic: str, partition: int, broker_id: int) -> bytes | None:
+        """The directory of this broker's replica; None without such a partition."""
+        registration = self.partition(topic, partition)
+        return None if registration is None else registration.directory_of(broker_id)
+
     def registered_at(self, broker_id: int, broker_epoch: int, version: int) -> None:
         """A registration that was replayed ahead of its commit has become durable at this version."""
         known = self.brokers.get(broker_id)

@@ -221,10 +221,3 @@ class PartitionChange:
     def _new_directory(self, replica: int) -> bytes:
         is_new = replica not in self._old.replicas
         return self._default_directory(replica) if is_new else UNASSIGNED_DIRECTORY
-
-
-def directory_of(registration: PartitionRegistration, broker_id: int) -> bytes:
-    """The directory in which this broker has its replica, as far as that is known (KIP-858)."""
-    if not registration.directories or broker_id not in registration.replicas:
-        return UNASSIGNED_DIRECTORY
-    return registration.directories[registration.replicas.index(broker_id)]

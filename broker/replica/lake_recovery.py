@@ -11,26 +11,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from broker.log.log import Log
 from broker.log.values import RemoteLogAuxState
-from broker.replica.follower.partition import FollowerPartition
 from broker.replica.leader.partition import LeaderPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
-from kafka_ds.protocol.topic_partition import PartitionId
 
 if TYPE_CHECKING:
+    from broker.log.directories.log_manager import LogManager
+    from broker.membership.requests import ControllerRequests
     from broker.remote.remote_log_manager import RemoteLogManager
 
 _LOGGER = logging.getLogger(__name__)
 
 RECOVERY_RETRY_SECONDS = 1.0
 PARTITIONS_ASKED_AT_ONCE = 1_000
-
-DecideRecovered = Callable[[Sequence[PartitionId]], Awaitable[None]]
 
 
 class LakeRecovery:
@@ -39,18 +36,18 @@ class LakeRecovery:
     def __init__(
         self,
         led: Iterable[LeaderPartition],
+        logs: LogManager,
         *,
         remote_log_manager: RemoteLogManager | None,
-        decide_recovered: DecideRecovered,
+        controller: ControllerRequests,
         elected: Callable[[LeaderPartition], None],
-        write_recovery_points: Callable[[str], Awaitable[None]],
     ) -> None:
         """`led` are all partitions led here at the moment; `elected` begins the epoch of one that may begin."""
         self._led = led
+        self._logs = logs
         self._remote_log_manager = remote_log_manager
-        self._decide_recovered = decide_recovered
+        self._controller = controller
         self._elected = elected
-        self._write_recovery_points = write_recovery_points
         # Log directories whose lowered recovery points are not written yet, with a log's folder in each.
         self._cut: dict[str, str] = {}
         # What was logged of waiting partitions: they are tried each second, and may be hundreds.
@@ -96,7 +93,7 @@ class LakeRecovery:
         known = await self._meet_lake(waiting)
         for home, folder in tuple(self._cut.items()):
             try:
-                await self._write_recovery_points(folder)
+                await self._logs.checkpoint_recovery_points(folder)
             except OSError as error:
                 _LOGGER.warning(
                     "Unable to lead the partitions with logs in %s yet: cannot write its recovery points: %s",
@@ -108,7 +105,7 @@ class LakeRecovery:
         for partition in known:
             if partition.leader.found_what_was_lost() and not partition.is_lost:
                 self._elected(partition)
-        await self._decide_recovered([(p.topic_id, p.partition) for p in known])
+        await self._controller.recovered([(p.topic_id, p.partition) for p in known])
         return len(known) == len(waiting)
 
     async def _meet_lake(self, waiting: Sequence[LeaderPartition]) -> list[LeaderPartition]:
@@ -206,28 +203,6 @@ class LakeRecovery:
         partition.leader.restarted(end + 1)
         log.update_high_watermark(end + 1)
         return True
-
-
-async def end_of_lake(
-    remote_log_manager: RemoteLogManager | None, partition: FollowerPartition, offset: int | None
-) -> tuple[int, RemoteLogAuxState]:
-    """Where a follower continues whose leader has the next records only in the lake, and the state before that.
-
-    That is after the range that holds `offset`, the last one below the leader's local log (KIP-405); or after the
-    lake's end for None (KIP-1023).
-
-    Raises KafkaError: the lake does not answer.
-    """
-    if remote_log_manager is None or not partition.log.config.remote_storage_enable:
-        raise KafkaError(
-            ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE,
-            f"{partition.log.name}: this broker has no tiered storage",
-        )
-    where = (partition.topic, partition.topic_id, partition.partition)
-    if offset is None:
-        offset = await remote_log_manager.known_highest_offset_in_remote_storage(*where)
-    next_offset, ended = await remote_log_manager.aux_state(*where, offset)
-    return next_offset, replace(ended, has_markers_to_come=True)
 
 
 def _say_where(log: Log, end: int) -> None:

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from broker.log.directories.comparison import CopyStep, agreed_end, next_step
 from broker.log.directories.log_manager import FutureLog, LogManager
@@ -26,6 +25,10 @@ from kafka_ds.process.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.segments import names
+
+if TYPE_CHECKING:
+    from broker.controller.metadata_driver import MetadataDriver
+    from broker.membership.directories import DirectoryAssignments
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -44,20 +47,15 @@ ANY_EPOCH = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogMovesContext:
-    """What moves need from the broker.
-
-    `is_assigned(topic, partition, directory_id)`: whether the metadata place the replica there; `report` has the
-    controller informed where it is; `wait_for_change` waits for the next change of the metadata, so many seconds at
-    most.
-    """
+    """What moves need from the broker."""
 
     clock: Clock
     throttle: ByteRate
     at_once: int
     backoff_ms: int
-    is_assigned: Callable[[str, int, bytes], bool]
-    report: Callable[[str, int], None]
-    wait_for_change: Callable[[float], Awaitable[None]]
+    node_id: int
+    driver: MetadataDriver
+    directories: DirectoryAssignments
 
 
 class LogMoves:
@@ -134,7 +132,7 @@ class LogMoves:
         topic, partition = future.log.topic, future.log.partition
         self._manager.drop_future_log(topic, partition)
         if future.is_announced:
-            self._around.report(topic, partition)
+            self._around.directories.look_at(topic, partition)
 
     async def stop(self) -> None:
         """Stop moving; copies stay, for the next start to continue."""
@@ -219,9 +217,10 @@ class LogMoves:
         if not self._goes_on(future):
             return
         future.announce()
-        self._around.report(topic, partition)
-        while not self._around.is_assigned(topic, partition, future.home.directory_id):
-            await self._around.wait_for_change(ASK_AGAIN_SECONDS)
+        self._around.directories.look_at(topic, partition)
+        driver, node_id = self._around.driver, self._around.node_id
+        while driver.image.directory_of(topic, partition, node_id) != future.home.directory_id:
+            await driver.wait_for_change(ASK_AGAIN_SECONDS)
             if not self._goes_on(future):
                 return
         async with self._turns:

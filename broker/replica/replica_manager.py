@@ -11,11 +11,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
-from broker.log.directories.log_manager import LogManager
 from broker.metadata.events import (
     BrokerRegistrationChanged,
     ConfigChanged,
@@ -29,7 +26,6 @@ from broker.metadata.topic_names import in_force
 from broker.replica.fetcher.context import FetcherContext
 from broker.replica.fetcher.fetchers import Fetchers
 from broker.replica.follower.partition import FollowerPartition
-from broker.replica.lake_recovery import end_of_lake
 from broker.replica.leader.partition import LeaderPartition
 from broker.replica.replicas import Replicas
 from broker.replica.state_applier import LeadingContext, ReplicaStateApplier
@@ -53,14 +49,13 @@ class ReplicaManager:
 
     def __init__(
         self,
-        log_manager: LogManager,
         context: FetcherContext,
         leading: LeadingContext,
         *,
         checkpoint_interval_ms: int = CHECKPOINT_INTERVAL_MS,
         new_fetchers: Callable[[FetcherContext], Fetchers] = Fetchers,
     ) -> None:
-        self._log_manager = log_manager
+        self._log_manager = context.logs
         self._node_id = context.node_id
         self._clock = context.clock
         self._image = context.image
@@ -69,23 +64,11 @@ class ReplicaManager:
         self._checkpoint_due_ms = 0
         self._lag_ms_max = leading.lag_ms_max
         self._lag_due_ms = 0
-        self._replicas = Replicas()
+        self._replicas = Replicas(context.topic_metrics)
         # At the end: whether a log that had lost something was not compared with the lake yet.
         self.has_lost_records = False
-        self.fetchers = new_fetchers(
-            replace(
-                context,
-                write_recovery_points=log_manager.checkpoint_recovery_points,
-                end_of_lake=partial(end_of_lake, leading.remote_log_manager),
-                count_bytes_in=self._count_bytes_in,
-            )
-        )
-        self.applier = ReplicaStateApplier(
-            self._replicas, log_manager, self.fetchers, context, leading
-        )
-
-    def _count_bytes_in(self, partition: FollowerPartition, size_bytes: int) -> None:
-        self.topic_metrics.of(partition.topic).replication_bytes_in += size_bytes
+        self.fetchers = new_fetchers(context)
+        self.applier = ReplicaStateApplier(self._replicas, self.fetchers, context, leading)
 
     @property
     def topic_metrics(self) -> PerTopic[TopicCounters]:

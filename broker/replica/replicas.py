@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from broker.metrics.topics import PerTopic
 from broker.replica.follower.partition import FollowerPartition
 from broker.replica.leader.partition import LeaderPartition
-from broker.replica.topic_metrics import topic_metrics
+from broker.replica.topic_metrics import TopicCounters
 from kafka_ds.protocol.topic_partition import TopicPartition
 
 _NONE: Mapping[int, LeaderPartition] = {}
@@ -18,11 +19,11 @@ _NONE: Mapping[int, LeaderPartition] = {}
 class Replicas:
     """The partitions of one broker."""
 
-    def __init__(self) -> None:
+    def __init__(self, topic_metrics: PerTopic[TopicCounters]) -> None:
         self.led: dict[str, dict[int, LeaderPartition]] = {}
         # Their keys; found by plain tuples, which are cheaper to make in each fetch of a consumer.
         self.followed: dict[tuple[str, int], FollowerPartition] = {}
-        self.topic_metrics = topic_metrics()
+        self.topic_metrics = topic_metrics
         # The high watermarks that are written down.
         self.checkpointed: dict[TopicPartition, int] = {}
 

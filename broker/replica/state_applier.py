@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker.log.config import LogConfig
-from broker.log.directories.log_manager import LogManager
 from broker.log.log import Log
 from broker.metadata.events import NO_LEADER, PartitionChanged, PartitionRegistration
 from broker.metadata.topic_names import in_force
@@ -24,7 +23,7 @@ from broker.replica.fetcher.context import FetcherContext
 from broker.replica.fetcher.fetchers import Fetchers
 from broker.replica.follower.partition import FollowerPartition
 from broker.replica.follower.state import FollowerState
-from broker.replica.lake_recovery import DecideRecovered, LakeRecovery
+from broker.replica.lake_recovery import LakeRecovery
 from broker.replica.leader.alter_partition import AlterPartitionManager
 from broker.replica.leader.partition import LeaderPartition
 from broker.replica.leader.state import LeaderState
@@ -34,7 +33,7 @@ from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
-    from broker.remote.remote_log_manager import RemoteLogManager
+    from broker.membership.requests import ControllerRequests
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -63,9 +62,7 @@ class LeadingContext:
     log_config: Callable[[Mapping[str, str]], LogConfig]
     """A log's settings, of a topic's own."""
     alter_partition: AlterPartitionManager
-    decide_recovered: DecideRecovered
-    """Makes durable that partitions were compared with the lake."""
-    remote_log_manager: RemoteLogManager | None
+    controller: ControllerRequests
     lag_ms_max: int
 
 
@@ -75,27 +72,26 @@ class ReplicaStateApplier:
     def __init__(
         self,
         replicas: Replicas,
-        logs: LogManager,
         fetchers: Fetchers,
         context: FetcherContext,
         leading: LeadingContext,
     ) -> None:
         self._replicas = replicas
-        self._logs = logs
+        self._logs = context.logs
         self._fetchers = fetchers
         self._node_id = context.node_id
         self._clock = context.clock
         self._image = context.image
         self._leading = leading
-        self._remote_log_manager = leading.remote_log_manager
+        self._remote_log_manager = context.remote_log_manager
         # Whether nothing may begin any more.
         self.is_stopped = False
         self._recovery = LakeRecovery(
             replicas,
-            remote_log_manager=leading.remote_log_manager,
-            decide_recovered=leading.decide_recovered,
+            context.logs,
+            remote_log_manager=context.remote_log_manager,
+            controller=leading.controller,
             elected=self.elected,
-            write_recovery_points=logs.checkpoint_recovery_points,
         )
         # At a start no log is known to be new.
         self._is_starting = False

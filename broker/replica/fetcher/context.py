@@ -5,21 +5,23 @@ It only passes on; addresses and epochs are those of the metadata at the moment 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from broker.log.values import RemoteLogAuxState
 from broker.metadata.image import MetadataImage
 from broker.rates import ByteRate
 from broker.replica.throttle import is_listed
 from kafka_ds.process.seams import Clock, Network
 from kafka_ds.process.settings import MAX_LONG
-from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from broker.config.broker import BrokerConfig
+    from broker.log.directories.log_manager import LogManager
+    from broker.metrics.topics import PerTopic
+    from broker.remote.remote_log_manager import RemoteLogManager
     from broker.replica.follower.partition import FollowerPartition
+    from broker.replica.topic_metrics import TopicCounters
 
 
 THROTTLED_REPLICAS = "follower.replication.throttled.replicas"
@@ -29,25 +31,9 @@ def _no_limit() -> int:
     return MAX_LONG
 
 
-async def _no_lake(partition: FollowerPartition, _: int | None) -> tuple[int, RemoteLogAuxState]:
-    raise KafkaError(
-        ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE,
-        f"{partition.key} is tiered, but remote.log.storage.system.enable=false on this broker",
-    )
-
-
-async def _nothing_written(_: str) -> None:
-    """No recovery points are kept."""
-
-
 @dataclass(slots=True, kw_only=True)
 class FetcherContext:
-    """The machine, the metadata, the settings, and callbacks.
-
-    `write_recovery_points` makes lowered recovery points durable in the directory of the log in this folder (OSError if
-    it cannot). `end_of_lake` gives the first offset after the lake's range that holds an offset (None: after the lake's
-    last range), and the state that the lake has there besides records (KafkaError if it is not available).
-    """
+    """The machine, the metadata, the settings, the logs and the tier."""
 
     network: Network
     clock: Clock
@@ -57,11 +43,9 @@ class FetcherContext:
     """The inter-broker listener's name."""
     config: Callable[[], BrokerConfig]
     """The current settings."""
-    write_recovery_points: Callable[[str], Awaitable[None]] = _nothing_written
-    end_of_lake: Callable[
-        [FollowerPartition, int | None], Awaitable[tuple[int, RemoteLogAuxState]]
-    ] = _no_lake
-    count_bytes_in: Callable[[FollowerPartition, int], None] = lambda _partition, _bytes: None
+    logs: LogManager
+    remote_log_manager: RemoteLogManager | None
+    topic_metrics: PerTopic[TopicCounters]
     throttle: ByteRate = field(default_factory=lambda: ByteRate(_no_limit))
 
     @property
@@ -82,7 +66,7 @@ class FetcherContext:
 
     def came_in(self, partition: FollowerPartition, size_bytes: int) -> None:
         """Count appended bytes of a partition."""
-        self.count_bytes_in(partition, size_bytes)
+        self.topic_metrics.of(partition.topic).replication_bytes_in += size_bytes
         if self._is_throttled(partition):
             self.throttle.record(size_bytes, self.clock.monotonic_ms())
 

@@ -85,7 +85,7 @@ class LogTruncation:
     async def _write_truncations(self, partitions: list[FollowerPartition]) -> None:
         """The same for logs of one directory."""
         truncations = [(partition, partition.truncations) for partition in partitions]
-        await self._around.write_recovery_points(partitions[0].log.directory)
+        await self._around.logs.checkpoint_recovery_points(partitions[0].log.directory)
         for partition, known in truncations:
             partition.truncations_written(known)
 

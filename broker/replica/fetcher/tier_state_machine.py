@@ -9,7 +9,9 @@ empty log starts there, too. While the lake is asked the partition is held back,
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from broker.log.values import RemoteLogAuxState
 from broker.replica.fetcher.context import FetcherContext
@@ -19,7 +21,11 @@ from broker.replica.fetcher.log_truncation import LogTruncation
 from broker.replica.follower.partition import FollowerPartition
 from broker.replica.follower.state import EpochQuestion
 from broker.transport.peer import PeerUnreachable
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.offsets import EARLIEST, EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD
+
+if TYPE_CHECKING:
+    from broker.remote.remote_log_manager import RemoteLogManager
 
 # Longer than any answer takes.
 HELD_BACK_MS = 3_600_000
@@ -118,6 +124,28 @@ class TierStateMachine:
         if not self._skips_the_lake(partition):
             local_start, _ = await offset_of(partition, EARLIEST_LOCAL)
             last_below = max(local_start - 1, 0)
-        offset, ended = await around.end_of_lake(partition, last_below)
+        offset, ended = await end_of_lake(around.remote_log_manager, partition, last_below)
         log_start, _ = await offset_of(partition, EARLIEST)
         return offset, ended, log_start
+
+
+async def end_of_lake(
+    remote_log_manager: RemoteLogManager | None, partition: FollowerPartition, offset: int | None
+) -> tuple[int, RemoteLogAuxState]:
+    """Where a follower continues whose leader has the next records only in the lake, and the state before that.
+
+    That is after the range that holds `offset`, the last one below the leader's local log (KIP-405); or after the
+    lake's end for None (KIP-1023).
+
+    Raises KafkaError: the lake does not answer.
+    """
+    if remote_log_manager is None or not partition.log.config.remote_storage_enable:
+        raise KafkaError(
+            ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE,
+            f"{partition.log.name}: this broker has no tiered storage",
+        )
+    where = (partition.topic, partition.topic_id, partition.partition)
+    if offset is None:
+        offset = await remote_log_manager.known_highest_offset_in_remote_storage(*where)
+    next_offset, ended = await remote_log_manager.aux_state(*where, offset)
+    return next_offset, replace(ended, has_markers_to_come=True)

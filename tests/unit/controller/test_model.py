@@ -33,7 +33,6 @@ from broker.metadata.events import (
 )
 from broker.metadata.features import ELR_FEATURE
 from broker.metadata.image import MetadataImage
-from broker.metadata.partition_change import directory_of
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.topic.metadata_table import MetadataPosition
 from tests.model_runs import examples
@@ -134,14 +133,14 @@ class ControllerModel(RuleBasedStateMachine):
         process, known = self.processes[broker], self.image.brokers.get(broker)
         if not process.runs or known is None or known.broker_epoch != process.epoch:
             return False
-        return known.has_directory(directory_of(registration, broker))
+        return known.has_directory(registration.directory_of(broker))
 
     def acceptable(self, broker: int, registration: PartitionRegistration) -> bool:
         known = self.image.brokers.get(broker)
         return (
             known is not None
             and known.is_active
-            and known.has_directory(directory_of(registration, broker))
+            and known.has_directory(registration.directory_of(broker))
         )
 
     def needed(self, name: str, registration: PartitionRegistration) -> int:
@@ -253,7 +252,7 @@ class ControllerModel(RuleBasedStateMachine):
         if known.broker_epoch != process.epoch or broker not in registration.replicas:
             return
         directory = known.log_dirs[which % len(known.log_dirs)]
-        if not known.has_directory(directory_of(registration, broker)):
+        if not known.has_directory(registration.directory_of(broker)):
             partition.replica(broker).log = []
             partition.replica(broker).fetched_epoch = -1
         wanted = DirectoryAssignment(
@@ -452,7 +451,7 @@ class ControllerModel(RuleBasedStateMachine):
     def is_intact(self, broker: int, registration: PartitionRegistration) -> bool:
         """A crashed broker is judged when it is back, and its disks when they are."""
         known = self.image.brokers.get(broker)
-        return known is not None and known.has_directory(directory_of(registration, broker))
+        return known is not None and known.has_directory(registration.directory_of(broker))
 
     @invariant()
     def registrations_make_sense(self) -> None:

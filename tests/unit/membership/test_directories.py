@@ -12,7 +12,6 @@ import pytest
 from broker.controller.brokers import DirectoryAssignment
 from broker.membership.directories import DirectoryAssignments
 from broker.metadata.events import LOST_DIRECTORY
-from broker.metadata.partition_change import directory_of
 from kafka_ds.protocol.messages import AssignReplicasToDirsResponse
 from tests.fakes.network import Respondent
 from tests.loops import in_loop
@@ -75,7 +74,7 @@ class Around:
             await running
 
     def directory(self, index: int) -> bytes:
-        return directory_of(self.desk.partition(index), ME)
+        return self.desk.partition(index).directory_of(ME)
 
 
 @in_loop

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 from broker.config.broker import BrokerConfig
 from broker.log.config import LogConfig
@@ -16,6 +16,7 @@ from broker.replica.fetcher.context import FetcherContext
 from broker.replica.fetcher.fetchers import Fetchers
 from broker.replica.follower.partition import FollowerPartition
 from broker.replica.follower.state import FollowerState
+from broker.replica.topic_metrics import topic_metrics
 from kafka_ds.process.seams import Background
 from kafka_ds.process.system import SystemClock, SystemNetwork
 from kafka_ds.protocol.errors import ErrorCode
@@ -248,12 +249,15 @@ class Follower:
             node_id=1,
             listener="PLAINTEXT",
             config=lambda: self.settings,
-            write_recovery_points=self._write,
+            logs=cast(Any, self),
+            remote_log_manager=None,
+            topic_metrics=topic_metrics(),
         )
         self.fetchers = Fetchers(self.around)
         self.partitions: list[FollowerPartition] = []
 
-    async def _write(self, _folder: str) -> None:
+    async def checkpoint_recovery_points(self, _folder: str) -> None:
+        """As the broker's logs."""
         self.written += 1
 
     def register(self, address: tuple[str, int]) -> None:

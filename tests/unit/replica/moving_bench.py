@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 from broker.log.config import LogConfig
 from broker.log.log import Log
@@ -57,14 +59,17 @@ class MovingBench:
 
     def _around(self) -> LogMovesContext:
         throttle = ByteRate(lambda: self.rate)
+        image = SimpleNamespace(directory_of=lambda _topic, _partition, _broker: self.told)
+        driver: Any = SimpleNamespace(image=image, wait_for_change=self._changed)
+        directories: Any = SimpleNamespace(look_at=lambda _topic, _partition: None)
         return LogMovesContext(
             clock=self.clock,
             throttle=throttle,
             at_once=1,
             backoff_ms=1,
-            is_assigned=lambda _topic, _partition, directory: self.told == directory,
-            report=lambda _topic, _partition: None,
-            wait_for_change=self._changed,
+            node_id=1,
+            driver=driver,
+            directories=directories,
         )
 
     async def _changed(self, _seconds: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any, cast
 
 from broker.config.broker import BrokerConfig
@@ -20,6 +21,7 @@ from broker.replica.follower.partition import FollowerPartition
 from broker.replica.leader.partition import LeaderPartition
 from broker.replica.replica_manager import ReplicaManager
 from broker.replica.state_applier import LeadingContext
+from broker.replica.topic_metrics import topic_metrics
 from kafka_ds.protocol.messages.data import FetchPartitionData
 from kafka_ds.topic.metadata_table import MetadataPosition
 from tests.fakes.clock import ManualClock
@@ -112,7 +114,6 @@ class ReplicaBench:
         self.logs.load()
         self.fetchers = FetcherRecorder()
         self.manager = ReplicaManager(
-            self.logs,
             FetcherContext(
                 network=cast(Any, None),
                 clock=self.clock,
@@ -120,12 +121,14 @@ class ReplicaBench:
                 node_id=ME,
                 listener="PLAINTEXT",
                 config=cast(Any, None),
+                logs=self.logs,
+                remote_log_manager=self.tier,
+                topic_metrics=topic_metrics(),
             ),
             LeadingContext(
                 log_config=lambda _: self.config,
                 alter_partition=cast(Any, None),
-                decide_recovered=_nothing,
-                remote_log_manager=self.tier,
+                controller=cast(Any, SimpleNamespace(recovered=_nothing)),
                 lag_ms_max=BrokerConfig().replica_lag_time_max_ms,
             ),
             new_fetchers=lambda _: cast(Fetchers, self.fetchers),

@@ -7,13 +7,14 @@ import errno
 import logging
 import random
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from broker.log.config import LogConfig
 from broker.log.log import Log
 from broker.log.values import RemoteLogAuxState
-from broker.replica.follower.partition import FollowerPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import MemoryDisk
@@ -440,19 +441,19 @@ async def test_what_is_in_the_lake_alone_is_not_fetched_but_gone_on_behind() -> 
     for number in range(60):
         append(log, f"{number}" * 10, 1)
     leader.errors[KEY] = [ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE]
-    asked: list[FollowerPartition] = []
+    asked: list[tuple[str, int]] = []
 
-    async def end_of_lake(
-        partition: FollowerPartition, _: int | None
+    async def aux_state(
+        topic: str, _id: bytes, partition: int, _offset: int
     ) -> tuple[int, RemoteLogAuxState]:
-        asked.append(partition)
+        asked.append((topic, partition))
         return 30, RemoteLogAuxState(leader_epochs=((1, 0),))
 
     async with following(leader) as broker:
-        broker.around.end_of_lake = end_of_lake
+        broker.around.remote_log_manager = cast(Any, SimpleNamespace(aux_state=aux_state))
         partition = broker.follow(open_log(MemoryDisk(), config=replace_tiered()), 1)
         await until(lambda: has_all(partition, log))
-        assert asked == [partition]
+        assert asked == [partition.key]
         assert partition.log.log_start_offset == 0
         assert partition.log.local_log_start_offset == 30
         assert partition.log.leader_epochs.entries == ((1, 0),)
@@ -466,12 +467,12 @@ async def test_a_lake_that_does_not_answer_is_asked_again_though_nothing_else_is
     for number in range(60):
         append(log, f"{number}" * 10, 1)
     leader.errors[KEY] = [ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE] * 2
-    asked: list[FollowerPartition] = []
+    asked: list[tuple[str, int]] = []
 
-    async def end_of_lake(
-        partition: FollowerPartition, _: int | None
+    async def aux_state(
+        topic: str, _id: bytes, partition: int, _offset: int
     ) -> tuple[int, RemoteLogAuxState]:
-        asked.append(partition)
+        asked.append((topic, partition))
         if len(asked) == 1:
             # Its fetcher has nothing to do meanwhile, and waits.
             await asyncio.sleep(0.05)
@@ -479,10 +480,10 @@ async def test_a_lake_that_does_not_answer_is_asked_again_though_nothing_else_is
         return 30, RemoteLogAuxState(leader_epochs=((1, 0),))
 
     async with following(leader) as broker:
-        broker.around.end_of_lake = end_of_lake
+        broker.around.remote_log_manager = cast(Any, SimpleNamespace(aux_state=aux_state))
         partition = broker.follow(open_log(MemoryDisk(), config=replace_tiered()), 1)
         await until(lambda: has_all(partition, log))
-        assert asked == [partition] * 2
+        assert asked == [partition.key] * 2
 
 
 def replace_tiered() -> LogConfig:

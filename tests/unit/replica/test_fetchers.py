@@ -369,7 +369,7 @@ async def test_nothing_is_fetched_before_the_disk_knows_of_a_cut() -> None:
         await written.wait()
 
     async with following(leader) as broker:
-        broker.around.write_recovery_points = write
+        broker.checkpoint_recovery_points = write  # type: ignore[method-assign]
         partition = broker.follow(other, 2)
         await until(lambda: partition.is_truncation_unwritten)
         leader.lead(log, 3)
@@ -401,7 +401,7 @@ async def test_a_cut_that_could_not_be_written_is_written_before_anything_is_fet
             raise OSError(errno.ENOSPC, "full")
 
     async with following(leader) as broker:
-        broker.around.write_recovery_points = write
+        broker.checkpoint_recovery_points = write  # type: ignore[method-assign]
         partition = broker.follow(other, 2)
         await until(lambda: tried > 2)
         leader.lead(log, 3)
@@ -467,7 +467,7 @@ async def test_a_full_directory_keeps_no_cut_of_another_one_waiting() -> None:
             raise OSError(errno.ENOSPC, "full")
 
     async with following(leader) as broker:
-        broker.around.write_recovery_points = write
+        broker.checkpoint_recovery_points = write  # type: ignore[method-assign]
         good, full = [broker.follow(other, 2) for other, _ in followed]
         await until(lambda: has_all(good, followed[0][1]) and full.is_truncation_unwritten)
         assert full.log.log_end_offset == 1
