@@ -142,7 +142,6 @@ class Node(KafkaBroker):
         # Whether it has all of its parts: those that need the logs or the metadata come after these.
         self._is_wired = False
         self._halt = halt
-        self.offset_publisher: OffsetPublisher | None = None
         self.preparer = BatchPreparer(threads(PREPARING_THREADS_MAX, "prepare"))
         self.fetch_manager = FetchManager(
             lambda: self.config,
@@ -208,14 +207,7 @@ class Node(KafkaBroker):
         self.transactions.start()
         self.shares.start()
         self.cleaner.start()
-        if self.remote_log_manager is not None:
-            self.offset_publisher = OffsetPublisher(
-                self.remote_log_manager.worker.send,
-                self.replica_manager,
-                self.groups.runtime.begun,
-                self.shares.runtime.begun,
-                self.config.lake_offsets_interval_ms,
-            )
+        if self.remote_log_manager is not None and self.offset_publisher is not None:
             self.remote_log_manager.spawn(self.offset_publisher.run())
         self._ticking = asyncio.get_running_loop().create_task(self._tick(), name="tick")
         await self.member.live()
@@ -461,6 +453,15 @@ class Node(KafkaBroker):
             complete_transaction=self.groups.complete_transaction,
             others=self.member.others(),
         )
+        self.offset_publisher: OffsetPublisher | None = None
+        if self.remote_log_manager is not None:
+            self.offset_publisher = OffsetPublisher(
+                self.remote_log_manager.worker.send,
+                self.replica_manager,
+                self.groups.runtime,
+                self.shares.runtime,
+                config.lake_offsets_interval_ms,
+            )
         self.client_instances = ClientInstances(self.metadata)
         self.telemetry_exporter = TelemetryExporter(self.metadata, self.member)
 

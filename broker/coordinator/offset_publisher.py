@@ -13,14 +13,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from broker.coordinator.group.classic_group import CONSUMER_PROTOCOL
 from broker.coordinator.group.group_admin import CLASSIC, CONSUMER, SHARE, STREAMS
 from broker.coordinator.group.modern_group import ModernGroup
 from broker.coordinator.group.shard import GroupCoordinatorShard
-from broker.coordinator.runtime import CoordinatorContext
+from broker.coordinator.runtime import CoordinatorContext, CoordinatorRuntime
 from broker.coordinator.share.shard import ShareCoordinatorShard
 from broker.metadata.topic_names import GROUP_METADATA_TOPIC_NAME, SHARE_GROUP_STATE_TOPIC_NAME
 from broker.replica.leader.partition import LeaderPartition
@@ -40,8 +40,6 @@ PUBLISH_SECONDS = 30.0
 
 _COORDINATING = (GROUP_METADATA_TOPIC_NAME, SHARE_GROUP_STATE_TOPIC_NAME)
 
-GroupCoordinators: TypeAlias = Callable[[], Iterable[CoordinatorContext[GroupCoordinatorShard]]]
-ShareCoordinators: TypeAlias = Callable[[], Iterable[CoordinatorContext[ShareCoordinatorShard]]]
 
 
 class OffsetPublisher:
@@ -51,8 +49,8 @@ class OffsetPublisher:
         self,
         send: SendToWorker,
         led: Iterable[LeaderPartition],
-        groups: GroupCoordinators,
-        shares: ShareCoordinators,
+        groups: CoordinatorRuntime[GroupCoordinatorShard],
+        shares: CoordinatorRuntime[ShareCoordinatorShard],
         interval_ms: int,
     ) -> None:
         """`send` has the worker carry out a request; `led` is read again each time."""
@@ -133,7 +131,7 @@ class OffsetPublisher:
         return found
 
     def _active(self) -> dict[TopicPartition, CoordinatorContext[Any]]:
-        begun: list[CoordinatorContext[Any]] = [*self._groups(), *self._shares()]
+        begun: list[CoordinatorContext[Any]] = [*self._groups.begun(), *self._shares.begun()]
         return {
             TopicPartition(each.partition.topic, each.partition.partition): each
             for each in begun

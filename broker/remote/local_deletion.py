@@ -10,11 +10,12 @@ others.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from broker.log.log import Log
 from broker.remote.copy_policy import CopyQuestion
+from broker.remote.copies import CopyLoop
 from broker.remote.partitions import TieredPartition, place_of
 from broker.worker.rpc import (
     FAILED,
@@ -48,15 +49,13 @@ class LocalDeletion:
         clock: Clock,
         worker: ChildWorker,
         crash_points: CrashPoints,
-        tiered: Mapping[PartitionId, TieredPartition],
-        copy_again: Callable[[PartitionId], None],
+        copies: CopyLoop,
     ) -> None:
-        """`led` is read and never changed; `copy_again` is called if the lake has lost its end."""
         self._clock = clock
         self._worker = worker
         self._crash_points = crash_points
-        self._led = tiered
-        self._copy_again = copy_again
+        self._copies = copies
+        self._led: Mapping[PartitionId, TieredPartition] = copies.led
         self._grace_ms = settings.lake_local_grace_ms
         self._wake = asyncio.Event()
         self._stopped = False
@@ -194,7 +193,7 @@ class LocalDeletion:
                 extra=where,
             )
             tiered.lost(min(answer.highest_offset_in_remote_storage, state.copied_offset))
-            self._copy_again(tiered.key)
+            self._copies.look_at(tiered.key)
             return
         gaps = [(each.start_offset, each.end_offset) for each in answer.missing]
         if gaps and gaps != state.missing:

@@ -125,8 +125,7 @@ class RemoteLogManager:
             clock,
             self.worker,
             crash_points,
-            self.copies.led,
-            self.copies.look_at,
+            self.copies,
         )
         self._materialising = False
         self._log_start_moves: set[TieredPartition] = set()  # in the lake

@@ -3,7 +3,8 @@
 import asyncio
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from unittest.mock import AsyncMock, Mock
 
 import pytest
@@ -102,8 +103,7 @@ class Desk:
             self.clock,
             worker,
             CrashPoints(),
-            self.led,
-            self.again.append,
+            cast(Any, SimpleNamespace(led=self.led, look_at=self.again.append)),
         )
 
     @property

@@ -379,8 +379,8 @@ async def test_a_broker_that_was_begun_by_mistake_leaves_the_groups_in_the_lake(
 
 
 def publisher_of(node: Node, send: Any, *, interval_ms: int) -> OffsetPublisher:
-    begun = node.groups.runtime.begun, node.shares.runtime.begun
-    return OffsetPublisher(send, node.replica_manager, *begun, interval_ms)
+    runtimes = node.groups.runtime, node.shares.runtime
+    return OffsetPublisher(send, node.replica_manager, *runtimes, interval_ms)
 
 
 def _commit(group: str, offset: int) -> OffsetCommitRequest:
