@@ -360,9 +360,9 @@ class Restoration:
         )
         for each in (one for found in restored for one in found.set_back):
             topic = self._name_of(uuid_from_text(each.topic_id)) or each.topic_id
-            end = ends[TopicPartition(topic, each.partition)]
+            place = TopicPartition(topic, each.partition)
             self._say(
-                f"share group {each.group_id}: {topic}-{each.partition}: goes on at {end} and not at "
+                f"share group {each.group_id}: {place}: goes on at {ends[place]} and not at "
                 f"{each.start_offset}, which was not in the lake"
             )
 

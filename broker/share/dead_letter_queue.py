@@ -150,10 +150,10 @@ class DeadLetterQueue:
         """Say and count that these are not written; there is one at least."""
         self.failed[source.group_id] += 1
         _LOGGER.error(
-            "Failed to write %d dead letters of share partition %s-%s-%d, offsets %d to %d: %s; "
+            "Failed to write %d dead letters of share partition %s, offsets %d to %d: %s; "
             "the records are archived without",
             len(letters),
-            *source,
+            source,
             letters[0].offset,
             letters[-1].offset,
             error,
@@ -181,9 +181,8 @@ class DeadLetterQueue:
             if isinstance(error, KafkaError) and error.code.retriable:
                 end = letters[-1].offset + 1
             _LOGGER.warning(
-                "Cannot read %s-%d at offset %d, writing dead letters of share group %s without the records: %s",
-                source.topic,
-                source.partition,
+                "Cannot read %s at offset %d, writing dead letters of share group %s without the records: %s",
+                source.name,
                 first,
                 source.group_id,
                 error,
@@ -243,11 +242,10 @@ class DeadLetterQueue:
         batch = batch_of(letters, found, source, now_ms=self._clock.now_ms(), bytes_max=bytes_max)
         if batch.without is not None:
             _LOGGER.warning(
-                "Offset %d of %s-%d with the headers of a dead letter exceeds max.message.bytes=%d of %s, "
+                "Offset %d of %s with the headers of a dead letter exceeds max.message.bytes=%d of %s, "
                 "writing the dead letter of share group %s without the record",
                 batch.without,
-                source.topic,
-                source.partition,
+                source.name,
                 bytes_max,
                 topic.name,
                 source.group_id,

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from broker.share.share_partition import DeadLetters
 from kafka_ds.process.settings import ConfigError
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.records.batch import (
     HEADER_BYTES,
     CorruptRecord,
@@ -49,6 +50,14 @@ class SourcePartition(NamedTuple):
     group_id: str
     topic: str
     partition: int
+
+    def __str__(self) -> str:
+        return f"{self.group_id}-{self.name}"
+
+    @property
+    def name(self) -> str:
+        """The partition's name."""
+        return str(TopicPartition(self.topic, self.partition))
 
 
 def each_letter(ranges: Iterable[DeadLetters]) -> Iterator[DeadLetter]:

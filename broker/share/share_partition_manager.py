@@ -270,10 +270,9 @@ class LedSharePartition:
         if result.error_code:
             error = _member_error(result.error_code, result.error_message)
             _LOGGER.warning(
-                "Failed to write the share group state for share partition %s-%s-%d: %s",
+                "Failed to write the share group state for share partition %s-%s: %s",
                 self.group_id,
-                self.leader.topic,
-                self.leader.partition,
+                self.leader.log.name,
                 ErrorCode(result.error_code).name,
             )
             if error.code is not ErrorCode.COORDINATOR_NOT_AVAILABLE:

@@ -31,7 +31,7 @@ from broker.worker.rpc import (
     TieredState,
 )
 from kafka_ds.process.crash_points import CrashPoints
-from kafka_ds.protocol.topic_partition import PartitionId
+from kafka_ds.protocol.topic_partition import PartitionId, TopicPartition
 from kafka_ds.topic.files.parquet import WrittenFile
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegmentState
 
@@ -64,6 +64,11 @@ class _Partition:
     message: str = ""
     done: Sequence[RemoteLogSegment] = ()
     commit: tuple[int, str] | None = None
+
+    @property
+    def name(self) -> str:
+        """The partition's name."""
+        return str(TopicPartition(self.topic, self.partition))
 
     def fail(self, message: str, outcome: str = FAILED) -> None:
         self.outcome, self.message = outcome, message
@@ -337,9 +342,8 @@ class Copier:
         dropped = committed.dropped.get(each.partition)
         if dropped is not None:
             log.warning(
-                "Copied log segments of partition %s-%d were not committed: %s",
-                each.topic, each.partition, dropped,
-            )  # fmt: skip
+                "Copied log segments of partition %s were not committed: %s", each.name, dropped
+            )
             each.fail(dropped, CONFLICT if each.partition in committed.final else FAILED)
         elif each.written is not None:
             each.done, each.commit = each.written.segments, committed.commit
@@ -349,9 +353,8 @@ class Copier:
 
         def failed(message: str, outcome: str) -> None:
             log.error(
-                "Error occurred while verifying copied log segments of partition %s-%d: %s",
-                each.topic, each.partition, message,
-            )  # fmt: skip
+                "Error occurred while verifying copied log segments of partition %s: %s", each.name, message
+            )
             each.fail(message, outcome)
             each.done = ()
 
@@ -372,9 +375,8 @@ class Copier:
             for each in seen:
                 if isinstance(error, CommitLost):
                     log.error(
-                        "%s-%d: offsets %d-%d are not in the table, and are copied again: %s",
-                        each.topic,
-                        each.partition,
+                        "%s: offsets %d-%d are not in the table, and are copied again: %s",
+                        each.name,
                         each.done[0].start_offset,
                         each.done[-1].end_offset,
                         error,
@@ -401,9 +403,8 @@ def _note_failure(
 ) -> None:
     if outcome == FAILED:  # The broker logs when a conflict begins and ends.
         log.error(
-            "Error occurred while copying log segments of partition %s-%d: %s",
-            segment.topic, segment.partition, message,
-        )  # fmt: skip
+            "Error occurred while copying log segments of partition %s: %s", segment.name, message
+        )
     failed[segment.topic_id, segment.partition] = message, outcome
 
 

@@ -186,7 +186,7 @@ class Cluster:
             address, leader = self._find_leader(partition, refresh=refresh)
             return self.connection(address), leader
 
-        return self.persist(f"the leader of {partition[0]}-{partition[1]}", attempt)
+        return self.persist(f"the leader of {partition}", attempt)
 
     def leader_address(
         self, partition: TopicPartition, *, refresh: bool = False
@@ -197,7 +197,7 @@ class Cluster:
             TopicGone: there is no such topic or partition.
         """
         return self.persist(
-            f"the leader of {partition[0]}-{partition[1]}",
+            f"the leader of {partition}",
             lambda: self._find_leader(partition, refresh=refresh)[0],
         )
 
@@ -212,7 +212,7 @@ class Cluster:
             raise TopicGone(f"topic {name} has no partition {number}")
         if leader.node_id not in self._brokers:
             self._topics.pop(name, None)
-            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{name}-{number}")
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, str(partition))
         return self._brokers[leader.node_id], leader
 
     def topic(self, name: str) -> Topic:
@@ -482,7 +482,7 @@ class Cluster:
     def _check(self, code: ErrorCode, partition: TopicPartition) -> None:
         if code != ErrorCode.NONE:
             self.forget(partition[0])
-            raise KafkaError(code, f"{partition[0]}-{partition[1]}")
+            raise KafkaError(code, str(partition))
 
     def persist(self, what: str, attempt: Callable[[], T]) -> T:
         """Retry on retriable errors until ``kafka.default.api.timeout.ms`` expires.

@@ -199,7 +199,6 @@ def micro_batch_range(
     fences: dict[TopicPartition, Position] = {}
     problems = list(missing_topics(start, end))
     for tp, until in sorted(end.positions.items()):
-        name = f"{tp[0]}-{tp[1]}"
         begin = start.positions.get(tp)
         if begin is not None and not same_topic(start.topic_ids[tp[0]], end.topic_ids[tp[0]]):
             problems.append(f"topic {tp[0]} was deleted and created again")
@@ -207,10 +206,10 @@ def micro_batch_range(
         if begin is None:
             first = earliest.get(tp, 0)
             if first > 0:
-                problems.append(f"new partition {name} begins at {first} and not at 0")
+                problems.append(f"new partition {tp} begins at {first} and not at 0")
             ranges[tp] = (first, max(first, until.offset))
         elif until.offset < begin.offset:
-            problems.append(f"{name} went back from {begin.offset} to {until.offset}")
+            problems.append(f"{tp} went back from {begin.offset} to {until.offset}")
         else:
             ranges[tp] = (begin.offset, until.offset)
             fences[tp] = begin

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
+from kafka_ds.protocol.topic_partition import TopicPartition
+
 # How many ids of the last deleted segments are kept: a repeated event comes soon.
 DELETED_MAX = 1_000
 
@@ -77,6 +79,11 @@ class RemoteLogSegment:
     def __post_init__(self) -> None:
         assert 0 <= self.start_offset <= self.end_offset, "an offset range"
         assert self.leader_epochs, "a segment has a leader epoch"
+
+    @property
+    def name(self) -> str:
+        """The partition's name."""
+        return str(TopicPartition(self.topic, self.partition))
 
     def overlaps(self, other: RemoteLogSegment) -> bool:
         """Whether both are of one partition and have an offset in common."""

@@ -229,18 +229,17 @@ def _warn_of_undecodable(
         lost = [each for each in origin.residue if each.kind == "undecodable"]
         if lost:
             log.warning(
-                "%s-%d: %d batches from offset %d on cannot be decoded: kept as they are in the residue",
-                segment.topic,
-                segment.partition,
+                "%s: %d batches from offset %d on cannot be decoded: kept as they are in the residue",
+                segment.name,
                 len(lost),
                 lost[0].base_offset,
             )
             for each in lost:
                 if not is_batch(each.data, each.base_offset, each.last_offset):
                     log.error(
-                        "%s-%d: Found invalid messages in offsets %d to %d (%d bytes) while copying: this broker's "
+                        "%s: Found invalid messages in offsets %d to %d (%d bytes) while copying: this broker's "
                         "disk has damaged them, and no reader will get them from the lake",
-                        segment.topic, segment.partition, each.base_offset, each.last_offset, len(each.data),
+                        segment.name, each.base_offset, each.last_offset, len(each.data),
                     )  # fmt: skip
             last_offset = max(last_offset, *(each.last_offset for each in lost))
     return last_offset

@@ -133,9 +133,7 @@ def _refuse_future(
     future = {tp for tp, current in newest.items() if wanted[tp] > current}
     if not future or (limit.epochs is None and len(future) < len(wanted)):
         return
-    listed = ", ".join(
-        f"{wanted[tp]} of {tp[0]}-{tp[1]} (newest: {newest[tp]})" for tp in sorted(future)
-    )
+    listed = ", ".join(f"{wanted[tp]} of {tp} (newest: {newest[tp]})" for tp in sorted(future))
     raise OptionError(f"option '{limit.option}' names epochs that there were not yet: {listed}")
 
 
@@ -190,7 +188,7 @@ def held_to(
     for tp, position in pinned.positions.items():
         each, topic_id = bounds.get(tp), pinned.topic_ids[tp[0]]
         if each is None:
-            problems[tp] = TopicGone(f"{tp[0]}-{tp[1]} was deleted since it was planned")
+            problems[tp] = TopicGone(f"{tp} was deleted since it was planned")
         elif not same_topic(topic_id, each.topic_id):
             problems[tp] = TopicGone(
                 f"topic {tp[0]} was deleted and created again since it was planned"
@@ -206,7 +204,7 @@ def held_to(
     for tp, end in ends.items():
         if 0 <= end.end_offset < pinned.positions[tp].offset:
             problems[tp] = PlanDiverged(
-                f"{tp[0]}-{tp[1]} was planned up to {pinned.positions[tp].offset} under leader epoch "
+                f"{tp} was planned up to {pinned.positions[tp].offset} under leader epoch "
                 f"{later[tp]}, whose records now end at {end.end_offset}: plan the query again"
             )
             found.pop(tp)

@@ -152,5 +152,5 @@ def _can_do_without(options: Options) -> bool:
 
 
 def _upto(found: PinnedViews) -> str:
-    ends = (f"{name}-{n} up to offset {end}" for (name, n), end in sorted(found.ends.items()))
+    ends = (f"{tp} up to offset {end}" for tp, end in sorted(found.ends.items()))
     return ", ".join(ends) or "which holds none of these topics"
