@@ -46,7 +46,11 @@ def _elect(draft: Draft, kind: ElectionType, name: str, partition: int) -> Parti
     key = (topic.topic_id, partition) if topic else None
     registration = draft.partition(key) if key else None
     if key is None or registration is None:
-        what = f"No such partition as {TopicPartition(name, partition)}" if topic else f"No such topic as {name}"
+        what = (
+            f"No such partition as {TopicPartition(name, partition)}"
+            if topic
+            else f"No such topic as {name}"
+        )
         return PartitionChangeResult(
             topic=name,
             partition=partition,

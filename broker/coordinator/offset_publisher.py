@@ -41,7 +41,6 @@ PUBLISH_SECONDS = 30.0
 _COORDINATING = (GROUP_METADATA_TOPIC_NAME, SHARE_GROUP_STATE_TOPIC_NAME)
 
 
-
 class OffsetPublisher:
     """Publishes offsets to the lake."""
 

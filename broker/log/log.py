@@ -35,6 +35,7 @@ from broker.log.values import (
 from kafka_ds.process.seams import Background, Clock, Disk
 from kafka_ds.process.system import InlineBackground
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import NO_UUID
 from kafka_ds.records.batch import (
     HEADER,
@@ -77,7 +78,8 @@ class Log:
         report: Callable[[str, OSError], None],
     ) -> None:
         self.topic, self.partition, self.topic_id = identity
-        self.name = names.folder_name(self.topic, self.partition)
+        self.topic_partition = TopicPartition(self.topic, self.partition)
+        self.name = str(self.topic_partition)
         self.directory = directory
         self.config = config
         self.leader_epochs, self.producers = loaded.epochs, loaded.producers

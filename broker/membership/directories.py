@@ -22,7 +22,7 @@ from kafka_ds.protocol.messages.brokers import (
     AssignReplicasRequestPartition,
     AssignReplicasRequestTopic,
 )
-from kafka_ds.protocol.topic_partition import PartitionId
+from kafka_ds.protocol.topic_partition import PartitionId, TopicPartition
 
 if TYPE_CHECKING:
     from broker.controller.metadata_driver import MetadataDriver
@@ -65,7 +65,7 @@ class DirectoryAssignments:
         """Look at all replicas of this broker."""
         for topic in self._driver.image.topics.values():
             for partition, registration in topic.partitions.items():
-                self._suspect(topic.name, topic.topic_id, partition, registration)
+                self._suspect(TopicPartition(topic.name, partition), topic.topic_id, registration)
 
     async def settled(self) -> None:
         """Wait a while until the controller knows all assignments."""
@@ -78,31 +78,31 @@ class DirectoryAssignments:
         """These have taken effect: look at what they changed."""
         for event in events:
             if isinstance(event, PartitionChanged):
-                self._suspect(event.topic, event.topic_id, event.partition, event.registration)
+                self._suspect(event.topic_partition, event.topic_id, event.registration)
 
-    def look_at(self, topic: str, partition: int) -> None:
+    def look_at(self, key: TopicPartition) -> None:
         """This replica is, or is about to be, in another directory."""
-        known = self._driver.image.topics.get(topic)
-        registration = self._driver.image.partition(topic, partition)
+        known = self._driver.image.topics.get(key.topic)
+        registration = self._driver.image.partition(*key)
         if known is not None and registration is not None:
-            self._suspect(topic, known.topic_id, partition, registration)
+            self._suspect(key, known.topic_id, registration)
 
     def _suspect(
-        self, topic: str, topic_id: bytes, partition: int, registration: PartitionRegistration
+        self, key: TopicPartition, topic_id: bytes, registration: PartitionRegistration
     ) -> None:
         if self._node_id not in registration.replicas:
             return
-        if self._news_of(topic, topic_id, partition, registration) is not None:
-            self._suspects[topic_id, partition] = None
+        if self._news_of(key, topic_id, registration) is not None:
+            self._suspects[topic_id, key.partition] = None
             self._news.set()
 
     def _news_of(
-        self, topic: str, topic_id: bytes, partition: int, registration: PartitionRegistration
+        self, key: TopicPartition, topic_id: bytes, registration: PartitionRegistration
     ) -> bytes | None:
         """A replica's directory, if the metadata have to be changed."""
         known = registration.directory_of(self._node_id)
-        directory = self._logs.directory_id_of(topic, partition)
-        if self._logs.is_damaged(topic, partition, topic_id):
+        directory = self._logs.directory_id_of(key)
+        if self._logs.is_damaged(key, topic_id):
             if set(registration.isr) - {self._node_id}:
                 directory = LOST_DIRECTORY
             elif known == LOST_DIRECTORY:
@@ -111,16 +111,17 @@ class DirectoryAssignments:
 
     def _misplaced(self) -> Iterator[tuple[PartitionId, bytes]]:
         """The suspects that are still wrong in the metadata; the others are dropped."""
-        for key in tuple(self._suspects):
-            topic_id, partition = key
+        for suspect in tuple(self._suspects):
+            topic_id, partition = suspect
             topic = self._driver.image.topics_by_id.get(topic_id)
             registration = topic.partitions.get(partition) if topic else None
             if topic is not None and registration and self._node_id in registration.replicas:
-                directory = self._news_of(topic.name, topic_id, partition, registration)
+                key = TopicPartition(topic.name, partition)
+                directory = self._news_of(key, topic_id, registration)
                 if directory is not None:
-                    yield key, directory
+                    yield suspect, directory
                     continue
-            del self._suspects[key]
+            del self._suspects[suspect]
 
     async def run(self) -> None:
         """Send reports, until cancelled."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -180,7 +180,11 @@ class Lifecycle:
         """Of a process that crashed the session ends; one that answers keeps it. Raises ConfigError."""
         node_id = self.identity.node_id
         known = self._driver.image.brokers.get(node_id)
-        if known is None or known.in_controlled_shutdown or not await self._candidacy.answers(known):
+        if (
+            known is None
+            or known.in_controlled_shutdown
+            or not await self._candidacy.answers(known)
+        ):
             return
         endpoint = known.endpoint(self._config.inter_broker_listener)
         assert endpoint is not None, "it answers there"

@@ -30,7 +30,6 @@ from kafka_ds.protocol.messages.configs import (
     GROUP_RESOURCE,
     TOPIC_RESOURCE,
 )
-from kafka_ds.protocol.topic_partition import TopicPartition
 
 # Text, and the fields that a structured log has beside it.
 Line: TypeAlias = tuple[str, dict[str, object]]
@@ -133,7 +132,7 @@ def _partition(event: PartitionChanged) -> Line:
     state = event.registration
     isr = ",".join(map(str, state.isr))
     text = (
-        f"partition change for {TopicPartition(event.topic, event.partition)}: leader: {state.leader}, "
+        f"partition change for {event.topic_partition}: leader: {state.leader}, "
         f"leaderEpoch: {state.leader_epoch}, isr: [{isr}]"
     )
     return text, {

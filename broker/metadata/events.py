@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import uuid_from_text, uuid_text
 from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 
@@ -198,6 +199,11 @@ class PartitionChanged(Event):
     topic_id: bytes
     partition: int
     registration: PartitionRegistration
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition."""
+        return TopicPartition(self.topic, self.partition)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

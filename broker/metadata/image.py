@@ -44,6 +44,7 @@ from kafka_ds.protocol.messages.configs import (
     GROUP_RESOURCE,
     TOPIC_RESOURCE,
 )
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH, MetadataPosition
 
 
@@ -142,9 +143,9 @@ class MetadataImage:
         found = self.topics.get(topic)
         return found.partitions.get(partition) if found else None
 
-    def directory_of(self, topic: str, partition: int, broker_id: int) -> bytes | None:
+    def directory_of(self, key: TopicPartition, broker_id: int) -> bytes | None:
         """The directory of this broker's replica; None without such a partition."""
-        registration = self.partition(topic, partition)
+        registration = self.partition(*key)
         return None if registration is None else registration.directory_of(broker_id)
 
     def registered_at(self, broker_id: int, broker_epoch: int, version: int) -> None:

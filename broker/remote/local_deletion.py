@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from broker.log.log import Log
-from broker.remote.copy_policy import CopyQuestion
 from broker.remote.copies import CopyLoop
+from broker.remote.copy_policy import CopyQuestion
 from broker.remote.partitions import TieredPartition, place_of
 from broker.worker.rpc import (
     FAILED,

@@ -70,23 +70,22 @@ class LogMoves:
 
     # -- requests -------------------------------------------------------------------------------
 
-    def alter(self, topic: str, partition: int, path: str) -> None:
+    def alter(self, key: TopicPartition, path: str) -> None:
         """Let a replica be in the directory of this absolute path.
 
         Raises:
             KafkaError: INVALID_TOPIC_EXCEPTION (its name is too long for a folder of a copy), LOG_DIR_NOT_FOUND,
                 KAFKA_STORAGE_ERROR (a directory is offline), REPLICA_NOT_AVAILABLE (it is not here; remembered).
         """
-        manager, key = self._manager, TopicPartition(topic, partition)
-        folder = names.folder_name(topic, partition)
+        manager, folder = self._manager, str(key)
         if len(folder) + FOLDER_SUFFIX_BYTES > names.FOLDER_NAME_MAX:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic name is too long.")
         directory = manager.directories.at(path)
         if directory is None:
             raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is not in log.dirs")
-        if directory.failure is not None or manager.is_offline(topic, partition):
+        if directory.failure is not None or manager.is_offline(key):
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path}, or {folder}, is offline")
-        future, log = manager.future_log(topic, partition), manager.get(topic, partition)
+        future, log = manager.future_log(key), manager.get(key)
         if future is not None and future.home is not directory:
             self._give_up(future)
             future = None
@@ -95,13 +94,13 @@ class LogMoves:
             if len(manager.preferred) > REMEMBERED_MAX:
                 del manager.preferred[next(iter(manager.preferred))]
             raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{folder} does not exist yet")
-        if future is not None or manager.home_of(topic, partition) is directory:
+        if future is not None or manager.home_of(key) is directory:
             return
         if manager.directories.some_failed:
             # Where a copy may lie already.
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "a log directory is offline")
         future = manager.create_future_log(log, directory)
-        _LOGGER.info("moving %s from %s to %s", folder, manager.home_of(*key), directory)
+        _LOGGER.info("moving %s from %s to %s", folder, manager.home_of(key), directory)
         self._start(future)
 
     def resume(self) -> None:
@@ -112,7 +111,7 @@ class LogMoves:
                 self._start(future)
 
     def _start(self, future: FutureLog) -> None:
-        key = TopicPartition(future.log.topic, future.log.partition)
+        key = future.log.topic_partition
         self._failed.discard(key)
         name = f"move-{future.log.name}"
         self._tasks[key] = asyncio.get_running_loop().create_task(self._run(future), name=name)
@@ -123,16 +122,16 @@ class LogMoves:
             del self._tasks[key]
 
     def _give_up(self, future: FutureLog) -> None:
-        task = self._tasks.pop(TopicPartition(future.log.topic, future.log.partition), None)
+        task = self._tasks.pop(future.log.topic_partition, None)
         if task is not None:
             task.cancel()
         self._drop(future)
 
     def _drop(self, future: FutureLog) -> None:
-        topic, partition = future.log.topic, future.log.partition
-        self._manager.drop_future_log(topic, partition)
+        key = future.log.topic_partition
+        self._manager.drop_future_log(key)
         if future.is_announced:
-            self._around.directories.look_at(topic, partition)
+            self._around.directories.look_at(key)
 
     async def stop(self) -> None:
         """Stop moving; copies stay, for the next start to continue."""
@@ -182,7 +181,7 @@ class LogMoves:
                 _LOGGER.exception("unexpected error, cancelling the move of %s to %s", name, home)
             await self._pause()
         if home.failure is not None:
-            self._failed.add(TopicPartition(future.log.topic, future.log.partition))
+            self._failed.add(future.log.topic_partition)
         _LOGGER.warning("cancelled the move of %s to %s", name, home)
 
     async def _pause(self) -> None:
@@ -200,15 +199,14 @@ class LogMoves:
             return future  # Which is not continued.
 
     def _goes_on(self, future: FutureLog) -> bool:
-        topic, partition = future.log.topic, future.log.partition
-        known = self._manager.get(topic, partition)
-        is_ours = self._manager.future_log(topic, partition) is future
+        key = future.log.topic_partition
+        known = self._manager.get(key)
+        is_ours = self._manager.future_log(key) is future
         return is_ours and known is future.of and known is not None
 
     async def _move(self, future: FutureLog) -> None:
         log = future.of
         assert log is not None
-        topic, partition = log.topic, log.partition
         # Old state of a log of this name in the directory must not be taken for the copy's.
         await self._manager.checkpoint_recovery_points(future.log.directory)
         async with self._turns:
@@ -217,9 +215,9 @@ class LogMoves:
         if not self._goes_on(future):
             return
         future.announce()
-        self._around.directories.look_at(topic, partition)
+        self._around.directories.look_at(log.topic_partition)
         driver, node_id = self._around.driver, self._around.node_id
-        while driver.image.directory_of(topic, partition, node_id) != future.home.directory_id:
+        while driver.image.directory_of(log.topic_partition, node_id) != future.home.directory_id:
             await driver.wait_for_change(ASK_AGAIN_SECONDS)
             if not self._goes_on(future):
                 return
@@ -262,14 +260,14 @@ class LogMoves:
             copied += found.size_bytes
         if step is not CopyStep.NOTHING:
             return False
-        self._manager.replace_with_future(log.topic, log.partition)
+        self._manager.replace_with_future(log.topic_partition)
         return True
 
     async def _leave(self, log: Log) -> None:
         """Delete the old folder when the new one is durable; a full disk is waited for."""
         manager = self._manager
         while True:
-            if manager.get(log.topic, log.partition) is not log:
+            if manager.get(log.topic_partition) is not log:
                 return
             try:
                 await _flushed(log)
@@ -280,7 +278,7 @@ class LogMoves:
                 await self._pause()
             else:
                 break
-        manager.discard_replaced(log.topic, log.partition)
+        manager.discard_replaced(log.topic_partition)
         for directory in manager.directories.online:
             manager.checkpoint_logs(directory)
         manager.checkpoint_cleaned()

@@ -92,9 +92,8 @@ class ReplicaManager:
         """Why this broker does not serve the partition."""
         if self._image.partition(topic, partition) is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if self._log_manager.is_offline(topic, partition) or self.applier.is_unopened(
-            topic, partition
-        ):
+        key = TopicPartition(topic, partition)
+        if self._log_manager.is_offline(key) or self.applier.is_unopened(key):
             return ErrorCode.KAFKA_STORAGE_ERROR
         # It exists, but is led elsewhere or not opened yet: clients ask again.
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -215,7 +214,7 @@ class ReplicaManager:
                     partition.tick()
 
     def _checkpoint(self) -> None:
-        current = {TopicPartition(p.topic, p.partition): p.high_watermark for p in self}
+        current = {p.log.topic_partition: p.high_watermark for p in self}
         current |= {p.key: p.high_watermark for p in self._replicas.followed.values()}
         # An unchanged file is not written.
         self._log_manager.checkpoint_high_watermarks(current)

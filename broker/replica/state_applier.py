@@ -113,7 +113,7 @@ class ReplicaStateApplier:
         done = 0
         try:
             for event in sorted(changed, key=self._is_followed):
-                is_open = self._logs.get(event.topic, event.partition) is not None
+                is_open = self._logs.get(event.topic_partition) is not None
                 done += 1 if is_open else CHANGES_OF_AN_OPENING
                 self._apply(event, changes)
                 if done >= CHANGES_AT_ONCE:
@@ -137,7 +137,7 @@ class ReplicaStateApplier:
     def _apply(self, event: PartitionChanged, changes: FetcherChanges) -> None:
         if event.topic_id not in self._image.topics_by_id or self.is_stopped:
             return  # Deleted by a later event of the same commit.
-        registration, key = event.registration, TopicPartition(event.topic, event.partition)
+        registration, key = event.registration, event.topic_partition
         try:
             if registration.leader == self._node_id:
                 self._lead(event, changes)
@@ -149,7 +149,7 @@ class ReplicaStateApplier:
             # ConfigError: the controller's release or file allows values that this broker's do not.
             if key not in self._unopened:
                 _LOGGER.error("cannot open the log of %s: %s", key, error)
-            if self._logs.is_offline(*key):
+            if self._logs.is_offline(key):
                 self._unopened.pop(key, None)  # Until the broker restarts (KIP-112).
             else:
                 self._unopened.setdefault(key, not self._is_starting)
@@ -157,9 +157,9 @@ class ReplicaStateApplier:
             if self._unopened.pop(key, None) is not None:
                 _LOGGER.info("opened the log of %s after an earlier failure", key)
 
-    def is_unopened(self, topic: str, partition: int) -> bool:
+    def is_unopened(self, key: TopicPartition) -> bool:
         """Whether a partition waits for its log to be opened."""
-        return TopicPartition(topic, partition) in self._unopened
+        return key in self._unopened
 
     def try_again(self) -> None:
         """Open logs that failed to open, as far as metadata still ask for them."""
@@ -188,7 +188,7 @@ class ReplicaStateApplier:
     # -- leading ------------------------------------------------------------------------------
 
     def _lead(self, event: PartitionChanged, changes: FetcherChanges) -> None:
-        key, registration = TopicPartition(event.topic, event.partition), event.registration
+        key, registration = event.topic_partition, event.registration
         followed = self._replicas.followed.get(key)
         if followed is not None:
             if registration.partition_epoch < followed.follower.partition_epoch:
@@ -244,14 +244,14 @@ class ReplicaStateApplier:
 
     def _open(self, event: PartitionChanged) -> tuple[Log, int, bool]:
         """The partition's log, its checkpointed high watermark, and whether it has lost something."""
-        key = TopicPartition(event.topic, event.partition)
+        key = event.topic_partition
         config = self._leading.log_config(
             in_force(key.topic, self._image.topics[key.topic].configs)
         )
-        existed = self._logs.get(*key) is not None
+        existed = self._logs.get(key) is not None
         may_be_new = not self._is_starting and self._unopened.get(key, True)
         is_new = may_be_new and event.registration.partition_epoch == 0
-        log = self._logs.create(*key, event.topic_id, config, is_new=is_new)
+        log = self._logs.create(key, event.topic_id, config, is_new=is_new)
         checkpoint = self._replicas.checkpointed.get(key, 0)
         watermark = min(max(checkpoint, log.log_start_offset), log.log_end_offset)
         return log, watermark, self._has_lost_records(log, existed, checkpoint, event.registration)
@@ -340,7 +340,7 @@ class ReplicaStateApplier:
     # -- following ----------------------------------------------------------------------------
 
     def _follow(self, event: PartitionChanged, changes: FetcherChanges) -> None:
-        key, registration = TopicPartition(event.topic, event.partition), event.registration
+        key, registration = event.topic_partition, event.registration
         followed = self._replicas.followed.get(key)
         partition = self._replicas.find(*key)
         if partition is not None:
@@ -385,7 +385,7 @@ class ReplicaStateApplier:
 
     def _leave(self, event: PartitionChanged, changes: FetcherChanges) -> None:
         """The partition is no longer assigned to this broker."""
-        key = TopicPartition(event.topic, event.partition)
+        key = event.topic_partition
         partition = self._replicas.find(*key)
         followed = self._replicas.followed.get(key)
         if partition is not None:
@@ -396,12 +396,12 @@ class ReplicaStateApplier:
             if event.registration.partition_epoch < followed.follower.partition_epoch:
                 return
             self._unfollow(followed, changes)
-        elif not self._logs.is_damaged(*key, event.topic_id):
+        elif not self._logs.is_damaged(key, event.topic_id):
             return
         _LOGGER.info("%s is no longer assigned to this broker: deleting its log", key)
         # It does not concern a log that is created here later.
         self._replicas.checkpointed.pop(key, None)
-        self._logs.delete(*key)
+        self._logs.delete(key)
 
     def _keep_metrics(self) -> None:
         """Hide topics that have nothing left on this broker."""
@@ -416,12 +416,12 @@ class ReplicaStateApplier:
             if partition.topic_id == topic_id:
                 has_table = has_table or partition.log.config.has_table
                 self.end(partition)
-                self._delete_log(TopicPartition(topic, partition.partition))
+                self._delete_log(partition.log.topic_partition)
         changes = FetcherChanges()
         for followed in tuple(self._replicas.followed.values()):
             if followed.topic_id == topic_id:
                 self._unfollow(followed, changes)
-                self._delete_log(TopicPartition(topic, followed.partition))
+                self._delete_log(followed.key)
         for number in self._logs.damaged.partitions_of(topic, topic_id):
             self._delete_log(TopicPartition(topic, number))
         self._update_fetchers(changes)
@@ -432,7 +432,7 @@ class ReplicaStateApplier:
         # Its checkpointed state does not concern a topic that is created again under the name.
         self._replicas.checkpointed.pop(key, None)
         try:
-            self._logs.delete(*key)
+            self._logs.delete(key)
         except OSError as error:
             _LOGGER.error("cannot delete the log of %s: %s", key, error)
 

@@ -14,6 +14,7 @@ import logging
 from broker.log.directories.log_manager import LogManager
 from broker.log.log import Log
 from broker.metadata.image import MetadataImage
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import NO_UUID, uuid_text
 from kafka_ds.segments import names
 
@@ -23,11 +24,11 @@ _LOGGER = logging.getLogger(__name__)
 def set_strays_aside(log_manager: LogManager, image: MetadataImage, node_id: int) -> None:
     """Set aside the logs that the metadata do not assign to this broker."""
     for key in tuple(log_manager.damaged):
-        own_id = _replica_here(image, node_id, *key)
+        own_id = _replica_here(image, node_id, key)
         if own_id is None or not log_manager.damaged.has(key, own_id):
-            log_manager.set_damaged_aside(*key)
+            log_manager.set_damaged_aside(key)
     for log in tuple(log_manager.logs()):
-        own_id = _replica_here(image, node_id, log.topic, log.partition)
+        own_id = _replica_here(image, node_id, log.topic_partition)
         if own_id == log.topic_id:
             continue
         if own_id is not None and _is_the_last_without_its_id(log, image, node_id):
@@ -35,10 +36,10 @@ def set_strays_aside(log_manager: LogManager, image: MetadataImage, node_id: int
                 "%s has lost its topic id (%s is damaged or missing): taken for the log of the topic of this name",
                 log.name, names.PARTITION_METADATA,
             )  # fmt: skip
-            log_manager.create(log.topic, log.partition, own_id)  # which gives it the id
+            log_manager.create(log.topic_partition, own_id)  # which gives it the id
             continue
         start, end = log.log_start_offset, log.log_end_offset
-        name = log_manager.set_aside(log.topic, log.partition)
+        name = log_manager.set_aside(log.topic_partition)
         _LOGGER.error(
             "Found stray log dir of %s with offsets from %d up to %d: %s; it is kept as %s",
             log.name, start, end, _why(log, own_id), name,
@@ -57,16 +58,16 @@ def _why(log: Log, own_id: bytes | None) -> str:
 
 
 def _is_the_last_without_its_id(log: Log, image: MetadataImage, node_id: int) -> bool:
-    registration = image.partition(log.topic, log.partition)
+    registration = image.partition(*log.topic_partition)
     assert registration is not None, "there is a replica here"
     others = {*registration.isr, *registration.elr} - {node_id}
     is_older = log.leader_epochs.latest_epoch <= registration.leader_epoch
     return log.topic_id == NO_UUID and log.log_end_offset > 0 and not others and is_older
 
 
-def _replica_here(image: MetadataImage, node_id: int, topic: str, partition: int) -> bytes | None:
+def _replica_here(image: MetadataImage, node_id: int, key: TopicPartition) -> bytes | None:
     """The id of the topic if the partition has a replica on this broker, else None."""
-    known, registration = image.topics.get(topic), image.partition(topic, partition)
+    known, registration = image.topics.get(key.topic), image.partition(*key)
     if known is None or registration is None or node_id not in registration.replicas:
         return None
     return known.topic_id

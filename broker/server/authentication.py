@@ -125,7 +125,9 @@ class Authentication:
 
     def _authenticate(self, request: SaslAuthenticateRequest) -> Any:
         try:
-            answer, lifetime_ms = self.machine.authenticate(request.auth_bytes, self._clock.now_ms())
+            answer, lifetime_ms = self.machine.authenticate(
+                request.auth_bytes, self._clock.now_ms()
+            )
         except KafkaError as error:
             response = SaslAuthenticateResponse(
                 error_code=error.code, error_message=error.message, auth_bytes=b""

@@ -353,7 +353,9 @@ class Copier:
 
         def failed(message: str, outcome: str) -> None:
             log.error(
-                "Error occurred while verifying copied log segments of partition %s: %s", each.name, message
+                "Error occurred while verifying copied log segments of partition %s: %s",
+                each.name,
+                message,
             )
             each.fail(message, outcome)
             each.done = ()

@@ -11,6 +11,7 @@ from broker.log.directories.log_manager import LogManager
 from broker.log.log import Log
 from kafka_ds.process.seams import DiskFile, ReadableBuffer
 from kafka_ds.process.system import InlineBackground, SystemClock, SystemDisk, SystemFile
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.records.batch import HEADER_BYTES, Record, build_batch
 from tests.bench.report import Figure, Report
 from tests.bench.sides import OurSide, client
@@ -111,7 +112,7 @@ def large(folder: Path, report: Report, runs: int) -> None:
 
     def fill() -> None:
         manager = _manager(folder, QuickDisk(is_hollow=True))
-        log = manager.create("large", 0, TOPIC_ID)
+        log = manager.create(TopicPartition("large", 0), TOPIC_ID)
         for sequence in range(LARGE_BYTES // BATCH_BYTES):
             _append(log, BATCH_BYTES - 100, sequence)
         assert log.size_bytes > LARGE_BYTES * 0.99
@@ -127,7 +128,7 @@ def many(folder: Path, report: Report, runs: int) -> None:
     def fill() -> None:
         manager = _manager(folder, QuickDisk())
         for partition in range(PARTITIONS):
-            log = manager.create("many", partition, TOPIC_ID)
+            log = manager.create(TopicPartition("many", partition), TOPIC_ID)
             for sequence in range(3):
                 _append(log, 100, sequence)
         manager.close()

@@ -26,6 +26,7 @@ from kafka_ds.protocol.messages import (
     ReadMetadataRequest,
     UnregisterBrokerRequest,
 )
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.topic.names import CLUSTER_MARK
 from tests.in_process import (
     Cluster,
@@ -481,7 +482,7 @@ async def test_a_directory_that_failed_is_told_to_the_controller(tmp_path: Path)
         await everywhere(cluster, "t", lambda b: len(leaders(b, "t")) == 8)
         manager = broker.node.log_manager
         failed = manager.directory_ids[str(tmp_path / "one")]
-        lost = [i for i in range(8) if manager.directory_id_of("t", i) == failed
+        lost = [i for i in range(8) if manager.directory_id_of(TopicPartition("t", i)) == failed
                 and leaders(broker, "t")[i] == other_id]  # fmt: skip
         kept = [i for i in range(8) if leaders(broker, "t")[i] == other_id and i not in lost]
         assert lost and kept

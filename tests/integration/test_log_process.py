@@ -11,6 +11,7 @@ import pytest
 from broker.log.failures import LogDirectoryError
 from broker.log.log import Log
 from kafka_ds.process.system import SystemClock, new_uuid
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.records.batch import iterate_headers, read_records
 from tests.fakes.logs import logs_on_disk
 from tests.fakes.settings import log_settings
@@ -22,9 +23,10 @@ WRITER = """
 import sys
 from broker.log.log import Log
 from tests.integration.test_log_process import CONFIG, append_next
+from kafka_ds.protocol.topic_partition import TopicPartition
 from tests.fakes.logs import logs_on_disk
 manager = logs_on_disk(sys.argv[1], CONFIG)
-log = manager.get("t", 0) or manager.create("t", 0, bytes(range(16)))
+log = manager.get(TopicPartition("t", 0)) or manager.create(TopicPartition("t", 0), bytes(range(16)))
 print("ready", log.log_end_offset, flush=True)
 while True:
     append_next(log)
@@ -79,7 +81,7 @@ def test_what_was_acknowledged_survives_sigkill(tmp_path: Path) -> None:
             writer.kill()
         manager = logs_on_disk(tmp_path, CONFIG)
         assert not manager.was_clean
-        log = manager.get("t", 0)
+        log = manager.get(TopicPartition("t", 0))
         assert log is not None
         assert log.log_end_offset >= acknowledged
         check_content(log)
@@ -104,7 +106,7 @@ def test_two_processes_do_not_share_a_directory(tmp_path: Path) -> None:
 
 def test_a_slice_outlives_its_segment_on_a_real_disk(tmp_path: Path) -> None:
     manager = logs_on_disk(tmp_path, CONFIG)
-    log = manager.create("t", 0, new_uuid())
+    log = manager.create(TopicPartition("t", 0), new_uuid())
     for _ in range(300):
         append_next(log)
     found = log.read(0, max_bytes=5000, upper_bound_offset=100, min_one_batch=True)
@@ -113,7 +115,7 @@ def test_a_slice_outlives_its_segment_on_a_real_disk(tmp_path: Path) -> None:
     log.advance_log_start_offset(log.log_end_offset)
     assert log.delete_local_segments(0)
     assert found.slices[0].read() == bytes(before)
-    manager.delete("t", 0)
+    manager.delete(TopicPartition("t", 0))
     assert found.slices[0].read() == bytes(before)
     manager.tick(SystemClock().now_ms() + 60_001)
     assert [each.name for each in tmp_path.iterdir() if each.is_dir()] == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from broker.replica.follower.partition import FollowerPartition
+from kafka_ds.protocol.topic_partition import TopicPartition
 from tests.in_process import batch_of, in_process_cluster
 from tests.integration.replicated_nodes import (
     QUICK,
@@ -114,7 +115,7 @@ async def test_a_replica_that_is_moved_is_filled_up_and_the_old_one_deleted(tmp_
         await cluster.until("the move", is_moved)
         first = cluster.nodes[1].node
         await cluster.until("a deletion", lambda: first.replica_manager.replica("t", 0) is None)
-        assert first.log_manager.get("t", 0) is None
+        assert first.log_manager.get(TopicPartition("t", 0)) is None
         await cluster.until("a leader", lambda: leader(cluster) is not None)
         await cluster.until("agreement", lambda: agree(cluster, 2, 3))
         assert log_of(cluster, 3).log_end_offset == 10

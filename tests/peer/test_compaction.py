@@ -27,6 +27,7 @@ from broker.compaction.log_cleaner import LogCleaner
 from broker.log.directories.log_manager import LogManager
 from kafka_ds.ipc.request import ErrorAnswer
 from kafka_ds.process.system import SystemClock, SystemDisk
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.records.batch import (
     DELETE_HORIZON_FLAG,
     iterate_headers,
@@ -159,7 +160,7 @@ def test_both_cleaners_leave_the_same(jvm: Jvm, kafka: ApacheKafka, tmp_path: Pa
     ours = tmp_path / "ours" / f"{TOPIC}-0"
     shutil.copytree(theirs, ours)
     manager = logs_on_disk(tmp_path / "ours", CONFIG)
-    log = manager.get(TOPIC, 0)
+    log = manager.get(TopicPartition(TOPIC, 0))
     assert log is not None
     before = log.size_bytes
     end_offset = log.segments.active.base_offset

@@ -14,6 +14,7 @@ from broker.log.config import LOG_APPEND_TIME
 from broker.log.directories.log_manager import LogManager
 from broker.log.log import Log
 from kafka_ds.process.system import SystemClock, new_uuid
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.records.batch import Codec, ControlType, Record, build_batch, end_transaction_marker
 from kafka_ds.records.batch import iterate_headers as batch_headers
 from kafka_ds.segments.producers import AppendOrigin
@@ -85,7 +86,7 @@ def files_of(log: Log, kind: str) -> list[Path]:
 @pytest.fixture
 def manager(tmp_path: Path) -> Iterator[LogManager]:
     manager = logs_on_disk(tmp_path / "data", CONFIG)
-    fill(manager.create("orders", 0, new_uuid()))
+    fill(manager.create(TopicPartition("orders", 0), new_uuid()))
     yield manager
 
 
@@ -125,7 +126,7 @@ def assert_indexes(jvm: Jvm, log: Log) -> None:
 
 
 def test_every_file_of_ours_is_read_by_kafkas_tool(jvm: Jvm, manager: LogManager) -> None:
-    log = manager.get("orders", 0)
+    log = manager.get(TopicPartition("orders", 0))
     assert log is not None
     aborted = log.aborted_transactions(0, log.log_end_offset)
     producers = {key: producer.last_sequence for key, producer in log.producers}
@@ -155,7 +156,7 @@ def told_of_producers(jvm: Jvm, snapshot: Path) -> list[str]:
 
 
 def test_what_recovery_makes_anew_is_read_too(jvm: Jvm, manager: LogManager) -> None:
-    log = manager.get("orders", 0)
+    log = manager.get(TopicPartition("orders", 0))
     assert log is not None
     folder = Path(log.directory)
     crashed = folder.parent.parent / "crashed"
@@ -166,7 +167,7 @@ def test_what_recovery_makes_anew_is_read_too(jvm: Jvm, manager: LogManager) -> 
     with max(crashed.rglob("*.log")).open("ab") as torn:
         torn.write(b"\0" * 100)
     recovered = logs_on_disk(crashed, CONFIG)
-    log = recovered.get("orders", 0)
+    log = recovered.get(TopicPartition("orders", 0))
     assert log is not None
     recovered.close()
     assert_content(jvm, log)
@@ -185,7 +186,7 @@ def test_times_set_by_the_broker(jvm: Jvm, tmp_path: Path) -> None:
         segment_bytes=8000, index_interval_bytes=500, message_timestamp_type=LOG_APPEND_TIME
     )
     manager = logs_on_disk(tmp_path / "data", config)
-    log = manager.create("orders", 0, new_uuid())
+    log = manager.create(TopicPartition("orders", 0), new_uuid())
     fill(log)
     manager.close()
     assert_content(jvm, log)
@@ -216,7 +217,7 @@ def test_a_directory_goes_from_kafka_to_us_and_back(peer: ApacheKafka) -> None:
     peer.stop()
     manager = logs_on_disk(peer.data, log_settings(index_interval_bytes=500))
     assert manager.was_clean
-    plain, pay = manager.get("plain", 0), manager.get("pay", 0)
+    plain, pay = manager.get(TopicPartition("plain", 0)), manager.get(TopicPartition("pay", 0))
     assert plain is not None
     assert pay is not None
     assert plain.log_end_offset == 1000
@@ -259,7 +260,7 @@ def test_a_directory_that_kafka_left_in_a_crash_is_recovered_as_kafka_would(
     peer.stop()
     manager = logs_on_disk(ours, log_settings(index_interval_bytes=500))
     assert not manager.was_clean
-    plain = manager.get("plain", 0)
+    plain = manager.get(TopicPartition("plain", 0))
     assert plain is not None
     found = plain.read(0, max_bytes=1 << 20, upper_bound_offset=1000, min_one_batch=True)
     data = b"".join(part.read() for part in found.slices)

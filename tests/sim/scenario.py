@@ -147,7 +147,7 @@ class Scenario:
                 f"epoch {image.controller_epoch}, {brokers}"
             )
             for partition in self.partitions:
-                log = node.log_manager.get(*partition) if hasattr(node, "log_manager") else None
+                log = node.log_manager.get(partition) if hasattr(node, "log_manager") else None
                 end = "no log" if log is None else f"log end {log.log_end_offset}"
                 yield f"    {partition}: {image.partition(*partition)}, {end}"
         for name, task in self._work:
@@ -424,7 +424,7 @@ class Scenario:
     def _log_end(self, node_id: int, partition: Partition) -> int | None:
         node = self.world.hosts[node_id - 1].node
         assert node is not None
-        log = node.log_manager.get(*partition)
+        log = node.log_manager.get(partition)
         return log.log_end_offset if log is not None else None
 
     async def _read_all(self, partition: Partition, isolation: int) -> list[tuple[int, bytes]]:

@@ -195,7 +195,7 @@ class Sequences(Faults):
             raise NotSo("the leader may not be away")
 
         def end(host: Host) -> int:
-            log = host.node.log_manager.get(*place) if host.node is not None else None
+            log = host.node.log_manager.get(place) if host.node is not None else None
             return log.log_end_offset if log is not None else -1
 
         for each in followers:

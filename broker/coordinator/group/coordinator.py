@@ -24,8 +24,8 @@ from broker.coordinator.loads import CoordinatorState, Loads
 from broker.coordinator.persister import SharePersister
 from broker.coordinator.runtime import CoordinatorContext, CoordinatorRuntime
 from broker.membership.internal_topics import InternalTopic
-from broker.membership.requests import ControllerRequests
 from broker.membership.other_brokers import OtherBrokers
+from broker.membership.requests import ControllerRequests
 from broker.metadata.events import Event, PartitionChanged, TopicDeleted
 from broker.metadata.image import MetadataImage
 from broker.metadata.topic_names import GROUP_METADATA_TOPIC_NAME

@@ -19,8 +19,8 @@ from broker.coordinator.runtime import CoordinatorContext, CoordinatorRuntime
 from broker.coordinator.share.shard import PruneLog, ShareCoordinatorShard
 from broker.coordinator.share_partition_key import SharePartitionKey
 from broker.membership.internal_topics import InternalTopic
-from broker.membership.requests import ControllerRequests
 from broker.membership.other_brokers import OtherBrokers
+from broker.membership.requests import ControllerRequests
 from broker.metadata.events import Event, PartitionChanged, TopicDeleted
 from broker.metadata.image import MetadataImage
 from broker.metadata.topic_names import SHARE_GROUP_STATE_TOPIC_NAME

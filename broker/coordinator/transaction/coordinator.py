@@ -32,9 +32,9 @@ from broker.coordinator.transaction.marker_sender import (
 from broker.coordinator.transaction.shard import NeedsProducerId, TransactionCoordinatorShard
 from broker.coordinator.transaction.transaction_metadata import TransactionMetadata
 from broker.membership.internal_topics import InternalTopic
-from broker.membership.requests import ControllerRequests
 from broker.membership.other_brokers import OtherBrokers
 from broker.membership.producer_ids import ProducerIds
+from broker.membership.requests import ControllerRequests
 from broker.metadata.events import Event, PartitionChanged
 from broker.metadata.image import MetadataImage
 from broker.metadata.topic_names import TRANSACTION_STATE_TOPIC_NAME

@@ -39,7 +39,7 @@ def alter_replica_log_dirs(
             for partition in topic.partitions:
                 key = TopicPartition(topic.name, partition)
                 try:
-                    context.node.moves.alter(topic.name, partition, directory.path)
+                    context.node.moves.alter(TopicPartition(topic.name, partition), directory.path)
                     codes[key] = ErrorCode.NONE
                 except KafkaError as error:
                     _LOGGER.warning(

@@ -49,7 +49,7 @@ def _unknown(_topic: str) -> bytes | None:
     return None
 
 
-def _nowhere(_topic: str, _partition: int) -> bytes | None:
+def _nowhere(_: TopicPartition) -> bytes | None:
     return None
 
 
@@ -111,7 +111,7 @@ class LogsInCluster:
     """What the cluster's metadata say of logs.
 
     Without `cluster_id` it is that of the disks, or a new one. `topic_id_for(topic)` decides which of two logs of a
-    name is the topic's, `home_for(topic, partition)` is the directory in the metadata. `producer_id_expiration_ms()` is
+    name is the topic's, `home_for(partition)` is the directory in the metadata. `producer_id_expiration_ms()` is
     the current setting.
     """
 
@@ -119,7 +119,7 @@ class LogsInCluster:
     producer_id_expiration_ms: Callable[[], int]
     cluster_id: str | None = None
     topic_id_for: Callable[[str], bytes | None] = _unknown
-    home_for: Callable[[str, int], bytes | None] = _nowhere
+    home_for: Callable[[TopicPartition], bytes | None] = _nowhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,14 +213,13 @@ class LogManager:
         """The number of logs of each directory that are still to be opened."""
         return dict(self._loader.remaining)
 
-    def directory_id_of(self, topic: str, partition: int) -> bytes | None:
+    def directory_id_of(self, key: TopicPartition) -> bytes | None:
         """The id of the directory that holds a partition's log, or would if it were created now.
 
         None if a failed directory may hold it.
         """
-        key = TopicPartition(topic, partition)
         home = self._homes.get(key) or self.damaged.home_of(key)
-        future = self.future_log(topic, partition)
+        future = self.future_log(key)
         if future is not None and future.is_announced:
             home = future.home
         if home is None:
@@ -336,7 +335,7 @@ class LogManager:
         for key, future in tuple(self._futures.items()):
             if future.of is not None:
                 continue
-            is_assigned = self._home_for(*key) == future.home.directory_id
+            is_assigned = self._home_for(key) == future.home.directory_id
             if is_assigned or not some_failed:
                 self._adopt(key, self._without_log(future), future.home)
 
@@ -367,25 +366,23 @@ class LogManager:
 
     # -- logs -----------------------------------------------------------------------------------
 
-    def get(self, topic: str, partition: int) -> Log | None:
-        return self._logs.get(TopicPartition(topic, partition))
+    def get(self, key: TopicPartition) -> Log | None:
+        return self._logs.get(key)
 
     def logs(self) -> Iterable[Log]:
         return self._logs.values()
 
-    def is_offline(self, topic: str, partition: int) -> bool:
+    def is_offline(self, key: TopicPartition) -> bool:
         """Whether the partition's log is in a failed directory, as far as that can be known."""
-        return (topic, partition) in self._offline
+        return key in self._offline
 
-    def is_damaged(self, topic: str, partition: int, topic_id: bytes) -> bool:
+    def is_damaged(self, key: TopicPartition, topic_id: bytes) -> bool:
         """Whether the log of this topic's partition exists, and is offline because it is damaged."""
-        key = TopicPartition(topic, partition)
         return key not in self._logs and self.damaged.has(key, topic_id)
 
     def create(
         self,
-        topic: str,
-        partition: int,
+        key: TopicPartition,
         topic_id: bytes,
         config: LogConfig | None = None,
         *,
@@ -396,10 +393,9 @@ class LogManager:
         Raises KAFKA_STORAGE_ERROR if no directory can take it, if it exists and is damaged, or if it may be in an
         offline directory: then only a log that is known to be new is created.
         """
-        key = TopicPartition(topic, partition)
         known = self._logs.get(key)
         if known is not None and known.topic_id not in (topic_id, NO_UUID):
-            self.delete(topic, partition)
+            self.delete(key)
             known = None
         if known is not None:
             if config is not None:
@@ -481,38 +477,37 @@ class LogManager:
 
         self._directories.submit(home, f"writing {path}", work)
 
-    def delete(self, topic: str, partition: int) -> None:
+    def delete(self, key: TopicPartition) -> None:
         """Rename the log's folder at once, and remove its files after file.delete.delay.ms."""
-        self.preferred.pop(TopicPartition(topic, partition), None)
-        self.drop_future_log(topic, partition)
-        self.discard_replaced(topic, partition)
-        log = self._logs.pop(TopicPartition(topic, partition), None)
-        self._upkeep.forget(TopicPartition(topic, partition))
+        self.preferred.pop(key, None)
+        self.drop_future_log(key)
+        self.discard_replaced(key)
+        log = self._logs.pop(key, None)
+        self._upkeep.forget(key)
         if log is not None:
-            self._discard(self._homes.pop(TopicPartition(topic, partition)), log)
+            self._discard(self._homes.pop(key), log)
         else:
-            self.set_damaged_aside(topic, partition)
+            self.set_damaged_aside(key)
 
     def _discard(self, home: LogDirectory, log: Log) -> None:
         """Rename a log's folder as deleted, and remove its files later."""
-        self._gone(home, TopicPartition(log.topic, log.partition))
+        self._gone(home, log.topic_partition)
         self._deleted.discard(home, log)
 
-    def set_aside(self, topic: str, partition: int) -> str:
+    def set_aside(self, key: TopicPartition) -> str:
         """Close a log without an owner and rename its folder to `…-stray`; returns the new name.
 
         Nothing deletes such a folder: the log may be another cluster's, or this one's metadata may be the wrong ones.
         """
-        self.drop_future_log(topic, partition)
-        log = self._logs.pop(TopicPartition(topic, partition))
-        self._upkeep.forget(TopicPartition(topic, partition))
-        home = self._homes.pop(TopicPartition(topic, partition))
-        self._gone(home, TopicPartition(topic, partition))
+        self.drop_future_log(key)
+        log = self._logs.pop(key)
+        self._upkeep.forget(key)
+        home = self._homes.pop(key)
+        self._gone(home, key)
         return self._set_aside(log, home)
 
-    def set_damaged_aside(self, topic: str, partition: int) -> None:
+    def set_damaged_aside(self, key: TopicPartition) -> None:
         """The same for a damaged log, if there is one; if its disk refuses, the next start tries again."""
-        key = TopicPartition(topic, partition)
         home = self.damaged.home_of(key)
         if home is None:
             return
@@ -759,7 +754,7 @@ class LogManager:
                 yield key, log
         for future in self.future_logs:
             if future.home is directory:
-                yield TopicPartition(future.log.topic, future.log.partition), future.log
+                yield future.log.topic_partition, future.log
 
     # -- copies on the move (KIP-113) -------------------------------------------------------------
     #
@@ -768,9 +763,9 @@ class LogManager:
     # place in steps (`name_future`, `replace_with_future`, `discard_replaced`); a crash between any two of them loses
     # nothing: both are whole, and a start takes the newer one, or goes on copying where it finds a `-future` folder.
 
-    def future_log(self, topic: str, partition: int) -> FutureLog | None:
+    def future_log(self, key: TopicPartition) -> FutureLog | None:
         """The copy of a partition's log."""
-        return self._futures.get(TopicPartition(topic, partition))
+        return self._futures.get(key)
 
     @property
     def future_logs(self) -> tuple[FutureLog, ...]:
@@ -779,7 +774,7 @@ class LogManager:
 
     def _found_future(self, log: Log, home: LogDirectory) -> None:
         """A copy found at the start. Of two (a move that was redirected before it was done) the longer stays."""
-        key = TopicPartition(log.topic, log.partition)
+        key = log.topic_partition
         other = self._futures.get(key)
         if other is not None:
             if other.log.log_end_offset >= log.log_end_offset:
@@ -790,30 +785,30 @@ class LogManager:
 
     def _resume_future(self, log: Log) -> None:
         """Continue the copy of a log that was found, if there is one."""
-        key = TopicPartition(log.topic, log.partition)
+        key = log.topic_partition
         future = self._futures.get(key)
         if future is None:
             return
         if future.log.topic_id != log.topic_id:
-            self.drop_future_log(*key)
+            self.drop_future_log(key)
             return
         future.of = log
         log.compaction.pause()
         end_offset = agreed_end(log, future.log)
         if end_offset < future.log.first_base_offset:
-            self.drop_future_log(*key)
+            self.drop_future_log(key)
         elif end_offset < future.log.log_end_offset:
             # A crash has taken more from the log than from its copy.
             try:
                 future.log.truncate_to(end_offset)
             except OSError as error:  # No reason to stop the broker's start.
                 _LOGGER.error("%s: stopped moving to %s: %s", log.name, future.home, error)
-                self.drop_future_log(*key)
+                self.drop_future_log(key)
 
     def _without_log(self, future: FutureLog) -> Log:
         """Make a copy whose log is missing the log; the caller adopts it."""
         topic, partition = future.log.topic, future.log.partition
-        del self._futures[TopicPartition(topic, partition)]
+        del self._futures[future.log.topic_partition]
         _LOGGER.warning("%s has no log; using its copy in %s", future.log.name, future.home)
         self._rename_future(future, names.folder_name(topic, partition))
         self._disk.sync_directory(future.home.path)
@@ -821,7 +816,7 @@ class LogManager:
 
     def create_future_log(self, log: Log, home: LogDirectory) -> FutureLog:
         """Create an empty copy of a log in another directory; raises KAFKA_STORAGE_ERROR if that fails."""
-        key = TopicPartition(log.topic, log.partition)
+        key = log.topic_partition
         assert key not in self._futures
         try:
             copy = self._seed_future(log, home)
@@ -866,9 +861,9 @@ class LogManager:
             report=self._storage_failed,
         )
 
-    def drop_future_log(self, topic: str, partition: int) -> None:
+    def drop_future_log(self, key: TopicPartition) -> None:
         """Delete a copy: the move is cancelled."""
-        future = self._futures.pop(TopicPartition(topic, partition), None)
+        future = self._futures.pop(key, None)
         if future is not None:
             _let_be(future)
             self._discard(future.home, future.log)
@@ -896,9 +891,8 @@ class LogManager:
         self._disk.rename(future.log.directory, path)
         future.log.renamed(path)
 
-    def replace_with_future(self, topic: str, partition: int) -> None:
+    def replace_with_future(self, key: TopicPartition) -> None:
         """Step 2: the log continues in the copy's folder, which holds all of it."""
-        key = TopicPartition(topic, partition)
         future, log = self._futures[key], self._logs[key]
         assert future.is_named
         assert future.of is log
@@ -909,9 +903,9 @@ class LogManager:
         self._adopt(key, log, future.home)
         _let_be(future)
 
-    def discard_replaced(self, topic: str, partition: int) -> None:
+    def discard_replaced(self, key: TopicPartition) -> None:
         """Step 3: delete the log's old folder."""
-        left = self._leaving.pop(TopicPartition(topic, partition), None)
+        left = self._leaving.pop(key, None)
         if left is not None:
             self._discard(*left)
 
@@ -957,16 +951,16 @@ class LogManager:
         """Close the copies, and finish moves of logs that closed well; returns directories that failed."""
         for key in tuple(self._leaving):
             if key in closed:
-                self.discard_replaced(*key)
+                self.discard_replaced(key)
             else:
                 _give_up(self._leaving.pop(key)[1])
         return [each.home.path for each in self.future_logs if not self._close_future(each)]
 
     # -- where logs are -------------------------------------------------------------------------
 
-    def home_of(self, topic: str, partition: int) -> LogDirectory | None:
+    def home_of(self, key: TopicPartition) -> LogDirectory | None:
         """The directory that holds a partition's log."""
-        return self._homes.get(TopicPartition(topic, partition))
+        return self._homes.get(key)
 
     @property
     def directories(self) -> LogDirectories:

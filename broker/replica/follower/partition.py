@@ -15,7 +15,6 @@ from broker.replica.watcher import Watcher
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.leader_epoch_end import LeaderEpochEnd
 from kafka_ds.protocol.messages.data import FetchPartition, FetchPartitionData
-from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.segments.index import AbortedTxn
 
 
@@ -47,7 +46,7 @@ class FollowerPartition:
         self.topic = log.topic
         self.partition = log.partition
         # Its key in fetchers.
-        self.key = TopicPartition(log.topic, log.partition)
+        self.key = log.topic_partition
         self.topic_id = log.topic_id
         self.log = log
         self.follower = follower

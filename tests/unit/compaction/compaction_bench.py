@@ -15,6 +15,7 @@ from kafka_ds.ipc.child import WorkerFailed
 from kafka_ds.ipc.request import ErrorAnswer
 from kafka_ds.process.seams import Disk
 from kafka_ds.process.system import InlineBackground
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import uuid_from_text
 from kafka_ds.records.batch import (
     BatchHeader,
@@ -81,7 +82,7 @@ class Bench:
             config=self.config,
         )
         self.manager.load()
-        self.log = self.manager.create("orders", 0, TOPIC_ID)
+        self.log = self.manager.create(TopicPartition("orders", 0), TOPIC_ID)
         self.begin_child()
         self.cleaner = LogCleaner(
             self.settings,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from broker.cleaner.rpc import CleanJob, CleanSegments
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.records.batch import ControlType
 from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import PowerLoss
@@ -114,7 +115,7 @@ def test_a_log_that_is_cut_while_it_is_cleaned(how: str, after: type) -> None:
     log = bench.log
     bench.meanwhile[after] = {
         "truncate": lambda: log.truncate_to(54),
-        "delete": lambda: bench.manager.delete("orders", 0),
+        "delete": lambda: bench.manager.delete(TopicPartition("orders", 0)),
         "close": log.close,
     }[how]
     assert bench.clean()
@@ -122,7 +123,7 @@ def test_a_log_that_is_cut_while_it_is_cleaned(how: str, after: type) -> None:
     assert not log.compaction.is_running
     assert log.compaction.cleaned_offset is None
     if how == "delete":
-        assert bench.manager.get("orders", 0) is None
+        assert bench.manager.get(TopicPartition("orders", 0)) is None
         return
     if how == "truncate":
         bench.meanwhile.clear()
@@ -150,7 +151,7 @@ def test_a_child_that_ends_between_two_requests_makes_no_log_uncleanable() -> No
 
 def test_two_cleaners_take_different_logs() -> None:
     bench = filled()
-    second = bench.manager.create("payments", 0, bytes(15) + b"\1")
+    second = bench.manager.create(TopicPartition("payments", 0), bytes(15) + b"\1")
     orders, bench.log = bench.log, second
     for value in (b"1", b"2"):
         bench.append([(b"a", value)])

@@ -8,6 +8,7 @@ from typing import Any
 from broker.cleaner.rpc import CleanJob
 from broker.log.log import Log
 from kafka_ds.ipc.child import WorkerDied
+from kafka_ds.protocol.topic_partition import TopicPartition
 from tests.loops import in_loop
 from tests.unit.compaction.compaction_bench import Bench
 
@@ -21,7 +22,9 @@ class Deaths(Bench):
         super().__init__()
         self.logs: dict[str, Log] = {}
         for topic in NAMES:
-            self.logs[topic] = self.log = self.manager.create(topic, 0, bytes(range(16)))
+            self.logs[topic] = self.log = self.manager.create(
+                TopicPartition(topic, 0), bytes(range(16))
+            )
             for number in range(10):
                 self.append([(b"key", b"%d" % number * 200)])
         self.begun: list[str] = []

@@ -7,6 +7,7 @@ import errno
 import pytest
 
 from broker.cleaner.rpc import CleanSegments
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.records.batch import (
     DELETE_HORIZON_FLAG,
     Codec,
@@ -286,7 +287,7 @@ def test_an_index_that_says_nothing_makes_the_log_uncleanable_and_no_other(delet
     policy = ("compact", "delete") if deletes else ("compact",)
     bench = Bench(compacted(cleanup_policy=policy, retention_bytes=0))
     index = "/data/orders-0/00000000000000000000.txnindex"
-    other = bench.manager.create("others", 0, bytes(range(16)))
+    other = bench.manager.create(TopicPartition("others", 0), bytes(range(16)))
     for log in (bench.log, other):
         for number in range(2):
             batch = build_batch([Record(0, bench.clock.now_ms(), b"a", b"%d" % number)])
@@ -302,7 +303,7 @@ def test_an_index_that_says_nothing_makes_the_log_uncleanable_and_no_other(delet
     while bench.clean():
         pass
     assert list(bench.cleaner.uncleanable()) == ["orders-0"]
-    cleaned = bench.manager.get("others", 0)
+    cleaned = bench.manager.get(TopicPartition("others", 0))
     assert cleaned is not None
     assert cleaned.log_start_offset == 2 if deletes else cleaned.compaction.cleaned_offset == 2
     assert list(bench.cleaner.samples())

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from broker.cleaner.rpc import CleanerSettings, CleanJob, CleanLimit
+from kafka_ds.protocol.topic_partition import TopicPartition
 from tests.fakes.settings import cleaner_settings
 from tests.loops import in_loop
 from tests.unit.compaction.compaction_bench import Bench
@@ -20,7 +21,7 @@ class Slow(Bench):
     def __init__(self, count: int, settings: CleanerSettings) -> None:
         super().__init__(settings=settings)
         for number in range(count):
-            self.log = self.manager.create(f"t{number}", 0, bytes(range(16)))
+            self.log = self.manager.create(TopicPartition(f"t{number}", 0), bytes(range(16)))
             for _ in range(10):
                 self.append([(b"key", b"v" * 200)])
         self.requests: list[Any] = []
@@ -46,7 +47,7 @@ async def test_who_has_nothing_to_do_looks_when_the_back_off_changes() -> None:
     bench = Slow(0, cleaner_settings(log_cleaner_backoff_ms=HOUR_MS))
     bench.cleaner.start()
     await turns()
-    bench.log = bench.manager.create("late", 0, bytes(range(16)))
+    bench.log = bench.manager.create(TopicPartition("late", 0), bytes(range(16)))
     for _ in range(10):
         bench.append([(b"key", b"v" * 200)])
     await turns()

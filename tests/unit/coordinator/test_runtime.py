@@ -40,7 +40,9 @@ def test_nothing_is_kept_of_a_coordinator_whose_lead_is_over() -> None:
     image: Any = SimpleNamespace(topics={"__x": SimpleNamespace(partitions=[0, 1])})
     controller: Any = None  # The topic is there.
     topic: CoordinatorRuntime[Any] = CoordinatorRuntime(
-        InternalTopic(NewTopic(name="__x"), is_factor_set=False, image=image, controller=controller),
+        InternalTopic(
+            NewTopic(name="__x"), is_factor_set=False, image=image, controller=controller
+        ),
         partitions=SimpleNamespace(find=lambda _, index: led.get(index)),  # type: ignore[arg-type]
         image=image,
         begin=Context,  # type: ignore[arg-type]

@@ -25,6 +25,7 @@ from kafka_ds.protocol.messages import (
     InitProducerIdRequest,
 )
 from kafka_ds.protocol.messages.configs import CLIENT_METRICS_RESOURCE, DescribeConfigsResource
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.segments.producers import Producers
 from tests.in_process import InProcess, batch_of, in_process, values_of
 from tests.loops import in_loop, until
@@ -379,8 +380,8 @@ def fake_lake(
     make = ReplicaManager.__init__
 
     def make_with_fake(self: ReplicaManager, *given: Any, **named: Any) -> None:
-        *before, leading = given
-        make(self, *before, replace(leading, remote_log_manager=tier), **named)
+        context, leading = given
+        make(self, replace(context, remote_log_manager=tier), leading, **named)
 
     monkeypatch.setattr("broker.replica.lake_recovery.RECOVERY_RETRY_SECONDS", 0.01)
     monkeypatch.setattr(ReplicaManager, "__init__", make_with_fake)
@@ -562,10 +563,10 @@ async def test_a_log_that_cannot_be_opened_is_one_partitions_trouble(
     async with in_process(memory_path) as broker:
         make = broker.node.log_manager.create
 
-        def create(topic: str, index: int, *rest: Any, **more: Any) -> Any:
-            if index == 1:
+        def create(key: TopicPartition, *rest: Any, **more: Any) -> Any:
+            if key.partition == 1:
                 raise OSError("no space left")
-            return make(topic, index, *rest, **more)
+            return make(key, *rest, **more)
 
         monkeypatch.setattr(broker.node.log_manager, "create", create)
         await broker.create("t", 3)

@@ -67,7 +67,7 @@ class LogsBench:
         self.disk.kill()
 
     def append(self, topic: str, partition: int = 0, count: int = 1) -> None:
-        log = self.manager.get(topic, partition)
+        log = self.manager.get(TopicPartition(topic, partition))
         assert log is not None
         for _ in range(count):
             batch = client_batch(1, timestamp_ms=NOW_MS)

@@ -19,6 +19,7 @@ from broker.log.directories.metrics import (
 from broker.log.failures import LogDirectoryError
 from broker.log.log import Log
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import NO_UUID
 from kafka_ds.records.batch import Record
 from kafka_ds.segments import names
@@ -35,12 +36,12 @@ class TwoDisks(LogsBench):
     def __init__(self) -> None:
         super().__init__("/a", "/b")
         for partition in range(4):
-            self.manager.create("t", partition, TOPIC_ID)
+            self.manager.create(TopicPartition("t", partition), TOPIC_ID)
             self.append("t", partition, count=3)
         self.background.run()
 
     def log(self, partition: int) -> Log:
-        log = self.manager.get("t", partition)
+        log = self.manager.get(TopicPartition("t", partition))
         assert log is not None
         return log
 
@@ -53,8 +54,8 @@ class TwoDisks(LogsBench):
         assert list(self.manager.directory_ids) == ["/a"]
         assert self.ends == 0
         assert sorted(log.partition for log in self.manager.logs()) == [0, 2]
-        assert self.manager.is_offline("t", 1)
-        assert not self.manager.is_offline("t", 0)
+        assert self.manager.is_offline(TopicPartition("t", 1))
+        assert not self.manager.is_offline(TopicPartition("t", 0))
         self.append("t", 0)
         self.manager.tick(NOW_MS + 10**9)
         self.background.run()
@@ -62,7 +63,7 @@ class TwoDisks(LogsBench):
 
 def refusal(bench: TwoDisks, partition: int, topic_id: bytes = TOPIC_ID) -> ErrorCode:
     with pytest.raises(KafkaError) as raised:
-        bench.manager.create("t", partition, topic_id)
+        bench.manager.create(TopicPartition("t", partition), topic_id)
     return raised.value.code
 
 
@@ -109,27 +110,29 @@ def test_any_error_of_a_disk_takes_its_directory_offline(
 
 def test_a_new_log_goes_where_it_can() -> None:
     bench = TwoDisks()
-    bench.manager.create("t", 4, TOPIC_ID)
+    bench.manager.create(TopicPartition("t", 4), TOPIC_ID)
     bench.disk.broken = {"/b"}
-    bench.manager.create("t", 5, TOPIC_ID)
+    bench.manager.create(TopicPartition("t", 5), TOPIC_ID)
     assert bench.log(5).directory == "/a/t-5"
     assert bench.failed[0] == [("t", 1), ("t", 3)]
     assert refusal(bench, 1) is ErrorCode.KAFKA_STORAGE_ERROR
     assert refusal(bench, 6) is ErrorCode.KAFKA_STORAGE_ERROR, "who knows whether it is new"
-    bench.manager.create("t", 6, TOPIC_ID, is_new=True)
+    bench.manager.create(TopicPartition("t", 6), TOPIC_ID, is_new=True)
     assert bench.log(6).directory == "/a/t-6"
 
 
 def test_where_a_log_is() -> None:
     bench = TwoDisks()
     ids = bench.manager.directory_ids
-    assert bench.manager.directory_id_of("t", 1) == ids["/b"]
-    assert bench.manager.directory_id_of("t", 9) == ids["/a"], "where it would be made"
+    assert bench.manager.directory_id_of(TopicPartition("t", 1)) == ids["/b"]
+    assert bench.manager.directory_id_of(TopicPartition("t", 9)) == ids["/a"], (
+        "where it would be made"
+    )
     bench.disk.broken = {"/b"}
     append(bench)
-    assert bench.manager.directory_id_of("t", 0) == ids["/a"]
-    assert bench.manager.directory_id_of("t", 1) is None, "not where it is not"
-    assert bench.manager.directory_id_of("t", 9) is None
+    assert bench.manager.directory_id_of(TopicPartition("t", 0)) == ids["/a"]
+    assert bench.manager.directory_id_of(TopicPartition("t", 1)) is None, "not where it is not"
+    assert bench.manager.directory_id_of(TopicPartition("t", 9)) is None
 
 
 def test_no_room_is_no_failure() -> None:
@@ -182,7 +185,7 @@ def test_one_that_cannot_be_read_at_the_start(what: str) -> None:
     bench.start()
     assert sorted(log.partition for log in bench.manager.logs()) == [0, 2]
     assert refusal(bench, 1) is ErrorCode.KAFKA_STORAGE_ERROR
-    assert bench.manager.is_offline("t", 1)
+    assert bench.manager.is_offline(TopicPartition("t", 1))
     assert not bench.manager.was_clean
     assert bench.manager.previous_broker_epoch == -1
     values = {(metric, labels): value for metric, labels, value in log_samples(bench.manager)}
@@ -220,7 +223,7 @@ def test_of_two_logs_of_a_name_the_topics_own_stays() -> None:
     bench = TwoDisks()
     bench.disk.broken = {"/b"}
     append(bench)
-    bench.manager.create("t", 1, OTHER_ID, is_new=True)
+    bench.manager.create(TopicPartition("t", 1), OTHER_ID, is_new=True)
     assert bench.log(1).directory == "/a/t-1"
     bench.append("t", 1)
     bench.stop()
@@ -269,7 +272,7 @@ def test_after_a_clean_stop_no_log_is_scanned_after_a_crash_what_is_past_the_rec
 ):
     bench = LogsBench("/a")
     for partition in range(20):
-        log = bench.manager.create("t", partition, TOPIC_ID)
+        log = bench.manager.create(TopicPartition("t", partition), TOPIC_ID)
         for _ in range(4):
             batch = client_batch(1, value_bytes=50_000, timestamp_ms=NOW_MS)
             log.append(memoryview(batch), leader_epoch=0, now_ms=NOW_MS)
@@ -294,9 +297,9 @@ def test_after_a_clean_stop_no_log_is_scanned_after_a_crash_what_is_past_the_rec
 def test_a_log_that_cannot_be_deleted_takes_its_directory_offline_and_no_other() -> None:
     bench = TwoDisks()
     bench.disk.broken = {"/b"}
-    bench.manager.delete("t", 1)
+    bench.manager.delete(TopicPartition("t", 1))
     assert bench.failed == [[("t", 3)]]
-    bench.manager.create("t", 1, OTHER_ID, is_new=True)
+    bench.manager.create(TopicPartition("t", 1), OTHER_ID, is_new=True)
     assert bench.log(1).directory == "/a/t-1"
     assert bench.log(1).log_end_offset == 0
     bench.append("t", 0)
@@ -305,26 +308,26 @@ def test_a_log_that_cannot_be_deleted_takes_its_directory_offline_and_no_other()
 
 def test_a_topic_that_is_made_anew_has_nothing_of_one_that_could_not_be_deleted() -> None:
     bench = LogsBench()
-    bench.manager.create("t", 0, TOPIC_ID)
+    bench.manager.create(TopicPartition("t", 0), TOPIC_ID)
     bench.append("t", count=3)
     bench.disk.failing, bench.disk.failing_with = {"rename"}, errno.EMFILE
-    bench.manager.delete("t", 0)
+    bench.manager.delete(TopicPartition("t", 0))
     with pytest.raises(KafkaError) as raised:
-        bench.manager.create("t", 0, OTHER_ID, is_new=True)
+        bench.manager.create(TopicPartition("t", 0), OTHER_ID, is_new=True)
     assert raised.value.code is ErrorCode.KAFKA_STORAGE_ERROR
-    assert bench.manager.get("t", 0) is None
+    assert bench.manager.get(TopicPartition("t", 0)) is None
     bench.disk.failing = set()
-    log = bench.manager.create("t", 0, OTHER_ID, is_new=True)
+    log = bench.manager.create(TopicPartition("t", 0), OTHER_ID, is_new=True)
     assert (log.log_end_offset, log.topic_id) == (0, OTHER_ID)
     assert [name for name in bench.disk.list_names("/a") if name.endswith("-delete")]
 
 
 def test_what_could_not_be_deleted_is_tried_again() -> None:
     bench = LogsBench()
-    bench.manager.create("t", 0, TOPIC_ID)
+    bench.manager.create(TopicPartition("t", 0), TOPIC_ID)
     bench.append("t")
     bench.disk.failing, bench.disk.failing_with = {"rename"}, errno.EMFILE
-    bench.manager.delete("t", 0)
+    bench.manager.delete(TopicPartition("t", 0))
     bench.manager.tick(NOW_MS)
     bench.disk.failing = set()
     bench.manager.tick(NOW_MS)
@@ -337,17 +340,17 @@ def test_what_could_not_be_deleted_is_tried_again() -> None:
 @pytest.mark.parametrize("theirs", [OTHER_ID, NO_UUID])
 def test_a_folder_in_the_way_of_a_new_log_is_set_aside(theirs: bytes) -> None:
     bench = LogsBench()
-    bench.manager.create("t", 0, theirs)
+    bench.manager.create(TopicPartition("t", 0), theirs)
     bench.append("t", count=3)
     bench.background.run()
     found = {
         path: bytes(bench.disk.contents(path)) for path in bench.disk.paths() if "t-0/" in path
     }
-    bench.manager.delete("t", 0)
+    bench.manager.delete(TopicPartition("t", 0))
     bench.disk.make_directory("/a/t-0")
     for path, content in found.items():
         bench.disk.plant(path, content)
-    log = bench.manager.create("t", 0, TOPIC_ID, is_new=True)
+    log = bench.manager.create(TopicPartition("t", 0), TOPIC_ID, is_new=True)
     assert log.log_end_offset == 0
     (aside,) = [name for name in bench.disk.list_names("/a") if name.endswith("-stray")]
     assert bench.disk.size(f"/a/{aside}/{names.file_name(0, names.LOG)}")
@@ -366,20 +369,25 @@ def test_a_log_that_is_damaged_where_nothing_may_be_cut_off_is_offline_alone() -
     for _ in range(2):
         bench.start()
         assert sorted(log.partition for log in bench.manager.logs()) == [0, 1, 2]
-        assert bench.manager.is_offline("t", 3) and not bench.manager.is_offline("t", 1)
+        assert bench.manager.is_offline(TopicPartition("t", 3)) and not bench.manager.is_offline(
+            TopicPartition("t", 1)
+        )
         with pytest.raises(KafkaError, match="t-3.*damaged at byte") as raised:
-            bench.manager.create("t", 3, TOPIC_ID)
+            bench.manager.create(TopicPartition("t", 3), TOPIC_ID)
         assert raised.value.code is ErrorCode.KAFKA_STORAGE_ERROR
-        assert bench.manager.directory_id_of("t", 3) == bench.manager.directory_ids["/b"]
-        assert bench.manager.is_damaged("t", 3, TOPIC_ID)
-        assert not bench.manager.is_damaged("t", 3, OTHER_ID)
-        assert not bench.manager.is_damaged("t", 1, TOPIC_ID)
+        assert (
+            bench.manager.directory_id_of(TopicPartition("t", 3))
+            == bench.manager.directory_ids["/b"]
+        )
+        assert bench.manager.is_damaged(TopicPartition("t", 3), TOPIC_ID)
+        assert not bench.manager.is_damaged(TopicPartition("t", 3), OTHER_ID)
+        assert not bench.manager.is_damaged(TopicPartition("t", 1), TOPIC_ID)
         bench.append("t", 1)
         bench.manager.write_recovery_points()
         bench.disk.kill()
         assert bytes(bench.disk.contents(path)) == old + old[:-1] + b"?"
     bench.start()
-    bench.manager.create("t", 3, OTHER_ID)
+    bench.manager.create(TopicPartition("t", 3), OTHER_ID)
     assert bench.log(3).log_end_offset == 0
     assert [each for each in bench.disk.paths() if names.STRAY_FOLDER in each]
     bench.stop()
@@ -395,7 +403,7 @@ def with_a_damaged_log() -> TwoDisks:
     bench.disk.plant("/b/t-3/00000000000000000003.log", old_messages(3, 5)[:-5])
     bench.disk.unlink("/b/.kafka_cleanshutdown")
     bench.start()
-    assert bench.manager.is_offline("t", 3)
+    assert bench.manager.is_offline(TopicPartition("t", 3))
     return bench
 
 
@@ -432,8 +440,8 @@ def test_a_log_in_a_damaged_ones_place_does_not_begin_where_that_did(is_deleted:
     bench.disk.plant("/b/t-3/00000000000000000000.log", old_messages(0, 3)[:-1] + b"?")
     bench.start()
     if is_deleted:
-        bench.manager.delete("t", 3)
-    bench.manager.create("t", 3, OTHER_ID)
+        bench.manager.delete(TopicPartition("t", 3))
+    bench.manager.create(TopicPartition("t", 3), OTHER_ID)
     bench.append("t", 3)
     bench.disk.kill()
     bench.start()
@@ -457,7 +465,7 @@ def test_a_clean_stop_goes_on_vouching_for_a_damaged_log_that_was_left_cleanly()
     bench.stop()
     bench.disk.plant("/b/t-3/00000000000000000000.log", old_messages(0, 3)[:-1] + b"?")
     bench.start()
-    assert bench.manager.is_offline("t", 3)
+    assert bench.manager.is_offline(TopicPartition("t", 3))
     bench.stop()
     assert bench.disk.exists("/b/.kafka_cleanshutdown")
 
@@ -466,12 +474,12 @@ def test_of_two_topics_that_are_created_again_neither_takes_a_high_watermark_for
     """What was last to be written is of the former topics until it is written anew."""
     bench = LogsBench()
     for topic in ("t", "u"):
-        bench.manager.create(topic, 0, TOPIC_ID)
+        bench.manager.create(TopicPartition(topic, 0), TOPIC_ID)
         bench.append(topic, count=10)
     bench.manager.checkpoint_high_watermarks({("t", 0): 9, ("u", 0): 9})
     for topic in ("t", "u"):
-        bench.manager.delete(topic, 0)
-        bench.manager.create(topic, 0, OTHER_ID)
+        bench.manager.delete(TopicPartition(topic, 0))
+        bench.manager.create(TopicPartition(topic, 0), OTHER_ID)
         bench.append(topic, count=3)
     bench.disk.kill()
     bench.start()

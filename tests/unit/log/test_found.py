@@ -6,6 +6,7 @@ import pytest
 
 from broker.log.failures import LogDirectoryError
 from kafka_ds.protocol.errors import KafkaError
+from kafka_ds.protocol.topic_partition import TopicPartition
 from tests.unit.log.log_manager_bench import TOPIC_ID, LogsBench
 
 LOG_FILE = "t-0/00000000000000000000.log"
@@ -14,7 +15,7 @@ LOG_FILE = "t-0/00000000000000000000.log"
 def found_twice(second: bytes | None) -> LogsBench:
     """A log in /a, and a folder of nobody in /b with these bytes; None: with those of the log."""
     bench = LogsBench("/a", "/b")
-    bench.manager.create("t", 0, TOPIC_ID)
+    bench.manager.create(TopicPartition("t", 0), TOPIC_ID)
     bench.append("t")
     bench.stop()
     bench.disk.make_directory("/b/t-0")
@@ -42,13 +43,13 @@ def test_what_full_disks_left_of_a_new_log_keeps_no_broker_from_starting() -> No
     bench = LogsBench("/a", "/b")
     bench.disk.capacity_bytes = 0
     with pytest.raises(KafkaError):
-        bench.manager.create("t", 0, TOPIC_ID)
+        bench.manager.create(TopicPartition("t", 0), TOPIC_ID)
     assert bench.disk.exists("/a/t-0") and bench.disk.exists("/b/t-0")
     bench.disk.capacity_bytes = None
     bench.stop()
     bench.start()
-    log = bench.manager.create("t", 0, TOPIC_ID)
+    log = bench.manager.create(TopicPartition("t", 0), TOPIC_ID)
     assert [each.directory for each in bench.manager.logs()] == [log.directory]
     bench.stop()
     bench.start()
-    assert bench.manager.get("t", 0) is not None
+    assert bench.manager.get(TopicPartition("t", 0)) is not None

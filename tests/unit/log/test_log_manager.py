@@ -10,6 +10,7 @@ import pytest
 from broker.log.directories.log_manager import GONE_MAX
 from broker.log.failures import LogDirectoryError
 from kafka_ds.process.system import new_uuid
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.segments import names
 from kafka_ds.segments.names import RECOVERY_POINT_CHECKPOINT
 from tests.fakes.memory_disk import MemoryDisk
@@ -59,22 +60,22 @@ def test_a_topic_that_is_deleted_while_it_is_made_durable_is_no_error(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = LogsBench()
-    bench.manager.create("t", 0, TOPIC_ID)
+    bench.manager.create(TopicPartition("t", 0), TOPIC_ID)
 
     def sync_directory(path: str) -> None:
         if path == "/a/t-0":
-            bench.manager.delete("t", 0)
+            bench.manager.delete(TopicPartition("t", 0))
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
 
     monkeypatch.setattr(bench.disk, "sync_directory", sync_directory)
     bench.background.run()
-    assert bench.manager.get("t", 0) is None
+    assert bench.manager.get(TopicPartition("t", 0)) is None
     assert [record.getMessage() for record in caplog.records if record.levelno > 30] == []
 
 
 def test_a_clean_stop_leaves_the_marker_and_the_next_start_takes_it() -> None:
     bench = LogsBench()
-    bench.manager.create("t", 0, TOPIC_ID)
+    bench.manager.create(TopicPartition("t", 0), TOPIC_ID)
     bench.append("t", count=5)
     bench.stop(broker_epoch=12)
     assert bench.file("/a/.kafka_cleanshutdown") == '{"version":0,"brokerEpoch":12}'
@@ -83,27 +84,27 @@ def test_a_clean_stop_leaves_the_marker_and_the_next_start_takes_it() -> None:
     assert bench.manager.was_clean
     assert bench.manager.previous_broker_epoch == 12
     assert not bench.disk.exists("/a/.kafka_cleanshutdown"), "a crash while running is a crash"
-    log = bench.manager.get("t", 0)
+    log = bench.manager.get(TopicPartition("t", 0))
     assert log is not None
     assert (log.topic_id, log.log_end_offset, log.recovery_point) == (TOPIC_ID, 5, 5)
 
 
 def test_a_crash_is_seen() -> None:
     bench = LogsBench()
-    bench.manager.create("t", 0, TOPIC_ID)
+    bench.manager.create(TopicPartition("t", 0), TOPIC_ID)
     bench.append("t", count=5)
     bench.disk.kill()
     bench.start()
     assert not bench.manager.was_clean
     assert bench.manager.previous_broker_epoch == -1
-    log = bench.manager.get("t", 0)
+    log = bench.manager.get(TopicPartition("t", 0))
     assert log is not None
     assert (log.log_end_offset, log.recovery_point) == (5, 0)
 
 
 def test_one_log_that_fails_leaves_no_marker() -> None:
     bench = LogsBench()
-    bench.manager.create("t", 0, TOPIC_ID)
+    bench.manager.create(TopicPartition("t", 0), TOPIC_ID)
     bench.append("t")
     bench.disk.failing = {"sync"}
     bench.manager.close()
@@ -113,7 +114,7 @@ def test_one_log_that_fails_leaves_no_marker() -> None:
 def test_logs_are_spread_over_the_directories() -> None:
     bench = LogsBench("/a", "/b")
     for partition in range(4):
-        bench.manager.create("t", partition, TOPIC_ID)
+        bench.manager.create(TopicPartition("t", partition), TOPIC_ID)
     folders = [log.directory for log in bench.manager.logs()]
     assert folders == ["/a/t-0", "/b/t-1", "/a/t-2", "/b/t-3"]
     bench.append("t", 1, 3)
@@ -121,24 +122,26 @@ def test_logs_are_spread_over_the_directories() -> None:
     assert bench.file("/b/recovery-point-offset-checkpoint") == "0\n2\nt 1 3\nt 3 0\n"
     bench.start()
     assert len(list(bench.manager.logs())) == 4
-    log = bench.manager.get("t", 1)
+    log = bench.manager.get(TopicPartition("t", 1))
     assert log is not None
     assert log.directory == "/b/t-1"
 
 
 def test_creating_what_is_there_gives_it() -> None:
     bench = LogsBench()
-    log = bench.manager.create("t", 0, TOPIC_ID)
-    assert bench.manager.create("t", 0, TOPIC_ID, log_settings(segment_bytes=5)) is log
+    log = bench.manager.create(TopicPartition("t", 0), TOPIC_ID)
+    assert (
+        bench.manager.create(TopicPartition("t", 0), TOPIC_ID, log_settings(segment_bytes=5)) is log
+    )
     assert log.config.segment_bytes == 5
 
 
 def test_a_recreated_topic_gets_a_new_log_at_once() -> None:
     bench = LogsBench()
-    old = bench.manager.create("t", 0, TOPIC_ID)
+    old = bench.manager.create(TopicPartition("t", 0), TOPIC_ID)
     bench.append("t", count=3)
     found = old.read(0, max_bytes=999, upper_bound_offset=3, min_one_batch=True)
-    new = bench.manager.create("t", 0, new_uuid())
+    new = bench.manager.create(TopicPartition("t", 0), new_uuid())
     assert (new.log_end_offset, new.directory) == (0, "/a/t-0")
     bench.append("t")
     assert found.slices[0].read_now(), "a reader of the old one goes on"
@@ -151,7 +154,7 @@ def test_a_recreated_topic_gets_a_new_log_at_once() -> None:
     bench.manager.tick(bench.clock.ms)
     bench.background.run()
     assert doomed not in bench.disk.list_names("/a")
-    assert bench.manager.get("t", 0) is new
+    assert bench.manager.get(TopicPartition("t", 0)) is new
 
 
 def test_a_log_that_has_rolled_is_told_of_whatever_fails_after_it(
@@ -159,7 +162,9 @@ def test_a_log_that_has_rolled_is_told_of_whatever_fails_after_it(
 ) -> None:
     """Else its segment is not copied before the next one rolls."""
     bench = LogsBench()
-    log = bench.manager.create("t", 0, TOPIC_ID, log_settings(segment_ms=1_000, retention_ms=-1))
+    log = bench.manager.create(
+        TopicPartition("t", 0), TOPIC_ID, log_settings(segment_ms=1_000, retention_ms=-1)
+    )
     bench.append("t")
     bench.manager.tick(bench.clock.ms)
     bench.clock.ms += 10**9
@@ -186,22 +191,22 @@ def test_a_log_begins_where_it_does_and_not_where_an_earlier_one_of_its_name_did
     bench.config = log_settings(retention_ms=-1, remote_storage_enable=is_tiered)
     bench.stop()
     bench.start()
-    old = bench.manager.create("t", 0, TOPIC_ID)
+    old = bench.manager.create(TopicPartition("t", 0), TOPIC_ID)
     bench.append("t", count=10)
     old.advance_log_start_offset(8)
     bench.clock.ms += 60_000
     bench.manager.tick(bench.clock.ms)
     bench.manager.checkpoint_high_watermarks({("t", 0): 9})
     bench.background.run()
-    bench.manager.delete("t", 0)
+    bench.manager.delete(TopicPartition("t", 0))
     if is_restarted:
         bench.disk.kill()
         bench.start()
-    bench.manager.create("t", 0, new_uuid())
+    bench.manager.create(TopicPartition("t", 0), new_uuid())
     bench.append("t", count=3)
     bench.disk.kill()
     bench.start()
-    new = bench.manager.get("t", 0)
+    new = bench.manager.get(TopicPartition("t", 0))
     assert new is not None
     assert (new.log_start_offset, new.log_end_offset) == (0, 3)
     # It would count as committed what is not.
@@ -210,16 +215,16 @@ def test_a_log_begins_where_it_does_and_not_where_an_earlier_one_of_its_name_did
 
 def test_a_log_does_not_begin_where_a_stray_one_of_its_name_did() -> None:
     bench = LogsBench()
-    old = bench.manager.create("t", 0, TOPIC_ID)
+    old = bench.manager.create(TopicPartition("t", 0), TOPIC_ID)
     bench.append("t", count=10)
     old.advance_log_start_offset(8)
     bench.manager.checkpoint_logs(bench.manager.directories.all[0], wait=True)
-    bench.manager.set_aside("t", 0)
-    bench.manager.create("t", 0, new_uuid())
+    bench.manager.set_aside(TopicPartition("t", 0))
+    bench.manager.create(TopicPartition("t", 0), new_uuid())
     bench.append("t", count=3)
     bench.disk.kill()
     bench.start()
-    new = bench.manager.get("t", 0)
+    new = bench.manager.get(TopicPartition("t", 0))
     assert new is not None
     assert (new.log_start_offset, new.log_end_offset) == (0, 3)
 
@@ -227,27 +232,27 @@ def test_a_log_does_not_begin_where_a_stray_one_of_its_name_did() -> None:
 def test_of_many_logs_that_are_gone_any_name_may_be_one() -> None:
     bench = LogsBench()
     for partition in range(GONE_MAX + 10):
-        bench.manager.create("t", partition, TOPIC_ID)
-    bench.manager.create("kept", 0, TOPIC_ID).append(
+        bench.manager.create(TopicPartition("t", partition), TOPIC_ID)
+    bench.manager.create(TopicPartition("kept", 0), TOPIC_ID).append(
         memoryview(client_batch(3, timestamp_ms=NOW_MS)), leader_epoch=0, now_ms=NOW_MS
     )
     for partition in range(GONE_MAX + 10):
-        bench.manager.delete("t", partition)
+        bench.manager.delete(TopicPartition("t", partition))
     bench.clock.ms += 60_000
     points = f"/a/{RECOVERY_POINT_CHECKPOINT}"
     assert not bench.disk.exists(points)
-    bench.manager.create("t", GONE_MAX + 5, TOPIC_ID)
+    bench.manager.create(TopicPartition("t", GONE_MAX + 5), TOPIC_ID)
     assert bench.file(points) == "0\n1\nkept 0 0\n"
 
 
 def test_a_delete_that_was_cut_short_is_completed() -> None:
     bench = LogsBench()
-    bench.manager.create("t", 0, TOPIC_ID)
+    bench.manager.create(TopicPartition("t", 0), TOPIC_ID)
     bench.append("t")
-    bench.manager.delete("t", 0)
+    bench.manager.delete(TopicPartition("t", 0))
     bench.disk.kill()
     bench.start()
-    assert bench.manager.get("t", 0) is None
+    assert bench.manager.get(TopicPartition("t", 0)) is None
     bench.manager.tick(bench.clock.ms)
     bench.background.run()
     assert not [name for name in bench.disk.list_names("/a") if "delete" in name]
@@ -255,10 +260,10 @@ def test_a_delete_that_was_cut_short_is_completed() -> None:
 
 def test_a_stray_log_is_kept_under_another_name_and_left_alone_from_then_on() -> None:
     bench = LogsBench()
-    bench.manager.create("t", 0, TOPIC_ID)
+    bench.manager.create(TopicPartition("t", 0), TOPIC_ID)
     bench.append("t")
-    name = bench.manager.set_aside("t", 0)
-    assert name.endswith("-stray") and bench.manager.get("t", 0) is None
+    name = bench.manager.set_aside(TopicPartition("t", 0))
+    assert name.endswith("-stray") and bench.manager.get(TopicPartition("t", 0)) is None
     bench.stop()
     bench.start()
     bench.manager.tick(bench.clock.ms)
@@ -269,21 +274,21 @@ def test_a_stray_log_is_kept_under_another_name_and_left_alone_from_then_on() ->
 
 def test_a_log_without_a_topic_id_takes_the_one_it_gets() -> None:
     bench = LogsBench()
-    bench.manager.create("t", 0, TOPIC_ID)
+    bench.manager.create(TopicPartition("t", 0), TOPIC_ID)
     bench.append("t")
     bench.stop()
     bench.disk.contents("/a/t-0/partition.metadata")[10:] = b""
     bench.start()
-    log = bench.manager.create("t", 0, TOPIC_ID)
+    log = bench.manager.create(TopicPartition("t", 0), TOPIC_ID)
     assert log.log_end_offset == 1
     assert "topic_id: AAECAwQFBgcICQoLDA0ODw" in bench.file("/a/t-0/partition.metadata")
 
 
 def test_checkpoints_are_written_when_they_are_due() -> None:
     bench = LogsBench()
-    bench.manager.create("t", 0, TOPIC_ID)
+    bench.manager.create(TopicPartition("t", 0), TOPIC_ID)
     bench.append("t", count=3)
-    log = bench.manager.get("t", 0)
+    log = bench.manager.get(TopicPartition("t", 0))
     assert log is not None
     log.flush()
     bench.background.run()
@@ -299,7 +304,7 @@ def test_checkpoints_are_written_when_they_are_due() -> None:
     assert bench.file("/a/log-start-offset-checkpoint") == "0\n1\nt 0 2\n"
     bench.disk.kill()
     bench.start()
-    log = bench.manager.get("t", 0)
+    log = bench.manager.get(TopicPartition("t", 0))
     assert log is not None
     assert log.log_start_offset == 2
 
@@ -310,7 +315,7 @@ def test_a_tiered_log_loses_no_segment_whose_deletion_a_crash_would_forget() -> 
     bench.config = log_settings(retention_ms=-1, remote_storage_enable=True, segment_bytes=100)
     bench.stop()
     bench.start()
-    log = bench.manager.create("t", 0, TOPIC_ID)
+    log = bench.manager.create(TopicPartition("t", 0), TOPIC_ID)
     bench.append("t", count=4)
     log.advance_log_start_offset(2)
     bench.clock.ms += 300_000
@@ -322,7 +327,7 @@ def test_a_tiered_log_loses_no_segment_whose_deletion_a_crash_would_forget() -> 
     assert log.first_base_offset == 2
     bench.disk.kill()
     bench.start()
-    found = bench.manager.get("t", 0)
+    found = bench.manager.get(TopicPartition("t", 0))
     assert found is not None
     assert (found.log_start_offset, found.first_base_offset) == (2, 2)
 
@@ -330,7 +335,7 @@ def test_a_tiered_log_loses_no_segment_whose_deletion_a_crash_would_forget() -> 
 def test_a_folder_is_listed_once_after_a_clean_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = LogsBench()
     for partition in range(3):
-        bench.manager.create("t", partition, TOPIC_ID)
+        bench.manager.create(TopicPartition("t", partition), TOPIC_ID)
     bench.append("t", 1)
     bench.stop()
     listed: list[str] = []
@@ -352,7 +357,7 @@ def test_a_log_that_was_cut_below_its_start_does_not_begin_there_after_a_crash(
 ) -> None:
     """Else all that was appended since would be taken for what a crash has left below the start."""
     bench = LogsBench()
-    log = bench.manager.create("t", 0, TOPIC_ID)
+    log = bench.manager.create(TopicPartition("t", 0), TOPIC_ID)
     bench.append("t", count=10)
     log.advance_log_start_offset(8)
     bench.clock.ms += 60_000
@@ -360,12 +365,12 @@ def test_a_log_that_was_cut_below_its_start_does_not_begin_there_after_a_crash(
     bench.background.run()
     if not is_known:
         bench.disk.kill()
-        log = bench.start().create("t", 0, TOPIC_ID)
+        log = bench.start().create(TopicPartition("t", 0), TOPIC_ID)
     log.truncate_to(5)
     bench.manager.write_recovery_points(log.directory)
     bench.append("t")
     bench.disk.kill()
-    log = bench.start().create("t", 0, TOPIC_ID)
+    log = bench.start().create(TopicPartition("t", 0), TOPIC_ID)
     assert (log.log_start_offset, log.log_end_offset) == (5, 6)
 
 
@@ -376,14 +381,14 @@ def test_what_was_not_cleaned_does_not_count_as_clean_after_a_restart(
 ) -> None:
     """A tombstone there would go before what it deletes, which would be back."""
     bench = LogsBench()
-    log = bench.manager.create("t", 0, TOPIC_ID)
+    log = bench.manager.create(TopicPartition("t", 0), TOPIC_ID)
     bench.append("t", count=10)
     log.compaction.cleaned_to(8)
     bench.manager.checkpoint_cleaned()
     bench.background.run()
     if is_recreated:
-        bench.manager.delete("t", 0)
-        bench.manager.create("t", 0, new_uuid())
+        bench.manager.delete(TopicPartition("t", 0))
+        bench.manager.create(TopicPartition("t", 0), new_uuid())
     else:
         log.truncate_to(5)
         bench.manager.write_recovery_points(log.directory)
@@ -392,7 +397,7 @@ def test_what_was_not_cleaned_does_not_count_as_clean_after_a_restart(
         bench.disk.kill()
     else:
         bench.stop()
-    found = bench.start().get("t", 0)
+    found = bench.start().get(TopicPartition("t", 0))
     assert found is not None and found.log_end_offset > 5
     assert found.compaction.cleaned_offset == (None if is_recreated else 5)
 
@@ -400,7 +405,7 @@ def test_what_was_not_cleaned_does_not_count_as_clean_after_a_restart(
 @in_loop
 async def test_a_cleaned_part_that_was_truncated_is_written_in_the_background_too() -> None:
     bench = LogsBench()
-    log = bench.manager.create("t", 0, TOPIC_ID)
+    log = bench.manager.create(TopicPartition("t", 0), TOPIC_ID)
     bench.append("t", count=10)
     log.compaction.cleaned_to(8)
     bench.manager.checkpoint_cleaned()
@@ -413,14 +418,14 @@ async def test_a_cleaned_part_that_was_truncated_is_written_in_the_background_to
     await writing
     bench.append("t", count=6)
     bench.disk.kill()
-    found = bench.start().get("t", 0)
+    found = bench.start().get(TopicPartition("t", 0))
     assert found is not None and found.compaction.cleaned_offset == 5
 
 
 @in_loop
 async def test_a_lowered_start_is_written_also_if_an_earlier_write_ends_late() -> None:
     bench = LogsBench()
-    log = bench.manager.create("t", 0, TOPIC_ID)
+    log = bench.manager.create(TopicPartition("t", 0), TOPIC_ID)
     bench.append("t", count=10)
     for start in (2, 4):
         log.advance_log_start_offset(start)
@@ -436,13 +441,13 @@ async def test_a_lowered_start_is_written_also_if_an_earlier_write_ends_late() -
     bench.manager.write_recovery_points(log.directory)
     bench.append("t")
     bench.disk.kill()
-    log = bench.start().create("t", 0, TOPIC_ID)
+    log = bench.start().create(TopicPartition("t", 0), TOPIC_ID)
     assert (log.log_start_offset, log.log_end_offset) == (5, 6)
 
 
 def test_the_checkpoint_that_was_asked_for_last_wins() -> None:
     bench = LogsBench()
-    bench.manager.create("t", 0, TOPIC_ID)
+    bench.manager.create(TopicPartition("t", 0), TOPIC_ID)
     bench.background.run()
     for offset in (1, 2):
         bench.manager.checkpoint_high_watermarks({("t", 0): offset})
@@ -456,7 +461,7 @@ def test_the_checkpoint_that_was_asked_for_last_wins() -> None:
 
 def test_a_checkpoint_that_could_not_be_written_at_once_is_written_when_it_is_due() -> None:
     bench = LogsBench()
-    bench.manager.create("t", 0, TOPIC_ID)
+    bench.manager.create(TopicPartition("t", 0), TOPIC_ID)
     bench.disk.failing, bench.disk.failing_with = {"rename"}, errno.ENOSPC
     with pytest.raises(OSError, match="rename"):
         bench.manager.write_recovery_points()
@@ -470,7 +475,7 @@ def test_a_checkpoint_that_could_not_be_written_at_once_is_written_when_it_is_du
 def test_retention_runs_when_it_is_due() -> None:
     bench = LogsBench()
     config = log_settings(segment_bytes=200, retention_bytes=0, retention_ms=-1)
-    log = bench.manager.create("t", 0, TOPIC_ID, config)
+    log = bench.manager.create(TopicPartition("t", 0), TOPIC_ID, config)
     bench.append("t", count=10)
     bench.manager.tick(bench.clock.ms)
     assert log.log_start_offset == 0
@@ -482,7 +487,7 @@ def test_retention_runs_when_it_is_due() -> None:
 def test_each_topic_has_its_own_settings() -> None:
     bench = LogsBench()
     for topic in ("x", "y"):
-        bench.manager.create(topic, 0, TOPIC_ID)
+        bench.manager.create(TopicPartition(topic, 0), TOPIC_ID)
     bench.stop()
     sizes = {"x": 1000, "y": 2000}
     bench.start(config_for=lambda topic: log_settings(segment_bytes=sizes[topic]))
@@ -501,13 +506,13 @@ def test_kafkas_own_metadata_log_is_not_a_topic() -> None:
 
 def test_a_corrupt_checkpoint_means_more_to_scan() -> None:
     bench = LogsBench()
-    bench.manager.create("t", 0, TOPIC_ID)
+    bench.manager.create(TopicPartition("t", 0), TOPIC_ID)
     bench.append("t", count=3)
     bench.stop()
     bench.disk.unlink(f"/a/{names.CLEAN_SHUTDOWN}")
     bench.disk.contents(f"/a/{names.RECOVERY_POINT_CHECKPOINT}")[:] = b"0\n7\nt 0"
     bench.start()
-    log = bench.manager.get("t", 0)
+    log = bench.manager.get(TopicPartition("t", 0))
     assert log is not None
     assert (log.log_end_offset, log.recovery_point) == (3, 0)
 
@@ -518,7 +523,7 @@ def test_a_log_whose_believed_part_cannot_be_read_is_not_served(
     """After a clean stop; its last producer snapshot is lost, and the one before lies behind the damage."""
     bench = LogsBench()
     for topic in ("t", "u"):
-        bench.manager.create(topic, 0, TOPIC_ID)
+        bench.manager.create(TopicPartition(topic, 0), TOPIC_ID)
         bench.append(topic, count=200)
     bench.stop()
     log = "/a/t-0/" + names.file_name(0, names.LOG)
@@ -531,5 +536,5 @@ def test_a_log_whose_believed_part_cannot_be_read_is_not_served(
     bench.disk.contents(log)[20 * batch_bytes + 8] ^= 0x41
     bench.start()
     assert [each.topic for each in bench.manager.logs()] == ["u"]
-    assert bench.manager.is_damaged("t", 0, TOPIC_ID)
+    assert bench.manager.is_damaged(TopicPartition("t", 0), TOPIC_ID)
     assert f"t-0 is offline: t-0: CORRUPT_MESSAGE: {log}: no batch at byte" in caplog.text

@@ -9,6 +9,7 @@ import random
 import pytest
 
 from broker.log.log import Log
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.segments.index import AbortedTxn, encode_aborted
 from kafka_ds.segments.names import (
     LOG_START_OFFSET_CHECKPOINT,
@@ -61,7 +62,7 @@ def _change(chance: random.Random, bench: LogsBench, log: Log) -> None:
 def test_nothing_that_is_due_is_missed(seed: int) -> None:
     chance = random.Random(seed)
     bench = LogsBench()
-    log = bench.manager.create("t", 0, TOPIC_ID, CONFIGS[0])
+    log = bench.manager.create(TopicPartition("t", 0), TOPIC_ID, CONFIGS[0])
     for _ in range(300):
         for _ in range(chance.choice((0, 0, 0, 1, 2))):
             _change(chance, bench, log)
@@ -78,7 +79,7 @@ def test_nothing_that_is_due_is_missed(seed: int) -> None:
 def test_who_has_nothing_to_do_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = LogsBench()
     for partition in range(3):
-        bench.manager.create("t", partition, TOPIC_ID)
+        bench.manager.create(TopicPartition("t", partition), TOPIC_ID)
     bench.append("t", 1)
     asked: list[int] = []
     original = Log.tick
@@ -99,18 +100,18 @@ def test_who_has_nothing_to_do_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> 
     assert asked[4:] == [0, 1, 2]
     bench.manager.tick(NOW_MS + week_ms + 1)
     assert sorted(set(asked[7:])) == [1, 2]
-    log = bench.manager.get("t", 1)
+    log = bench.manager.get(TopicPartition("t", 1))
     assert log is not None and len(log.segments.all) == 2
 
 
 def test_a_log_that_is_gone_is_not_held_in_memory() -> None:
     bench, topic_id = LogsBench("/a", "/b"), bytes(15) + b"\x4d"
     for partition in range(3):
-        bench.manager.create("t", partition, topic_id)
+        bench.manager.create(TopicPartition("t", partition), topic_id)
         bench.append("t", partition)
     bench.manager.tick(NOW_MS + 1)
-    bench.manager.delete("t", 0)
-    bench.manager.set_aside("t", 2)
+    bench.manager.delete(TopicPartition("t", 0))
+    bench.manager.set_aside(TopicPartition("t", 2))
     bench.clock.ms += 100_000  # Files go, and retention is not due yet.
     bench.manager.tick(NOW_MS + 2)
     bench.manager.tick(bench.clock.ms)
@@ -125,13 +126,13 @@ def test_a_clock_that_is_set_back_delays_nothing() -> None:
     """The clock was a day ahead and is set back: upkeep due in minutes must not wait for a day."""
     bench = LogsBench()
     config = log_settings(retention_ms=-1, retention_bytes=0, segment_bytes=400, flush_ms=30_000)
-    log = bench.manager.create("t", 0, TOPIC_ID, config)
-    bench.manager.create("gone", 0, TOPIC_ID)
+    log = bench.manager.create(TopicPartition("t", 0), TOPIC_ID, config)
+    bench.manager.create(TopicPartition("gone", 0), TOPIC_ID)
     bench.append("t", count=20)
     bench.manager.tick(bench.clock.ms)
     bench.background.run()
     log.segments.discard_oldest(1, bench.clock.ms + config.file_delete_delay_ms)
-    bench.manager.delete("gone", 0)
+    bench.manager.delete(TopicPartition("gone", 0))
     log.producers.begin_silence(bench.clock.ms)
     bench.append("t")
     bench.clock.ms -= DAY_MS
@@ -152,8 +153,10 @@ def test_a_clock_that_is_set_back_delays_nothing() -> None:
 
 def test_segments_and_flushes_of_a_clock_that_was_set_back_are_in_time() -> None:
     bench = LogsBench()
-    rolling = bench.manager.create("t", 0, TOPIC_ID, log_settings(segment_ms=60_000))
-    flushed = bench.manager.create("t", 1, TOPIC_ID, log_settings(flush_ms=60_000))
+    rolling = bench.manager.create(
+        TopicPartition("t", 0), TOPIC_ID, log_settings(segment_ms=60_000)
+    )
+    flushed = bench.manager.create(TopicPartition("t", 1), TOPIC_ID, log_settings(flush_ms=60_000))
     for partition in range(2):
         bench.append("t", partition)
     bench.manager.tick(bench.clock.ms)
@@ -169,7 +172,7 @@ def test_segments_and_flushes_of_a_clock_that_was_set_back_are_in_time() -> None
 
 def test_a_silent_producer_is_forgotten_after_producer_id_expiration_ms() -> None:
     bench = LogsBench()
-    log = bench.manager.create("t", 0, TOPIC_ID)
+    log = bench.manager.create(TopicPartition("t", 0), TOPIC_ID)
     batch = client_batch(1, timestamp_ms=NOW_MS, producer_id=7, producer_epoch=0, base_sequence=0)
     log.append(memoryview(batch), leader_epoch=0, now_ms=NOW_MS)
     for age_ms, is_known in ((0, True), (DAY_MS - 1, True), (2 * DAY_MS, False)):
@@ -179,7 +182,7 @@ def test_a_silent_producer_is_forgotten_after_producer_id_expiration_ms() -> Non
 
 def test_a_producer_of_a_clock_that_was_set_back_is_forgotten_in_time() -> None:
     bench = LogsBench()
-    log = bench.manager.create("t", 0, TOPIC_ID)
+    log = bench.manager.create(TopicPartition("t", 0), TOPIC_ID)
     batch = client_batch(1, timestamp_ms=NOW_MS, producer_id=7, producer_epoch=0, base_sequence=0)
     log.append(memoryview(batch), leader_epoch=0, now_ms=NOW_MS)
     log.producers.expire(NOW_MS, DAY_MS)
@@ -189,7 +192,7 @@ def test_a_producer_of_a_clock_that_was_set_back_is_forgotten_in_time() -> None:
 
 def test_a_checkpoint_that_a_full_disk_refused_is_written_when_there_is_room() -> None:
     bench = LogsBench()
-    log = bench.manager.create("t", 0, TOPIC_ID)
+    log = bench.manager.create(TopicPartition("t", 0), TOPIC_ID)
     bench.append("t", count=3)
     log.advance_log_start_offset(2)
     bench.disk.failing, bench.disk.failing_with = {"write"}, errno.ENOSPC
@@ -207,7 +210,7 @@ def test_a_log_with_an_index_that_says_nothing_keeps_no_other_from_its_upkeep() 
     bench = LogsBench()
     bench.config = log_settings(retention_ms=-1, retention_bytes=0, segment_bytes=400)
     for partition in range(3):
-        bench.manager.create("t", partition, TOPIC_ID)
+        bench.manager.create(TopicPartition("t", partition), TOPIC_ID)
         bench.append("t", partition, count=20)
     bench.stop()
     index = f"/a/t-1/{0:020d}{TRANSACTION_INDEX}"
@@ -218,5 +221,5 @@ def test_a_log_with_an_index_that_says_nothing_keeps_no_other_from_its_upkeep() 
     bench.disk.contents(index)[:2] = b"\x7f\x7f"
     bench.clock.ms += 300_000
     bench.manager.tick(bench.clock.ms)
-    logs = [bench.manager.get("t", partition) for partition in (0, 2)]
+    logs = [bench.manager.get(TopicPartition("t", partition)) for partition in (0, 2)]
     assert [log is not None and log.local_log_start_offset for log in logs] == [20, 20]

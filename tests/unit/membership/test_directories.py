@@ -13,6 +13,7 @@ from broker.controller.brokers import DirectoryAssignment
 from broker.membership.directories import DirectoryAssignments
 from broker.metadata.events import LOST_DIRECTORY
 from kafka_ds.protocol.messages import AssignReplicasToDirsResponse
+from kafka_ds.protocol.topic_partition import TopicPartition
 from tests.fakes.network import Respondent
 from tests.loops import in_loop
 from tests.unit.controller.controller_desk import ClusterDesk
@@ -58,11 +59,12 @@ class Around:
     def broker_epoch(self) -> int:
         return self.desk.epoch(ME)
 
-    def directory_id_of(self, topic: str, index: int) -> bytes:
+    def directory_id_of(self, _: TopicPartition) -> bytes:
         return DIR_A
 
-    def is_damaged(self, topic: str, index: int, topic_id: bytes) -> bool:
-        return topic_id == self.desk.image.topics[topic].topic_id and index in self.damaged
+    def is_damaged(self, key: TopicPartition, topic_id: bytes) -> bool:
+        known = self.desk.image.topics[key.topic].topic_id
+        return topic_id == known and key.partition in self.damaged
 
     async def tell(self) -> None:
         self.assignments.look_at_all()

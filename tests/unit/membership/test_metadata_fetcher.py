@@ -104,9 +104,7 @@ def following(broker: Broker, controller: Broker, *, node_id: int) -> MetadataFe
             entries=[{"version": e.version, "events": e.encoded} for e in entries or ()],
         )
 
-    candidacy: Any = SimpleNamespace(
-        heard=lambda _: None, lost=lambda: None, has_lost_store=False
-    )
+    candidacy: Any = SimpleNamespace(heard=lambda _: None, lost=lambda: None, has_lost_store=False)
     return MetadataFetcher(
         broker.driver,
         cast(Any, Respondent(answer)),

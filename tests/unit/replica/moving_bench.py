@@ -12,6 +12,7 @@ from broker.rates import ByteRate
 from broker.replica.moves import LogMoves, LogMovesContext
 from kafka_ds.process.settings import MAX_LONG
 from kafka_ds.process.system import InlineBackground
+from kafka_ds.protocol.topic_partition import TopicPartition
 from tests.fakes.clock import ManualClock
 from tests.fakes.logs import log_manager
 from tests.fakes.memory_disk import MemoryDisk
@@ -40,8 +41,8 @@ class MovingBench:
         """What happens while a move waits for the metadata."""
         self.start()
         self.manager.preferred["t", 0] = "/a"
-        self.manager.create("t", 0, TOPIC_ID, is_new=True)
-        self.told = self.manager.directory_id_of("t", 0)
+        self.manager.create(TopicPartition("t", 0), TOPIC_ID, is_new=True)
+        self.told = self.manager.directory_id_of(TopicPartition("t", 0))
 
     def start(self) -> None:
         self.manager = log_manager(
@@ -52,16 +53,16 @@ class MovingBench:
             node_id=1,
             config=self.config,
             topic_id_for=lambda _: TOPIC_ID,
-            home_for=lambda _topic, _partition: self.told,
+            home_for=lambda _: self.told,
         )
         self.manager.load()
         self.moves = LogMoves(self.manager, self._around())
 
     def _around(self) -> LogMovesContext:
         throttle = ByteRate(lambda: self.rate)
-        image = SimpleNamespace(directory_of=lambda _topic, _partition, _broker: self.told)
+        image = SimpleNamespace(directory_of=lambda _key, _broker: self.told)
         driver: Any = SimpleNamespace(image=image, wait_for_change=self._changed)
-        directories: Any = SimpleNamespace(look_at=lambda _topic, _partition: None)
+        directories: Any = SimpleNamespace(look_at=lambda _: None)
         return LogMovesContext(
             clock=self.clock,
             throttle=throttle,
@@ -74,11 +75,11 @@ class MovingBench:
 
     async def _changed(self, _seconds: float) -> None:
         self.on_wait()
-        self.told = self.manager.directory_id_of("t", 0)
+        self.told = self.manager.directory_id_of(TopicPartition("t", 0))
 
     @property
     def log(self) -> Log:
-        log = self.manager.get("t", 0)
+        log = self.manager.get(TopicPartition("t", 0))
         assert log is not None
         return log
 

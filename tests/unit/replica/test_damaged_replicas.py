@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from broker.metadata.events import Event, TopicCreated, TopicDeleted
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.segments.checkpoint import encode_partition_metadata
 from kafka_ds.topic.metadata_table import MetadataPosition
@@ -45,7 +46,7 @@ async def with_a_damaged_log() -> ReplicaBench:
     bench.start()
     await bench.manager.start()
     assert bench.led(0).leader.leader_epoch == 0
-    assert bench.logs.is_offline("t", 1)
+    assert bench.logs.is_offline(TopicPartition("t", 1))
     return bench
 
 
@@ -63,7 +64,7 @@ async def test_a_damaged_log_that_is_no_replica_any_more_is_set_aside(
         await bench.restart()
     (folder,) = [name for name in bench.folders() if name.startswith("t-1")]
     assert folder.endswith("-stray")
-    assert not bench.logs.is_offline("t", 1)
+    assert not bench.logs.is_offline(TopicPartition("t", 1))
     assert len(bench.logs.damaged) == 0, "nothing waits for it"
 
 
@@ -83,7 +84,7 @@ async def test_a_damaged_log_of_a_replica_stays_in_its_place() -> None:
     bench = await with_a_damaged_log()
     await bench.commit(changed(registered(ME, 1, replicas=(ME, OTHER)), 1))
     await bench.restart()
-    assert bench.logs.is_offline("t", 1)
+    assert bench.logs.is_offline(TopicPartition("t", 1))
     assert "t-1" in bench.folders()
 
 

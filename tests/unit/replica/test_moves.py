@@ -13,6 +13,7 @@ from broker.remote.partitions import TieredPartition
 from broker.replica.fetcher.metrics import FAILED_MOVES, MOVES_MAX_LAG
 from kafka_ds.process.settings import MAX_LONG
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.topic_partition import TopicPartition
 from tests.fakes.memory_disk import PowerLoss
 from tests.loops import in_loop, until
 from tests.model_runs import examples
@@ -43,7 +44,7 @@ def extent(start: int, end: int, *epochs: tuple[int, int]) -> Extent:
 
 def refusal(bench: MovingBench, path: str, topic: str = "t", partition: int = 0) -> ErrorCode:
     with pytest.raises(KafkaError) as raised:
-        bench.moves.alter(topic, partition, path)
+        bench.moves.alter(TopicPartition(topic, partition), path)
     return raised.value.code
 
 
@@ -59,7 +60,7 @@ async def test_a_log_goes_on_in_its_new_directory() -> None:
     assert log.directory == "/b/t-0"
     assert log.log_end_offset == 35
     assert bench.content().startswith(before)
-    assert bench.manager.directory_id_of("t", 0) == ids["/b"] == bench.told
+    assert bench.manager.directory_id_of(TopicPartition("t", 0)) == ids["/b"] == bench.told
     bench.append(3, epoch=4)
     assert "t 0" in bench.disk.read_file("/b/recovery-point-offset-checkpoint").decode()
     assert "t 0" not in bench.disk.read_file("/a/recovery-point-offset-checkpoint").decode()
@@ -123,15 +124,15 @@ async def test_what_a_copy_has_thrown_away_goes_though_its_folder_was_renamed_si
 @in_loop
 async def test_what_is_refused_and_what_there_is_nothing_to_do_for() -> None:
     bench = MovingBench()
-    bench.moves.alter("t", 0, "/a")
+    bench.moves.alter(TopicPartition("t", 0), "/a")
     assert len(bench.manager.future_logs) == 0
     assert refusal(bench, "/c") is ErrorCode.LOG_DIR_NOT_FOUND
     assert refusal(bench, "b") is ErrorCode.LOG_DIR_NOT_FOUND
     assert refusal(bench, "/b", "x" * 215) is ErrorCode.INVALID_TOPIC_EXCEPTION
     assert refusal(bench, "/a", "t", 7) is ErrorCode.REPLICA_NOT_AVAILABLE
     for partition in (6, 7, 8):
-        bench.manager.create("t", partition, TOPIC_ID, is_new=True)
-    wanted = bench.manager.get("t", 7)
+        bench.manager.create(TopicPartition("t", partition), TOPIC_ID, is_new=True)
+    wanted = bench.manager.get(TopicPartition("t", 7))
     assert wanted is not None
     assert wanted.directory == "/a/t-7", "as was wanted before it came"
     bench.disk.broken = {"/b"}
@@ -145,10 +146,10 @@ async def test_another_directory_ends_a_move() -> None:
     await begin_slowly(bench)
     assert 0 < bench.moves.lag_max < 20, "the rate is exceeded"
     assert dict(lags_and_failures(bench)) == {MOVES_MAX_LAG: bench.moves.lag_max, FAILED_MOVES: 0}
-    bench.moves.alter("t", 0, "/c")
+    bench.moves.alter(TopicPartition("t", 0), "/c")
     assert future(bench).home.path == "/c"
-    bench.moves.alter("t", 0, "/a")
-    assert bench.manager.future_log("t", 0) is None
+    bench.moves.alter(TopicPartition("t", 0), "/a")
+    assert bench.manager.future_log(TopicPartition("t", 0)) is None
     assert not bench.log.compaction.is_paused
     assert bench.folders() == {"/a/t-0", "/b/t-0-delete", "/c/t-0-delete"}
     bench.rate = MAX_LONG
@@ -160,7 +161,7 @@ async def test_another_directory_ends_a_move() -> None:
 async def test_a_log_that_is_deleted_ends_its_move() -> None:
     bench = MovingBench()
     bench.append(20)
-    bench.on_wait = lambda: bench.manager.delete("t", 0)
+    bench.on_wait = lambda: bench.manager.delete(TopicPartition("t", 0))
     await move(bench)
     assert bench.folders() == {"/a/t-0-delete", "/b/t-0-delete"}
 
@@ -327,7 +328,7 @@ async def test_a_copy_without_its_log() -> None:
     bench.disk.kill()
     bench.disk.broken = {"/a"}
     bench.start()
-    assert bench.manager.get("t", 0) is None
+    assert bench.manager.get(TopicPartition("t", 0)) is None
     bench.manager.close()
     bench.disk.kill()
     bench.told = at_b
@@ -371,7 +372,7 @@ class Writer:
         bench = self.bench
         bench.disk.crash_after = crash_after
         try:
-            bench.moves.alter("t", 0, "/b")
+            bench.moves.alter(TopicPartition("t", 0), "/b")
             await until(lambda: self.is_over())
             if not self.is_down():
                 self.write()

@@ -10,6 +10,7 @@ import pytest
 from broker.replica.fetcher.metrics import FAILED_MOVES
 from kafka_ds.process.settings import MAX_LONG
 from kafka_ds.protocol.errors import KafkaError
+from kafka_ds.protocol.topic_partition import TopicPartition
 from tests.loops import in_loop
 from tests.unit.log.log_model import client_batch
 from tests.unit.replica.moves_bench import (
@@ -44,7 +45,7 @@ async def test_a_full_disk_is_waited_for() -> None:
     bench = MovingBench()
     bench.append(20)
     bench.disk.capacity_bytes = sum(len(bench.disk.contents(p)) for p in bench.disk.paths()) + 900
-    bench.moves.alter("t", 0, "/b")
+    bench.moves.alter(TopicPartition("t", 0), "/b")
     for _ in range(200):
         await asyncio.sleep(0.001)
     assert bench.manager.failures["/b"] is None
@@ -80,13 +81,13 @@ async def test_an_old_folder_goes_when_a_full_disk_has_room_for_what_was_in_it(
     bench.append(20)
     exchange = bench.manager.replace_with_future
 
-    def exchange_and_fill(topic: str, partition: int) -> None:
-        exchange(topic, partition)
+    def exchange_and_fill(key: TopicPartition) -> None:
+        exchange(key)
         bench.append(1, epoch=1)
         bench.disk.capacity_bytes = 0
 
     monkeypatch.setattr(bench.manager, "replace_with_future", exchange_and_fill)
-    bench.moves.alter("t", 0, "/b")
+    bench.moves.alter(TopicPartition("t", 0), "/b")
     for _ in range(200):
         await asyncio.sleep(0.001)
     assert bench.log.directory == "/b/t-0"
@@ -103,7 +104,7 @@ async def test_a_copy_that_cannot_be_begun_leaves_nothing_behind() -> None:
     bench.append(3)
     bench.disk.capacity_bytes = 0
     with pytest.raises(KafkaError, match="does not take"):
-        bench.moves.alter("t", 0, "/b")
+        bench.moves.alter(TopicPartition("t", 0), "/b")
     assert bench.folders() == {"/a/t-0"}
 
 
@@ -125,7 +126,7 @@ async def test_a_copy_that_cannot_be_cut_at_a_start_is_given_up_and_copied_anew(
     bench.start()
     bench.disk.failing = set()
     assert 0 < bench.log.log_end_offset < copied
-    assert bench.manager.future_log("t", 0) is None
+    assert bench.manager.future_log(TopicPartition("t", 0)) is None
     assert not bench.log.compaction.is_paused
     bench.rate = MAX_LONG
     await move(bench)

@@ -64,9 +64,7 @@ def is_done(broker: InProcess) -> bool:
     return all(led.machine.in_flight == 0 for led in broker.node.share_partitions)
 
 
-def refuse_once(
-    patch: pytest.MonkeyPatch, queue: object, name: str, error: Exception
-) -> None:
+def refuse_once(patch: pytest.MonkeyPatch, queue: object, name: str, error: Exception) -> None:
     """Have the first call of a method fail."""
     real, errors = getattr(queue, name), [error]
 
