@@ -1,4 +1,4 @@
-"""Pure: which step a typed table takes next, and what its topic has lost before."""
+"""Shell: which step a typed table takes next, and what its topic has lost before."""
 
 from __future__ import annotations
 
