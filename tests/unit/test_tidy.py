@@ -322,6 +322,27 @@ def test_a_constructor_takes_eight_things_at_most() -> None:
     assert not offenders(long, SOURCES)
 
 
+# Where requests and responses have a topic's partitions one by one, and where the worker's storage is asked.
+TOPIC_AND_PARTITION_APART_MAX = 51
+
+
+def test_a_partition_is_one_value() -> None:
+    """TopicPartition, or TopicIdPartition: a function that takes topic and partition apart says one thing in two."""
+
+    def apart(path: Path) -> list[str]:
+        return [
+            node.name
+            for node in ast.walk(tree_of(path))
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            for taken in [{each.arg: each.annotation for each in node.args.args}]
+            if {"topic", "partition"} <= taken.keys()
+            if ast.unparse(taken["partition"] or node) == "int"
+        ]
+
+    found = offenders(apart, SOURCES)
+    assert sum(map(len, found.values())) <= TOPIC_AND_PARTITION_APART_MAX, found
+
+
 def test_a_log_line_says_by_its_text_what_happened() -> None:
     """A line that was made elsewhere is passed on as "%s"."""
     levels = {"debug", "info", "warning", "error", "exception", "critical", "log"}
