@@ -42,7 +42,7 @@ from broker.log.directories.log_manager import (
 )
 from broker.log.directories.metrics import log_samples
 from broker.membership.lifecycle import BrokerIdentity, advertised_endpoints
-from broker.membership.member import ClusterMember
+from broker.membership.member import ClusterMember, MemberContext
 from broker.membership.producer_ids import ProducerIds
 from broker.metadata.event_lines import Logged, lines_of
 from broker.metadata.events import ConfigChanged, Event
@@ -372,11 +372,13 @@ class Node(KafkaBroker):
             self.store,
             self._identity(),
             self.log_manager,
-            lease_thread=self._threads(1, "lease"),
-            clock=self.clock,
-            network=self.network,
-            handle_locally=partial(handle_locally, self, self._dispatcher),
-            failed=self._fail,
+            MemberContext(
+                lease_thread=self._threads(1, "lease"),
+                clock=self.clock,
+                network=self.network,
+                handle_locally=partial(handle_locally, self, self._dispatcher),
+                failed=self._fail,
+            ),
         )
         self.security = Security(
             config,

@@ -15,6 +15,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from broker.controller.draft import ControllerDecision
@@ -47,6 +48,17 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberContext:
+    """What a membership needs of the machine, and of the broker: its answers to itself, and its end."""
+
+    lease_thread: Executor
+    clock: Clock
+    network: Network
+    handle_locally: Callable[[Any], Awaitable[Any]]
+    failed: Callable[[BaseException], None]
+
+
 class ClusterMember:
     """This broker in its cluster."""
 
@@ -57,20 +69,11 @@ class ClusterMember:
         store: Store,
         identity: BrokerIdentity,
         logs: LogManager,
-        *,
-        lease_thread: Executor,
-        clock: Clock,
-        network: Network,
-        handle_locally: Callable[[Any], Awaitable[Any]],
-        failed: Callable[[BaseException], None],
+        context: MemberContext,
     ) -> None:
         self._config = config
         self.driver = driver
-        self._clock = clock
-        self._network = network
-        self._lease_thread = lease_thread
-        self._handle_locally = handle_locally
-        self._failed = failed
+        self._context = context
         self.peers: list[Peers] = []
         self._peers = self._new_peers()
         self.tasks: dict[str, asyncio.Task[None]] = {}
@@ -79,9 +82,9 @@ class ClusterMember:
             config,
             driver,
             store,
-            executor=lease_thread,
-            clock=clock,
-            network=network,
+            executor=context.lease_thread,
+            clock=context.clock,
+            network=context.network,
             chance=random.random,
             decide_claim=self._decide_claim,
         )
@@ -127,7 +130,7 @@ class ClusterMember:
         return await self._peers.send(broker_id, *place, request, timeout_ms=timeout_ms)
 
     def _new_peers(self) -> Peers:
-        peers = Peers(self._network, client_id=f"broker-{self._config.node_id}")
+        peers = Peers(self._context.network, client_id=f"broker-{self._config.node_id}")
         self.peers.append(peers)
         return peers
 
@@ -136,7 +139,7 @@ class ClusterMember:
             self.driver,
             self._new_peers(),
             listener=self._config.inter_broker_listener,
-            handle_locally=self._handle_locally,
+            handle_locally=self._context.handle_locally,
         )
 
     def _new_duties(self) -> Duties:
@@ -144,7 +147,7 @@ class ClusterMember:
         balance_ms = config.leader_imbalance_check_interval_seconds * 1_000
         return Duties(
             self.driver,
-            self._clock,
+            self._context.clock,
             session_timeout_ms=config.broker_session_timeout_ms,
             balance_interval_ms=balance_ms if config.auto_leader_rebalance_enable else None,
             token_check_interval_ms=config.delegation_token_expiry_check_interval_ms,
@@ -184,7 +187,7 @@ class ClusterMember:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._failed(error)
+            self._context.failed(error)
 
     # -- leaving --------------------------------------------------------------------------------
 
@@ -214,7 +217,7 @@ class ClusterMember:
         await self._end(*self.tasks)
         await self.driver.stop()
         await self.candidacy.release()
-        self._lease_thread.shutdown(wait=False)
+        self._context.lease_thread.shutdown(wait=False)
         for peers in self.peers:
             peers.close()
 
