@@ -1,7 +1,7 @@
 """Apache Kafka's own integration tests of its clients, class by class, on brokers of ours or on Apache Kafka.
 
 The tests and the extension that runs them are Apache Kafka's jars, unchanged. On brokers of ours one class is replaced,
-java/RaftClusterInvocationContext.java, which is compiled when it is needed and comes first on the class path. A test is
+RaftClusterInvocationContext in java, which is compiled when it is needed and comes first on the class path. A test is
 `Class.method[n]`, with n of a method's clusters. What failed is run once more, alone.
 """
 
@@ -18,7 +18,7 @@ from spark_conf import jars
 from spark_conf.java import java_command
 from tests.clients.suites.outcomes import Outcome, ended
 
-CLUSTER = Path(__file__).parent / "java" / "RaftClusterInvocationContext.java"
+CLUSTER = Path(__file__).parent / "java"
 PACKAGE = "org.apache.kafka."
 # A class of 79 tests took five minutes with Apache Kafka, and takes four times that on a busy machine.
 CLASS_LIMIT_S = 3_600
@@ -27,10 +27,10 @@ DISCOVERY = ("--config", "junit.jupiter.extensions.autodetection.enabled=true")
 
 
 def compiled(folder: Path) -> Path:
-    """The folder of our cluster's class, compiled against Apache Kafka's."""
+    """The folder of our cluster's classes, compiled against Apache Kafka's."""
     folder.mkdir(parents=True, exist_ok=True)
     compiler = Path(java_command()).parent / "javac"
-    words = [str(compiler), "-d", str(folder), "-cp", _jars(), str(CLUSTER)]
+    words = [str(compiler), "-d", str(folder), "-cp", _jars(), *map(str, CLUSTER.glob("*.java"))]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(words)}\n{done.stdout}{done.stderr}")

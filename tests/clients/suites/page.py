@@ -25,10 +25,13 @@ same settings), and `python -m tests.clients.suites.page` writes this page. For 
 
 Apache Kafka's integration tests of its Java clients come from Maven Central (`kafka-clients-integration-tests`). One
 class of the extension that starts their clusters is replaced: the brokers are processes of ours, without a tier.
-A test can use a broker's address, settings and state, stop it and start it. Tests that reach further into Apache
-Kafka's process fail, and so does each test that leaves a traceback in a broker's log. These settings of the tests are
-left out: those that Apache Kafka does not know (it ignores them) or calls internal, those of share groups, and
-`group.consumer.assignment.interval.ms` (here each assignment is made at once).
+A test can use a broker's address, settings and state, stop it and start it, and see whether it has or leads a replica.
+Old messages that a test appends to a log are written to its file while the broker is stopped. Where a class is to say
+who clients are, ACLs of what it says are made for `User:ANONYMOUS`, which clients are here. Tests that reach further
+into Apache Kafka's process fail, and so does each test that leaves a traceback in a broker's log. These settings of the
+tests are left out: those that Apache Kafka does not know (it ignores them) or calls internal, those of share groups and
+`group.consumer.assignment.interval.ms` (here each assignment is made at once); so is the level of
+`transaction.version`, of which there is one.
 
 franz-go's tests of its package `kgo` come by Go's module proxy. `@chaos` is a test with `KGO_TEST_CHAOS`: connections
 break at random. Sarama's functional tests come the same way, and want five brokers, each in a rack of its own.
@@ -36,8 +39,8 @@ Toxiproxy, between clients and brokers, cuts connections. The tests call Docker 
 again, and to run Apache Kafka's console producer, console consumer and verifiable consumer; a command `docker` of ours
 does that with processes.
 
-confluent-kafka-python's integration tests of administration, consumers, producers and serializers run with the client
-of the same version, with classic groups and, where a name ends in `@consumer`, with KIP-848's.
+confluent-kafka-python's integration tests of administration, consumers, share consumers, producers and serializers run
+with the client of the same version, with classic groups and, where a name ends in `@consumer`, with KIP-848's.
 
 Spark's tests of its own Kafka source and sink, real-time mode among them, come from Maven Central
 (`spark-sql-kafka-0-10_2.13`), and run with its Kafka clients, of 3.9.1. One class of theirs is replaced,

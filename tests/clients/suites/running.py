@@ -126,7 +126,7 @@ def run_confluent_kafka_python(
 ) -> Iterator[Outcome]:
     """A test is `admin/test_list_offsets.py::test_list_offsets`; `@consumer`: with KIP-848's groups.
 
-    One at a time: some count the cluster's groups and ACLs.
+    One at a time: some count the cluster's groups and ACLs, some delete topics of others.
     """
     python = python_of("confluent-kafka-python")
     sasl = ",".join(each.address("SASL_PLAINTEXT") for each in cluster.brokers.values())
@@ -134,6 +134,7 @@ def run_confluent_kafka_python(
         **os.environ,
         "BROKERS": cluster.bootstrap,
         "SASL_BROKERS": sasl,
+        "KAFKA_HOME": str(kafka_path(work)),
         "PYTHONPATH": f"{source}:{python.parents[1] / 'stand-ins'}",
     }
 

@@ -4,15 +4,23 @@ import kafka.server.ControllerServer;
 import kafka.server.KafkaBroker;
 import kafka.server.KafkaConfig;
 
+import org.apache.kafka.clients.CommonClientConfigs;
 import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.FeatureUpdate;
 import org.apache.kafka.clients.admin.TopicDescription;
+import org.apache.kafka.clients.admin.UpdateFeaturesOptions;
 import org.apache.kafka.clients.consumer.GroupProtocol;
 import org.apache.kafka.common.acl.AccessControlEntry;
+import org.apache.kafka.common.acl.AccessControlEntryFilter;
 import org.apache.kafka.common.acl.AclBinding;
 import org.apache.kafka.common.acl.AclBindingFilter;
 import org.apache.kafka.common.config.ConfigDef;
+import org.apache.kafka.common.config.SaslConfigs;
+import org.apache.kafka.common.config.TopicConfig;
 import org.apache.kafka.common.errors.UnknownTopicOrPartitionException;
+import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.network.ListenerName;
+import org.apache.kafka.common.security.auth.KafkaPrincipal;
 import org.apache.kafka.common.security.auth.SecurityProtocol;
 import org.apache.kafka.common.protocol.ApiKeys;
 import org.apache.kafka.common.requests.AbstractResponse;
@@ -23,8 +31,12 @@ import org.apache.kafka.common.test.ClusterInstance;
 import org.apache.kafka.common.test.JaasUtils;
 import org.apache.kafka.common.test.api.ClusterConfig;
 import org.apache.kafka.common.test.api.Type;
+import org.apache.kafka.coordinator.group.GroupCoordinator;
 import org.apache.kafka.metadata.BrokerState;
+import org.apache.kafka.server.authorizer.AclCreateResult;
+import org.apache.kafka.server.authorizer.AclDeleteResult;
 import org.apache.kafka.server.authorizer.Authorizer;
+import org.apache.kafka.server.common.MetadataVersion;
 import org.apache.kafka.server.fault.FaultHandlerException;
 
 import org.junit.jupiter.api.extension.AfterEachCallback;
@@ -36,6 +48,7 @@ import java.io.DataInputStream;
 import java.io.DataOutputStream;
 import java.io.IOException;
 import java.io.UncheckedIOException;
+import java.lang.reflect.InvocationHandler;
 import java.lang.reflect.Method;
 import java.lang.reflect.Proxy;
 import java.net.InetAddress;
@@ -47,12 +60,13 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.Comparator;
-import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.Properties;
 import java.util.Set;
 import java.util.TreeMap;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
@@ -65,8 +79,9 @@ import java.util.stream.Stream;
  *
  * Apache Kafka's extension makes one of this class for each test and type of cluster; of two classes with this name the
  * one that comes first on the class path is taken. A test is given what clients can see, and of a broker its id, its
- * settings, its state, and how it is stopped and started. Whatever else a test wants of a broker lies inside Apache
- * Kafka's process: it fails with {@link InsideTheBroker}. A traceback in a broker's log fails the test, too.
+ * settings, its state, how it is stopped and started, and what {@link InsideView} sees. Whatever else a test wants of a
+ * broker lies inside Apache Kafka's process: it fails with {@link InsideTheBroker}. A traceback in a broker's log fails
+ * the test, too.
  */
 public class RaftClusterInvocationContext implements TestTemplateInvocationContext {
     private final String testName;
@@ -133,6 +148,8 @@ public class RaftClusterInvocationContext implements TestTemplateInvocationConte
         final int port;
         final Path folder;
         final Map<String, String> settings;
+        /** The port of the listener for those who may do all, if there is one. */
+        int apart;
         private Process process;
 
         Broker(int id, int port, Path folder, Map<String, String> settings) {
@@ -144,6 +161,15 @@ public class RaftClusterInvocationContext implements TestTemplateInvocationConte
 
         Path log() {
             return folder.resolve("broker.log");
+        }
+
+        Stream<Path> disks() {
+            return Stream.of(settings.get("log.dirs").split(",")).map(Path::of);
+        }
+
+        /** The folder of a partition's log; null if there is none. */
+        Path replica(TopicPartition partition) {
+            return disks().map(disk -> disk.resolve(partition.toString())).filter(Files::isDirectory).findFirst().orElse(null);
         }
 
         private Path said() {
@@ -216,7 +242,7 @@ public class RaftClusterInvocationContext implements TestTemplateInvocationConte
         private static final int LAST_PORT = 32_000;
 
         /**
-         * Not honoured here, and what they say is so or has no subject: assignments are never put off, and there are no
+         * Not honoured here, and what they say is so or has no subject: assignments are never put off, and no test has
          * share groups. Those that Apache Kafka does not know, which it ignores, and its internal ones are left out, too.
          */
         private static boolean withoutSubject(String name) {
@@ -224,12 +250,15 @@ public class RaftClusterInvocationContext implements TestTemplateInvocationConte
             return name.equals("group.consumer.assignment.interval.ms")
                 || name.startsWith("group.share.")
                 || name.startsWith("share.coordinator.")
-                || (key == null ? !OURS.matcher(name).matches() : key.internalConfig);
+                || (key == null || key.internalConfig) && !OURS.matcher(name).matches();
         }
 
         private static final Map<String, ConfigDef.ConfigKey> KAFKAS_SETTINGS = KafkaConfig.configDef().configKeys();
         private static final Pattern OURS =
-            Pattern.compile("(lake|controller|listener\\.name|remote\\.log\\.storage)\\..*");
+            Pattern.compile("(lake|controller|listener\\.name|remote\\.log\\.storage|producer\\.id\\.expiration)\\..*");
+        private static final String PRINCIPALS = "principal.builder.class";
+        private static final String APART = "APART";
+        private static final String ADMIN = "User:" + JaasUtils.KAFKA_PLAIN_ADMIN;
 
         private final ClusterConfig config;
         private final Type type;
@@ -249,7 +278,109 @@ public class RaftClusterInvocationContext implements TestTemplateInvocationConte
                 Path own = folder.resolve("broker-" + id);
                 int port = freePort();
                 brokers.put(id, new Broker(id, port, own, settings(id, port, own)));
+                if (mapsPrincipals()) {
+                    setApart(brokers.get(id));
+                }
             }
+        }
+
+        /** Whether a class of Apache Kafka is to say who clients are. Here they are nobody, which is a principal, too. */
+        private boolean mapsPrincipals() {
+            return config.serverProperties().containsKey(PRINCIPALS);
+        }
+
+        /** Brokers, and whoever waits for what a test has asked for, use another listener, where they may do all. */
+        private static void setApart(Broker broker) {
+            broker.apart = freePort();
+            broker.settings.remove(PRINCIPALS);
+            broker.settings.merge("listeners", APART + "://localhost:" + broker.apart, (had, more) -> had + "," + more);
+            broker.settings.merge(
+                "listener.security.protocol.map", APART + ":SASL_PLAINTEXT", (had, more) -> had + "," + more);
+            broker.settings.put("inter.broker.listener.name", APART);
+            addSasl(broker.settings, "listener.name." + APART.toLowerCase());
+        }
+
+        /** An administrator who may do all. */
+        private Admin allowed() {
+            if (!mapsPrincipals()) {
+                return admin();
+            }
+            String addresses = brokers.values().stream().map(each -> "localhost:" + each.apart).collect(Collectors.joining(","));
+            return Admin.create(Map.of(
+                CommonClientConfigs.BOOTSTRAP_SERVERS_CONFIG, addresses,
+                CommonClientConfigs.SECURITY_PROTOCOL_CONFIG, SecurityProtocol.SASL_PLAINTEXT.name,
+                SaslConfigs.SASL_MECHANISM, "PLAIN",
+                SaslConfigs.SASL_JAAS_CONFIG, String.format(
+                    "org.apache.kafka.common.security.plain.PlainLoginModule required username=\"%s\" password=\"%s\";",
+                    JaasUtils.KAFKA_PLAIN_ADMIN, JaasUtils.KAFKA_PLAIN_ADMIN_PASSWORD)));
+        }
+
+        /** An entry for whom the class would take a client or a broker, for whom a client or a broker is here. */
+        private AccessControlEntry here(AccessControlEntry entry) {
+            return new AccessControlEntry(here(entry.principal()), entry.host(), entry.operation(), entry.permissionType());
+        }
+
+        private String here(String principal) {
+            if (principal == null || !mapsPrincipals()) {
+                return principal;
+            }
+            return principal.endsWith(":client") ? KafkaPrincipal.ANONYMOUS.toString() : ADMIN;
+        }
+
+        private List<CompletableFuture<AclCreateResult>> created(List<AclBinding> wanted) {
+            List<AclBinding> bindings =
+                wanted.stream().map(each -> new AclBinding(each.pattern(), here(each.entry()))).toList();
+            try (Admin admin = allowed()) {
+                admin.createAcls(bindings).all().get();
+            } catch (ExecutionException | InterruptedException error) {
+                throw new IllegalStateException(error);
+            }
+            return wanted.stream().map(each -> CompletableFuture.completedFuture(AclCreateResult.SUCCESS)).toList();
+        }
+
+        private AclBindingFilter here(AclBindingFilter filter) {
+            AccessControlEntryFilter entry = filter.entryFilter();
+            return new AclBindingFilter(filter.patternFilter(), new AccessControlEntryFilter(
+                here(entry.principal()), entry.host(), entry.operation(), entry.permissionType()));
+        }
+
+        private Collection<AclBinding> bindings(AclBindingFilter filter) {
+            try (Admin admin = allowed()) {
+                return admin.describeAcls(here(filter)).values().get();
+            } catch (ExecutionException | InterruptedException error) {
+                throw new IllegalStateException(error);
+            }
+        }
+
+        private List<CompletableFuture<AclDeleteResult>> deleted(List<AclBindingFilter> wanted) {
+            try (Admin admin = allowed()) {
+                admin.deleteAcls(wanted.stream().map(this::here).toList()).all().get();
+            } catch (ExecutionException | InterruptedException error) {
+                throw new IllegalStateException(error);
+            }
+            return wanted.stream().map(each -> CompletableFuture.completedFuture(new AclDeleteResult(List.of()))).toList();
+        }
+
+        /** The levels of features that a test asks for, where the cluster does not begin with them; transactions have one. */
+        private void setFeatures() {
+            Map<String, FeatureUpdate> updates = new TreeMap<>();
+            config.features().forEach((feature, level) -> updates.put(feature.featureName(), to(level)));
+            updates.remove("transaction.version");
+            if (config.metadataVersion() != MetadataVersion.latestTesting()) {
+                updates.put(MetadataVersion.FEATURE_NAME, to(config.metadataVersion().featureLevel()));
+            }
+            if (updates.isEmpty()) {
+                return;
+            }
+            try (Admin admin = allowed()) {
+                admin.updateFeatures(updates, new UpdateFeaturesOptions()).all().get();
+            } catch (ExecutionException | InterruptedException error) {
+                throw new IllegalStateException(error);
+            }
+        }
+
+        private static FeatureUpdate to(short level) {
+            return new FeatureUpdate(level, FeatureUpdate.UpgradeType.UNSAFE_DOWNGRADE);
         }
 
         private Map<String, String> settings(int id, int port, Path own) {
@@ -311,6 +442,7 @@ public class RaftClusterInvocationContext implements TestTemplateInvocationConte
                 prepare();
                 brokers.values().forEach(Broker::launch);
                 waitForReadyBrokers();
+                setFeatures();
             } catch (IOException error) {
                 throw new UncheckedIOException(error);
             } catch (InterruptedException interrupted) {
@@ -432,9 +564,52 @@ public class RaftClusterInvocationContext implements TestTemplateInvocationConte
             throw new InsideTheBroker("a controller's listener");
         }
 
+        /** Only where principals are mapped: it creates ACLs. */
         @Override
         public Map<Integer, ControllerServer> controllers() {
-            throw new InsideTheBroker("ControllerServer");
+            if (!mapsPrincipals()) {
+                throw new InsideTheBroker("ControllerServer");
+            }
+            return Map.of(0, InsideView.Controller.of(proxy(Authorizer.class, (proxy, method, words) -> {
+                switch (method.getName()) {
+                    case "createAcls":
+                        return created((List<AclBinding>) words[1]);
+                    case "deleteAcls":
+                        return deleted((List<AclBindingFilter>) words[1]);
+                    case "acls":
+                        return bindings((AclBindingFilter) words[0]);
+                    default:
+                        throw new InsideTheBroker("Authorizer." + method.getName());
+                }
+            })));
+        }
+
+        private static <T> T proxy(Class<T> kind, InvocationHandler answer) {
+            return kind.cast(Proxy.newProxyInstance(kind.getClassLoader(), new Class<?>[] {kind}, answer));
+        }
+
+        Optional<Integer> leaderOf(TopicPartition partition) {
+            try (Admin admin = allowed()) {
+                return admin.describeTopics(List.of(partition.topic())).allTopicNames().get().get(partition.topic())
+                    .partitions().stream()
+                    .filter(each -> each.partition() == partition.partition() && each.leader() != null)
+                    .map(each -> each.leader().id())
+                    .findFirst();
+            } catch (ExecutionException notThere) {
+                return Optional.empty();
+            } catch (InterruptedException interrupted) {
+                throw new IllegalStateException(interrupted);
+            }
+        }
+
+        /** What the topic of groups is made with; the rest of the coordinator is inside Apache Kafka's process. */
+        private static Object coordinator(Object proxy, Method method, Object[] words) {
+            if (!method.getName().equals("groupMetadataTopicConfigs")) {
+                throw new InsideTheBroker("GroupCoordinator." + method.getName());
+            }
+            Properties configs = new Properties();
+            configs.setProperty(TopicConfig.CLEANUP_POLICY_CONFIG, TopicConfig.CLEANUP_POLICY_COMPACT);
+            return configs;
         }
 
         @Override
@@ -474,9 +649,7 @@ public class RaftClusterInvocationContext implements TestTemplateInvocationConte
         }
 
         private KafkaBroker shown(Broker broker) {
-            Class<?>[] kind = {KafkaBroker.class};
-            return (KafkaBroker) Proxy.newProxyInstance(
-                KafkaBroker.class.getClassLoader(), kind, (proxy, method, words) -> answer(broker, method, proxy, words));
+            return proxy(KafkaBroker.class, (proxy, method, words) -> answer(broker, method, proxy, words));
         }
 
         private Object answer(Broker broker, Method method, Object proxy, Object[] words) {
@@ -493,7 +666,14 @@ public class RaftClusterInvocationContext implements TestTemplateInvocationConte
                 case "isShutdown":
                     return !broker.runs();
                 case "brokerState":
-                    return broker.runs() ? BrokerState.RUNNING : BrokerState.NOT_RUNNING;
+                    // Apache Kafka's stays in the latter.
+                    return broker.runs() ? BrokerState.RUNNING : BrokerState.SHUTTING_DOWN;
+                case "logManager":
+                    return InsideView.Logs.of(broker, this);
+                case "replicaManager":
+                    return InsideView.Replicas.of(InsideView.Logs.of(broker, this));
+                case "groupCoordinator":
+                    return proxy(GroupCoordinator.class, Processes::coordinator);
                 case "boundPort":
                     return broker.port;
                 case "clusterId":
@@ -540,7 +720,7 @@ public class RaftClusterInvocationContext implements TestTemplateInvocationConte
 
         @Override
         public void waitTopicCreation(String topic, int partitions) throws InterruptedException {
-            try (Admin admin = admin()) {
+            try (Admin admin = allowed()) {
                 await(topic + " with leaders", () -> {
                     TopicDescription described = admin.describeTopics(List.of(topic)).allTopicNames().get().get(topic);
                     return described.partitions().size() == partitions
@@ -548,7 +728,7 @@ public class RaftClusterInvocationContext implements TestTemplateInvocationConte
                 });
             }
             for (Broker broker : brokers.values()) {
-                if (broker.runs() && config.brokerSecurityProtocol() == SecurityProtocol.PLAINTEXT) {
+                if (broker.runs() && config.brokerSecurityProtocol() == SecurityProtocol.PLAINTEXT && !mapsPrincipals()) {
                     await(topic + " at broker " + broker.id, () -> partitionsAt(broker, topic) == partitions);
                 }
             }
@@ -556,7 +736,7 @@ public class RaftClusterInvocationContext implements TestTemplateInvocationConte
 
         @Override
         public void waitTopicDeletion(String topic) throws InterruptedException {
-            try (Admin admin = admin()) {
+            try (Admin admin = allowed()) {
                 await("deletion of " + topic, () -> {
                     try {
                         admin.describeTopics(List.of(topic)).allTopicNames().get();
@@ -579,8 +759,8 @@ public class RaftClusterInvocationContext implements TestTemplateInvocationConte
 
         @Override
         public void waitAcls(AclBindingFilter filter, Collection<AccessControlEntry> entries) throws InterruptedException {
-            Set<AccessControlEntry> wanted = new HashSet<>(entries);
-            try (Admin admin = admin()) {
+            Set<AccessControlEntry> wanted = entries.stream().map(this::here).collect(Collectors.toSet());
+            try (Admin admin = allowed()) {
                 await("ACLs " + wanted, () -> admin.describeAcls(filter).values().get().stream()
                     .map(AclBinding::entry)
                     .collect(Collectors.toSet())

@@ -1,0 +1,183 @@
+package org.apache.kafka.common.test.junit;
+
+import kafka.cluster.Partition;
+import kafka.log.LogManager;
+import kafka.server.ControllerServer;
+import kafka.server.ReplicaManager;
+
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.internals.Plugin;
+import org.apache.kafka.common.record.internal.MemoryRecords;
+import org.apache.kafka.common.record.internal.RecordVersion;
+import org.apache.kafka.server.authorizer.Authorizer;
+import org.apache.kafka.storage.internals.log.LogAppendInfo;
+import org.apache.kafka.storage.internals.log.LogOffsetMetadata;
+import org.apache.kafka.storage.internals.log.UnifiedLog;
+
+import java.io.File;
+import java.io.IOException;
+import java.lang.reflect.Field;
+import java.nio.channels.FileChannel;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
+import java.util.List;
+import java.util.Optional;
+
+import scala.Option;
+import scala.collection.Seq;
+import scala.jdk.javaapi.CollectionConverters;
+import sun.misc.Unsafe;
+
+/**
+ * What tests look for inside Apache Kafka's process, as far as it can be seen from outside: which replicas a broker has
+ * (its folders say so), whether it leads them (it says so), and a log to which old messages are appended.
+ *
+ * The classes are Apache Kafka's; objects of ours have none of its state, and no constructor runs.
+ */
+final class InsideView {
+    private InsideView() {
+    }
+
+    static final class Logs extends LogManager {
+        private RaftClusterInvocationContext.Broker broker;
+        private RaftClusterInvocationContext.Processes cluster;
+
+        private Logs() {
+            super(null, null, null, null, null, 0, 0, 0, 0, 0, 0, null, 0, null, null, null, null, false, 0, null);
+        }
+
+        static Logs of(RaftClusterInvocationContext.Broker broker, RaftClusterInvocationContext.Processes cluster) {
+            Logs logs = without(Logs.class);
+            logs.broker = broker;
+            logs.cluster = cluster;
+            return logs;
+        }
+
+        @Override
+        public Option<UnifiedLog> getLog(TopicPartition partition, boolean isFuture) {
+            OldLog log = without(OldLog.class);
+            log.folder = broker.replica(partition);
+            log.broker = broker;
+            log.cluster = cluster;
+            return log.folder == null ? Option.empty() : Option.apply(log);
+        }
+
+        @Override
+        public Seq<File> liveLogDirs() {
+            return CollectionConverters.asScala(broker.disks().map(Path::toFile).toList()).toSeq();
+        }
+    }
+
+    static final class Replicas extends ReplicaManager {
+        private Logs logs;
+
+        private Replicas() {
+            super(null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
+                null, null, null);
+        }
+
+        static Replicas of(Logs logs) {
+            Replicas replicas = without(Replicas.class);
+            replicas.logs = logs;
+            return replicas;
+        }
+
+        @Override
+        public LogManager logManager() {
+            return logs;
+        }
+
+        @Override
+        public Option<Partition> onlinePartition(TopicPartition partition) {
+            if (!logs.broker.runs() || logs.broker.replica(partition) == null) {
+                return Option.empty();
+            }
+            Replica replica = without(Replica.class);
+            replica.leader = logs.cluster.leaderOf(partition);
+            replica.id = logs.broker.id;
+            return Option.apply(replica);
+        }
+    }
+
+    static final class Replica extends Partition {
+        private Optional<Integer> leader;
+        private int id;
+
+        private Replica() {
+            super(null, 0, 0, null, null, null, null, null, null, null, null);
+        }
+
+        @Override
+        public Option<Object> leaderIdIfLocal() {
+            return leader.equals(Optional.of(id)) ? Option.apply(id) : Option.empty();
+        }
+    }
+
+    /** A log whose messages an Apache Kafka of old has written: the broker finds them when it starts. */
+    static final class OldLog extends UnifiedLog {
+        private Path folder;
+        private RaftClusterInvocationContext.Broker broker;
+        private RaftClusterInvocationContext.Processes cluster;
+
+        private OldLog() throws IOException {
+            super(0, null, null, 0, null, null, null, false, null);
+        }
+
+        @Override
+        public LogAppendInfo appendAsLeaderWithRecordVersion(MemoryRecords records, int epoch, RecordVersion version) {
+            cluster.shutdownBroker(broker.id);
+            try (FileChannel log = FileChannel.open(
+                folder.resolve("00000000000000000000.log"), StandardOpenOption.CREATE, StandardOpenOption.WRITE)) {
+                records.writeFullyTo(log);
+                for (Path disk : broker.disks().toList()) {
+                    Files.deleteIfExists(disk.resolve(".kafka_cleanshutdown"));
+                    Files.deleteIfExists(disk.resolve("recovery-point-offset-checkpoint"));
+                }
+            } catch (IOException error) {
+                throw new IllegalStateException(error);
+            }
+            cluster.startBroker(broker.id);
+            return null;
+        }
+
+        @Override
+        public LogOffsetMetadata logEndOffsetMetadata() {
+            return null;
+        }
+
+        @Override
+        public Optional<LogOffsetMetadata> maybeIncrementHighWatermark(LogOffsetMetadata end) {
+            return Optional.empty();
+        }
+    }
+
+    static final class Controller extends ControllerServer {
+        private Authorizer authorizer;
+
+        private Controller() {
+            super(null, null, null);
+        }
+
+        static Controller of(Authorizer authorizer) {
+            Controller controller = without(Controller.class);
+            controller.authorizer = authorizer;
+            return controller;
+        }
+
+        @Override
+        public Option<Plugin<Authorizer>> authorizerPlugin() {
+            return Option.apply(Plugin.wrapInstance(authorizer, null, "authorizer.class.name"));
+        }
+    }
+
+    private static <T> T without(Class<T> kind) {
+        try {
+            Field field = Unsafe.class.getDeclaredField("theUnsafe");
+            field.setAccessible(true);
+            return kind.cast(((Unsafe) field.get(null)).allocateInstance(kind));
+        } catch (ReflectiveOperationException error) {
+            throw new IllegalStateException(error);
+        }
+    }
+}
