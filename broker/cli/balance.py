@@ -36,10 +36,10 @@ _REPLICAS = ("leader.replication.throttled.replicas", "follower.replication.thro
 @click.option(
     "--tolerance",
     type=click.FloatRange(0.0, 10.0),
-    metavar="PART",
+    metavar="FRACTION",
     default=0.1,
     show_default=True,
-    help="By which part of the mean a broker may exceed it.",
+    help="The fraction of the mean by which a broker may exceed it.",
 )
 @click.option(
     "--max-moves",
@@ -90,7 +90,11 @@ def balance(
                 _limit(admin, throttle)  # Not what the interrupted run was given.
                 _await(admin, under_way)
                 _unthrottle(admin)
-        brokers = [each for each in admin.describe_cluster().brokers if not each.is_fenced]
+        all_brokers = admin.describe_cluster().brokers
+        brokers = [each for each in all_brokers if not each.is_fenced]
+        for each in all_brokers:
+            if each.is_fenced:
+                note(f"broker {each.node_id} is fenced: its replicas stay, and none is moved to it")
         partitions = _measured(admin, sample_seconds)
         racks = {each.node_id: each.rack for each in brokers}
         plan = reassignments(partitions, racks, tolerance=tolerance, moves_max=max_moves)
@@ -109,8 +113,15 @@ def _measured(admin: Admin, seconds: float) -> list[PartitionLoad]:
     after = _sizes(admin)
     passed = time.monotonic() - began
     found = []
-    for topic in admin.describe_topics().values():
+    topics = admin.describe_topics().values()
+    offline = [(each.name, p.partition) for each in topics for p in each.partitions if p.is_offline]
+    if offline:
+        first = _place(*offline[0])
+        note(f"{len(offline)} partitions are offline and stay where they are, the first is {first}")
+    for topic in topics:
         for each in topic.partitions:
+            if each.is_offline:
+                continue
             at = (topic.name, each.partition, each.leader)
             # Retention and copies to the lake make a log smaller.
             growth = max(0, after.get(at, 0) - before.get(at, after.get(at, 0)))
@@ -150,18 +161,18 @@ def _show(
     rows: list[dict[str, Any]] = []
     for each in ids:
         row: dict[str, Any] = {"broker": each}
-        for name, (replicas, size, leads, rate) in (("now", before[each]), ("then", after[each])):
+        for name, (replicas, size, leads, rate) in (("", before[each]), ("_planned", after[each])):
             row |= {
-                f"replicas_{name}": replicas, f"bytes_{name}": size,
-                f"leads_{name}": leads, f"bytes_per_second_{name}": round(rate),
+                f"replicas{name}": replicas, f"bytes{name}": size,
+                f"leaders{name}": leads, f"bytes_per_second{name}": round(rate),
             }  # fmt: skip
         rows.append(row)
     moves: list[dict[str, Any]] = [
         {
             "topic": each.place.topic,
             "partition": each.place.partition,
-            "replicas_now": list(each.before),
-            "replicas_then": list(each.after),
+            "replicas": list(each.before),
+            "replicas_planned": list(each.after),
             "bytes": each.bytes_moved,
         }
         for each in plan

@@ -7,6 +7,7 @@ or no such move is left. A move never puts a partition's replicas on fewer racks
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -164,6 +165,15 @@ def _best(
                 if weights[place] < gap and may_move(place, source, target)
             ]
             if fitting:
-                best = min(fitting, key=lambda each: (abs(weights[each] - gap / 2), each))
-                return best, source, target
+                more = Counter(each.topic for each in held[source])
+                more.subtract(each.topic for each in held[target])
+                # Of equal ones that of the topic of which the fullest has most more: its load comes at one time.
+                return (
+                    min(
+                        fitting,
+                        key=lambda each: (abs(weights[each] - gap / 2), -more[each.topic], each),
+                    ),
+                    source,
+                    target,
+                )
     return None

@@ -20,7 +20,7 @@ SHOWN_MAX = 50
 
 @click.group()
 def cluster() -> None:
-    """Look at the cluster as a whole."""
+    """Look at the cluster as a whole, and balance it."""
 
 
 @cluster.command("status", short_help="Show brokers, controller and unhealthy partitions.")

@@ -167,12 +167,15 @@ class Lake:
 
 def _why_unknown(name: str) -> str:
     """The error for an unknown table; DuckDB would suggest its own ones."""
+    from kafka_ds.topic.names import ERRORS
     from spark_conf.system_views import questions
 
     if name == "client_metrics":
         return "view client_metrics has no table yet: no metrics that clients pushed are in the lake (KIP-714)"
     if name in questions():
         return f"view {name} has no table yet: brokers write offsets every lake.offsets.interval.ms"
+    if name.endswith(ERRORS):
+        return f"there is no table {name}: a typed table gets it with the first record that does not fit"
     if name.startswith("typed."):
         return f"there is no table {name}: `kafka-ds pipelines run` creates typed tables"
     hint = "a new topic has a table once records are copied: see lake.max.lag.ms"

@@ -69,7 +69,7 @@ def ends(admin: Admin, brokers: BrokerCluster) -> int:
 def test_a_new_broker_gets_its_part(brokers: BrokerCluster, admin: Admin, tmp_path: Path) -> None:
     kafka_ds = CommandLine(brokers.bootstrap, tmp_path)
     plan = kafka_ds.json("cluster", "balance", *NO_SAMPLE)
-    assert [each["replicas_then"] for each in plan["moves"]] == [[3], [3]]
+    assert [each["replicas_planned"] for each in plan["moves"]] == [[3], [3]]
     assert leaders(admin) == {1: 3, 2: 3}  # It was only shown.
     shown = kafka_ds.ok("cluster", "balance", "--execute", "--throttle", "50000000", *NO_SAMPLE)
     assert "2 partitions to reassign" in shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 
@@ -80,6 +81,16 @@ def test_no_more_replicas_are_moved_than_allowed() -> None:
     racks = {1: None, 2: None}
     assert len(reassignments(partitions, racks, moves_max=2)) == 2
     assert reassignments(partitions, racks, moves_max=0) == []
+
+
+def test_each_topic_is_spread_by_itself() -> None:
+    partitions = [
+        PartitionLoad(place=TopicPartition(topic, n), replicas=(1,), size_bytes=10 * MIB)
+        for topic in ("orders", "users")
+        for n in range(4)
+    ]
+    plan = reassignments(partitions, {1: None, 2: None})
+    assert Counter(each.place.topic for each in plan) == {"orders": 2, "users": 2}
 
 
 def test_empty_partitions_are_spread_by_their_number() -> None:
