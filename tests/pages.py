@@ -168,7 +168,7 @@ def own_blocks(page: str, test: str) -> list[Block]:
     return found
 
 
-class Reader:
+class PageReader:
     """Someone who follows pages in one folder: saves the files, types the commands, and compares what is printed.
 
     ``instead`` has what differs here: a port is a free one. In an expected output … stands for anything.

@@ -92,7 +92,7 @@ def _refused(code: int, message: str) -> Answer:
 def running_unity(catalog: str = "main") -> Iterator[UnityServer]:
     server = UnityServer(catalog)
 
-    class Handler(BaseHTTPRequestHandler):
+    class UnityHandler(BaseHTTPRequestHandler):
         def _do(self) -> None:
             parts = urlsplit(self.path)
             path = unquote(parts.path).removeprefix("/api/2.1/unity-catalog/")
@@ -120,7 +120,7 @@ def running_unity(catalog: str = "main") -> Iterator[UnityServer]:
         def log_message(self, *_: Any) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
+    with ThreadingHTTPServer(("127.0.0.1", 0), UnityHandler) as listening:
         thread = threading.Thread(target=listening.serve_forever)
         thread.start()
         server.url = f"unity+http://127.0.0.1:{listening.server_address[1]}/{catalog}"

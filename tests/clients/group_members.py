@@ -153,7 +153,7 @@ class NewLibrdkafkaMember(LibrdkafkaMember):
                 raise
 
 
-class _Told(kafka.ConsumerRebalanceListener):
+class _ToldLater(kafka.ConsumerRebalanceListener):
     """Tells kafka-python's member of its partitions while a poll still waits for records."""
 
     def __init__(self, member: ClientMember) -> None:
@@ -181,7 +181,7 @@ class KafkaPythonMember(ClientMember):
             partition_assignment_strategy=[RangePartitionAssignor],
             **self.settings,
         )
-        consumer.subscribe([self.topic], listener=_Told(self))
+        consumer.subscribe([self.topic], listener=_ToldLater(self))
         try:
             while not self._ending.is_set():
                 # kafka-python 3.0.12 forgets an assignment that comes just when a poll's time is over.

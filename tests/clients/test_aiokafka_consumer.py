@@ -272,7 +272,7 @@ def test_an_offset_that_is_gone_needs_somebody_to_decide(
     run(work())
 
 
-class Listener(aiokafka.ConsumerRebalanceListener):
+class WaitingListener(aiokafka.ConsumerRebalanceListener):
     """What a consumer was told; it waits before it goes on, as a user's may."""
 
     def __init__(self, before: Callable[[], Awaitable[None]] | None = None) -> None:
@@ -298,11 +298,11 @@ def test_listeners_may_commit_before_they_give_away(broker: BrokerProcess, fille
             "session_timeout_ms": 6_000,
         }
         async with consuming(broker, **settings) as first:
-            heard = Listener(first.commit)
+            heard = WaitingListener(first.commit)
             first.subscribe([filled], listener=heard)
             assert len(await read(first, 200)) == 200
             async with consuming(broker, **settings) as second:
-                other = Listener()
+                other = WaitingListener()
                 second.subscribe([filled], listener=other)
                 await until(lambda: len(first.assignment()) == len(second.assignment()) == 1)
                 # Both go on behind what the first had committed when it gave away.

@@ -226,7 +226,7 @@ def test_offsets_of_a_partition_that_is_not_there_are_not_found(
         consumer.end_offsets([TopicPartition(topic, 7)], timeout_ms=700)
 
 
-class Listener(kafka.ConsumerRebalanceListener):
+class RebalanceListener(kafka.ConsumerRebalanceListener):
     """What a consumer was told, in order."""
 
     def __init__(self) -> None:
@@ -240,7 +240,7 @@ class Listener(kafka.ConsumerRebalanceListener):
 
 
 def test_listeners_hear_of_each_rebalance(consumers: Make, filled: str) -> None:
-    heard = [Listener(), Listener()]
+    heard = [RebalanceListener(), RebalanceListener()]
     settings = {"group_id": f"g-{filled}", "heartbeat_interval_ms": 200, "session_timeout_ms": 6000}
     first = consumers(**settings)
     first.subscribe([filled], listener=heard[0])

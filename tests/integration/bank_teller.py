@@ -39,19 +39,19 @@ class MustAbort(Exception):
     """The transaction cannot be committed any more."""
 
 
-class Fenced(Exception):
+class TellerFenced(Exception):
     """There is a newer teller of this transactional id."""
 
 
 @contextlib.contextmanager
 def judged() -> Iterator[None]:
-    """Turn an error of librdkafka into what it means for the transaction: `MustAbort` or `Fenced`."""
+    """Turn an error of librdkafka into what it means for the transaction: `MustAbort` or `TellerFenced`."""
     try:
         yield
     except KafkaException as refused:
         error: KafkaError = refused.args[0]
         if error.fatal():
-            raise Fenced from refused
+            raise TellerFenced from refused
         if error.txn_requires_abort():
             raise MustAbort from refused
         raise
@@ -109,7 +109,7 @@ class Teller:
             if orders:
                 try:
                     self._carry_out(f"{self._name}-{number}", orders)
-                except Fenced:
+                except TellerFenced:
                     self._consumer.close()
                     return
 

@@ -25,7 +25,7 @@ from tests.integration.replicated_brokers import (
     PARTITIONS,
     SETTINGS,
     TOPIC,
-    Watcher,
+    TopicWatcher,
     are_equal,
     log_bytes,
     values,
@@ -61,7 +61,7 @@ class Rounds:
             broker.prefix = self.network.prefix(node)
             broker.overrides["listeners"] = f"PLAINTEXT://{address(node)}:9092"
         self.brokers.start()
-        self.watcher = Watcher(self.brokers)
+        self.watcher = TopicWatcher(self.brokers)
         self.watcher.create()
         self.start_clients()
 

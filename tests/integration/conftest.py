@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.lake_bench import Lake
+from tests.integration.lake_bench import LakeBench
 
 
 @pytest.fixture(params=["delta", "s3"])
-def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> LakeBench:
     if request.param == "s3":
         request.getfixturevalue("s3_environment")
-    return Lake(request.param, tmp_path)
+    return LakeBench(request.param, tmp_path)

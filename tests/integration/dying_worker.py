@@ -1,4 +1,4 @@
-"""What several tests use: Died, DiesAt, die_copying, optimize_and_vacuum."""
+"""What several tests use: ProcessDied, DiesAt, die_copying, optimize_and_vacuum."""
 
 from itertools import count
 from typing import Any
@@ -8,13 +8,10 @@ import pytest
 from broker.worker.copier import Copier
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.process.crash_points import CrashPoints
+from tests.fakes.process_death import ProcessDied
 from tests.fakes.store import MemoryStore
 from tests.integration.tier_segments import copy_request
-from tests.integration.worker_bench import TABLE, Worker, data_files, put_version
-
-
-class Died(BaseException):
-    """The process is gone."""
+from tests.integration.worker_bench import TABLE, WorkerBench, data_files, put_version
 
 
 class DiesAt(CrashPoints):
@@ -24,10 +21,10 @@ class DiesAt(CrashPoints):
 
     def at(self, point: str) -> None:
         if point == self._point:
-            raise Died
+            raise ProcessDied
 
 
-def die_copying(worker: Worker, point: str, *ranges: Any) -> None:
+def die_copying(worker: WorkerBench, point: str, *ranges: Any) -> None:
     numbers = count(len(worker.store.objects))
     copier = Copier(
         worker.storage,
@@ -36,7 +33,7 @@ def die_copying(worker: Worker, point: str, *ranges: Any) -> None:
         crash_points=DiesAt(point),
         new_id=lambda: bytes([next(numbers)]) * 16,
     )
-    with pytest.raises(Died):
+    with pytest.raises(ProcessDied):
         copier.copy(copy_request(ranges))
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.rpc import Optimized
-from tests.integration.lake_bench import Lake
+from tests.integration.lake_bench import LakeBench
 from tests.integration.tier_segments import (
     TOPIC,
     TOPIC_ID,
@@ -15,14 +15,14 @@ from tests.integration.tier_segments import (
 )
 
 
-def fill(lake: Lake, start: int) -> None:
+def fill(lake: LakeBench, start: int) -> None:
     path = segment(lake.root / f"{start:020d}.log", start, 10)
     compression = "snappy" if start % 20 else "zstd"
     made = replace(copy_range(path, start, start + 9), compression=compression)
     lake.copy(copy_request([made]))
 
 
-def storage_of(lake: Lake, crash_at: str = "") -> RemoteStorageManager:
+def storage_of(lake: LakeBench, crash_at: str = "") -> RemoteStorageManager:
     """As of a freshly started worker."""
     return lake.open(crash_at)[1]
 

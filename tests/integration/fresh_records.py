@@ -3,14 +3,14 @@
 import time
 
 from tests.integration.tier_broker import (
-    Row,
+    ProducedRow,
     rows,
 )
 
 
-def fresh(count: int, *, start: int = 0) -> list[Row]:
+def fresh(count: int, *, start: int = 0) -> list[ProducedRow]:
     now_ms = int(time.time() * 1000)
     return [
-        Row(key=each.key, value=each.value, headers=each.headers, timestamp_ms=now_ms)
+        ProducedRow(key=each.key, value=each.value, headers=each.headers, timestamp_ms=now_ms)
         for each in rows(count, start=start)
     ]

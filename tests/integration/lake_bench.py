@@ -1,4 +1,4 @@
-"""What several tests use: Crash, RaisingCrashPoints, Lake, lake."""
+"""What several tests use: ProcessDied, RaisingCrashPoints, LakeBench, lake."""
 
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.process.system import new_uuid
 from kafka_ds.records.batch import Record
 from kafka_ds.topic.lake import open_lake
+from tests.fakes.process_death import ProcessDied
 from tests.fakes.settings import tier_settings
 from tests.fakes.store import begin_lake
 from tests.integration.tier_segments import (
@@ -19,19 +20,15 @@ from tests.integration.tier_segments import (
 from tests.s3_server import address_for
 
 
-class Crash(BaseException):
-    """Stands for SIGKILL: nothing catches it."""
-
-
 class RaisingCrashPoints(CrashPoints):
     """Raises instead of killing the test."""
 
     def at(self, point: str) -> None:
         if point in self._left:
-            raise Crash(point)
+            raise ProcessDied(point)
 
 
-class Lake:
+class LakeBench:
     """One remote storage that outlives the copiers which use it."""
 
     def __init__(self, kind: str, root: Path) -> None:

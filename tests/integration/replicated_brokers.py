@@ -1,4 +1,4 @@
-"""What several tests use: log_bytes, are_equal, values, Watcher."""
+"""What several tests use: log_bytes, are_equal, values, TopicWatcher."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def values(data: bytes) -> dict[int, bytes | None]:
     return found
 
 
-class Watcher:
+class TopicWatcher:
     """What the cluster says of the topic; asked of one broker, as a client may choose one that is frozen."""
 
     def __init__(self, brokers: BrokerCluster) -> None:

@@ -22,6 +22,7 @@ from kafka_ds.sink import writer
 from kafka_ds.sink.columns import check_columns
 from kafka_ds.sink.options import parse_sink_options
 from kafka_ds.sink.writer import TaskCommitMessage, TransactionalSink
+from tests.fakes.process_death import ProcessDied
 
 PARTITIONS = 3  # of each topic
 
@@ -58,7 +59,7 @@ def options(bootstrap: str, *, stream: bool = False, **more: str) -> Any:
 
 
 @dataclass
-class Context:
+class FakeTaskContext:
     """What Spark's TaskContext tells a task."""
 
     partition: int = 0
@@ -76,14 +77,10 @@ class Context:
         return {"sql.streaming.queryId": self.query, "spark.jobGroup.id": self.run}.get(name)
 
 
-class Killed(BaseException):
-    """Raised where a process would have died. A BaseException, so that no code of ours catches it."""
-
-
 def half_flushed(this: Producer) -> None:
     """An executor is killed after rows were acknowledged, with its transaction open."""
     this.step()
-    raise Killed
+    raise ProcessDied
 
 
 @dataclass
@@ -100,7 +97,7 @@ class Spark:
     run: int = 0
     is_dead: bool = False
 
-    def task(self, context: Context, rows: list[bytes]) -> TaskCommitMessage:
+    def task(self, context: FakeTaskContext, rows: list[bytes]) -> TaskCommitMessage:
         with self.monkeypatch.context() as patch:
             patch.setattr(writer.TaskContext, "get", lambda: context)
             names = [self.random.choice(self.topics) for _ in rows]
@@ -123,12 +120,16 @@ class Spark:
         for n in range(tasks):
             attempt = 0
             while self.random.random() < 0.3:
-                with contextlib.suppress(Killed), self.monkeypatch.context() as patch:
+                with contextlib.suppress(ProcessDied), self.monkeypatch.context() as patch:
                     if self.random.random() < 0.5:
                         patch.setattr(Producer, "flush", half_flushed)
-                    self.task(Context(partition=n, attempt=attempt, run=run), rows[n::tasks])
+                    self.task(
+                        FakeTaskContext(partition=n, attempt=attempt, run=run), rows[n::tasks]
+                    )
                 attempt += 1
-            wrote.append(self.task(Context(partition=n, attempt=attempt, run=run), rows[n::tasks]))
+            wrote.append(
+                self.task(FakeTaskContext(partition=n, attempt=attempt, run=run), rows[n::tasks])
+            )
         self.patched(die_at, after, lambda: self.sink.commit(wrote, number))
         self.is_dead = False
         return self.step
@@ -139,10 +140,10 @@ class Spark:
         def dying(this: Any, effect: Any) -> Any:
             self.step += 1
             if self.step == die_at and not after:
-                raise Killed
+                raise ProcessDied
             answer = perform(this, effect)
             if self.step == die_at:
-                raise Killed
+                raise ProcessDied
             return answer
 
         with self.monkeypatch.context() as patch:
@@ -172,7 +173,7 @@ def run_through_deaths(spark: Spark, batches: int, deaths: int) -> None:
     places = itertools.cycle([(step, after) for step in range(1, 17) for after in (False, True)])
     for number in range(batches):
         for die_at, after in itertools.islice(places, deaths):
-            with contextlib.suppress(Killed):
+            with contextlib.suppress(ProcessDied):
                 spark.batch(number, die_at=die_at, after=after)
         spark.batch(number)
 

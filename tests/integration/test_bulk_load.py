@@ -21,6 +21,7 @@ from kafka_ds.delta.store.uri import open_store
 from kafka_ds.errors import BrokerTimeout, LoadUnfinished, OptionError, RowError
 from kafka_ds.sink.options import parse_sink_options
 from kafka_ds.topic.events import RemoteLogEvents
+from tests.fakes.process_death import ProcessDied
 from tests.integration.crash_runs import crash_environment, crashed
 from tests.integration.loads import (
     PARTITIONS,
@@ -239,12 +240,8 @@ def test_the_load_is_not_changed_later(broker: BrokerProcess, topic: str) -> Non
 # -- the driver dies ----------------------------------------------------------------------------
 
 
-class Killed(BaseException):
-    """The driver is gone."""
-
-
 def die(*_: object, **__: object) -> None:
-    raise Killed
+    raise ProcessDied
 
 
 def test_a_driver_that_dies_before_the_end_leaves_no_topic(
@@ -256,7 +253,7 @@ def test_a_driver_that_dies_before_the_end_leaves_no_topic(
 
     # The list of files is there, and the topic is not.
     monkeypatch.setattr("kafka_ds.sink.load.LoadSink.create_topic", die)
-    with pytest.raises(Killed):
+    with pytest.raises(ProcessDied):
         sink.commit([*messages])
     monkeypatch.undo()
     client = AdminClient({"bootstrap.servers": broker.bootstrap})
@@ -272,7 +269,7 @@ def test_what_was_decided_is_loaded_without_the_driver(
     messages = tasks(sink)
 
     monkeypatch.setattr("kafka_ds.sink.load.LoadSink.wait_for_rows", die)
-    with pytest.raises(Killed):
+    with pytest.raises(ProcessDied):
         sink.commit([*messages])
     monkeypatch.undo()
     # Spark may still call it; what the topic has, or may get, stays.
@@ -332,7 +329,7 @@ def test_worker_and_broker_die_at_every_step(
             sink = sink_of(broker, "t", **{"kafka.default.api.timeout.ms": "20000"})
             messages = tasks(sink)
             if who == "parent":
-                with monkeypatch.context() as patch, pytest.raises((Killed, LoadUnfinished)):
+                with monkeypatch.context() as patch, pytest.raises((ProcessDied, LoadUnfinished)):
                     patch.setattr("kafka_ds.sink.load.LoadSink.wait_for_rows", die)
                     sink.commit([*messages])
                 wait_until("its death", lambda: not broker.running())  # noqa: B023
@@ -387,7 +384,7 @@ def test_a_file_that_is_lost_is_named_and_nothing_is_begun(
 
     monkeypatch.setattr(admin.Admin, "create_topic", lose)
     monkeypatch.setattr("kafka_ds.sink.load.LoadSink.wait_for_rows", die)
-    with pytest.raises(Killed):
+    with pytest.raises(ProcessDied):
         sink.commit([*messages])
     said = f"{lost.path(sink.plan.load)} of its bulk load is not in the lake"
     wait_until("the complaint", lambda: said in broker.log_file.read_text(), every_s=0.2)

@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 
 from broker.cli import page
 from tests.command_line import CommandLine
-from tests.pages import Reader, own_blocks
+from tests.pages import PageReader, own_blocks
 from tests.processes import BrokerProcess, running_broker, wait_until
 
 QUICKLY = {"lake.max.lag.ms": 500, "lake.offsets.interval.ms": 500}
@@ -53,7 +53,7 @@ def test_the_examples_do_what_they_say(tmp_path: Path) -> None:
             "s3://bucket/lake": "data/lake",
             "/mnt/lake": "data/lake",
         }
-        reader = Reader(tmp_path, instead, KAFKA_DS_BOOTSTRAP_SERVER=broker.bootstrap)
+        reader = PageReader(tmp_path, instead, KAFKA_DS_BOOTSTRAP_SERVER=broker.bootstrap)
         for line in lines():
             if line == "kafka-ds demo" or any(each in line for each in ELSEWHERE):
                 continue  # The demo: test_command_line_demo.py, with fewer records.
@@ -62,7 +62,7 @@ def test_the_examples_do_what_they_say(tmp_path: Path) -> None:
                 elsewhere = tmp_path / f"elsewhere-{len(line)}"
                 elsewhere.mkdir()
                 (elsewhere / "server.properties").write_text(PROPERTIES)
-                with Reader(elsewhere, {}).broker(line, "--override", ANY_PORT):
+                with PageReader(elsewhere, {}).broker(line, "--override", ANY_PORT):
                     pass
             elif "--keep" in line:
                 typed = f"{line} --records 2000"

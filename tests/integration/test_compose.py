@@ -37,7 +37,7 @@ def compose() -> dict[str, Any]:
     return found
 
 
-class Machine:
+class ComposeMachine:
     """What stands in for the containers: where each service's ports and folders are on this machine."""
 
     def __init__(self, folder: Path) -> None:
@@ -140,8 +140,8 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    running = Machine(tmp_path)
+def machine(tmp_path: Path) -> Iterator[ComposeMachine]:
+    running = ComposeMachine(tmp_path)
     try:
         yield running
     finally:
@@ -149,7 +149,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 
 
 @pytest.mark.timeout(600)
-def test_the_services_work_together(machine: Machine) -> None:
+def test_the_services_work_together(machine: ComposeMachine) -> None:
     machine.start_s3()
     wait_until("the S3 server", lambda: machine.is_healthy("s3"))
     for service in BROKERS:

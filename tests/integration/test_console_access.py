@@ -40,7 +40,7 @@ SETTINGS = {
 SAFE = {**SETTINGS, "console.listener.name": "SAFE_SASL"}
 
 
-class Reader:
+class BrowserReader:
     """A browser's side of it, without the browser."""
 
     def __init__(
@@ -111,7 +111,7 @@ def allow(broker: SecuredBroker, who: str, what: AclOperation) -> None:
 
 def test_nobody_sees_anything_before_a_login(tmp_path: Path) -> None:
     with SecuredBroker(tmp_path, SAFE) as broker:
-        reader = Reader(broker)
+        reader = BrowserReader(broker)
         status, page = reader.ask("")
         assert (status, b"kafka-ds" in page) == (200, True)
         needed = {"error": "log in", "mechanisms": ["PLAIN", SCRAM, "OAUTHBEARER"]}
@@ -126,14 +126,14 @@ def test_nobody_sees_anything_before_a_login(tmp_path: Path) -> None:
         assert reader.log_in("\ud800", "alone") == 400, "half a character"
         # A client without TLS is nobody's trouble.
         with pytest.raises(OSError):
-            Reader(broker, scheme="http").ask("")
+            BrowserReader(broker, scheme="http").ask("")
         assert reader.log_in("alice", PASSWORD) == 200
         (cookie,) = reader.cookies
         assert cookie.secure
         assert cookie.has_nonstandard_attr("HttpOnly")
         assert cookie.get_nonstandard_attr("SameSite") == "Strict"
         assert reader.ask("api/cluster")[1]["user"] == "User:alice"
-        kept = Reader(broker)
+        kept = BrowserReader(broker)
         kept.cookies.set_cookie(cookie)
         assert kept.ask("api/cluster")[0] == 200
         assert reader.ask("api/logout", {})[0] == 200
@@ -142,7 +142,7 @@ def test_nobody_sees_anything_before_a_login(tmp_path: Path) -> None:
 
 def test_one_logs_in_by_the_token_of_a_client(tmp_path: Path) -> None:
     with SecuredBroker(tmp_path, SAFE) as broker:
-        reader = Reader(broker)
+        reader = BrowserReader(broker)
         for wrong in (
             broker.issuer.token("carol", seconds=-60),
             broker.issuer.token("carol", aud="elsewhere"),
@@ -169,7 +169,7 @@ def test_each_view_has_the_acls_of_its_api(tmp_path: Path) -> None:
         add_bob(broker)
         fill(broker)
         add_commit(tmp_path / "lake")
-        alice, bob = Reader(broker), Reader(broker)
+        alice, bob = BrowserReader(broker), BrowserReader(broker)
         assert (alice.log_in("alice", PASSWORD), bob.log_in("bob", BOB)) == (200, 200)
         assert [each["name"] for each in alice.ask("api/topics")[1]] == ["orders", "secrets"]
         assert alice.ask("api/metrics")[0] == alice.ask("api/settings")[0] == 200
@@ -214,7 +214,7 @@ def test_each_view_has_the_acls_of_its_api(tmp_path: Path) -> None:
 
 def test_other_sites_log_nobody_in_or_out(tmp_path: Path) -> None:
     with SecuredBroker(tmp_path, SAFE) as broker:
-        reader = Reader(broker)
+        reader = BrowserReader(broker)
         login = {"user": "alice", "password": PASSWORD}
         for headers in ({"Origin": "https://evil.example"}, {"Content-Type": "text/plain"}):
             assert reader.ask("api/login", login, headers)[0] == 403
@@ -228,14 +228,14 @@ def test_a_certificate_is_a_user_too(tmp_path: Path) -> None:
     with SecuredBroker(tmp_path, {**SETTINGS, "console.listener.name": "MUTUAL"}) as broker:
         fill(broker)
         identity = broker.authority.issue("bob", subject={"OU": "clients", "CN": "Bob"})
-        bob = Reader(broker, identity)
+        bob = BrowserReader(broker, identity)
         assert bob.ask("api/cluster")[1]["user"] == "User:bob"
         assert bob.ask("api/topic", topic="orders")[0] == 403
         allow(broker, "bob", AclOperation.DESCRIBE)
         wait_until("the ACL", lambda: bob.ask("api/topic", topic="orders")[0] == 200)
         assert bob.ask("api/login", {"user": "alice", "password": PASSWORD})[0] == 405
         with pytest.raises(OSError):
-            Reader(broker).ask("api/cluster")
+            BrowserReader(broker).ask("api/cluster")
 
 
 @pytest.mark.slow
@@ -245,7 +245,7 @@ def test_one_logs_in_looks_around_and_out(tmp_path: Path) -> None:
         add_bob(broker)
         fill(broker)
         allow(broker, "bob", AclOperation.DESCRIBE)
-        browser.open(Reader(broker).root)
+        browser.open(BrowserReader(broker).root)
         browser.until("With the name and password or the token of a Kafka client")
         browser.screenshot(tmp_path / "login.png")
         browser.type("bob")

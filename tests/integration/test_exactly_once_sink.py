@@ -22,9 +22,9 @@ from kafka_ds.sink.exactly_once import ExactlyOnceCommitter
 from kafka_ds.sink.options import DECISIONS_TOPIC
 from kafka_ds.sink.protocol import BatchAttempt
 from kafka_ds.sink.writer import BatchSink, TaskCommitMessage
+from tests.fakes.process_death import ProcessDied
 from tests.integration.sink_life import (
-    Context,
-    Killed,
+    FakeTaskContext,
     Spark,
     abort_what_is_open,
     each_once,
@@ -190,7 +190,7 @@ def test_two_hundred_batches_die_between_all_steps(spark: Spark) -> None:
 
 def test_what_was_decided_and_timed_out_is_written_again(spark: Spark) -> None:
     spark.batch(0)
-    with pytest.raises(Killed):
+    with pytest.raises(ProcessDied):
         # Lock, ReadLastCommit and Decide are done; the attempts are not ended yet.
         spark.batch(1, die_at=4 + 1, after=False)
     abort_what_is_open(spark)
@@ -210,12 +210,12 @@ def test_what_was_committed_is_seen_though_its_end_is_refused(spark: Spark) -> N
         return end(this, attempt, committed=committed)
 
     def killed(*_: object) -> None:
-        raise Killed
+        raise ProcessDied
 
     with spark.monkeypatch.context() as patch:
         patch.setattr(ExactlyOnceCommitter, "end", noted)
         patch.setattr(ExactlyOnceCommitter, "finish", killed)
-        with pytest.raises(Killed):
+        with pytest.raises(ProcessDied):
             spark.batch(0)
     assert ended
     with Cluster(spark.client) as cluster:
@@ -236,11 +236,11 @@ def test_decisions_are_not_kept_where_they_would_be_deleted(
 def test_a_prefix_and_a_checkpoint_are_of_one_query(spark: Spark) -> None:
     spark.batch(0)
     spark.batch(1)
-    message = spark.task(Context(query="another"), [b"x"])
+    message = spark.task(FakeTaskContext(query="another"), [b"x"])
     with pytest.raises(PrefixInUse, match="in use by query a-query"):
         spark.sink.commit([message], 2)
     spark.sink.abort([message], 2)
-    message = spark.task(Context(), [b"y"])
+    message = spark.task(FakeTaskContext(), [b"y"])
     with pytest.raises(CheckpointRolledBack, match="batch 0 comes before"):
         spark.sink.commit([message], 0)
     spark.sink.abort([message, None], 0)
@@ -252,7 +252,7 @@ def test_a_copy_of_the_checkpoint_is_noticed_by_the_original(spark: Spark) -> No
     spark.batch(0)
     spark.is_dead = True
     spark.batch(0)
-    message = spark.task(Context(run="run 0"), [b"x"])
+    message = spark.task(FakeTaskContext(run="run 0"), [b"x"])
     with pytest.raises(RunSuperseded, match="another run has written batch 0 since"):
         spark.sink.commit([message], 1)
     spark.sink.abort([message], 1)
@@ -262,8 +262,8 @@ def test_a_copy_of_the_checkpoint_is_noticed_by_the_original(spark: Spark) -> No
 
 def test_a_failed_job_leaves_nothing_open(spark: Spark) -> None:
     spark.batch(0)
-    wrote = spark.task(Context(partition=0), [b"a"])
-    spark.task(Context(partition=1), [b"b"])
+    wrote = spark.task(FakeTaskContext(partition=0), [b"a"])
+    spark.task(FakeTaskContext(partition=1), [b"b"])
     spark.sink.abort([wrote, None], 1)
     each_once(spark, 1)
     spark.batch(1)
@@ -275,7 +275,7 @@ def test_a_task_that_fails_ends_its_transaction(spark: Spark) -> None:
     with pytest.raises(RowError, match="column 'topic' is null"):
         spark = replace(spark, topics=[*spark.topics[:1]])
         with spark.monkeypatch.context() as patch:
-            patch.setattr(writer.TaskContext, "get", lambda: Context())
+            patch.setattr(writer.TaskContext, "get", lambda: FakeTaskContext())
             good = pa.record_batch(
                 [pa.array([spark.topics[0]] * 9), pa.array([b"x"] * 9)], names=["topic", "value"]
             )

@@ -35,7 +35,7 @@ def bring_back(folder: Path) -> None:
     folder.with_name(folder.name + "-lost").rename(folder)
 
 
-class Desk:
+class BrokerWithTwoDirectories:
     """A broker with two directories, partitions 0 and 2 of "t" in the first, 1 and 3 in the other."""
 
     def __init__(self, folder: Path, metrics_port: int) -> None:
@@ -90,7 +90,7 @@ class Desk:
 
 
 def test_one_fails_and_then_the_other(tmp_path: Path, free_port: int) -> None:
-    desk = Desk(tmp_path, free_port)
+    desk = BrokerWithTwoDirectories(tmp_path, free_port)
     desk.broker.start()
     try:
         desk.create()
@@ -142,7 +142,7 @@ def test_one_fails_and_then_the_other(tmp_path: Path, free_port: int) -> None:
 def test_topics_are_deleted_and_made_while_a_directory_is_away(
     tmp_path: Path, free_port: int
 ) -> None:
-    desk = Desk(tmp_path, free_port)
+    desk = BrokerWithTwoDirectories(tmp_path, free_port)
     desk.broker.start()
     try:
         desk.create()

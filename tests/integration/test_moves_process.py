@@ -20,7 +20,7 @@ VALUE = b"x" * 1_000
 BEFORE = 3_000
 
 
-class Writer(threading.Thread):
+class AcknowledgedWriter(threading.Thread):
     """Produces numbered records with acks=all and idempotence until stopped; counts the acknowledged ones."""
 
     def __init__(self, bootstrap: str) -> None:
@@ -57,7 +57,7 @@ class Writer(threading.Thread):
         self._producer.flush(120)
 
 
-class Desk:
+class MovingBroker:
     """A broker with two directories, one partition in the first."""
 
     def __init__(self, folder: Path) -> None:
@@ -128,8 +128,8 @@ class Desk:
 
 
 def test_a_replica_moves_under_load_and_through_a_crash(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
-    writer = Writer(desk.broker.bootstrap)
+    desk = MovingBroker(tmp_path)
+    writer = AcknowledgedWriter(desk.broker.bootstrap)
     try:
         for _ in range(BEFORE):
             writer.send()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.command_line import CommandLine
-from tests.pages import AVRO_ORDER, Block, Reader, own_blocks
+from tests.pages import AVRO_ORDER, Block, PageReader, own_blocks
 from tests.processes import BrokerProcess, running_broker, wait_until
 from tests.s3_server import S3Server
 
@@ -43,7 +43,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 def test_the_quick_start_does_what_it_says(broker: BrokerProcess, tmp_path: Path) -> None:
-    reader = Reader(tmp_path, {}, KAFKA_DS_BOOTSTRAP_SERVER=broker.bootstrap)
+    reader = PageReader(tmp_path, {}, KAFKA_DS_BOOTSTRAP_SERVER=broker.bootstrap)
     (block,) = steps("README.md")
     assert len(block.commands) >= 5
     for command, output in block.commands:
@@ -54,7 +54,7 @@ def test_the_quick_start_does_what_it_says(broker: BrokerProcess, tmp_path: Path
 
 def test_the_tutorial_and_what_continues_it(broker: BrokerProcess, tmp_path: Path) -> None:
     instead = {"127.0.0.1:9092": broker.bootstrap}
-    reader = Reader(tmp_path, instead, KAFKA_DS_BOOTSTRAP_SERVER=broker.bootstrap)
+    reader = PageReader(tmp_path, instead, KAFKA_DS_BOOTSTRAP_SERVER=broker.bootstrap)
     for block in steps("docs/get-started/tutorial.md"):
         if "table show" in block.code:
             wait_for_rows(broker, tmp_path, 1000)
@@ -76,7 +76,7 @@ def test_avro_is_decoded(broker: BrokerProcess, tmp_path: Path) -> None:
     (script,) = [
         block for block in steps("docs/how-to/decode.md") if block.title == "avro_orders.py"
     ]
-    reader = Reader(tmp_path, {}, KAFKA_DS_BOOTSTRAP_SERVER=broker.bootstrap)
+    reader = PageReader(tmp_path, {}, KAFKA_DS_BOOTSTRAP_SERVER=broker.bootstrap)
     CommandLine(broker.bootstrap, tmp_path).ok("produce", "avro-orders", typed=AVRO_ORDER + b"\n")
     wait_for_rows(broker, tmp_path, 1)
     reader.follow(script)
@@ -103,7 +103,7 @@ def test_a_lake_on_s3(s3_server: S3Server, tmp_path: Path) -> None:
     with running_broker(tmp_path / "broker", overrides, given) as broker:
         CommandLine(broker.bootstrap, tmp_path).ok("produce", "orders", typed=b"a\nb\nc\n")
         wait_for_rows(broker, tmp_path, 3, **given)
-        reader = Reader(tmp_path, {}, KAFKA_DS_BOOTSTRAP_SERVER=broker.bootstrap, **given)
+        reader = PageReader(tmp_path, {}, KAFKA_DS_BOOTSTRAP_SERVER=broker.bootstrap, **given)
         (asked,) = query.code.splitlines()
         reader.type(asked, "count_star()\n           3\n")
 
@@ -112,14 +112,14 @@ def test_tls_scram_and_acls(tmp_path: Path) -> None:
     blocks = steps("docs/how-to/tls-and-scram.md")
     certificates = next(block for block in blocks if block.language == "sh")
     settings = next(block for block in blocks if block.title == "server.properties")
-    Reader(tmp_path, {}).follow(certificates)
+    PageReader(tmp_path, {}).follow(certificates)
     keys = {f"={name}.pem": f"={tmp_path / name}.pem" for name in ("broker", "authority")}
-    Reader(tmp_path, keys).follow(settings)
+    PageReader(tmp_path, keys).follow(settings)
     broker = BrokerProcess(tmp_path / "one", {"listeners": "SASL_SSL://127.0.0.1:0"})
     broker.program = (*broker.program, str(tmp_path / settings.title))
     broker.start()
     try:
-        reader = Reader(tmp_path, {"localhost:9093": broker.bootstrap})
+        reader = PageReader(tmp_path, {"localhost:9093": broker.bootstrap})
         for block in blocks:
             if block not in (certificates, settings):
                 reader.follow(block)
@@ -131,10 +131,12 @@ def test_several_brokers_are_one_cluster(tmp_path: Path) -> None:
     starts, asked = (block.code.splitlines() for block in steps("docs/how-to/several-brokers.md"))
     ports = {f"127.0.0.1:{port}": "127.0.0.1:0" for port in (9092, 9093, 9094)}
     with ExitStack() as running:
-        bootstrap = [running.enter_context(Reader(tmp_path, ports).broker(line)) for line in starts]
+        bootstrap = [
+            running.enter_context(PageReader(tmp_path, ports).broker(line)) for line in starts
+        ]
         kafka_ds = CommandLine(bootstrap[0], tmp_path)
         wait_until("the brokers", lambda: kafka_ds.json("cluster", "status")["healthy"])
-        reader = Reader(tmp_path, {}, KAFKA_DS_BOOTSTRAP_SERVER=bootstrap[0])
+        reader = PageReader(tmp_path, {}, KAFKA_DS_BOOTSTRAP_SERVER=bootstrap[0])
         for line in asked:
             done = reader.run(line)
             assert done.returncode == 0, done.stderr
@@ -155,7 +157,7 @@ def test_three_brokers_of_one_file_are_a_cluster(tmp_path: Path) -> None:
                 "s3://lake": str(tmp_path),
                 "metrics.port=9404\n": "",
             }
-            reader = Reader(tmp_path / node_id, here)
+            reader = PageReader(tmp_path / node_id, here)
             reader.folder.mkdir()
             reader.follow(settings)
             reader.follow(check)
@@ -163,7 +165,7 @@ def test_three_brokers_of_one_file_are_a_cluster(tmp_path: Path) -> None:
         kafka_ds = CommandLine(bootstrap[0], tmp_path)
         wait_until("the brokers", lambda: len(kafka_ds.json("cluster", "status")["brokers"]) == 3)
         wait_until("the brokers", lambda: kafka_ds.json("cluster", "status")["healthy"])
-        Reader(tmp_path, {"broker-1:9092": bootstrap[0]}).follow(look)
+        PageReader(tmp_path, {"broker-1:9092": bootstrap[0]}).follow(look)
         found = kafka_ds.json("topic", "describe", "orders")
         assert [sorted(each["isr"]) for each in found["partitions"]] == [[1, 2, 3]] * 3
 
@@ -176,7 +178,7 @@ def test_a_cluster_is_restored(broker: BrokerProcess, tmp_path: Path) -> None:
     broker.stop()
     shutil.rmtree(tmp_path / "data" / "log")
     (tmp_path / "server.properties").write_text("node.id=1\nlisteners=PLAINTEXT://127.0.0.1:0\n")
-    reader = Reader(tmp_path, {"=/data/": f"={tmp_path}/data/"})
+    reader = PageReader(tmp_path, {"=/data/": f"={tmp_path}/data/"})
     assert "orders-0: offsets 0 to 2; nothing is known to be lost" in reader.run(restore).stdout
     with reader.broker(start) as address:
         again = CommandLine(address, tmp_path)
@@ -192,7 +194,7 @@ def test_the_system_tables_are_asked(tmp_path: Path) -> None:
         kafka_ds = CommandLine(broker.bootstrap, tmp_path)
         kafka_ds.ok("produce", "orders", typed="a\nb\nc\n")
         kafka_ds.ok("consume", "orders", "--group", "billing", "--max-messages", "1")
-        reader = Reader(tmp_path, {".venv/bin/python": "python"})
+        reader = PageReader(tmp_path, {".venv/bin/python": "python"})
         wait_until("the group", lambda: "billing" in reader.run(asked).stdout)
         for line in printed:
             assert reader.run(line).returncode == 0
@@ -200,7 +202,7 @@ def test_the_system_tables_are_asked(tmp_path: Path) -> None:
 
         # docs/how-to/repair-the-lake.md, where nothing is missing.
         (repair,) = steps("docs/how-to/repair-the-lake.md")
-        Reader(tmp_path, {"s3://bucket/lake": "data/lake"}).follow(repair)
+        PageReader(tmp_path, {"s3://bucket/lake": "data/lake"}).follow(repair)
 
 
 def wait_for_rows(broker: BrokerProcess, home: Path, count: int, **environment: str) -> None:

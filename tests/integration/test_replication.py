@@ -14,7 +14,7 @@ from tests.integration.replicated_brokers import (
     PARTITIONS,
     SETTINGS,
     TOPIC,
-    Watcher,
+    TopicWatcher,
     are_equal,
     log_bytes,
     values,
@@ -25,7 +25,7 @@ from tests.processes import cluster, wait_until
 @pytest.mark.parametrize("how", ["kill", "stop"])
 def test_what_was_acknowledged_survives_its_leader(tmp_path: Path, how: str) -> None:
     with cluster(tmp_path, 3, SETTINGS) as brokers:
-        watcher = Watcher(brokers)
+        watcher = TopicWatcher(brokers)
         watcher.create()
         writer = NumberedWriter("writer", brokers.bootstrap, TOPIC, PARTITIONS)
         try:
@@ -55,7 +55,7 @@ def test_what_was_acknowledged_survives_all_that_befalls_brokers(tmp_path: Path,
     """One broker after the other is killed, stopped or frozen under load; at the end all replicas are equal."""
     chance = random.Random(seed)
     with cluster(tmp_path, 3, SETTINGS) as brokers:
-        watcher = Watcher(brokers)
+        watcher = TopicWatcher(brokers)
         watcher.create()
         writer = NumberedWriter("writer", brokers.bootstrap, TOPIC, PARTITIONS)
         try:

@@ -54,7 +54,7 @@ COLUMNS = ("partition", "offset", "value")
 Row = tuple[int, int, bytes]
 
 
-class World:
+class SeamWorld:
     """The cluster, what it has acknowledged, and a stream that goes on all the time."""
 
     def __init__(self, cluster: Cluster, chance: random.Random) -> None:
@@ -332,7 +332,7 @@ async def test_all_readers_agree_with_what_was_acknowledged(tmp_path: Path, seed
     chance = random.Random(seed)
     async with in_process_cluster(tmp_path, 2, **SETTINGS) as cluster:
         await create(cluster, [1, 2], [2, 1])
-        world = World(cluster, chance)
+        world = SeamWorld(cluster, chance)
         await world.produce()
         pinned: list[tuple[list[Row], list[int], list[Row], Callable[[], list[Row]]]] = []
         for step in range(STEPS):
@@ -356,7 +356,7 @@ async def test_all_readers_agree_with_what_was_acknowledged(tmp_path: Path, seed
                 assert world.starts != starts, "nothing was deleted since the scan was made"
 
 
-async def look(world: World) -> None:
+async def look(world: SeamWorld) -> None:
     """Every reader, now that nothing goes on but tiering."""
     expected = world.live()
     assert await asyncio.to_thread(world.consume) == expected

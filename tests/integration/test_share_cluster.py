@@ -36,7 +36,7 @@ SETTINGS = {
 SETTLED: set[bytes] = set()
 
 
-class Member(threading.Thread):
+class AcceptingMember(threading.Thread):
     """A member that accepts everything, and commits after each poll."""
 
     def __init__(self, bootstrap: str) -> None:
@@ -100,7 +100,7 @@ def test_nothing_is_lost_or_delivered_after_its_acknowledgement(tmp_path: Path) 
         admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
         for changed in admin.incremental_alter_configs([resource]).values():
             changed.result(PATIENCE_S)
-        members = [Member(brokers.bootstrap) for _ in range(3)]
+        members = [AcceptingMember(brokers.bootstrap) for _ in range(3)]
         producing = threading.Thread(target=produce_all, args=(brokers,), daemon=True)
         for thread in (*members, producing):
             thread.start()

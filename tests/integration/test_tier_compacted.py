@@ -21,7 +21,7 @@ from tests.integration.tier_broker import (
     QUICK,
     Acknowledged,
     Feeder,
-    Row,
+    ProducedRow,
     alter_topic,
     assert_table_holds,
     broker_process,
@@ -59,10 +59,10 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     process.kill()
 
 
-def changes(random: Random, count: int) -> list[Row]:
+def changes(random: Random, count: int) -> list[ProducedRow]:
     """New values of a few keys; some of them tombstones."""
     return [
-        Row(
+        ProducedRow(
             key=b"key-%d" % random.randrange(KEYS),
             value=random.randbytes(3000) if random.random() < 0.9 else None,
             timestamp_ms=1_700_000_000_000 + number,
@@ -71,7 +71,7 @@ def changes(random: Random, count: int) -> list[Row]:
     ]
 
 
-def last_values(rows: dict[int, Row]) -> dict[bytes | None, bytes]:
+def last_values(rows: dict[int, ProducedRow]) -> dict[bytes | None, bytes]:
     """What a reader of these makes of them: each key's last value, without those that were deleted."""
     state = {rows[offset].key: rows[offset].value for offset in sorted(rows)}
     return {key: value for key, value in state.items() if value is not None}
@@ -143,7 +143,7 @@ def test_what_a_key_was_stays_deleted_when_all_disks_are_lost(broker: BrokerProc
     done = restore(broker)
     assert done.returncode == 0, done.stderr
     broker.start()
-    feeder.send(Row(key=b"key-%d" % number, value=None) for number in range(KEYS // 2))
+    feeder.send(ProducedRow(key=b"key-%d" % number, value=None) for number in range(KEYS // 2))
     feeder.flush()
     wait_until_clean(broker, feeder.acknowledged)
     feeder.send(changes(random, 400))
@@ -161,11 +161,13 @@ def test_a_log_that_was_compacted_before_becomes_a_table(broker: BrokerProcess) 
     create_topic(broker, TOPIC, **{**COMPACTED, "remote_storage_enable": "false"})
     # Records that are batches by themselves go as a whole.
     feeder = Feeder(broker.bootstrap, TOPIC, batch_num_messages=1)
-    feeder.send(Row(key=b"key-%d" % number, value=random.randbytes(3000)) for number in range(700))
+    feeder.send(
+        ProducedRow(key=b"key-%d" % number, value=random.randbytes(3000)) for number in range(700)
+    )
     end = flushed_and_clean(broker, feeder)
     written = feeder.acknowledged.partition(0)
     last_of_segments = [written[base - 1].key for base in bases(broker) if 0 < base < end]
-    feeder.send(Row(key=key, value=b"newer") for key in last_of_segments)
+    feeder.send(ProducedRow(key=key, value=b"newer") for key in last_of_segments)
     end = flushed_and_clean(broker, feeder)
     left = consume(broker.bootstrap, TOPIC, 0, end=end)
     assert any(base - 1 not in left for base in bases(broker) if 0 < base < end)
@@ -209,7 +211,7 @@ def test_a_table_by_default_becomes_a_compacted_one_from_where_it_is(
     assert cleaned_offset(broker) <= highest_offset_in_remote_storage(broker.lake, TOPIC, 0) + 1
     broker.kill()
     broker.start()
-    feeder.send(Row(key=b"key-%d" % number, value=None) for number in range(KEYS // 2))
+    feeder.send(ProducedRow(key=b"key-%d" % number, value=None) for number in range(KEYS // 2))
     feeder.send(changes(random, 300))
     feeder.flush()
     end = wait_until_clean(broker, feeder.acknowledged)

@@ -8,7 +8,8 @@ import pytest
 from broker.worker.errors import OffsetOutOfRange
 from kafka_ds.process.crash_points import COPY_POINTS
 from kafka_ds.topic.remote_log_segment import RemoteLogSegmentState
-from tests.integration.lake_bench import Crash, Lake
+from tests.fakes.process_death import ProcessDied
+from tests.integration.lake_bench import LakeBench
 from tests.integration.tier_segments import (
     BASE_MS,
     TOPIC,
@@ -27,7 +28,7 @@ def make(tmp_path: Path) -> Callable[[int, int], Path]:
     return lambda start, count: segment(tmp_path / f"{start:020d}.log", start, count)
 
 
-def test_copied_ranges_are_read_back(lake: Lake, make: Callable[[int, int], Path]) -> None:
+def test_copied_ranges_are_read_back(lake: LakeBench, make: Callable[[int, int], Path]) -> None:
     first, second = make(0, 50), make(50, 31)
     answer = lake.copy(copy_request([copy_range(first, 0, 49), copy_range(second, 50, 80)]))
     (outcome,) = answer.partitions
@@ -41,7 +42,7 @@ def test_copied_ranges_are_read_back(lake: Lake, make: Callable[[int, int], Path
     assert [each.row_count for each in segments] == [50, 31]
 
 
-def test_partitions_are_apart(lake: Lake, make: Callable[[int, int], Path]) -> None:
+def test_partitions_are_apart(lake: LakeBench, make: Callable[[int, int], Path]) -> None:
     path = make(0, 10)
     ranges = [copy_range(path, 0, 9, partition=each) for each in (0, 3)]
     answer = lake.copy(copy_request(ranges))
@@ -53,7 +54,9 @@ def test_partitions_are_apart(lake: Lake, make: Callable[[int, int], Path]) -> N
         storage.reader.read(TOPIC, TOPIC_ID, 1, 0, max_bytes=1, committed_only=True)
 
 
-def test_offsets_outside_are_out_of_range(lake: Lake, make: Callable[[int, int], Path]) -> None:
+def test_offsets_outside_are_out_of_range(
+    lake: LakeBench, make: Callable[[int, int], Path]
+) -> None:
     storage = lake.open()[1]
     with pytest.raises(OffsetOutOfRange):
         storage.reader.read(TOPIC, TOPIC_ID, 0, 0, max_bytes=1, committed_only=True)
@@ -64,7 +67,7 @@ def test_offsets_outside_are_out_of_range(lake: Lake, make: Callable[[int, int],
 
 
 def test_a_repeated_copy_finds_what_the_first_one_did(
-    lake: Lake, make: Callable[[int, int], Path]
+    lake: LakeBench, make: Callable[[int, int], Path]
 ) -> None:
     request = copy_request([copy_range(make(0, 10), 0, 9)])
     lake.copy(request)
@@ -78,7 +81,7 @@ def test_a_repeated_copy_finds_what_the_first_one_did(
 
 
 def test_a_range_that_the_lake_holds_in_part_is_not_copied(
-    lake: Lake, make: Callable[[int, int], Path]
+    lake: LakeBench, make: Callable[[int, int], Path]
 ) -> None:
     lake.copy(copy_request([copy_range(make(0, 10), 0, 9)]))
     (outcome,) = lake.copy(copy_request([copy_range(make(7, 13), 7, 19)])).partitions
@@ -86,7 +89,9 @@ def test_a_range_that_the_lake_holds_in_part_is_not_copied(
     assert lake.records() == records(0, 10)
 
 
-def test_a_segment_that_is_gone_fails_alone(lake: Lake, make: Callable[[int, int], Path]) -> None:
+def test_a_segment_that_is_gone_fails_alone(
+    lake: LakeBench, make: Callable[[int, int], Path]
+) -> None:
     gone = copy_range(Path("nowhere/x.log"), 0, 9, partition=1)
     answer = lake.copy(copy_request([copy_range(make(0, 10), 0, 9), gone]))
     by_partition = {each.partition: each for each in answer.partitions}
@@ -97,12 +102,12 @@ def test_a_segment_that_is_gone_fails_alone(lake: Lake, make: Callable[[int, int
 
 @pytest.mark.parametrize(("lake", "point"), CRASHES, indirect=["lake"])
 def test_a_crash_at_any_step_neither_loses_nor_doubles(
-    lake: Lake, make: Callable[[int, int], Path], point: str
+    lake: LakeBench, make: Callable[[int, int], Path], point: str
 ) -> None:
     first = copy_request([copy_range(make(0, 10), 0, 9)])
     ranges = [copy_range(make(10, 20), 10, 29), copy_range(make(30, 5), 30, 34)]
     lake.copy(first)
-    with pytest.raises(Crash):
+    with pytest.raises(ProcessDied):
         lake.open(point)[0].copy(copy_request(ranges))
     # Before anybody copies again, nothing is there twice.
     assert lake.records() in (records(0, 10), records(0, 35))
@@ -127,7 +132,7 @@ def test_a_crash_at_any_step_neither_loses_nor_doubles(
     assert not metadata.is_deleting(TOPIC_ID, 0)
 
 
-def test_a_time_is_found(lake: Lake, make: Callable[[int, int], Path]) -> None:
+def test_a_time_is_found(lake: LakeBench, make: Callable[[int, int], Path]) -> None:
     lake.copy(copy_request([copy_range(make(0, 50), 0, 49)]))
     storage = lake.open()[1]
     found = storage.reader.times.offset_for_timestamp(
@@ -150,7 +155,7 @@ def test_a_time_is_found(lake: Lake, make: Callable[[int, int], Path]) -> None:
     assert storage.reader.times.max_timestamp(TOPIC, TOPIC_ID, 0, start_offset=50) is None
 
 
-def test_the_latest_time_is_found(lake: Lake, make: Callable[[int, int], Path]) -> None:
+def test_the_latest_time_is_found(lake: LakeBench, make: Callable[[int, int], Path]) -> None:
     storage = lake.open()[1]
     assert storage.reader.times.max_timestamp(TOPIC, TOPIC_ID, 0, start_offset=0) is None
     for start in (0, 30, 60):
@@ -165,7 +170,7 @@ def test_the_latest_time_is_found(lake: Lake, make: Callable[[int, int], Path]) 
     )
 
 
-def test_a_deleted_topic_holds_nothing(lake: Lake, make: Callable[[int, int], Path]) -> None:
+def test_a_deleted_topic_holds_nothing(lake: LakeBench, make: Callable[[int, int], Path]) -> None:
     lake.copy(copy_request([copy_range(make(0, 10), 0, 9)]))
     storage = lake.open()[1]
     storage.delete_topic(TOPIC, b"another topic id"[:16])

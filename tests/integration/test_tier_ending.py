@@ -34,7 +34,7 @@ from tests.integration.tier_segments import (
     copy_request,
     segment,
 )
-from tests.integration.worker_bench import Worker
+from tests.integration.worker_bench import WorkerBench
 from tests.model_runs import examples
 from tests.unit.replica.followed_logs import NOW_MS, content, open_log
 
@@ -42,7 +42,7 @@ IDEMPOTENT = (1, 2)
 TRANSACTIONAL = (11, 12, 13)
 
 
-class History:
+class ProducerHistory:
     """A log that producers have written to, and the producers' state after each batch."""
 
     def __init__(self, seed: int) -> None:
@@ -130,9 +130,9 @@ def store() -> MemoryStore:
 def test_the_lake_knows_producers_and_epochs_behind_each_range(
     store: MemoryStore, tmp_path: Path, seed: int
 ) -> None:
-    history = History(seed)
+    history = ProducerHistory(seed)
     history.go_on(60)
-    worker = Worker(store)
+    worker = WorkerBench(store)
     ranges = history.ranges(tmp_path, 8)
     for each in ranges:
         (outcome,) = worker.copy(each)
@@ -147,21 +147,21 @@ def test_the_lake_knows_producers_and_epochs_behind_each_range(
 
 
 def test_what_is_not_in_the_lake_has_no_ending(store: MemoryStore, tmp_path: Path) -> None:
-    worker = Worker(store)
+    worker = WorkerBench(store)
     worker.copy(copy_range(segment(tmp_path / "0.log", 0, 10), 0, 9))
     for offset in (-1, 10):
         with pytest.raises(OffsetOutOfRange):
             worker.storage.aux_state.at(TopicIdPartition(TOPIC_ID, TOPIC, 0), offset)
 
 
-def copied(worker: Worker, tmp_path: Path, start: int, epoch: int) -> Any:
+def copied(worker: WorkerBench, tmp_path: Path, start: int, epoch: int) -> Any:
     path = segment(tmp_path / f"{start}-{epoch}.log", start, 10, epoch=epoch)
     (outcome,) = worker.copy(copy_range(path, start, start + 9, epoch=epoch))
     return outcome
 
 
 def test_behind_a_fence_no_earlier_leader_commits(store: MemoryStore, tmp_path: Path) -> None:
-    former, worker = Worker(store), Worker(store)
+    former, worker = WorkerBench(store), WorkerBench(store)
     assert copied(former, tmp_path, 0, 3).outcome == FINISHED
     worker.storage.fence(TOPIC, TOPIC_ID, {0: 5})
     assert copied(former, tmp_path, 10, 4).outcome in (CONFLICT, FAILED)
@@ -174,17 +174,17 @@ def test_behind_a_fence_no_earlier_leader_commits(store: MemoryStore, tmp_path: 
 def test_a_fence_comes_before_a_table_that_an_earlier_leader_is_about_to_make(
     store: MemoryStore, tmp_path: Path
 ) -> None:
-    worker = Worker(store)
+    worker = WorkerBench(store)
     worker.storage.fence(TOPIC, TOPIC_ID, {0: 5, 1: 2})
-    assert copied(Worker(store), tmp_path, 0, 4).outcome in (CONFLICT, FAILED)
+    assert copied(WorkerBench(store), tmp_path, 0, 4).outcome in (CONFLICT, FAILED)
     assert worker.storage.state(TOPIC, TOPIC_ID, 0).highest_offset_in_remote_storage == -1
 
 
 def test_a_fence_is_committed_once(store: MemoryStore) -> None:
-    worker = Worker(store)
+    worker = WorkerBench(store)
     worker.storage.fence(TOPIC, TOPIC_ID, {0: 5})
     before = set(store.objects)
-    Worker(store).storage.fence(TOPIC, TOPIC_ID, {0: 5})
+    WorkerBench(store).storage.fence(TOPIC, TOPIC_ID, {0: 5})
     assert set(store.objects) == before
 
 
@@ -195,23 +195,23 @@ def lose_residue(store: MemoryStore, start: int) -> None:
 
 def test_rows_know_the_epochs_where_residue_is_lost(store: MemoryStore, tmp_path: Path) -> None:
     """A divergence after an unclean election was not noticed: the log's epoch was compared with nothing."""
-    worker = Worker(store)
+    worker = WorkerBench(store)
     for start, epoch in ((0, 2), (10, 3)):
         assert copied(worker, tmp_path, start, epoch).outcome == FINISHED
     known = worker.storage.aux_state.at(TopicIdPartition(TOPIC_ID, TOPIC, 0), 19)
     assert (known.leader_epochs[-1][0], known.epochs_known_to) == (3, None)
     lose_residue(store, 10)
-    found = Worker(store).storage.aux_state.at(TopicIdPartition(TOPIC_ID, TOPIC, 0), 19)
+    found = WorkerBench(store).storage.aux_state.at(TopicIdPartition(TOPIC_ID, TOPIC, 0), 19)
     assert (found.end_offset, found.leader_epochs, found.epochs_known_to) == (19, ((3, 10),), 19)
 
 
 def test_epochs_are_known_up_to_the_last_row(store: MemoryStore, tmp_path: Path) -> None:
     """Files overlap, and the last rows were erased."""
-    worker = Worker(store)
+    worker = WorkerBench(store)
     for start, epoch in ((0, 2), (10, 3), (20, 4)):
         assert copied(worker, tmp_path, start, epoch).outcome == FINISHED
     lose_residue(store, 20)
-    found = Worker(store)
+    found = WorkerBench(store)
     table = TopicTable(store, TOPIC, clock=store.clock)
     table.read()
     (last,) = table.snapshot.find(0, 20, 29)
@@ -261,7 +261,9 @@ def test_a_copy_of_what_is_led_elsewhere_by_now_goes_no_further(
     outcomes = {each.partition: each for each in copier.copy(copy_request(both)).partitions}
     assert outcomes[0].outcome == FINISHED
     assert (outcomes[1].outcome, outcomes[1].highest_offset_in_remote_storage) == (FAILED, -1)
-    assert Worker(store).storage.state(TOPIC, TOPIC_ID, 1).highest_offset_in_remote_storage == -1
+    assert (
+        WorkerBench(store).storage.state(TOPIC, TOPIC_ID, 1).highest_offset_in_remote_storage == -1
+    )
     # Elected again, it begins anew; what was said of its former epoch does not concern this one.
     again = copier.copy(copy_request([copy_range(source, 0, 9, partition=1, epoch=4)])).partitions
     assert [each.outcome for each in again] == [FINISHED]

@@ -14,7 +14,7 @@ from tests.integration.log_starts import delete_records, earliest, error_at
 from tests.integration.tier_broker import (
     MIB,
     Feeder,
-    Row,
+    ProducedRow,
     alter_topic,
     broker_process,
     consume,
@@ -51,7 +51,7 @@ def states(broker: BrokerProcess) -> set[tuple[str, int]]:
     return {(state, start) for state, start, _ in segment_states(broker.lake, TOPIC, 0)}
 
 
-def assert_they_agree(broker: BrokerProcess, acknowledged: dict[int, Row], end: int) -> int:
+def assert_they_agree(broker: BrokerProcess, acknowledged: dict[int, ProducedRow], end: int) -> int:
     """Consumers and the table agree where the partition begins, and the rest of it is as produced."""
     start = earliest(broker.bootstrap)
     assert error_at(broker.bootstrap, start) == ErrorCode.NONE

@@ -24,7 +24,7 @@ from tests.integration.tier_segments import (
     copy_range,
     segment,
 )
-from tests.integration.worker_bench import TABLE, Worker, data_files, put_version
+from tests.integration.worker_bench import TABLE, WorkerBench, data_files, put_version
 
 EVENTS = "__remote_log_metadata"
 
@@ -70,14 +70,14 @@ def fall_silent(store: MemoryStore, table: str, *, times: float, written: bool) 
 def test_lost_answers_neither_lose_nor_double(
     store: MemoryStore, source: Callable[..., Any], table: str, written: bool, times: int
 ) -> None:
-    worker = Worker(store)
+    worker = WorkerBench(store)
     assert worker.copy(source(0, 9))[0].outcome == FINISHED
     fall_silent(store, table, times=times, written=written)
     outcomes = [worker.copy(source(10, 19), source(20, 24))[0] for _ in range(30)]
     assert {each.outcome for each in outcomes} <= {FINISHED, FAILED}
     assert store.scripted == 0
     assert (outcomes[-1].outcome, outcomes[-1].highest_offset_in_remote_storage) == (FINISHED, 24)
-    for each in (worker, Worker(store)):
+    for each in (worker, WorkerBench(store)):
         assert each.offsets() == list(range(25))
         assert each.finished() == [(0, 9), (10, 19), (20, 24)]
         each.copier.recover()
@@ -87,7 +87,7 @@ def test_lost_answers_neither_lose_nor_double(
 def test_a_log_start_that_a_changed_table_does_not_take_is_told_again_until_it_does(
     store: MemoryStore, source: Callable[..., Any]
 ) -> None:
-    worker = Worker(store)
+    worker = WorkerBench(store)
     worker.copy(source(0, 9))
     log = DeltaLog(store, TABLE, clock=store.clock)
 
@@ -112,7 +112,7 @@ def test_a_log_start_that_a_changed_table_does_not_take_is_told_again_until_it_d
 def test_a_leader_that_recovers_does_not_wait_for_a_column_that_was_dropped(
     store: MemoryStore, source: Callable[..., Any]
 ) -> None:
-    Worker(store).copy(source(0, 9))
+    WorkerBench(store).copy(source(0, 9))
     log = DeltaLog(store, TABLE, clock=store.clock)
     snapshot = TableSnapshot(log)
     snapshot.read()
@@ -120,7 +120,7 @@ def test_a_leader_that_recovers_does_not_wait_for_a_column_that_was_dropped(
     schema["fields"] = [each for each in schema["fields"] if each["name"] != "key"]
     action = {"metaData": {**snapshot.metadata, "schemaString": json.dumps(schema)}}
     log.commit(log.begin(PlainChange("DROP", actions=[action])), read_version=snapshot.version)
-    worker = Worker(store, node_id=2)
+    worker = WorkerBench(store, node_id=2)
     worker.storage.fence(TOPIC, TOPIC_ID, {0: 99})
     assert worker.storage.state(TOPIC, TOPIC_ID, 0).highest_offset_in_remote_storage == 9
     (outcome,) = worker.copy(source(10, 19))
@@ -132,12 +132,12 @@ def test_a_leader_that_recovers_does_not_wait_for_a_column_that_was_dropped(
 def test_a_worker_that_dies_while_a_fate_is_unknown(
     store: MemoryStore, source: Callable[..., Any], table: str
 ) -> None:
-    worker = Worker(store)
+    worker = WorkerBench(store)
     worker.copy(source(0, 9))
     fall_silent(store, table, times=ALWAYS, written=True)
     assert worker.copy(source(10, 19))[0].outcome == FAILED
     store.mend()
-    later = Worker(store)
+    later = WorkerBench(store)
     assert later.copy(source(10, 19))[0].outcome == FINISHED
     assert later.offsets() == list(range(20))
     assert later.finished() == [(0, 9), (10, 19)]
@@ -146,7 +146,7 @@ def test_a_worker_that_dies_while_a_fate_is_unknown(
 def test_while_a_fate_is_unknown_no_file_is_deleted(
     store: MemoryStore, source: Callable[..., Any]
 ) -> None:
-    worker = Worker(store)
+    worker = WorkerBench(store)
     worker.copy(source(0, 9))
     before = set(store.objects)
     fall_silent(store, TABLE, times=ALWAYS, written=True)
@@ -164,7 +164,7 @@ def test_while_a_fate_is_unknown_no_file_is_deleted(
 def test_a_store_that_is_away_fails_the_copy_and_later_not(
     store: MemoryStore, source: Callable[..., Any]
 ) -> None:
-    worker = Worker(store)
+    worker = WorkerBench(store)
     fall_silent(store, EVENTS, times=ALWAYS, written=False)
     assert worker.copy(source(0, 9))[0].outcome == FAILED
     assert not any(each.startswith(TABLE) for each in store.objects), "nothing before STARTED"
@@ -187,7 +187,7 @@ def rename_over(store: MemoryStore) -> None:
 def test_a_topic_that_was_made_again_in_the_same_folder_is_not_copied_as_the_deleted_one(
     store: MemoryStore, tmp_path: Path
 ) -> None:
-    worker = Worker(store)
+    worker = WorkerBench(store)
     path = segment(tmp_path / "0.log", 0, 10)
     metadata = tmp_path / "partition.metadata"
     metadata.write_bytes(encode_partition_metadata(bytes(range(3, 19))))
@@ -211,7 +211,7 @@ def test_a_commit_that_another_writer_renamed_over_is_made_again(
     is_known: bool,
 ) -> None:
     """Also where the table was read with our commit in it, before the other came."""
-    worker = Worker(store)
+    worker = WorkerBench(store)
     worker.copy(source(0, 9))
     if is_known:
         confirm, storage = worker.storage.confirm, worker.storage
@@ -239,7 +239,7 @@ def test_a_commit_that_another_writer_renamed_over_is_made_again(
     assert (gap.outcome, gap.highest_offset_in_remote_storage) == (FAILED, 9)
     (again,) = worker.copy(source(10, 19), source(20, 29))
     assert (again.outcome, again.highest_offset_in_remote_storage) == (FINISHED, 29)
-    for each in (worker, Worker(store)):
+    for each in (worker, WorkerBench(store)):
         assert each.offsets() == list(range(30))
         assert each.finished() == [(0, 9), (10, 19), (20, 29)]
 
@@ -247,7 +247,7 @@ def test_a_commit_that_another_writer_renamed_over_is_made_again(
 def test_a_commit_that_was_cleaned_up_since_is_not_lost(
     store: MemoryStore, source: Callable[..., Any]
 ) -> None:
-    worker = Worker(store)
+    worker = WorkerBench(store)
     (outcome,) = worker.copy(source(0, 9))
     assert outcome.commit is not None
     worker.storage.confirm(TOPIC, outcome.commit)
@@ -265,7 +265,7 @@ def test_a_commit_that_was_cleaned_up_since_is_not_lost(
 def test_a_leader_that_was_overtaken_is_fenced_and_the_rest_goes_on(
     store: MemoryStore, source: Callable[..., Any]
 ) -> None:
-    worker = Worker(store)
+    worker = WorkerBench(store)
     worker.copy(source(0, 9), source(0, 9, partition=1))
     put_version(store, txn_action(app_id(TOPIC_ID, 0, AppIdKind.LEADER_EPOCH), 4))
     first, second = worker.copy(source(10, 19), source(10, 19, partition=1))
@@ -281,7 +281,7 @@ def test_a_leader_that_was_overtaken_is_fenced_and_the_rest_goes_on(
 def test_two_workers_race_for_the_same_ranges(
     store: MemoryStore, source: Callable[..., Any]
 ) -> None:
-    first, second = Worker(store), Worker(store)
+    first, second = WorkerBench(store), WorkerBench(store)
     first.copy(source(0, 9))
     second.copy(source(0, 9))
     raced: list[PartitionOutcome] = []
@@ -299,12 +299,12 @@ def test_two_workers_race_for_the_same_ranges(
 def test_files_of_an_attempt_that_lost_go_once_another_has_won(
     store: MemoryStore, source: Callable[..., Any]
 ) -> None:
-    worker, other = Worker(store), Worker(store)
+    worker, other = WorkerBench(store), WorkerBench(store)
     worker.copy(source(0, 9))
     store.race(lambda: other.copy(source(10, 19)), path=commits_of(TABLE))
     worker.copy(source(10, 19))
     assert len(data_files(store)) == 3
-    later = Worker(store)
+    later = WorkerBench(store)
     later.copy(source(20, 29))
     assert len(data_files(store)) == 3, "two that won before, one new"
     assert later.offsets() == list(range(30))
@@ -316,7 +316,7 @@ def test_files_of_an_attempt_that_lost_go_once_another_has_won(
 def test_a_table_that_others_changed_pauses_its_topic(
     store: MemoryStore, source: Callable[..., Any]
 ) -> None:
-    worker = Worker(store)
+    worker = WorkerBench(store)
     worker.copy(source(0, 9))
     put_version(
         store,
@@ -347,11 +347,11 @@ def test_a_table_that_may_not_be_written_to_costs_nothing_until_it_may(
     store: MemoryStore, source: Callable[..., Any]
 ) -> None:
     """A pause is looked into again and again: each time the log of the table is read, and nothing is written."""
-    worker = Worker(store)
+    worker = WorkerBench(store)
     worker.copy(source(0, 9), source(0, 9, partition=1))
     set_property(store, "delta.appendOnly", "true")
     before = set(store.objects)
-    for each in (worker, worker, Worker(store, node_id=2)):
+    for each in (worker, worker, WorkerBench(store, node_id=2)):
         for outcome in each.copy(source(10, 19), source(10, 19, partition=1)):
             assert (outcome.outcome, outcome.highest_offset_in_remote_storage) == (CONFLICT, 9)
             assert "delta.appendOnly" in outcome.message
@@ -364,7 +364,7 @@ def test_a_table_that_may_not_be_written_to_costs_nothing_until_it_may(
 def test_a_leader_that_was_overtaken_writes_no_files_either(
     store: MemoryStore, source: Callable[..., Any]
 ) -> None:
-    worker = Worker(store)
+    worker = WorkerBench(store)
     worker.copy(source(0, 9))
     put_version(store, txn_action(app_id(TOPIC_ID, 0, AppIdKind.LEADER_EPOCH), 4))
     before = set(store.objects)
@@ -378,11 +378,11 @@ def test_a_log_that_holds_no_commit_is_a_conflict_as_well_until_it_is_mended(
     store: MemoryStore, source: Callable[..., Any]
 ) -> None:
     """No waiting mends what somebody has to mend: it is said once, and not with each try."""
-    worker = Worker(store)
+    worker = WorkerBench(store)
     worker.copy(source(0, 9))
     path = f"{TABLE}/{commit_file(2)}"
     store.objects[path] = b"{"
-    for each in (worker, Worker(store, node_id=2)):
+    for each in (worker, WorkerBench(store, node_id=2)):
         assert each.copy(source(10, 19))[0].outcome == CONFLICT
     store.delete(path)
     assert worker.copy(source(10, 19))[0].outcome == FINISHED
@@ -393,7 +393,7 @@ def test_a_deletion_vector_stops_no_copy(
     store: MemoryStore, source: Callable[..., Any], is_begun: bool
 ) -> None:
     """Also where it comes while a copy is under way."""
-    worker = Worker(store)
+    worker = WorkerBench(store)
     worker.copy(source(0, 9))
     (path,) = data_files(store)
     add = {"path": path.removeprefix(f"{TABLE}/"), "partitionValues": {"partition": "0"}, "size": 1}
@@ -414,7 +414,7 @@ def test_a_deletion_vector_stops_no_copy(
 def test_a_deleted_topic_s_leader_writes_no_more(
     store: MemoryStore, source: Callable[..., Any]
 ) -> None:
-    worker, asleep = Worker(store), Worker(store)
+    worker, asleep = WorkerBench(store), WorkerBench(store)
     worker.copy(source(0, 9))
     asleep.storage.state(TOPIC, TOPIC_ID, 0)
     worker.storage.delete_topic(TOPIC, TOPIC_ID)

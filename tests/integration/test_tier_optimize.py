@@ -30,9 +30,10 @@ from kafka_ds.topic.files.rewrite import is_optimized
 from kafka_ds.topic.names import is_light_file
 from kafka_ds.topic.snapshot import TopicSnapshot
 from tests.fakes.deletion_vectors import inline
+from tests.fakes.process_death import ProcessDied
 from tests.fakes.settings import tier_settings
 from tests.integration.filled_lake import fill, optimize, storage_of
-from tests.integration.lake_bench import Crash, Lake, RaisingCrashPoints
+from tests.integration.lake_bench import LakeBench, RaisingCrashPoints
 from tests.integration.tier_segments import (
     TOPIC,
     TOPIC_ID,
@@ -45,9 +46,9 @@ END = RANGES * 10
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Lake]:
+def lake(tmp_path: Path) -> Iterator[LakeBench]:
     """Eight files of ten offsets each, every other one compressed in haste."""
-    made = Lake("delta", tmp_path)
+    made = LakeBench("delta", tmp_path)
     made.settings = tier_settings(
         lake_uri=str(tmp_path / "lake"), node_id=1, lake_maintenance_min_files=4
     )
@@ -56,33 +57,33 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
     yield made
 
 
-def snapshot(lake: Lake, version: int | None = None) -> TopicSnapshot:
+def snapshot(lake: LakeBench, version: int | None = None) -> TopicSnapshot:
     return TopicSnapshot.load(open_store(str(lake.root / "lake")), TOPIC, version)
 
 
-def table(lake: Lake, version: int | None = None) -> deltalake.DeltaTable:
+def table(lake: LakeBench, version: int | None = None) -> deltalake.DeltaTable:
     return deltalake.DeltaTable(lake.root / "lake" / "topics" / TOPIC, version=version)
 
 
-def offsets(lake: Lake, version: int | None = None) -> list[int]:
+def offsets(lake: LakeBench, version: int | None = None) -> list[int]:
     """As another engine reads it."""
     rows = table(lake, version).to_pyarrow_table(columns=["offset"])
     return sorted(rows["offset"].to_pylist())
 
 
-def last_commit(lake: Lake) -> list[dict[str, Any]]:
+def last_commit(lake: LakeBench) -> list[dict[str, Any]]:
     found = snapshot(lake)
     actions = found.log.read_version(found.version)
     assert actions is not None
     return actions
 
 
-def scramble(lake: Lake) -> None:
+def scramble(lake: LakeBench) -> None:
     """Z-order by something that has nothing to do with offsets."""
     table(lake).optimize.z_order(["value"])
 
 
-def compressions(lake: Lake) -> set[str]:
+def compressions(lake: LakeBench) -> set[str]:
     """The compression of the table's files; asserts that exactly those without zstd are named as light."""
     found = snapshot(lake)
     reader = FileReader(found.log.store)
@@ -94,7 +95,7 @@ def compressions(lake: Lake) -> set[str]:
     return set(codecs.values())
 
 
-def lie_well(lake: Lake) -> bool:
+def lie_well(lake: LakeBench) -> bool:
     found = snapshot(lake)
     reader = FileReader(found.log.store)
     files = found.index.files(0)
@@ -107,7 +108,7 @@ def lie_well(lake: Lake) -> bool:
     "pack", [lambda it: it.optimize.compact(), lambda it: it.optimize.z_order(["key"])]
 )
 def test_another_engine_s_packing_does_not_win_over_a_new_layout(
-    lake: Lake, pack: Callable[[deltalake.DeltaTable], Any]
+    lake: LakeBench, pack: Callable[[deltalake.DeltaTable], Any]
 ) -> None:
     """delta-rs overlooks a removal that changes no data: with both commits each row would be there twice."""
     slow = table(lake)
@@ -119,7 +120,7 @@ def test_another_engine_s_packing_does_not_win_over_a_new_layout(
     assert offsets(lake) == list(range(END))
 
 
-def test_properties_that_are_set_while_a_layout_is_written_stay(lake: Lake) -> None:
+def test_properties_that_are_set_while_a_layout_is_written_stay(lake: LakeBench) -> None:
     storage = storage_of(lake)
 
     def and_set_a_property() -> bool:
@@ -134,7 +135,7 @@ def test_properties_that_are_set_while_a_layout_is_written_stay(lake: Lake) -> N
     assert snapshot(lake).configuration["delta.dataSkippingNumIndexedCols"] == "3"
 
 
-def test_small_files_become_one_and_nothing_else_changes(lake: Lake) -> None:
+def test_small_files_become_one_and_nothing_else_changes(lake: LakeBench) -> None:
     before = table(lake).to_pyarrow_table().sort_by("offset")
     assert compressions(lake) == {"SNAPPY", "ZSTD"}
     state = storage_of(lake).state(TOPIC, TOPIC_ID, 0)
@@ -155,7 +156,7 @@ def test_small_files_become_one_and_nothing_else_changes(lake: Lake) -> None:
     assert lake.records() == records(0, END + 10)
 
 
-def test_the_commit_is_no_change_of_data(lake: Lake) -> None:
+def test_the_commit_is_no_change_of_data(lake: LakeBench) -> None:
     """Streams, Delta's as ours, do not see a row again; older versions stay as they were."""
     version = snapshot(lake).version
     optimize(storage_of(lake))
@@ -172,8 +173,8 @@ def test_the_commit_is_no_change_of_data(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("point", OPTIMIZE_POINTS)
-def test_killed_between_two_steps_each_record_is_there_once(lake: Lake, point: str) -> None:
-    with pytest.raises(Crash):
+def test_killed_between_two_steps_each_record_is_there_once(lake: LakeBench, point: str) -> None:
+    with pytest.raises(ProcessDied):
         optimize(storage_of(lake, point))
     assert offsets(lake) == list(range(END))
     assert lake.records() == records(0, END)
@@ -186,7 +187,7 @@ def test_killed_between_two_steps_each_record_is_there_once(lake: Lake, point: s
 class Script:
     """Deletes, once, the files that are new, which no version names yet."""
 
-    def __init__(self, lake: Lake, *, takes_old_ones: bool = False) -> None:
+    def __init__(self, lake: LakeBench, *, takes_old_ones: bool = False) -> None:
         self._folder = lake.root / "lake" / "topics" / TOPIC
         self._before = self._files()
         self._takes_old_ones = takes_old_ones
@@ -207,7 +208,7 @@ class Script:
 
 @pytest.mark.parametrize("old_ones_too", [False, True])
 def test_files_that_are_deleted_before_their_commit_are_written_again(
-    lake: Lake, caplog: pytest.LogCaptureFixture, old_ones_too: bool
+    lake: LakeBench, caplog: pytest.LogCaptureFixture, old_ones_too: bool
 ) -> None:
     """A script deletes what no version names, and announces nothing."""
     script = Script(lake, takes_old_ones=old_ones_too)
@@ -228,7 +229,7 @@ def test_files_that_are_deleted_before_their_commit_are_written_again(
 )
 @pytest.mark.parametrize("is_large", [False, True])
 def test_killed_between_two_steps_a_lost_rewrite_is_written_again(
-    lake: Lake, point: str, is_large: bool, monkeypatch: pytest.MonkeyPatch
+    lake: LakeBench, point: str, is_large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next worker looks for all files of a partition, once. It is killed, too."""
     if is_large:
@@ -238,11 +239,11 @@ def test_killed_between_two_steps_a_lost_rewrite_is_written_again(
             lake_uri=lake.settings.lake_uri, lake_maintenance_file_bytes=2000
         )
     script = Script(lake)
-    with pytest.raises(Crash):
+    with pytest.raises(ProcessDied):
         optimize(storage_of(lake, point), goes_on=script)
     assert script.taken
     if point != "after_repair_commit":
-        with pytest.raises(Crash):
+        with pytest.raises(ProcessDied):
             optimize(storage_of(lake, "after_repair_commit"))
     worker = storage_of(lake)
     version = snapshot(lake).version
@@ -257,7 +258,7 @@ def test_killed_between_two_steps_a_lost_rewrite_is_written_again(
 
 
 def test_a_rewrite_that_the_store_hid_after_its_commit_is_looked_for_again(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
+    lake: LakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker, script, size = storage_of(lake), Script(lake), LocalStore.size
     failures = [OSError("the store is away")]
@@ -277,7 +278,7 @@ def test_a_rewrite_that_the_store_hid_after_its_commit_is_looked_for_again(
 
 @pytest.mark.parametrize("is_erased", [False, True])
 def test_what_no_rewrite_holds_is_an_error_once(
-    lake: Lake, caplog: pytest.LogCaptureFixture, is_erased: bool
+    lake: LakeBench, caplog: pytest.LogCaptureFixture, is_erased: bool
 ) -> None:
     """A file that a copy wrote, and one of whose rows some were erased since: they do not come back."""
     if is_erased:
@@ -300,7 +301,7 @@ def test_what_no_rewrite_holds_is_an_error_once(
 
 
 def test_a_rewrite_is_not_made_of_damaged_files(
-    lake: Lake, caplog: pytest.LogCaptureFixture
+    lake: LakeBench, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is told of, and the rest of the partition is optimized."""
     before = [lake.root / "lake" / each for each in snapshot(lake).files]
@@ -315,7 +316,7 @@ def test_a_rewrite_is_not_made_of_damaged_files(
     assert caplog.text.count("is missing, and what it was rewritten from is damaged") == 1
 
 
-def erase_by_vector(lake: Lake, positions: range) -> None:
+def erase_by_vector(lake: LakeBench, positions: range) -> None:
     """As an engine erases that writes deletion vectors."""
     found = snapshot(lake)
     version, log = found.version, found.log
@@ -336,7 +337,7 @@ def erase_by_vector(lake: Lake, positions: range) -> None:
     path.write_text("\n".join(map(json.dumps, actions)))
 
 
-def test_who_reads_meanwhile_reads_on(lake: Lake) -> None:
+def test_who_reads_meanwhile_reads_on(lake: LakeBench) -> None:
     reading, planned = storage_of(lake), snapshot(lake)
     first = reading.reader.read(TOPIC, TOPIC_ID, 0, 0, max_bytes=1, committed_only=True)
     optimize(storage_of(lake))
@@ -349,7 +350,7 @@ def test_who_reads_meanwhile_reads_on(lake: Lake) -> None:
 
 @pytest.mark.parametrize("is_large", [False, True])
 def test_what_others_have_scattered_is_put_in_order(
-    lake: Lake, is_large: bool, monkeypatch: pytest.MonkeyPatch
+    lake: LakeBench, is_large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In one go, or each file for itself and then all together, window by window."""
     scramble(lake)
@@ -367,7 +368,7 @@ def test_what_others_have_scattered_is_put_in_order(
     assert lake.records() == records(0, END)
 
 
-def test_files_that_overlap_are_merged_in_order(lake: Lake) -> None:
+def test_files_that_overlap_are_merged_in_order(lake: LakeBench) -> None:
     everything = table(lake).to_pyarrow_table().sort_by("offset")
     # Two files that interleave, each of them in order.
     rows = [everything.take(pa.array(range(at, END, 2))) for at in (0, 1)]
@@ -378,7 +379,7 @@ def test_files_that_overlap_are_merged_in_order(lake: Lake) -> None:
     assert lie_well(lake) and lake.records() == records(0, END)
 
 
-def lay_by_hand(lake: Lake, tables: list[pa.Table], name: str = "by-hand") -> None:
+def lay_by_hand(lake: LakeBench, tables: list[pa.Table], name: str = "by-hand") -> None:
     """As some engine might: these files for all that are there."""
     from kafka_ds.delta.actions import add_action, remove_action
     from kafka_ds.delta.commit import PlainChange
@@ -414,7 +415,7 @@ def lay_by_hand(lake: Lake, tables: list[pa.Table], name: str = "by-hand") -> No
 
 
 def test_an_offset_that_is_there_twice_is_left_to_its_owner(
-    lake: Lake, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    lake: LakeBench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     everything = table(lake).to_pyarrow_table().sort_by("offset")
     twice = [everything.slice(0, 50), everything.slice(49)]
@@ -431,7 +432,7 @@ def test_an_offset_that_is_there_twice_is_left_to_its_owner(
     assert len(storage.optimizer.passed_over) == 2, "and not of all files that ever were"
 
 
-def test_others_erase_a_row_meanwhile(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_others_erase_a_row_meanwhile(lake: LakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their commit was first: ours is given up, and what they erased does not come again."""
     storage = storage_of(lake)
     rewrite_files = rewrite.rewrite_files
@@ -457,7 +458,7 @@ def test_others_erase_a_row_meanwhile(lake: Lake, monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_a_disk_that_fails_has_taken_already_goes(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
+    lake: LakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No commit names these files, and each retry would leave as many again."""
     scramble(lake)
@@ -479,7 +480,7 @@ def test_what_a_disk_that_fails_has_taken_already_goes(
     assert optimize(storage_of(lake)).is_done
 
 
-def test_a_damaged_file_of_others_is_named(lake: Lake) -> None:
+def test_a_damaged_file_of_others_is_named(lake: LakeBench) -> None:
     scramble(lake)
     (entry,) = snapshot(lake).index.files(0)
     path = lake.root / "lake" / entry.path
@@ -497,7 +498,7 @@ def damage(path: Path) -> None:
 
 
 def test_one_damaged_file_keeps_no_other_as_it_lies(
-    lake: Lake, caplog: pytest.LogCaptureFixture
+    lake: LakeBench, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Neither one of others, which is looked into before, nor one of ours, which is found out while it is rewritten."""
     everything = table(lake).to_pyarrow_table().sort_by("offset")
@@ -520,7 +521,9 @@ def test_one_damaged_file_keeps_no_other_as_it_lies(
     assert len(list(folder.glob("0*.parquet"))) == 2 * RANGES + 1, "nothing of what was given up"
 
 
-def test_a_store_that_is_away_is_asked_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_is_away_is_asked_again(
+    lake: LakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And not taken for files that are damaged."""
     scramble(lake)
     storage = storage_of(lake)
@@ -536,7 +539,7 @@ def test_a_store_that_is_away_is_asked_again(lake: Lake, monkeypatch: pytest.Mon
     assert optimize(storage).files_before == 1
 
 
-def test_what_delta_rs_has_erased_is_laid_around_the_log_start(lake: Lake) -> None:
+def test_what_delta_rs_has_erased_is_laid_around_the_log_start(lake: LakeBench) -> None:
     """Its files have views (`binary_view`) for bytes, which Arrow cannot filter."""
     table(lake).alter.add_columns([Field("note", PrimitiveType("string"))])
     table(lake).optimize.compact()
@@ -552,7 +555,7 @@ def test_what_delta_rs_has_erased_is_laid_around_the_log_start(lake: Lake) -> No
     assert notes["note"].to_pylist() == ["x"] * 10 + [None] * (2 * END - 60)
 
 
-def test_a_column_of_others_goes_with_its_rows(lake: Lake) -> None:
+def test_a_column_of_others_goes_with_its_rows(lake: LakeBench) -> None:
     table(lake).alter.add_columns([Field("note", PrimitiveType("long"))])
     table(lake).update(predicate='"offset" < 20', new_values={"note": "7"})
     before = table(lake).to_pyarrow_table().sort_by("offset")
@@ -562,7 +565,7 @@ def test_a_column_of_others_goes_with_its_rows(lake: Lake) -> None:
     assert lake.records() == records(0, END)
 
 
-def test_a_leader_that_was_deposed_lays_nothing(lake: Lake) -> None:
+def test_a_leader_that_was_deposed_lays_nothing(lake: LakeBench) -> None:
     storage_of(lake).fence(TOPIC, TOPIC_ID, {0: 5})
     before = snapshot(lake).version
     with pytest.raises(StorageError, match="leader epoch 5 wrote"):
@@ -576,11 +579,11 @@ def test_a_leader_that_was_deposed_lays_nothing(lake: Lake) -> None:
     assert done.files_before == 0, "another incarnation's table is not touched"
 
 
-def begin_at(lake: Lake, offset: int) -> None:
+def begin_at(lake: LakeBench, offset: int) -> None:
     storage_of(lake).set_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=offset)
 
 
-def test_the_table_s_history_says_what_each_commit_did(lake: Lake) -> None:
+def test_the_table_s_history_says_what_each_commit_did(lake: LakeBench) -> None:
     """As `DeltaTable.history` and DESCRIBE HISTORY show it, under Delta's names."""
     storage = storage_of(lake)
     storage.set_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=25)
@@ -614,7 +617,7 @@ def test_the_table_s_history_says_what_each_commit_did(lake: Lake) -> None:
     assert int(laid[0]["numAddedBytes"]) in sizes.values()
 
 
-def test_expired_rows_go_before_their_file_does(lake: Lake) -> None:
+def test_expired_rows_go_before_their_file_does(lake: LakeBench) -> None:
     optimize(storage_of(lake))
     begin_at(lake, 30)
     assert optimize(storage_of(lake)).files_before == 0, "less than half"
@@ -629,7 +632,7 @@ def test_expired_rows_go_before_their_file_does(lake: Lake) -> None:
     assert [each for each in lake.records(45) if each.offset >= 45] == records(45, 35)
 
 
-def test_the_segments_of_expired_rows_can_be_said_to_be_gone(lake: Lake) -> None:
+def test_the_segments_of_expired_rows_can_be_said_to_be_gone(lake: LakeBench) -> None:
     """What straddled held their horizon back."""
     optimize(storage_of(lake))
     begin_at(lake, 50)
@@ -641,7 +644,7 @@ def test_the_segments_of_expired_rows_can_be_said_to_be_gone(lake: Lake) -> None
     assert sweeper.sweep(place).segments == 5
 
 
-def test_any_expired_row_goes_where_that_is_asked_for(lake: Lake) -> None:
+def test_any_expired_row_goes_where_that_is_asked_for(lake: LakeBench) -> None:
     begin_at(lake, 11)
     assert optimize(storage_of(lake)).expired_rows == 0
     assert optimize(storage_of(lake), rewrites_any_expired=True).expired_rows == 1
@@ -651,7 +654,7 @@ def test_any_expired_row_goes_where_that_is_asked_for(lake: Lake) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_at_every_version_each_offset_is_there_once(
-    lake: Lake, seed: int, make_round: Callable[[Lake, random.Random, set[int]], None]
+    lake: LakeBench, seed: int, make_round: Callable[[LakeBench, random.Random, set[int]], None]
 ) -> None:
     lots, erased = random.Random(seed), set[int]()
     for _ in range(6):
@@ -666,8 +669,8 @@ def test_at_every_version_each_offset_is_there_once(
 
 
 @pytest.fixture
-def make_round() -> Callable[[Lake, random.Random, set[int]], None]:
-    def go(lake: Lake, lots: random.Random, erased: set[int]) -> None:
+def make_round() -> Callable[[LakeBench, random.Random, set[int]], None]:
+    def go(lake: LakeBench, lots: random.Random, erased: set[int]) -> None:
         """What another engine, or a copy, does to the table."""
         match lots.choice(["copy", "copy", "compact", "z-order", "delete"]):
             case "copy":

@@ -9,7 +9,8 @@ import pytest
 from broker.worker.orphans import Orphans
 from kafka_ds.delta.log import SystemLogClock
 from kafka_ds.delta.store.uri import open_store
-from tests.integration.lake_bench import Crash, Lake
+from tests.fakes.process_death import ProcessDied
+from tests.integration.lake_bench import LakeBench
 from tests.integration.tier_segments import (
     TOPIC,
     TOPIC_ID,
@@ -29,10 +30,10 @@ def files(folder: Path) -> dict[str, float]:
 
 
 def test_files_of_a_dead_attempt_go_after_a_week(tmp_path: Path) -> None:
-    lake = Lake("delta", tmp_path)
+    lake = LakeBench("delta", tmp_path)
     folder = tmp_path / "lake" / "topics" / TOPIC
     request = copy_request([copy_range(segment(tmp_path / "0.log", 0, 10), 0, 9)])
-    with pytest.raises(Crash):
+    with pytest.raises(ProcessDied):
         lake.open("after_residue")[0].copy(request)
     left = set(files(folder))
     assert len(left) == 2

@@ -13,7 +13,7 @@ from kafka import TopicPartition as KafkaPythonPartition
 from tests.integration.tier_broker import (
     MIB,
     Feeder,
-    Row,
+    ProducedRow,
     assert_table_holds,
     broker_process,
     consume,
@@ -40,30 +40,32 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     assert "Traceback" not in process.log_file.read_text()
 
 
-def kinds() -> list[Row]:
+def kinds() -> list[ProducedRow]:
     """Nulls, nothing, headers with nulls and repeats, one byte, many bytes."""
     return [
-        Row(key=None, value=None, timestamp_ms=T0),
-        Row(key=b"", value=b"", timestamp_ms=T0 + 1),
-        Row(key=b"k", value=None, timestamp_ms=T0 - 5),
-        Row(key=None, value=b"v", timestamp_ms=T0 + 2),
-        Row(key=b"\x00\xff", value=b"\x00" * 100, timestamp_ms=T0 + 3),
-        Row(
+        ProducedRow(key=None, value=None, timestamp_ms=T0),
+        ProducedRow(key=b"", value=b"", timestamp_ms=T0 + 1),
+        ProducedRow(key=b"k", value=None, timestamp_ms=T0 - 5),
+        ProducedRow(key=None, value=b"v", timestamp_ms=T0 + 2),
+        ProducedRow(key=b"\x00\xff", value=b"\x00" * 100, timestamp_ms=T0 + 3),
+        ProducedRow(
             key=b"h",
             value=b"headers",
             headers=(("a", b"1"), ("a", None), ("b", b""), ("a", b"1"), ("é", b"\xff")),
             timestamp_ms=T0 + 4,
         ),
-        Row(key=b"early", value=b"1970", timestamp_ms=1),
-        Row(key=b"late", value=b"x", timestamp_ms=int(time.time() * 1000)),
+        ProducedRow(key=b"early", value=b"1970", timestamp_ms=1),
+        ProducedRow(key=b"late", value=b"x", timestamp_ms=int(time.time() * 1000)),
         *rows(200, size=300),
     ]
 
 
-def noise(count: int) -> list[Row]:
+def noise(count: int) -> list[ProducedRow]:
     """Records that no codec makes smaller."""
     draw = random.Random(count)
-    return [Row(key=None, value=draw.randbytes(1000), timestamp_ms=T0 + n) for n in range(count)]
+    return [
+        ProducedRow(key=None, value=draw.randbytes(1000), timestamp_ms=T0 + n) for n in range(count)
+    ]
 
 
 def local_start(broker: BrokerProcess, topic: str, partition: int = 0) -> int:
@@ -82,18 +84,18 @@ def make_cold(broker: BrokerProcess, feeder: Feeder, end: int, *, records: int =
     )
 
 
-def kafka_python(broker: BrokerProcess, topic: str, end: int) -> dict[int, Row]:
+def kafka_python(broker: BrokerProcess, topic: str, end: int) -> dict[int, ProducedRow]:
     consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap, enable_auto_commit=False)
     place = KafkaPythonPartition(topic, 0)
     consumer.assign([place])
     consumer.seek(place, 0)
-    found: dict[int, Row] = {}
+    found: dict[int, ProducedRow] = {}
     deadline = time.monotonic() + 120
     while len(found) < end and time.monotonic() < deadline:
         for records in consumer.poll(500).values():
             for each in records:
                 if each.offset < end:
-                    found[each.offset] = Row(
+                    found[each.offset] = ProducedRow(
                         key=each.key,
                         value=each.value,
                         headers=tuple(each.headers),
@@ -136,9 +138,9 @@ def test_records_of_one_byte_and_of_ten_mebibytes(broker: BrokerProcess) -> None
     )
     feeder = Feeder(broker.bootstrap, "sizes")
     sent = [
-        *(Row(key=None, value=b"%d" % (n % 10), timestamp_ms=T0 + n) for n in range(5_000)),
-        Row(key=b"big", value=bytes(range(256)) * (10 * MIB // 256), timestamp_ms=T0),
-        Row(key=b"", value=b"after", timestamp_ms=T0),
+        *(ProducedRow(key=None, value=b"%d" % (n % 10), timestamp_ms=T0 + n) for n in range(5_000)),
+        ProducedRow(key=b"big", value=bytes(range(256)) * (10 * MIB // 256), timestamp_ms=T0),
+        ProducedRow(key=b"", value=b"after", timestamp_ms=T0),
     ]
     feeder.send(sent)
     feeder.flush()

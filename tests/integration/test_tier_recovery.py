@@ -32,13 +32,13 @@ from tests.integration.tier_segments import (
     copy_request,
     segment,
 )
-from tests.integration.worker_bench import TABLE, Worker, data_files, put_version
+from tests.integration.worker_bench import TABLE, WorkerBench, data_files, put_version
 
 OTHER_ID = bytes(range(50, 66))
 OTHER = "invoices"
 
 
-def copy_other(worker: Worker, *ranges: Any) -> Any:
+def copy_other(worker: WorkerBench, *ranges: Any) -> Any:
     request = copy_request(ranges, topic=OTHER, topic_id=OTHER_ID)
     return worker.copier.copy(request).partitions[0]
 
@@ -63,15 +63,15 @@ def test_what_came_since_a_crash_is_read_once_for_all_attempts_that_were_left(
 ) -> None:
     partitions = range(20)
     won = [changed(source(0, 9), partition=each) for each in partitions]
-    die_copying(Worker(store), "after_commit", *won)
+    die_copying(WorkerBench(store), "after_commit", *won)
     lost = [changed(source(10, 19), partition=each) for each in partitions]
-    die_copying(Worker(store), "before_commit", *lost)
-    other = Worker(store, node_id=2)
+    die_copying(WorkerBench(store), "before_commit", *lost)
+    other = WorkerBench(store, node_id=2)
     other.copy(*lost)
     for start in range(20, 520, 10):
         other.copy(source(start, start + 9))
     store.calls.clear()
-    later = Worker(store)
+    later = WorkerBench(store)
     assert later.copier.recover() == {}
     assert later.metadata.unfinished() == []
     assert later.finished(partitions[-1]) == [(0, 9), (10, 19)]
@@ -84,9 +84,9 @@ def test_what_came_since_a_crash_is_read_once_for_all_attempts_that_were_left(
 def test_files_that_others_replaced_before_finished_are_not_missed(
     store: MemoryStore, source: Callable[..., Any]
 ) -> None:
-    die_copying(Worker(store), "after_commit", source(0, 9))
+    die_copying(WorkerBench(store), "after_commit", source(0, 9))
     optimize_and_vacuum(store)
-    later = Worker(store)
+    later = WorkerBench(store)
     assert later.copy(source(10, 19))[0].outcome == FINISHED
     assert later.finished() == [(0, 9), (10, 19)]
     assert later.offsets() == list(range(20))
@@ -95,10 +95,10 @@ def test_files_that_others_replaced_before_finished_are_not_missed(
 def test_a_file_that_is_lost_is_not_finished_and_keeps_nothing_from_being_copied(
     store: MemoryStore, source: Callable[..., Any]
 ) -> None:
-    die_copying(Worker(store), "after_commit", source(0, 9))
+    die_copying(WorkerBench(store), "after_commit", source(0, 9))
     (lost,) = data_files(store)
     del store.objects[lost]
-    later = Worker(store)
+    later = WorkerBench(store)
     (outcome,) = later.copy(source(0, 9))
     assert (outcome.outcome, outcome.highest_offset_in_remote_storage, outcome.ranges) == (
         FINISHED,
@@ -115,10 +115,10 @@ def test_a_file_that_is_lost_is_not_finished_and_keeps_nothing_from_being_copied
 def test_a_table_that_cannot_be_read_fails_its_topic_alone(
     store: MemoryStore, source: Callable[..., Any], body: bytes
 ) -> None:
-    die_copying(Worker(store), "before_commit", source(0, 9))
+    die_copying(WorkerBench(store), "before_commit", source(0, 9))
     log = DeltaLog(store, TABLE, clock=store.clock)
     store.put_if_absent(f"{TABLE}/{commit_file(log.latest_version() + 1)}", body)
-    later = Worker(store)
+    later = WorkerBench(store)
     for _ in range(2):
         request = copy_request([source(0, 9)])
         other = copy_request([source(0, 9)], topic=OTHER, topic_id=OTHER_ID)
@@ -130,7 +130,7 @@ def test_a_table_that_cannot_be_read_fails_its_topic_alone(
 
 def test_a_table_is_told_how_long_to_keep_its_history(store: MemoryStore) -> None:
     settings = tier_settings(node_id=1, lake_log_retention_ms=30 * DAY_MS + 1)
-    worker = Worker(store)
+    worker = WorkerBench(store)
     worker.storage = RemoteStorageManager(store, settings, CrashPoints(), clock=store.clock)
     worker.storage.set_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=1, offset=0)
     snapshot = TopicSnapshot.load(store, TOPIC)
@@ -140,7 +140,7 @@ def test_a_table_is_told_how_long_to_keep_its_history(store: MemoryStore) -> Non
 def test_rows_that_others_insert_raise_an_alarm_once_and_reach_nobody(
     store: MemoryStore, source: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    worker = Worker(store)
+    worker = WorkerBench(store)
     worker.copy(source(0, 9))
     (ours,) = data_files(store)
     log = DeltaLog(store, TABLE, clock=store.clock)
@@ -158,7 +158,7 @@ def test_rows_that_others_insert_raise_an_alarm_once_and_reach_nobody(
     worker.storage.maintain(
         TOPIC, TableMaintenance(store, CrashPoints(), store.clock, interval=100)
     )
-    later = Worker(store)
+    later = WorkerBench(store)
     assert later.copy(source(20, 29))[0].outcome == FINISHED
     assert later.storage.complaints() == 0, "it was told of"
     assert later.offsets() == list(range(30))
@@ -167,8 +167,8 @@ def test_rows_that_others_insert_raise_an_alarm_once_and_reach_nobody(
 def test_a_range_is_finished_though_its_commit_was_cleaned_up(
     store: MemoryStore, source: Callable[..., Any]
 ) -> None:
-    die_copying(Worker(store), "after_commit", source(0, 9))
-    later = Worker(store)
+    die_copying(WorkerBench(store), "after_commit", source(0, 9))
+    later = WorkerBench(store)
     assert later.storage.state(TOPIC, TOPIC_ID, 0).highest_offset_in_remote_storage == 9
     store.delete(f"{TABLE}/{commit_file(1)}")
     later.copier.recover()
@@ -183,8 +183,8 @@ def test_an_attempt_that_the_log_start_was_moved_past_has_lost(
 ) -> None:
     """Later copies begin after it: no commit ever covers its range."""
     for _ in range(2):
-        die_copying(Worker(store), "before_commit", source(0, 9))
-    later = Worker(store)
+        die_copying(WorkerBench(store), "before_commit", source(0, 9))
+    later = WorkerBench(store)
     assert later.copy(replace(source(12, 19), log_start_offset=12))[0].outcome == FINISHED
     later.copier.recover()
     assert later.finished() == [(12, 19)]
@@ -197,14 +197,14 @@ def test_an_attempt_that_the_log_start_was_moved_past_has_lost(
 def test_one_attempt_at_a_range_has_won_though_its_commit_was_cleaned_up(
     store: MemoryStore, source: Callable[..., Any], point: str, replaced: bool
 ) -> None:
-    die_copying(Worker(store), "before_commit", source(0, 9))
+    die_copying(WorkerBench(store), "before_commit", source(0, 9))
     (lost,) = data_files(store)
-    die_copying(Worker(store), point, source(0, 9))
+    die_copying(WorkerBench(store), point, source(0, 9))
     (won,) = set(data_files(store)) - {lost}
     if replaced:
         del store.objects[lost]
         optimize_and_vacuum(store)
-    later = Worker(store)
+    later = WorkerBench(store)
     assert later.storage.state(TOPIC, TOPIC_ID, 0).highest_offset_in_remote_storage == 9
     store.delete(f"{TABLE}/{commit_file(1)}")
     later.copier.recover()
@@ -218,8 +218,8 @@ def test_an_attempt_that_another_broker_gave_up_is_not_finished(
     store: MemoryStore, source: Callable[..., Any]
 ) -> None:
     """There is no trace left of the rival that won, nor of its commit."""
-    die_copying(Worker(store), "before_commit", source(0, 9))
-    other = Worker(store, node_id=2)
+    die_copying(WorkerBench(store), "before_commit", source(0, 9))
+    other = WorkerBench(store, node_id=2)
     assert other.copy(source(0, 9), source(10, 19))[0].outcome == FINISHED
     lost, won, _ = sorted(
         other.metadata.list_segments(TOPIC_ID, 0), key=lambda each: (each.end_offset, each.state)
@@ -227,7 +227,7 @@ def test_an_attempt_that_another_broker_gave_up_is_not_finished(
     other.metadata.given_up([lost])
     for state in DELETIONS:
         other.metadata.update([replace(won, state=state)])
-    later = Worker(store)
+    later = WorkerBench(store)
     assert later.storage.state(TOPIC, TOPIC_ID, 0).highest_offset_in_remote_storage == 19
     store.delete(f"{TABLE}/{commit_file(1)}")
     later.copier.recover()
@@ -243,10 +243,10 @@ def test_an_attempt_that_another_broker_gave_up_is_not_finished(
 def test_attempts_of_a_deleted_topic_come_to_an_end(
     store: MemoryStore, source: Callable[..., Any], created_again: bool
 ) -> None:
-    worker = Worker(store)
+    worker = WorkerBench(store)
     worker.copy(source(0, 9))
     die_copying(worker, "before_commit", source(10, 19))
-    later = Worker(store)
+    later = WorkerBench(store)
     later.storage.delete_topic(TOPIC, TOPIC_ID)
     left = [each for each in data_files(store) if "00000000000000000010-" in each]
     assert len(left) == 1
@@ -263,7 +263,7 @@ def test_a_table_that_a_topic_left_which_was_deleted_as_it_was_made(
     store: MemoryStore, source: Callable[..., Any], is_known: bool
 ) -> None:
     """Its deletion found no table; only where the cluster says so another topic takes the table over."""
-    former, asked = Worker(store), list[bytes]()
+    former, asked = WorkerBench(store), list[bytes]()
     former.copy(source(0, 9))
 
     def was_deleted(topic_id: bytes) -> bool:
@@ -316,9 +316,9 @@ def test_a_leader_whose_topic_was_deleted_before_its_first_copy_leaves_no_rows(
 def test_a_worker_that_dies_while_it_rolls_forward_leaves_it_to_the_next(
     store: MemoryStore, source: Callable[..., Any], point: str
 ) -> None:
-    die_copying(Worker(store), "after_commit", source(0, 9))
-    die_copying(Worker(store), point, source(10, 19))
-    later = Worker(store)
+    die_copying(WorkerBench(store), "after_commit", source(0, 9))
+    die_copying(WorkerBench(store), point, source(10, 19))
+    later = WorkerBench(store)
     later.copier.recover()
     assert later.metadata.unfinished() == []
     assert later.finished() == [(0, 9)]

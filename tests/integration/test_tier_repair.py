@@ -28,9 +28,10 @@ from kafka_ds.process.crash_points import REPAIR_POINTS, CrashPoints
 from kafka_ds.records.batch import build_batch
 from kafka_ds.topic.files.parquet import FileReader, write_rows
 from kafka_ds.topic.snapshot import TopicSnapshot
+from tests.fakes.process_death import ProcessDied
 from tests.fakes.settings import tier_settings
 from tests.fakes.store import MemoryStore
-from tests.integration.dying_worker import Died, DiesAt, die_copying, optimize_and_vacuum
+from tests.integration.dying_worker import DiesAt, die_copying, optimize_and_vacuum
 from tests.integration.tier_segments import (
     TOPIC,
     TOPIC_ID,
@@ -41,7 +42,7 @@ from tests.integration.tier_segments import (
     segment,
     write_segment,
 )
-from tests.integration.worker_bench import TABLE, Worker, data_files, put_version
+from tests.integration.worker_bench import TABLE, WorkerBench, data_files, put_version
 
 Source = Callable[..., LogSegmentData]
 
@@ -60,7 +61,7 @@ def source(tmp_path: Path) -> Source:
     return made
 
 
-def look(worker: Worker, start: int = 0) -> StoreCheckResult:
+def look(worker: WorkerBench, start: int = 0) -> StoreCheckResult:
     worker.copier.recover()
     worker.storage.check.forget(TOPIC)
     segments = worker.metadata.list_segments(TOPIC_ID, 0)
@@ -68,7 +69,7 @@ def look(worker: Worker, start: int = 0) -> StoreCheckResult:
 
 
 def repair(
-    worker: Worker, *sources: LogSegmentData, epoch: int = 3, start: int = 0
+    worker: WorkerBench, *sources: LogSegmentData, epoch: int = 3, start: int = 0
 ) -> StoreCheckResult:
     """As the leader does; what is missing after that."""
     found = look(worker, start)
@@ -112,17 +113,17 @@ def pack(store: MemoryStore) -> None:
 
 @pytest.mark.parametrize("damage", ["gone", "empty", "short"])
 def test_a_missing_file_is_written_again(store: MemoryStore, source: Source, damage: str) -> None:
-    Worker(store).copy(source(0, 9), source(10, 19))
+    WorkerBench(store).copy(source(0, 9), source(10, 19))
     (path,) = data_files(store)
     if damage == "gone":
         del store.objects[path]
     else:
         store.objects[path] = b"" if damage == "empty" else store.objects[path][:-1]
-    worker = Worker(store, node_id=2)
+    worker = WorkerBench(store, node_id=2)
     (found,) = look(worker).missing
     assert (found.start_offset, found.end_offset, found.what) == (0, 19, path)
     assert repair(worker, source(0, 9), source(10, 19)).missing == []
-    for each in (worker, Worker(store)):
+    for each in (worker, WorkerBench(store)):
         assert each.offsets() == list(range(20))
     actions = DeltaLog(store, TABLE, clock=store.clock).read_version(2)
     assert actions is not None
@@ -136,7 +137,7 @@ def test_a_missing_file_is_written_again(store: MemoryStore, source: Source, dam
 def test_what_lies_below_the_local_log_is_not_looked_for(
     store: MemoryStore, source: Source
 ) -> None:
-    worker = Worker(store)
+    worker = WorkerBench(store)
     for start in (0, 10, 20):
         worker.copy(source(start, start + 9))
     for path in data_files(store)[:2]:
@@ -149,7 +150,7 @@ def test_what_lies_below_the_local_log_is_not_looked_for(
 
 
 def test_files_that_others_replaced_are_not_missing(store: MemoryStore, source: Source) -> None:
-    worker = Worker(store)
+    worker = WorkerBench(store)
     worker.copy(source(0, 9))
     optimize_and_vacuum(store)
     assert look(worker).missing == []
@@ -189,7 +190,7 @@ def erase(store: MemoryStore, gone: range) -> None:
 def test_erased_rows_do_not_come_back(
     store: MemoryStore, source: Source, caplog: pytest.LogCaptureFixture
 ) -> None:
-    worker = Worker(store)
+    worker = WorkerBench(store)
     worker.copy(source(0, 9))
     erase(store, range(3, 5))
     assert look(worker).missing == []
@@ -207,14 +208,14 @@ def test_erased_rows_do_not_come_back(
 def test_a_range_of_which_everything_was_erased_is_not_missing(
     store: MemoryStore, source: Source
 ) -> None:
-    worker = Worker(store)
+    worker = WorkerBench(store)
     worker.copy(source(0, 9))
     erase(store, range(10))
     assert look(worker).missing == []
 
 
 def test_what_the_local_log_has_no_more_is_left_missing(store: MemoryStore, source: Source) -> None:
-    worker = Worker(store)
+    worker = WorkerBench(store)
     worker.copy(source(0, 9), source(10, 19))
     (path,) = data_files(store)
     del store.objects[path]
@@ -229,7 +230,7 @@ def test_what_the_local_log_has_no_more_is_left_missing(store: MemoryStore, sour
 def test_of_a_file_that_begins_below_the_log_start_the_rest_is_written(
     store: MemoryStore, source: Source
 ) -> None:
-    worker = Worker(store)
+    worker = WorkerBench(store)
     worker.copy(source(0, 9), source(10, 19))
     (path,) = data_files(store)
     worker.storage.set_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=12)
@@ -240,7 +241,7 @@ def test_of_a_file_that_begins_below_the_log_start_the_rest_is_written(
 
 
 @pytest.fixture
-def begun(store: MemoryStore, tmp_path: Path) -> tuple[Worker, LogSegmentData]:
+def begun(store: MemoryStore, tmp_path: Path) -> tuple[WorkerBench, LogSegmentData]:
     """A copied file with a gap, an aborted batch, that begins below the log start."""
     batches = [
         build_batch(records(0, 5), leader_epoch=3),
@@ -251,14 +252,14 @@ def begun(store: MemoryStore, tmp_path: Path) -> tuple[Worker, LogSegmentData]:
     ]
     path = write_segment(tmp_path / "0.log", batches)
     whole = copy_range(path, 0, 19, aborted=[(7, 5, 9)])
-    worker = Worker(store)
+    worker = WorkerBench(store)
     worker.copy(whole)
     worker.storage.set_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=12)
     return worker, whole
 
 
 def test_of_a_copied_file_with_gaps_the_rest_is_written(
-    store: MemoryStore, begun: tuple[Worker, LogSegmentData]
+    store: MemoryStore, begun: tuple[WorkerBench, LogSegmentData]
 ) -> None:
     """How many of its rows lie below the log start nobody knows any more."""
     worker, whole = begun
@@ -280,7 +281,7 @@ def test_of_a_copied_file_with_gaps_the_rest_is_written(
 )
 def test_where_the_log_may_lack_records_no_file_with_gaps_is_written(
     store: MemoryStore,
-    begun: tuple[Worker, LogSegmentData],
+    begun: tuple[WorkerBench, LogSegmentData],
     caplog: pytest.LogCaptureFixture,
     change: Callable[[LogSegmentData], LogSegmentData],
     why: str,
@@ -294,7 +295,7 @@ def test_where_the_log_may_lack_records_no_file_with_gaps_is_written(
 
 
 def test_of_a_file_with_gaps_that_others_wrote_nothing_is_written(
-    store: MemoryStore, begun: tuple[Worker, LogSegmentData]
+    store: MemoryStore, begun: tuple[WorkerBench, LogSegmentData]
 ) -> None:
     """A row may have been erased from it."""
     worker, whole = begun
@@ -306,7 +307,7 @@ def test_of_a_file_with_gaps_that_others_wrote_nothing_is_written(
 
 
 def test_what_has_become_damaged_is_not_taken_for_the_rest_of_a_file(
-    store: MemoryStore, begun: tuple[Worker, LogSegmentData], caplog: pytest.LogCaptureFixture
+    store: MemoryStore, begun: tuple[WorkerBench, LogSegmentData], caplog: pytest.LogCaptureFixture
 ) -> None:
     worker, whole = begun
     (path,) = data_files(store)
@@ -325,7 +326,7 @@ def test_a_file_may_end_within_a_batch(store: MemoryStore, tmp_path: Path) -> No
         tmp_path / "0.log", [build_batch(records(0, 100, size=50_000), leader_epoch=3)]
     )
     whole = copy_range(path, 0, 99)
-    worker = Worker(store, lake_file_bytes=1)
+    worker = WorkerBench(store, lake_file_bytes=1)
     worker.copy(whole)
     files = data_files(store)
     for lost in files:
@@ -346,10 +347,10 @@ def test_a_missing_residue_file_is_written_again_under_its_name(
     ]
     path = write_segment(tmp_path / "0.log", batches)
     whole = copy_range(path, 0, 9, aborted=[(7, 5, 9)])
-    Worker(store).copy(whole)
+    WorkerBench(store).copy(whole)
     (name,) = residue_files(store)
     body = store.objects.pop(name)
-    worker = Worker(store, node_id=2)
+    worker = WorkerBench(store, node_id=2)
     (found,) = look(worker).missing
     assert (found.start_offset, found.end_offset, found.what) == (0, 9, name)
     assert spans(repair(worker)) == [(0, 9)], "of which the local log has nothing"
@@ -361,10 +362,10 @@ def test_the_residue_of_a_dead_leader_s_last_range_is_looked_for(
     store: MemoryStore, source: Source
 ) -> None:
     """It was committed, and nobody has said that it is FINISHED."""
-    die_copying(Worker(store), "after_commit", source(0, 9))
+    die_copying(WorkerBench(store), "after_commit", source(0, 9))
     (name,) = residue_files(store)
     del store.objects[name]
-    worker = Worker(store, node_id=2)
+    worker = WorkerBench(store, node_id=2)
     assert [each.what for each in look(worker).missing] == [name]
     assert repair(worker, source(0, 9)).missing == []
 
@@ -372,11 +373,11 @@ def test_the_residue_of_a_dead_leader_s_last_range_is_looked_for(
 def test_a_hole_that_a_lost_commit_left_is_filled(store: MemoryStore, source: Source) -> None:
     """Its version was renamed over only when the next range was there."""
     lose_the_second_commit(store, source)
-    later = Worker(store, node_id=2)
-    assert Worker(store).offsets() == [*range(10), *range(20, 30)]
+    later = WorkerBench(store, node_id=2)
+    assert WorkerBench(store).offsets() == [*range(10), *range(20, 30)]
     assert spans(look(later)) == [(10, 19)]
     assert repair(later, source(10, 19)).missing == []
-    for each in (later, Worker(store)):
+    for each in (later, WorkerBench(store)):
         assert each.offsets() == list(range(30))
         assert each.storage.state(TOPIC, TOPIC_ID, 0).highest_offset_in_remote_storage == 29
     assert operations(store)[-1] == "REPAIR"
@@ -386,7 +387,7 @@ def test_what_is_erased_of_a_repaired_range_does_not_come_back(
     store: MemoryStore, source: Source
 ) -> None:
     lose_the_second_commit(store, source)
-    later = Worker(store, node_id=2)
+    later = WorkerBench(store, node_id=2)
     assert repair(later, source(10, 19)).missing == []
     (entry,) = TopicSnapshot.load(store, TOPIC).index.find(0, 10, 19)
     fixed = {"partitionValues": {"partition": "0"}, "dataChange": True, "deletionTimestamp": 0}
@@ -395,7 +396,7 @@ def test_what_is_erased_of_a_repaired_range_does_not_come_back(
         {"commitInfo": {"operation": "DELETE"}},
         {"remove": {"path": entry.action_path, "size": entry.size, **fixed}},
     )
-    for each in (later, Worker(store, node_id=3)):
+    for each in (later, WorkerBench(store, node_id=3)):
         assert look(each).missing == []
         assert each.copy(source(0, 9), source(10, 19), source(20, 29))[0].outcome == FINISHED
         assert each.offsets() == [*range(10), *range(20, 30)]
@@ -406,7 +407,7 @@ def test_of_a_lost_commit_that_begins_below_the_log_the_rest_is_filled(
     store: MemoryStore, source: Source, log_start: int, local_start: int
 ) -> None:
     lose_the_second_commit(store, source)
-    later = Worker(store, node_id=2)
+    later = WorkerBench(store, node_id=2)
     if log_start:
         later.storage.set_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=log_start)
     (found,) = look(later, local_start).missing
@@ -423,10 +424,10 @@ def test_a_hole_inside_a_file_that_others_packed_is_filled(
     pack(store)
     (entry,) = TopicSnapshot.load(store, TOPIC).files.values()
     assert (entry.min_offset, entry.max_offset, entry.rows) == (0, 29, 20)
-    later = Worker(store, node_id=2)
+    later = WorkerBench(store, node_id=2)
     assert spans(look(later)) == [(10, 19)]
     assert repair(later, source(10, 19)).missing == []
-    for each in (later, Worker(store)):
+    for each in (later, WorkerBench(store)):
         assert each.offsets() == list(range(30))
 
 
@@ -458,7 +459,7 @@ def take_away(store: MemoryStore, version: int) -> None:
 
 def lose_the_second_commit(store: MemoryStore, source: Source) -> None:
     """Copy three ranges of ten records; another writer renames its commit over that of the second."""
-    worker = Worker(store)
+    worker = WorkerBench(store)
     for start in (0, 10, 20):
         worker.copy(source(start, start + 9))
     take_away(store, 2)
@@ -493,18 +494,18 @@ def test_whoever_begins_to_lead_reads_the_table_anew(
 def test_whoever_begins_to_lead_settles_what_a_dead_leader_left(
     store: MemoryStore, source: Source, worker: Operations
 ) -> None:
-    die_copying(Worker(store), "after_commit", source(0, 9))
-    assert Worker(store).finished() == []
+    die_copying(WorkerBench(store), "after_commit", source(0, 9))
+    assert WorkerBench(store).finished() == []
     assert check(worker).missing == ()
-    assert Worker(store).finished() == [(0, 9)]
+    assert WorkerBench(store).finished() == [(0, 9)]
 
 
 def test_a_leader_that_was_overtaken_repairs_nothing(store: MemoryStore, source: Source) -> None:
-    worker = Worker(store)
+    worker = WorkerBench(store)
     worker.copy(source(0, 9))
     (path,) = data_files(store)
     del store.objects[path]
-    Worker(store, node_id=2).storage.fence(TOPIC, TOPIC_ID, {0: 9})
+    WorkerBench(store, node_id=2).storage.fence(TOPIC, TOPIC_ID, {0: 9})
     with pytest.raises(StorageError, match="leader epoch 9 wrote"):
         repair(worker, source(0, 9))
     assert data_files(store) == []
@@ -515,18 +516,18 @@ def test_a_leader_that_was_overtaken_repairs_nothing(store: MemoryStore, source:
 def test_a_worker_that_dies_while_it_repairs_leaves_it_to_the_next(
     store: MemoryStore, source: Source, point: str
 ) -> None:
-    Worker(store).copy(source(0, 9))
+    WorkerBench(store).copy(source(0, 9))
     for path in (*data_files(store), *residue_files(store)):
         del store.objects[path]
-    dying = Worker(store, node_id=2)
+    dying = WorkerBench(store, node_id=2)
     dying.storage = RemoteStorageManager(
         store, tier_settings(node_id=2), DiesAt(point), clock=store.clock
     )
-    with pytest.raises(Died):
+    with pytest.raises(ProcessDied):
         repair(dying, source(0, 9))
-    later = Worker(store, node_id=3)
+    later = WorkerBench(store, node_id=3)
     assert repair(later, source(0, 9)).missing == []
-    for each in (later, Worker(store)):
+    for each in (later, WorkerBench(store)):
         assert each.offsets() == list(range(10))
     known = TopicSnapshot.load(store, TOPIC).files
     assert len(known) == 1
@@ -537,13 +538,13 @@ def test_a_worker_that_dies_while_it_fills_the_hole_of_a_commit_leaves_it_to_the
     store: MemoryStore, source: Source, point: str
 ) -> None:
     lose_the_second_commit(store, source)
-    dying = Worker(store, node_id=2)
+    dying = WorkerBench(store, node_id=2)
     dying.storage = RemoteStorageManager(
         store, tier_settings(node_id=2), DiesAt(point), clock=store.clock
     )
-    with pytest.raises(Died):
+    with pytest.raises(ProcessDied):
         repair(dying, source(10, 19))
-    later = Worker(store, node_id=3)
+    later = WorkerBench(store, node_id=3)
     assert repair(later, source(10, 19)).missing == []
-    for each in (later, Worker(store)):
+    for each in (later, WorkerBench(store)):
         assert each.offsets() == list(range(30))

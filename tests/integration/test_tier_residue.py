@@ -39,7 +39,7 @@ from tests.integration.tier_segments import (
 )
 
 
-class Lake:
+class ResidueLake:
     def __init__(self, root: Path) -> None:
         self.path = root / "lake"
         begin_lake(self.path)
@@ -78,8 +78,8 @@ class Lake:
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path)
+def lake(tmp_path: Path) -> ResidueLake:
+    return ResidueLake(tmp_path)
 
 
 def transactional(start: int, count: int, producer: int) -> bytes:
@@ -109,7 +109,7 @@ def offsets(batches: list[bytes]) -> list[int]:
     return [record.offset for record in all_records(batches)]
 
 
-def test_where_residue_is_lost_readers_of_all_are_told_and_others_go_on(lake: Lake) -> None:
+def test_where_residue_is_lost_readers_of_all_are_told_and_others_go_on(lake: ResidueLake) -> None:
     aborted = transactional(3, 4, producer=7)
     first = [build_batch(records(0, 3), leader_epoch=3), aborted, marker(ControlType.ABORT, 7, 7)]
     assert lake.copy(0, 7, first, [(7, 3, 7)]).outcome == "finished"
@@ -129,11 +129,11 @@ def test_where_residue_is_lost_readers_of_all_are_told_and_others_go_on(lake: La
     lost.unlink()
     # What lies below the log start is nobody's to read.
     lake.storage.set_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=8)
-    again = Lake(lake.root)
+    again = ResidueLake(lake.root)
     assert offsets(again.read(committed_only=False, start=8)) == [8, 9, 10, 11]
 
 
-def test_a_shorter_attempt_that_lost_does_not_hide_the_one_that_won(lake: Lake) -> None:
+def test_a_shorter_attempt_that_lost_does_not_hide_the_one_that_won(lake: ResidueLake) -> None:
     """Both files begin where the reader is; only one of them reaches as far as the reader asks."""
     batches = [
         build_batch(records(0, 5), leader_epoch=3),
@@ -141,7 +141,7 @@ def test_a_shorter_attempt_that_lost_does_not_hide_the_one_that_won(lake: Lake) 
     ]
     assert lake.copy(0, 9, batches, []).outcome == "finished"
     (won,) = Path(lake.path).rglob("*.residue")
-    other = Lake(lake.root / "other")
+    other = ResidueLake(lake.root / "other")
     assert other.copy(0, 4, batches[:1], []).outcome == "finished"
     (lost,) = Path(other.path).rglob("*.residue")
     for identity in ("0" * 22, "z" * 22):  # Listed before the one that won, and behind it.
@@ -155,7 +155,7 @@ def test_a_shorter_attempt_that_lost_does_not_hide_the_one_that_won(lake: Lake) 
         place.unlink()
 
 
-def test_aborted_transactions_are_seen_by_those_who_ask_for_them(lake: Lake) -> None:
+def test_aborted_transactions_are_seen_by_those_who_ask_for_them(lake: ResidueLake) -> None:
     plain = build_batch(records(0, 3), leader_epoch=3)
     aborted = transactional(3, 4, producer=7)
     committed = transactional(7, 2, producer=8)
@@ -183,7 +183,7 @@ def test_aborted_transactions_are_seen_by_those_who_ask_for_them(lake: Lake) -> 
     assert lake.read(committed_only=False, start=5)[0] == aborted
 
 
-def test_a_range_without_a_row_is_got_over(lake: Lake) -> None:
+def test_a_range_without_a_row_is_got_over(lake: ResidueLake) -> None:
     lake.copy(0, 4, [transactional(0, 4, 7), marker(ControlType.ABORT, 4, 7)], [(7, 0, 4)])
     lake.copy(5, 7, [build_batch(records(5, 3), leader_epoch=3)], [])
     lake.copy(8, 9, [empty_batch(8, 9, 3)], [])
@@ -193,7 +193,7 @@ def test_a_range_without_a_row_is_got_over(lake: Lake) -> None:
 
 
 def test_a_batch_that_nobody_can_read_stops_nothing(
-    lake: Lake, caplog: pytest.LogCaptureFixture
+    lake: ResidueLake, caplog: pytest.LogCaptureFixture
 ) -> None:
     good = [build_batch(records(start, 5), leader_epoch=3) for start in (0, 5, 10, 15)]
     broken = bytearray(good[1])
@@ -211,7 +211,7 @@ def test_a_batch_that_nobody_can_read_stops_nothing(
     assert offsets(lake.read(committed_only=False)) == [*expected, *range(20, 25)]
 
 
-def test_a_batch_that_cannot_be_decoded_comes_as_it_was_produced(lake: Lake) -> None:
+def test_a_batch_that_cannot_be_decoded_comes_as_it_was_produced(lake: ResidueLake) -> None:
     """As from the log: clients may get more out of it than we, and what was acknowledged is not passed over."""
     good = [build_batch(records(start, 5), leader_epoch=3) for start in (0, 5, 10, 15)]
     header = read_header(good[1])
@@ -229,38 +229,38 @@ def test_a_batch_that_cannot_be_decoded_comes_as_it_was_produced(lake: Lake) -> 
     assert offsets(others) == [*range(5), *range(10, 20), *range(26, 31)]
     assert lake.read(committed_only=True, start=7)[0] == more
     assert {more, unread} <= set(lake.read(committed_only=False))
-    again = Lake(lake.root)
+    again = ResidueLake(lake.root)
     assert more in again.read(committed_only=True)
     # Where that cannot be known any more, nobody is led past it; behind it nothing is missing.
     (residue,) = (lake.path / "topics" / TOPIC / "_residue" / "partition=0").glob(f"{0:020d}-*")
     residue.unlink()
-    again = Lake(lake.root)
+    again = ResidueLake(lake.root)
     with pytest.raises(StorageError, match="orders-0: no residue file holds offset 0"):
         again.read(committed_only=True)
     assert offsets(again.read(committed_only=True, start=10)) == [*range(10, 20), *range(26, 31)]
 
 
-def test_rows_are_not_hidden_by_what_a_lost_leader_could_not_decode(lake: Lake) -> None:
+def test_rows_are_not_hidden_by_what_a_lost_leader_could_not_decode(lake: ResidueLake) -> None:
     good = [build_batch(records(start, 5), leader_epoch=3) for start in (0, 5, 10)]
     broken = [seal(read_header(each), each[HEADER_BYTES:] + b"more") for each in good]
     assert lake.copy(0, 14, [*good[:2], broken[2]], []).outcome == "finished"
     (residue,) = Path(lake.path).rglob("*.residue")
-    other = Lake(lake.root / "other")
+    other = ResidueLake(lake.root / "other")
     assert other.copy(0, 9, [good[0], broken[1]], []).outcome == "finished"
     (lost,) = Path(other.path).rglob("*.residue")
     residue.with_name(f"{0:020d}-{'z' * 22}.residue").write_bytes(lost.read_bytes())
-    found = Lake(lake.root).read(committed_only=True)
+    found = ResidueLake(lake.root).read(committed_only=True)
     assert found[-1] == broken[2]
     assert offsets(found[:-1]) == list(range(10))
 
 
 @pytest.mark.parametrize("is_mount_point", [False, True])
 def test_a_lake_that_is_gone_is_not_said_to_have_no_such_offsets(
-    lake: Lake, is_mount_point: bool
+    lake: ResidueLake, is_mount_point: bool
 ) -> None:
     """By a worker that has not read the table before: a consumer would begin elsewhere."""
     lake.copy(0, 4, [build_batch(records(0, 5), leader_epoch=3)], [])
-    other = Lake(lake.root)
+    other = ResidueLake(lake.root)
     lake.path.rename(lake.root / "elsewhere")
     why = "the folder of the lake is gone"
     if is_mount_point:
@@ -276,7 +276,7 @@ def test_a_lake_that_is_gone_is_not_said_to_have_no_such_offsets(
     assert offsets(other.read(committed_only=True)) == list(range(5))
 
 
-def test_lost_framing_costs_the_rest_of_its_range_alone(lake: Lake) -> None:
+def test_lost_framing_costs_the_rest_of_its_range_alone(lake: ResidueLake) -> None:
     outcome = lake.copy(0, 9, [build_batch(records(0, 5), leader_epoch=3), b"\x00" * 400], [])
     assert (outcome.outcome, outcome.rows, outcome.highest_offset_in_remote_storage) == (
         "finished",
@@ -287,7 +287,7 @@ def test_lost_framing_costs_the_rest_of_its_range_alone(lake: Lake) -> None:
     assert offsets(lake.read(committed_only=False)) == [*range(5), *range(10, 15)]
 
 
-def test_offsets_that_compaction_removed_stay_gaps(lake: Lake) -> None:
+def test_offsets_that_compaction_removed_stay_gaps(lake: ResidueLake) -> None:
     kept = [record for record in records(0, 30) if record.offset % 7 in (0, 3)]
     batches = [
         build_batch(kept[:5], base_offset=0, last_offset=14, leader_epoch=3),
@@ -300,7 +300,7 @@ def test_offsets_that_compaction_removed_stay_gaps(lake: Lake) -> None:
         assert read_header(found[-1]).last_offset == 29
 
 
-def test_bad_header_keys_and_impossible_times_come_back(lake: Lake) -> None:
+def test_bad_header_keys_and_impossible_times_come_back(lake: ResidueLake) -> None:
     strange = [
         Record(0, -1, b"k", b"v", ()),
         Record(1, 2**62, b"k", b"v", ()),

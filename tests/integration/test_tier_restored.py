@@ -14,7 +14,7 @@ from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.topic.lake import open_lake
 from kafka_ds.topic.recovery import add_back, give_up
 from tests.integration.filled_lake import fill, optimize, storage_of
-from tests.integration.lake_bench import Lake
+from tests.integration.lake_bench import LakeBench
 from tests.integration.tier_segments import (
     TOPIC,
     TOPIC_ID,
@@ -28,19 +28,19 @@ END = 40
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Lake]:
+def lake(tmp_path: Path) -> Iterator[LakeBench]:
     """Ten offsets in each of versions 1 to 4."""
-    made = Lake("delta", tmp_path)
+    made = LakeBench("delta", tmp_path)
     for start in range(0, END, 10):
         fill(made, start)
     yield made
 
 
-def table(lake: Lake) -> deltalake.DeltaTable:
+def table(lake: LakeBench) -> deltalake.DeltaTable:
     return deltalake.DeltaTable(lake.root / "lake" / "topics" / TOPIC)
 
 
-def by_sql(lake: Lake) -> list[int]:
+def by_sql(lake: LakeBench) -> list[int]:
     rows = table(lake).to_pyarrow_table(columns=["offset"])
     return sorted(rows["offset"].to_pylist())
 
@@ -52,7 +52,7 @@ def consumed(storage: RemoteStorageManager, offset: int = 0) -> list[int]:
 
 
 @pytest.mark.parametrize("erased", [range(10), range(4, 16), range(10, 20), range(30, 40)])
-def test_a_mistaken_delete_is_undone_for_consumers_as_well(lake: Lake, erased: range) -> None:
+def test_a_mistaken_delete_is_undone_for_consumers_as_well(lake: LakeBench, erased: range) -> None:
     """Also for one that had read over the gap: what was prepared for it is not the answer any more."""
     storage = storage_of(lake)
     table(lake).delete(f'"offset" >= {erased.start} AND "offset" < {erased.stop}')
@@ -66,7 +66,7 @@ def test_a_mistaken_delete_is_undone_for_consumers_as_well(lake: Lake, erased: r
 
 
 def test_a_consumer_gets_an_error_where_a_restore_took_records_away(
-    lake: Lake, caplog: pytest.LogCaptureFixture
+    lake: LakeBench, caplog: pytest.LogCaptureFixture
 ) -> None:
     storage = storage_of(lake)
     assert consumed(storage) == list(range(END))
@@ -98,7 +98,11 @@ Settle = Callable[[str, str], object]
 @pytest.mark.parametrize(("settle", "there"), [(add_back, range(50)), (give_up, None)])
 @pytest.mark.parametrize("noted", [False, True])
 def test_somebody_decides_what_becomes_of_them(
-    lake: Lake, settle: Settle, there: range | None, noted: bool, caplog: pytest.LogCaptureFixture
+    lake: LakeBench,
+    settle: Settle,
+    there: range | None,
+    noted: bool,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     storage = storage_of(lake)
     table(lake).restore(2)
@@ -120,7 +124,7 @@ def test_somebody_decides_what_becomes_of_them(
     assert len(lake.records()) == len(wanted) and lake.records()[:20] == records(0, 20)
 
 
-def test_a_leader_keeps_what_a_restore_took_out_until_somebody_decides(lake: Lake) -> None:
+def test_a_leader_keeps_what_a_restore_took_out_until_somebody_decides(lake: LakeBench) -> None:
     """It stands for missing data: no local segment of these offsets goes."""
     storage = storage_of(lake)
     table(lake).restore(2)

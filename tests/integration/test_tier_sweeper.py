@@ -19,8 +19,9 @@ from kafka_ds.topic.events import RemoteLogEvents
 from kafka_ds.topic.expiration import Retention
 from kafka_ds.topic.remote_log_segment import RemoteLogSegmentState
 from kafka_ds.topic.snapshot import TopicSnapshot
+from tests.fakes.process_death import ProcessDied
 from tests.fakes.settings import tier_settings
-from tests.integration.lake_bench import Crash, Lake, RaisingCrashPoints
+from tests.integration.lake_bench import LakeBench, RaisingCrashPoints
 from tests.integration.tier_segments import (
     BASE_MS,
     TOPIC,
@@ -38,15 +39,15 @@ CRASHES = [(kind, point) for kind in ("delta", "s3") for point in SWEEP_POINTS]
 
 
 @pytest.fixture
-def delta(tmp_path: Path) -> Lake:
-    return Lake("delta", tmp_path)
+def delta(tmp_path: Path) -> LakeBench:
+    return LakeBench("delta", tmp_path)
 
 
 @pytest.fixture
-def fill(tmp_path: Path) -> Callable[[Lake, int], None]:
+def fill(tmp_path: Path) -> Callable[[LakeBench, int], None]:
     """Ten offsets a range, each copied for itself: a file each."""
 
-    def go(lake: Lake, ranges: int) -> None:
+    def go(lake: LakeBench, ranges: int) -> None:
         for start in range(0, ranges * 10, 10):
             path = segment(tmp_path / f"{start:020d}.log", start, 10)
             lake.copy(copy_request([copy_range(path, start, start + 9)]))
@@ -58,7 +59,7 @@ def place(epoch: int = 3) -> StoragePlace:
     return StoragePlace(topic=TOPIC, topic_id=TOPIC_ID, partition=0, leader_epoch=epoch)
 
 
-def sweeper(lake: Lake, crash_at: str = "") -> Sweeper:
+def sweeper(lake: LakeBench, crash_at: str = "") -> Sweeper:
     """As of a freshly started worker."""
     copier, storage, metadata = lake.open(crash_at)
     return Sweeper(storage, metadata, copier, RaisingCrashPoints({crash_at: 1}))
@@ -76,27 +77,29 @@ def retention(**changes: Any) -> Retention:
     return Retention(**{**values, **changes})
 
 
-def look(lake: Lake, *, copied: int = 10**9, **changes: Any) -> RetentionResult:
+def look(lake: LakeBench, *, copied: int = 10**9, **changes: Any) -> RetentionResult:
     return sweeper(lake).check_retention(
         place(), retention(**changes), lineage=[(3, 0)], copied_offset=copied
     )
 
 
-def begin_at(lake: Lake, offset: int, epoch: int = 3) -> None:
+def begin_at(lake: LakeBench, offset: int, epoch: int = 3) -> None:
     lake.open()[1].set_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=epoch, offset=offset)
 
 
-def states(lake: Lake) -> dict[int, RemoteLogSegmentState]:
+def states(lake: LakeBench) -> dict[int, RemoteLogSegmentState]:
     return {each.start_offset: each.state for each in lake.open()[2].list_segments(TOPIC_ID, 0)}
 
 
-def offsets_in_table(lake: Lake) -> list[int]:
+def offsets_in_table(lake: LakeBench) -> list[int]:
     """As another engine reads it."""
     table = deltalake.DeltaTable(lake.root / "lake" / "topics" / TOPIC)
     return sorted(table.to_pyarrow_table(columns=["offset"])["offset"].to_pylist())
 
 
-def test_where_it_begins_by_time_and_by_size(lake: Lake, fill: Callable[[Lake, int], None]) -> None:
+def test_where_it_begins_by_time_and_by_size(
+    lake: LakeBench, fill: Callable[[LakeBench, int], None]
+) -> None:
     fill(lake, 4)
     assert look(lake).decision.log_start_offset == 0
     by_time = look(lake, retention_ms=DAY_MS - 19).decision
@@ -111,7 +114,7 @@ def test_where_it_begins_by_time_and_by_size(lake: Lake, fill: Callable[[Lake, i
 
 
 def test_what_the_table_alone_shows_not_to_be_due_is_not_counted(
-    delta: Lake, fill: Callable[[Lake, int], None]
+    delta: LakeBench, fill: Callable[[LakeBench, int], None]
 ) -> None:
     fill(delta, 3)
     young = look(delta, retention_ms=DAY_MS + 1)
@@ -121,7 +124,9 @@ def test_what_the_table_alone_shows_not_to_be_due_is_not_counted(
     assert not look(delta).is_counted
 
 
-def test_what_lies_below_the_log_start_goes(lake: Lake, fill: Callable[[Lake, int], None]) -> None:
+def test_what_lies_below_the_log_start_goes(
+    lake: LakeBench, fill: Callable[[LakeBench, int], None]
+) -> None:
     fill(lake, 4)
     begin_at(lake, 25)
     found = look(lake, log_start_offset=25)
@@ -138,7 +143,7 @@ def test_what_lies_below_the_log_start_goes(lake: Lake, fill: Callable[[Lake, in
 
 
 def test_consumers_are_told_what_is_gone_and_never_see_it(
-    delta: Lake, fill: Callable[[Lake, int], None]
+    delta: LakeBench, fill: Callable[[LakeBench, int], None]
 ) -> None:
     fill(delta, 3)
     storage = delta.open()[1]
@@ -159,7 +164,7 @@ def test_consumers_are_told_what_is_gone_and_never_see_it(
 
 
 def test_what_is_committed_removes_and_nothing_else(
-    delta: Lake, fill: Callable[[Lake, int], None]
+    delta: LakeBench, fill: Callable[[LakeBench, int], None]
 ) -> None:
     fill(delta, 3)
     begin_at(delta, 20)
@@ -181,11 +186,11 @@ def test_what_is_committed_removes_and_nothing_else(
 
 @pytest.mark.parametrize(("lake", "point"), CRASHES, indirect=["lake"])
 def test_killed_between_two_steps_the_next_one_goes_on(
-    lake: Lake, fill: Callable[[Lake, int], None], point: str
+    lake: LakeBench, fill: Callable[[LakeBench, int], None], point: str
 ) -> None:
     fill(lake, 4)
     begin_at(lake, 20)
-    with pytest.raises(Crash):
+    with pytest.raises(ProcessDied):
         sweeper(lake, point).sweep(place())
     assert lake.records(20) == records(20, 20)
     # Also where nothing else would be a reason to look into the events.
@@ -201,12 +206,12 @@ def test_killed_between_two_steps_the_next_one_goes_on(
 
 
 def test_a_range_of_a_dead_attempt_goes_like_others(
-    delta: Lake, fill: Callable[[Lake, int], None]
+    delta: LakeBench, fill: Callable[[LakeBench, int], None]
 ) -> None:
     """Committed and never said to be FINISHED: its residue is no reason to stop for whoever comes back."""
     fill(delta, 2)
     path = segment(delta.root / "20.log", 20, 10)
-    with pytest.raises(Crash):
+    with pytest.raises(ProcessDied):
         delta.open("after_commit")[0].copy(copy_request([copy_range(path, 20, 29)]))
     # When it was copied is all that is known of its records' times: a moment ago.
     assert look(delta, retention_ms=1).decision.log_start_offset == 20
@@ -214,12 +219,14 @@ def test_a_range_of_a_dead_attempt_goes_like_others(
     begin_at(delta, 30)
     assert sweeper(delta).sweep(place()).segments == 3
     assert states(delta) == {}
-    lake_of_another = Lake("delta", delta.root)
+    lake_of_another = LakeBench("delta", delta.root)
     lake_of_another.copy(copy_request([copy_range(segment(delta.root / "30", 30, 10), 30, 39)]))
     assert delta.records(30) == records(30, 10)
 
 
-def test_who_was_deposed_takes_nothing_out(lake: Lake, fill: Callable[[Lake, int], None]) -> None:
+def test_who_was_deposed_takes_nothing_out(
+    lake: LakeBench, fill: Callable[[LakeBench, int], None]
+) -> None:
     fill(lake, 3)
     begin_at(lake, 10)
     lake.open()[1].fence(TOPIC, TOPIC_ID, {0: 7})
@@ -233,14 +240,14 @@ def test_who_was_deposed_takes_nothing_out(lake: Lake, fill: Callable[[Lake, int
 
 
 def test_attempts_of_brokers_that_are_gone_are_given_up_where_others_have_won(
-    delta: Lake, fill: Callable[[Lake, int], None]
+    delta: LakeBench, fill: Callable[[LakeBench, int], None]
 ) -> None:
     """One that another has overtaken is deleted with the next sweep; one that may yet win stays."""
-    gone = Lake("delta", delta.root)
+    gone = LakeBench("delta", delta.root)
     gone.settings = replace(gone.settings, node_id=2)
     for start in (0, 30):
         path = segment(delta.root / f"of-2-{start}.log", start, 10)
-        with pytest.raises(Crash):
+        with pytest.raises(ProcessDied):
             request = copy_request([copy_range(path, start, start + 9)])
             gone.open("before_commit")[0].copy(request)
     fill(delta, 3)
@@ -262,7 +269,9 @@ def test_attempts_of_brokers_that_are_gone_are_given_up_where_others_have_won(
     assert delta.records(10) == records(10, 30)
 
 
-def test_the_greatest_log_start_holds(lake: Lake, fill: Callable[[Lake, int], None]) -> None:
+def test_the_greatest_log_start_holds(
+    lake: LakeBench, fill: Callable[[LakeBench, int], None]
+) -> None:
     fill(lake, 3)
     begin_at(lake, 20)
     begin_at(lake, 10)
@@ -271,7 +280,7 @@ def test_the_greatest_log_start_holds(lake: Lake, fill: Callable[[Lake, int], No
 
 
 def test_others_lay_files_anew_between_the_steps(
-    delta: Lake, fill: Callable[[Lake, int], None], monkeypatch: pytest.MonkeyPatch
+    delta: LakeBench, fill: Callable[[LakeBench, int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(delta, 4)
     begin_at(delta, 20)
@@ -295,7 +304,7 @@ def test_others_lay_files_anew_between_the_steps(
 
 
 def test_a_deletion_that_a_restore_holds_up_is_told_of(
-    delta: Lake, fill: Callable[[Lake, int], None]
+    delta: LakeBench, fill: Callable[[LakeBench, int], None]
 ) -> None:
     fill(delta, 4)
     table = deltalake.DeltaTable(delta.root / "lake" / "topics" / TOPIC)
@@ -303,7 +312,7 @@ def test_a_deletion_that_a_restore_holds_up_is_told_of(
     packed = table.version()
     table.restore(packed - 1)
     begin_at(delta, 20)
-    with pytest.raises(Crash):
+    with pytest.raises(ProcessDied):
         sweeper(delta, "after_delete_started").sweep(place())
     # One file straddles the log start: nothing lies wholly below it now.
     deltalake.DeltaTable(table.table_uri).restore(packed)
@@ -313,7 +322,9 @@ def test_a_deletion_that_a_restore_holds_up_is_told_of(
     assert look(delta).below == 2
 
 
-def test_all_may_go_and_the_next_range_comes(lake: Lake, fill: Callable[[Lake, int], None]) -> None:
+def test_all_may_go_and_the_next_range_comes(
+    lake: LakeBench, fill: Callable[[LakeBench, int], None]
+) -> None:
     fill(lake, 2)
     decision = look(lake, retention_ms=1000).decision
     assert (decision.log_start_offset, decision.kept) == (20, 0)
@@ -326,7 +337,7 @@ def test_all_may_go_and_the_next_range_comes(lake: Lake, fill: Callable[[Lake, i
 
 
 def test_who_rebuilds_a_replica_is_told_where_all_has_gone(
-    delta: Lake, fill: Callable[[Lake, int], None]
+    delta: LakeBench, fill: Callable[[LakeBench, int], None]
 ) -> None:
     fill(delta, 3)
     begin_at(delta, 30)
@@ -339,15 +350,15 @@ def test_who_rebuilds_a_replica_is_told_where_all_has_gone(
 
 @pytest.mark.parametrize("point", ["", *TOPIC_POINTS])
 def test_of_a_deleted_topic_every_segment_is_deleted_in_the_end(
-    lake: Lake, fill: Callable[[Lake, int], None], point: str
+    lake: LakeBench, fill: Callable[[LakeBench, int], None], point: str
 ) -> None:
     """Also one whose deletion had begun, and an attempt that never won; whichever broker continues."""
     fill(lake, 3)
     begin_at(lake, 10)
-    with pytest.raises(Crash):
+    with pytest.raises(ProcessDied):
         sweeper(lake, "after_delete_started").sweep(place())
     path = segment(lake.root / "30.log", 30, 10)
-    with pytest.raises(Crash):
+    with pytest.raises(ProcessDied):
         lake.open("before_commit")[0].copy(copy_request([copy_range(path, 30, 39)]))
     assert {each.name for each in states(lake).values()} == {
         "DELETE_SEGMENT_STARTED",
@@ -355,7 +366,7 @@ def test_of_a_deleted_topic_every_segment_is_deleted_in_the_end(
         "COPY_SEGMENT_STARTED",
     }
     if point:
-        with pytest.raises(Crash):
+        with pytest.raises(ProcessDied):
             sweeper(lake, point).delete_topic(TOPIC, TOPIC_ID)
     sweeper(lake).delete_topic(TOPIC, TOPIC_ID)
     assert states(lake) == {}
@@ -373,10 +384,10 @@ def test_of_a_deleted_topic_every_segment_is_deleted_in_the_end(
 
 
 def test_the_residue_of_a_deleted_topic_goes_and_that_of_the_next_of_its_name_stays(
-    delta: Lake, fill: Callable[[Lake, int], None]
+    delta: LakeBench, fill: Callable[[LakeBench, int], None]
 ) -> None:
     fill(delta, 2)
-    with pytest.raises(Crash):
+    with pytest.raises(ProcessDied):
         sweeper(delta, "after_topic_retired").delete_topic(TOPIC, TOPIC_ID)
     residue = delta.root / "lake" / "topics" / TOPIC / "_residue" / "partition=0"
     before = set(residue.iterdir())
@@ -390,16 +401,16 @@ def test_the_residue_of_a_deleted_topic_goes_and_that_of_the_next_of_its_name_st
 
 @pytest.mark.parametrize("point", SWEEP_POINTS[:-1])
 def test_what_a_leader_that_died_began_to_delete_its_successor_ends(
-    delta: Lake, fill: Callable[[Lake, int], None], point: str
+    delta: LakeBench, fill: Callable[[LakeBench, int], None], point: str
 ) -> None:
     """Another broker, which was at work before and after; nothing else is due of that partition."""
     fill(delta, 3)
-    successor = Lake("delta", delta.root)
+    successor = LakeBench("delta", delta.root)
     successor.settings = tier_settings(lake_uri=delta.settings.lake_uri, node_id=2)
     copier, storage, metadata = successor.open()
     copier.copy(copy_request([copy_range(segment(delta.root / "a", 30, 10), 30, 39)]))
     begin_at(delta, 10)
-    with pytest.raises(Crash):
+    with pytest.raises(ProcessDied):
         sweeper(delta, point).sweep(place())
     copier.copy(copy_request([copy_range(segment(delta.root / "b", 40, 10), 40, 49)]))
     assert metadata.is_deleting(TOPIC_ID, 0)

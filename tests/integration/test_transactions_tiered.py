@@ -23,7 +23,7 @@ BATCH = 100
 VALUE_BYTES = 1_000
 
 
-class Ledger:
+class TransactionLedger:
     """Writes batches of records in transactions, and records each one's offset and outcome."""
 
     def __init__(self, bootstrap: str) -> None:
@@ -75,7 +75,7 @@ def local_start(broker: BrokerProcess) -> int:
 
 def test_aborted_records_are_residue_and_never_rows(broker: BrokerProcess) -> None:
     create_topic(broker, TOPIC, local_retention_bytes=1)
-    ledger = Ledger(broker.bootstrap)
+    ledger = TransactionLedger(broker.bootstrap)
     ledger.write("a", 3)
     ledger.finish("a", committed=True)
     # The records of this one lie in other segments than its marker.

@@ -37,7 +37,7 @@ QUICK = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ProducedRow:
     """A record as it was produced, or read."""
 
     key: bytes | None
@@ -50,10 +50,10 @@ class Row:
 class Acknowledged:
     """The records that the broker acknowledged, by partition and offset."""
 
-    rows: dict[tuple[int, int], Row] = field(default_factory=dict)
+    rows: dict[tuple[int, int], ProducedRow] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
-    def partition(self, partition: int) -> dict[int, Row]:
+    def partition(self, partition: int) -> dict[int, ProducedRow]:
         return {offset: row for (p, offset), row in self.rows.items() if p == partition}
 
 
@@ -99,9 +99,9 @@ def delete_topic(broker: BrokerProcess, topic: str) -> None:
     admin.delete_topics([topic])[topic].result(120)
 
 
-def rows(count: int, *, size: int = 1000, start: int = 0) -> list[Row]:
+def rows(count: int, *, size: int = 1000, start: int = 0) -> list[ProducedRow]:
     return [
-        Row(
+        ProducedRow(
             key=b"key-%d" % number,
             value=(b"value-%d-" % number).ljust(size, b"x"),
             headers=(("n", b"%d" % number),),
@@ -129,7 +129,7 @@ class Feeder:
         }
         self._producer = Producer(config)
 
-    def send(self, sent: Iterable[Row], partition: int = 0) -> None:
+    def send(self, sent: Iterable[ProducedRow], partition: int = 0) -> None:
         for row in sent:
             while True:
                 try:
@@ -147,7 +147,7 @@ class Feeder:
                     self._producer.poll(0.05)
             self._producer.poll(0)
 
-    def _note(self, row: Row) -> Any:
+    def _note(self, row: ProducedRow) -> Any:
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is not None:
                 self.acknowledged.failures.append(str(error))
@@ -173,7 +173,7 @@ def consume(
     end: int,
     timeout_s: float = 120.0,
     **settings: object,
-) -> dict[int, Row]:
+) -> dict[int, ProducedRow]:
     """The records of offsets [start, end) as a client reads them."""
     consumer = Consumer(
         {
@@ -187,7 +187,7 @@ def consume(
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
     )
-    found: dict[int, Row] = {}
+    found: dict[int, ProducedRow] = {}
     try:
         consumer.assign([TopicPartition(topic, partition, start)])
         deadline = time.monotonic() + timeout_s
@@ -207,9 +207,9 @@ def consume(
     raise TimeoutError(f"{topic}-{partition}: read {len(found)} records, not up to {end}")
 
 
-def row_of(message: Message) -> Row:
+def row_of(message: Message) -> ProducedRow:
     kind, timestamp = message.timestamp()
-    return Row(
+    return ProducedRow(
         key=message.key(),
         value=message.value(),
         headers=tuple(message.headers() or ()),

@@ -1,4 +1,4 @@
-"""What several tests use: Worker, put_version, data_files."""
+"""What several tests use: WorkerBench, put_version, data_files."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ from tests.integration.tier_segments import (
 TABLE = f"topics/{TOPIC}"
 
 
-class Worker:
+class WorkerBench:
     """What a worker process has, over a store in memory that outlives it."""
 
     def __init__(self, store: MemoryStore, node_id: int = 1, **more: Any) -> None:

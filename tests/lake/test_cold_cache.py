@@ -45,7 +45,7 @@ COUNT = 400
 FILE_ROWS = 80
 
 
-class Lake:
+class ColdLake:
     """A topic of one partition, read by one worker after another."""
 
     def __init__(self, folder: Path) -> None:
@@ -89,11 +89,11 @@ class Lake:
 
 
 @pytest.fixture
-def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ColdLake:
     # Each read looks at the table as it is now; nothing is prepared ahead by a thread.
     monkeypatch.setattr(delta_tables, "FOLLOW_SECONDS", 0.0)
     monkeypatch.setattr(delta_reader, "PREFETCHERS", 0)
-    return Lake(tmp_path)
+    return ColdLake(tmp_path)
 
 
 @pytest.mark.parametrize("memory_bytes", [0, 1 << 20])
@@ -101,7 +101,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
     "rewrite", [lambda table: table.delete('"offset" BETWEEN 100 AND 119'), None]
 )
 def test_rows_that_somebody_erases_do_not_come_back_out_of_a_cache(
-    lake: Lake, rewrite: Callable[[DeltaTable], Any] | None, memory_bytes: int
+    lake: ColdLake, rewrite: Callable[[DeltaTable], Any] | None, memory_bytes: int
 ) -> None:
     lake.start(memory_bytes=memory_bytes)
     everything = list(range(COUNT))
@@ -116,7 +116,7 @@ def test_rows_that_somebody_erases_do_not_come_back_out_of_a_cache(
 
 
 def test_the_third_reader_reads_nothing_of_the_table_nor_does_one_after_a_restart(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
+    lake: ColdLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(2):
         assert lake.offsets() == list(range(COUNT))
@@ -133,7 +133,7 @@ def test_the_third_reader_reads_nothing_of_the_table_nor_does_one_after_a_restar
 
 
 def test_batches_lie_where_the_broker_sends_them_from_as_long_as_there_is_room(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
+    lake: ColdLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_memory, "SLACK_BYTES", 0)
     memory = BrokerMemory(32 * 1024)
@@ -166,7 +166,7 @@ def test_what_comes_after_a_chunk_is_prepared_while_somebody_is_at_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By another thread, as soon as the footer of the chunk's file says where that ends."""
-    lake = Lake(tmp_path)
+    lake = ColdLake(tmp_path)
     lake.start(memory_bytes=16 << 20)
     snapshot = TopicSnapshot.load(lake.store, TOPIC)
     _, second, third = (each.path for each in snapshot.find(0, 0, 3 * FILE_ROWS - 1))
@@ -219,7 +219,7 @@ def test_what_comes_after_a_chunk_is_prepared_while_somebody_is_at_that(
         assert waiting.result(60)[0] == FILE_ROWS
 
 
-def test_a_cache_that_is_harmed_between_two_reads_is_no_error(lake: Lake) -> None:
+def test_a_cache_that_is_harmed_between_two_reads_is_no_error(lake: ColdLake) -> None:
     for _ in range(2):
         lake.offsets()
     for number, path in enumerate(sorted((lake.folder / "cache").iterdir())):
@@ -236,7 +236,7 @@ def test_a_cache_that_is_harmed_between_two_reads_is_no_error(lake: Lake) -> Non
     assert lake.cache.counts.is_off
 
 
-def test_the_latest_record_is_found_whatever_was_erased_or_has_no_date(lake: Lake) -> None:
+def test_the_latest_record_is_found_whatever_was_erased_or_has_no_date(lake: ColdLake) -> None:
     """Statistics describe what was written: a file's largest value may be deleted, or lie below the log start."""
     found = lake.storage.reader.times.max_timestamp(TOPIC, TOPIC_ID, 0, start_offset=0)
     assert found is not None
@@ -256,7 +256,7 @@ def test_the_latest_record_is_found_whatever_was_erased_or_has_no_date(lake: Lak
 def test_who_reads_ahead_outlives_what_nobody_thought_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lake = Lake(tmp_path)
+    lake = ColdLake(tmp_path)
     monkeypatch.setattr(delta_reader, "AHEAD_BYTES", 1)  # A row group, of which there are several.
     find, tried = TopicTables.get, threading.Semaphore(0)
 

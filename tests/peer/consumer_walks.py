@@ -43,7 +43,7 @@ _VERSIONS = {
 
 
 @dataclass(slots=True)
-class _Member:
+class _WalkingMember:
     """What a member was told last; partitions by topic."""
 
     epoch: int = 0
@@ -58,7 +58,7 @@ class ConsumerWalk:
         self._number = number
         self._random = Random(number)
         self._group = f"walk-{number}"
-        self._members: dict[str, _Member] = {}
+        self._members: dict[str, _WalkingMember] = {}
 
     def next(self) -> Case:
         """What somebody asks now."""
@@ -84,7 +84,7 @@ class ConsumerWalk:
             if self._is_rare(0.5):
                 self._members.pop(request.member_id, None)
             return
-        member = self._members.setdefault(request.member_id, _Member())
+        member = self._members.setdefault(request.member_id, _WalkingMember())
         member.epoch = answer["member_epoch"]
         if answer["assignment"] is not None:
             member.had = member.has

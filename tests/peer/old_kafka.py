@@ -171,7 +171,7 @@ def start(kafka: ApacheKafka) -> None:
         )
 
 
-class Writer:
+class OldKafkaWriter:
     """Writes everything to a broker that a data directory can contain."""
 
     def __init__(self, old: OldKafka, kafka: ApacheKafka) -> None:

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer
 
 from tests.apache_kafka import ApacheKafka
 from tests.command_line import CommandLine
-from tests.pages import ROOT, Reader, blocks_of, own_blocks
+from tests.pages import ROOT, PageReader, blocks_of, own_blocks
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.jars
@@ -126,7 +126,7 @@ def test_a_kafka_is_taken_over_as_the_pages_say(kafka: ApacheKafka, tmp_path: Pa
 
     (block,) = own_blocks("docs/how-to/from-kafka.md", __file__)
     *adopts, starts = block.code.splitlines()
-    reader = Reader(tmp_path, {"=/data/": f"={tmp_path}/data/"})
+    reader = PageReader(tmp_path, {"=/data/": f"={tmp_path}/data/"})
     for line in adopts:
         done = reader.run(line)
         assert done.returncode == 0, done.stderr
@@ -135,7 +135,7 @@ def test_a_kafka_is_taken_over_as_the_pages_say(kafka: ApacheKafka, tmp_path: Pa
         words = ("tail", "orders", "--from", "beginning", "--no-follow", "--values")
         assert CommandLine(address, tmp_path).ok(*words) == "a\nb\n"
 
-    elsewhere = Reader(tmp_path / "elsewhere", {})
+    elsewhere = PageReader(tmp_path / "elsewhere", {})
     elsewhere.folder.mkdir()
     properties = settings.replace(str(kafka.data), str(copied))
     (elsewhere.folder / checked.name).write_text(properties)

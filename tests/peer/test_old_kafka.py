@@ -43,14 +43,14 @@ from kafka_ds.segments.checkpoint import decode_epochs
 from tests.apache_kafka import ApacheKafka
 from tests.in_process import produce_request
 from tests.integration.raw_client import RawClient
-from tests.peer.old_kafka import CUT_AT, OLD_KAFKAS, OldKafka, Writer, start
+from tests.peer.old_kafka import CUT_AT, OLD_KAFKAS, OldKafka, OldKafkaWriter, start
 from tests.processes import BrokerProcess, wait_until
 
 Key = tuple[str, int]
 NO_EPOCH = -1
 
 
-class Row(NamedTuple):
+class ConsumedRecord(NamedTuple):
     """A record as its consumer gets it. `leader_epoch` is -1, and `timestamp` None, where there was none yet."""
 
     offset: int
@@ -62,22 +62,22 @@ class Row(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class Partition:
+class PartitionContents:
     """All that is in a partition. `ends`: where readers of each isolation level stop."""
 
     first_offset: int = 0
-    rows: dict[str, list[Row]] = field(default_factory=dict)
+    rows: dict[str, list[ConsumedRecord]] = field(default_factory=dict)
     ends: dict[str, int] = field(default_factory=dict)
 
 
 ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
 
 
-def contents(bootstrap: str, topics: Collection[str]) -> dict[Key, Partition]:
+def contents(bootstrap: str, topics: Collection[str]) -> dict[Key, PartitionContents]:
     """Topics read from their beginnings to their ends, by each isolation level."""
     found = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=120).topics
     keys = [(name, index) for name in topics for index in sorted(found[name].partitions)]
-    partitions = {key: Partition() for key in keys}
+    partitions = {key: PartitionContents() for key in keys}
     for level in ISOLATION_LEVELS:
         _read(bootstrap, partitions, level)
     return partitions
@@ -107,7 +107,7 @@ def _consumer(bootstrap: str, **settings: object) -> Consumer:
     )
 
 
-def _read(bootstrap: str, partitions: Mapping[Key, Partition], level: str) -> None:
+def _read(bootstrap: str, partitions: Mapping[Key, PartitionContents], level: str) -> None:
     consumer = _consumer(bootstrap, **{"isolation.level": level})
     consumer.assign([TopicPartition(*key, OFFSET_BEGINNING) for key in partitions])
     left = set(partitions)
@@ -143,11 +143,11 @@ def _first_offset(consumer: Consumer, key: Key) -> int:
     return found[0]
 
 
-def _row(message: Message) -> Row:
+def _row(message: Message) -> ConsumedRecord:
     kind, timestamp = message.timestamp()
     has_timestamp = kind != TIMESTAMP_NOT_AVAILABLE and timestamp >= 0
     epoch = message.leader_epoch()
-    return Row(
+    return ConsumedRecord(
         offset=message.offset(),
         timestamp=(kind, timestamp) if has_timestamp else None,
         key=message.key(),
@@ -172,7 +172,7 @@ def offsets_at(
     return found
 
 
-def some_moments(rows: Sequence[Row]) -> list[int]:
+def some_moments(rows: Sequence[ConsumedRecord]) -> list[int]:
     """Times of some records, and between them."""
     chosen = [rows[0], rows[len(rows) // 3], rows[len(rows) // 2], rows[-1]] if rows else []
     known = {row.timestamp[1] for row in chosen if row.timestamp is not None}
@@ -238,7 +238,7 @@ TABLES = ("codecs", "once", "cut", "old-0", "old-1")
 class Left:
     """What a Kafka said of itself before it ended."""
 
-    partitions: Mapping[Key, Partition]
+    partitions: Mapping[Key, PartitionContents]
     leader_epochs: Mapping[Key, int]
     times: Mapping[tuple[Key, int], int]
     groups: Mapping[str, Group]
@@ -275,7 +275,7 @@ def told_by(kafka: ApacheKafka, old: OldKafka) -> Left:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("old", OLD_KAFKAS, ids=str)
 def test_a_broker_goes_on_where_an_old_kafka_ended(old: OldKafka, tmp_path: Path) -> None:
-    with old.running(tmp_path) as kafka, closing(Writer(old, kafka)) as writer:
+    with old.running(tmp_path) as kafka, closing(OldKafkaWriter(old, kafka)) as writer:
         start(kafka)
         writer.fill()
         left = told_by(kafka, old)
@@ -392,7 +392,7 @@ class Successor:
         self._knows_epochs(found)
         self._knows_transactions(left)
 
-    def _knows_epochs(self, found: Mapping[Key, Partition]) -> None:
+    def _knows_epochs(self, found: Mapping[Key, PartitionContents]) -> None:
         with RawClient(self._broker.bootstrap) as client:
             for key, entries in self._epochs.items():
                 end_offset = found[key].ends["read_uncommitted"]
@@ -458,7 +458,7 @@ class Successor:
                 partition: int = partition,
                 end: int = end,
                 start: int = theirs.first_offset,
-            ) -> list[Row]:
+            ) -> list[ConsumedRecord]:
                 found = table_rows(folder, partition)
                 return [row for row in found if start <= row.offset < end]
 
@@ -501,14 +501,14 @@ class Successor:
                 assert partition.rows[level][-1].value == b"new", (key, level)
 
 
-def table_rows(folder: Path, partition: int) -> list[Row]:
+def table_rows(folder: Path, partition: int) -> list[ConsumedRecord]:
     """What the table of a topic has of a partition, if there is one already."""
     if not DeltaTable.is_deltatable(str(folder)):
         return []
     columns = ["offset", "timestamp_type", "timestamp", "key", "value", "headers", "leader_epoch"]
     rows = polars.read_delta(str(folder)).filter(polars.col("partition") == partition)
     return [
-        Row(
+        ConsumedRecord(
             offset=offset,
             timestamp=None if at is None else (kind + 1, round(at.timestamp() * 1000)),
             key=key,
@@ -522,12 +522,12 @@ def table_rows(folder: Path, partition: int) -> list[Row]:
     ]
 
 
-def first_from(rows: Sequence[Row], moment: int) -> int:
+def first_from(rows: Sequence[ConsumedRecord], moment: int) -> int:
     """The offset of the first record of this time or a later one, or -1."""
     return next((row.offset for row in rows if row.timestamp and row.timestamp[1] >= moment), -1)
 
 
-def without_new_epoch(ours: Row, theirs: Row) -> Row:
+def without_new_epoch(ours: ConsumedRecord, theirs: ConsumedRecord) -> ConsumedRecord:
     """Messages of formats 0 and 1 had no leader epoch; as record batches they have the first."""
     if theirs.leader_epoch == NO_EPOCH and ours.leader_epoch == 0:
         return ours._replace(leader_epoch=NO_EPOCH)

@@ -26,7 +26,7 @@ Given = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class SparkSide:
     """A format of Spark's, and the brokers that it is asked about."""
 
     format: str
@@ -139,13 +139,13 @@ def offsets(document: Any) -> dict[str, dict[str, int]]:
     }
 
 
-class Job:
+class JoinedJob:
     """A query over several sources into a folder of Parquet, stopped and started again at will."""
 
     def __init__(
         self,
         spark: SparkSession,
-        side: Side,
+        side: SparkSide,
         folder: Path,
         sources: Mapping[str, Given],
         *,

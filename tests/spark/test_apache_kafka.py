@@ -14,15 +14,15 @@ from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.apache_kafka import ApacheKafka
+from tests.fakes.process_death import ProcessDied
 from tests.integration.sink_life import (
     PARTITIONS,
-    Killed,
     abort_what_is_open,
     each_once,
     life,
     run_through_deaths,
 )
-from tests.spark.sides import Side
+from tests.spark.sides import SparkSide
 
 pytestmark = [pytest.mark.jars]
 
@@ -34,7 +34,7 @@ Options = dict[str, Any]
 
 @pytest.fixture(scope="module", autouse=True)
 def produced(launched: ApacheKafka, spark: SparkSession, apache: ApacheKafka) -> None:
-    side = Side(format="kafka", bootstrap=apache.bootstrap)
+    side = SparkSide(format="kafka", bootstrap=apache.bootstrap)
     side.create(TOPIC, 3)
     side.create(TRANSACTIONS, 1)
     _produce(apache.bootstrap)
@@ -206,10 +206,10 @@ def test_a_stream_is_written_exactly_once_there_too(
     """Its driver dies at several steps of the protocol; decided attempts that were aborted are written again."""
     topics = ["written-a", "written-b"]
     for name in topics:
-        Side(format="kafka", bootstrap=apache.bootstrap).create(name, PARTITIONS)
+        SparkSide(format="kafka", bootstrap=apache.bootstrap).create(name, PARTITIONS)
     spark = life(apache.bootstrap, topics, monkeypatch)
     run_through_deaths(spark, 2, 7)
-    with pytest.raises(Killed):
+    with pytest.raises(ProcessDied):
         spark.batch(2, die_at=5)
     abort_what_is_open(spark)
     spark.batch(2)

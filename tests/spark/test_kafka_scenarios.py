@@ -23,7 +23,7 @@ from kafka_ds.source.batch import KafkaBatchReader
 from kafka_ds.source.options.options import parse_options
 from tests.apache_kafka import ApacheKafka
 from tests.processes import BrokerProcess
-from tests.spark.sides import QUERY_LIMIT_S, Given, Job, Side, expected, named, rows
+from tests.spark.sides import QUERY_LIMIT_S, Given, JoinedJob, SparkSide, expected, named, rows
 
 pytestmark = [
     pytest.mark.jars,
@@ -39,15 +39,15 @@ ZERO_TO_TWO = ("0", "1", "2")
 
 
 @pytest.fixture(scope="module")
-def sides(apache: ApacheKafka, broker: BrokerProcess) -> list[Side]:
+def sides(apache: ApacheKafka, broker: BrokerProcess) -> list[SparkSide]:
     return [
-        Side(format="kafka", bootstrap=apache.bootstrap),
-        Side(format="kafka_ds", bootstrap=broker.bootstrap),
+        SparkSide(format="kafka", bootstrap=apache.bootstrap),
+        SparkSide(format="kafka_ds", bootstrap=broker.bootstrap),
     ]
 
 
 @pytest.fixture(scope="module")
-def topics(sides: list[Side]) -> Iterator[list[Side]]:
+def topics(sides: list[SparkSide]) -> Iterator[list[SparkSide]]:
     """Topics that no test changes: plain, with headers, and with times (value n is in partition n % 3)."""
     for side in sides:
         for name in ("plain", "headed", "timed"):
@@ -135,7 +135,7 @@ BATCHES: dict[str, tuple[Given, list[int]]] = {
 
 
 @pytest.mark.slow
-def test_batches_bring_the_same_rows(spark: SparkSession, topics: list[Side]) -> None:
+def test_batches_bring_the_same_rows(spark: SparkSession, topics: list[SparkSide]) -> None:
     wanted = expected({name: values for name, (_, values) in BATCHES.items()})
     for side in topics:
         frame = named(spark, {name: given for name, (given, _) in BATCHES.items()}, side.read)
@@ -232,7 +232,7 @@ STREAMS_REFUSED: dict[str, tuple[Given, str]] = {
 
 
 def test_what_a_stream_cannot_mean_is_refused_by_both(
-    spark: SparkSession, sides: list[Side]
+    spark: SparkSession, sides: list[SparkSide]
 ) -> None:
     accepted = []
     theirs, ours = sides
@@ -254,7 +254,7 @@ CUTS: dict[str, Given] = {
 }
 
 
-def test_ranges_are_cut_at_the_same_offsets(spark: SparkSession, topics: list[Side]) -> None:
+def test_ranges_are_cut_at_the_same_offsets(spark: SparkSession, topics: list[SparkSide]) -> None:
     found = []
     for side in topics:
         frames = [
@@ -273,7 +273,7 @@ def test_ranges_are_cut_at_the_same_offsets(spark: SparkSession, topics: list[Si
 
 
 def test_a_time_that_no_microsecond_can_hold(
-    spark: SparkSession, sides: list[Side], again: str
+    spark: SparkSession, sides: list[SparkSide], again: str
 ) -> None:
     """Nanoseconds, by mistake: Spark's own source fails, and ours has a row without a time."""
     topic = f"nanoseconds{again}"
@@ -291,7 +291,7 @@ def test_a_time_that_no_microsecond_can_hold(
 
 
 def test_what_a_batch_cannot_mean_is_refused_by_both(
-    spark: SparkSession, topics: list[Side]
+    spark: SparkSession, topics: list[SparkSide]
 ) -> None:
     accepted = []
     for name, (given, said) in REFUSED.items():
@@ -311,7 +311,7 @@ def test_what_a_batch_cannot_mean_is_refused_by_both(
 
 
 def test_rows_that_are_gone_are_left_out_or_an_error(
-    spark: SparkSession, sides: list[Side], tmp_path: Path, again: str
+    spark: SparkSession, sides: list[SparkSide], tmp_path: Path, again: str
 ) -> None:
     """Deleted below where a batch or a stream begins, and between two runs of one frame."""
     topic = f"gone{again}"
@@ -339,7 +339,7 @@ def test_rows_that_are_gone_are_left_out_or_an_error(
         with pytest.raises(Exception, match=said):
             side.read(spark, given).collect()
         # The same source twice in one query, which Spark asks for its offsets once.
-        job = Job(spark, side, tmp_path / side.format, {"stream": going_on}, twice=True)
+        job = JoinedJob(spark, side, tmp_path / side.format, {"stream": going_on}, twice=True)
         job.run()
         assert rows(job.rows()) == expected({"stream": 2 * left["all"]}), side
         assert [len(p["sources"]) for p in job.progress] == [1] * len(job.progress), side
@@ -370,7 +370,7 @@ def starts(topic: str) -> dict[str, Given]:
 
 @pytest.mark.slow
 def test_streams_begin_and_go_on_alike(
-    spark: SparkSession, sides: list[Side], tmp_path: Path, again: str
+    spark: SparkSession, sides: list[SparkSide], tmp_path: Path, again: str
 ) -> None:
     """A stop, rows and partitions that come meanwhile, a topic that goes."""
     begun = f"begun{again}"
@@ -392,8 +392,8 @@ def test_streams_begin_and_go_on_alike(
         }
         no_match = {"subscribe": begun, "startingTimestamp": LATER_MS[1]}
         with pytest.raises(StreamingQueryException):
-            Job(spark, side, tmp_path / f"{side.format}-no-match", {"no": no_match}).run()
-        job = Job(spark, side, tmp_path / side.format, sources)
+            JoinedJob(spark, side, tmp_path / f"{side.format}-no-match", {"no": no_match}).run()
+        job = JoinedJob(spark, side, tmp_path / side.format, sources)
         job.run()
         first: dict[str, list[object]] = {
             "at offsets": [0, 10, 20, 12],
@@ -420,7 +420,7 @@ def test_streams_begin_and_go_on_alike(
 
 @pytest.mark.slow
 def test_limits_cut_streams_alike(
-    spark: SparkSession, sides: list[Side], tmp_path: Path, again: str
+    spark: SparkSession, sides: list[SparkSide], tmp_path: Path, again: str
 ) -> None:
     """In proportion over partitions, through transactions that leave no rows, up to one that is open."""
     plain, transacted = f"limited{again}", f"transacted{again}"
@@ -448,7 +448,7 @@ def test_limits_cut_streams_alike(
             "committed": {**three, "kafka.isolation.level": "read_committed"},
             "uncommitted": {**three, "kafka.isolation.level": "read_uncommitted"},
         }
-        job = Job(spark, side, tmp_path / side.format, sources)
+        job = JoinedJob(spark, side, tmp_path / side.format, sources)
         job.run()
         limited = [f"{p}-{n}" for p, count in enumerate((30, 5, 1)) for n in range(count)]
         wanted = {

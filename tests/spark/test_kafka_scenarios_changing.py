@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.apache_kafka import ApacheKafka
 from tests.processes import BrokerProcess
-from tests.spark.sides import QUERY_LIMIT_S, Given, Side
+from tests.spark.sides import QUERY_LIMIT_S, Given, SparkSide
 
 pytestmark = [
     pytest.mark.jars,
@@ -36,10 +36,10 @@ QUICKLY: Given = {
 
 
 @pytest.fixture(scope="module")
-def sides(apache: ApacheKafka, broker: BrokerProcess) -> Iterator[list[Side]]:
+def sides(apache: ApacheKafka, broker: BrokerProcess) -> Iterator[list[SparkSide]]:
     yield [
-        Side(format="kafka", bootstrap=apache.bootstrap),
-        Side(format="kafka_ds", bootstrap=broker.bootstrap),
+        SparkSide(format="kafka", bootstrap=apache.bootstrap),
+        SparkSide(format="kafka_ds", bootstrap=broker.bootstrap),
     ]
 
 
@@ -52,7 +52,7 @@ def started(
 
 @pytest.mark.parametrize(("partitions", "count"), [(2, 15), (3, 10)])
 def test_available_now_fails_where_its_end_is_gone(
-    spark: SparkSession, sides: list[Side], tmp_path: Path, partitions: int, count: int
+    spark: SparkSession, sides: list[SparkSide], tmp_path: Path, partitions: int, count: int
 ) -> None:
     """The topic is recreated during the first micro-batch, with fewer partitions or fewer records."""
     topic = f"anew-{partitions}-{tmp_path.name}"
@@ -60,7 +60,7 @@ def test_available_now_fails_where_its_end_is_gone(
         side.create(topic, 3)
         side.send(topic, 0, range(15))
 
-        def anew(_: DataFrame, __: int, side: Side = side) -> None:
+        def anew(_: DataFrame, __: int, side: SparkSide = side) -> None:
             side.delete(topic)
             side.create(topic, partitions)
             side.send(topic, 0, range(count))
@@ -73,14 +73,14 @@ def test_available_now_fails_where_its_end_is_gone(
 
 
 def test_a_topic_that_goes_while_its_rows_are_read_is_no_failure_if_told_so(
-    spark: SparkSession, sides: list[Side], tmp_path: Path
+    spark: SparkSession, sides: list[SparkSide], tmp_path: Path
 ) -> None:
     topic = f"goes-{tmp_path.name}"
     for side in sides:
         side.create(topic, 1)
         side.send(topic, 0, range(10))
 
-        def without(frame: DataFrame, batch: int, side: Side = side) -> None:
+        def without(frame: DataFrame, batch: int, side: SparkSide = side) -> None:
             if batch == 0:
                 side.delete(topic)
                 side.create(topic, 1)

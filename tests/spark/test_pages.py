@@ -13,7 +13,7 @@ import spark_conf.session
 from spark_conf.catalog import topic_catalog
 from spark_conf.system_views import system_views
 from tests.command_line import CommandLine
-from tests.pages import AVRO_ORDER, ROOT, Block, Reader, blocks_of, own_blocks
+from tests.pages import AVRO_ORDER, ROOT, Block, PageReader, blocks_of, own_blocks
 from tests.processes import BrokerProcess
 from tests.spark.topics import Topic
 
@@ -29,7 +29,7 @@ def orders(broker: BrokerProcess, tmp_path: Path) -> Topic:
         for block in blocks_of(ROOT / "docs/get-started/tutorial.md")
         if block.title == "orders.py"
     ]
-    reader = Reader(tmp_path, {"127.0.0.1:9092": broker.bootstrap})
+    reader = PageReader(tmp_path, {"127.0.0.1:9092": broker.bootstrap})
     reader.follow(script)
     reader.type("python orders.py", "1000 orders written, 0 not acknowledged\n")
     return topic

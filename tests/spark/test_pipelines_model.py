@@ -23,6 +23,7 @@ from spark_conf.pipelines import typed_table
 from spark_conf.pipelines.decoder import KEY, METADATA, RESCUED
 from spark_conf.pipelines.pipelines import Pipelines
 from spark_conf.pipelines.typed_table import NO_KEY
+from tests.fakes.process_death import ProcessDied
 from tests.model_runs import examples
 from tests.spark.topics import T0_MS, Topic
 from tests.spark.typed_tables import JSON_TOPIC, alter, keep, parsed
@@ -34,10 +35,6 @@ KEYS = 9
 NOT_UTF8 = b"\xff\xfe"
 OWN = {*METADATA, RESCUED}
 Place = tuple[int, int]
-
-
-class Killed(BaseException):
-    """The driver dies here."""
 
 
 @dataclass
@@ -94,7 +91,7 @@ class Trouble:
 
 
 @dataclass
-class Life:
+class PipelineLife:
     """Two topics with the same records: one has a typed table of all of them, the other one of each key's newest."""
 
     spark: SparkSession
@@ -218,7 +215,7 @@ class Life:
             driver = self._driver()
             try:
                 run(driver)
-            except Killed:
+            except ProcessDied:
                 return False
             finally:
                 driver.close()
@@ -226,7 +223,7 @@ class Life:
 
     def _die(self) -> None:
         self.done["killed"] += 1
-        raise Killed
+        raise ProcessDied
 
     def _overtake(self) -> None:
         """This driver stands still while records come, and another driver goes on."""
@@ -335,7 +332,7 @@ def _by_place(rows: DataFrame) -> dict[Place, dict[str, Any]]:
     return by_place
 
 
-def live(life: Life) -> None:
+def live(life: PipelineLife) -> None:
     """Everything that may happen, in any order, and a last look."""
     commands = [life.send, life.commit, life.abort, life.grow, life.view, life.replay, life.keep]
     life.random.shuffle(commands)
@@ -356,7 +353,7 @@ def test_tables_say_what_the_model_says(
         current = Topic(topic.broker, f"{topic.name}-{seed}-current").create(
             partitions=1, **{**JSON_TOPIC, "lake.table.mode": "current"}
         )
-        life = Life(spark, Random(seed), monkeypatch, every, current)
+        life = PipelineLife(spark, Random(seed), monkeypatch, every, current)
         try:
             live(life)
         except BaseException as problem:

@@ -39,7 +39,7 @@ def source() -> type[DataSource]:
                 each.detach()
         return count, all(flags)
 
-    class Batch(DataSourceReader):
+    class FakeBatch(DataSourceReader):
         def partitions(self) -> list[InputPartition]:
             return [InputPartition(("plan", *found()))]
 
@@ -47,7 +47,7 @@ def source() -> type[DataSource]:
             yield partition.value
             yield ("task", *found())
 
-    class Stream(DataSourceStreamReader):
+    class FakeStream(DataSourceStreamReader):
         def initialOffset(self) -> dict[str, int]:
             return {"at": 0}
 
@@ -65,10 +65,10 @@ def source() -> type[DataSource]:
             return "process string, sockets int, allSet boolean"
 
         def reader(self, schema: StructType) -> DataSourceReader:
-            return Batch()
+            return FakeBatch()
 
         def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-            return Stream()
+            return FakeStream()
 
     return Sockets
 

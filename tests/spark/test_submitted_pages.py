@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.command_line import CommandLine
-from tests.pages import ROOT, Block, Reader, own_blocks
+from tests.pages import ROOT, Block, PageReader, own_blocks
 from tests.processes import BrokerProcess, running_broker, wait_until
 from tests.s3_server import BUCKET, S3Server
 from tests.spark.java import QUICK_JAVA
@@ -45,7 +45,7 @@ def submits(folder: Path, page: str, part: str, instead: dict[str, str], **more:
         **more,
     }
     block = block_with(page, part)
-    done = Reader(folder, instead, **environment).run(f"set -e\n{block.code}", 600)
+    done = PageReader(folder, instead, **environment).run(f"set -e\n{block.code}", 600)
     assert done.returncode == 0, done.stderr[-5000:]
     return done.stdout
 
@@ -75,7 +75,7 @@ def test_the_pipelines_are_submitted(checkout: Path, orders: BrokerProcess) -> N
 def test_json_becomes_columns(tmp_path: Path) -> None:
     """As a reader follows the page after its blocks that install, and start a broker."""
     with running_broker(tmp_path / "broker", {"lake.uri": tmp_path / "data/lake"}) as broker:
-        reader = Reader(
+        reader = PageReader(
             tmp_path,
             {"127.0.0.1:9092": broker.bootstrap},
             KAFKA_DS_BOOTSTRAP_SERVER=broker.bootstrap,

@@ -19,7 +19,7 @@ from broker.loop_stalls import (
 )
 
 
-class Machine:
+class StalledMachine:
     """A clock, and what the kernel says of the thread."""
 
     def __init__(self) -> None:
@@ -29,14 +29,14 @@ class Machine:
 
 
 def test_a_sleep_that_is_a_little_late_is_no_stall(caplog: pytest.LogCaptureFixture) -> None:
-    machine = Machine()
+    machine = StalledMachine()
     machine.now_s += INTERVAL_SECONDS + STALL_MS_MIN / 1_000 - 0.001
     assert machine.stalls.woke_up() is None
     assert not caplog.records
 
 
 def test_a_stall_names_its_cause(caplog: pytest.LogCaptureFixture) -> None:
-    machine = Machine()
+    machine = StalledMachine()
     for _ in range(2):
         before = machine.times
         assert before is not None
@@ -60,7 +60,7 @@ def test_a_stall_names_its_cause(caplog: pytest.LogCaptureFixture) -> None:
 def test_where_the_kernel_says_nothing_the_length_is_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    machine = Machine()
+    machine = StalledMachine()
     machine.times = None
     machine.now_s += INTERVAL_SECONDS + 2.0
     assert machine.stalls.woke_up() is None

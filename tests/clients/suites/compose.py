@@ -32,12 +32,12 @@ class ComposeStandIn:
         self._logged: Mapping[int, int] = {}
         outer = self
 
-        class Handler(socketserver.StreamRequestHandler):
+        class ComposeHandler(socketserver.StreamRequestHandler):
             def handle(self) -> None:
                 verb, service = self.rfile.readline().decode().split()
                 self.wfile.write(outer._done(verb, int(service.rpartition("-")[2])).encode())
 
-        self._server = socketserver.ThreadingUnixStreamServer(str(folder / SOCKET), Handler)
+        self._server = socketserver.ThreadingUnixStreamServer(str(folder / SOCKET), ComposeHandler)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def begin(self) -> None:

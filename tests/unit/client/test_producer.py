@@ -30,7 +30,7 @@ from tests.requests import build
 Fate = Any
 
 
-class Log:
+class LeaderLog:
     """Partition 0 of topic ``t``, as a leader keeps it: by sequence, each batch once."""
 
     def __init__(self, fates: Iterable[Fate] = ()) -> None:
@@ -78,7 +78,7 @@ def answer(
     return build(ProduceResponse, responses=[{"name": "t", "partition_responses": [partition]}])
 
 
-def appended_but_unanswered(log: Log, request: ProduceRequest) -> Fate:
+def appended_but_unanswered(log: LeaderLog, request: ProduceRequest) -> Fate:
     log.append(request)
     return CLOSE
 
@@ -139,7 +139,7 @@ def send(broker: ScriptedBroker, count: int = 8, **more: Any) -> Producer:
     ],
 )
 def test_each_batch_is_appended_once_and_in_order(fates: list[Fate]) -> None:
-    log = Log(fates)
+    log = LeaderLog(fates)
     with scripted(log) as broker:
         made = send(broker)
     assert log.sequences == list(range(0, 16, 2))
@@ -158,7 +158,7 @@ def test_a_refusal_for_good_names_the_rows() -> None:
 
 
 def test_out_of_order_without_a_reason_is_final() -> None:
-    log = Log([ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER])
+    log = LeaderLog([ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER])
     with scripted(log) as broker, pytest.raises(NotDelivered, match="OUT_OF_ORDER_SEQUENCE_NUMBER"):
         send(broker, 1)
 
@@ -177,13 +177,13 @@ def test_out_of_order_without_a_reason_is_final() -> None:
     ],
 )
 def test_patience_ends_and_says_which_setting_did_it(more: dict[str, Any], said: str) -> None:
-    log = Log([ErrorCode.NOT_ENOUGH_REPLICAS] * 50)
+    log = LeaderLog([ErrorCode.NOT_ENOUGH_REPLICAS] * 50)
     with scripted(log) as broker, pytest.raises(NotDelivered, match=said):
         send(broker, 1, **more)
 
 
 def test_without_acks_nobody_is_waited_for() -> None:
-    log = Log()
+    log = LeaderLog()
 
     def silent(request: Any) -> Any:
         from tests.fakes.scripted_broker import SILENCE
@@ -197,7 +197,7 @@ def test_without_acks_nobody_is_waited_for() -> None:
 
 def test_a_leader_that_is_long_in_coming_is_waited_for_as_long_as_a_batch_may_take() -> None:
     """`delivery.timeout.ms` says how long that is; asking for the leader gives up earlier, by `max.block.ms`."""
-    log = Log([ErrorCode.NOT_LEADER_OR_FOLLOWER])
+    log = LeaderLog([ErrorCode.NOT_LEADER_OR_FOLLOWER])
     asked = [0]
 
     def script(request: Any) -> Any:
@@ -220,7 +220,7 @@ def test_a_leader_that_is_long_in_coming_is_waited_for_as_long_as_a_batch_may_ta
 
 def test_a_fenced_transaction_says_so_by_its_code() -> None:
     joined: list[Any] = []
-    log = Log([ErrorCode.INVALID_PRODUCER_EPOCH])
+    log = LeaderLog([ErrorCode.INVALID_PRODUCER_EPOCH])
     with scripted(log) as broker:
         made = producer(broker)
         cluster, settings = made.cluster, made.settings
@@ -251,7 +251,7 @@ class MovedTopic:
     """Topic ``t`` of two partitions: both go from the first of two brokers to the second when one is written to."""
 
     def __init__(self) -> None:
-        self.logs = (Log(), Log())
+        self.logs = (LeaderLog(), LeaderLog())
         self.leader = 1
         self.brokers = tuple(ScriptedBroker(partial(self._answer, n)) for n in (1, 2))
 
@@ -318,7 +318,7 @@ def test_a_broker_whose_first_answers_are_not_kafkas_is_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """While a connection is made, as while its requests are answered: it may be a proxy's page about a restart."""
-    log, tries = Log(), [0]
+    log, tries = LeaderLog(), [0]
     connect = Cluster.new_connection
 
     def garbled_once(cluster: Cluster, address: tuple[str, int]) -> Any:
@@ -333,7 +333,7 @@ def test_a_broker_whose_first_answers_are_not_kafkas_is_asked_again(
     assert log.sequences == [0, 2]
 
 
-class NarrowLog(Log):
+class NarrowLog(LeaderLog):
     """Partition 0 of a topic with a small ``max.message.bytes``; it keeps what is written."""
 
     def __init__(self, bytes_max: int) -> None:

@@ -52,7 +52,7 @@ def compacted(**more: Any) -> LogConfig:
     return log_settings(**{**settings, **more})
 
 
-class Bench:
+class CleanerBench:
     """A broker's logs and its cleaner."""
 
     def __init__(

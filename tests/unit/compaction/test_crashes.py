@@ -14,14 +14,14 @@ from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.records.batch import ControlType
 from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import PowerLoss
-from tests.unit.compaction.compaction_bench import Bench, compacted
+from tests.unit.compaction.compaction_bench import CleanerBench, compacted
 
 BIG = b"x" * 150
 
 
-def filled() -> Bench:
+def filled() -> CleanerBench:
     """Nine closed segments that become three, with transactions; all durable."""
-    bench = Bench(compacted(segment_bytes=1000))
+    bench = CleanerBench(compacted(segment_bytes=1000))
     for index in range(18):
         bench.append([(b"k%d" % (index % 5), BIG + b"%d" % index)])
         bench.append(
@@ -42,27 +42,27 @@ def filled() -> Bench:
     return bench
 
 
-def again(bench: Bench) -> Bench:
+def again(bench: CleanerBench) -> CleanerBench:
     """The same, begun again on a copy of its disk."""
     disk = copy.deepcopy(bench.disk)
     disk.kill()
-    return Bench(bench.config, disk=disk, clock=ManualClock(bench.clock.ms))
+    return CleanerBench(bench.config, disk=disk, clock=ManualClock(bench.clock.ms))
 
 
-def clean_and_tick(bench: Bench) -> None:
+def clean_and_tick(bench: CleanerBench) -> None:
     asyncio.run(bench.cleaner.clean_dirtiest())
     bench.manager.tick(bench.clock.ms)
 
 
-def last_values(bench: Bench) -> dict[bytes | None, tuple[int, bytes | None]]:
+def last_values(bench: CleanerBench) -> dict[bytes | None, tuple[int, bytes | None]]:
     return {key: (offset, value) for offset, key, value in bench.records()}
 
 
-def content(bench: Bench) -> list[tuple[Any, ...]]:
+def content(bench: CleanerBench) -> list[tuple[Any, ...]]:
     return [(header, records) for header, records in bench.batches()]
 
 
-def count_operations(bench: Bench) -> int:
+def count_operations(bench: CleanerBench) -> int:
     bench.disk.crash_after = 10**6
     clean_and_tick(bench)
     assert bench.disk.crash_after is not None

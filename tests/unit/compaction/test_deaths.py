@@ -10,12 +10,12 @@ from broker.log.log import Log
 from kafka_ds.ipc.child import WorkerDied
 from kafka_ds.protocol.topic_partition import TopicPartition
 from tests.loops import in_loop
-from tests.unit.compaction.compaction_bench import Bench
+from tests.unit.compaction.compaction_bench import CleanerBench
 
 NAMES = ("bad", "good", "fine")
 
 
-class Deaths(Bench):
+class CleanerDeaths(CleanerBench):
     """The child dies over the log of the topic `bad`, and over all that it cleans beside that."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Deaths(Bench):
 
 @in_loop
 async def test_a_log_over_which_the_child_dies_takes_no_other_with_it() -> None:
-    bench = Deaths()
+    bench = CleanerDeaths()
     await bench.round()
     assert sorted(bench.begun) == sorted(NAMES)
     assert bench.cleaner.uncleanable() == {}
@@ -66,7 +66,7 @@ async def test_a_log_over_which_the_child_dies_takes_no_other_with_it() -> None:
 
 @in_loop
 async def test_beside_one_that_is_suspected_no_other_log_is_cleaned() -> None:
-    bench = Deaths()
+    bench = CleanerDeaths()
     await bench.round()
     bench.begun.clear()
     bench.may_die.clear()

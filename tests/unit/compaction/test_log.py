@@ -19,13 +19,13 @@ from kafka_ds.records.batch import (
 from kafka_ds.segments.index import AbortedTxn, encode_aborted
 from kafka_ds.segments.producers import AppendOrigin
 from tests.fakes.settings import cleaner_settings
-from tests.unit.compaction.compaction_bench import Bench, compacted
+from tests.unit.compaction.compaction_bench import CleanerBench, compacted
 
 BIG = b"x" * 300
 
 
 def test_the_last_value_of_each_key_stays_where_it_was() -> None:
-    bench = Bench()
+    bench = CleanerBench()
     bench.append([(b"a", b"1"), (b"b", b"1")])
     bench.append([(b"a", b"2"), (b"c", b"1")])
     bench.append([(b"b", b"2")])
@@ -44,7 +44,7 @@ def test_the_last_value_of_each_key_stays_where_it_was() -> None:
 
 @pytest.mark.parametrize("codec", Codec)
 def test_a_batch_keeps_its_frame(codec: Codec) -> None:
-    bench = Bench()
+    bench = CleanerBench()
     bench.append(
         [(b"a", b"1"), (b"b", b"1"), (b"c", b"1")],
         codec=codec,
@@ -66,7 +66,7 @@ def test_a_batch_keeps_its_frame(codec: Codec) -> None:
 
 
 def test_the_last_batch_of_a_producer_stays_empty() -> None:
-    bench = Bench()
+    bench = CleanerBench()
     bench.append([(b"a", b"1")], producer_id=7, producer_epoch=3, base_sequence=40)
     bench.append([(b"a", b"2")])
     bench.append([(b"b", b"2")])
@@ -87,7 +87,7 @@ def test_the_last_batch_of_a_producer_stays_empty() -> None:
 
 
 def test_tombstones_go_after_delete_retention_ms() -> None:
-    bench = Bench()
+    bench = CleanerBench()
     bench.append([(b"a", b"1")])
     bench.append([(b"a", None), (b"b", b"1")])
     bench.log.roll()
@@ -112,7 +112,7 @@ def test_tombstones_go_after_delete_retention_ms() -> None:
 
 
 def test_times_set_by_the_broker_stay() -> None:
-    bench = Bench()
+    bench = CleanerBench()
     bench.append([(b"a", b"1"), (b"b", None)], timestamp_type=TimestampType.LOG_APPEND_TIME)
     now_ms = bench.clock.ms
     bench.append([(b"a", b"2")])
@@ -125,7 +125,7 @@ def test_times_set_by_the_broker_stay() -> None:
 
 
 def test_records_without_a_key_go() -> None:
-    bench = Bench()
+    bench = CleanerBench()
     bench.append([(None, b"1"), (b"a", b"1"), (b"", b"empty is a key")])
     bench.log.roll()
     assert bench.clean()
@@ -133,7 +133,7 @@ def test_records_without_a_key_go() -> None:
 
 
 def test_the_end_of_the_cleaned_part_is_kept() -> None:
-    bench = Bench()
+    bench = CleanerBench()
     bench.append([(None, b"1")])
     bench.append([(None, b"2")])
     bench.log.roll()
@@ -143,7 +143,7 @@ def test_the_end_of_the_cleaned_part_is_kept() -> None:
 
 
 def test_aborted_records_go_and_their_marker_follows() -> None:
-    bench = Bench()
+    bench = CleanerBench()
     transaction = {"producer_id": 1, "producer_epoch": 0, "is_transactional": True}
     bench.append([(b"a", b"0")])
     bench.append([(b"a", b"aborted")], base_sequence=0, **transaction)
@@ -171,7 +171,7 @@ def test_aborted_records_go_and_their_marker_follows() -> None:
 
 
 def test_the_last_marker_of_a_producer_stays_for_its_epoch() -> None:
-    bench = Bench()
+    bench = CleanerBench()
     bench.append(
         [(b"a", b"aborted")],
         producer_id=1,
@@ -190,7 +190,7 @@ def test_the_last_marker_of_a_producer_stays_for_its_epoch() -> None:
 
 
 def test_an_open_transaction_stops_it() -> None:
-    bench = Bench()
+    bench = CleanerBench()
     bench.append([(b"a", b"1")])
     bench.append([(b"a", b"2")])
     bench.log.roll()
@@ -206,7 +206,7 @@ def test_an_open_transaction_stops_it() -> None:
 
 
 def test_what_is_not_committed_stops_it() -> None:
-    bench = Bench()
+    bench = CleanerBench()
     for value in (b"1", b"2"):
         bench.append([(b"a", value)])
         bench.log.roll()
@@ -218,7 +218,7 @@ def test_what_is_not_committed_stops_it() -> None:
 
 
 def test_small_segments_become_one() -> None:
-    bench = Bench()
+    bench = CleanerBench()
     for index in range(12):
         bench.append([(b"k%d" % (index % 4), BIG)])
     bench.log.roll()
@@ -243,7 +243,7 @@ def test_a_full_table_ends_the_part_that_is_cleaned() -> None:
     settings = cleaner_settings(
         log_cleaner_dedupe_buffer_size=24 * 5, log_cleaner_io_buffer_size=64
     )
-    bench = Bench(settings=settings)
+    bench = CleanerBench(settings=settings)
     for index in range(12):
         bench.append([(b"k%d" % (index % 6), b"%d" % index)])
     bench.log.roll()
@@ -256,7 +256,7 @@ def test_a_full_table_ends_the_part_that_is_cleaned() -> None:
 
 
 def test_a_batch_with_more_keys_than_fit_makes_the_log_uncleanable() -> None:
-    bench = Bench(settings=cleaner_settings(log_cleaner_dedupe_buffer_size=24 * 5))
+    bench = CleanerBench(settings=cleaner_settings(log_cleaner_dedupe_buffer_size=24 * 5))
     bench.append([(b"k%d" % index, b"") for index in range(6)])
     bench.log.roll()
     assert bench.clean()
@@ -264,12 +264,12 @@ def test_a_batch_with_more_keys_than_fit_makes_the_log_uncleanable() -> None:
 
 
 def test_a_damaged_batch_makes_the_log_uncleanable_and_changes_nothing() -> None:
-    bench = Bench()
+    bench = CleanerBench()
     bench.append([(b"a", b"1")])
     bench.append([(b"a", b"2")])
     bench.log.roll()
     path = "/data/orders-0/00000000000000000000.log"
-    assert isinstance(bench.disk, type(Bench().disk))
+    assert isinstance(bench.disk, type(CleanerBench().disk))
     bench.disk.contents(path)[-3] ^= 1
     before = bytes(bench.disk.contents(path))
     assert bench.clean()
@@ -285,7 +285,7 @@ def test_a_damaged_batch_makes_the_log_uncleanable_and_changes_nothing() -> None
 @pytest.mark.parametrize("deletes", [False, True])
 def test_an_index_that_says_nothing_makes_the_log_uncleanable_and_no_other(deletes: bool) -> None:
     policy = ("compact", "delete") if deletes else ("compact",)
-    bench = Bench(compacted(cleanup_policy=policy, retention_bytes=0))
+    bench = CleanerBench(compacted(cleanup_policy=policy, retention_bytes=0))
     index = "/data/orders-0/00000000000000000000.txnindex"
     other = bench.manager.create(TopicPartition("others", 0), bytes(range(16)))
     for log in (bench.log, other):
@@ -310,7 +310,7 @@ def test_an_index_that_says_nothing_makes_the_log_uncleanable_and_no_other(delet
 
 
 def test_a_disk_that_refuses_is_asked_again() -> None:
-    bench = Bench()
+    bench = CleanerBench()
     bench.append([(b"a", b"1"), (b"a", b"2")])
     bench.log.roll()
     bench.disk.failing.add("write")
@@ -324,7 +324,7 @@ def test_a_disk_that_refuses_is_asked_again() -> None:
 def test_a_log_that_cannot_roll_for_want_of_room_is_asked_again() -> None:
     """Retention would take the active segment, too, which needs a new one."""
     policy = ("compact", "delete")
-    bench = Bench(compacted(cleanup_policy=policy, retention_ms=5000))
+    bench = CleanerBench(compacted(cleanup_policy=policy, retention_ms=5000))
     bench.append([(b"a", b"1"), (b"a", b"2")])
     bench.clock.ms += 5001
     bench.disk.failing, bench.disk.failing_with = {"create"}, errno.ENOSPC
@@ -336,7 +336,7 @@ def test_a_log_that_cannot_roll_for_want_of_room_is_asked_again() -> None:
 
 
 def test_a_swap_for_which_no_file_can_be_opened_leaves_the_log_as_it_was() -> None:
-    bench = Bench()
+    bench = CleanerBench()
     bench.append([(b"a", b"1"), (b"a", b"2")])
     bench.log.roll()
     bench.manager.close()
@@ -359,7 +359,7 @@ def test_what_is_to_be_seen_is_seen_whatever_makes_a_log_uncleanable(
     def fail(*_: object) -> None:
         raise ValueError("an unexpected error")
 
-    bench = Bench()
+    bench = CleanerBench()
     bench.append([(b"a", b"1"), (b"a", b"2")])
     bench.log.roll()
     monkeypatch.setattr("broker.compaction.log_cleaner.cleanable", fail)
@@ -369,7 +369,7 @@ def test_what_is_to_be_seen_is_seen_whatever_makes_a_log_uncleanable(
 
 
 def test_delete_and_compact_together() -> None:
-    bench = Bench(compacted(cleanup_policy=("compact", "delete"), retention_ms=5000))
+    bench = CleanerBench(compacted(cleanup_policy=("compact", "delete"), retention_ms=5000))
     bench.append([(b"a", b"1"), (b"b", b"1")])
     bench.log.roll()
     bench.clock.ms += 3000
@@ -387,7 +387,7 @@ def test_delete_and_compact_together() -> None:
 
 
 def test_a_follower_takes_what_compaction_has_left() -> None:
-    leader, follower = Bench(), Bench()
+    leader, follower = CleanerBench(), CleanerBench()
     for number in range(3):
         leader.append(
             [(b"a", b"%d" % number)],

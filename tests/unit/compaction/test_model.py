@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from kafka_ds.records.batch import Codec, ControlType
 from tests.fakes.memory_disk import PowerLoss
 from tests.model_runs import examples
-from tests.unit.compaction.compaction_bench import Bench, compacted
+from tests.unit.compaction.compaction_bench import CleanerBench, compacted
 
 KEYS = [b"a", b"b", b"c", b"d", b""]
 DELETE_RETENTION_MS = 1000
@@ -30,7 +30,9 @@ class CleaningMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.bench = Bench(compacted(delete_retention_ms=DELETE_RETENTION_MS, segment_bytes=700))
+        self.bench = CleanerBench(
+            compacted(delete_retention_ms=DELETE_RETENTION_MS, segment_bytes=700)
+        )
         self.written: dict[int, tuple[bytes | None, bytes | None, int]] = {}  # by offset; producer
         self.decided: dict[int, bool] = {}  # offset -> committed, once known
         self.open: dict[int, list[int]] = {}

@@ -10,12 +10,12 @@ from broker.cleaner.rpc import CleanerSettings, CleanJob, CleanLimit
 from kafka_ds.protocol.topic_partition import TopicPartition
 from tests.fakes.settings import cleaner_settings
 from tests.loops import in_loop
-from tests.unit.compaction.compaction_bench import Bench
+from tests.unit.compaction.compaction_bench import CleanerBench
 
 HOUR_MS = 3_600_000
 
 
-class Slow(Bench):
+class Slow(CleanerBench):
     """Cleaning a log does not end before the test says so."""
 
     def __init__(self, count: int, settings: CleanerSettings) -> None:
@@ -94,7 +94,7 @@ async def test_the_limit_of_bytes_reaches_the_child_at_once() -> None:
 @in_loop
 async def test_memory_is_that_of_the_settings_in_force() -> None:
     """Two keys fit, then all."""
-    bench = Bench(settings=cleaner_settings(log_cleaner_dedupe_buffer_size=24 * 3))
+    bench = CleanerBench(settings=cleaner_settings(log_cleaner_dedupe_buffer_size=24 * 3))
     for number in range(12):
         bench.append([(b"%d" % (number % 4), b"v" * 150)])
     assert await bench.cleaner.clean_dirtiest()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from broker.cleaner.rpc import CleanSegments
 from broker.remote.local_deletion import let_go
-from tests.unit.compaction.compaction_bench import Bench, compacted
+from tests.unit.compaction.compaction_bench import CleanerBench, compacted
 
 
 def test_tombstones_stay_for_what_is_in_the_lake_alone() -> None:
     """A reader from the beginning finds the older values there: without the tombstone, the key would be back."""
-    bench = Bench(compacted(remote_storage_enable=True))
+    bench = CleanerBench(compacted(remote_storage_enable=True))
     bench.log.truncate_fully_and_start_at(10)
     bench.append([(b"a", None)])
     bench.log.roll()
@@ -33,7 +33,7 @@ def test_tombstones_stay_for_what_is_in_the_lake_alone() -> None:
 
 
 def test_a_log_waits_for_the_lake() -> None:
-    bench = Bench(compacted(remote_storage_enable=True))
+    bench = CleanerBench(compacted(remote_storage_enable=True))
     for value in (b"1", b"2", b"3"):
         bench.append([(b"a", value)])
         bench.log.roll()
@@ -48,7 +48,7 @@ def test_a_log_waits_for_the_lake() -> None:
 
 def test_a_log_that_becomes_a_table_is_cleaned_no_further() -> None:
     """Its segments are on their way to the lake from that moment on."""
-    bench = Bench()
+    bench = CleanerBench()
     for value in (b"1", b"2", b"3"):
         bench.append([(b"a", value)])
         bench.log.roll()
@@ -66,7 +66,7 @@ def test_retention_waits_for_a_cleaning_also_when_a_copy_is_done() -> None:
     """Else the cleaner would find others in the place of the segments that it replaces."""
     policy = ("compact", "delete")
     config = compacted(remote_storage_enable=True, cleanup_policy=policy, retention_ms=1000)
-    bench = Bench(config)
+    bench = CleanerBench(config)
     for value in (b"1", b"2", b"3"):
         bench.append([(b"a", value)])
         bench.log.roll()

@@ -30,7 +30,7 @@ NAME = "kafka-ds-c-1"
 ALICE, SECRET = "alice", "alice's secret"
 
 
-class Listener:
+class LoginListener:
     """A listener with PLAIN, SCRAM, and what a test adds."""
 
     uses_tls, uses_sasl = False, True
@@ -67,7 +67,7 @@ def asks(cookie: str) -> HttpRequest:
 
 
 async def log_in(
-    each: Logins, listener: Listener, user: str, password: str, host: str = "10.0.0.1"
+    each: Logins, listener: LoginListener, user: str, password: str, host: str = "10.0.0.1"
 ) -> str:
     """The cookie."""
     shown = JaasEntry(module="", options={"username": user, "password": password})
@@ -75,11 +75,11 @@ async def log_in(
     return told.partition(";")[0]
 
 
-def who(each: Logins, listener: Listener, cookie: str) -> Principal:
+def who(each: Logins, listener: LoginListener, cookie: str) -> Principal:
     return each.principal_of(asks(cookie), cast(Any, listener))
 
 
-def is_in(each: Logins, listener: Listener, cookie: str) -> bool:
+def is_in(each: Logins, listener: LoginListener, cookie: str) -> bool:
     try:
         who(each, listener, cookie)
     except LoginNeeded:
@@ -89,7 +89,7 @@ def is_in(each: Logins, listener: Listener, cookie: str) -> bool:
 
 @in_loop
 async def test_a_session_ends_with_the_password_that_began_it() -> None:
-    each, listener = new_logins(), Listener()
+    each, listener = new_logins(), LoginListener()
     listener.put("bob", "one")
     listener.put("carol", "one")
     cookies = [
@@ -118,7 +118,7 @@ async def test_a_session_ends_with_the_token_that_began_it() -> None:
         return Token("carol", 1_500 if token == "good" else 900)
 
     clock = ManualClock(1_000)
-    each, listener = Logins(lambda: NAME, NetMetrics(), clock, 0), Listener()
+    each, listener = Logins(lambda: NAME, NetMetrics(), clock, 0), LoginListener()
     listener.more = {OAUTHBEARER: OfferedMechanism(new=lambda: OauthBearerServer(verify))}
 
     async def by(token: str) -> str:
@@ -144,7 +144,7 @@ async def test_a_session_ends_with_the_token_that_began_it() -> None:
 @in_loop
 async def test_a_session_is_found_among_other_cookies() -> None:
     """Whatever another site of this machine has put there."""
-    each, listener = new_logins(), Listener()
+    each, listener = new_logins(), LoginListener()
     cookie = await log_in(each, listener, ALICE, SECRET)
     for before in ("a=[b]; ", "=; ", 'x="\\"; ', "b@d:{}=1; ", f"{NAME}=old; ", ";;"):
         assert is_in(each, listener, before + cookie), before
@@ -156,7 +156,7 @@ async def test_a_session_is_found_among_other_cookies() -> None:
 @in_loop
 async def test_one_user_cannot_end_the_sessions_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logins, "SESSIONS_MAX", 4)
-    each, listener = new_logins(), Listener()
+    each, listener = new_logins(), LoginListener()
     listener.users["bob"] = Secret("b")
     bobs = await log_in(each, listener, "bob", "b")
     alices = [await log_in(each, listener, ALICE, SECRET) for _ in range(9)]
@@ -168,7 +168,7 @@ async def test_one_user_cannot_end_the_sessions_of_others(monkeypatch: pytest.Mo
 async def test_who_hangs_up_waits_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
     """Else one guesses on a new connection while the former one is delayed."""
     caplog.set_level(logging.INFO)
-    each, listener = new_logins(delay_ms=60_000), Listener()
+    each, listener = new_logins(delay_ms=60_000), LoginListener()
     guess = asyncio.ensure_future(log_in(each, listener, ALICE, "wrong"))
     async with asyncio.timeout(60):
         while not each.metrics.failed_authentications:
@@ -188,7 +188,7 @@ async def test_who_hangs_up_waits_all_the_same(caplog: pytest.LogCaptureFixture)
 @in_loop
 async def test_only_so_many_try_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logins, "TRIES_MAX", 2)
-    each, listener = new_logins(delay_ms=60_000), Listener()
+    each, listener = new_logins(delay_ms=60_000), LoginListener()
     for number in range(2):
         guess = asyncio.ensure_future(log_in(each, listener, ALICE, "wrong", f"10.0.0.{number}"))
         await turns()

@@ -28,7 +28,7 @@ def check_configs(configs: Mapping[str, str]) -> None:
         raise KafkaError(ErrorCode.INVALID_CONFIG, "bad is not a setting of a topic")
 
 
-class Topics(ClusterDesk):
+class ControllerTopics(ClusterDesk):
     """Brokers that are unfenced as soon as they register, and topics of two partitions."""
 
     check_configs = staticmethod(check_configs)
@@ -51,14 +51,14 @@ class Topics(ClusterDesk):
 
 
 def test_a_claim_is_one_above_every_claim_before() -> None:
-    topics = Topics()
+    topics = ControllerTopics()
     assert topics.take(topics.controller.claim(1)) == 1
     assert topics.take(topics.controller.claim(2)) == 2
     assert (topics.image.controller_id, topics.image.controller_epoch) == (2, 2)
 
 
 def test_a_topic_with_defaults() -> None:
-    topics = Topics(1)
+    topics = ControllerTopics(1)
     (result,) = topics.create_topics(NewTopic(name="t", configs=(("retention.ms", "5"),)))
     assert (result.error, result.num_partitions, result.replication_factor) == (0, 2, 1)
     topic = topics.image.topics["t"]
@@ -70,7 +70,7 @@ def test_a_topic_with_defaults() -> None:
 
 
 def test_leaders_are_spread() -> None:
-    topics = Topics(1, 2, 3)
+    topics = ControllerTopics(1, 2, 3)
     topics.create_topics(NewTopic(name="t", num_partitions=6, replication_factor=2))
     partitions = topics.image.topics["t"].partitions.values()
     assert sorted(p.leader for p in partitions) == [1, 1, 2, 2, 3, 3]
@@ -78,14 +78,14 @@ def test_leaders_are_spread() -> None:
 
 
 def test_an_assignment_is_taken_as_it_is() -> None:
-    topics = Topics(1, 2)
+    topics = ControllerTopics(1, 2)
     topics.create_topics(NewTopic(name="t", assignments=((1, (2, 1)), (0, (1, 2)))))
     partitions = topics.image.topics["t"].partitions
     assert [p.replicas for p in partitions.values()] == [(1, 2), (2, 1)]
 
 
 def test_validate_only_creates_nothing() -> None:
-    topics = Topics(1)
+    topics = ControllerTopics(1)
     (result,) = topics.create_topics(NewTopic(name="t"), validate_only=True)
     assert (result.error, result.num_partitions, result.topic_id) == (0, 2, NO_UUID)
     assert not topics.image.topics
@@ -127,7 +127,7 @@ def test_validate_only_creates_nothing() -> None:
     ],
 )  # fmt: skip
 def test_refusals_say_why(topic: NewTopic, code: ErrorCode, says: str) -> None:
-    topics = Topics(1, 2)
+    topics = ControllerTopics(1, 2)
     topics.create_topics(NewTopic(name="there"))
     before = topics.image.version
     refused, message = topics.refusal(topic)
@@ -137,7 +137,7 @@ def test_refusals_say_why(topic: NewTopic, code: ErrorCode, says: str) -> None:
 
 
 def test_one_refusal_does_not_stop_the_others() -> None:
-    topics = Topics(1)
+    topics = ControllerTopics(1)
     results = topics.create_topics(
         NewTopic(name="a.b"),
         NewTopic(name="a_b"),
@@ -155,7 +155,7 @@ def test_one_refusal_does_not_stop_the_others() -> None:
 
 
 def test_too_many_partitions_in_one_request() -> None:
-    topics = Topics(1)
+    topics = ControllerTopics(1)
     half = PARTITIONS_PER_REQUEST_MAX // 2 + 1
     results = topics.create_topics(
         NewTopic(name="a", num_partitions=half), NewTopic(name="b", num_partitions=half)
@@ -164,7 +164,7 @@ def test_too_many_partitions_in_one_request() -> None:
 
 
 def test_topics_are_deleted_by_name_and_by_id() -> None:
-    topics = Topics(1)
+    topics = ControllerTopics(1)
     a, b = topics.create_topics(NewTopic(name="a"), NewTopic(name="b"))
     decision = topics.controller.delete_topics([("a", NO_UUID), (None, b.topic_id)])
     assert [type(event) for event in decision.events] == [TopicDeleted, TopicDeleted]
@@ -177,7 +177,7 @@ def test_topics_are_deleted_by_name_and_by_id() -> None:
 
 
 def test_deletions_that_make_no_sense() -> None:
-    topics = Topics(1)
+    topics = ControllerTopics(1)
     (a,) = topics.create_topics(NewTopic(name="a"))
     unknown = bytes(15) + b"\xff"
     wanted = [
@@ -196,7 +196,7 @@ def test_deletions_that_make_no_sense() -> None:
 
 
 def test_a_topic_named_and_identified_in_one_request_is_deleted_once() -> None:
-    topics = Topics(1)
+    topics = ControllerTopics(1)
     (a,) = topics.create_topics(NewTopic(name="a"))
     decision = topics.controller.delete_topics([("a", NO_UUID), (None, a.topic_id)])
     assert len(decision.events) == 1
@@ -204,7 +204,7 @@ def test_a_topic_named_and_identified_in_one_request_is_deleted_once() -> None:
 
 
 def test_producer_ids_are_never_given_twice() -> None:
-    topics = Topics(1)
+    topics = ControllerTopics(1)
     first = topics.take(topics.controller.allocate_producer_ids(1))
     second = topics.take(topics.controller.allocate_producer_ids(1))
     assert (len(first), len(second)) == (1000, 1000)
@@ -212,7 +212,7 @@ def test_producer_ids_are_never_given_twice() -> None:
 
 
 def test_a_broker_that_comes_back_leads_in_a_new_epoch() -> None:
-    topics = Topics(1)
+    topics = ControllerTopics(1)
     topics.create_topics(NewTopic(name="t"))
     epoch = topics.image.brokers[1].broker_epoch
     assert topics.register(1, previous=epoch)
@@ -224,7 +224,7 @@ def test_a_broker_that_comes_back_leads_in_a_new_epoch() -> None:
 
 @pytest.mark.parametrize("previous", [-1, 3])
 def test_after_an_unclean_stop_partitions_have_to_recover(previous: int) -> None:
-    topics = Topics(1)
+    topics = ControllerTopics(1)
     topics.create_topics(NewTopic(name="t"))
     assert not topics.register(1, previous=previous)
     topic = topics.image.topics["t"]
@@ -246,7 +246,7 @@ def test_after_an_unclean_stop_partitions_have_to_recover(previous: int) -> None
 
 
 def test_a_recovery_that_was_not_finished_goes_on_after_a_clean_stop() -> None:
-    topics = Topics(1)
+    topics = ControllerTopics(1)
     topics.create_topics(NewTopic(name="t"))
     topics.register(1, previous=-1)
     assert topics.register(1, previous=topics.image.brokers[1].broker_epoch)
@@ -255,12 +255,12 @@ def test_a_recovery_that_was_not_finished_goes_on_after_a_clean_stop() -> None:
 
 
 def test_the_first_registration_of_all_is_clean() -> None:
-    topics = Topics()
+    topics = ControllerTopics()
     assert topics.register(1)
 
 
 def test_a_decision_changes_nothing() -> None:
-    topics = Topics(1)
+    topics = ControllerTopics(1)
     before = topics.image.version
     decision = topics.controller.create_topics([NewTopic(name="t")])
     assert isinstance(decision.events[0], TopicCreated)

@@ -12,7 +12,7 @@ import pytest
 CLAIM, DECISION, OTHER = "claim", "decision", "other"
 
 
-class Entry(NamedTuple):
+class ModelCommit(NamedTuple):
     """A commit: who made it, under which epoch, what it is."""
 
     kind: str
@@ -24,14 +24,14 @@ class Entry(NamedTuple):
 class Attempt(NamedTuple):
     """A commit that is being made: at which version, and whether its fate is unknown."""
 
-    entry: Entry
+    entry: ModelCommit
     version: int
     is_unknown: bool = False
     # Whether a clean-up of the log may have passed it by since the version was known to be free.
     is_late: bool = False
 
 
-class Broker(NamedTuple):
+class ModelBroker(NamedTuple):
     """One broker: how far it has read, the highest epoch it has seen, the epoch it decides with (0: it does not)."""
 
     known: int = -1
@@ -44,18 +44,18 @@ class Broker(NamedTuple):
     attempt: Attempt | None = None
     made: int = 0
     # Decisions answered as done, and as not done.
-    done: frozenset[Entry] = frozenset()
-    refused: frozenset[Entry] = frozenset()
+    done: frozenset[ModelCommit] = frozenset()
+    refused: frozenset[ModelCommit] = frozenset()
 
 
 class State(NamedTuple):
     """The world. `log` maps versions to commits; versions below `cleaned` were deleted after a checkpoint."""
 
-    log: tuple[tuple[int, Entry], ...] = ()
+    log: tuple[tuple[int, ModelCommit], ...] = ()
     # All that ever was, for the checks: the history that readers have seen.
-    history: tuple[Entry, ...] = ()
+    history: tuple[ModelCommit, ...] = ()
     cleaned: int = 0
-    brokers: tuple[Broker, ...] = ()
+    brokers: tuple[ModelBroker, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class ModelBounds:
     """How large the model is."""
 
     brokers: int = 2
@@ -87,16 +87,16 @@ class Violation(AssertionError):
     """A state that must not be, and the way to it."""
 
 
-class Model:
+class StateSpace:
     """All states within the bounds, under the rules."""
 
-    def __init__(self, rules: Rules, bounds: Bounds) -> None:
+    def __init__(self, rules: Rules, bounds: ModelBounds) -> None:
         self._rules = rules
         self._bounds = bounds
 
     def explore(self) -> int:
         """Visit every state; their number. Raises Violation with the shortest way to a wrong one."""
-        start = State(brokers=(Broker(),) * self._bounds.brokers)
+        start = State(brokers=(ModelBroker(),) * self._bounds.brokers)
         came_from: dict[State, tuple[State, str] | None] = {start: None}
         queue = deque([start])
         while queue:
@@ -118,7 +118,9 @@ class Model:
 
     # -- what a broker does ------------------------------------------------------------------------
 
-    def _steps_of(self, state: State, number: int, broker: Broker) -> Iterator[tuple[str, State]]:
+    def _steps_of(
+        self, state: State, number: int, broker: ModelBroker
+    ) -> Iterator[tuple[str, State]]:
         if broker.attempt is not None:
             yield from self._puts(state, number, broker, broker.attempt)
             return
@@ -131,7 +133,7 @@ class Model:
             return
         if broker.made >= self._bounds.commits_each:
             return
-        place = Entry(CLAIM, number, 0, broker.made)
+        place = ModelCommit(CLAIM, number, 0, broker.made)
         if not broker.epoch:
             epoch = broker.seen_epoch + 1 if self._rules.claims_count_up else 1
             claim = place._replace(epoch=epoch)
@@ -141,7 +143,7 @@ class Model:
             yield "decides", _trying(state, number, broker, decision, self._rules)
 
     def _puts(
-        self, state: State, number: int, broker: Broker, attempt: Attempt
+        self, state: State, number: int, broker: ModelBroker, attempt: Attempt
     ) -> Iterator[tuple[str, State]]:
         """The PUT, with every possible outcome."""
         if attempt.version > self._bounds.versions:
@@ -159,7 +161,7 @@ class Model:
             yield "finds it taken", self._taken(state, number, broker, attempt, found)
         yield "puts, and the request is lost", self._unknown(state, number, broker, attempt)
 
-    def _won(self, state: State, number: int, broker: Broker, attempt: Attempt) -> State:
+    def _won(self, state: State, number: int, broker: ModelBroker, attempt: Attempt) -> State:
         if attempt.is_late and self._rules.lists_when_late and state.cleaned > attempt.version:
             # A checkpoint at or above the version: it was somebody's long ago. Our own's, perhaps, where an answer
             # was lost before: then nobody is told that it was not done, and a new start reads what is true.
@@ -180,13 +182,13 @@ class Model:
             ),
         )
 
-    def _unknown(self, state: State, number: int, broker: Broker, attempt: Attempt) -> State:
+    def _unknown(self, state: State, number: int, broker: ModelBroker, attempt: Attempt) -> State:
         if not self._rules.unknown_is_retried:
             return _with(state, number, _lost(broker, attempt))
         return _with(state, number, broker._replace(attempt=attempt._replace(is_unknown=True)))
 
     def _taken(
-        self, state: State, number: int, broker: Broker, attempt: Attempt, found: Entry
+        self, state: State, number: int, broker: ModelBroker, attempt: Attempt, found: ModelCommit
     ) -> State:
         if found == attempt.entry and self._rules.reads_back:
             return self._won(state, number, broker, attempt)
@@ -201,7 +203,7 @@ class Model:
         others = sum(entry.kind == OTHER for entry in state.history)
         version = len(state.history)
         if others < self._bounds.others and version <= self._bounds.versions:
-            entry = Entry(OTHER, -1, 0, others)
+            entry = ModelCommit(OTHER, -1, 0, others)
             yield "somebody vacuums", _written(state, Attempt(entry, version))
         if version and state.cleaned < version:
             # Days have passed: who was about to put something has been asleep all the while.
@@ -212,14 +214,16 @@ class Model:
             )
 
 
-def _aged(broker: Broker) -> Broker:
+def _aged(broker: ModelBroker) -> ModelBroker:
     attempt = broker.attempt
     late = attempt._replace(is_late=True) if attempt is not None else None
     # What was listed so long ago is worth nothing: it is listed again before it is asked.
     return broker._replace(is_stale=True, listed=broker.known, attempt=late)
 
 
-def _trying(state: State, number: int, broker: Broker, entry: Entry, rules: Rules) -> State:
+def _trying(
+    state: State, number: int, broker: ModelBroker, entry: ModelCommit, rules: Rules
+) -> State:
     before = broker.known if rules.commits_on_what_it_decided_on else broker.listed
     attempt = Attempt(entry, before + 1)
     return _with(state, number, broker._replace(attempt=attempt, made=broker.made + 1))
@@ -235,7 +239,7 @@ def _written(state: State, attempt: Attempt) -> State:
     return state._replace(log=tuple(sorted(log.items())), history=history)
 
 
-def _read(state: State, broker: Broker, rules: Rules) -> Broker:
+def _read(state: State, broker: ModelBroker, rules: Rules) -> ModelBroker:
     """Read on to the end; a controller that reads a higher claim than its own resigns."""
     seen = broker.seen_epoch
     for entry in state.history[broker.known + 1 :]:
@@ -250,13 +254,13 @@ def _read(state: State, broker: Broker, rules: Rules) -> Broker:
     )
 
 
-def _lost(broker: Broker, attempt: Attempt) -> Broker:
+def _lost(broker: ModelBroker, attempt: Attempt) -> ModelBroker:
     """The commit is not in the log: its client is told so, and its author resigns."""
     known = frozenset() if attempt.is_unknown and attempt.is_late else frozenset({attempt.entry})
     return broker._replace(attempt=None, epoch=0, refused=broker.refused | known)
 
 
-def _with(state: State, number: int, broker: Broker) -> State:
+def _with(state: State, number: int, broker: ModelBroker) -> State:
     brokers = (*state.brokers[:number], broker, *state.brokers[number + 1 :])
     return state._replace(brokers=brokers)
 
@@ -297,18 +301,18 @@ def _way(came_from: dict[State, tuple[State, str] | None], state: State) -> list
 RULES = Rules()
 
 
-SMALL = Bounds(versions=2, commits_each=2)
+SMALL = ModelBounds(versions=2, commits_each=2)
 
 
 def test_no_interleaving_breaks_a_promise() -> None:
-    assert Model(RULES, SMALL).explore() > 150_000
+    assert StateSpace(RULES, SMALL).explore() > 150_000
 
 
 @pytest.mark.slow
 def test_no_longer_interleaving_does() -> None:
     """About 4 million states, 7 minutes; with dropped answers three commits each would be too many states."""
-    assert Model(RULES, Bounds(drops=False)).explore() > 1_000_000
-    assert Model(RULES, Bounds(commits_each=2)).explore() > 150_000
+    assert StateSpace(RULES, ModelBounds(drops=False)).explore() > 1_000_000
+    assert StateSpace(RULES, ModelBounds(commits_each=2)).explore() > 150_000
 
 
 @pytest.mark.parametrize(
@@ -326,4 +330,4 @@ def test_no_longer_interleaving_does() -> None:
 )
 def test_without_a_rule_a_promise_breaks(rules: Rules) -> None:
     with pytest.raises(Violation):
-        Model(rules, SMALL).explore()
+        StateSpace(rules, SMALL).explore()

@@ -30,7 +30,7 @@ OFF = TokenRules(key=None, max_lifetime_ms=1_000, expiry_time_ms=100)
 ALICE, BOB, EVE = (Principal("User", name) for name in ("alice", "bob", "eve"))
 
 
-class Desk:
+class TokenDesk:
     """The tokens of a cluster, whose decisions are durable at once."""
 
     def __init__(self) -> None:
@@ -72,11 +72,11 @@ def refusal(ask: Callable[..., Any], *arguments: Any) -> ErrorCode:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def desk() -> TokenDesk:
+    return TokenDesk()
 
 
-def test_a_token_lives_as_long_as_it_is_renewed_but_not_for_ever(desk: Desk) -> None:
+def test_a_token_lives_as_long_as_it_is_renewed_but_not_for_ever(desk: TokenDesk) -> None:
     token = desk.create("t")
     assert (token.issue_ms, token.expiry_ms, token.max_ms) == (0, 100, 1_000)
     secret = RULES.hmac_of("t")
@@ -93,13 +93,13 @@ def test_a_token_lives_as_long_as_it_is_renewed_but_not_for_ever(desk: Desk) -> 
     assert desk.image.tokens == {}
 
 
-def test_a_token_is_asked_for_with_a_lifetime(desk: Desk) -> None:
+def test_a_token_is_asked_for_with_a_lifetime(desk: TokenDesk) -> None:
     short, long = desk.create("s", 50), desk.create("l", 5_000)
     assert (short.expiry_ms, short.max_ms) == (50, 50)
     assert (long.expiry_ms, long.max_ms) == (100, 1_000)
 
 
-def test_others_may_not_change_a_token(desk: Desk) -> None:
+def test_others_may_not_change_a_token(desk: TokenDesk) -> None:
     desk.create("t")
     for how in (renew_token, expire_token):
         secret = RULES.hmac_of("t")
@@ -110,7 +110,7 @@ def test_others_may_not_change_a_token(desk: Desk) -> None:
         assert refusal(desk.change, how, b"?", ALICE, 1) == unknown
 
 
-def test_without_a_key_there_are_no_tokens(desk: Desk) -> None:
+def test_without_a_key_there_are_no_tokens(desk: TokenDesk) -> None:
     assert refusal(OFF.hmac_of, "t") == ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
     for how in (renew_token, expire_token):
         with pytest.raises(KafkaError) as refused:
@@ -118,7 +118,7 @@ def test_without_a_key_there_are_no_tokens(desk: Desk) -> None:
         assert refused.value.code == ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
 
 
-def test_expired_tokens_are_deleted(desk: Desk) -> None:
+def test_expired_tokens_are_deleted(desk: TokenDesk) -> None:
     desk.create("a")
     desk.now_ms = 50
     desk.create("b")
@@ -128,7 +128,7 @@ def test_expired_tokens_are_deleted(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("mechanism", HASHES)
-def test_a_token_is_a_login_until_it_expires(desk: Desk, mechanism: str) -> None:
+def test_a_token_is_a_login_until_it_expires(desk: TokenDesk, mechanism: str) -> None:
     desk.create("t", requester=BOB)
     logins = TokenLogins(RULES, desk.image.tokens, lambda: desk.now_ms)
     login = logins("t", mechanism)

@@ -50,7 +50,7 @@ class Replica:
         self.fetched_epoch = -1
 
 
-class Partition:
+class PartitionFate:
     """What became of the records of one partition."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Partition:
             self.committed = self.replica(leader).log[:end]
 
 
-class Process:
+class ModelProcess:
     """A broker's process, and what lies on its disks when it does not run."""
 
     def __init__(self) -> None:
@@ -111,8 +111,8 @@ class ControllerModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.desk = ClusterDesk()
-        self.processes = {broker: Process() for broker in BROKERS}
-        self.truth: dict[tuple[bytes, int], Partition] = {}
+        self.processes = {broker: ModelProcess() for broker in BROKERS}
+        self.truth: dict[tuple[bytes, int], PartitionFate] = {}
         self.seen: dict[tuple[bytes, int], PartitionRegistration] = {}
         self.had_no_elr = False
 
@@ -122,11 +122,13 @@ class ControllerModel(RuleBasedStateMachine):
     def image(self) -> MetadataImage:
         return self.desk.image
 
-    def found(self, name: str, index: int) -> tuple[PartitionRegistration, Partition] | None:
+    def found(self, name: str, index: int) -> tuple[PartitionRegistration, PartitionFate] | None:
         topic = self.image.topics.get(name)
         if topic is None or index not in topic.partitions:
             return None
-        return topic.partitions[index], self.truth.setdefault((topic.topic_id, index), Partition())
+        return topic.partitions[index], self.truth.setdefault(
+            (topic.topic_id, index), PartitionFate()
+        )
 
     def serves(self, broker: int, registration: PartitionRegistration) -> bool:
         """Whether this broker runs, as the incarnation that the cluster knows, with the replica's disk."""
@@ -376,7 +378,7 @@ class ControllerModel(RuleBasedStateMachine):
             assert result.registration.leader == leader
 
     def has_caught_up(
-        self, broker: int, registration: PartitionRegistration, partition: Partition
+        self, broker: int, registration: PartitionRegistration, partition: PartitionFate
     ) -> bool:
         replica = partition.replica(broker)
         return (
@@ -418,7 +420,7 @@ class ControllerModel(RuleBasedStateMachine):
         """Live leaders advance their high watermarks; after an unclean election the leader's log is what counts."""
         for name, topic in self.image.topics.items():
             for index, registration in topic.partitions.items():
-                partition = self.truth.setdefault((topic.topic_id, index), Partition())
+                partition = self.truth.setdefault((topic.topic_id, index), PartitionFate())
                 leader = registration.leader
                 if leader == NO_LEADER:
                     continue

@@ -19,16 +19,13 @@ from kafka_ds.delta.store.store import NotWritten, StoreNotExclusive, Unsupporte
 from kafka_ds.delta.store.uri import open_store, probe
 from kafka_ds.topic.names import CLUSTER_MARK, CLUSTER_METADATA
 from tests.fakes.clock import ManualClock
+from tests.fakes.process_death import ProcessDied
 from tests.fakes.store import ALWAYS, FolderStore, MemoryStore
 
 
 @pytest.fixture
 def store(tmp_path):
     return LocalStore(str(tmp_path))
-
-
-class Died(BaseException):
-    """The process is dead: nothing that it would still do happens."""
 
 
 class DyingOs:
@@ -47,7 +44,7 @@ class DyingOs:
     def step(self, name, real):
         def call(*args, **kwargs):
             if len(self.steps) >= self.dies_at:
-                raise Died
+                raise ProcessDied
             self.steps.append(name)
             return real(*args, **kwargs)
 
@@ -88,7 +85,7 @@ def test_a_new_folder_is_made_durable_in_the_one_above(store, dies_at):
 @pytest.mark.parametrize("step", range(6))
 def test_a_writer_that_dies_at_any_step_leaves_all_or_nothing(tmp_path, store, dies_at, step):
     dies_at(step)
-    with pytest.raises(Died):
+    with pytest.raises(ProcessDied):
         store.put_if_absent("log/1.json" if step < 0 else "1.json", b"whole")
     after = LocalStore(str(tmp_path))
     with pytest.MonkeyPatch.context() as patch:
@@ -105,7 +102,7 @@ def test_a_writer_that_dies_at_any_step_leaves_all_or_nothing(tmp_path, store, d
 def test_a_replacement_is_the_old_or_the_new(tmp_path, store, dies_at, step):
     LocalStore(str(tmp_path)).put_durable("hint", b"old")
     dies_at(step)
-    with pytest.raises(Died):
+    with pytest.raises(ProcessDied):
         store.put_durable("hint", b"new")
     with open(tmp_path / "hint", "rb") as file:
         assert file.read() == (b"new" if step > 2 else b"old")

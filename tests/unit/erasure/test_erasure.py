@@ -287,7 +287,7 @@ def test_a_deleted_topic_has_no_changed_settings(admin, lake):
     assert not lake.list("_erasures")
 
 
-class Machines:
+class TwoMachines:
     """Two brokers with a directory each, on a machine of its own; both see the lake."""
 
     def __init__(self, admin, lake, tmp_path, monkeypatch):
@@ -318,7 +318,7 @@ class Machines:
 
 @pytest.fixture
 def machines(admin, lake, tmp_path, monkeypatch):
-    found = Machines(admin, lake, tmp_path, monkeypatch)
+    found = TwoMachines(admin, lake, tmp_path, monkeypatch)
     for machine in (0, 1):
         found.empty(machine)
     return found
@@ -439,7 +439,7 @@ def test_settings_that_a_person_put_back_after_a_kill_stay(admin, lake, last):
     assert admin.configs == {"local.retention.ms": "9000" if last == "1" else "7000"}
 
 
-class Killed(BaseException):
+class ProcessDied(BaseException):
     """Nothing is done after it."""
 
 
@@ -460,12 +460,12 @@ class Mortal:
     def mortal(self, change):
         def changed(*args, **named):
             if self.is_dead:
-                raise Killed
+                raise ProcessDied
             self.left -= 1
             self.is_dead = self.left < 0
             found = change(*args, **named) if self.is_done or not self.is_dead else None
             if self.is_dead:
-                raise Killed
+                raise ProcessDied
             return found
 
         return changed
@@ -489,7 +489,7 @@ def test_a_run_that_was_killed_at_any_change_is_finished(tmp_path, admin, lake, 
         (folder / "orders-0" / "00000000000000000000.log").write_bytes(log_before)
         with pytest.MonkeyPatch.context() as patches:
             patches.setattr(module, "check_spelling", lambda own, wanted, places: places)
-            with suppress(Killed), pytest.MonkeyPatch.context() as mortal:
+            with suppress(ProcessDied), pytest.MonkeyPatch.context() as mortal:
                 life = Mortal(mortal, at=at, is_done=is_done)
                 erasure(admin, lake, said=[]).erase(60)
             run = erasure(admin, lake, said=[])

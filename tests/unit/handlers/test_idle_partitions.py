@@ -67,7 +67,7 @@ class Attentive(FetchSessionCache):
         return session
 
 
-class Side:
+class BrokerSide:
     """One of the brokers: what a Fetch handler needs of it, and the means to change it."""
 
     def __init__(self, *, leaves_out_idle: bool) -> None:
@@ -249,7 +249,7 @@ STEPS = 120
 PRODUCERS = (7, 8)
 
 
-class Reader:
+class IdleReader:
     """A follower or a consumer: where it reads on, and what of that the broker was not told yet."""
 
     def __init__(self, replica_id: int, *, version: int = 18, isolation_level: int = 0) -> None:
@@ -353,16 +353,16 @@ class Story:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.sides = Side(leaves_out_idle=True), Side(leaves_out_idle=False)
+        self.sides = BrokerSide(leaves_out_idle=True), BrokerSide(leaves_out_idle=False)
         self.readers = [
-            Reader(2),
-            Reader(3),
-            Reader(2),
-            Reader(3, version=12),
-            Reader(-1),
-            Reader(-1, version=12, isolation_level=1),
+            IdleReader(2),
+            IdleReader(3),
+            IdleReader(2),
+            IdleReader(3, version=12),
+            IdleReader(-1),
+            IdleReader(-1, version=12, isolation_level=1),
         ]
-        self.waiting: list[tuple[Reader, list[Any], int]] = []
+        self.waiting: list[tuple[IdleReader, list[Any], int]] = []
         self.sequences = dict.fromkeys(((p, key) for p in PRODUCERS for key in KEYS), 0)
         self.events = {
             name.removeprefix("do_"): getattr(self, name) for name in dir(self) if "do_" in name
@@ -429,7 +429,7 @@ class Story:
                 reader.want(key, fetch_offset=end, high_watermark=high, log_start_offset=start)
         self.ask(reader)
 
-    def ask(self, reader: Reader) -> None:
+    def ask(self, reader: IdleReader) -> None:
         if any(reader is each for each, _, _ in self.waiting) and self.random.random() < 0.9:
             return
         random = self.random
@@ -508,7 +508,7 @@ class Story:
     # -- the log --------------------------------------------------------------------------------
 
     def append(self, key: Key, batch: bytes, **fields: Any) -> None:
-        def do(side: Side) -> Any:
+        def do(side: BrokerSide) -> Any:
             if key in side.led:
                 records = memoryview(bytearray(batch))
                 now_ms = side.clock.now_ms()
@@ -641,7 +641,7 @@ async def test_nobody_can_tell(tens: int) -> None:
 async def test_only_what_something_has_happened_to_is_looked_at(
     replica_id: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    side, reader = Side(leaves_out_idle=True), Reader(replica_id)
+    side, reader = BrokerSide(leaves_out_idle=True), IdleReader(replica_id)
     for key in KEYS:
         reader.want(key)
     looked_at: list[Key] = []
@@ -678,7 +678,7 @@ async def test_only_what_something_has_happened_to_is_looked_at(
 @in_loop
 async def test_a_fetch_that_waits_is_counted_once() -> None:
     """Also if its reader asks again, does not wait, and makes the partition idle, which the first one watches."""
-    side, reader = Side(leaves_out_idle=True), Reader(-1)
+    side, reader = BrokerSide(leaves_out_idle=True), IdleReader(-1)
     reader.want(KEYS[0])
     reader.session_id = side.ask(reader.request(max_wait_ms=0, min_bytes=1), 18).session_id
     reader.epoch = 1

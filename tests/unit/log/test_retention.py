@@ -20,7 +20,7 @@ NOW_MS = 1_700_000_000_000
 BATCH_BYTES = len(client_batch(1, timestamp_ms=NOW_MS))
 
 
-class Bench:
+class RetentionBench:
     """A log on a disk in memory, at a time that the test sets."""
 
     def __init__(self, config: LogConfig) -> None:
@@ -62,25 +62,25 @@ def segments_of(batches: int, **changes: int | bool | tuple[str, ...]) -> LogCon
 
 class TestRolling:
     def test_by_size(self) -> None:
-        bench = Bench(segments_of(3))
+        bench = RetentionBench(segments_of(3))
         bench.append(7)
         assert bench.bases() == [0, 3, 6]
 
     def test_by_the_records_time(self) -> None:
-        bench = Bench(log_settings(segment_ms=1000, retention_ms=-1))
+        bench = RetentionBench(log_settings(segment_ms=1000, retention_ms=-1))
         for timestamp_ms in (5000, 5500, 6000, 6001, 3000, 7001, 7002):
             bench.append(timestamp_ms=timestamp_ms)
         assert bench.bases() == [0, 3, 6]
 
     def test_by_the_clock_where_records_have_no_time(self) -> None:
-        bench = Bench(log_settings(segment_ms=1000, retention_ms=-1))
+        bench = RetentionBench(log_settings(segment_ms=1000, retention_ms=-1))
         bench.append(timestamp_ms=-1)
         bench.clock.ms += 1001
         bench.append(timestamp_ms=-1)
         assert bench.bases() == [0, 1]
 
     def test_an_idle_segment_is_rolled_once(self) -> None:
-        bench = Bench(log_settings(segment_ms=1000))
+        bench = RetentionBench(log_settings(segment_ms=1000))
         bench.append()
         assert not bench.log.maybe_roll(bench.clock.ms + 1000)
         bench.clock.ms += 1001
@@ -90,10 +90,10 @@ class TestRolling:
 
     def test_by_a_full_index(self) -> None:
         config = log_settings(segment_index_bytes=48, index_interval_bytes=0, retention_ms=-1)
-        bench = Bench(config)
+        bench = RetentionBench(config)
         bench.append(14, timestamp_ms=NOW_MS)
         assert bench.bases() == [0, 7], "six offset entries; the first batch of a segment has none"
-        bench = Bench(config)
+        bench = RetentionBench(config)
         for index in range(9):
             bench.append(timestamp_ms=NOW_MS + index)
         assert bench.bases() == [0, 4, 8], "three time entries, the fourth is kept for the end"
@@ -102,7 +102,7 @@ class TestRolling:
         from kafka_ds.records.batch import Record, build_batch
         from kafka_ds.segments.producers import AppendOrigin
 
-        bench = Bench(log_settings())
+        bench = RetentionBench(log_settings())
         for base in (0, 2**31 - 1, 2**31):
             batch = build_batch([Record(base, NOW_MS, None, b"")], leader_epoch=0)
             bench.log.append(
@@ -115,7 +115,7 @@ class TestRolling:
 
     def test_jitter_is_less_than_asked_for_and_stays(self) -> None:
         config = log_settings(segment_ms=100_000, segment_jitter_ms=10_000)
-        bench = Bench(config)
+        bench = RetentionBench(config)
         segment = bench.log.active
         times = {segment.roll_after_ms(config, f"t-{index}") for index in range(50)}
         assert len(times) > 40
@@ -123,7 +123,7 @@ class TestRolling:
         assert segment.roll_after_ms(config, "t-1") == segment.roll_after_ms(config, "t-1")
 
     def test_rolling_moves_the_recovery_point_later(self) -> None:
-        bench = Bench(segments_of(3))
+        bench = RetentionBench(segments_of(3))
         bench.append(4)
         assert bench.log.active.base_offset == 3
         assert bench.log.recovery_point == 0
@@ -133,7 +133,7 @@ class TestRolling:
 
 class TestRetention:
     def test_by_size(self, caplog: pytest.LogCaptureFixture) -> None:
-        bench = Bench(segments_of(2, retention_bytes=5 * BATCH_BYTES))
+        bench = RetentionBench(segments_of(2, retention_bytes=5 * BATCH_BYTES))
         bench.append(11)
         with caplog.at_level(logging.INFO):
             assert bench.log.delete_local_segments(bench.clock.ms) == [0, 2, 4]
@@ -142,7 +142,7 @@ class TestRetention:
         assert bench.log.delete_local_segments(bench.clock.ms) == []
 
     def test_by_time_of_the_newest_record(self) -> None:
-        bench = Bench(segments_of(2, retention_ms=1000))
+        bench = RetentionBench(segments_of(2, retention_ms=1000))
         for age_ms in (5000, 500, 5000, 5000, 0):
             bench.append(timestamp_ms=NOW_MS - age_ms)
         assert bench.log.delete_local_segments(NOW_MS + 500) == []
@@ -150,7 +150,7 @@ class TestRetention:
         assert bench.log.delete_local_segments(NOW_MS + 503) == [0, 2]
 
     def test_the_active_segment_is_rolled_when_all_is_too_old(self) -> None:
-        bench = Bench(segments_of(2, retention_ms=1000))
+        bench = RetentionBench(segments_of(2, retention_ms=1000))
         bench.append(3)
         assert bench.log.delete_local_segments(NOW_MS + 5000) == [0, 2]
         assert (bench.log.log_start_offset, bench.log.log_end_offset) == (3, 3)
@@ -159,20 +159,20 @@ class TestRetention:
         assert bench.log.log_end_offset == 4
 
     def test_records_without_a_time_are_as_old_as_their_file(self) -> None:
-        bench = Bench(segments_of(1, retention_ms=1000))
+        bench = RetentionBench(segments_of(1, retention_ms=1000))
         bench.disk.now_ms = NOW_MS
         bench.append(2, timestamp_ms=-1)
         assert bench.log.delete_local_segments(NOW_MS + 1000) == []
         assert bench.log.delete_local_segments(NOW_MS + 1001) == [0, 1]
 
     def test_nothing_above_the_high_watermark_goes(self) -> None:
-        bench = Bench(segments_of(2, retention_bytes=0))
+        bench = RetentionBench(segments_of(2, retention_bytes=0))
         bench.append(6)
         bench.log.update_high_watermark(3)
         assert bench.log.delete_local_segments(NOW_MS) == [0]
 
     def test_below_the_start(self) -> None:
-        bench = Bench(segments_of(2))
+        bench = RetentionBench(segments_of(2))
         bench.append(7)
         bench.log.advance_log_start_offset(5)
         assert bench.log.delete_local_segments(NOW_MS) == [0, 2]
@@ -185,12 +185,12 @@ class TestRetention:
         assert raised.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
     def test_a_compacted_topic_keeps_what_is_old(self) -> None:
-        bench = Bench(segments_of(1, retention_ms=0, cleanup_policy=("compact",)))
+        bench = RetentionBench(segments_of(1, retention_ms=0, cleanup_policy=("compact",)))
         bench.append(3)
         assert bench.log.delete_local_segments(NOW_MS + 10_000) == []
 
     def test_leader_epochs_below_the_start_go(self) -> None:
-        bench = Bench(segments_of(2, retention_bytes=0))
+        bench = RetentionBench(segments_of(2, retention_bytes=0))
         bench.append(3)
         bench.log.assign_leader_epoch(1, 3)
         bench.append(3)
@@ -199,8 +199,8 @@ class TestRetention:
 
 
 class TestTieredRetention:
-    def tiered(self, **changes: int | bool | tuple[str, ...]) -> Bench:
-        bench = Bench(segments_of(2, remote_storage_enable=True, **changes))
+    def tiered(self, **changes: int | bool | tuple[str, ...]) -> RetentionBench:
+        bench = RetentionBench(segments_of(2, remote_storage_enable=True, **changes))
         bench.append(11)
         return bench
 
@@ -267,7 +267,7 @@ class TestTieredRetention:
         assert bench.log.delete_local_segments(NOW_MS) == []
 
     def test_local_limits_mean_nothing_without_tiering(self) -> None:
-        bench = Bench(segments_of(2, local_retention_bytes=0, local_retention_ms=0))
+        bench = RetentionBench(segments_of(2, local_retention_bytes=0, local_retention_ms=0))
         bench.append(11)
         assert bench.log.delete_local_segments(NOW_MS + 10_000) == []
 
@@ -282,7 +282,7 @@ class TestTieredRetention:
 
 class TestReadersOfWhatGoes:
     def test_a_slice_is_readable_until_the_delay_is_over(self) -> None:
-        bench = Bench(segments_of(2, retention_bytes=0, file_delete_delay_ms=500))
+        bench = RetentionBench(segments_of(2, retention_bytes=0, file_delete_delay_ms=500))
         bench.append(6)
         found = bench.log.read(0, max_bytes=1000, upper_bound_offset=6, min_one_batch=True)
         (part,) = found.slices
@@ -301,7 +301,7 @@ class TestReadersOfWhatGoes:
         assert not [path for path in bench.disk.paths() if path.endswith(".deleted")]
 
     def test_a_list_taken_before_is_not_changed(self) -> None:
-        bench = Bench(segments_of(2, retention_bytes=0))
+        bench = RetentionBench(segments_of(2, retention_bytes=0))
         bench.append(6)
         taken = bench.log.segments.all
         bench.log.delete_local_segments(NOW_MS)
@@ -311,7 +311,7 @@ class TestReadersOfWhatGoes:
 @pytest.mark.parametrize("refused", ["open", "rename"])
 def test_what_the_disk_does_not_let_go_stays_until_it_does(refused: str) -> None:
     """Else the earliest offset would be one that cannot be read, and the files would stay."""
-    bench = Bench(segments_of(2))
+    bench = RetentionBench(segments_of(2))
     bench.append(7)
     bench.log.close()
     bench.disk.kill()

@@ -15,7 +15,7 @@ from tests.fakes.network import Respondent
 from tests.loops import in_loop, until
 
 
-class Around:
+class ForwardingBrokers:
     """Two brokers of which the first one decides, and does not run; the second one answers."""
 
     is_active = False
@@ -60,7 +60,7 @@ async def test_a_controller_that_does_not_run_is_waited_for_until_another_one_co
     """Producers would wait for their ids until the question is given up, though there is who could give them."""
     seconds = 60 if answers else 0.01
     monkeypatch.setattr("broker.membership.channel.LAST_WORD_SECONDS", seconds)
-    around = Around()
+    around = ForwardingBrokers()
     asking = asyncio.ensure_future(around.channel.send(object(), timeout_ms=3_600_000))
     await until(lambda: around.peers.asked)
     around.deposed()

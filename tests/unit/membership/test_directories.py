@@ -22,7 +22,7 @@ ME = 1
 DIR_A = b"a" * 16
 
 
-class Around:
+class ControllerAndDirectory:
     """The controller, and broker 1's log directory with a damaged log of partition 0."""
 
     def __init__(self, *others: int) -> None:
@@ -81,7 +81,7 @@ class Around:
 
 @in_loop
 async def test_a_damaged_replica_is_led_by_others_that_are_in_sync() -> None:
-    around = Around(2, 3)
+    around = ControllerAndDirectory(2, 3)
     assert around.desk.partition(0).leader == ME
     await around.tell()
     assert (around.desk.partition(0).leader, around.desk.partition(0).isr) == (2, (2, 3))
@@ -98,7 +98,7 @@ async def test_a_damaged_replica_is_led_by_others_that_are_in_sync() -> None:
 async def test_a_damaged_replica_that_is_in_sync_alone_is_not_told_as_lost(
     others: tuple[int, ...],
 ) -> None:
-    around = Around(*others)
+    around = ControllerAndDirectory(*others)
     for other in others:
         around.desk.fence(other)
     before = around.desk.partition(0)
@@ -115,7 +115,7 @@ async def test_a_damaged_replica_that_is_in_sync_alone_is_not_told_as_lost(
 
 @in_loop
 async def test_a_replica_that_was_told_as_lost_stays_so_when_nobody_is_in_sync_any_more() -> None:
-    around = Around(2)
+    around = ControllerAndDirectory(2)
     await around.tell()
     around.desk.fence(2)
     await around.tell()

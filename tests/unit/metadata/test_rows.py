@@ -29,15 +29,12 @@ from kafka_ds.topic.events import read_events
 from kafka_ds.topic.names import CLUSTER_METADATA
 from kafka_ds.topic.schemas import CLUSTER_METADATA_SCHEMA, DAY_MS
 from tests.fakes.lake_rows import files_at
+from tests.fakes.process_death import ProcessDied
 from tests.fakes.settings import tier_settings
 from tests.fakes.store import ALWAYS, FolderStore, MemoryStore
 
 Place = tuple[int, str, int]
 FILES_MIN = 4
-
-
-class Crash(BaseException):
-    """Stands for SIGKILL."""
 
 
 class MetadataRows:
@@ -315,9 +312,9 @@ def test_a_crash_at_any_step_neither_loses_nor_doubles(store: MemoryStore, point
 
     def at(step: str) -> None:
         if step == point:
-            raise Crash
+            raise ProcessDied
 
-    with pytest.raises(Crash):
+    with pytest.raises(ProcessDied):
         merge(store, at)
     assert rows_at(store) == before
     assert state(MetadataRows(store).image) == state(cluster.image)

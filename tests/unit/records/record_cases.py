@@ -30,7 +30,7 @@ any_keys = utf8_keys | st.binary(max_size=6) | st.sampled_from([b"\xff", b"\xed\
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Log:
+class RecordLog:
     """Batches one after the other, and the range of offsets that they span."""
 
     batches: list[bytes]
@@ -44,7 +44,7 @@ def logs(
     *,
     header_keys: st.SearchStrategy[bytes] = any_keys,
     codecs: Sequence[Codec] = tuple(Codec),
-) -> Log:
+) -> RecordLog:
     """Batches of all codecs and timestamp types, with gaps within and between them."""
     timestamps = st.integers(1_600_000_000_000, 1_700_000_000_000) | st.sampled_from(ODD_TIMESTAMPS)
     headers = st.lists(st.tuples(header_keys, some_bytes), max_size=3).map(tuple)
@@ -71,7 +71,7 @@ def logs(
                 timestamp_type=draw(st.sampled_from(TimestampType)),
             )
         )
-    return Log(batches=batches, start_offset=start, end_offset=offset - 1)
+    return RecordLog(batches=batches, start_offset=start, end_offset=offset - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ from kafka_ds.records.batch import (
     varint,
 )
 from tests.unit.records.hostile import RECORDS, hostile_payloads
-from tests.unit.records.record_cases import Log, logs, rows_of_batches, utf8_keys
+from tests.unit.records.record_cases import RecordLog, logs, rows_of_batches, utf8_keys
 from tests.unit.records.record_oracles import (
     BUILDERS,
     CODECS_OF_OTHERS,
@@ -81,7 +81,7 @@ def test_header_against_a_layout_written_by_hand() -> None:
 @pytest.mark.parametrize("batch_type", READERS)
 @settings(max_examples=60, deadline=None)
 @given(log=logs(header_keys=utf8_keys, codecs=CODECS_OF_OTHERS))
-def test_other_readers_read_what_is_built(batch_type: type, log: Log) -> None:
+def test_other_readers_read_what_is_built(batch_type: type, log: RecordLog) -> None:
     for batch in log.batches:
         assert records_of(batch_type, batch) == read_records(batch)
 
@@ -241,7 +241,7 @@ def test_padded_varints_are_read_as_java_reads_them() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(logs())
-def test_the_log_that_other_tests_use_is_sound(log: Log) -> None:
+def test_the_log_that_other_tests_use_is_sound(log: RecordLog) -> None:
     offsets = [row.record.offset for row in rows_of_batches(log.batches)]
     assert offsets == sorted(set(offsets))
     assert log.start_offset <= offsets[0] and offsets[-1] <= log.end_offset

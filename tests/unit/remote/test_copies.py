@@ -169,7 +169,7 @@ def led_partition(topic: str, partition: int, segments: int, size_bytes: int) ->
     return tiered
 
 
-class Desk:
+class CopyDesk:
     """A copy loop over partitions, a clock that stands, and a worker that is always done."""
 
     def __init__(
@@ -207,7 +207,7 @@ class Desk:
 
 def test_partitions_of_a_topic_are_copied_together() -> None:
     """One request, and so one commit of the topic's table, for all that there is."""
-    desk = Desk(*(led_partition("t", at, 2, 1_000) for at in range(3)))
+    desk = CopyDesk(*(led_partition("t", at, 2, 1_000) for at in range(3)))
     asyncio.run(desk.until(0))
     assert [sorted(each) for each in desk.worker.copied] == [
         [("t", at, start) for at in range(3) for start in (0, 10)]
@@ -218,7 +218,7 @@ def test_a_topic_that_copies_no_more_is_left_alone_until_it_does_again() -> None
     """remote.log.copy.disable (KIP-950)."""
     tiered = led_partition("t", 0, 3, 1_000)
     tiered.log.config = log_settings(remote_storage_enable=True, remote_log_copy_disable=True)
-    desk = Desk(tiered)
+    desk = CopyDesk(tiered)
     asyncio.run(desk.until(1_000))
     assert desk.worker.copied == []
     tiered.log.config = log_settings(remote_storage_enable=True)
@@ -270,7 +270,7 @@ def test_what_is_too_young_is_held_back(changes: dict[str, int], count: int) -> 
         remote_storage_enable=True, **{"remote_copy_lag_bytes": -1 if changes else 0, **changes}
     )
     tiered.log.segments = SimpleNamespace(all=[])  # type: ignore[assignment]
-    desk = Desk(tiered, now_ms=1_500)
+    desk = CopyDesk(tiered, now_ms=1_500)
     asyncio.run(desk.until(0))
     assert sum(map(len, desk.worker.copied)) == count
 
@@ -298,7 +298,7 @@ def test_copies_hurry_while_more_is_closed_than_they_take(rate: int, expected: l
         tiered.last_stable_offset = lambda: more.log_end_offset
 
     close(2)
-    desk = Desk(tiered, bytes_per_second=rate)
+    desk = CopyDesk(tiered, bytes_per_second=rate)
     desk.worker.meanwhile = lambda: close(3) if len(desk.worker.copied) < 6 else None
     asyncio.run(desk.until(100))
     assert (tiered.state.copied_offset, len(views)) == (199, 20)
@@ -323,7 +323,7 @@ def test_a_long_backlog_alone_is_no_reason_to_hurry(
     tiered.last_stable_offset = lambda: 1_000
     assert tiered.view(with_active=False, now_ms=10**12)[0].bytes_beyond == 36 << 20
     tiered.last_stable_offset = lambda: 2_000
-    desk = Desk(tiered, worker=worker())
+    desk = CopyDesk(tiered, worker=worker())
     asyncio.run(desk.until(1_000))
     assert tiered.state.copied_offset == 1_999
     assert desk.worker.compressions == ["zstd"] * 200
@@ -332,7 +332,7 @@ def test_a_long_backlog_alone_is_no_reason_to_hurry(
 def test_copies_wait_for_their_quota_and_none_is_lost() -> None:
     """Ten segments of 1,000 bytes at 500 bytes per second: the copies take twenty seconds, without bursts."""
     tiered = led_partition("t", 0, 10, 1_000)
-    desk = Desk(tiered, bytes_per_second=500)
+    desk = CopyDesk(tiered, bytes_per_second=500)
     asyncio.run(desk.until(4_000))
     assert 0 < len(desk.worker.copied) < 5
     assert all(len(each) == 1 for each in desk.worker.copied)
@@ -345,7 +345,7 @@ def test_copies_wait_for_their_quota_and_none_is_lost() -> None:
 
 
 def test_a_quota_that_is_lifted_is_seen_within_a_second() -> None:
-    desk = Desk(led_partition("t", 0, 50, 1_000_000), bytes_per_second=10)
+    desk = CopyDesk(led_partition("t", 0, 50, 1_000_000), bytes_per_second=10)
     asyncio.run(desk.until(1_000))
     assert sum(map(len, desk.worker.copied)) == 1
     desk.rate = UNBOUNDED
@@ -369,7 +369,7 @@ def test_a_trickle_is_copied_twice_in_each_lag_and_not_record_by_record() -> Non
     """lake.max.lag.ms: records that come while a copy is under way wait for the next round."""
     tiered = led_partition("t", 0, 0, 1_000)
     log = with_active_segment(tiered)
-    desk = Desk(tiered, lag_ms=1_000)
+    desk = CopyDesk(tiered, lag_ms=1_000)
 
     def append() -> None:
         log.log_end_offset += 1
@@ -395,7 +395,7 @@ def test_a_round_of_hundreds_of_trickles_is_a_few_copies() -> None:
     many = [led_partition(f"t{at // 100}", at % 100, 0, 0) for at in range(500)]
     for tiered in many:
         with_active_segment(tiered).log_end_offset = 10
-    desk = Desk(*many, lag_ms=5_000)
+    desk = CopyDesk(*many, lag_ms=5_000)
     desk.loop.begin_round()
     asyncio.run(desk.until(0))
     assert [len(each) for each in desk.worker.copied] == [128, 128, 128, 116]
@@ -408,7 +408,7 @@ def test_a_backlog_leaves_others_room_in_each_copy() -> None:
     many = [led_partition("t", at, 0, 0) for at in range(130)]
     for tiered in many:
         with_active_segment(tiered).log_end_offset = 10
-    desk = Desk(big, *many, lag_ms=5_000)
+    desk = CopyDesk(big, *many, lag_ms=5_000)
     desk.loop.begin_round()
     asyncio.run(desk.until(0))
     first, second, *_ = desk.worker.copied
@@ -424,7 +424,7 @@ def test_a_trickle_keeps_its_lag_beside_a_backlog(is_first: bool) -> None:
     """A segment of the backlog fills a copy; each copy takes a fifth of the lag, and two records come meanwhile."""
     big, small = led_partition("big", 0, 100, 1 << 20), led_partition("small", 0, 0, 0)
     log = with_active_segment(small)
-    desk = Desk(*((small, big) if is_first else (big, small)), lag_ms=1_000)
+    desk = CopyDesk(*((small, big) if is_first else (big, small)), lag_ms=1_000)
     behind: list[int] = []
 
     def meanwhile() -> None:
@@ -443,7 +443,7 @@ def test_a_trickle_keeps_its_lag_beside_a_backlog(is_first: bool) -> None:
 def test_records_of_the_active_segment_go_with_the_next_try_where_a_copy_failed() -> None:
     tiered = led_partition("t", 0, 0, 0)
     log = with_active_segment(tiered)
-    desk = Desk(tiered, worker=FailsOnce(), lag_ms=60_000)
+    desk = CopyDesk(tiered, worker=FailsOnce(), lag_ms=60_000)
     log.log_end_offset = 10
     desk.loop.begin_round()
     asyncio.run(desk.until(10_000))
@@ -466,7 +466,7 @@ def test_a_log_that_cannot_be_read_keeps_no_other_from_being_copied(
 
     able = getattr(log, what)
     setattr(log, what, fail)
-    desk = Desk(bad, good)
+    desk = CopyDesk(bad, good)
     asyncio.run(desk.until(50))
     assert (bad.state.copied_offset, good.state.copied_offset) == (-1, 19)
     assert len(reads) == 1, "it waits for its next try"
@@ -480,7 +480,7 @@ def test_a_pause_ends_once_what_was_in_the_way_is_gone(caplog: pytest.LogCapture
     caplog.set_level("INFO")
     worker = Refuses()
     tiered = led_partition("t", 0, 2, 1_000)
-    desk = Desk(tiered, led_partition("t", 1, 0, 0), worker=worker)
+    desk = CopyDesk(tiered, led_partition("t", 1, 0, 0), worker=worker)
     asyncio.run(desk.until(60_000))
     assert (tiered.state.copied_offset, tiered.state.is_paused) == (-1, True)
     assert 4 <= worker.states_asked <= 10
@@ -532,7 +532,7 @@ def test_what_the_store_lacks_is_counted() -> None:
 def test_a_pause_ends_where_nothing_is_left_to_copy(is_open: bool) -> None:
     worker = Refuses()
     tiered = led_partition("t", 0, 2, 1_000)
-    desk = Desk(tiered, worker=worker)
+    desk = CopyDesk(tiered, worker=worker)
     asyncio.run(desk.until(1_000))
     assert tiered.state.is_paused
     if is_open:
@@ -565,7 +565,7 @@ def test_what_an_earlier_try_has_copied_is_looked_for_before_it_goes(found: int)
     tiered = led_partition("t", 0, 2, 1_000)
     worker = FindsThere()
     worker.found = found
-    asyncio.run(Desk(tiered, worker=worker).until(0))
+    asyncio.run(CopyDesk(tiered, worker=worker).until(0))
     assert tiered.state.copied_offset == 19
     assert tiered.state.question(0, 0).is_whole is (found > 0)
 
@@ -574,7 +574,7 @@ def test_what_the_lake_has_is_committed_when_a_lead_begins() -> None:
     tiered = led_partition("t", 0, 2, 1_000)
     reached: list[int] = []
     tiered.state, tiered.lake_reaches = CopyState(), reached.append
-    desk = Desk(tiered, worker=Knows(state_of(9)))
+    desk = CopyDesk(tiered, worker=Knows(state_of(9)))
     asyncio.run(desk.until(0))
     assert reached == [10]
 
@@ -586,7 +586,7 @@ def test_a_lake_that_goes_beyond_the_log_pauses_its_partition_for_good(
     tiered = led_partition("t", 0, 1, 1_000)
     tiered.state = CopyState()
     worker = Knows(state_of(10))
-    desk = Desk(tiered, worker=worker)
+    desk = CopyDesk(tiered, worker=worker)
     asyncio.run(desk.until(60_000))
     tiered.log.log_end_offset = 50  # type: ignore[misc]
     desk.loop.begin_round()
@@ -609,7 +609,7 @@ def test_a_table_that_cannot_be_read_pauses_its_partitions_until_it_can(
     tiered.state = CopyState()
     error = "x.parquet has a deletion vector"
     worker = Knows(Unavailable(message=error, outcome="conflict"))
-    desk = Desk(tiered, worker=worker)
+    desk = CopyDesk(tiered, worker=worker)
     asyncio.run(desk.until(60_000))
     assert (tiered.state.is_paused, worker.copied) == (True, [])
     assert worker.states_asked > 4

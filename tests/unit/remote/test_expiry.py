@@ -31,7 +31,7 @@ from tests.fakes.settings import log_settings, tier_settings
 KEY = (b"t" * 16, 0)
 
 
-class Desk:
+class ExpiryDesk:
     """A loop over one led partition, a worker that answers as the test says, and the order of events."""
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class Desk:
 
 
 def test_the_table_knows_before_the_log_and_rows_go_last() -> None:
-    desk = Desk()
+    desk = ExpiryDesk()
     assert desk.rounds() == ["check_retention", "set_log_start", "log", "sweep"]
     assert desk.led.log.log_start_offset == desk.led.lake_log_start == 10
     assert desk.metrics.topics.of("t").delete_requests == 1
@@ -142,7 +142,7 @@ def test_the_table_knows_before_the_log_and_rows_go_last() -> None:
 
 
 def test_without_a_reason_nobody_is_asked() -> None:
-    desk = Desk()
+    desk = ExpiryDesk()
     desk.rounds()
     assert desk.rounds(3) == []
     desk.led.log.config = log_settings(retention_ms=999)
@@ -158,7 +158,7 @@ def test_without_a_reason_nobody_is_asked() -> None:
 
 def test_what_the_lake_holds_is_counted_once_and_then_known_by_what_is_copied() -> None:
     """Also where nothing can be due: the lake's size is told from the first copy on."""
-    desk = Desk()
+    desk = ExpiryDesk()
     desk.decision = ExpirationDecision(log_start_offset=0)
     # A copy in the midst of the question may be in the count or not: it is asked again.
     desk.when["check_retention"] = lambda: desk.led.state.learnt(149, 0)
@@ -177,7 +177,7 @@ def test_what_the_lake_holds_is_counted_once_and_then_known_by_what_is_copied() 
 
 
 def test_a_log_start_that_the_lake_hears_of_late_is_looked_at_again() -> None:
-    desk = Desk()
+    desk = ExpiryDesk()
     desk.rounds()
     # DeleteRecords while the store is away: the check finds nothing below the table's own log start.
     desk.led.log.log_start_offset = 20
@@ -188,7 +188,7 @@ def test_a_log_start_that_the_lake_hears_of_late_is_looked_at_again() -> None:
 
 
 def test_files_of_ranges_that_nobody_has_finished_go_too() -> None:
-    desk = Desk()
+    desk = ExpiryDesk()
     desk.decision, desk.has_files_below = ExpirationDecision(log_start_offset=0), True
     assert desk.rounds(3) == ["check_retention", "sweep"]
 
@@ -203,7 +203,7 @@ def test_files_of_ranges_that_nobody_has_finished_go_too() -> None:
 def test_who_loses_the_lead_between_two_steps_takes_none_after(
     step: str, happened: list[str]
 ) -> None:
-    desk = Desk()
+    desk = ExpiryDesk()
     desk.when[step] = desk.depose
     assert desk.rounds() == happened
     assert desk.led.log.log_start_offset == 0
@@ -211,7 +211,7 @@ def test_who_loses_the_lead_between_two_steps_takes_none_after(
 
 def test_a_move_whose_answer_was_lost_reaches_the_log_at_the_next_look() -> None:
     """The table has it already, so nothing is due there any more."""
-    desk = Desk()
+    desk = ExpiryDesk()
     desk.decision = ExpirationDecision(log_start_offset=10)
     desk.below = 1
     assert desk.rounds() == ["check_retention", "log", "sweep"]
@@ -219,14 +219,14 @@ def test_a_move_whose_answer_was_lost_reaches_the_log_at_the_next_look() -> None
 
 
 def test_who_is_fenced_moves_nothing_of_its_own() -> None:
-    desk = Desk()
+    desk = ExpiryDesk()
     desk.in_table = 5
     assert desk.rounds() == ["check_retention", "set_log_start"]
     assert desk.led.log.log_start_offset == 0
 
 
 def test_what_failed_is_counted_and_asked_again_later() -> None:
-    desk = Desk()
+    desk = ExpiryDesk()
 
     def lose() -> None:
         raise WorkerLost("gone")
@@ -242,7 +242,7 @@ def test_what_failed_is_counted_and_asked_again_later() -> None:
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "a bad sector"), ValueError("of ours")])
 def test_a_log_that_cannot_be_read_keeps_no_other_from_its_retention(error: Exception) -> None:
-    desk = Desk()
+    desk = ExpiryDesk()
     other = desk.lead(
         SimpleNamespace(**{**vars(desk.led.log), "topic": "s", "topic_id": b"s" * 16}),
         desk.led.state,
@@ -267,14 +267,14 @@ def test_a_log_that_cannot_be_read_keeps_no_other_from_its_retention(error: Exce
 
 
 def test_before_the_lake_has_said_what_it_holds_nothing_is_asked() -> None:
-    desk = Desk()
+    desk = ExpiryDesk()
     desk.led.lake_log_start = None
     assert desk.rounds() == []
 
 
 def test_a_deletion_that_is_held_up_is_looked_at_until_it_is_done() -> None:
     """A file with later records came back (RESTORE) between the beginning of a deletion and its removals."""
-    desk = Desk()
+    desk = ExpiryDesk()
     desk.decision = ExpirationDecision(log_start_offset=0)
     desk.held_up = 1
     assert desk.rounds(2) == ["check_retention", "check_retention"]
@@ -290,7 +290,7 @@ def test_a_deletion_that_is_held_up_is_looked_at_until_it_is_done() -> None:
 )
 def test_which_limits_hold_in_the_lake(policy: str, expected: tuple[int, int]) -> None:
     """A compacted log is as large as compaction has left it, so its own retention looks after retention.bytes."""
-    desk = Desk()
+    desk = ExpiryDesk()
     policies = tuple(filter(None, policy.split(",")))
     desk.led.log.config = log_settings(
         retention_ms=1000, retention_bytes=7, cleanup_policy=policies
@@ -302,7 +302,7 @@ def test_which_limits_hold_in_the_lake(policy: str, expected: tuple[int, int]) -
 
 def test_on_demand_it_is_asked_again_and_says_what_was_removed() -> None:
     async def go() -> None:
-        desk = Desk()
+        desk = ExpiryDesk()
         assert await desk.loop.expire(KEY) == Swept(segments=1, size_bytes=100, files=1)
         assert desk.happened == ["check_retention", "set_log_start", "log", "sweep"]
         desk.decision = ExpirationDecision(log_start_offset=10)
@@ -317,7 +317,7 @@ def test_on_demand_it_is_asked_again_and_says_what_was_removed() -> None:
 
 
 def test_on_demand_who_loses_the_lead_tells_no_figures() -> None:
-    desk = Desk()
+    desk = ExpiryDesk()
     desk.when["set_log_start"] = desk.depose
     with pytest.raises(KafkaError, match="NOT_LEADER_OR_FOLLOWER"):
         asyncio.run(desk.loop.expire(KEY))

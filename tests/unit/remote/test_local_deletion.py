@@ -31,7 +31,7 @@ TOPIC_ID = bytes(range(16))
 ERRORS = [OSError("full"), KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)]
 
 
-class Log:
+class LocalSegmentsLog:
     """What a log shows of its local segments."""
 
     def __init__(self, partition: int, error: Exception | None = None) -> None:
@@ -87,7 +87,7 @@ class Store(Respondent):
         return [answer for _ in request.partitions]
 
 
-class Desk:
+class LocalDeletionDesk:
     """Local deletion of led partitions, by a clock that a test moves."""
 
     def __init__(self, *logs: Any) -> None:
@@ -131,9 +131,9 @@ def _logs_find_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TieredPartition, "sources", lambda self, start, end: self.log.found)
 
 
-def led_by(*logs: Log) -> Desk:
+def led_by(*logs: LocalSegmentsLog) -> LocalDeletionDesk:
     """Of a leader that was told of offsets up to 9."""
-    desk = Desk(*logs)
+    desk = LocalDeletionDesk(*logs)
     for tiered in desk.led.values():
         tiered.state.learnt(9, desk.clock.monotonic_ms())
     return desk
@@ -141,7 +141,7 @@ def led_by(*logs: Log) -> Desk:
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_a_disk_that_deletes_nothing_holds_up_no_other_partition(error: Exception) -> None:
-    logs = Log(0, error), Log(1)
+    logs = LocalSegmentsLog(0, error), LocalSegmentsLog(1)
     desk = led_by(*logs)
     assert desk.after(60) == ["check"]
     assert [each.deletions for each in logs] == [1, 1]
@@ -149,7 +149,7 @@ def test_a_disk_that_deletes_nothing_holds_up_no_other_partition(error: Exceptio
 
 
 def test_what_a_leader_was_told_of_is_looked_for_before_it_goes() -> None:
-    log = Log(0)
+    log = LocalSegmentsLog(0)
     desk = led_by(log)
     assert desk.after(59) == [], "not before the grace time is over"
     assert (desk.after(1), log.highest_offset_in_remote_storage) == (["check"], 9)
@@ -157,7 +157,7 @@ def test_what_a_leader_was_told_of_is_looked_for_before_it_goes() -> None:
 
 
 def test_of_what_it_copied_itself_the_commit_is_read_back_once_more() -> None:
-    log = Log(0)
+    log = LocalSegmentsLog(0)
     desk = led_by(log)
     desk.after(60)
     desk.copied(19, (7, "id"))
@@ -168,7 +168,7 @@ def test_of_what_it_copied_itself_the_commit_is_read_back_once_more() -> None:
 
 
 def test_what_is_missing_is_written_again_before_anything_goes() -> None:
-    log = Log(0)
+    log = LocalSegmentsLog(0)
     desk = led_by(log)
     desk.store.missing, desk.store.mends = [gap(0, 9)], True
     assert desk.after(60) == ["check", "repair"]
@@ -178,7 +178,7 @@ def test_what_is_missing_is_written_again_before_anything_goes() -> None:
 def test_what_cannot_be_written_again_is_an_alarm_and_stays(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    log = Log(0)
+    log = LocalSegmentsLog(0)
     desk = led_by(log)
     desk.store.missing = [gap(5, 9)]
     assert desk.after(60) == ["check", "repair"]
@@ -198,7 +198,7 @@ def test_what_cannot_be_written_again_is_an_alarm_and_stays(
 
 
 def test_where_the_log_has_nothing_of_it_no_repair_is_tried() -> None:
-    log = Log(0)
+    log = LocalSegmentsLog(0)
     log.found.clear()
     desk = led_by(log)
     desk.store.missing = [gap(0, 9)]
@@ -208,7 +208,7 @@ def test_where_the_log_has_nothing_of_it_no_repair_is_tried() -> None:
 
 @pytest.mark.parametrize("failure", [WorkerLost("gone", 100), WorkerFailed("unavailable", "away")])
 def test_while_the_store_cannot_be_looked_at_everything_stays(failure: Exception) -> None:
-    log = Log(0)
+    log = LocalSegmentsLog(0)
     desk = led_by(log)
     desk.store.failure = failure
     desk.after(60)
@@ -221,7 +221,7 @@ def test_while_the_store_cannot_be_looked_at_everything_stays(failure: Exception
 
 @pytest.mark.parametrize(("is_lost", "end"), [(True, 9), (False, 9), (True, 19)])
 def test_a_commit_that_was_taken_away_is_copied_again(is_lost: bool, end: int) -> None:
-    log = Log(0)
+    log = LocalSegmentsLog(0)
     desk = led_by(log)
     desk.after(60)
     desk.copied(19, (7, "id"))
@@ -239,7 +239,7 @@ def test_a_commit_that_was_taken_away_is_copied_again(is_lost: bool, end: int) -
 
 
 def test_what_the_lake_has_lost_of_what_may_go_stays() -> None:
-    log = Log(0)
+    log = LocalSegmentsLog(0)
     desk = led_by(log)
     desk.after(60)
     desk.copied(19, (7, "id"))
@@ -249,7 +249,7 @@ def test_what_the_lake_has_lost_of_what_may_go_stays() -> None:
 
 
 def test_a_partition_that_is_led_elsewhere_by_now_is_left_alone() -> None:
-    log = Log(0)
+    log = LocalSegmentsLog(0)
     desk = led_by(log)
     desk.store.meanwhile = desk.led.clear
     desk.after(60)
@@ -259,7 +259,7 @@ def test_a_partition_that_is_led_elsewhere_by_now_is_left_alone() -> None:
 @pytest.mark.parametrize("error", ERRORS)
 def test_nor_does_it_on_a_follower(error: Exception) -> None:
     """Each look goes through all followed logs, the failing one first."""
-    logs = [Log(0, error), Log(1)]
+    logs = [LocalSegmentsLog(0, error), LocalSegmentsLog(1)]
     followed = [Mock(log=each, is_lost=False) for each in logs]
     for each in followed:
         each.follower.leader = -1

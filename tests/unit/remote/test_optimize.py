@@ -35,7 +35,7 @@ DONE = Optimized(
 )
 
 
-class Worker(Respondent):
+class OptimizingWorker(Respondent):
     """Has optimised what it is asked to, unless the test says else."""
 
     def __init__(self) -> None:
@@ -49,11 +49,11 @@ class Worker(Respondent):
         return await super().send(request)
 
 
-class Desk:
+class OptimizeDesk:
     """A loop with two partitions, one of which was copied."""
 
     def __init__(self, **settings: Any) -> None:
-        self.clock, self.worker, self.metrics = ManualClock(0), Worker(), TierMetrics()
+        self.clock, self.worker, self.metrics = ManualClock(0), OptimizingWorker(), TierMetrics()
         self.led: dict[Any, Any] = {}
         self.loop = OptimizeLoop(
             tier_settings(lake_maintenance_interval_ms=0, **settings),
@@ -96,7 +96,7 @@ class Desk:
 
 @in_loop
 async def test_what_was_copied_is_looked_at_once() -> None:
-    desk = Desk()
+    desk = OptimizeDesk()
     assert await desk.rounds(3) == [(Optimize, 0)]
     counters = desk.metrics.topics.of("orders")
     assert (counters.optimize_requests, counters.optimize_files, counters.optimize_bytes) == (
@@ -115,7 +115,7 @@ async def test_what_was_copied_is_looked_at_once() -> None:
 
 @in_loop
 async def test_it_goes_on_while_there_is_more_and_waits_after_a_failure() -> None:
-    desk = Desk()
+    desk = OptimizeDesk()
     desk.worker.answers = [replace(DONE, is_done=False), DONE]
     assert await desk.rounds() == [(Optimize, 0)] * 2
     desk.led[TOPIC_ID, 0].state.learnt(199, 0)
@@ -128,7 +128,7 @@ async def test_it_goes_on_while_there_is_more_and_waits_after_a_failure() -> Non
 
 @in_loop
 async def test_what_is_led_elsewhere_is_given_up() -> None:
-    desk = Desk()
+    desk = OptimizeDesk()
 
     async def lose() -> None:
         desk.worker.meanwhile = int
@@ -152,7 +152,7 @@ def test_rows_below_a_new_log_start_leave_within_ten_seconds() -> None:
 
 @in_loop
 async def test_log_starts_are_followed_before_all_other_work() -> None:
-    desk = Desk()
+    desk = OptimizeDesk()
     tiered = desk.led[TOPIC_ID, 0]
     await desk.follow()
     assert desk.asked == [], "all begin at 0"
@@ -186,7 +186,7 @@ async def test_log_starts_are_followed_before_all_other_work() -> None:
 @in_loop
 async def test_a_log_start_that_moves_waits_for_no_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(optimize, "LOG_STARTS_MS", 50)
-    desk = Desk()
+    desk = OptimizeDesk()
     desk.loop = OptimizeLoop(
         tier_settings(lake_maintenance_interval_ms=3_600_000),
         desk.clock,  # type: ignore[arg-type]
@@ -202,7 +202,7 @@ async def test_a_log_start_that_moves_waits_for_no_round(monkeypatch: pytest.Mon
 
 @in_loop
 async def test_rows_that_a_copy_in_flight_adds_below_the_log_start_are_followed() -> None:
-    desk = Desk()
+    desk = OptimizeDesk()
     tiered = desk.led[TOPIC_ID, 0]
     tiered.lake_log_start = tiered.deleted_below = 150
     await desk.follow(2)
@@ -217,7 +217,7 @@ async def test_rows_that_a_copy_in_flight_adds_below_the_log_start_are_followed(
 
 @in_loop
 async def test_while_a_round_lasts_log_starts_are_followed() -> None:
-    desk = Desk()
+    desk = OptimizeDesk()
     desk.lead(1, 99)
 
     async def move() -> None:
@@ -232,7 +232,7 @@ async def test_while_a_round_lasts_log_starts_are_followed() -> None:
 
 @in_loop
 async def test_it_can_be_switched_off() -> None:
-    desk = Desk()
+    desk = OptimizeDesk()
     desk.loop = OptimizeLoop(
         tier_settings(lake_maintenance_interval_ms=-1),
         desk.clock,  # type: ignore[arg-type]
@@ -246,7 +246,7 @@ async def test_it_can_be_switched_off() -> None:
 
 @in_loop
 async def test_on_demand_everything_is_done_whatever_was_seen() -> None:
-    desk = Desk()
+    desk = OptimizeDesk()
     assert await desk.rounds(2) == [(Optimize, 0)]
     desk.worker.answers = [replace(DONE, is_done=False), replace(DONE, rows=2)]
     done = await desk.loop.optimize((TOPIC_ID, 0))
@@ -262,7 +262,7 @@ async def test_on_demand_everything_is_done_whatever_was_seen() -> None:
 
 @in_loop
 async def test_on_demand_and_by_itself_take_turns() -> None:
-    desk = Desk()
+    desk = OptimizeDesk()
     at_work: list[int] = []
 
     async def look() -> None:
@@ -278,7 +278,7 @@ async def test_on_demand_and_by_itself_take_turns() -> None:
 
 @in_loop
 async def test_on_demand_two_do_not_work_on_one_partition() -> None:
-    desk = Desk()
+    desk = OptimizeDesk()
     desk.lead(1, 99)
     may_end = asyncio.Event()
     desk.worker.meanwhile = may_end.wait
@@ -296,7 +296,7 @@ async def test_on_demand_two_do_not_work_on_one_partition() -> None:
 @in_loop
 async def test_on_demand_who_loses_the_lead_tells_no_figures() -> None:
     """They would be zeros, or a part: the next leader does it all."""
-    desk = Desk()
+    desk = OptimizeDesk()
     desk.worker.meanwhile = desk.led.clear
     desk.worker.answers = [replace(DONE, is_done=False)]
     with pytest.raises(KafkaError, match="NOT_LEADER_OR_FOLLOWER"):

@@ -205,7 +205,7 @@ async def test_several_cold_partitions_of_one_request_are_read_side_by_side(
         log.segments.discard_oldest(1, broker.node.clock.now_ms())
         begun: list[int] = []
 
-        class Lake:
+        class FakeLake:
             def sheds_reads(self) -> bool:
                 return False
 
@@ -216,7 +216,7 @@ async def test_several_cold_partitions_of_one_request_are_read_side_by_side(
                     return None
                 return [batch_of([b"cold-1"])]
 
-        monkeypatch.setattr(broker.node, "remote_log_manager", Lake())
+        monkeypatch.setattr(broker.node, "remote_log_manager", FakeLake())
         more = [
             FetchPartition(partition=1, fetch_offset=0, partition_max_bytes=500),
         ]

@@ -78,7 +78,7 @@ def test_a_log_is_compared_where_the_lakes_epochs_are_known(
     assert has_diverged(log, LAKE_END, known) is has_parted
 
 
-class Lake(Tier):
+class FakeTier(Tier):
     """A tier whose lake ends at LAKE_END, in leader epoch 1."""
 
     def __init__(self, ended: RemoteLogAuxState = ENDED) -> None:
@@ -97,7 +97,7 @@ async def test_a_disk_that_refuses_to_go_on_behind_the_lake_is_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("broker.replica.lake_recovery.RECOVERY_RETRY_SECONDS", 0.001)
-    bench = ReplicaBench(Lake())
+    bench = ReplicaBench(FakeTier())
     bench.config = log_settings(remote_storage_enable=True)
     await bench.create(registered(OTHER, 5))
     bench.disk.failing, bench.disk.failing_with = {"create"}, errno.EMFILE
@@ -114,7 +114,7 @@ async def test_a_disk_that_refuses_to_go_on_behind_the_lake_is_asked_again(
     bench.logs.close()
 
 
-class LateLake(Lake):
+class LateLake(FakeTier):
     """One that can say nothing for a while."""
 
     asked = 0
@@ -149,7 +149,7 @@ async def test_nobody_leads_where_the_lake_cannot_say_whose_records_it_has(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("broker.replica.lake_recovery.RECOVERY_RETRY_SECONDS", 0.001)
-    lake = Lake(RemoteLogAuxState(epochs_known_to=-1))
+    lake = FakeTier(RemoteLogAuxState(epochs_known_to=-1))
     bench = ReplicaBench(lake)
     bench.config = log_settings(remote_storage_enable=True)
     await bench.create(registered(ME))
@@ -180,7 +180,7 @@ async def test_nobody_leads_where_the_lake_cannot_say_whose_records_it_has(
 @in_loop
 async def test_what_is_above_the_lakes_end_is_not_believed_when_the_log_goes_on_there() -> None:
     """It was durable, and the recovery point said so; what comes in its place is not."""
-    bench = ReplicaBench(Lake())
+    bench = ReplicaBench(FakeTier())
     bench.config = log_settings(remote_storage_enable=True)
     await bench.create(registered(ME))
     for _ in range(LAKE_END + 5):
@@ -208,7 +208,7 @@ async def test_a_log_that_could_not_go_on_behind_the_lake_tries_again_and_knows_
     ended = RemoteLogAuxState(
         producer_snapshot=known.producers.encode_snapshot(NOW_MS), leader_epochs=((0, 0),)
     )
-    bench = ReplicaBench(Lake(ended))
+    bench = ReplicaBench(FakeTier(ended))
     bench.config = log_settings(remote_storage_enable=True)
     await bench.create(registered(ME))
     for _ in range(5):

@@ -343,7 +343,7 @@ async def test_a_copy_without_its_log() -> None:
     assert bench.folders() == {"/b/t-0", "/a/t-0-stray"}, "what the newer one lacks is kept"
 
 
-class Writer:
+class MovingWriter:
     """Appends while a log moves, and knows which records must survive a crash."""
 
     def __init__(self) -> None:
@@ -390,7 +390,7 @@ class Writer:
 
 
 async def count_operations() -> int:
-    writer = Writer()
+    writer = MovingWriter()
     await writer.move(10**6)
     assert writer.bench.log.directory == "/b/t-0"
     left = writer.bench.disk.crash_after
@@ -409,7 +409,7 @@ async def test_a_crash_at_any_operation_of_the_disk_loses_nothing(
     seen: set[str] = set()
     for crash_after in range(operations):
         for seed in range(examples(1) if loses_power else 1):
-            writer = Writer()
+            writer = MovingWriter()
             assert await writer.move(crash_after), crash_after
             bench = writer.bench
             if loses_power:

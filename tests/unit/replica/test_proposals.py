@@ -17,7 +17,7 @@ from tests.requests import build
 from tests.unit.replica.follower_desk import EPOCH, FollowerDesk, desk
 
 
-class Controller(Respondent):
+class ScriptedController(Respondent):
     """A controller that grants requests, or answers as the test says, when the test lets it."""
 
     def __init__(self) -> None:
@@ -62,9 +62,9 @@ def lifecycle_of(broker_epoch: int) -> Any:
     return SimpleNamespace(identity=SimpleNamespace(node_id=1), broker_epoch=broker_epoch)
 
 
-async def asking(leader: FollowerDesk) -> tuple[Controller, AlterPartitionManager]:
+async def asking(leader: FollowerDesk) -> tuple[ScriptedController, AlterPartitionManager]:
     """The desk's partition asks this controller."""
-    controller = Controller()
+    controller = ScriptedController()
     proposals = AlterPartitionManager(controller, lifecycle_of(EPOCH + 1), timeout_ms=1000)
     leader.partition.alter_partition = proposals
     return controller, proposals
@@ -121,7 +121,7 @@ async def test_it_is_asked_again(
 
 @in_loop
 async def test_a_later_proposal_takes_the_place_of_one_that_waits() -> None:
-    controller = Controller()
+    controller = ScriptedController()
     manager = AlterPartitionManager(controller, lifecycle_of(EPOCH), timeout_ms=1000)
     first, later = (
         Proposal(isr=isr, leader_epoch=0, partition_epoch=0, leader_recovery_state=0)

@@ -43,7 +43,7 @@ def random_log(random: Random) -> list[FetchedBatch]:
     return log
 
 
-class Life:
+class SharePartitionLife:
     """A share partition, its log, what its coordinator keeps, and what members know."""
 
     def __init__(self, random: Random) -> None:
@@ -239,7 +239,7 @@ class Life:
 @pytest.mark.parametrize("seed", range(0, ROUNDS, 10))
 def test_random_lives(seed: int) -> None:
     for each in range(seed, seed + 10):
-        life = Life(Random(each))
+        life = SharePartitionLife(Random(each))
         for _ in range(STEPS):
             life.step()
         life.drain()

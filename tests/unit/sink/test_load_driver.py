@@ -28,7 +28,7 @@ LOAD = "A" * 21 + "w"
 ROWS = 10
 
 
-class Brokers:
+class FakeBrokers:
     """A cluster and its AdminClient; a test sets what their calls do."""
 
     def __init__(self) -> None:
@@ -40,10 +40,10 @@ class Brokers:
 
     # -- as a cluster
 
-    def __call__(self, _: object) -> Brokers:
+    def __call__(self, _: object) -> FakeBrokers:
         return self
 
-    def __enter__(self) -> Brokers:
+    def __enter__(self) -> FakeBrokers:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -94,15 +94,15 @@ def lake(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
-    made = Brokers()
+def brokers(monkeypatch: pytest.MonkeyPatch) -> FakeBrokers:
+    made = FakeBrokers()
     monkeypatch.setattr("kafka_ds.sink.load.Cluster", made)
     monkeypatch.setattr("kafka_ds.sink.load.Admin", made)
     return made
 
 
 @pytest.fixture
-def sink(lake: Path, brokers: Brokers) -> LoadSink:
+def sink(lake: Path, brokers: FakeBrokers) -> LoadSink:
     plan = load_plan(LOAD, str(lake))
     given = options(lake)
     return LoadSink(given, given.load, COLUMNS, plan)
@@ -113,7 +113,7 @@ def written(sink: LoadSink) -> LoadMessage:
 
 
 def test_a_broker_that_does_not_know_the_topic_yet_is_asked_again(
-    sink: LoadSink, brokers: Brokers
+    sink: LoadSink, brokers: FakeBrokers
 ) -> None:
     brokers.ends = [TopicGone("there is no topic t"), BrokerTimeout("no answer"), ROWS]
     sink.commit([written(sink)])
@@ -129,7 +129,7 @@ def test_a_broker_that_does_not_know_the_topic_yet_is_asked_again(
     ],
 )
 def test_after_the_topic_was_made_any_failure_leaves_the_load_open(
-    sink: LoadSink, brokers: Brokers, lake: Path, error: Exception
+    sink: LoadSink, brokers: FakeBrokers, lake: Path, error: Exception
 ) -> None:
     brokers.ends = [error] * 10
     with pytest.raises(LoadUnfinished, match="topic t was created"):
@@ -167,7 +167,7 @@ def nobody() -> None:
     ],
 )
 def test_what_is_no_refusal_leaves_the_load_open(
-    sink: LoadSink, brokers: Brokers, lake: Path, create: Any, setting: Any
+    sink: LoadSink, brokers: FakeBrokers, lake: Path, create: Any, setting: Any
 ) -> None:
     brokers.create, brokers.setting = create, setting
     with pytest.raises(LoadUnfinished, match="whether topic t was created is unknown"):
@@ -180,7 +180,7 @@ def test_what_is_no_refusal_leaves_the_load_open(
     [(ErrorCode.TOPIC_ALREADY_EXISTS, "another"), (ErrorCode.POLICY_VIOLATION, LOAD)],
 )
 def test_a_refusal_ends_the_load(
-    sink: LoadSink, brokers: Brokers, lake: Path, code: ErrorCode, load: str
+    sink: LoadSink, brokers: FakeBrokers, lake: Path, code: ErrorCode, load: str
 ) -> None:
     brokers.create, brokers.setting = refused(code), lambda: load
     with pytest.raises(OptionError):
@@ -188,7 +188,7 @@ def test_a_refusal_ends_the_load(
     assert not (lake / load_file(LOAD)).exists()
 
 
-def test_who_could_not_ask_for_the_end_is_told_at_once(lake: Path, brokers: Brokers) -> None:
+def test_who_could_not_ask_for_the_end_is_told_at_once(lake: Path, brokers: FakeBrokers) -> None:
     brokers.describe = refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     given = options(lake)
     with pytest.raises(OptionError, match=r"topic t \(DESCRIBE\)"):
@@ -196,7 +196,7 @@ def test_who_could_not_ask_for_the_end_is_told_at_once(lake: Path, brokers: Brok
 
 
 def test_the_lake_of_another_cluster_is_refused(
-    lake: Path, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+    lake: Path, brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     preview = TopicPreview(partition_count=1, settings={"max.message.bytes": "9"})
     monkeypatch.setattr(brokers, "create_topic", lambda *_, **__: preview)
@@ -218,7 +218,7 @@ def test_the_lake_of_another_cluster_is_refused(
 
 
 def test_a_lake_of_each_machine_is_noticed(
-    sink: LoadSink, brokers: Brokers, lake: Path, tmp_path: Path
+    sink: LoadSink, brokers: FakeBrokers, lake: Path, tmp_path: Path
 ) -> None:
     message = written(sink)
     (lake / "topics").rename(tmp_path / "elsewhere")
@@ -228,7 +228,7 @@ def test_a_lake_of_each_machine_is_noticed(
 
 
 def test_rows_that_retention_by_size_would_delete_are_refused(
-    sink: LoadSink, brokers: Brokers, lake: Path
+    sink: LoadSink, brokers: FakeBrokers, lake: Path
 ) -> None:
     message = written(sink)
     (file,) = message.files

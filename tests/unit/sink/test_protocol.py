@@ -25,7 +25,7 @@ PARTITIONS = 2
 Row = tuple[int, int]  # the batch, and which of its rows
 
 
-class Fenced(Exception):
+class ProducerFenced(Exception):
     """A producer of an old epoch."""
 
 
@@ -36,7 +36,7 @@ class Transaction:
 
 
 @dataclass
-class Entry:
+class LogEntry:
     """A record of a partition's log and its owner; ``owner`` None: it belongs to a transaction that has committed."""
 
     owner: tuple[str, int] | None
@@ -44,11 +44,11 @@ class Entry:
 
 
 @dataclass
-class World:
+class SinkWorld:
     """What the brokers know. One method an effect; a mutation overrides one."""
 
     transactions: dict[str, Transaction] = field(default_factory=dict)
-    logs: list[list[Entry]] = field(default_factory=lambda: [[] for _ in range(PARTITIONS)])
+    logs: list[list[LogEntry]] = field(default_factory=lambda: [[] for _ in range(PARTITIONS)])
     ended: dict[tuple[str, int], str] = field(default_factory=dict)
     decisions: list[BatchCommit] = field(default_factory=list)
     # The batch of the last note under the key; and of all notes that there ever were.
@@ -71,9 +71,9 @@ class World:
     def append(self, transactional_id: str, epoch: int, partition: int, row: Row) -> int:
         transaction = self.transactions[transactional_id]
         if transaction.epoch != epoch or transaction.state not in ("Empty", "Ongoing"):
-            raise Fenced
+            raise ProducerFenced
         transaction.state = "Ongoing"
-        self.logs[partition].append(Entry((transactional_id, epoch), row))
+        self.logs[partition].append(LogEntry((transactional_id, epoch), row))
         return len(self.logs[partition]) - 1
 
     def time_out(self, transactional_id: str) -> None:
@@ -94,7 +94,7 @@ class World:
         name = type(effect).__name__.lower()
         locked = protocol.WriteCommit | protocol.Rewrite | protocol.Finish
         if isinstance(effect, locked) and holder != self.lock_epoch:
-            raise Fenced
+            raise ProducerFenced
         method = getattr(self, f"on_{name}")
         return method(effect)
 
@@ -142,7 +142,7 @@ class World:
                     e for e in log[span.first_offset : span.last_offset + 1] if e.owner == owner
                 ]
                 assert len(found) == span.record_count
-                log.extend(Entry(None, entry.row) for entry in found)
+                log.extend(LogEntry(None, entry.row) for entry in found)
         self._note(effect.batch_commit)
 
     def on_finish(self, effect: protocol.Finish) -> None:
@@ -177,7 +177,7 @@ class World:
 
 
 def task(
-    world: World, name: str, rows: list[Row], random: Random, messages: list[BatchAttempt]
+    world: SinkWorld, name: str, rows: list[Row], random: Random, messages: list[BatchAttempt]
 ) -> Iterator[None]:
     """One attempt, a step at a time."""
     yield
@@ -188,7 +188,7 @@ def task(
         partition = random.randrange(PARTITIONS)
         try:
             written.setdefault(partition, []).append(world.append(name, epoch, partition, row))
-        except Fenced:
+        except ProducerFenced:
             return
     spans = tuple(
         Span(topic="t", partition=p, first_offset=at[0], last_offset=at[-1], record_count=len(at))
@@ -213,7 +213,12 @@ Step = Generator[str, str | None, None]
 
 
 def life(
-    world: World, checkpoint: Checkpoint, batches: int, row_count: int, random: Random, loose: Loose
+    world: SinkWorld,
+    checkpoint: Checkpoint,
+    batches: int,
+    row_count: int,
+    random: Random,
+    loose: Loose,
 ) -> Step:
     """A driver from its start: what it yields are the places at which it can die or fall asleep.
 
@@ -233,7 +238,7 @@ def life(
             yield from _run_task(world, n, rows[n::task_count], random, loose, winners)
         try:
             yield from _drive(world, protocol.commit(job, winners))
-        except (Fenced, protocol.PrefixConflict):
+        except (ProducerFenced, protocol.PrefixConflict):
             # Spark calls `abort` after an error of `commit`, too.
             yield from _drive(world, protocol.abort(winners, job))
             raise
@@ -242,7 +247,12 @@ def life(
 
 
 def _run_task(
-    world: World, n: int, rows: list[Row], random: Random, loose: Loose, winners: list[BatchAttempt]
+    world: SinkWorld,
+    n: int,
+    rows: list[Row],
+    random: Random,
+    loose: Loose,
+    winners: list[BatchAttempt],
 ) -> Step:
     """One that succeeds, among others that are slower or die: speculation and retries."""
     number = 0
@@ -264,10 +274,10 @@ def _run_task(
             return
         if number > 20:
             # Fenced again and again: the job fails, the query ends, and is started anew by somebody.
-            raise Fenced
+            raise ProducerFenced
 
 
-def _drive(world: World, steps: protocol.CommitEffects) -> Step:
+def _drive(world: SinkWorld, steps: protocol.CommitEffects) -> Step:
     holder = -1
     answer: Any = None
     try:
@@ -280,7 +290,7 @@ def _drive(world: World, steps: protocol.CommitEffects) -> Step:
                 and holder == world.lock_epoch
             ):
                 world.hidden = effect.batch_commit
-                raise Fenced
+                raise ProducerFenced
             answer = world.perform(effect, holder)
             if isinstance(effect, protocol.Lock):
                 holder = answer
@@ -291,7 +301,7 @@ def _drive(world: World, steps: protocol.CommitEffects) -> Step:
 
 ROWS = 4
 # How a driver's life ends by itself: done, fenced, or behind what others have done meanwhile.
-DEAD = (StopIteration, Fenced, PrefixConflict)
+DEAD = (StopIteration, ProducerFenced, PrefixConflict)
 
 
 def wanted(batches: int) -> list[tuple[int, int]]:
@@ -320,7 +330,7 @@ def test_a_driver_that_dies_at_any_two_places_leaves_each_row_once() -> None:
     while True:
         second = 0
         while True:
-            world, checkpoint, loose = World(), Checkpoint(), Loose()
+            world, checkpoint, loose = SinkWorld(), Checkpoint(), Loose()
             lengths = []
             for number, count in enumerate((first, second, None)):
                 # Each life spreads the rows over other tasks and partitions.
@@ -341,7 +351,7 @@ def test_a_driver_that_dies_at_any_two_places_leaves_each_row_once() -> None:
 def test_a_decision_that_cannot_be_read_yet_is_found(seed: int) -> None:
     """Its author asked for its commit and died: the next holder of the lock waits for it, and reads it then."""
     for count in range(200):
-        world, checkpoint = World(), Checkpoint()
+        world, checkpoint = SinkWorld(), Checkpoint()
         if walk(life(world, checkpoint, 1, ROWS, Random(seed), []), count, "hide") < count:
             break
         walk(life(world, checkpoint, 1, ROWS, Random(seed + 1), []))
@@ -352,7 +362,7 @@ def test_a_decision_that_cannot_be_read_yet_is_found(seed: int) -> None:
 # -- chance -----------------------------------------------------------------------------------------
 
 
-def play(world: World, seed: int, batches: int = 6) -> None:
+def play(world: SinkWorld, seed: int, batches: int = 6) -> None:
     """Drivers that die or fall asleep and wake up among their successors, attempts that nobody waits for, time-outs."""
     random = Random(seed)
     checkpoint = Checkpoint()
@@ -378,7 +388,7 @@ def play(world: World, seed: int, batches: int = 6) -> None:
     assert checkpoint.done == batches + 1
 
 
-def _others(world: World, random: Random, loose: Loose, sleeping: list[Step]) -> None:
+def _others(world: SinkWorld, random: Random, loose: Loose, sleeping: list[Step]) -> None:
     if loose and random.random() < 0.3:
         next(random.choice(loose), None)
     if sleeping and random.random() < 0.1:
@@ -392,7 +402,7 @@ def _others(world: World, random: Random, loose: Loose, sleeping: list[Step]) ->
         world.time_out(random.choice(world.open_ids()))
 
 
-def judge(world: World, seed: int) -> None:
+def judge(world: SinkWorld, seed: int) -> None:
     play(world, seed)
     assert world.rows() == wanted(7)
     assert not world.open_ids()
@@ -409,7 +419,7 @@ def test_whatever_happens_each_row_is_there_once(block: int) -> None:
     assert rewritten
 
 
-class Counting(World):
+class Counting(SinkWorld):
     rewritten = 0
 
     def on_rewrite(self, effect: protocol.Rewrite) -> None:
@@ -417,7 +427,7 @@ class Counting(World):
         super().on_rewrite(effect)
 
 
-class NoLock(World):
+class NoLock(SinkWorld):
     """A lock that fences nobody."""
 
     def on_lock(self, effect: protocol.Lock) -> int:
@@ -426,7 +436,7 @@ class NoLock(World):
         return 1
 
 
-class Forgotten(World):
+class Forgotten(SinkWorld):
     """A decision that is not durable."""
 
     def on_writecommit(self, effect: protocol.WriteCommit) -> None:
@@ -436,21 +446,21 @@ class Forgotten(World):
         return LastCommit(batch_commit=None, finished=False)
 
 
-class Hopeful(World):
+class Hopeful(SinkWorld):
     """An end that was refused is taken for a commit."""
 
     def on_transactionaborted(self, effect: protocol.TransactionAborted) -> bool:
         return False
 
 
-class Anxious(World):
+class Anxious(SinkWorld):
     """An end that was refused is taken for an abort."""
 
     def on_transactionaborted(self, effect: protocol.TransactionAborted) -> bool:
         return True
 
 
-class InPieces(World):
+class InPieces(SinkWorld):
     """What is written again is not of one transaction with the note that it was."""
 
     def on_rewrite(self, effect: protocol.Rewrite) -> None:
@@ -459,7 +469,7 @@ class InPieces(World):
         self.finished, self.noted = before, noted
 
 
-class Early(World):
+class Early(SinkWorld):
     """The batch counts as finished when it is decided."""
 
     def on_writecommit(self, effect: protocol.WriteCommit) -> None:
@@ -467,14 +477,14 @@ class Early(World):
         self._note(effect.batch_commit)
 
 
-class Careless(World):
+class Careless(SinkWorld):
     """Attempts that lost stay open."""
 
     def on_listopen(self, effect: protocol.ListOpen) -> list[str]:
         return []
 
 
-class LateNote(World):
+class LateNote(SinkWorld):
     """Whoever comes late notes an earlier batch as finished."""
 
     def perform(self, effect: protocol.Effect, holder: int) -> Any:
@@ -482,7 +492,7 @@ class LateNote(World):
         return super().perform(effect, self.lock_epoch if is_note else holder)
 
 
-class Confused(World):
+class Confused(SinkWorld):
     """A replay's own attempts are committed."""
 
     def on_abortattempt(self, effect: protocol.AbortAttempt) -> None:
@@ -493,7 +503,7 @@ class Confused(World):
     "mutation",
     [NoLock, Forgotten, Hopeful, Anxious, InPieces, Early, Careless, LateNote, Confused],
 )
-def test_a_mutation_is_seen(mutation: type[World]) -> None:
+def test_a_mutation_is_seen(mutation: type[SinkWorld]) -> None:
     for seed in range(400):
         try:
             judge(mutation(), seed)
@@ -552,7 +562,7 @@ def test_a_checkpoint_that_was_set_back_writes_nothing() -> None:
 
 def test_of_two_copies_of_a_checkpoint_the_one_that_went_on_first_is_refused() -> None:
     """Each would take the other's micro-batches for its own, and drop its rows, as long as they are at one batch."""
-    world, one, other = World(), Checkpoint(), Checkpoint()
+    world, one, other = SinkWorld(), Checkpoint(), Checkpoint()
     mine = life(world, one, 3, ROWS, Random(1), [])
     while one.done < 1:
         next(mine)

@@ -344,7 +344,7 @@ def test_a_leader_that_is_lost_takes_no_other_topic_with_it(sized: SizedBroker) 
 # -- in a stream --------------------------------------------------------------------------------
 
 
-class Stream:
+class MicroBatches:
     """A reader whose micro-batches are asked for one after the other, as Spark does."""
 
     def __init__(self, options: dict[str, str]) -> None:
@@ -373,11 +373,11 @@ class Stream:
 
 
 @pytest.fixture
-def started() -> Iterator[Callable[[dict[str, str]], Stream]]:
-    all_of_them: list[Stream] = []
+def started() -> Iterator[Callable[[dict[str, str]], MicroBatches]]:
+    all_of_them: list[MicroBatches] = []
 
-    def start(options: dict[str, str]) -> Stream:
-        all_of_them.append(Stream(options))
+    def start(options: dict[str, str]) -> MicroBatches:
+        all_of_them.append(MicroBatches(options))
         return all_of_them[-1]
 
     yield start
@@ -385,7 +385,7 @@ def started() -> Iterator[Callable[[dict[str, str]], Stream]]:
         each.reader.stop()
 
 
-Started = Callable[[dict[str, str]], Stream]
+Started = Callable[[dict[str, str]], MicroBatches]
 
 
 def test_hot_offsets_are_limited_by_what_their_batches_take(

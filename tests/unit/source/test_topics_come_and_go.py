@@ -51,7 +51,7 @@ Planned = tuple[bytes, int, int]
 
 
 @dataclass(slots=True, kw_only=True)
-class Log:
+class FakeLog:
     start: int = 0
     end: int = 0
 
@@ -61,10 +61,10 @@ class Made:
     """A topic of a name, which bears an id that no other has."""
 
     topic_id: bytes
-    logs: list[Log] = field(default_factory=lambda: [Log()])
+    logs: list[FakeLog] = field(default_factory=lambda: [FakeLog()])
 
 
-class Topics:
+class TopicBounds:
     """A broker's topics: bounds alone."""
 
     def __init__(self) -> None:
@@ -155,17 +155,17 @@ class Topics:
             case 1:
                 self.make(name).logs[0].end = lottery.randrange(12)
             case 2:
-                made.logs.append(Log())
+                made.logs.append(FakeLog())
             case 3:
                 log.start = lottery.randint(log.start, log.end)
             case _:
                 log.end += lottery.randrange(12)
 
 
-class Stream:
+class SparkStream:
     """What Spark does with a reader: each end is written down before it is planned, and its commit after that."""
 
-    def __init__(self, topics: Topics, **more: str) -> None:
+    def __init__(self, topics: TopicBounds, **more: str) -> None:
         given = {
             "kafka.bootstrap.servers": f"127.0.0.1:{topics.broker.port}",
             "subscribePattern": "^t-",
@@ -226,20 +226,20 @@ def offsets(task: ScanTask) -> Iterator[Planned]:
 
 
 @pytest.fixture
-def topics() -> Iterator[Topics]:
-    there = Topics()
+def topics() -> Iterator[TopicBounds]:
+    there = TopicBounds()
     yield there
     there.broker.close()
 
 
 @pytest.mark.parametrize("retries", ["0", "3"])
 def test_a_topic_that_goes_while_it_is_looked_at_ends_no_stream(
-    topics: Topics, retries: str
+    topics: TopicBounds, retries: str
 ) -> None:
     """It is in the list of topics, and gone when its offsets are asked for."""
     topics.make("t-a").logs[0].end = 5
     topics.make("t-b").logs[0].end = 7
-    stream = Stream(topics, **{"fetchOffset.numRetries": retries})
+    stream = SparkStream(topics, **{"fetchOffset.numRetries": retries})
     try:
         topics.then = lambda: topics.there.pop("t-a")
         end = stream.name_end(once=True)
@@ -249,11 +249,11 @@ def test_a_topic_that_goes_while_it_is_looked_at_ends_no_stream(
         stream.stop()
 
 
-def test_topics_that_go_one_after_the_other_end_no_stream(topics: Topics) -> None:
+def test_topics_that_go_one_after_the_other_end_no_stream(topics: TopicBounds) -> None:
     """More of them than a failure would be retried."""
     for name in ("t-a", "t-b", "t-c"):
         topics.make(name).logs[0].end = 5
-    stream = Stream(topics, **{"fetchOffset.numRetries": "0"})
+    stream = SparkStream(topics, **{"fetchOffset.numRetries": "0"})
 
     def go(*names: str) -> None:
         topics.there.pop(names[0])
@@ -270,7 +270,7 @@ def test_topics_that_go_one_after_the_other_end_no_stream(topics: Topics) -> Non
         stream.stop()
 
 
-def made_anew_while_looked_at(topics: Topics, *, lists: int) -> Made:
+def made_anew_while_looked_at(topics: TopicBounds, *, lists: int) -> Made:
     """The first topic is gone when its offsets are asked for, and another one there after some more lists of topics."""
 
     def again(more: int) -> None:
@@ -293,10 +293,10 @@ def made_anew_while_looked_at(topics: Topics, *, lists: int) -> Made:
 @pytest.mark.parametrize("lists", [1, 2])
 @pytest.mark.parametrize("retries", ["0", "3"])
 def test_a_topic_made_anew_while_it_is_looked_at_is_another_one(
-    topics: Topics, retries: str, lists: int
+    topics: TopicBounds, retries: str, lists: int
 ) -> None:
     old = made_anew_while_looked_at(topics, lists=lists)
-    stream = Stream(topics, **{"fetchOffset.numRetries": retries})
+    stream = SparkStream(topics, **{"fetchOffset.numRetries": retries})
     planned: list[Planned] = []
     try:
         for _ in range(4):
@@ -309,7 +309,7 @@ def test_a_topic_made_anew_while_it_is_looked_at_is_another_one(
 
 
 @pytest.mark.parametrize("lists", [1, 2])
-def test_a_topic_that_was_named_and_is_made_anew_is_lost(topics: Topics, lists: int) -> None:
+def test_a_topic_that_was_named_and_is_made_anew_is_lost(topics: TopicBounds, lists: int) -> None:
     made_anew_while_looked_at(topics, lists=lists)
     given = {
         "kafka.bootstrap.servers": f"127.0.0.1:{topics.broker.port}",
@@ -321,7 +321,7 @@ def test_a_topic_that_was_named_and_is_made_anew_is_lost(topics: Topics, lists: 
         pin(parse_options(given), Predicate())
 
 
-def test_brokers_that_know_no_ids_are_asked_again(topics: Topics) -> None:
+def test_brokers_that_know_no_ids_are_asked_again(topics: TopicBounds) -> None:
     """Nothing tells then that it is another topic."""
     made_anew_while_looked_at(topics, lists=1).topic_id = NO_UUID
     reader = OffsetReader(
@@ -345,11 +345,11 @@ def test_brokers_that_know_no_ids_are_asked_again(topics: Topics) -> None:
     ("anew", "said"), [(True, "topic t-a was deleted and created again"), (False, "t-a-0 is gone")]
 )
 def test_what_available_now_was_to_read_is_not_there_any_more(
-    topics: Topics, anew: bool, said: str
+    topics: TopicBounds, anew: bool, said: str
 ) -> None:
     """Its end was pinned before: whatever a new topic of that name holds is none of it."""
     topics.make("t-a").logs[0].end = 15
-    stream = Stream(topics, maxOffsetsPerTrigger="5", failOnDataLoss="true")
+    stream = SparkStream(topics, maxOffsetsPerTrigger="5", failOnDataLoss="true")
     try:
         stream.die(available_now=True)
         assert len(stream.batch()) == 5
@@ -366,11 +366,11 @@ def test_what_available_now_was_to_read_is_not_there_any_more(
     "time", [{"startingTimestamp": "5"}, {"startingOffsetsByTimestamp": '{"t-a":{"0":5}}'}]
 )
 def test_a_stream_begins_at_a_time_that_no_record_has_only_if_told_to(
-    topics: Topics, time: dict[str, str]
+    topics: TopicBounds, time: dict[str, str]
 ) -> None:
     topics.make("t-a").logs[0].end = 5
-    refused = Stream(topics, **time)
-    told = Stream(topics, startingOffsetsByTimestampStrategy="latest", **time)
+    refused = SparkStream(topics, **time)
+    told = SparkStream(topics, startingOffsetsByTimestampStrategy="latest", **time)
     try:
         with pytest.raises(
             OptionError, match="no record at or after the requested timestamp in t-a-0"
@@ -384,16 +384,18 @@ def test_a_stream_begins_at_a_time_that_no_record_has_only_if_told_to(
         told.stop()
 
 
-def test_a_first_micro_batch_is_played_again_though_partitions_were_added(topics: Topics) -> None:
+def test_a_first_micro_batch_is_played_again_though_partitions_were_added(
+    topics: TopicBounds,
+) -> None:
     """`startingOffsets` cannot name them: the stream has begun, and new ones are read from their beginning."""
     named = {"startingOffsets": '{"t-a":{"0":2}}'}
     made = topics.make("t-a")
     made.logs[0].end = 5
-    stream, late = Stream(topics, **named), Stream(topics, **named)
+    stream, late = SparkStream(topics, **named), SparkStream(topics, **named)
     try:
         end = stream.name_end(once=False)
         assert end is not None
-        made.logs.append(Log(end=3))
+        made.logs.append(FakeLog(end=3))
         for available_now in (True, False):
             stream.die(available_now=available_now)
             assert [offset for _, _, offset in stream.plan(end)] == [2, 3, 4]
@@ -410,9 +412,9 @@ def test_a_first_micro_batch_is_played_again_though_partitions_were_added(topics
         late.stop()
 
 
-def test_a_micro_batch_is_cut_as_a_batch_is(topics: Topics) -> None:
+def test_a_micro_batch_is_cut_as_a_batch_is(topics: TopicBounds) -> None:
     topics.make("t-a").logs[0].end = 100
-    stream = Stream(topics, minPartitions="4")
+    stream = SparkStream(topics, minPartitions="4")
     try:
         end = stream.name_end(once=False)
         assert end is not None
@@ -422,11 +424,11 @@ def test_a_micro_batch_is_cut_as_a_batch_is(topics: Topics) -> None:
 
 
 @pytest.mark.parametrize("seed", range(examples(6)))
-def test_what_is_still_there_was_planned_once(topics: Topics, seed: int) -> None:
+def test_what_is_still_there_was_planned_once(topics: TopicBounds, seed: int) -> None:
     lottery = random.Random(seed)
     limit = {"maxOffsetsPerTrigger": "9"} if seed % 2 else {}
     topics.change(lottery)
-    stream = Stream(topics, **limit)
+    stream = SparkStream(topics, **limit)
     try:
         for _ in range(STEPS):
             for _ in range(lottery.randrange(3)):

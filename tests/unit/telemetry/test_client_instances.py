@@ -21,7 +21,7 @@ ONE, TWO, THREE = (bytes([number] * 16) for number in (1, 2, 3))
 MINUTE_MS = 60_000
 
 
-class Desk:
+class TelemetryDesk:
     """One broker's clients, and a clock that is set by hand."""
 
     def __init__(self) -> None:
@@ -73,11 +73,11 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def desk() -> TelemetryDesk:
+    return TelemetryDesk()
 
 
-def test_a_client_pushes_what_the_subscriptions_that_match_it_ask_for(desk: Desk) -> None:
+def test_a_client_pushes_what_the_subscriptions_that_match_it_ask_for(desk: TelemetryDesk) -> None:
     unasked = desk.ask()
     assert (unasked.metrics, unasked.interval_ms) == ((), 300_000)
     desk.subscribe("a", metrics="x.,y.", interval_ms="2000", match="client_id=c.*")
@@ -92,13 +92,13 @@ def test_a_client_pushes_what_the_subscriptions_that_match_it_ask_for(desk: Desk
     assert desk.ask().interval_ms == 300_000, "as in Kafka a longer one does not count"
 
 
-def test_the_number_of_a_subscription_is_kafkas(desk: Desk) -> None:
+def test_the_number_of_a_subscription_is_kafkas(desk: TelemetryDesk) -> None:
     """Of Apache Kafka 4.3.1, as tests/peer/telemetry_talks.py asks it."""
     desk.subscribe("s", metrics="b.", interval_ms="500")
     assert desk.ask().subscription_id == 2098974862
 
 
-def test_who_comes_too_early_is_throttled(desk: Desk) -> None:
+def test_who_comes_too_early_is_throttled(desk: TelemetryDesk) -> None:
     desk.subscribe("s", metrics="*", interval_ms="1000")
     number = desk.ask().subscription_id
     assert desk.refusal(desk.ask) == ErrorCode.THROTTLING_QUOTA_EXCEEDED
@@ -111,7 +111,7 @@ def test_who_comes_too_early_is_throttled(desk: Desk) -> None:
     assert desk.instances.throttled == 3
 
 
-def test_what_is_pushed_wrongly_is_refused(desk: Desk) -> None:
+def test_what_is_pushed_wrongly_is_refused(desk: TelemetryDesk) -> None:
     desk.subscribe("s", metrics="*", interval_ms="1000")
     number = desk.ask().subscription_id
     for more, code in (
@@ -126,7 +126,7 @@ def test_what_is_pushed_wrongly_is_refused(desk: Desk) -> None:
         assert desk.refusal(desk.push, **wanted) == code
 
 
-def test_a_change_is_known_by_the_next_push_and_asked_for_at_once(desk: Desk) -> None:
+def test_a_change_is_known_by_the_next_push_and_asked_for_at_once(desk: TelemetryDesk) -> None:
     desk.subscribe("s", metrics="*", interval_ms="1000")
     number = desk.ask().subscription_id
     desk.subscribe("s", metrics="x.")
@@ -136,7 +136,7 @@ def test_a_change_is_known_by_the_next_push_and_asked_for_at_once(desk: Desk) ->
     assert desk.refusal(desk.ask) == ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
 
-def test_the_last_push_comes_at_any_time_and_nothing_after_it(desk: Desk) -> None:
+def test_the_last_push_comes_at_any_time_and_nothing_after_it(desk: TelemetryDesk) -> None:
     desk.subscribe("s", metrics="*", interval_ms="1000")
     number = desk.ask().subscription_id
     desk.now_ms = 1
@@ -146,14 +146,14 @@ def test_the_last_push_comes_at_any_time_and_nothing_after_it(desk: Desk) -> Non
     assert desk.refusal(desk.push, ONE, number) == ErrorCode.INVALID_REQUEST
 
 
-def test_another_broker_takes_the_next_push(desk: Desk) -> None:
+def test_another_broker_takes_the_next_push(desk: TelemetryDesk) -> None:
     desk.subscribe("s", metrics="*", interval_ms="1000")
-    other = Desk()
+    other = TelemetryDesk()
     other.subscribe("s", metrics="*", interval_ms="1000")
     other.push(ONE, desk.ask().subscription_id)
 
 
-def test_silent_clients_are_forgotten(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_clients_are_forgotten(desk: TelemetryDesk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_instances, "INSTANCES_MAX", 2)
     desk.subscribe("s", metrics="*", interval_ms="1000")
     for instance_id in (ONE, TWO, THREE):
@@ -166,7 +166,9 @@ def test_silent_clients_are_forgotten(desk: Desk, monkeypatch: pytest.MonkeyPatc
     assert desk.instances.live(desk.now_ms) == []
 
 
-def test_what_clients_pushed_last_are_series(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_clients_pushed_last_are_series(
+    desk: TelemetryDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(client_instances, "SERIES_MAX", 4)
     one, two = desk.ask(), desk.ask(TWO)
     name = "org.apache.kafka.producer.record.total"

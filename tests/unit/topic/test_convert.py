@@ -34,7 +34,7 @@ from tests.unit.records.hostile import hostile_payloads
 from tests.unit.records.record_cases import (
     ODD_TIMESTAMPS,
     TIMESTAMP_MS_MAX,
-    Log,
+    RecordLog,
     damaged,
     logs,
     rows_of_batches,
@@ -94,7 +94,7 @@ def test_of_a_marker_within_which_a_range_begins_the_rest_is_residue() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(logs(), st.booleans())
-def test_rows_are_what_the_slow_reader_reads(log: Log, in_one_piece: bool) -> None:
+def test_rows_are_what_the_slow_reader_reads(log: RecordLog, in_one_piece: bool) -> None:
     chunks = [b"".join(log.batches)] if in_one_piece else log.batches
     decoded = decode(*chunks, start=log.start_offset, end=log.end_offset)
     assert decoded.residue == []
@@ -108,7 +108,7 @@ def test_rows_are_what_the_slow_reader_reads(log: Log, in_one_piece: bool) -> No
 @pytest.mark.parametrize("reader", READERS)
 @settings(max_examples=30, deadline=None)
 @given(log=logs(header_keys=utf8_keys, codecs=CODECS_OF_OTHERS))
-def test_rows_are_what_other_clients_read(reader: type, log: Log) -> None:
+def test_rows_are_what_other_clients_read(reader: type, log: RecordLog) -> None:
     decoded = decode(*log.batches, start=log.start_offset, end=log.end_offset)
     expected = [record for batch in log.batches for record in records_of(reader, batch)]
     assert [row.record for row in rows_of_tables(decoded.table_batches)] == expected

@@ -20,7 +20,7 @@ from kafka_ds.records.batch import (
 )
 from kafka_ds.topic.batches.convert import decode_batches, encode_batches
 from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA
-from tests.unit.records.record_cases import Log, logs, rows_of_batches, utf8_keys
+from tests.unit.records.record_cases import RecordLog, logs, rows_of_batches, utf8_keys
 from tests.unit.records.record_oracles import CODECS_OF_OTHERS, READERS, records_of
 
 T0 = 1_700_000_000_000
@@ -47,7 +47,7 @@ def assert_spans(batches: list[bytes], start: int, end: int) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(logs(), st.sampled_from(Codec), st.sampled_from([1, 200, 1 << 20]))
-def test_every_record_comes_back(log: Log, codec: Codec, bytes_max: int) -> None:
+def test_every_record_comes_back(log: RecordLog, codec: Codec, bytes_max: int) -> None:
     table = table_of(*log.batches, start=log.start_offset, end=log.end_offset)
     rebuilt = encode_batches(
         table,
@@ -62,7 +62,9 @@ def test_every_record_comes_back(log: Log, codec: Codec, bytes_max: int) -> None
 
 @settings(max_examples=50, deadline=None)
 @given(logs(), st.randoms(use_true_random=False), st.booleans())
-def test_every_row_that_is_left_comes_back(log: Log, draw: random.Random, in_pieces: bool) -> None:
+def test_every_row_that_is_left_comes_back(
+    log: RecordLog, draw: random.Random, in_pieces: bool
+) -> None:
     table = table_of(*log.batches, start=log.start_offset, end=log.end_offset)
     rows = rows_of_batches(log.batches)
     kept = [draw.random() < 0.5 for _ in rows]
@@ -78,7 +80,7 @@ def test_every_row_that_is_left_comes_back(log: Log, draw: random.Random, in_pie
 @pytest.mark.parametrize("reader", READERS)
 @settings(max_examples=30, deadline=None)
 @given(log=logs(header_keys=utf8_keys), codec=st.sampled_from(CODECS_OF_OTHERS))
-def test_other_clients_read_what_is_rebuilt(reader: type, log: Log, codec: Codec) -> None:
+def test_other_clients_read_what_is_rebuilt(reader: type, log: RecordLog, codec: Codec) -> None:
     table = table_of(*log.batches, start=log.start_offset, end=log.end_offset)
     rebuilt = encode_batches(
         table, first_offset=log.start_offset, last_offset=log.end_offset, codec=codec

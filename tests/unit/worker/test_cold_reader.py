@@ -15,7 +15,7 @@ CHUNK_BYTES = 1024
 OWNER = "a partition"
 
 
-class Reader:
+class CachedReader:
     """A reader's cache, and memory for four chunks."""
 
     def __init__(self) -> None:
@@ -43,13 +43,13 @@ class Reader:
 
 
 @pytest.fixture
-def reader(monkeypatch: pytest.MonkeyPatch) -> Reader:
+def reader(monkeypatch: pytest.MonkeyPatch) -> CachedReader:
     monkeypatch.setattr(shared_memory, "SLACK_BYTES", 0)
-    return Reader()
+    return CachedReader()
 
 
 def test_what_is_leased_and_what_lies_elsewhere_is_kept_as_it_would_make_no_room(
-    reader: Reader,
+    reader: CachedReader,
 ) -> None:
     assert [reader.add(first) for first in (0, 10, 20, 30)] == [True] * 4
     leases = [reader.lease(first) for first in (0, 10, 20, 30)]
@@ -64,14 +64,14 @@ def test_what_is_leased_and_what_lies_elsewhere_is_kept_as_it_would_make_no_room
     assert reader.there() == [0, 30, 40, 50, 60, 70, 80]
 
 
-def test_what_is_larger_than_the_memory_drives_nothing_out(reader: Reader) -> None:
+def test_what_is_larger_than_the_memory_drives_nothing_out(reader: CachedReader) -> None:
     assert [reader.add(first) for first in (0, 10)] == [True] * 2
     assert not reader.add(20, 4 * CHUNK_BYTES + 1)
     assert reader.there() == [0, 10, 20]
     assert reader.add(30, 3 * CHUNK_BYTES)
 
 
-def test_where_letting_go_frees_nothing_it_is_given_up(reader: Reader) -> None:
+def test_where_letting_go_frees_nothing_it_is_given_up(reader: CachedReader) -> None:
     assert [reader.add(first) for first in (0, 10, 20, 30)] == [True] * 4
     # As those do that are on their way to the disk: their views are no lease.
     held = [reader.cold.cache.find(OWNER, first) for first in (0, 10, 20, 30)]

@@ -43,7 +43,7 @@ def chunk(first: int, *, batches: int = 3, size: int = 100, span: int = 10) -> B
     )
 
 
-class Desk:
+class CacheDesk:
     """A cache over a disk and a clock that a test holds; its thread's work is done by the test."""
 
     def __init__(self, bytes_max: int = 1 << 20, ttl_ms: int = -1) -> None:
@@ -70,7 +70,7 @@ class Desk:
 
 
 def test_the_second_time_it_is_read_it_is_there() -> None:
-    desk = Desk()
+    desk = CacheDesk()
     assert desk.cache.find(key(), 0) is None
     desk.cache.offer(key(), chunk(0))
     desk.cache.work()
@@ -107,7 +107,7 @@ def test_names_and_files_say_what_they_are() -> None:
 
 
 def test_it_survives_restarts_and_what_was_half_done_does_not() -> None:
-    desk = Desk(ttl_ms=60_000)
+    desk = CacheDesk(ttl_ms=60_000)
     desk.keep(key(), chunk(0))
     desk.keep(key(), chunk(30))
     path = f"{FOLDER}/{desk.files()[0]}"
@@ -129,7 +129,7 @@ def test_it_survives_restarts_and_what_was_half_done_does_not() -> None:
 def test_a_file_that_is_not_what_it_was_is_noticed(
     harm: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk = Desk()
+    desk = CacheDesk()
     desk.keep(key(), chunk(0))
     desk.keep(key(1), chunk(0))
     mine, other = (f"{FOLDER}/{name}" for name in desk.files())
@@ -160,7 +160,7 @@ def test_a_file_that_is_not_what_it_was_is_noticed(
 def test_a_disk_that_fails_is_switched_off_and_said_once(
     operation: str, number: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk = Desk(bytes_max=2 * (OVERHEAD_BYTES + 300), ttl_ms=1_000)
+    desk = CacheDesk(bytes_max=2 * (OVERHEAD_BYTES + 300), ttl_ms=1_000)
     desk.keep(key(), chunk(0))
     desk.disk.failing_with = number
     desk.disk.failing.add(operation)
@@ -185,7 +185,7 @@ def test_a_disk_that_fails_is_switched_off_and_said_once(
 @pytest.mark.parametrize("operation", ["open", "write"])
 def test_a_disk_that_is_full_gets_back_what_the_cache_had(operation: str) -> None:
     """It is the logs' disk: they need the room, and nobody will look into these files again."""
-    desk = Desk()
+    desk = CacheDesk()
     desk.keep(key(), chunk(0))
     desk.keep(key(1), chunk(0))
     desk.disk.open(f"{FOLDER}/not-ours", create=True).close()
@@ -197,7 +197,7 @@ def test_a_disk_that_is_full_gets_back_what_the_cache_had(operation: str) -> Non
 
 
 def test_a_chunk_that_is_let_go_and_taken_again_before_it_was_written_is_kept() -> None:
-    desk = Desk(bytes_max=300 + OVERHEAD_BYTES)
+    desk = CacheDesk(bytes_max=300 + OVERHEAD_BYTES)
     # Each in its turn is worth more than the other, and there is room for one.
     for partition, times in ((0, 2), (1, 3), (0, 2)):
         for _ in range(times):
@@ -210,7 +210,7 @@ def test_a_chunk_that_is_let_go_and_taken_again_before_it_was_written_is_kept() 
 
 
 def test_a_folder_that_cannot_be_made_is_no_trouble(caplog: pytest.LogCaptureFixture) -> None:
-    desk = Desk()
+    desk = CacheDesk()
     desk.disk.broken.add("/log")
     with caplog.at_level(logging.WARNING):
         desk.restart()
@@ -220,7 +220,7 @@ def test_a_folder_that_cannot_be_made_is_no_trouble(caplog: pytest.LogCaptureFix
 
 def test_what_others_have_written_anew_is_not_found_and_goes() -> None:
     """After OPTIMIZE or DELETE by key the table's files have other names: erased records do not come back."""
-    desk = Desk()
+    desk = CacheDesk()
     desk.keep(key(), chunk(0))
     desk.keep(key(), chunk(30))
     anew = key(layout="00000000000000bb")
@@ -234,7 +234,7 @@ def test_what_others_have_written_anew_is_not_found_and_goes() -> None:
 
 
 def test_a_topic_is_forgotten() -> None:
-    desk = Desk()
+    desk = CacheDesk()
     for partition in range(3):
         desk.keep(key(partition), chunk(0))
     desk.cache.forget(b"other-topic-id--")
@@ -246,7 +246,7 @@ def test_a_topic_is_forgotten() -> None:
 
 def test_the_bound_holds_on_disk() -> None:
     room = 4 * (OVERHEAD_BYTES + 10 * KIB)
-    desk = Desk(bytes_max=room)
+    desk = CacheDesk(bytes_max=room)
     for at in range(12):
         for _ in range(2 + at):
             desk.cache.find(key(), 100 * at)
@@ -262,7 +262,7 @@ def test_the_bound_holds_on_disk() -> None:
 def test_what_is_being_read_is_hidden_first_and_deleted_when_its_reader_is_done(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    desk = Desk()
+    desk = CacheDesk()
     desk.keep(key(), chunk(0))
     (name,) = desk.files()
     read_file = desk.disk.read_file
@@ -281,7 +281,7 @@ def test_what_is_being_read_is_hidden_first_and_deleted_when_its_reader_is_done(
 
 
 def test_chunks_that_come_faster_than_the_disk_takes_them_are_let_go() -> None:
-    desk = Desk()
+    desk = CacheDesk()
     for at in range(WRITES_MAX + 5):
         for _ in range(2):
             desk.cache.find(key(), 100 * at)

@@ -19,15 +19,12 @@ from kafka_ds.topic.names import REMOTE_LOG_METADATA
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegmentState
 from tests.fakes.clock import ManualClock
 from tests.fakes.lake_rows import events_of, files_at
+from tests.fakes.process_death import ProcessDied
 from tests.fakes.settings import tier_settings
 from tests.fakes.store import ALWAYS, MemoryStore
 
 STATES = tuple(RemoteLogSegmentState)[:2]
 Order = list[tuple[int, int, int]]
-
-
-class Crash(BaseException):
-    """Stands for SIGKILL."""
 
 
 @pytest.fixture
@@ -148,9 +145,9 @@ def test_a_crash_at_any_step_neither_loses_nor_doubles(store: MemoryStore, point
 
     def at(step: str) -> None:
         if step == point:
-            raise Crash
+            raise ProcessDied
 
-    with pytest.raises(Crash):
+    with pytest.raises(ProcessDied):
         merge_events(log_of(store), files_min=4, at=at)
     assert followed(events_of(store)) == before
     merge_events(log_of(store), files_min=4)

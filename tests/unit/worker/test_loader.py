@@ -28,7 +28,7 @@ PARTITIONS = 3
 PLAN = load_plan(LOAD, partition_count=PARTITIONS)
 
 
-class Worker:
+class LoadingWorker:
     """What a leader's worker loads with."""
 
     def __init__(self, lake: Path) -> None:
@@ -55,7 +55,7 @@ class Worker:
         ]
 
 
-def write(worker: Worker, *partitions: int) -> None:
+def write(worker: LoadingWorker, *partitions: int) -> None:
     """A load with ten rows in each of these partitions, up to its list."""
     writer = LoadWriter(
         worker.store,
@@ -71,14 +71,14 @@ def write(worker: Worker, *partitions: int) -> None:
 
 
 @pytest.fixture
-def worker(tmp_path: Path) -> Worker:
-    return Worker(tmp_path / "lake")
+def worker(tmp_path: Path) -> LoadingWorker:
+    return LoadingWorker(tmp_path / "lake")
 
 
 # -- the list is lost -----------------------------------------------------------------------------
 
 
-def test_one_leaders_commit_says_nothing_of_anothers_partitions(worker: Worker) -> None:
+def test_one_leaders_commit_says_nothing_of_anothers_partitions(worker: LoadingWorker) -> None:
     write(worker, 0, 1)
     assert worker.lead(0) == [10]
     worker.store.delete(load_file(LOAD))
@@ -88,7 +88,7 @@ def test_one_leaders_commit_says_nothing_of_anothers_partitions(worker: Worker) 
             worker.lead(*mine)
 
 
-def test_what_was_loaded_needs_no_list(worker: Worker) -> None:
+def test_what_was_loaded_needs_no_list(worker: LoadingWorker) -> None:
     """Nor does a partition without rows, nor one that was added later."""
     write(worker, 0)
     assert worker.lead(0, 1, 2) == [10, 0, 0]
@@ -99,7 +99,7 @@ def test_what_was_loaded_needs_no_list(worker: Worker) -> None:
         worker.lead(0, topic_id=OTHER_ID)
 
 
-def test_a_partition_that_drops_out_of_the_commit_is_not_marked(worker: Worker) -> None:
+def test_a_partition_that_drops_out_of_the_commit_is_not_marked(worker: LoadingWorker) -> None:
     write(worker, 0, 1)
     worker.storage.fence(TOPIC, TOPIC_ID, {1: 9})
     with pytest.raises(StorageError, match="leader epoch 9"):
@@ -110,7 +110,7 @@ def test_a_partition_that_drops_out_of_the_commit_is_not_marked(worker: Worker) 
 # -- a broker that knows no loads -------------------------------------------------------------------
 
 
-def test_records_in_place_of_the_load_are_an_error(worker: Worker) -> None:
+def test_records_in_place_of_the_load_are_an_error(worker: LoadingWorker) -> None:
     write(worker, 0, 1)
     worker.storage.fence(TOPIC, TOPIC_ID, {0: 0})
     segment = RemoteLogSegment(
@@ -137,7 +137,7 @@ def test_records_in_place_of_the_load_are_an_error(worker: Worker) -> None:
 # -- files ----------------------------------------------------------------------------------------
 
 
-def test_a_file_that_is_lost_is_named(worker: Worker) -> None:
+def test_a_file_that_is_lost_is_named(worker: LoadingWorker) -> None:
     write(worker, 0)
     (entry,) = worker.store.list(f"{topic_table(TOPIC)}/partition=0")
     worker.store.delete(entry.path)
@@ -145,7 +145,7 @@ def test_a_file_that_is_lost_is_named(worker: Worker) -> None:
         worker.lead(0)
 
 
-def test_what_is_missing_is_looked_for_less_and_less_often(worker: Worker) -> None:
+def test_what_is_missing_is_looked_for_less_and_less_often(worker: LoadingWorker) -> None:
     write(worker, 0)
     (entry,) = worker.store.list(f"{topic_table(TOPIC)}/partition=0")
     data = worker.store.read(entry.path)
@@ -171,7 +171,7 @@ def test_what_is_missing_is_looked_for_less_and_less_often(worker: Worker) -> No
 # -- whose it is ------------------------------------------------------------------------------------
 
 
-def test_a_copied_setting_is_an_error(worker: Worker) -> None:
+def test_a_copied_setting_is_an_error(worker: LoadingWorker) -> None:
     write(worker, 0)
     assert worker.lead(0) == [10]
     with pytest.raises(StorageError, match=r"lake\.load was copied; delete the topic"):
@@ -179,7 +179,7 @@ def test_a_copied_setting_is_an_error(worker: Worker) -> None:
     assert worker.lead(0) == [10]
 
 
-def test_what_was_deleted_does_not_come_back(worker: Worker) -> None:
+def test_what_was_deleted_does_not_come_back(worker: LoadingWorker) -> None:
     write(worker, 0)
     assert worker.lead(0) == [10]
     worker.storage.delete_topic(TOPIC, TOPIC_ID)
@@ -189,7 +189,7 @@ def test_what_was_deleted_does_not_come_back(worker: Worker) -> None:
     assert not worker.store.list("_loads")
 
 
-def test_a_load_whose_topic_is_deleted_meanwhile_gets_no_other(worker: Worker) -> None:
+def test_a_load_whose_topic_is_deleted_meanwhile_gets_no_other(worker: LoadingWorker) -> None:
     write(worker, 0)
     assert worker.lead(0) == [10]
     data = worker.store.read(load_file(LOAD))
@@ -203,7 +203,7 @@ def test_a_load_whose_topic_is_deleted_meanwhile_gets_no_other(worker: Worker) -
     assert not worker.store.list("_loads")
 
 
-def test_another_load_stays_when_a_topic_goes(worker: Worker) -> None:
+def test_another_load_stays_when_a_topic_goes(worker: LoadingWorker) -> None:
     write(worker, 0)
     worker.storage.delete_topic("u", OTHER_ID)
     assert worker.lead(0) == [10]

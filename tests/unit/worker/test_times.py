@@ -21,7 +21,7 @@ NOW_NS = NOW_MS * 1_000_000
 LAST = (1 << 63) - 1
 
 
-class Lake:
+class TimestampedLake:
     """One partition of a topic's table; each file has the given timestamps."""
 
     def __init__(self, root: Path) -> None:
@@ -67,12 +67,12 @@ class Lake:
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path)
+def lake(tmp_path: Path) -> TimestampedLake:
+    return TimestampedLake(tmp_path)
 
 
 @pytest.mark.parametrize("undated", [NOW_US, NOW_NS, LAST])
-def test_times_that_are_no_date_are_found(lake: Lake, undated: int) -> None:
+def test_times_that_are_no_date_are_found(lake: TimestampedLake, undated: int) -> None:
     """Timestamps in micro- or nanoseconds next to normal ones in the same file."""
     lake.add(NOW_MS, undated, NOW_MS + 1)
     lake.add(NOW_MS + 2, NOW_MS + 3)
@@ -83,13 +83,13 @@ def test_times_that_are_no_date_are_found(lake: Lake, undated: int) -> None:
     assert lake.latest() == (undated, 1)
 
 
-def test_the_greatest_of_times_that_are_no_dates_is_found(lake: Lake) -> None:
+def test_the_greatest_of_times_that_are_no_dates_is_found(lake: TimestampedLake) -> None:
     lake.add(NOW_MS, LAST - 1)
     lake.add(NOW_MS, LAST)
     assert lake.latest() == (LAST, 3)
 
 
-def test_a_record_without_a_time_is_before_all_others(lake: Lake) -> None:
+def test_a_record_without_a_time_is_before_all_others(lake: TimestampedLake) -> None:
     lake.add(-1, -1)
     lake.add(-1, NOW_MS)
     assert lake.find(0) == (NOW_MS, 3)

@@ -5,13 +5,13 @@ from kafka_ds.protocol.messages import (
     TxnOffsetCommitRequest,
 )
 from tests.requests import build
-from tests.unit.coordinator.group.group_desk import GROUP, Desk
+from tests.unit.coordinator.group.group_desk import GROUP, GroupDesk
 
 ID_1, ID_2 = bytes([1] * 16), bytes([2] * 16)
 
 
 def commit_in_transaction(
-    desk: Desk,
+    desk: GroupDesk,
     offset: int,
     *,
     producer_id: int = 7,

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.unit.coordinator.group.consumer_desk import Topics
-from tests.unit.coordinator.group.group_desk import Desk
+from tests.unit.coordinator.group.group_desk import GroupDesk
 
 
 @pytest.fixture
@@ -12,5 +12,5 @@ def topics() -> Topics:
 
 
 @pytest.fixture
-def desk(topics: Topics) -> Desk:
-    return Desk(topics)
+def desk(topics: Topics) -> GroupDesk:
+    return GroupDesk(topics)

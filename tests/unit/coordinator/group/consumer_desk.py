@@ -12,7 +12,7 @@ from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from kafka_ds.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequestTopicPartitions
 from kafka_ds.protocol.topic_partition import PartitionId
-from tests.unit.coordinator.group.group_desk import GROUP, REBALANCE_MS, Desk
+from tests.unit.coordinator.group.group_desk import GROUP, REBALANCE_MS, GroupDesk
 
 
 class Topics:
@@ -78,7 +78,7 @@ class NewConsumer:
 
     def __init__(
         self,
-        desk: Desk,
+        desk: GroupDesk,
         member_id: str,
         *topics: str,
         regex: str | None = None,
@@ -149,7 +149,7 @@ def settle(*members: NewConsumer, rounds: int = 6) -> None:
             member.beat()
 
 
-def group_of(desk: Desk, group: str = GROUP) -> ConsumerGroup:
+def group_of(desk: GroupDesk, group: str = GROUP) -> ConsumerGroup:
     """The group as the machine has it."""
     return desk.shard.state.consumers[group]
 

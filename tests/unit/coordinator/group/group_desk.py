@@ -57,7 +57,7 @@ REFUSED_JOINS: list[dict[str, Any]] = [
 ]
 
 
-class Desk:
+class GroupDesk:
     """A coordinator whose log is a list and whose clock only moves when the test moves it."""
 
     def __init__(self, topology: CoordinatorMetadataImage | None = None, **settings: Any) -> None:

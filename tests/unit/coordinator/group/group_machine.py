@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from kafka_ds.protocol.errors import ErrorCode
-from tests.unit.coordinator.group.group_desk import Desk
+from tests.unit.coordinator.group.group_desk import GroupDesk
 
 BEGIN_ANEW = {
     ErrorCode.UNKNOWN_MEMBER_ID,
@@ -21,7 +21,7 @@ LATER = {ErrorCode.COORDINATOR_NOT_AVAILABLE}
 class GroupMachine(RuleBasedStateMachine):
     """One group; `begin` of a subclass makes the desk."""
 
-    desk: Desk
+    desk: GroupDesk
     clients: list[Any]
 
     @rule()

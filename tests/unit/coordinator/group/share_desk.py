@@ -10,13 +10,13 @@ from broker.coordinator.group.share_protocol import InitializeShareState, ShareS
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 from kafka_ds.protocol.topic_partition import PartitionId
-from tests.unit.coordinator.group.group_desk import GROUP, Desk
+from tests.unit.coordinator.group.group_desk import GROUP, GroupDesk
 
 
 class Sharer:
     """A share consumer between two heartbeats."""
 
-    def __init__(self, desk: Desk, member_id: str, *topics: str, group: str = GROUP) -> None:
+    def __init__(self, desk: GroupDesk, member_id: str, *topics: str, group: str = GROUP) -> None:
         self.desk, self.member_id, self.group = desk, member_id, group
         self.topics = list(topics)
         self.epoch = 0
@@ -54,7 +54,9 @@ class Sharer:
         self.epoch, self.assigned = 0, frozenset()
 
 
-def answer_share_coordinator(desk: Desk, *, success: bool = True) -> list[InitializeShareState]:
+def answer_share_coordinator(
+    desk: GroupDesk, *, success: bool = True
+) -> list[InitializeShareState]:
     """Let the share coordinator answer what it was asked; returns that."""
     asked, desk.effects = desk.effects, []
     for each in asked:
@@ -65,7 +67,7 @@ def answer_share_coordinator(desk: Desk, *, success: bool = True) -> list[Initia
     return asked
 
 
-def settle(desk: Desk, *members: Sharer) -> None:
+def settle(desk: GroupDesk, *members: Sharer) -> None:
     """Let all send heartbeats until nothing is left to do."""
     for _ in range(4):
         for member in members:
@@ -73,7 +75,7 @@ def settle(desk: Desk, *members: Sharer) -> None:
         answer_share_coordinator(desk)
 
 
-def share_group_of(desk: Desk, group: str = GROUP) -> ShareGroup:
+def share_group_of(desk: GroupDesk, group: str = GROUP) -> ShareGroup:
     """The group as the machine has it."""
     return desk.shard.state.shares[group]
 

@@ -16,7 +16,7 @@ from kafka_ds.protocol.messages.streams_groups import (
 )
 from tests.requests import build
 from tests.unit.coordinator.group.consumer_desk import Topics
-from tests.unit.coordinator.group.group_desk import GROUP, REBALANCE_MS, Desk
+from tests.unit.coordinator.group.group_desk import GROUP, REBALANCE_MS, GroupDesk
 
 
 def internal(name: str, partitions: int = 0, **configs: str) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class Streamer:
 
     def __init__(
         self,
-        desk: Desk,
+        desk: GroupDesk,
         member_id: str,
         *,
         process: str = "",
@@ -142,10 +142,10 @@ class Streamer:
         self.epoch, self.tasks = 0, Tasks()
 
 
-def new_desk(**sizes: int) -> tuple[Desk, Topics]:
+def new_desk(**sizes: int) -> tuple[GroupDesk, Topics]:
     """A desk at which tasks are assigned at once, with topics of these sizes."""
     topics = Topics(**sizes)
-    return Desk(
+    return GroupDesk(
         topics,
         group_streams_initial_rebalance_delay_ms=0,
         group_streams_assignment_interval_ms=0,
@@ -169,7 +169,7 @@ def settle(*members: Streamer, topics: Topics | None = None) -> None:
                 make_missing(topics, result)
 
 
-def streams_group_of(desk: Desk, group: str = GROUP) -> StreamsGroup:
+def streams_group_of(desk: GroupDesk, group: str = GROUP) -> StreamsGroup:
     """The group as the machine has it."""
     return desk.shard.state.streams[group]
 

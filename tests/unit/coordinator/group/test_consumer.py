@@ -27,12 +27,12 @@ from kafka_ds.protocol.messages import (
 from kafka_ds.protocol.messages.group_offsets import OffsetFetchRequestGroup
 from tests.unit.coordinator.group.commits import commit_in_transaction
 from tests.unit.coordinator.group.consumer_desk import NewConsumer, Topics, group_of, owners, settle
-from tests.unit.coordinator.group.group_desk import GROUP, REBALANCE_MS, SESSION_MS, Desk
+from tests.unit.coordinator.group.group_desk import GROUP, REBALANCE_MS, SESSION_MS, GroupDesk
 
 SESSION_OF_GROUP_MS = 45_000
 
 
-def test_the_first_member_gets_everything_at_once(desk: Desk, topics: Topics) -> None:
+def test_the_first_member_gets_everything_at_once(desk: GroupDesk, topics: Topics) -> None:
     a = NewConsumer(desk, "a", "t")
     response = a.beat()
     assert (response.member_id, response.member_epoch) == ("a", 2)
@@ -47,7 +47,7 @@ def test_the_first_member_gets_everything_at_once(desk: Desk, topics: Topics) ->
 
 
 def test_a_deadline_is_not_lost_with_a_record_that_could_not_be_written(
-    desk: Desk, topics: Topics
+    desk: GroupDesk, topics: Topics
 ) -> None:
     """Else a member that says no more of its partitions would keep those that another one waits for."""
     a, b = NewConsumer(desk, "a", "t"), NewConsumer(desk, "b", "t")
@@ -67,7 +67,7 @@ def test_a_deadline_is_not_lost_with_a_record_that_could_not_be_written(
 
 
 def test_an_expression_of_another_broker_that_means_nothing_here_keeps_nobody_away(
-    desk: Desk, topics: Topics
+    desk: GroupDesk, topics: Topics
 ) -> None:
     stranger = ConsumerGroupMember(
         member_id="stranger", regex="(", rebalance_timeout_ms=REBALANCE_MS
@@ -79,7 +79,7 @@ def test_an_expression_of_another_broker_that_means_nothing_here_keeps_nobody_aw
     assert a.owned == topics.all_of("t")
 
 
-def test_a_second_member_gets_what_the_first_gives_back(desk: Desk, topics: Topics) -> None:
+def test_a_second_member_gets_what_the_first_gives_back(desk: GroupDesk, topics: Topics) -> None:
     a, b = NewConsumer(desk, "a", "t"), NewConsumer(desk, "b", "t")
     a.beat()
     b.beat()
@@ -99,7 +99,7 @@ def test_a_second_member_gets_what_the_first_gives_back(desk: Desk, topics: Topi
     desk.check_replay()
 
 
-def test_silence_about_partitions_gives_nothing_back(desk: Desk) -> None:
+def test_silence_about_partitions_gives_nothing_back(desk: GroupDesk) -> None:
     a, b = NewConsumer(desk, "a", "t"), NewConsumer(desk, "b", "t")
     a.beat()
     b.beat()
@@ -111,7 +111,7 @@ def test_silence_about_partitions_gives_nothing_back(desk: Desk) -> None:
     assert a.beat().member_epoch == 3
 
 
-def test_who_gives_nothing_back_in_time_is_fenced(desk: Desk, topics: Topics) -> None:
+def test_who_gives_nothing_back_in_time_is_fenced(desk: GroupDesk, topics: Topics) -> None:
     a, b = NewConsumer(desk, "a", "t"), NewConsumer(desk, "b", "t")
     a.beat()
     b.beat()
@@ -127,7 +127,7 @@ def test_who_gives_nothing_back_in_time_is_fenced(desk: Desk, topics: Topics) ->
     assert b.owned == topics.all_of("t")
 
 
-def test_a_member_that_is_silent_is_dropped(desk: Desk, topics: Topics) -> None:
+def test_a_member_that_is_silent_is_dropped(desk: GroupDesk, topics: Topics) -> None:
     a, b = NewConsumer(desk, "a", "t"), NewConsumer(desk, "b", "t")
     settle(a, b)
     desk.pass_time(SESSION_OF_GROUP_MS - 1)
@@ -139,7 +139,7 @@ def test_a_member_that_is_silent_is_dropped(desk: Desk, topics: Topics) -> None:
     desk.check_replay()
 
 
-def test_a_member_whose_end_cannot_be_written_is_dropped_a_little_later(desk: Desk) -> None:
+def test_a_member_whose_end_cannot_be_written_is_dropped_a_little_later(desk: GroupDesk) -> None:
     a = NewConsumer(desk, "a", "t")
     a.beat()
     desk.append_error = ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -149,7 +149,7 @@ def test_a_member_whose_end_cannot_be_written_is_dropped_a_little_later(desk: De
     assert not group_of(desk).members
 
 
-def test_a_member_of_another_time_is_fenced(desk: Desk) -> None:
+def test_a_member_of_another_time_is_fenced(desk: GroupDesk) -> None:
     a, b = NewConsumer(desk, "a", "t"), NewConsumer(desk, "b", "t")
     a.beat()
     assert a.refused(member_epoch=3) is ErrorCode.FENCED_MEMBER_EPOCH
@@ -184,14 +184,14 @@ def test_a_member_of_another_time_is_fenced(desk: Desk) -> None:
     ],
 )
 def test_a_request_that_makes_no_sense_changes_nothing(
-    desk: Desk, wrong: dict[str, object], code: ErrorCode
+    desk: GroupDesk, wrong: dict[str, object], code: ErrorCode
 ) -> None:
     assert NewConsumer(desk, "a", "t").refused(**wrong) is code
     assert not desk.log and not desk.shard.state.consumers
 
 
 def test_a_group_has_room_for_so_many(topics: Topics) -> None:
-    desk = Desk(topics, group_consumer_max_size=1)
+    desk = GroupDesk(topics, group_consumer_max_size=1)
     a = NewConsumer(desk, "a", "t")
     a.beat()
     assert NewConsumer(desk, "b", "t").refused() is ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -199,7 +199,9 @@ def test_a_group_has_room_for_so_many(topics: Topics) -> None:
     assert a.refused() is ErrorCode.NONE
 
 
-def test_a_static_member_that_goes_for_a_moment_keeps_its_own(desk: Desk, topics: Topics) -> None:
+def test_a_static_member_that_goes_for_a_moment_keeps_its_own(
+    desk: GroupDesk, topics: Topics
+) -> None:
     a, b = NewConsumer(desk, "a", "t", instance_id="i"), NewConsumer(desk, "b", "t")
     settle(a, b)
     had, epoch = a.owned, group_of(desk).epoch
@@ -219,7 +221,9 @@ def test_a_static_member_that_goes_for_a_moment_keeps_its_own(desk: Desk, topics
     desk.check_replay()
 
 
-def test_a_static_member_that_does_not_come_back_is_dropped(desk: Desk, topics: Topics) -> None:
+def test_a_static_member_that_does_not_come_back_is_dropped(
+    desk: GroupDesk, topics: Topics
+) -> None:
     a, b = NewConsumer(desk, "a", "t", instance_id="i"), NewConsumer(desk, "b", "t")
     settle(a, b)
     a.leave(for_a_moment=True)
@@ -230,7 +234,7 @@ def test_a_static_member_that_does_not_come_back_is_dropped(desk: Desk, topics: 
     assert b.owned == topics.all_of("t")
 
 
-def test_topics_that_come_grow_and_go_are_seen(desk: Desk, topics: Topics) -> None:
+def test_topics_that_come_grow_and_go_are_seen(desk: GroupDesk, topics: Topics) -> None:
     a = NewConsumer(desk, "a", "t", "later")
     a.beat()
     assert a.owned == topics.all_of("t")
@@ -247,7 +251,7 @@ def test_topics_that_come_grow_and_go_are_seen(desk: Desk, topics: Topics) -> No
     assert group_of(desk).epoch == epoch
 
 
-def test_an_expression_follows_the_topics(desk: Desk, topics: Topics) -> None:
+def test_an_expression_follows_the_topics(desk: GroupDesk, topics: Topics) -> None:
     a = NewConsumer(desk, "a", regex="t.*")
     a.beat()
     assert a.owned == topics.all_of("t")
@@ -264,7 +268,9 @@ def test_an_expression_follows_the_topics(desk: Desk, topics: Topics) -> None:
     desk.check_replay()
 
 
-def test_an_expression_leaves_out_what_may_not_be_described(desk: Desk, topics: Topics) -> None:
+def test_an_expression_leaves_out_what_may_not_be_described(
+    desk: GroupDesk, topics: Topics
+) -> None:
     topics.make("tea", 2)
     desk.sees = lambda topic: topic != "tea"
     a, b = NewConsumer(desk, "a", regex="t.*"), NewConsumer(desk, "b", regex="t.*")
@@ -286,7 +292,7 @@ def test_an_expression_leaves_out_what_may_not_be_described(desk: Desk, topics: 
 
 
 def test_whoever_removes_a_member_does_not_say_what_an_expression_stands_for(
-    desk: Desk, topics: Topics
+    desk: GroupDesk, topics: Topics
 ) -> None:
     """An operator has the right to the group, and perhaps none to its topics."""
     a, b = NewConsumer(desk, "a", regex="t.*"), NewConsumer(desk, "b", regex="t.*")
@@ -301,7 +307,7 @@ def test_whoever_removes_a_member_does_not_say_what_an_expression_stands_for(
     desk.check_replay()
 
 
-def test_commits_and_fetches_name_the_epoch_of_the_member(desk: Desk, topics: Topics) -> None:
+def test_commits_and_fetches_name_the_epoch_of_the_member(desk: GroupDesk, topics: Topics) -> None:
     a, b = NewConsumer(desk, "a", "t"), NewConsumer(desk, "b", "t")
     a.beat()
     assert desk.commit(1, member_id="a", generation_id=2) is ErrorCode.NONE
@@ -334,7 +340,7 @@ def test_commits_and_fetches_name_the_epoch_of_the_member(desk: Desk, topics: To
     assert desk.commit(9) is ErrorCode.NONE
 
 
-def test_operators_see_list_and_delete_the_group(desk: Desk, topics: Topics) -> None:
+def test_operators_see_list_and_delete_the_group(desk: GroupDesk, topics: Topics) -> None:
     a = NewConsumer(desk, "a", "t")
     a.beat()
     desk.commit(1, member_id="a", generation_id=2)
@@ -366,7 +372,7 @@ def test_operators_see_list_and_delete_the_group(desk: Desk, topics: Topics) -> 
     desk.check_replay()
 
 
-def test_an_empty_group_goes_when_its_offsets_have_expired(desk: Desk) -> None:
+def test_an_empty_group_goes_when_its_offsets_have_expired(desk: GroupDesk) -> None:
     a = NewConsumer(desk, "a", "t")
     a.beat()
     desk.commit(1, member_id="a", generation_id=2)
@@ -379,7 +385,7 @@ def test_an_empty_group_goes_when_its_offsets_have_expired(desk: Desk) -> None:
     desk.check_replay()
 
 
-def test_the_assignor_that_most_ask_for_is_taken(desk: Desk) -> None:
+def test_the_assignor_that_most_ask_for_is_taken(desk: GroupDesk) -> None:
     members = [NewConsumer(desk, name, "t", "u", assignor="range") for name in "ab"]
     settle(*members)
     halves = [sorted(index for _, index in member.owned) for member in members]
@@ -461,7 +467,7 @@ def test_a_large_group_is_levelled_in_few_steps() -> None:
             assert counts[name] - fewest <= 1, "no move levels it further"
 
 
-def test_a_group_has_an_interval_and_a_session_of_its_own(desk: Desk, topics: Topics) -> None:
+def test_a_group_has_an_interval_and_a_session_of_its_own(desk: GroupDesk, topics: Topics) -> None:
     a = NewConsumer(desk, "a", "t")
     assert a.beat().heartbeat_interval_ms == 5_000
     topics.settings[GROUP] = {
@@ -478,7 +484,7 @@ def test_a_group_has_an_interval_and_a_session_of_its_own(desk: Desk, topics: To
     assert a.beat().heartbeat_interval_ms == 15_000, "the broker's bounds hold"
 
 
-def test_a_session_is_the_groups_and_not_that_of_classic_members(desk: Desk) -> None:
+def test_a_session_is_the_groups_and_not_that_of_classic_members(desk: GroupDesk) -> None:
     assert SESSION_MS < SESSION_OF_GROUP_MS
     a = NewConsumer(desk, "a", "t")
     a.beat()

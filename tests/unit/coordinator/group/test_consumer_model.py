@@ -29,7 +29,7 @@ from kafka_ds.protocol.versioned import encode_numbered
 from tests.model_runs import examples
 from tests.requests import build
 from tests.unit.coordinator.group.consumer_desk import NewConsumer, Topics
-from tests.unit.coordinator.group.group_desk import GROUP, WAITING, Desk
+from tests.unit.coordinator.group.group_desk import GROUP, WAITING, GroupDesk
 from tests.unit.coordinator.group.group_machine import GroupMachine
 
 CLIENTS_MAX = 5
@@ -46,7 +46,7 @@ LATER = {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.UNRELEASED_INSTANCE_ID}
 class New:
     """A consumer of the new protocol."""
 
-    def __init__(self, desk: Desk, name: str, instance_id: str | None, regex: bool) -> None:
+    def __init__(self, desk: GroupDesk, name: str, instance_id: str | None, regex: bool) -> None:
         topics = () if regex else TOPICS
         self.client = NewConsumer(
             desk, name, *topics, regex="[tu]" if regex else None, instance_id=instance_id
@@ -93,7 +93,7 @@ class New:
 class Old:
     """A consumer of the classic protocol, eager or cooperative; whoever leads deals out what nobody has."""
 
-    def __init__(self, desk: Desk, topics: Topics, cooperative: bool) -> None:
+    def __init__(self, desk: GroupDesk, topics: Topics, cooperative: bool) -> None:
         self.desk, self.topics, self.cooperative = desk, topics, cooperative
         self.member_id, self.epoch = "", -1
         self.owned: frozenset[PartitionId] = frozenset()
@@ -253,7 +253,7 @@ class ConsumerGroups(GroupMachine):
         rounds: int,
     ) -> None:
         self.topics = Topics(t=size, u=2)
-        self.desk = Desk(
+        self.desk = GroupDesk(
             self.topics,
             group_consumer_assignors=assignor,
             offsets_retention_check_interval_ms=10**12,

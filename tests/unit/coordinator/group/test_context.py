@@ -37,7 +37,7 @@ from tests.unit.coordinator.partition_bench import NOW_MS, PartitionBench
 CLIENT = Client("c", "/127.0.0.1", 9)
 
 
-class Bench(PartitionBench):
+class GroupsBench(PartitionBench):
     """One partition of groups."""
 
     def __init__(self, folder: Path, *, followers: int = 0, **config: Any) -> None:
@@ -106,7 +106,7 @@ def code_of(call: Any) -> ErrorCode:
 
 @in_loop
 async def test_what_is_committed_at_once_is_answered_at_once(tmp_path: Path) -> None:
-    runner = Bench(tmp_path).runner()
+    runner = GroupsBench(tmp_path).runner()
     answer = runner.submit((commit(5), CLIENT))
     assert answer.topics[0].partitions[0].error_code == 0
     assert offsets_of(runner.submit((fetch(), CLIENT))) == {("t", 0): 5}
@@ -115,7 +115,7 @@ async def test_what_is_committed_at_once_is_answered_at_once(tmp_path: Path) -> 
 
 @in_loop
 async def test_no_answer_goes_out_before_its_records_are_committed(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, followers=1)
+    bench = GroupsBench(tmp_path, followers=1)
     runner = bench.runner()
     assert offsets_of(runner.submit((fetch(), CLIENT))) == {}
     first = runner.submit((commit(5), CLIENT))
@@ -136,7 +136,7 @@ async def test_no_answer_goes_out_before_its_records_are_committed(tmp_path: Pat
 
 @in_loop
 async def test_who_waits_too_long_for_the_replicas_is_told(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, followers=1)
+    bench = GroupsBench(tmp_path, followers=1)
     runner = bench.runner(offsets_commit_timeout_ms=20)
     first = runner.submit((commit(5), CLIENT))
     bench.clock.ms = NOW_MS + 20
@@ -162,7 +162,7 @@ async def test_who_waits_too_long_for_the_replicas_is_told(tmp_path: Path) -> No
 async def test_a_log_that_takes_nothing_is_an_error_of_the_coordinator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: ErrorCode, told: ErrorCode
 ) -> None:
-    bench = Bench(tmp_path)
+    bench = GroupsBench(tmp_path)
     runner = bench.runner()
     runner.submit((commit(5), CLIENT))
 
@@ -178,7 +178,7 @@ async def test_a_log_that_takes_nothing_is_an_error_of_the_coordinator(
 
 @in_loop
 async def test_a_record_that_no_batch_may_hold_changes_nothing(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, max_message_bytes=2_000)
+    bench = GroupsBench(tmp_path, max_message_bytes=2_000)
     runner = bench.runner()
     large = commit(5)
     large.topics[0].partitions[0].committed_metadata = "x" * 4_000
@@ -192,7 +192,7 @@ async def test_very_many_records_go_into_several_batches(
     tmp_path: Path, segment_bytes: int
 ) -> None:
     """Also where all of them are larger than a segment."""
-    bench = Bench(tmp_path, max_message_bytes=2_000, segment_bytes=segment_bytes)
+    bench = GroupsBench(tmp_path, max_message_bytes=2_000, segment_bytes=segment_bytes)
     runner = bench.runner()
     runner.submit((commit(5, partitions=100), CLIENT))
     assert bench.log.log_end_offset == 100
@@ -209,7 +209,7 @@ async def test_of_several_batches_all_are_appended_or_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half of a group that moves to the other protocol, say, would be in memory until the coordinator moves."""
-    bench = Bench(tmp_path, max_message_bytes=2_000)
+    bench = GroupsBench(tmp_path, max_message_bytes=2_000)
     runner, append = bench.runner(), Log.append
 
     def until_full(log: Log, records: memoryview, **more: Any) -> AppendInfo:
@@ -232,7 +232,7 @@ async def until_loaded(runner: CoordinatorContext[GroupCoordinatorShard]) -> Non
 
 @in_loop
 async def test_what_was_committed_is_there_after_a_restart(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+    bench = GroupsBench(tmp_path)
     runner = bench.runner()
     for offset in range(2_000):
         runner.submit((commit(offset, group=f"g{offset % 7}"), CLIENT))
@@ -249,7 +249,7 @@ async def test_what_was_committed_is_there_after_a_restart(tmp_path: Path) -> No
 
 @in_loop
 async def test_after_a_restart_answers_wait_for_what_was_not_replicated_yet(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, followers=1)
+    bench = GroupsBench(tmp_path, followers=1)
     runner = bench.runner()
     runner.submit((commit(5), CLIENT))
     runner.close()
@@ -270,7 +270,7 @@ def offset_record(group: str, offset: int) -> tuple[bytes, bytes | None]:
 
 @in_loop
 async def test_transactions_are_read_with_their_markers(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+    bench = GroupsBench(tmp_path)
     for producer_id, group in enumerate(("committed", "aborted", "open")):
         records = [Record(0, NOW_MS, *offset_record(group, 7))]
         bench.append(
@@ -299,7 +299,7 @@ async def test_transactions_are_read_with_their_markers(tmp_path: Path) -> None:
 
 @in_loop
 async def test_records_of_others_are_passed_over(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+    bench = GroupsBench(tmp_path)
     strange = [(b"\x00\x18\x00\x01g", b"\x00\x00value"), (b"x", b"y"), (None, b""), (b"", None)]
     records = [Record(i, NOW_MS, key, value) for i, (key, value) in enumerate(strange)]
     records.append(Record(len(records), NOW_MS, *offset_record("g", 7)))
@@ -314,7 +314,7 @@ async def test_records_of_others_are_passed_over(tmp_path: Path) -> None:
 async def test_a_value_of_a_later_kafka_keeps_the_coordinator_away(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bench = Bench(tmp_path)
+    bench = GroupsBench(tmp_path)
     key, _ = offset_record("g", 7)
     bench.append(build_batch([Record(0, NOW_MS, key, b"\x00\x63later")]))
     runner = bench.runner()
@@ -327,7 +327,7 @@ async def test_a_value_of_a_later_kafka_keeps_the_coordinator_away(
 
 @in_loop
 async def test_when_the_partition_is_led_elsewhere_everybody_is_told(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, followers=1)
+    bench = GroupsBench(tmp_path, followers=1)
     runner = bench.runner(group_initial_rebalance_delay_ms=60_000)
     joining = runner.submit(join(version=3))
     committing = runner.submit((commit(5, group="h"), CLIENT))
@@ -340,7 +340,7 @@ async def test_when_the_partition_is_led_elsewhere_everybody_is_told(tmp_path: P
 
 @in_loop
 async def test_a_client_that_is_gone_is_not_missed(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, followers=1)
+    bench = GroupsBench(tmp_path, followers=1)
     runner = bench.runner()
     answer = runner.submit((commit(5), CLIENT))
     answer.cancel()
@@ -351,7 +351,7 @@ async def test_a_client_that_is_gone_is_not_missed(tmp_path: Path) -> None:
 
 @in_loop
 async def test_time_passes_without_requests(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+    bench = GroupsBench(tmp_path)
     runner = bench.runner()
     answer = await asyncio.wait_for(runner.submit(join(version=3)), 5)
     assert answer.generation_id == 1
@@ -369,7 +369,7 @@ async def test_the_life_of_a_group_is_told_as_in_kafka(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger=runtime.__name__)
-    bench = Bench(tmp_path)
+    bench = GroupsBench(tmp_path)
     runner = bench.runner()
     member_id = (await asyncio.wait_for(runner.submit(join(version=3)), 5)).member_id
     bench.clock.ms = NOW_MS + 10_000
@@ -385,7 +385,7 @@ async def test_the_life_of_a_group_is_told_as_in_kafka(
 
 @in_loop
 async def test_many_offsets_expire_in_turns(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+    bench = GroupsBench(tmp_path)
     runner = bench.runner(offsets_retention_minutes=1, offsets_retention_check_interval_ms=10)
     for number in range(6):
         runner.submit((commit(5, f"g{number}", partitions=EXPIRED_RECORDS_MAX // 2 + 1), CLIENT))
@@ -400,7 +400,7 @@ async def test_many_offsets_expire_in_turns(tmp_path: Path) -> None:
 
 @in_loop
 async def test_many_offsets_go_with_their_topic_in_turns(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+    bench = GroupsBench(tmp_path)
     runner = bench.runner()
     for number in range(3):
         runner.submit((commit(5, f"g{number}", partitions=EXPIRED_RECORDS_MAX), CLIENT))
@@ -420,7 +420,7 @@ async def test_many_offsets_go_with_their_topic_in_turns(tmp_path: Path) -> None
 async def test_topics_that_go_while_the_log_is_read_are_forgotten_afterwards(
     tmp_path: Path,
 ) -> None:
-    bench = Bench(tmp_path)
+    bench = GroupsBench(tmp_path)
     runner = bench.runner()
     runner.submit((commit(5), CLIENT))
     runner.close()
@@ -436,7 +436,7 @@ async def test_topics_that_go_while_the_log_is_read_are_forgotten_afterwards(
 async def test_a_mistake_of_ours_concerns_one_event(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = Bench(tmp_path)
+    bench = GroupsBench(tmp_path)
     runner = bench.runner(offsets_retention_check_interval_ms=10)
 
     def fail(*_: object, **__: object) -> None:

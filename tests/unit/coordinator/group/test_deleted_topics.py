@@ -4,7 +4,7 @@ import pytest
 
 from broker.coordinator.group.shard import TopicsDeleted
 from tests.unit.coordinator.group.commits import ID_1, commit_in_transaction
-from tests.unit.coordinator.group.group_desk import Desk
+from tests.unit.coordinator.group.group_desk import GroupDesk
 
 
 def test_between_two_turns_of_a_deletion_offsets_are_told_apart_also_in_transactions(
@@ -12,7 +12,7 @@ def test_between_two_turns_of_a_deletion_offsets_are_told_apart_also_in_transact
 ) -> None:
     """What was pending goes though it has been committed meanwhile; what came since is of the topic of now."""
     monkeypatch.setattr("broker.coordinator.group.offset_metadata_manager.EXPIRED_RECORDS_MAX", 1)
-    desk = Desk()
+    desk = GroupDesk()
     desk.commit(1, group="a")
     commit_in_transaction(desk, 2, group="b", producer_id=7)
     commit_in_transaction(desk, 3, group="c", producer_id=8)

@@ -8,7 +8,7 @@ from tests.unit.coordinator.group.group_desk import (
     REBALANCE_MS,
     SESSION_MS,
     WAITING,
-    Desk,
+    GroupDesk,
     subscription,
 )
 
@@ -21,7 +21,7 @@ BOTH = (("range", b"r"), ("roundrobin", b"rr"))
 
 @pytest.mark.parametrize("version", range(4))
 def test_an_old_member_is_let_in_without_an_id(version: int) -> None:
-    desk = Desk()
+    desk = GroupDesk()
     ticket = desk.ask_join(version=version, client_id="app")
     desk.pass_time(0)
     answer = desk.answer(ticket)
@@ -34,7 +34,7 @@ def test_an_old_member_is_let_in_without_an_id(version: int) -> None:
 
 @pytest.mark.parametrize("version", range(4, 10))
 def test_a_new_member_must_come_back_with_its_id(version: int) -> None:
-    desk = Desk()
+    desk = GroupDesk()
     first = desk.answer(desk.ask_join(version=version, client_id="app"))
     assert (first.error_code, first.member_id) == (ErrorCode.MEMBER_ID_REQUIRED, "app-id1")
     assert first.members == [] and first.generation_id == -1
@@ -46,7 +46,7 @@ def test_a_new_member_must_come_back_with_its_id(version: int) -> None:
 
 
 def test_an_id_that_does_not_come_back_is_forgotten_with_its_group() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     member_id = desk.member_id()
     desk.pass_time(SESSION_MS - 1)
     assert desk.state() == "Empty"
@@ -71,7 +71,7 @@ def test_an_id_that_does_not_come_back_is_forgotten_with_its_group() -> None:
 def test_a_request_that_is_refused_makes_no_group(
     asked: dict[str, object], code: ErrorCode
 ) -> None:
-    desk = Desk()
+    desk = GroupDesk()
     answer = desk.answer(desk.ask_join(**asked))  # type: ignore[arg-type]
     assert answer.error_code == code
     assert answer.generation_id == -1 and answer.members == []
@@ -80,7 +80,7 @@ def test_a_request_that_is_refused_makes_no_group(
 
 @pytest.mark.parametrize("session_ms", [6_000, 1_800_000])
 def test_the_bounds_of_sessions_are_legal(session_ms: int) -> None:
-    answer = Desk()
+    answer = GroupDesk()
     code = answer.answer(answer.ask_join(session_ms=session_ms)).error_code
     assert code == ErrorCode.MEMBER_ID_REQUIRED
 
@@ -94,7 +94,7 @@ def test_the_bounds_of_sessions_are_legal(session_ms: int) -> None:
     ids=str,
 )
 def test_who_shares_no_protocol_with_all_others_is_refused(asked: dict[str, object]) -> None:
-    desk = Desk()
+    desk = GroupDesk()
     desk.joined_group(2)
     answer = desk.answer(desk.ask_join(**asked))  # type: ignore[arg-type]
     assert answer.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -102,7 +102,7 @@ def test_who_shares_no_protocol_with_all_others_is_refused(asked: dict[str, obje
 
 
 def test_an_id_of_another_group_is_not_known_here() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     desk.joined_group(1)
     stranger = desk.member_id(group="other")
     answer = desk.answer(desk.ask_join(stranger))
@@ -110,7 +110,7 @@ def test_an_id_of_another_group_is_not_known_here() -> None:
 
 
 def test_a_client_without_a_name_gets_an_id_all_the_same() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     assert desk.answer(desk.ask_join(client_id="")).member_id == "-id1"
 
 
@@ -118,7 +118,7 @@ def test_a_client_without_a_name_gets_an_id_all_the_same() -> None:
 
 
 def test_the_first_generation_waits_for_more_members() -> None:
-    desk = Desk(group_initial_rebalance_delay_ms=3_000)
+    desk = GroupDesk(group_initial_rebalance_delay_ms=3_000)
     tickets = [desk.ask_join(version=3)]
     desk.pass_time(2_999)
     assert desk.answer(tickets[0]) is WAITING
@@ -128,7 +128,7 @@ def test_the_first_generation_waits_for_more_members() -> None:
 
 
 def test_while_members_keep_coming_the_first_generation_waits_longer() -> None:
-    desk = Desk(group_initial_rebalance_delay_ms=3_000)
+    desk = GroupDesk(group_initial_rebalance_delay_ms=3_000)
     tickets = [desk.ask_join(version=3)]
     for _ in range(3):
         desk.pass_time(2_900)
@@ -142,7 +142,7 @@ def test_while_members_keep_coming_the_first_generation_waits_longer() -> None:
 
 
 def test_but_no_longer_than_the_rebalance_timeout() -> None:
-    desk = Desk(group_initial_rebalance_delay_ms=3_000)
+    desk = GroupDesk(group_initial_rebalance_delay_ms=3_000)
     first = desk.ask_join(version=3, rebalance_ms=7_000)
     for _ in range(7):
         desk.pass_time(999)
@@ -153,7 +153,7 @@ def test_but_no_longer_than_the_rebalance_timeout() -> None:
 
 
 def test_the_first_generation_of_a_group_that_was_empty_waits_again() -> None:
-    desk = Desk(group_initial_rebalance_delay_ms=3_000)
+    desk = GroupDesk(group_initial_rebalance_delay_ms=3_000)
     _, (member_id,) = desk.stable_group(1)
     desk.leave(member_id)
     assert desk.state() == "Empty"
@@ -165,7 +165,7 @@ def test_the_first_generation_of_a_group_that_was_empty_waits_again() -> None:
 
 def test_a_new_member_that_nobody_hears_of_is_dropped_in_the_end() -> None:
     """It waits for an answer that it may never read: no heartbeat tells whether it is there."""
-    desk = Desk(group_initial_rebalance_delay_ms=3_000_000, group_max_session_timeout_ms=10**7)
+    desk = GroupDesk(group_initial_rebalance_delay_ms=3_000_000, group_max_session_timeout_ms=10**7)
     ticket = desk.ask_join(version=3, rebalance_ms=10**7, session_ms=9_000_000)
     desk.pass_time(NEW_MEMBER_MS - 1)
     assert desk.answer(ticket) is WAITING
@@ -178,7 +178,7 @@ def test_a_new_member_that_nobody_hears_of_is_dropped_in_the_end() -> None:
 
 
 def test_most_members_choose_the_protocol_among_those_that_all_have() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     mine = (("sticky", b"s"), *BOTH)
     ids = [desk.member_id(protocols=mine) for _ in range(3)]
     tickets = [
@@ -193,7 +193,7 @@ def test_most_members_choose_the_protocol_among_those_that_all_have() -> None:
 
 
 def test_a_protocol_that_is_named_twice_counts_once() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     ticket = desk.ask_join(version=3, protocols=(("range", b"1"), ("x", b"2"), ("range", b"3")))
     desk.pass_time(0)
     answer = desk.answer(ticket)
@@ -202,7 +202,7 @@ def test_a_protocol_that_is_named_twice_counts_once() -> None:
 
 
 def test_who_has_left_has_no_vote() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.stable_group(2, protocols=BOTH)
     more = (("sticky", b"s"), *BOTH)
     tickets = [desk.ask_join(ids[0], protocols=more)]
@@ -212,7 +212,7 @@ def test_who_has_left_has_no_vote() -> None:
 
 
 def test_a_member_cannot_change_to_what_the_others_do_not_have() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     _, ids = desk.stable_group(2, protocols=BOTH)
     answer = desk.answer(desk.ask_join(ids[1], protocols=(("sticky", b""),)))
     assert answer.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -223,7 +223,7 @@ def test_a_member_cannot_change_to_what_the_others_do_not_have() -> None:
 
 
 def test_a_newcomer_makes_everybody_join_again() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.stable_group(2)
     newcomer = desk.member_id()
     assert desk.state() == "Stable"
@@ -239,7 +239,7 @@ def test_a_newcomer_makes_everybody_join_again() -> None:
 
 
 def test_an_id_that_was_given_out_is_waited_for() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     _, ids = desk.stable_group(2)
     pending = desk.member_id()
     tickets = [desk.ask_join(member_id) for member_id in ids]
@@ -249,7 +249,7 @@ def test_an_id_that_was_given_out_is_waited_for() -> None:
 
 
 def test_but_only_until_its_session_is_over() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     _, ids = desk.stable_group(1)
     desk.member_id(session_ms=6_000)
     ticket = desk.ask_join(ids[0])
@@ -260,7 +260,7 @@ def test_but_only_until_its_session_is_over() -> None:
 
 
 def test_who_does_not_join_in_time_is_left_behind() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.stable_group(3, rebalance_ms=8_000)
     ticket = desk.ask_join(ids[0], rebalance_ms=8_000)
     desk.pass_time(7_999)
@@ -273,7 +273,7 @@ def test_who_does_not_join_in_time_is_left_behind() -> None:
 
 
 def test_a_leader_that_does_not_join_in_time_leads_no_more() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.stable_group(3, rebalance_ms=8_000)
     changed = (("range", subscription("u")),)
     tickets = [desk.ask_join(each, protocols=changed, rebalance_ms=8_000) for each in ids[1:]]
@@ -285,7 +285,7 @@ def test_a_leader_that_does_not_join_in_time_leads_no_more() -> None:
 
 
 def test_the_slowest_member_says_how_long_a_rebalance_may_take() -> None:
-    desk = Desk(group_max_session_timeout_ms=10**6)
+    desk = GroupDesk(group_max_session_timeout_ms=10**6)
     ids = [desk.member_id(session_ms=10**6) for _ in range(2)]
     for member_id, rebalance_ms in zip(ids, (20_000, 90_000), strict=True):
         desk.ask_join(member_id, rebalance_ms=rebalance_ms, session_ms=10**6)
@@ -298,7 +298,7 @@ def test_the_slowest_member_says_how_long_a_rebalance_may_take() -> None:
 
 
 def test_version_0_knows_one_timeout_for_both() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     tickets = [desk.ask_join(version=0, session_ms=7_000, rebalance_ms=-1) for _ in range(2)]
     desk.pass_time(0)
     ids = [desk.answer(ticket).member_id for ticket in tickets]
@@ -313,7 +313,7 @@ def test_version_0_knows_one_timeout_for_both() -> None:
 
 
 def test_the_leader_asks_for_a_rebalance_by_joining_again() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     _, ids = desk.stable_group(2)
     ticket = desk.ask_join(ids[0])
     assert desk.answer(ticket) is WAITING
@@ -321,7 +321,7 @@ def test_the_leader_asks_for_a_rebalance_by_joining_again() -> None:
 
 
 def test_a_follower_with_nothing_new_gets_the_present_generation() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.stable_group(2)
     answer = desk.answer(desk.ask_join(ids[1]))
     assert (answer.error_code, answer.generation_id) == (0, generation)
@@ -330,7 +330,7 @@ def test_a_follower_with_nothing_new_gets_the_present_generation() -> None:
 
 
 def test_a_follower_with_something_new_makes_everybody_join_again() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     _, ids = desk.stable_group(2)
     ticket = desk.ask_join(ids[1], protocols=(("range", b"changed"),))
     assert desk.answer(ticket) is WAITING
@@ -338,7 +338,7 @@ def test_a_follower_with_something_new_makes_everybody_join_again() -> None:
 
 
 def test_a_join_whose_answer_was_lost_is_answered_again_before_the_sync() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.joined_group(2)
     leader, follower = (desk.answer(desk.ask_join(member_id)) for member_id in ids)
     assert (leader.generation_id, len(leader.members)) == (generation, 2)
@@ -347,7 +347,7 @@ def test_a_join_whose_answer_was_lost_is_answered_again_before_the_sync() -> Non
 
 
 def test_before_the_sync_something_new_begins_the_rebalance_anew() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.joined_group(2)
     sync = desk.ask_sync(ids[1], generation)
     join = desk.ask_join(ids[0], protocols=(("range", b"changed"),))
@@ -357,7 +357,7 @@ def test_before_the_sync_something_new_begins_the_rebalance_anew() -> None:
 
 
 def test_the_second_request_of_a_member_takes_the_place_of_the_first() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     _, ids = desk.stable_group(2)
     first = desk.ask_join(ids[0])
     second = desk.ask_join(ids[0])
@@ -371,7 +371,7 @@ def test_the_second_request_of_a_member_takes_the_place_of_the_first() -> None:
 
 
 def test_a_full_group_takes_nobody_more() -> None:
-    desk = Desk(group_max_size=2)
+    desk = GroupDesk(group_max_size=2)
     _, ids = desk.stable_group(2)
     answer = desk.answer(desk.ask_join())
     assert (answer.error_code, answer.member_id) == (ErrorCode.GROUP_MAX_SIZE_REACHED, "")
@@ -381,7 +381,7 @@ def test_a_full_group_takes_nobody_more() -> None:
 
 def test_an_id_that_was_given_out_is_no_place() -> None:
     """Ids are given out while there is room; who comes back too late finds none."""
-    desk = Desk(group_max_size=2, group_initial_rebalance_delay_ms=3_000)
+    desk = GroupDesk(group_max_size=2, group_initial_rebalance_delay_ms=3_000)
     ids = [desk.member_id() for _ in range(3)]
     tickets = [desk.ask_join(member_id) for member_id in ids]
     assert desk.answer(tickets[2]).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -390,9 +390,9 @@ def test_an_id_that_was_given_out_is_no_place() -> None:
 
 
 def test_a_group_that_has_become_too_large_loses_who_joins_last() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.stable_group(4)
-    desk.settings = Desk(group_max_size=2).settings
+    desk.settings = GroupDesk(group_max_size=2).settings
     desk.restart()
     assert desk.state() == "PreparingRebalance"
     tickets = [desk.ask_join(member_id) for member_id in ids]

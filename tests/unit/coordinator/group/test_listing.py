@@ -9,19 +9,19 @@ from kafka_ds.protocol.messages import (
     DescribeGroupsRequest,
     ListGroupsRequest,
 )
-from tests.unit.coordinator.group.group_desk import GROUP, RANGE, Desk
+from tests.unit.coordinator.group.group_desk import GROUP, RANGE, GroupDesk
 
 
-def listed(desk: Desk, states: tuple[str, ...] = (), types: tuple[str, ...] = ()) -> list[str]:
+def listed(desk: GroupDesk, states: tuple[str, ...] = (), types: tuple[str, ...] = ()) -> list[str]:
     request = ListGroupsRequest(states_filter=list(states), types_filter=list(types))
     groups = desk.call(request, version=5).groups
     assert {group.group_type for group in groups} <= {"classic"}
     return sorted(f"{g.group_id} {g.protocol_type} {g.group_state}" for g in groups)
 
 
-def desk_with_groups() -> Desk:
+def desk_with_groups() -> GroupDesk:
     """A group in every state, and one that has only offsets."""
-    desk = Desk()
+    desk = GroupDesk()
     desk.commit(1, group="simple")
     _, ids = desk.stable_group(1, group="empty", protocol_type="connect")
     desk.leave(*ids, group="empty")
@@ -60,7 +60,7 @@ def test_groups_are_listed_by_state(states: tuple[str, ...], expected: list[str]
     ids=str,
 )
 def test_all_groups_are_classic(types: tuple[str, ...], count: int) -> None:
-    desk = Desk()
+    desk = GroupDesk()
     desk.joined_group(1)
     assert len(listed(desk, (), types)) == count
 
@@ -72,7 +72,7 @@ def test_the_same_groups_are_listed_after_a_restart_but_for_what_was_under_way()
 
 
 def test_a_stable_group_is_described_with_what_its_members_said_and_were_told() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     _, ids = desk.stable_group(2, client_id="app")
     (group,) = desk.call(DescribeGroupsRequest(groups=[GROUP])).groups
     assert (group.error_code, group.group_state) == (0, "Stable")
@@ -84,7 +84,7 @@ def test_a_stable_group_is_described_with_what_its_members_said_and_were_told() 
 
 
 def test_between_generations_only_the_members_are_known() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     desk.joined_group(2)
     (group,) = desk.call(DescribeGroupsRequest(groups=[GROUP])).groups
     assert (group.group_state, group.protocol_data) == ("CompletingRebalance", "")
@@ -93,12 +93,12 @@ def test_between_generations_only_the_members_are_known() -> None:
 
 @pytest.mark.parametrize(("version", "code"), [(5, 0), (6, ErrorCode.GROUP_ID_NOT_FOUND)])
 def test_a_group_that_is_not_there_is_dead(version: int, code: int) -> None:
-    (group,) = Desk().call(DescribeGroupsRequest(groups=["x"]), version=version).groups
+    (group,) = GroupDesk().call(DescribeGroupsRequest(groups=["x"]), version=version).groups
     assert (group.group_id, group.group_state, group.error_code) == ("x", "Dead", code)
     assert group.error_message == ("Group x not found." if code else None)
 
 
-def delete(desk: Desk, *groups: str) -> list[ErrorCode]:
+def delete(desk: GroupDesk, *groups: str) -> list[ErrorCode]:
     results = desk.call(DeleteGroupsRequest(groups_names=list(groups))).results
     assert [result.group_id for result in results] == list(dict.fromkeys(groups))
     return [ErrorCode(result.error_code) for result in results]
@@ -116,7 +116,7 @@ def test_only_groups_without_members_are_deleted() -> None:
 
 
 def test_a_group_is_deleted_with_its_offsets() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.stable_group(1)
     for partition in range(3):
         desk.commit(1, member_id=ids[0], generation_id=generation, partition=partition)
@@ -130,14 +130,14 @@ def test_a_group_is_deleted_with_its_offsets() -> None:
 
 
 def test_who_has_an_id_of_a_group_that_was_deleted_begins_anew() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     member_id = desk.member_id()
     assert delete(desk, GROUP) == [0]
     assert desk.answer(desk.ask_join(member_id)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_a_group_whose_tombstone_cannot_be_written_stays() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     desk.commit(1)
     desk.append_error = ErrorCode.COORDINATOR_NOT_AVAILABLE
     with pytest.raises(KafkaError, match="COORDINATOR_NOT_AVAILABLE"):

@@ -4,7 +4,13 @@ import pytest
 
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import HeartbeatRequest, LeaveGroupRequest
-from tests.unit.coordinator.group.group_desk import GROUP, REBALANCE_MS, SESSION_MS, WAITING, Desk
+from tests.unit.coordinator.group.group_desk import (
+    GROUP,
+    REBALANCE_MS,
+    SESSION_MS,
+    WAITING,
+    GroupDesk,
+)
 
 NONE = ErrorCode.NONE
 UNKNOWN = ErrorCode.UNKNOWN_MEMBER_ID
@@ -16,7 +22,7 @@ ILLEGAL = ErrorCode.ILLEGAL_GENERATION
 
 
 def test_followers_wait_for_what_the_leader_says() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.joined_group(3)
     early = desk.ask_sync(ids[1], generation)
     assert desk.answer(early) is WAITING
@@ -34,7 +40,7 @@ def test_followers_wait_for_what_the_leader_says() -> None:
 
 
 def test_whom_the_leader_forgets_gets_nothing_and_whom_it_invents_is_nobody() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.joined_group(2)
     follower = desk.ask_sync(ids[1], generation)
     leader = desk.ask_sync(ids[0], generation, {ids[0]: b"0", "invented": b"x"})
@@ -44,7 +50,7 @@ def test_whom_the_leader_forgets_gets_nothing_and_whom_it_invents_is_nobody() ->
 
 
 def test_what_a_follower_says_about_assignments_is_not_heard() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.joined_group(2)
     follower = desk.ask_sync(ids[1], generation, {ids[1]: b"everything"})
     assert desk.answer(follower) is WAITING
@@ -53,7 +59,7 @@ def test_what_a_follower_says_about_assignments_is_not_heard() -> None:
 
 
 def test_in_a_stable_group_an_assignment_can_be_asked_for_again() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.stable_group(2)
     written = len(desk.log)
     again = [desk.answer(desk.ask_sync(m, generation, {m: b"new"})).assignment for m in ids]
@@ -62,7 +68,7 @@ def test_in_a_stable_group_an_assignment_can_be_asked_for_again() -> None:
 
 
 def test_the_second_sync_of_a_member_takes_the_place_of_the_first() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.joined_group(2)
     first, second = desk.ask_sync(ids[1], generation), desk.ask_sync(ids[1], generation)
     assert desk.answer(first).error_code == REBALANCE
@@ -86,7 +92,7 @@ def test_the_second_sync_of_a_member_takes_the_place_of_the_first() -> None:
     ids=str,
 )
 def test_who_may_sync(asked: dict[str, object], code: ErrorCode) -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.stable_group(1)
     defaults: dict[str, object] = {"member_id": ids[0], "generation_id": generation}
     answer = desk.answer(desk.ask_sync(**{**defaults, **asked}))  # type: ignore[arg-type]
@@ -95,21 +101,21 @@ def test_who_may_sync(asked: dict[str, object], code: ErrorCode) -> None:
 
 
 def test_nobody_syncs_while_members_join() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.stable_group(2)
     desk.ask_join(ids[0])
     assert desk.answer(desk.ask_sync(ids[1], generation)).error_code == REBALANCE
 
 
 def test_nobody_syncs_with_an_empty_group() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.stable_group(1)
     desk.leave(ids[0])
     assert desk.answer(desk.ask_sync(ids[0], generation + 1)).error_code == UNKNOWN
 
 
 def test_who_joined_and_never_syncs_is_dropped() -> None:
-    desk = Desk(group_max_session_timeout_ms=10**6)
+    desk = GroupDesk(group_max_session_timeout_ms=10**6)
     generation, ids = desk.joined_group(3, session_ms=500_000)
     desk.ask_sync(ids[1], generation)
     leader = desk.ask_sync(ids[0], generation, {})
@@ -123,7 +129,7 @@ def test_who_joined_and_never_syncs_is_dropped() -> None:
 
 
 def test_a_leader_that_never_syncs_is_dropped() -> None:
-    desk = Desk(group_max_session_timeout_ms=10**6)
+    desk = GroupDesk(group_max_session_timeout_ms=10**6)
     generation, ids = desk.joined_group(2, session_ms=500_000)
     follower = desk.ask_sync(ids[1], generation)
     desk.pass_time(REBALANCE_MS)
@@ -133,7 +139,7 @@ def test_a_leader_that_never_syncs_is_dropped() -> None:
 
 
 def test_an_assignment_that_cannot_be_written_is_given_to_nobody() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.joined_group(2)
     follower = desk.ask_sync(ids[1], generation)
     desk.append_error = ErrorCode.NOT_COORDINATOR
@@ -151,7 +157,7 @@ def test_an_assignment_that_cannot_be_written_is_given_to_nobody() -> None:
 
 
 def test_heartbeats_keep_a_session_alive() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.stable_group(2)
     for _ in range(5):
         desk.pass_time(SESSION_MS - 1)
@@ -176,7 +182,7 @@ def test_heartbeats_keep_a_session_alive() -> None:
     ids=str,
 )
 def test_whose_heartbeat_does_not_count(asked: dict[str, object], code: ErrorCode) -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.stable_group(1)
     desk.pass_time(SESSION_MS - 1)
     given: dict[str, object] = {"member_id": ids[0], "generation_id": generation, "group": GROUP}
@@ -190,7 +196,7 @@ def test_whose_heartbeat_does_not_count(asked: dict[str, object], code: ErrorCod
 
 
 def test_before_the_sync_heartbeats_count_too() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.joined_group(2)
     for _ in range(3):
         desk.pass_time(SESSION_MS - 1)
@@ -198,12 +204,12 @@ def test_before_the_sync_heartbeats_count_too() -> None:
 
 
 def test_an_id_that_was_given_out_has_no_heartbeat() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     assert desk.heartbeat(desk.member_id(), 0) is UNKNOWN
 
 
 def test_who_waits_for_an_assignment_needs_no_heartbeat() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.joined_group(2)
     sync = desk.ask_sync(ids[1], generation)
     for _ in range(3):
@@ -217,7 +223,7 @@ def test_who_waits_for_an_assignment_needs_no_heartbeat() -> None:
 
 
 def test_who_waits_to_join_again_needs_no_heartbeat() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.stable_group(2)
     join = desk.ask_join(ids[0])
     for _ in range(3):
@@ -229,7 +235,7 @@ def test_who_waits_to_join_again_needs_no_heartbeat() -> None:
 
 
 def test_the_last_session_that_ends_leaves_the_group_empty() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, _ = desk.stable_group(2)
     desk.pass_time(SESSION_MS)
     assert desk.state() == "Empty"
@@ -240,7 +246,7 @@ def test_the_last_session_that_ends_leaves_the_group_empty() -> None:
 
 
 def test_when_the_last_one_missing_is_given_up_the_others_go_on() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.stable_group(2)
     join = desk.ask_join(ids[0])
     desk.pass_time(SESSION_MS - 1)
@@ -253,7 +259,7 @@ def test_when_the_last_one_missing_is_given_up_the_others_go_on() -> None:
 
 
 def test_who_leaves_makes_the_others_join_again() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.stable_group(3)
     assert desk.leave(ids[0]) == [NONE]
     assert desk.heartbeat(ids[0], generation) is UNKNOWN
@@ -264,14 +270,14 @@ def test_who_leaves_makes_the_others_join_again() -> None:
 
 
 def test_members_leave_in_one_request_each_with_its_result() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     _, ids = desk.stable_group(3)
     assert desk.leave(ids[0], "stranger", ids[1], ids[1]) == [NONE, UNKNOWN, NONE, UNKNOWN]
     assert desk.state() == "PreparingRebalance"
 
 
 def test_the_last_one_leaves_an_empty_group() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.stable_group(2)
     assert desk.leave(*ids) == [NONE, NONE]
     assert desk.state() == "Empty"
@@ -279,7 +285,7 @@ def test_the_last_one_leaves_an_empty_group() -> None:
 
 
 def test_nobody_leaves_a_group_that_is_not_there() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     assert desk.leave("a", "b") == [UNKNOWN, UNKNOWN]
     refused = desk.call(LeaveGroupRequest(group_id="", members=[]))
     assert refused.error_code == ErrorCode.INVALID_GROUP_ID
@@ -287,7 +293,7 @@ def test_nobody_leaves_a_group_that_is_not_there() -> None:
 
 
 def test_who_waits_to_join_may_leave() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     _, ids = desk.stable_group(3)
     tickets = [desk.ask_join(member_id) for member_id in ids[:2]]
     desk.leave(ids[0])
@@ -298,7 +304,7 @@ def test_who_waits_to_join_may_leave() -> None:
 
 
 def test_who_waits_for_its_assignment_may_leave() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.joined_group(2)
     sync = desk.ask_sync(ids[1], generation)
     desk.leave(ids[1])
@@ -307,7 +313,7 @@ def test_who_waits_for_its_assignment_may_leave() -> None:
 
 
 def test_all_may_leave_before_the_first_generation() -> None:
-    desk = Desk(group_initial_rebalance_delay_ms=3_000)
+    desk = GroupDesk(group_initial_rebalance_delay_ms=3_000)
     member_id = desk.member_id()
     join = desk.ask_join(member_id)
     desk.leave(member_id)
@@ -317,7 +323,7 @@ def test_all_may_leave_before_the_first_generation() -> None:
 
 
 def test_an_id_that_was_given_out_leaves_without_a_rebalance() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     _, ids = desk.stable_group(1)
     pending = desk.member_id()
     assert desk.leave(pending) == [NONE]
@@ -333,7 +339,7 @@ def test_an_id_that_was_given_out_leaves_without_a_rebalance() -> None:
 
 
 def test_a_generation_survives_a_restart_of_the_coordinator() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.stable_group(2)
     desk.pass_time(SESSION_MS - 1)
     desk.restart()
@@ -344,7 +350,7 @@ def test_a_generation_survives_a_restart_of_the_coordinator() -> None:
 
 
 def test_members_that_do_not_find_the_restarted_coordinator_are_dropped() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     desk.stable_group(2)
     desk.restart()
     desk.pass_time(SESSION_MS)
@@ -352,7 +358,7 @@ def test_members_that_do_not_find_the_restarted_coordinator_are_dropped() -> Non
 
 
 def test_a_generation_that_nobody_was_told_of_is_not_known_after_a_restart() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.joined_group(2)
     desk.restart()
     assert desk.heartbeat(ids[0], generation) is UNKNOWN
@@ -360,7 +366,7 @@ def test_a_generation_that_nobody_was_told_of_is_not_known_after_a_restart() -> 
 
 
 def test_a_rebalance_is_begun_anew_after_a_restart() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.stable_group(2)
     desk.ask_join(ids[0])
     desk.restart()
@@ -370,7 +376,7 @@ def test_a_rebalance_is_begun_anew_after_a_restart() -> None:
 
 
 def test_generations_go_on_where_they_were_when_an_empty_group_comes_back() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.stable_group(1)
     desk.leave(*ids)
     desk.restart()
@@ -379,7 +385,7 @@ def test_generations_go_on_where_they_were_when_an_empty_group_comes_back() -> N
 
 
 def test_if_not_even_the_empty_group_can_be_written_members_are_gone_all_the_same() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.stable_group(1)
     desk.append_error = ErrorCode.COORDINATOR_NOT_AVAILABLE
     desk.pass_time(SESSION_MS)

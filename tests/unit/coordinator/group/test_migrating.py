@@ -26,7 +26,7 @@ from tests.unit.coordinator.group.group_desk import (
     REFUSED_JOINS,
     SESSION_MS,
     WAITING,
-    Desk,
+    GroupDesk,
 )
 
 COOPERATIVE = 3
@@ -41,7 +41,7 @@ class OldConsumer:
     """A client of the classic protocol with a cooperative assignor: it keeps what it is not asked for."""
 
     def __init__(
-        self, desk: Desk, instance_id: str | None = None, name: str = "cooperative-sticky"
+        self, desk: GroupDesk, instance_id: str | None = None, name: str = "cooperative-sticky"
     ) -> None:
         self.desk, self.instance_id, self.name = desk, instance_id, name
         self.member_id, self.generation = "", -1
@@ -91,7 +91,7 @@ class OldConsumer:
 
 
 def classic_group(
-    desk: Desk, name: str = "cooperative-sticky", user_data: bytes | None = None
+    desk: GroupDesk, name: str = "cooperative-sticky", user_data: bytes | None = None
 ) -> OldConsumer:
     """A group of one member of the classic protocol, that leads it and has everything."""
     old = OldConsumer(desk, name=name)
@@ -109,7 +109,7 @@ def classic_group(
     return old
 
 
-def test_a_classic_group_is_taken_along_by_its_first_new_member(desk: Desk) -> None:
+def test_a_classic_group_is_taken_along_by_its_first_new_member(desk: GroupDesk) -> None:
     old, new = classic_group(desk), NewConsumer(desk, "new", "t")
     new.beat()
     assert not new.owned
@@ -135,7 +135,7 @@ def test_a_classic_group_is_taken_along_by_its_first_new_member(desk: Desk) -> N
     desk.check_replay()
 
 
-def test_the_last_new_member_leaves_a_classic_group_behind(desk: Desk) -> None:
+def test_the_last_new_member_leaves_a_classic_group_behind(desk: GroupDesk) -> None:
     old, new = classic_group(desk), NewConsumer(desk, "new", "t")
     for _ in range(4):
         new.beat()
@@ -155,7 +155,7 @@ def test_the_last_new_member_leaves_a_classic_group_behind(desk: Desk) -> None:
     assert response.leader == old.member_id
 
 
-def test_a_new_member_that_is_silent_leaves_a_classic_group_behind(desk: Desk) -> None:
+def test_a_new_member_that_is_silent_leaves_a_classic_group_behind(desk: GroupDesk) -> None:
     old, new = classic_group(desk), NewConsumer(desk, "new", "t")
     for _ in range(4):
         new.beat()
@@ -175,11 +175,11 @@ def test_a_new_member_that_is_silent_leaves_a_classic_group_behind(desk: Desk) -
 def test_the_policy_says_which_way_is_open(
     topics: Topics, policy: str, upgrades: bool, downgrades: bool
 ) -> None:
-    desk = Desk(topics, group_consumer_migration_policy=policy)
+    desk = GroupDesk(topics, group_consumer_migration_policy=policy)
     classic_group(desk)
     taken = NewConsumer(desk, "new", "t").refused()
     assert taken is (ErrorCode.NONE if upgrades else ErrorCode.GROUP_ID_NOT_FOUND)
-    other = Desk(topics, group_consumer_migration_policy=policy)
+    other = GroupDesk(topics, group_consumer_migration_policy=policy)
     new, old = NewConsumer(other, "new", "t"), OldConsumer(other)
     new.beat()
     joined = old.join().error_code
@@ -189,7 +189,7 @@ def test_the_policy_says_which_way_is_open(
         assert (GROUP in other.shard.state.groups) is downgrades
 
 
-def test_a_group_that_is_no_consumers_stays_what_it_is(desk: Desk) -> None:
+def test_a_group_that_is_no_consumers_stays_what_it_is(desk: GroupDesk) -> None:
     desk.ask_join("", protocol_type="connect", protocols=[("x", b"")], version=3)
     assert NewConsumer(desk, "new", "t").refused() is ErrorCode.GROUP_ID_NOT_FOUND
     assert desk.shard.state.groups[GROUP].joining
@@ -204,13 +204,13 @@ def test_a_group_that_is_no_consumers_stays_what_it_is(desk: Desk) -> None:
     ],
 )
 def test_what_only_an_assignor_of_their_own_knows_is_not_thrown_away(
-    desk: Desk, name: str, user_data: bytes | None, code: ErrorCode
+    desk: GroupDesk, name: str, user_data: bytes | None, code: ErrorCode
 ) -> None:
     classic_group(desk, name, user_data)
     assert NewConsumer(desk, "new", "t").refused() is code
 
 
-def test_who_waits_in_a_classic_group_is_told_to_join_again(desk: Desk) -> None:
+def test_who_waits_in_a_classic_group_is_told_to_join_again(desk: GroupDesk) -> None:
     classic_group(desk)
     waiting = OldConsumer(desk)
     waiting.member_id = desk.answer(waiting.ask_join()).member_id
@@ -225,7 +225,7 @@ def test_who_waits_in_a_classic_group_is_told_to_join_again(desk: Desk) -> None:
     assert waiting.sync() is ErrorCode.NONE
 
 
-def test_an_empty_group_becomes_what_its_next_member_speaks(desk: Desk) -> None:
+def test_an_empty_group_becomes_what_its_next_member_speaks(desk: GroupDesk) -> None:
     desk.commit(7)
     new = NewConsumer(desk, "new", "t")
     new.beat()
@@ -242,7 +242,7 @@ def test_an_empty_group_becomes_what_its_next_member_speaks(desk: Desk) -> None:
     desk.check_replay()
 
 
-def test_a_classic_member_that_does_not_come_or_sync_is_dropped(desk: Desk) -> None:
+def test_a_classic_member_that_does_not_come_or_sync_is_dropped(desk: GroupDesk) -> None:
     new, old = NewConsumer(desk, "new", "t"), OldConsumer(desk)
     new.beat()
     old.join()
@@ -256,7 +256,7 @@ def test_a_classic_member_that_does_not_come_or_sync_is_dropped(desk: Desk) -> N
     assert len(new.owned) == 4
 
 
-def test_a_static_classic_member_takes_the_place_of_the_last_new_one(desk: Desk) -> None:
+def test_a_static_classic_member_takes_the_place_of_the_last_new_one(desk: GroupDesk) -> None:
     new = NewConsumer(desk, "new", "t", instance_id="i")
     new.beat()
     old = OldConsumer(desk, instance_id="i")
@@ -267,7 +267,7 @@ def test_a_static_classic_member_takes_the_place_of_the_last_new_one(desk: Desk)
     desk.check_replay()
 
 
-def test_members_of_both_protocols_leave_each_by_itself(desk: Desk) -> None:
+def test_members_of_both_protocols_leave_each_by_itself(desk: GroupDesk) -> None:
     new, old = NewConsumer(desk, "new", "t"), OldConsumer(desk)
     new.beat()
     old.join()
@@ -281,7 +281,7 @@ def test_members_of_both_protocols_leave_each_by_itself(desk: Desk) -> None:
     desk.check_replay()
 
 
-def test_who_is_removed_by_an_instance_id_is_named_by_it_alone(desk: Desk) -> None:
+def test_who_is_removed_by_an_instance_id_is_named_by_it_alone(desk: GroupDesk) -> None:
     """Java's admin client finds no answer for the member otherwise (KIP-345)."""
     NewConsumer(desk, "new", "t", instance_id="i").beat()
     request = build(
@@ -292,7 +292,7 @@ def test_who_is_removed_by_an_instance_id_is_named_by_it_alone(desk: Desk) -> No
     assert not group_of(desk).members
 
 
-def test_who_was_dropped_and_does_not_know_brings_nothing_along(desk: Desk) -> None:
+def test_who_was_dropped_and_does_not_know_brings_nothing_along(desk: GroupDesk) -> None:
     """Found by the model: it was let in again, and could commit for partitions of another member."""
     new, old = NewConsumer(desk, "new", "t"), OldConsumer(desk)
     for _ in range(4):
@@ -308,7 +308,9 @@ def test_who_was_dropped_and_does_not_know_brings_nothing_along(desk: Desk) -> N
 
 
 @pytest.mark.parametrize("said", REFUSED_JOINS)
-def test_a_refused_join_leaves_an_empty_group_as_it_is(desk: Desk, said: dict[str, Any]) -> None:
+def test_a_refused_join_leaves_an_empty_group_as_it_is(
+    desk: GroupDesk, said: dict[str, Any]
+) -> None:
     new = NewConsumer(desk, "new", "t")
     new.beat()
     new.leave()

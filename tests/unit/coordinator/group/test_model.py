@@ -23,7 +23,7 @@ from tests.unit.coordinator.group.group_desk import (
     REBALANCE_MS,
     SESSION_MS,
     WAITING,
-    Desk,
+    GroupDesk,
     subscription,
 )
 
@@ -36,10 +36,10 @@ REJOIN = (
 )
 
 
-class Consumer:
+class ModelConsumer:
     """A client as real ones behave: it joins, syncs, and starts over when it is told to."""
 
-    def __init__(self, desk: Desk, instance_id: str | None, version: int, name: str) -> None:
+    def __init__(self, desk: GroupDesk, instance_id: str | None, version: int, name: str) -> None:
         self.desk = desk
         self.instance_id = instance_id
         self.version = version
@@ -132,12 +132,12 @@ class Groups(RuleBasedStateMachine):
     )
     def begin(self, delay_ms: int, instances: list[str | None], rounds: int) -> None:
         # Never look for old offsets: a group that is removed for being empty begins with generation 1 again.
-        self.desk = Desk(
+        self.desk = GroupDesk(
             group_initial_rebalance_delay_ms=delay_ms,
             offsets_retention_check_interval_ms=10**12,
         )
-        self.clients: list[Consumer] = []
-        self.zombies: list[Consumer] = []
+        self.clients: list[ModelConsumer] = []
+        self.zombies: list[ModelConsumer] = []
         self.assigned: dict[tuple[int, str], bytes] = {}
         self.generation = 0
         self.offset = -1
@@ -147,9 +147,9 @@ class Groups(RuleBasedStateMachine):
             self._new_client(instance, 9)
         self.all_go_on(rounds, 1_000)
 
-    def _new_client(self, instance_id: str | None, version: int) -> Consumer:
+    def _new_client(self, instance_id: str | None, version: int) -> ModelConsumer:
         self.names += 1
-        client = Consumer(self.desk, instance_id, version, f"n{self.names}")
+        client = ModelConsumer(self.desk, instance_id, version, f"n{self.names}")
         self.clients.append(client)
         return client
 
@@ -170,7 +170,7 @@ class Groups(RuleBasedStateMachine):
         for number in order:
             self._step(self.clients[number % len(self.clients)])
 
-    def _step(self, client: Consumer) -> None:
+    def _step(self, client: ModelConsumer) -> None:
         before = self._generation()
         learned = client.step()
         if self._generation() > before:

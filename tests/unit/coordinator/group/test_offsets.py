@@ -12,7 +12,7 @@ from kafka_ds.protocol.messages import (
 from kafka_ds.protocol.types import NO_UUID
 from tests.requests import build
 from tests.unit.coordinator.group.commits import ID_1, ID_2, commit_in_transaction
-from tests.unit.coordinator.group.group_desk import GROUP, SESSION_MS, Desk, subscription
+from tests.unit.coordinator.group.group_desk import GROUP, SESSION_MS, GroupDesk, subscription
 
 NONE = ErrorCode.NONE
 UNKNOWN = ErrorCode.UNKNOWN_MEMBER_ID
@@ -24,7 +24,7 @@ MINUTE_MS = 60_000
 
 
 def test_a_member_commits_for_its_generation() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.stable_group(2)
     assert desk.commit(5, member_id=ids[1], generation_id=generation, metadata="m") is NONE
     assert desk.fetch(("t", 0), ("t", 1)) == {("t", 0): 5, ("t", 1): -1}
@@ -49,7 +49,7 @@ def test_a_member_commits_for_its_generation() -> None:
     ids=str,
 )
 def test_whose_commit_does_not_count(asked: dict[str, object], code: ErrorCode) -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.stable_group(1)
     desk.pass_time(SESSION_MS - 1)
     written = len(desk.log)
@@ -62,7 +62,7 @@ def test_whose_commit_does_not_count(asked: dict[str, object], code: ErrorCode) 
 
 
 def test_a_commit_keeps_a_session_alive() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.stable_group(1)
     for offset in range(3):
         desk.pass_time(SESSION_MS - 1)
@@ -70,14 +70,14 @@ def test_a_commit_keeps_a_session_alive() -> None:
 
 
 def test_while_members_join_the_last_generation_may_commit() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.stable_group(2)
     desk.ask_join(ids[0])
     assert desk.commit(5, member_id=ids[1], generation_id=generation) is NONE
 
 
 def test_while_the_assignment_is_awaited_nobody_commits() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.joined_group(2)
     code = desk.commit(5, member_id=ids[0], generation_id=generation)
     assert code is ErrorCode.REBALANCE_IN_PROGRESS
@@ -85,7 +85,7 @@ def test_while_the_assignment_is_awaited_nobody_commits() -> None:
 
 
 def test_without_a_generation_only_a_group_without_members_is_committed_for() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     assert desk.commit(1) is NONE
     assert desk.state() is None or desk.state() == "Empty"
     _, ids = desk.stable_group(1)
@@ -97,13 +97,13 @@ def test_without_a_generation_only_a_group_without_members_is_committed_for() ->
 
 def test_a_group_without_a_name_may_keep_offsets() -> None:
     """Old clients do that."""
-    desk = Desk()
+    desk = GroupDesk()
     assert desk.commit(5, group="") is NONE
     assert desk.fetch(group="") == {("t", 0): 5}
 
 
 def test_what_a_member_says_with_its_commit_has_a_limit() -> None:
-    desk = Desk(offset_metadata_max_bytes=4)
+    desk = GroupDesk(offset_metadata_max_bytes=4)
     assert desk.commit(1, metadata="abcd") is NONE
     assert desk.commit(2, metadata="abcde") is ErrorCode.OFFSET_METADATA_TOO_LARGE
     assert desk.commit(3, metadata="𝄞𝄞") is NONE, "Kafka counts units of UTF-16"
@@ -112,7 +112,7 @@ def test_what_a_member_says_with_its_commit_has_a_limit() -> None:
 
 
 def test_a_commit_that_cannot_be_written_changes_nothing() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     desk.commit(1)
     desk.append_error = ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert desk.commit(2) is ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -123,14 +123,14 @@ def test_a_commit_that_cannot_be_written_changes_nothing() -> None:
 
 
 def test_what_is_told_of_a_group_that_is_not_there() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     assert desk.fetch(("t", 0)) == {("t", 0): -1}
     assert desk.fetch() == {}
     assert desk.state() is None
 
 
 def test_the_offsets_of_a_topic_that_was_created_anew_are_not_told() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     desk.commit(5, topic_id=ID_1)
     assert desk.fetch(("t", 0), topic_id=ID_1) == {("t", 0): 5}
     assert desk.fetch(("t", 0), topic_id=NO_UUID) == {("t", 0): 5}
@@ -143,7 +143,7 @@ def test_the_offsets_of_a_topic_that_was_created_anew_are_not_told() -> None:
 
 
 def test_what_is_committed_in_a_transaction_counts_when_the_transaction_does() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     desk.commit(1)
     assert commit_in_transaction(desk, 5) is NONE
     assert desk.fetch(("t", 0)) == {("t", 0): 1}
@@ -156,7 +156,7 @@ def test_what_is_committed_in_a_transaction_counts_when_the_transaction_does() -
 
 
 def test_what_was_committed_in_a_transaction_that_is_aborted_never_was() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     commit_in_transaction(desk, 5)
     assert desk.fetch() == {}
     assert desk.fetch(("t", 0), stable=True) == {("t", 0): ErrorCode.UNSTABLE_OFFSET_COMMIT}
@@ -167,7 +167,7 @@ def test_what_was_committed_in_a_transaction_that_is_aborted_never_was() -> None
 
 
 def test_an_open_transaction_survives_a_restart_of_the_coordinator() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     commit_in_transaction(desk, 5)
     desk.restart()
     assert desk.fetch(("t", 0), stable=True) == {("t", 0): ErrorCode.UNSTABLE_OFFSET_COMMIT}
@@ -176,7 +176,7 @@ def test_an_open_transaction_survives_a_restart_of_the_coordinator() -> None:
 
 
 def test_transactions_of_several_producers_end_each_by_itself() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     commit_in_transaction(desk, 5, producer_id=7)
     commit_in_transaction(desk, 6, producer_id=8, topic="u")
     desk.end_transaction(8, committed=True)
@@ -187,7 +187,7 @@ def test_transactions_of_several_producers_end_each_by_itself() -> None:
 
 
 def test_a_transaction_does_not_go_back_behind_a_later_commit() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     commit_in_transaction(desk, 5)
     desk.commit(9)
     desk.end_transaction(7, committed=True)
@@ -198,7 +198,7 @@ def test_a_transaction_does_not_go_back_behind_a_later_commit() -> None:
 
 
 def test_who_may_commit_in_a_transaction() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.stable_group(1)
     assert commit_in_transaction(desk, 1, member_id=ids[0], generation_id=generation) is NONE
     assert commit_in_transaction(desk, 1) is NONE, "old producers know no generation"
@@ -214,7 +214,7 @@ def test_who_may_commit_in_a_transaction() -> None:
 
 
 def test_a_tombstone_is_final_for_open_transactions_too() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     commit_in_transaction(desk, 5)
     assert delete(desk, "t") is NONE
     desk.end_transaction(7, committed=True)
@@ -225,7 +225,7 @@ def test_a_tombstone_is_final_for_open_transactions_too() -> None:
 # -- forgetting ---------------------------------------------------------------------------------------
 
 
-def delete(desk: Desk, topic: str, partition: int = 0, group: str = GROUP) -> ErrorCode:
+def delete(desk: GroupDesk, topic: str, partition: int = 0, group: str = GROUP) -> ErrorCode:
     request = build(OffsetDeleteRequest, group_id=group, name=topic, partition_index=partition)
     response = desk.call(request, version=0)
     if response.error_code:
@@ -234,7 +234,7 @@ def delete(desk: Desk, topic: str, partition: int = 0, group: str = GROUP) -> Er
 
 
 def test_offsets_are_deleted_one_by_one() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     desk.commit(5)
     desk.commit(6, partition=1)
     assert delete(desk, "t", 0) is NONE
@@ -246,7 +246,7 @@ def test_offsets_are_deleted_one_by_one() -> None:
 
 
 def test_the_offsets_of_what_members_subscribe_to_stay() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.stable_group(1, protocols=(("range", subscription("t", "u")),))
     for topic in ("t", "v"):
         desk.commit(5, member_id=ids[0], generation_id=generation, topic=topic)
@@ -258,14 +258,14 @@ def test_the_offsets_of_what_members_subscribe_to_stay() -> None:
 
 
 def test_where_nobody_knows_what_consumers_subscribe_to_all_offsets_stay() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = desk.stable_group(1, protocols=(("range", b"gibberish"),))
     desk.commit(5, member_id=ids[0], generation_id=generation)
     assert delete(desk, "t") is ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
 
 
 def test_of_which_groups_offsets_can_be_deleted() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     desk.stable_group(1, protocol_type="connect")
     assert delete(desk, "t") is ErrorCode.NON_EMPTY_GROUP
     assert delete(desk, "t", group="other") is ErrorCode.GROUP_ID_NOT_FOUND
@@ -273,7 +273,7 @@ def test_of_which_groups_offsets_can_be_deleted() -> None:
 
 
 def test_the_offsets_of_a_topic_that_is_gone_are_forgotten() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     desk.commit(1, group="a", topic_id=ID_1)
     desk.commit(2, group="b")
     desk.commit(3, group="c", topic_id=ID_2)
@@ -288,7 +288,7 @@ def test_the_offsets_of_a_topic_that_is_gone_are_forgotten() -> None:
 
 def test_many_deleted_topics_are_one_walk_over_the_groups() -> None:
     """There may be a thousand of either, and nobody is served meanwhile."""
-    desk = Desk()
+    desk = GroupDesk()
     for group in ("a", "b"):
         for topic, topic_id in (("t", ID_1), ("u", ID_2), ("v", ID_2)):
             desk.commit(1, group=group, topic=topic, topic_id=topic_id)
@@ -312,8 +312,10 @@ def test_many_deleted_topics_are_one_walk_over_the_groups() -> None:
 # -- the end of offsets -------------------------------------------------------------------------------
 
 
-def old_desk(**more: int) -> Desk:
-    return Desk(offsets_retention_minutes=10, offsets_retention_check_interval_ms=MINUTE_MS, **more)
+def old_desk(**more: int) -> GroupDesk:
+    return GroupDesk(
+        offsets_retention_minutes=10, offsets_retention_check_interval_ms=MINUTE_MS, **more
+    )
 
 
 def test_offsets_of_a_simple_group_are_kept_from_their_commit_on() -> None:

@@ -6,10 +6,12 @@ from broker.coordinator.group.consumer_group import MemberState
 from broker.coordinator.group.modern_group import NOTHING
 from kafka_ds.protocol.messages import ConsumerGroupDescribeRequest
 from tests.unit.coordinator.group.consumer_desk import NewConsumer, Topics, group_of, owners, settle
-from tests.unit.coordinator.group.group_desk import GROUP, Desk
+from tests.unit.coordinator.group.group_desk import GROUP, GroupDesk
 
 
-def test_what_a_member_has_yet_to_give_back_is_shown_as_its_own(desk: Desk, topics: Topics) -> None:
+def test_what_a_member_has_yet_to_give_back_is_shown_as_its_own(
+    desk: GroupDesk, topics: Topics
+) -> None:
     a, b = NewConsumer(desk, "a", "t"), NewConsumer(desk, "b", "t")
     a.beat()
     b.beat()
@@ -20,7 +22,7 @@ def test_what_a_member_has_yet_to_give_back_is_shown_as_its_own(desk: Desk, topi
     assert has["a"][0].partitions == [0, 1, 2, 3] and not has["b"]
 
 
-def test_who_gives_back_is_told_of_what_it_no_longer_wants(desk: Desk, topics: Topics) -> None:
+def test_who_gives_back_is_told_of_what_it_no_longer_wants(desk: GroupDesk, topics: Topics) -> None:
     """KAFKA-19431: what a client is told to read is always a part of what it subscribes to."""
     a, b = NewConsumer(desk, "a", "t", "u"), NewConsumer(desk, "b", "t", "u")
     a.beat()
@@ -41,7 +43,9 @@ def test_who_gives_back_is_told_of_what_it_no_longer_wants(desk: Desk, topics: T
     desk.check_replay()
 
 
-def test_a_member_that_has_given_back_and_must_give_more_stays_in_its_epoch(desk: Desk) -> None:
+def test_a_member_that_has_given_back_and_must_give_more_stays_in_its_epoch(
+    desk: GroupDesk,
+) -> None:
     """As Kafka 4.3: earlier ones made it one more, an epoch whose target the member never had."""
     a, b, c = (NewConsumer(desk, name, "t") for name in "abc")
     a.beat()

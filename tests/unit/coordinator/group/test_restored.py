@@ -20,7 +20,7 @@ from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.records.batch import read_header
 from tests.unit.coordinator.group.consumer_desk import NewConsumer, Topics
-from tests.unit.coordinator.group.group_desk import Desk
+from tests.unit.coordinator.group.group_desk import GroupDesk
 from tests.unit.coordinator.group.streams_desk import Streamer, new_desk
 
 TOPIC_ID = b"t" * 16
@@ -98,7 +98,7 @@ def test_a_share_group_comes_back_with_its_partitions() -> None:
     assert len(nothing.records) == 2, "the topic is gone, the group is not"
 
 
-def lose_disks(desk: Desk) -> None:
+def lose_disks(desk: GroupDesk) -> None:
     """The coordinator starts again with what it has published of its groups."""
     place = ShardCheckpoint(TopicPartition("__consumer_offsets", 3), 0, len(desk.log))
     rows = list(rows_of([], [group_rows(place, desk.shard)], 1))
@@ -111,7 +111,7 @@ def lose_disks(desk: Desk) -> None:
 
 def test_members_of_the_consumer_protocol_rejoin_a_group_that_came_back() -> None:
     topics = Topics(orders=2)
-    desk = Desk(topics)
+    desk = GroupDesk(topics)
     one = NewConsumer(desk, "1", "orders")
     one.beat()
     before, one.owned = one.epoch, frozenset()

@@ -31,7 +31,7 @@ from kafka_ds.protocol.messages import (
 )
 from tests.requests import build
 from tests.unit.coordinator.group.consumer_desk import NewConsumer, Topics
-from tests.unit.coordinator.group.group_desk import GROUP, Desk
+from tests.unit.coordinator.group.group_desk import GROUP, GroupDesk
 from tests.unit.coordinator.group.share_desk import (
     Sharer,
     answer_share_coordinator,
@@ -43,12 +43,12 @@ from tests.unit.coordinator.group.share_desk import (
 SESSION_MS = 45_000
 
 
-def new_desk(**sizes: int) -> tuple[Desk, Topics]:
+def new_desk(**sizes: int) -> tuple[GroupDesk, Topics]:
     topics = Topics(**sizes)
-    return Desk(topics), topics
+    return GroupDesk(topics), topics
 
 
-def code_of(desk: Desk, request: Any, version: int = 1) -> ErrorCode:
+def code_of(desk: GroupDesk, request: Any, version: int = 1) -> ErrorCode:
     try:
         desk.call(request, version=version)
     except KafkaError as error:
@@ -56,7 +56,7 @@ def code_of(desk: Desk, request: Any, version: int = 1) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def describe(desk: Desk, group: str = GROUP) -> Any:
+def describe(desk: GroupDesk, group: str = GROUP) -> Any:
     return desk.call(ShareGroupDescribeRequest(group_ids=[group])).groups[0]
 
 
@@ -263,7 +263,7 @@ def test_epochs_fence() -> None:
 
 
 def test_a_group_has_so_many_members_at_most() -> None:
-    desk = Desk(Topics(t=1), group_share_max_size=1)
+    desk = GroupDesk(Topics(t=1), group_share_max_size=1)
     member = Sharer(desk, "a", "t")
     member.beat()
     assert Sharer(desk, "b", "t").refused() is ErrorCode.GROUP_MAX_SIZE_REACHED

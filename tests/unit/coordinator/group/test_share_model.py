@@ -23,7 +23,7 @@ from kafka_ds.protocol.topic_partition import PartitionId
 from tests.model_runs import examples
 from tests.requests import build
 from tests.unit.coordinator.group.consumer_desk import Topics
-from tests.unit.coordinator.group.group_desk import GROUP, Desk
+from tests.unit.coordinator.group.group_desk import GROUP, GroupDesk
 from tests.unit.coordinator.group.group_machine import BEGIN_ANEW, LATER, BeatingGroupMachine
 from tests.unit.coordinator.group.share_desk import Sharer, assigned_to
 
@@ -37,7 +37,7 @@ class ShareGroupsModel(BeatingGroupMachine):
     @initialize(size=st.integers(1, 3))
     def begin(self, size: int) -> None:
         self.topics = Topics(t=size)
-        self.desk = Desk(self.topics)
+        self.desk = GroupDesk(self.topics)
         self.clients: list[Sharer] = []
         self.named = 0
         # What the share coordinator has begun, whether or not its answer arrived.

@@ -3,14 +3,14 @@
 import pytest
 
 from kafka_ds.protocol.errors import ErrorCode
-from tests.unit.coordinator.group.group_desk import SESSION_MS, WAITING, Desk, subscription
+from tests.unit.coordinator.group.group_desk import SESSION_MS, WAITING, GroupDesk, subscription
 
 FENCED = ErrorCode.FENCED_INSTANCE_ID
 UNKNOWN = ErrorCode.UNKNOWN_MEMBER_ID
 INSTANCES = ("a", "b")
 
 
-def static_group(desk: Desk) -> tuple[int, list[str]]:
+def static_group(desk: GroupDesk) -> tuple[int, list[str]]:
     """A stable group of two static members; generation and member ids, the leader first."""
     tickets = [desk.ask_join(instance_id=instance) for instance in INSTANCES]
     desk.pass_time(0)
@@ -24,7 +24,7 @@ def static_group(desk: Desk) -> tuple[int, list[str]]:
 
 
 def test_a_static_member_is_let_in_at_once() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     ticket = desk.ask_join(instance_id="a")
     desk.pass_time(0)
     answer = desk.answer(ticket)
@@ -33,7 +33,7 @@ def test_a_static_member_is_let_in_at_once() -> None:
 
 
 def test_a_static_member_that_comes_back_goes_on_without_a_rebalance() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = static_group(desk)
     answer = desk.answer(desk.ask_join(instance_id="b"))
     assert answer.generation_id == generation
@@ -49,7 +49,7 @@ def test_a_static_member_that_comes_back_goes_on_without_a_rebalance() -> None:
 
 
 def test_a_leader_that_comes_back_is_told_to_assign_nothing() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, _ = static_group(desk)
     answer = desk.answer(desk.ask_join(instance_id="a", version=9))
     assert answer.generation_id == generation
@@ -61,7 +61,7 @@ def test_a_leader_that_comes_back_is_told_to_assign_nothing() -> None:
 def test_before_version_9_a_leader_that_comes_back_is_told_that_its_former_self_leads(
     version: int,
 ) -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = static_group(desk)
     answer = desk.answer(desk.ask_join(instance_id="a", version=version))
     assert (answer.generation_id, answer.leader) == (generation, ids[0])
@@ -72,7 +72,7 @@ def test_before_version_9_a_leader_that_comes_back_is_told_that_its_former_self_
 
 
 def test_a_static_member_with_other_topics_goes_on_if_the_protocol_stays_the_same() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, _ = static_group(desk)
     changed = (("range", subscription("u")),)
     assert (
@@ -82,7 +82,7 @@ def test_a_static_member_with_other_topics_goes_on_if_the_protocol_stays_the_sam
 
 
 def test_a_static_member_that_changes_the_protocol_sets_off_a_rebalance() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     both = (("range", b"r"), ("sticky", b"s"))
     tickets = [desk.ask_join(instance_id=i, protocols=both) for i in INSTANCES]
     desk.pass_time(0)
@@ -97,7 +97,7 @@ def test_a_static_member_that_changes_the_protocol_sets_off_a_rebalance() -> Non
 
 
 def test_before_the_sync_a_static_member_that_comes_back_sets_off_a_rebalance() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     tickets = [desk.ask_join(instance_id=instance) for instance in INSTANCES]
     desk.pass_time(0)
     ids = [desk.answer(ticket).member_id for ticket in tickets]
@@ -109,7 +109,7 @@ def test_before_the_sync_a_static_member_that_comes_back_sets_off_a_rebalance() 
 
 
 def test_while_it_waits_to_join_its_second_self_takes_its_place() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     _, ids = static_group(desk)
     first = desk.ask_join(ids[0], instance_id="a")
     second = desk.ask_join(instance_id="a")
@@ -122,7 +122,7 @@ def test_while_it_waits_to_join_its_second_self_takes_its_place() -> None:
 
 
 def test_two_at_a_time_in_the_first_generation() -> None:
-    desk = Desk(group_initial_rebalance_delay_ms=3_000)
+    desk = GroupDesk(group_initial_rebalance_delay_ms=3_000)
     first = desk.ask_join(instance_id="a")
     second = desk.ask_join(instance_id="a")
     assert desk.answer(first).error_code == FENCED
@@ -132,7 +132,7 @@ def test_two_at_a_time_in_the_first_generation() -> None:
 
 
 def test_the_former_self_is_fenced_everywhere() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = static_group(desk)
     desk.ask_join(instance_id="b")
     old = ids[1]
@@ -146,7 +146,7 @@ def test_the_former_self_is_fenced_everywhere() -> None:
 
 
 def test_an_instance_that_nobody_knows_is_no_member() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = static_group(desk)
     assert desk.heartbeat(ids[0], generation, instance_id="x") is UNKNOWN
     assert desk.answer(desk.ask_join(ids[0], instance_id="x")).error_code == UNKNOWN
@@ -155,7 +155,7 @@ def test_an_instance_that_nobody_knows_is_no_member() -> None:
 
 
 def test_an_id_that_was_given_out_belongs_to_no_instance() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     static_group(desk)
     pending = desk.member_id()
     assert desk.answer(desk.ask_join(pending, instance_id="x")).error_code == UNKNOWN
@@ -164,7 +164,7 @@ def test_an_id_that_was_given_out_belongs_to_no_instance() -> None:
 
 
 def test_a_static_member_keeps_its_place_while_it_is_away() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = static_group(desk)
     desk.pass_time(SESSION_MS - 1)
     assert desk.heartbeat(ids[0], generation) is ErrorCode.NONE
@@ -180,7 +180,7 @@ def test_a_static_member_keeps_its_place_while_it_is_away() -> None:
 
 
 def test_a_static_member_that_does_not_join_again_is_still_a_member() -> None:
-    desk = Desk(group_max_session_timeout_ms=10**6)
+    desk = GroupDesk(group_max_session_timeout_ms=10**6)
     asked = {"session_ms": 300_000, "rebalance_ms": 8_000}
     tickets = [desk.ask_join(instance_id=i, **asked) for i in INSTANCES]  # type: ignore[arg-type]
     desk.pass_time(0)
@@ -194,7 +194,7 @@ def test_a_static_member_that_does_not_join_again_is_still_a_member() -> None:
 
 
 def test_where_no_static_member_joins_again_the_group_waits_for_their_sessions_to_end() -> None:
-    desk = Desk(group_max_session_timeout_ms=10**6)
+    desk = GroupDesk(group_max_session_timeout_ms=10**6)
     asked = {"session_ms": 30_000, "rebalance_ms": 8_000}
     tickets = [desk.ask_join(instance_id=i, **asked) for i in INSTANCES]  # type: ignore[arg-type]
     desk.pass_time(0)
@@ -213,7 +213,7 @@ def test_where_no_static_member_joins_again_the_group_waits_for_their_sessions_t
 
 
 def test_an_operator_removes_a_static_member_by_its_instance_alone() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = static_group(desk)
     assert desk.leave(("", "b"), ("", "x"), ("", None)) == [ErrorCode.NONE, UNKNOWN, UNKNOWN]
     assert desk.heartbeat(ids[0], generation) is ErrorCode.REBALANCE_IN_PROGRESS
@@ -221,7 +221,7 @@ def test_an_operator_removes_a_static_member_by_its_instance_alone() -> None:
 
 
 def test_static_members_survive_a_restart_of_the_coordinator() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = static_group(desk)
     desk.restart()
     assert desk.heartbeat(ids[0], generation, instance_id="a") is ErrorCode.NONE
@@ -232,7 +232,7 @@ def test_static_members_survive_a_restart_of_the_coordinator() -> None:
 
 
 def test_a_new_id_that_cannot_be_written_is_taken_back() -> None:
-    desk = Desk()
+    desk = GroupDesk()
     generation, ids = static_group(desk)
     desk.append_error = ErrorCode.COORDINATOR_NOT_AVAILABLE
     changed = (("range", subscription("u")),)

@@ -40,7 +40,7 @@ from kafka_ds.protocol.messages.streams_groups import (
 )
 from tests.requests import build
 from tests.unit.coordinator.group.consumer_desk import NewConsumer, Topics
-from tests.unit.coordinator.group.group_desk import GROUP, REBALANCE_MS, REFUSED_JOINS, Desk
+from tests.unit.coordinator.group.group_desk import GROUP, REBALANCE_MS, REFUSED_JOINS, GroupDesk
 from tests.unit.coordinator.group.share_desk import Sharer
 from tests.unit.coordinator.group.streams_desk import (
     Streamer,
@@ -61,16 +61,16 @@ BEFORE_FIRST = {"source_topics": [-1], "source_topic_regex": [], "repartition_so
 COUNTED = {"lines": 2, "words": 2, "counts": 2}
 
 
-def describe(desk: Desk, group: str = GROUP, **more: Any) -> Any:
+def describe(desk: GroupDesk, group: str = GROUP, **more: Any) -> Any:
     return desk.call(StreamsGroupDescribeRequest(group_ids=[group], **more)).groups[0]
 
 
-def listed(desk: Desk, states: list[str], types: list[str]) -> list[tuple[str, str, str]]:
+def listed(desk: GroupDesk, states: list[str], types: list[str]) -> list[tuple[str, str, str]]:
     request = ListGroupsRequest(states_filter=states, types_filter=types)
     return [(g.group_id, g.group_state, g.group_type) for g in desk.call(request).groups]
 
 
-def delete(desk: Desk) -> ErrorCode:
+def delete(desk: GroupDesk) -> ErrorCode:
     (result,) = desk.call(DeleteGroupsRequest(groups_names=[GROUP])).results
     return ErrorCode(result.error_code)
 
@@ -99,7 +99,7 @@ def test_the_first_member_has_internal_topics_created_and_gets_all_tasks() -> No
 
 
 def test_a_new_group_waits_for_more_members() -> None:
-    desk = Desk(Topics(**COUNTED))
+    desk = GroupDesk(Topics(**COUNTED))
     one, two = Streamer(desk, "1"), Streamer(desk, "2")
     one.beat()
     assert one.epoch == 1 and one.statuses == {
@@ -117,7 +117,7 @@ def test_a_new_group_waits_for_more_members() -> None:
 
 
 def test_nobody_is_left_when_the_wait_is_over() -> None:
-    desk = Desk(Topics(**COUNTED))
+    desk = GroupDesk(Topics(**COUNTED))
     one = Streamer(desk, "1")
     one.beat()
     one.leave()
@@ -166,7 +166,7 @@ def test_topics_that_go_take_the_tasks_with_them() -> None:
 
 
 def test_a_topology_turns_out_not_to_work() -> None:
-    desk = Desk(Topics(), group_streams_assignment_interval_ms=0)
+    desk = GroupDesk(Topics(), group_streams_assignment_interval_ms=0)
     said = topology(subtopology("0", "lines"), subtopology("1"))
     one = Streamer(desk, "1", said=said)
     one.beat()
@@ -177,7 +177,7 @@ def test_a_topology_turns_out_not_to_work() -> None:
 
 
 def test_a_group_with_members_does_not_wait_for_more() -> None:
-    desk = Desk(Topics(**COUNTED), group_streams_assignment_interval_ms=0)
+    desk = GroupDesk(Topics(**COUNTED), group_streams_assignment_interval_ms=0)
     one, two = Streamer(desk, "1"), Streamer(desk, "2")
     one.beat()
     desk.pass_time(3_000)
@@ -408,7 +408,7 @@ def test_a_member_may_join_again() -> None:
 
 
 def test_a_full_group_takes_nobody_else() -> None:
-    desk = Desk(Topics(**COUNTED), group_streams_max_size=1)
+    desk = GroupDesk(Topics(**COUNTED), group_streams_max_size=1)
     Streamer(desk, "1").beat()
     assert Streamer(desk, "2").refused() is ErrorCode.GROUP_MAX_SIZE_REACHED
 
@@ -697,7 +697,7 @@ def test_a_group_without_members_is_deleted_with_its_offsets() -> None:
 
 
 def test_a_deleted_group_waits_for_nobody() -> None:
-    desk = Desk(Topics(**COUNTED))
+    desk = GroupDesk(Topics(**COUNTED))
     one = Streamer(desk, "1")
     one.beat()
     one.leave()

@@ -169,7 +169,7 @@ async def test_a_member_is_told_why_a_topic_was_not_created(memory_path: Path) -
         assert "cleanup.policy" in response.status[0].status_detail
 
 
-class Controller:
+class ScriptedCreations:
     """Says what becomes of each creation, when the test lets it."""
 
     def __init__(self) -> None:
@@ -183,7 +183,7 @@ class Controller:
 
 @in_loop
 async def test_a_topic_is_created_once_and_what_failed_later() -> None:
-    clock, controller = ManualClock(), Controller()
+    clock, controller = ManualClock(), ScriptedCreations()
     creation = StreamsInternalTopics(cast(Any, controller), clock)
     topics = [NewTopic(name="a"), NewTopic(name="b")]
     creation.create(topics, remember_ms=1_000)

@@ -41,7 +41,7 @@ AVAILABLE, ACKNOWLEDGED, ARCHIVED = 0, 2, 4
 NOW = 1_000_000
 
 
-class Log:
+class ShardLog:
     """A shard and the log that it writes."""
 
     def __init__(self, updates_per_snapshot: int = 500) -> None:
@@ -105,7 +105,7 @@ def code_of(action: Any, **given: Any) -> ErrorCode:
 
 
 def test_what_was_never_initialized_is_neither_read_nor_written() -> None:
-    log = Log()
+    log = ShardLog()
     assert code_of(log.read, leader_epoch=0) is ErrorCode.INVALID_REQUEST
     assert code_of(log.write) is ErrorCode.INVALID_REQUEST
     wanted = ReadStatePartition(partition=0, leader_epoch=-1)
@@ -116,7 +116,7 @@ def test_what_was_never_initialized_is_neither_read_nor_written() -> None:
 
 
 def test_a_state_is_written_and_read() -> None:
-    log = Log()
+    log = ShardLog()
     log.initialize(start=5)
     log.write(batch(5, 9, ACKNOWLEDGED), batch(12, 14, AVAILABLE), delivery_complete_count=5)
     log.write(start_offset=10, delivery_complete_count=0)
@@ -128,7 +128,7 @@ def test_a_state_is_written_and_read() -> None:
 
 
 def test_a_leader_fences_those_before_it_when_it_reads() -> None:
-    log = Log()
+    log = ShardLog()
     log.initialize()
     log.write(batch(0, 1, AVAILABLE), leader_epoch=3)
     # The epoch of a write that is accepted is not remembered, as in Kafka: leaders read first.
@@ -143,7 +143,7 @@ def test_a_leader_fences_those_before_it_when_it_reads() -> None:
 
 
 def test_a_state_that_begins_again_fences_writes_of_the_one_before() -> None:
-    log = Log()
+    log = ShardLog()
     log.initialize(epoch=1, start=3)
     log.read(leader_epoch=7)
     log.write(batch(3, 4, AVAILABLE), state_epoch=1, leader_epoch=7)
@@ -155,7 +155,7 @@ def test_a_state_that_begins_again_fences_writes_of_the_one_before() -> None:
 
 
 def test_partitions_that_are_not_there_are_refused() -> None:
-    log = Log()
+    log = ShardLog()
     gone = SharePartitionKey("g", TOPIC, 7)
     assert code_of(log.initialize, key=gone) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     log.initialize()
@@ -164,7 +164,7 @@ def test_partitions_that_are_not_there_are_refused() -> None:
 
 
 def test_a_snapshot_follows_so_many_updates_and_has_all_that_they_say() -> None:
-    log = Log(updates_per_snapshot=2)
+    log = ShardLog(updates_per_snapshot=2)
     log.initialize()
     for offset in range(5):
         log.write(batch(offset, offset, ACKNOWLEDGED))
@@ -179,7 +179,7 @@ def test_a_snapshot_follows_so_many_updates_and_has_all_that_they_say() -> None:
 
 
 def test_a_deleted_state_is_forgotten_and_deleted_topics_are() -> None:
-    log = Log()
+    log = ShardLog()
     log.initialize()
     log.initialize(OTHER)
     log.take(log.shard.delete_state(KEY, DeleteStatePartition(partition=0), NOW))
@@ -188,7 +188,7 @@ def test_a_deleted_state_is_forgotten_and_deleted_topics_are() -> None:
     assert not dict(log.shard) and not dict(log.read_again())
 
 
-def tick(log: Log, at_ms: int) -> CoordinatorResult:
+def tick(log: ShardLog, at_ms: int) -> CoordinatorResult:
     result = log.shard.tick(Instant(NOW + at_ms, at_ms))
     assert result is not None
     log.take(result)
@@ -196,7 +196,7 @@ def tick(log: Log, at_ms: int) -> CoordinatorResult:
 
 
 def test_the_log_is_pruned_up_to_the_oldest_last_snapshot() -> None:
-    log = Log(updates_per_snapshot=1)
+    log = ShardLog(updates_per_snapshot=1)
     log.shard.loaded(Instant(NOW, 0))
     assert log.shard.tick(Instant(NOW, PRUNE_INTERVAL_MS - 1)) is None
     log.initialize()
@@ -214,7 +214,7 @@ def test_the_log_is_pruned_up_to_the_oldest_last_snapshot() -> None:
 
 
 def test_a_log_of_tombstones_is_pruned_whole() -> None:
-    log = Log()
+    log = ShardLog()
     log.initialize()
     log.take(log.shard.delete_state(KEY, DeleteStatePartition(partition=0), NOW))
     assert tick(log, PRUNE_INTERVAL_MS).effects == (PruneLog(2),)

@@ -104,7 +104,7 @@ class MemoryLog:
         return values
 
 
-class Client:
+class ProtocolProducer:
     """A producer that does as the protocol says, as long as nobody is in its way."""
 
     def __init__(self, transactional_id: str, who: ProducerIdAndEpoch, version: int) -> None:
@@ -116,7 +116,7 @@ class Client:
         self.written: dict[TopicPartition, list[bytes]] = defaultdict(list)
 
 
-class Transactions(RuleBasedStateMachine):
+class TransactionModel(RuleBasedStateMachine):
     """Clients begin, write, end, are fenced and time out; the coordinator crashes between any two of its steps."""
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class Transactions(RuleBasedStateMachine):
         self.shard = TransactionCoordinatorShard(BrokerConfig())
         self.records: list[tuple[bytes, bytes | None]] = []
         self.logs = {where: MemoryLog() for where in PARTITIONS}
-        self.clients: list[Client] = []
+        self.clients: list[ProtocolProducer] = []
         self.committed: dict[TopicPartition, list[list[bytes]]] = defaultdict(list)
         # Whose decision is in the log: what it wrote, until it counts.
         self.decided: dict[str, dict[TopicPartition, list[bytes]]] = {}
@@ -149,7 +149,7 @@ class Transactions(RuleBasedStateMachine):
             raise result.response
         return result.response
 
-    def pick(self, number: int, *, is_fenced: bool | None = None) -> Client:
+    def pick(self, number: int, *, is_fenced: bool | None = None) -> ProtocolProducer:
         among = [c for c in self.clients if is_fenced is None or c.is_fenced is is_fenced]
         return (among or self.clients)[number % len(among or self.clients)]
 
@@ -174,7 +174,7 @@ class Transactions(RuleBasedStateMachine):
                     self.write_all_markers()
                 continue
             self.fence(transactional_id)
-            self.clients.append(Client(transactional_id, who, version))
+            self.clients.append(ProtocolProducer(transactional_id, who, version))
             del self.clients[:-CLIENTS_MAX]
             return
 
@@ -215,7 +215,7 @@ class Transactions(RuleBasedStateMachine):
 
     def _write(
         self,
-        client: Client,
+        client: ProtocolProducer,
         who: ProducerIdAndEpoch,
         where: TopicPartition,
         values: list[bytes],
@@ -290,11 +290,11 @@ class Transactions(RuleBasedStateMachine):
             self.ask_to_end(client, client.who, committed)
         assert self.kept_of(client) == before
 
-    def kept_of(self, client: Client) -> object:
+    def kept_of(self, client: ProtocolProducer) -> object:
         """What the coordinator knows of a client's transaction, and how far the logs are."""
         return self.shard.find(client.transactional_id), [log.end for log in self.logs.values()]
 
-    def ask_to_end(self, client: Client, who: ProducerIdAndEpoch, committed: bool) -> Any:
+    def ask_to_end(self, client: ProtocolProducer, who: ProducerIdAndEpoch, committed: bool) -> Any:
         self.next_id += 1
         return self.perform(
             self.shard.end(
@@ -307,7 +307,7 @@ class Transactions(RuleBasedStateMachine):
             )
         )
 
-    def state_of(self, client: Client) -> TransactionState:
+    def state_of(self, client: ProtocolProducer) -> TransactionState:
         found = self.shard.find(client.transactional_id)
         assert found is not None
         return found.state
@@ -395,7 +395,7 @@ class Transactions(RuleBasedStateMachine):
             assert not any(producer.transaction_start >= 0 for _, producer in log.producers)
 
 
-Transactions.TestCase.settings = settings(
+TransactionModel.TestCase.settings = settings(
     max_examples=examples(150), stateful_step_count=50, deadline=None
 )
-TestTransactions = Transactions.TestCase
+TestTransactions = TransactionModel.TestCase
