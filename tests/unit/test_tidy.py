@@ -484,13 +484,11 @@ def test_no_helper_of_tests_is_written_twice() -> None:
     assert not [found for found in places.values() if len(found) > 1]
 
 
-def test_no_class_that_tests_share_has_anothers_name() -> None:
-    """A test module's own classes are its own business."""
+def test_no_class_of_the_tests_has_anothers_name() -> None:
     places: dict[str, list[str]] = {}
     for path in TESTS:
         for node in tree_of(path).body:
-            is_shared = isinstance(node, ast.ClassDef) and not node.name.startswith("_")
-            if is_shared and not path.name.startswith("test_"):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(name_of(path))
     assert not {name: found for name, found in places.items() if len(found) > 1}
 

@@ -31,6 +31,7 @@ from kafka_ds.records.batch import Record, build_batch
 from kafka_ds.segments.checkpoint import encode_partition_metadata
 from kafka_ds.topic.batches.residue import ResidueBatch, ResidueHeader, encode_residue
 from kafka_ds.topic.typed_steps import TableStep
+from tests.fakes.process_death import ProcessDied
 
 TOPIC_ID = bytes(range(1, 17))
 
@@ -437,10 +438,6 @@ def test_settings_that_a_person_put_back_after_a_kill_stay(admin, lake, last):
     admin.configs = {"local.retention.ms": last}
     erasure(admin, lake, b"nobody").erase(5)
     assert admin.configs == {"local.retention.ms": "9000" if last == "1" else "7000"}
-
-
-class ProcessDied(BaseException):
-    """Nothing is done after it."""
 
 
 class Mortal:
