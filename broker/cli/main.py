@@ -32,6 +32,12 @@ from broker.cli.topic import topic
 from kafka_ds.version import VERSION
 
 INTERRUPTED = 130
+# Options of Kafka's tools, and what they are here.
+KAFKAS_OPTIONS = {
+    "--from-beginning": "--from beginning",
+    "--reset-offsets": "reset",
+    **{f"--{word}": word for word in ("list", "create", "describe", "alter", "delete")},
+}
 
 
 class Program(click.Group):
@@ -87,6 +93,10 @@ def _is_expected(error: Exception) -> bool:
 def _with_usage(error: click.UsageError) -> str:
     """A usage error with the usage of its command."""
     text = error.format_message()
+    for clicks, plain_words in (("integer range", "integer"), ("float range", "number")):
+        text = text.replace(f"is not a valid {clicks}", f"is not a valid {plain_words}")
+    if isinstance(error, click.NoSuchOption) and error.option_name in KAFKAS_OPTIONS:
+        text += f" Here it is: {KAFKAS_OPTIONS[error.option_name]}."
     if error.ctx is None:
         return text
     usage = error.ctx.get_usage().removeprefix("Usage: ")

@@ -47,6 +47,21 @@ def test_no_line_of_a_list_of_commands_is_cut() -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("tail orders --from-beginning", "Here it is: --from beginning."),
+        ("topic --list", "Here it is: list."),
+        ("topic create orders --partitions three", "'three' is not a valid integer."),
+        ("cluster balance --tolerance x", "'x' is not a valid number."),
+    ],
+)
+def test_a_habit_of_kafkas_tools_or_a_wrong_number_is_told_plainly(words: str, said: str) -> None:
+    done = CliRunner().invoke(program, words.split())
+    assert done.exit_code == 2
+    assert said in done.output + done.stderr
+
+
+@pytest.mark.parametrize(
     ("words", "command"), COMMANDS, ids=[" ".join(words) for words, _ in COMMANDS]
 )
 def test_each_command_has_help_with_an_example(
