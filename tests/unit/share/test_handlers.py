@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from broker.handlers.records.fetch import SENT_BYTES_MIN
 from broker.metadata.topic_names import SHARE_GROUP_STATE_TOPIC_NAME
 from broker.metrics.names import Summary
 from broker.node_metrics import node_samples
@@ -173,6 +174,20 @@ async def test_sessions_are_numbered_and_end(memory_path: Path) -> None:
             await other.fetch(share_session_epoch=-1)
         ).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
         await until(lambda: not list(broker.node.share_partitions))
+
+
+@in_loop
+async def test_much_is_read_into_memory_though_the_connection_takes_files(
+    memory_path: Path,
+) -> None:
+    async with in_process(memory_path) as broker:
+        value = b"v" * SENT_BYTES_MIN
+        member = Member(broker, await topic_of(broker, [value], [b"b"]))
+        member.connection = ClientInformation(sends_files=True)
+        response = await member.fetch()
+        (partition,) = response.responses[0].partitions
+        assert [(a.first_offset, a.last_offset) for a in partition.acquired_records] == [(0, 1)]
+        assert len(partition.records) > len(value)
 
 
 @in_loop
