@@ -74,8 +74,9 @@ def balance(
 ) -> None:
     """Spread replicas by their bytes, and leaders by the bytes produced to them.
 
-    Shows the plan; `--execute` carries it out. Replicas stay on as many racks as they are. If a run is interrupted,
-    run it again: it waits for the moves that are under way, and plans from there.
+    Shows the plan; `--execute` carries it out, internal topics included. Replicas stay on as many racks as they are.
+    If a run is interrupted, run it again: it waits for the moves that are under way, and plans from there. In the end
+    all replication throttles are removed, as by Kafka's tool: do not run both at a time.
 
     \b
     Examples:
@@ -89,7 +90,6 @@ def balance(
             if execute:
                 _limit(admin, throttle)  # Not what the interrupted run was given.
                 _await(admin, under_way)
-                _unthrottle(admin)
         all_brokers = admin.describe_cluster().brokers
         brokers = [each for each in all_brokers if not each.is_fenced]
         for each in all_brokers:
@@ -199,16 +199,45 @@ def _show(
 
 
 def _carry_out(admin: Admin, plan: Sequence[PlannedReassignment], throttle: int | None) -> None:
-    if not plan:
-        return
+    skipped = 0
     with _throttled(admin, plan, throttle), progress("moved", len(plan), unit="partitions") as done:
         for first in range(0, len(plan), AT_ONCE):
             part = plan[first : first + AT_ONCE]
-            admin.alter_partition_reassignments({each.place: each.after for each in part})
-            _await(admin, [each.place for each in part])
+            wanted = _still_as_planned(admin, part)
+            skipped += len(part) - len(wanted)
+            if wanted:
+                admin.alter_partition_reassignments(wanted)
+                _await(admin, wanted)
             done(len(part))
-    refused = admin.elect_preferred_leaders([each.place for each in plan])
-    note(f"{len(plan)} partitions were reassigned")
+    if plan:
+        note(f"{len(plan) - skipped} partitions were reassigned")
+    if skipped:
+        note(f"{skipped} partitions changed since they were planned, and were left as they are")
+    _elect(admin)
+
+
+def _still_as_planned(
+    admin: Admin, part: Sequence[PlannedReassignment]
+) -> dict[TopicPartition, tuple[int, ...]]:
+    """The new replicas of partitions whose replicas are still those of the plan."""
+    topics = admin.describe_topics({each.place.topic for each in part})
+    now = {
+        _place(topic.name, each.partition): tuple(each.replicas)
+        for topic in topics.values()
+        for each in topic.partitions
+    }
+    return {each.place: each.after for each in part if now.get(each.place) == each.before}
+
+
+def _elect(admin: Admin) -> None:
+    """Have preferred leaders lead, also those that an interrupted run has moved to their place. Raises CommandError."""
+    wanted = [
+        _place(topic.name, each.partition)
+        for topic in admin.describe_topics().values()
+        for each in topic.partitions
+        if each.leader != each.replicas[0] and each.replicas[0] in each.isr
+    ]
+    refused = admin.elect_preferred_leaders(wanted) if wanted else {}
     if refused:
         place, problem = min(refused.items())
         raise CommandError(
@@ -232,10 +261,19 @@ def _await(admin: Admin, places: Collection[TopicPartition]) -> None:
 def _throttled(
     admin: Admin, plan: Sequence[PlannedReassignment], throttle: int | None
 ) -> Iterator[None]:
-    """Limit the replication of these partitions on every broker, and end that afterwards."""
-    if throttle is None:
+    """Limit the replication of these partitions on every broker, and end that when none is moved any more."""
+    try:
+        if throttle is not None and plan:
+            _throttle(admin, plan, throttle)
         yield
-        return
+    finally:
+        if admin.list_partition_reassignments():
+            note("moves are under way: run this again to wait for them and to end their throttle")
+        else:
+            _unthrottle(admin)
+
+
+def _throttle(admin: Admin, plan: Sequence[PlannedReassignment], throttle: int) -> None:
     replicas: dict[str, tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
     for each in plan:
         leaders, followers = replicas[each.place.topic]
@@ -246,10 +284,6 @@ def _throttled(
         texts = {name: ",".join(each) for name, each in zip(_REPLICAS, of_topic, strict=True)}
         admin.alter_topic_configs(topic, {name: text for name, text in texts.items() if text})
     _limit(admin, throttle)
-    try:
-        yield
-    finally:
-        _unthrottle(admin)
 
 
 def _unthrottle(admin: Admin) -> None:

@@ -308,7 +308,7 @@ class Admin:
     def alter_partition_reassignments(
         self, replicas: Mapping[TopicPartition, Sequence[int]]
     ) -> None:
-        """Have partitions moved to these replicas, of which the first is the preferred leader (KIP-455)."""
+        """Have partitions moved to as many replicas, of which the first is the preferred leader (KIP-455)."""
 
         def attempt() -> None:
             topics = [

@@ -85,23 +85,29 @@ class SocketTransport(asyncio.Transport):
             self._loop.add_reader(self._socket, self._on_readable)
 
     def _on_readable(self) -> None:
+        try:
+            if not self._receive():
+                self._end()
+        except Exception as error:  # noqa: BLE001 - the protocol's, too, end this connection alone
+            self._fail(error)
+
+    def _receive(self) -> bool:
+        """Give the protocol what has come; False at the end of the stream."""
         protocol = self._protocol
         try:
             if self._receives_into:
                 count = self._socket.recv_into(protocol.get_buffer(-1))
-                if count:
-                    protocol.buffer_updated(count)
             else:
                 data = self._socket.recv(RECEIVE_BYTES_MAX)
-                count = len(data)
-                if count:
-                    protocol.data_received(data)
-            if not count:
-                self._end()
         except _BLOCKED:
-            pass
-        except Exception as error:  # noqa: BLE001 - the protocol's, too, end this connection alone
-            self._fail(error)
+            return True
+        if self._receives_into:
+            if count:
+                protocol.buffer_updated(count)
+            return count > 0
+        if data:
+            protocol.data_received(data)
+        return bool(data)
 
     def _end(self) -> None:
         self.pause_reading()
@@ -171,7 +177,7 @@ class SocketTransport(asyncio.Transport):
                 left -= sent
         except _BLOCKED:
             pass
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, no more can be sent
             self._fail(error)
             return
         self._wait_to_write(bool(unsent))

@@ -76,7 +76,11 @@ def test_a_new_broker_gets_its_part(brokers: BrokerCluster, admin: Admin, tmp_pa
     assert leaders(admin) == {1: 2, 2: 2, 3: 2}
     assert throttles(admin) == []
     assert ends(admin, brokers) == PARTITIONS * RECORDS
+    # What a run leaves that was killed when the moves had nearly ended.
+    admin.alter_broker_configs(1, {"leader.replication.throttled.rate": "1000"})
+    assert throttles(admin)
     assert "nothing to move" in kafka_ds.ok("cluster", "balance", "--execute", *NO_SAMPLE)
+    assert throttles(admin) == []
 
 
 def test_a_run_that_was_killed_is_gone_on_with(

@@ -74,6 +74,8 @@ def restored_groups(
     `name_of` gives the name of a topic that exists.
     """
     found = RestoredGroups()
+    # An offset of these expires so long after its commit: the time in which nothing ran does not count.
+    renewed = {each.group_id for each in published.groups if each.group_type != CLASSIC}
     for group in published.groups:
         if group.coordinator_partition != coordinator_partition:
             continue
@@ -98,7 +100,8 @@ def restored_groups(
                     end_offset=end,
                 )
             )
-        found.records.append(_offset_record(each, end))
+        commit_time_ms = now_ms if each.group_id in renewed else each.commit_time_ms
+        found.records.append(_offset_record(each, end, commit_time_ms))
     return found
 
 
@@ -151,14 +154,14 @@ def _share_group_records(
     ]
 
 
-def _offset_record(each: PublishedOffset, end: int) -> CoordinatorRecord:
+def _offset_record(each: PublishedOffset, end: int, commit_time_ms: int) -> CoordinatorRecord:
     is_set_back = each.committed_offset > end
     value = OffsetCommitValue(
         offset=min(each.committed_offset, end),
         # The epoch of a lost record need not be that of the next one there.
         leader_epoch=NO_EPOCH if is_set_back else each.committed_leader_epoch,
         metadata=each.metadata,
-        commit_timestamp=each.commit_time_ms,
+        commit_timestamp=commit_time_ms,
         expire_timestamp=each.expire_time_ms,
         topic_id=uuid_from_text(each.topic_id) if each.topic_id else NO_UUID,
     )

@@ -16,6 +16,7 @@ from broker.metadata.image import MetadataImage
 from broker.restore import record_batches
 from broker.worker.metadata.offset_rows import checkpoint_of, rows_of
 from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages.persisted import OffsetCommitValue
 from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.records.batch import read_header
@@ -71,6 +72,17 @@ def test_a_coordinator_reads_what_was_restored_as_if_it_had_written_it() -> None
     assert offsets.group_ids() == {"billing", "simple"}
     kept = shard.state.metadata["billing"]
     assert (kept.generation, kept.protocol_type, kept.members) == (7, "consumer", [])
+
+
+def test_offsets_of_the_consumer_protocol_do_not_age_while_nothing_runs() -> None:
+    rows = [{**group("modern"), "group_type": "consumer"}, offset("modern", "orders", 0, 50)]
+    found = restored_groups(
+        checkpoint_of(rows), 3, end_of=lambda *key: ENDS.get(key), name_of=NAMES.get, now_ms=1000
+    )
+    (committed,) = (
+        each.value for each in found.records if isinstance(each.value, OffsetCommitValue)
+    )
+    assert committed.commit_timestamp == 1000
 
 
 def share_state(name: str, index: int, start: int, *batches: tuple[int, ...]) -> dict[str, Any]:
