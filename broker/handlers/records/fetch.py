@@ -149,7 +149,7 @@ class FetchProcessor:
         # Whether there is more to do than to read what a consumer asks for.
         self._is_special = self.is_follower or self._select_replica is not None
         # A file that is truncated and written again would change what a socket has taken from it and not sent. Of
-        # consumers' records, which are committed, nothing is truncated; of followers' it may be.
+        # consumers' records, which are committed, only an unclean election truncates some; of followers' any may be.
         self._sends_files = context.client.sends_files and not self.is_follower
         # A consumer's result depends on followers if it may be sent to one, and on ACLs if there are any.
         self._may_be_idle = not self._is_before_zstd and (
