@@ -55,6 +55,7 @@ def status(target: ClusterTarget, as_json: bool) -> None:
         }
         for each in found.brokers
     ]
+    fenced = [each.node_id for each in found.brokers if each.is_fenced]
     facts = {
         "cluster_id": found.cluster_id,
         "controller": found.controller_id if found.controller_id >= 0 else None,
@@ -62,7 +63,8 @@ def status(target: ClusterTarget, as_json: bool) -> None:
         "partitions": len(led),
         "under_replicated": len(under),
         "offline": len(offline),
-        "healthy": not (offline or under or any(each.is_fenced for each in found.brokers)),
+        "fenced": fenced,
+        "healthy": not (offline or under or fenced),
     }
     if as_json:
         lists = {"under_replicated_partitions": under, "offline_partitions": offline}

@@ -68,7 +68,8 @@ def sql(
 ) -> None:
     """Query topics with SQL: each topic is a table. No broker is needed if --lake is given.
 
-    A typed table is typed.TOPIC, and its errors table typed.TOPIC__errors; names with dots need double quotes.
+    A typed table is typed.TOPIC, and its errors table typed.TOPIC__errors; names with dots or hyphens need double
+    quotes.
 
     DuckDB reads only the lake, without records that are not copied yet. --spark reads a consistent snapshot of lake and
     brokers; it needs Java. Without a STATEMENT it is a prompt.
