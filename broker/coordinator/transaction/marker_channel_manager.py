@@ -93,7 +93,10 @@ class TransactionMarkerChannelManager:
         if task.cancelled() or task.exception() is None:
             return
         where, error = context.partition.log.name, task.exception()
-        _LOGGER.error("%s: internal error with %s", where, decided.transactional_id, exc_info=error)
+        _LOGGER.error(
+            "%s: Unexpected error while performing an effect for %s",
+            where, decided.transactional_id, exc_info=error,
+        )  # fmt: skip
         self._begin_again(context, decided)
 
     def _begin_again(self, context: Context, decided: TransactionMetadata) -> None:

@@ -107,7 +107,7 @@ async def test_loading_is_logged_and_measured(
     said = [record.getMessage() for record in caplog.records]
     for topic in ("__consumer_offsets", "__transaction_state"):
         mine = [text for text in said if topic in text]
-        assert ["loading, offset 1 of 3" in text for text in mine].count(True) == 1
+        assert [": offset 1 of 3 after" in text for text in mine].count(True) == 1
         assert "up to offset 3" in mine[-1]
 
 

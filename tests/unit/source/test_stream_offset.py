@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_ds.errors import BadOffset
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.source.stream_offset import (
     Position,
     StreamOffset,
@@ -25,7 +26,9 @@ counts = st.dictionaries(st.integers(0, 5), st.integers(0, 1000), min_size=1)
 def at(offsets: dict[int, int], topic_id: bytes = ID, epoch: int = 3) -> StreamOffset:
     return StreamOffset(
         topic_ids={"t": topic_id},
-        positions={("t", p): Position(offset=n, epoch=epoch) for p, n in offsets.items()},
+        positions={
+            TopicPartition("t", p): Position(offset=n, epoch=epoch) for p, n in offsets.items()
+        },
     )
 
 

@@ -233,7 +233,7 @@ async def test_markers_are_begun_again_after_a_mistake_of_ours(
         partition = broker.node.replica_manager.get("t", 0)
         assert partition.last_stable_offset() == partition.log.log_end_offset == 1
     wrong = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
-    assert wrong == ["__transaction_state-0: internal error with x"]
+    assert wrong == ["__transaction_state-0: Unexpected error while performing an effect for x"]
 
 
 @in_loop
@@ -251,10 +251,10 @@ async def test_a_decision_in_a_log_that_opens_late_is_carried_out(
             assert (await broker.ask(end, 3)).error_code == ErrorCode.NONE
     create, refusals = LogManager.create, iter(range(2))
 
-    def opens_late(logs: LogManager, topic: str, *given: Any, **more: Any) -> Any:
-        if topic == state and next(refusals, None) is not None:
+    def opens_late(logs: LogManager, place: TopicPartition, *given: Any, **more: Any) -> Any:
+        if place.topic == state and next(refusals, None) is not None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
-        return create(logs, topic, *given, **more)
+        return create(logs, place, *given, **more)
 
     monkeypatch.setattr(LogManager, "create", opens_late)
     monkeypatch.setattr(node, "TICK_SECONDS", 0.01)
