@@ -18,10 +18,10 @@ import click
 from broker.cli.balance_plan import PartitionLoad, PlannedReassignment, loads, reassignments
 from broker.cli.options import ClusterTarget, CommandError, cluster_options, json_option
 from broker.cli.output import bytes_text, note, print_json, print_rows, progress
+from kafka_ds.protocol.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from kafka_ds.client.admin import Admin, BrokerDescription
-    from kafka_ds.protocol.topic_partition import TopicPartition
 
 SHOWN_MAX = 50
 POLL_SECONDS = 0.5
@@ -116,7 +116,7 @@ def _measured(admin: Admin, seconds: float) -> list[PartitionLoad]:
     topics = admin.describe_topics().values()
     offline = [(each.name, p.partition) for each in topics for p in each.partitions if p.is_offline]
     if offline:
-        first = _place(*offline[0])
+        first = TopicPartition(*offline[0])
         note(f"{len(offline)} partitions are offline and stay where they are, the first is {first}")
     for topic in topics:
         for each in topic.partitions:
@@ -127,19 +127,13 @@ def _measured(admin: Admin, seconds: float) -> list[PartitionLoad]:
             growth = max(0, after.get(at, 0) - before.get(at, after.get(at, 0)))
             found.append(
                 PartitionLoad(
-                    place=_place(topic.name, each.partition),
+                    place=TopicPartition(topic.name, each.partition),
                     replicas=tuple(each.replicas),
                     size_bytes=after.get(at, 0),
                     rate=growth / passed if seconds else 0.0,
                 )
             )
     return found
-
-
-def _place(topic: str, partition: int) -> TopicPartition:
-    from kafka_ds.protocol.topic_partition import TopicPartition
-
-    return TopicPartition(topic, partition)
 
 
 def _sizes(admin: Admin) -> dict[tuple[str, int, int], int]:
@@ -222,7 +216,7 @@ def _still_as_planned(
     """The new replicas of partitions whose replicas are still those of the plan."""
     topics = admin.describe_topics({each.place.topic for each in part})
     now = {
-        _place(topic.name, each.partition): tuple(each.replicas)
+        TopicPartition(topic.name, each.partition): tuple(each.replicas)
         for topic in topics.values()
         for each in topic.partitions
     }
@@ -232,7 +226,7 @@ def _still_as_planned(
 def _elect(admin: Admin) -> None:
     """Have preferred leaders lead, also those that an interrupted run has moved to their place. Raises CommandError."""
     wanted = [
-        _place(topic.name, each.partition)
+        TopicPartition(topic.name, each.partition)
         for topic in admin.describe_topics().values()
         for each in topic.partitions
         if each.leader != each.replicas[0] and each.replicas[0] in each.isr

@@ -83,7 +83,9 @@ def fetch(
         return FetchResponse(error_code=fetch_context.error, responses=[])
     if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
         raise KafkaError(ErrorCode.INVALID_REQUEST)
-    processor = FetchProcessor(request, context, fetch_context)
+    processor = FetchProcessor(
+        request, context, fetch_context, sends_files=context.client.sends_files
+    )
     processor.find()
     may_wait = request.max_wait_ms > 0 and fetch_context.has_partitions
     if processor.is_urgent or not may_wait or processor.size_bytes >= processor.min_bytes:
@@ -124,9 +126,14 @@ class FetchProcessor:
     """
 
     def __init__(
-        self, request: FetchRequest, context: RequestContext, fetch_context: FetchContext
+        self,
+        request: FetchRequest,
+        context: RequestContext,
+        fetch_context: FetchContext,
+        *,
+        sends_files: bool = False,
     ) -> None:
-        """`fetch_context` is the request's place in its session."""
+        """`fetch_context` is the request's place in its session; with `sends_files` records may be ranges of files."""
         self._request = request
         self._results = FetchResults(fetch_context)
         self._context = context
@@ -150,7 +157,7 @@ class FetchProcessor:
         self._is_special = self.is_follower or self._select_replica is not None
         # A file that is truncated and written again would change what a socket has taken from it and not sent. Of
         # consumers' records, which are committed, only an unclean election truncates some; of followers' any may be.
-        self._sends_files = context.client.sends_files and not self.is_follower
+        self._sends_files = sends_files and not self.is_follower
         # A consumer's result depends on followers if it may be sent to one, and on ACLs if there are any.
         self._may_be_idle = not self._is_before_zstd and (
             self.is_follower or not (self._is_special or self._authorizes)
@@ -335,10 +342,8 @@ class FetchProcessor:
         log, offset = partition.log, result.requested.fetch_offset
         is_first = not self.size_bytes
         if offset < log.local_log_start_offset:
-            if (
-                self._node.remote_log_manager is not None
-                and self._node.remote_log_manager.sheds_reads()
-            ):
+            remote_log_manager = self._node.remote_log_manager
+            if remote_log_manager is not None and remote_log_manager.sheds_reads():
                 result.is_remote_throttled = True
                 return
             # The lake gives one batch at least, so it is asked only where there is room for one.

@@ -20,7 +20,6 @@ import asyncio
 import contextlib
 import inspect
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from broker.config.group import reset_duration_ms
@@ -329,10 +328,9 @@ class _ShareFetch:
                 for (topic_id, partition), offset in offsets.items()
             ],
         )
-        # What is acquired is found in the records, so they are read into memory.
-        client = replace(self._context.client, sends_files=False)
-        context = self._as_version(FETCH_VERSION)._replace(client=client)
-        processor = FetchProcessor(request, context, FetchContext(topics=request.topics))
+        processor = FetchProcessor(
+            request, self._as_version(FETCH_VERSION), FetchContext(topics=request.topics)
+        )
         processor.find()
         return processor
 
