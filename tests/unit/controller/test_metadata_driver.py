@@ -250,7 +250,7 @@ async def test_a_decision_whose_answer_was_lost_is_known_to_whoever_claims(
     await new.driver.catch_up()
     store.lose(OSError)
     creating = asyncio.ensure_future(old.create("t"))
-    await until(lambda: not store.scripted)
+    await until(lambda: "t" in durable(memory_path).topics)
     assert await new.start()
     assert "t" in new.image.topics
     # It was durable before the claim, and so it is answered as done.
