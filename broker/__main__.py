@@ -1,5 +1,6 @@
-"""Shell: `python -m broker [restore | adopt] [server.properties] [--override key=value]…` runs one broker, brings its
-empty disks back from the lake, or takes over the data directories of an Apache Kafka; `kafka-ds` runs the same.
+"""Shell: `python -m broker [restore | adopt] [server.properties] [--override key=value]…` runs a broker, or a unit of
+them, brings empty disks back from the lake, or takes over the data directories of an Apache Kafka; `kafka-ds` runs the
+same.
 
 The log goes to standard error (`kafka_ds.process.log_lines`); standard output gets the one line `ready <host>:<port>`,
 or what was restored or taken over. A mistake of the user is one line and exit status 1. SIGTERM and SIGINT stop cleanly
@@ -15,11 +16,13 @@ import gc
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
-from broker.config.loader import BrokerConfig, load
+from broker.config.loader import BrokerConfig, brokers_of, from_given, load, read_given
+from broker.config.unit_settings import PROCESSES
 from kafka_ds.process import log_lines
 from kafka_ds.process.settings import ConfigError
 from kafka_ds.process.system import SystemClock, SystemDisk, SystemNetwork, raise_open_files_limit
@@ -27,12 +30,16 @@ from kafka_ds.version import VERSION
 
 if TYPE_CHECKING:
     from broker.adoption.kafka_dirs import Track
+    from broker.config.unit_settings import GivenSettings
     from broker.node import Node
+    from broker.unit.member import UnitMember
 
 log = logging.getLogger("broker")
 
 RESTORE = "restore"
 ADOPT = "adopt"
+# A broker of a unit, as the unit starts it.
+MEMBER = "member"
 # It must not publish to the lake that there are no groups, while it brings them back from what was published.
 RESTORE_OVERRIDES = ("lake.offsets.interval.ms=-1",)
 # Objects that live as long as the broker make full collections dear; most garbage here has no cycles.
@@ -44,22 +51,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == [ADOPT]:
         return _parsed_adopt(given[1:])
+    if given[:1] == [MEMBER]:
+        return _exit_status_of(_run_member)
     if given[:1] == [RESTORE]:
         parsed = _parser(
             RESTORE, "Bring the empty disks of a broker back from the lake."
         ).parse_args(given[1:])
         return restore_disks(parsed.properties, parsed.override, _print)
-    parsed = _parser(
+    parser = _parser(
         None,
-        "Run one kafka-ds broker. Subcommands: restore (bring empty disks back from the lake), adopt (take over "
-        "the data directories of an Apache Kafka); each has its own --help.",
-    ).parse_args(given)
-    return run(parsed.properties, parsed.override)
+        "Run a kafka-ds broker, or several as one unit. Subcommands: restore (bring empty disks back from the lake), "
+        "adopt (take over the data directories of an Apache Kafka); each has its own --help.",
+    )
+    parser.add_argument("--processes", metavar="N", help=f"the number of brokers: {PROCESSES}")
+    parsed = parser.parse_args(given)
+    return run(parsed.properties, parsed.override, parsed.processes)
 
 
-def run(properties: str | None, overrides: Sequence[str]) -> int:
-    """Run a broker until it is stopped; returns the exit status."""
-    return _exit_status_of(lambda: _run_loop(_serve(_loaded(_known_file(properties), overrides))))
+def run(properties: str | None, overrides: Sequence[str], processes: object = None) -> int:
+    """Run a broker, or a unit of `processes`, until it is stopped; returns the exit status."""
+    more = () if processes is None else (f"{PROCESSES}={processes}",)
+    return _exit_status_of(lambda: _run(_known_file(properties), [*overrides, *more]))
 
 
 def restore_disks(
@@ -70,10 +82,17 @@ def restore_disks(
 ) -> int:
     """Bring the disks of a broker that does not run back from the lake; the exit status.
 
-    `report` is called now and then with the numbers of restored and of all partitions.
+    `report` is called now and then with the numbers of restored and of all partitions, but not for a unit.
     """
     more = [*overrides, *RESTORE_OVERRIDES]
-    return _exit_status_of(lambda: _run_loop(_restore(_loaded(properties, more), say, report)))
+
+    def work() -> None:
+        _, brokers = _brokers(properties, more)
+        for _, config in brokers:
+            _log_as(config)
+            _run_loop(_restore(config, say, report if len(brokers) == 1 else None))
+
+    return _exit_status_of(work)
 
 
 def adopt_directories(
@@ -89,7 +108,12 @@ def adopt_directories(
     """Adopt data directories of Apache Kafka, and report what was found; returns the exit status."""
 
     def work() -> None:
-        config = _loaded(properties, overrides)
+        config = load(properties, overrides)
+        if config.broker_processes > 1:
+            raise ConfigError(
+                f"{PROCESSES}={config.broker_processes}: Kafka's directories are one broker's: set {PROCESSES}=1"
+            )
+        _log_as(config)
         from broker.adoption.adopt import adopt, parse_topic_configs
         from broker.adoption.kafka_dirs import untracked
         from broker.lake_store import open_exclusive
@@ -108,24 +132,63 @@ def adopt_directories(
     return _exit_status_of(work)
 
 
-def _exit_status_of(work: Callable[[], object]) -> int:
+def _exit_status_of(work: Callable[[], int | None]) -> int:
     """Do it; a mistake of the user is printed, one line each. Returns the exit status."""
     log_lines.set_up(log_lines.TEXT)
     try:
-        work()
+        return work() or 0
     except ConfigError as error:
         for line in str(error).splitlines():
             sys.stderr.write(f"kafka-ds: {line}\n")
         return 1
     except KeyboardInterrupt:  # Before the signal handlers are set.
         return 1
+
+
+def _brokers(
+    properties: str | None, overrides: Sequence[str]
+) -> tuple[BrokerConfig, list[tuple[GivenSettings, BrokerConfig]]]:
+    """The configuration of a file, and the settings and configuration of each broker of it."""
+    from broker.unit.folders import check_single, check_unit
+
+    given = read_given(properties, overrides)
+    config = from_given(given)
+    brokers = brokers_of(given, config, socket.gethostname())
+    (check_single if len(brokers) == 1 else check_unit)(config, SystemDisk())
+    return config, brokers
+
+
+def _run(properties: str | None, overrides: Sequence[str]) -> int:
+    config, brokers = _brokers(properties, overrides)
+    if len(brokers) == 1:
+        return _run_broker(config)
+    from broker.banner import unit_banner
+    from broker.unit.supervisor import run_unit
+
+    log_lines.set_up(config.log_format)
+    log_lines.set_level(log_lines.ROOT, config.log_level)
+    configs = [each for _, each in brokers]
+    paths = {name: path for each in configs for name, path in _absolute(each).items()}
+    for line in unit_banner(configs, paths):
+        log.info("%s", line)
+    return 0 if run_unit([given for given, _ in brokers], config) else 1
+
+
+def _run_broker(config: BrokerConfig, member: UnitMember | None = None) -> int:
+    _log_as(config)
+    _run_loop(_serve(config, member))
     return 0
 
 
-def _loaded(properties: str | None, overrides: Sequence[str]) -> BrokerConfig:
-    config = load(properties, overrides)
+def _run_member() -> int:
+    from broker.unit.member import take_place
+
+    member = take_place()
+    return _run_broker(from_given(member.given), member)
+
+
+def _log_as(config: BrokerConfig) -> None:
     log_lines.set_up_broker(config.log_format, config.node_id, config.log_level)
-    return config
 
 
 def _known_file(properties: str | None) -> str | None:
@@ -207,15 +270,16 @@ def loop_factory() -> Callable[[], Any] | None:
     return factory
 
 
-async def _serve(config: BrokerConfig) -> None:
+async def _serve(config: BrokerConfig, member: UnitMember | None) -> None:
     # Here, not above: a wrong setting is reported without waiting for the imports.
     from broker.banner import banner
     from broker.loop_stalls import LoopStalls
     from broker.node import Node
     from kafka_ds.records import machine_code
 
-    for line in banner(config, _absolute(config)):
-        log.info("%s", line)
+    if member is None:
+        for line in banner(config, _absolute(config)):
+            log.info("%s", line)
     raise_open_files_limit()
     machine_code.build_in_background()
     stopping = asyncio.Event()
@@ -234,6 +298,8 @@ async def _serve(config: BrokerConfig) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number)
+    if member is not None:
+        member.begin(stopping.set, node.metrics.samples)
     if not await _started(node, stopping):
         return
     gc.collect()
@@ -241,8 +307,11 @@ async def _serve(config: BrokerConfig) -> None:
     gc.set_threshold(*GC_THRESHOLDS)
     host, port = node.bound_address
     log.info("serving %s:%d in cluster %s", host, port, node.log_manager.cluster_id)
-    sys.stdout.write(f"ready {host}:{port}\n")
-    sys.stdout.flush()
+    if member is not None:
+        member.say_ready(host, port)
+    else:
+        sys.stdout.write(f"ready {host}:{port}\n")
+        sys.stdout.flush()
     why = await _ended(node, stopping)
     await node.stop()
     looking.cancel()

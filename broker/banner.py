@@ -6,7 +6,7 @@ secret; the settings are those that were given and are not what they would be wi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from broker.config.broker import BrokerConfig
 from broker.config.describe import ConfigSource, describe_broker
@@ -21,13 +21,40 @@ _ON_OTHER_LINES = frozenset(
 def banner(config: BrokerConfig, absolute: Mapping[str, str]) -> Iterator[str]:
     """The lines; `absolute` has the absolute path of each relative one."""
     yield f"kafka-ds {VERSION} starts as node {config.node_id}"
-    listening = [
+    yield f"listeners: {_listening(config)}"
+    yield f"log.dirs: {_dirs(config, absolute)}; {_lake(config, absolute)}"
+    yield from _common(config)
+
+
+def unit_banner(configs: Sequence[BrokerConfig], absolute: Mapping[str, str]) -> Iterator[str]:
+    """The lines of a unit of brokers."""
+    first, last = configs[0], configs[-1]
+    yield (
+        f"kafka-ds {VERSION} starts {len(configs)} brokers as one unit, nodes {first.node_id} to {last.node_id}"
+    )
+    for each in configs:
+        yield f"node {each.node_id}: listeners: {_listening(each)}; log.dirs: {_dirs(each, absolute)}"
+    yield _lake(first, absolute)
+    yield from _common(first)
+
+
+def _listening(config: BrokerConfig) -> str:
+    return ", ".join(
         f"{each.name}://{each.host}:{each.port} ({config.protocols[each.name]})"
         for each in config.endpoints
-    ]
-    yield f"listeners: {', '.join(listening)}"
-    dirs = ", ".join(absolute.get(each, each) for each in config.log_dirs)
-    yield f"log.dirs: {dirs}; lake.uri: {absolute.get(config.lake_uri, config.lake_uri)}"
+    )
+
+
+def _dirs(config: BrokerConfig, absolute: Mapping[str, str]) -> str:
+    return ", ".join(absolute.get(each, each) for each in config.log_dirs)
+
+
+def _lake(config: BrokerConfig, absolute: Mapping[str, str]) -> str:
+    return f"lake.uri: {absolute.get(config.lake_uri, config.lake_uri)}"
+
+
+def _common(config: BrokerConfig) -> Iterator[str]:
+    """What protects it, and its settings."""
     if missing := list(_unprotected(config)):
         yield f"security: {'off' if len(missing) == 3 else 'no ' + ', no '.join(missing)}"
     if given := list(_given(config)):

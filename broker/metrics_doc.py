@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 
 import broker.loop_stalls
-import broker.node  # noqa: F401 - these import everything that declares
+import broker.node
+import broker.unit.supervisor  # noqa: F401 - these import everything that declares
 from broker.metrics.names import Metric, MetricKind, declared
 
 _HEAD = """# Metrics
@@ -25,6 +26,8 @@ MBeans with the rules of its example `kafka-kraft-3_0_0.yml` (lower case), so da
   the last five to ten minutes;
 - samples without a `topic` are the broker's totals, as in Kafka: do not add them to those with a `topic`;
 - socket metrics cover all listeners together;
+- with [`broker.processes`](settings.md#broker.processes) one port has the metrics of all brokers of the unit, each
+  with the label `node_id`; those without it are the unit's own;
 - *not Kafka's* marks metrics that Kafka does not have.
 
 `process_*` (CPU, memory, open files, start time) come from prometheus-client. Kafka's rates of one, five and fifteen

@@ -64,7 +64,7 @@ from broker.security.security import Security
 from broker.server.dispatch import Dispatcher
 from broker.server.local_request import handle_locally
 from broker.server.metrics import Metrics
-from broker.server.metrics_server import MetricsServer
+from broker.server.metrics_server import MetricsServer, text_source
 from broker.server.server import Server, own_host
 from broker.share.dead_letter_queue import DeadLetterQueue
 from broker.share.share_partition_manager import SharePartitionManager
@@ -131,7 +131,7 @@ class Node(KafkaBroker):
             tokens=lambda token_id, way: self.security.token_logins(token_id, way),
         )
         self.keys = self.server.keys
-        self._metrics_server = MetricsServer(self.metrics)
+        self._metrics_server = MetricsServer(text_source(self.metrics.samples))
         self.console = Console(self, self._dispatcher, self.metrics.net, config)
         self._executor = threads(DISK_THREADS_MAX, "disk")
         self._threads = threads

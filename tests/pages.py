@@ -56,6 +56,7 @@ FATES: dict[str, dict[str | None, str]] = {
         "pip install": INSTALLS,
         "kafka-ds broker": PARSED,
     },
+    "docs/how-to/all-cores.md": {None: PARSED},
     "docs/how-to/catalogs.md": {None: PARSED},
     "docs/how-to/database-changes.md": {
         None: "tests/spark/test_debezium.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import click
@@ -31,18 +32,21 @@ def check(properties: str, overrides: tuple[str, ...], with_defaults: bool, as_j
 
     An error is a line on standard error with the setting and the line of the file; the exit status is then 1. Of
     contradictory settings only one contradiction per subject is reported. Keys and certificates are read. Ports,
-    folders and the lake are checked only when the broker starts.
+    folders and the lake are checked only when the broker starts. With broker.processes above 1, values in which its
+    brokers differ are shown for each node.
 
     \b
     Examples:
       kafka-ds config check server.properties
       kafka-ds config check server.properties --override node.id=2 --all --json
     """
-    from broker.config.loader import load
+    from broker.config.loader import brokers_of, from_given, read_given
     from kafka_ds.process.settings import ConfigError
 
     try:
-        loaded = load(properties, overrides)
+        given = read_given(properties, overrides)
+        loaded = from_given(given)
+        brokers = [config for _, config in brokers_of(given, loaded, socket.gethostname())]
         mistakes = _security_mistakes(loaded)
     except ConfigError as error:
         mistakes = str(error).splitlines()
@@ -50,12 +54,13 @@ def check(properties: str, overrides: tuple[str, ...], with_defaults: bool, as_j
         for line in mistakes:
             note(f"kafka-ds: {line}")
         raise click.exceptions.Exit(1)
-    rows = _rows(loaded)
+    rows = _rows(loaded) if len(brokers) == 1 else _rows_of_unit(loaded, brokers)
     shown = [row for row in rows if with_defaults or row["origin"] != "default"]
     if as_json:
         print_json(shown)
         return
-    print_rows(shown, ("setting", "value", "default", "origin"), as_json=False)
+    columns = ("setting", "value", "default", "origin")
+    print_rows(shown, columns if len(brokers) == 1 else ("node", *columns), as_json=False)
     note(f"no errors; {len(rows) - len(shown)} settings with default values are not shown")
 
 
@@ -73,6 +78,19 @@ def _security_mistakes(loaded: Any) -> list[str]:
         except ConfigError as error:
             mistakes += str(error).splitlines()
     return mistakes
+
+
+def _rows_of_unit(loaded: Any, brokers: list[Any]) -> list[dict[str, Any]]:
+    """The rows of the file's settings; instead of those in which brokers differ from it, one for each broker."""
+    of_brokers = [(config.node_id, _rows(config)) for config in brokers]
+    rows: list[dict[str, Any]] = []
+    for at, row in enumerate(_rows(loaded)):
+        theirs = [{"node": node_id, **found[at]} for node_id, found in of_brokers]
+        is_units = all(each["origin"] == "default" for each in theirs)  # as metrics.port
+        if is_units or all(found[at] == row for _, found in of_brokers):
+            theirs = [{"node": None, **row}]
+        rows += theirs
+    return rows
 
 
 def _rows(loaded: Any) -> list[dict[str, Any]]:

@@ -36,24 +36,34 @@ def _ends_with_status(function: Callable[..., int]) -> Callable[..., None]:
     return called
 
 
-@click.command()
+@click.command(short_help="Run a broker, or several on one machine.")
 @_properties
 @_override
+@click.option(
+    "--processes",
+    metavar="N",
+    help="The number of brokers, each in a process of its own: broker.processes.",
+)
 @_ends_with_status
-def broker(properties: str | None, overrides: tuple[str, ...]) -> int:
+def broker(properties: str | None, overrides: tuple[str, ...], processes: str | None) -> int:
     """Run a broker, until SIGTERM or Ctrl-C.
 
     It prints one line, "ready HOST:PORT", once it accepts clients; its log goes to standard error. Without settings it
     listens on 127.0.0.1:9092 and keeps its data below the folder "data".
 
+    A broker uses one core. `--processes N` runs N of them as one unit, whose node ids and ports grow by one from broker
+    to broker; `kafka-ds config check` shows their settings. The line has the address of the first, once all accept
+    clients. A broker that ends is logged and started again.
+
     \b
     Examples:
       kafka-ds broker
       kafka-ds broker server.properties --override lake.max.lag.ms=5000
+      kafka-ds broker server.properties --processes 4
     """
     from broker.__main__ import run
 
-    return run(properties, overrides)
+    return run(properties, overrides, processes)
 
 
 @click.command(short_help="Restore the empty disks of a broker from the lake.")

@@ -48,7 +48,21 @@ class BrokerConfig(LogManagerSettings, CleanerSettings, ListenerConfig):
     """
 
     # -- identity ----------------------------------------------------------------------------------
-    broker_rack: str | None = string(None, "The rack of this broker.")
+    broker_processes: int = i32(
+        1,
+        "How many brokers `kafka-ds broker` runs as one unit, each in a process of its own. Their settings are derived "
+        "from one file: node.id and the ports of listeners and advertised.listeners grow by one from broker to broker, "
+        "each has a folder of the name of its node.id in each of log.dirs, and the host's name is broker.rack unless "
+        "one is given. metrics.port is the unit's, console.port that of its first broker.",
+        low=1,
+        high=256,
+        ours=True,
+    )
+    broker_rack: str | None = string(
+        None,
+        "The rack of this broker: replicas go to as many racks as there are. Without it brokers of a unit have the "
+        "host's name, others none.",
+    )
     process_roles: tuple[str, ...] = strings(
         ("broker", "controller"),
         "The roles of this process: always both.",

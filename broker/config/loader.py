@@ -26,6 +26,7 @@ from broker.config.listeners import (
     names_of,
 )
 from broker.config.properties import PropertiesError, parse_properties
+from broker.config.unit_settings import GivenSettings, derived
 from broker.log.config import (
     CLUSTER_COLUMNS_MAX,
     REMOTE_STORAGE_KEPT,
@@ -75,6 +76,11 @@ def known_names() -> frozenset[str]:
 
 def load(path: str | Path | None, overrides: Sequence[str] = ()) -> BrokerConfig:
     """The configuration from an optional properties file and `key=value` overrides."""
+    return from_given(read_given(path, overrides))
+
+
+def read_given(path: str | Path | None, overrides: Sequence[str] = ()) -> GivenSettings:
+    """What a properties file and overrides say. Raises ConfigError."""
     given: dict[str, tuple[str, str]] = {}
     if path is not None:
         given.update(_read_file(Path(path)))
@@ -83,10 +89,31 @@ def load(path: str | Path | None, overrides: Sequence[str] = ()) -> BrokerConfig
         if not equals or not key.strip():
             raise ConfigError(f"--override {override}: not of the form key=value")
         given[key.strip()] = (value.strip(), "--override")
-    return from_given(given)
+    return given
 
 
-def from_given(given: Mapping[str, tuple[str, str]]) -> BrokerConfig:
+def brokers_of(
+    given: GivenSettings, config: BrokerConfig, host: str
+) -> list[tuple[GivenSettings, BrokerConfig]]:
+    """Settings and configuration of each broker that `kafka-ds broker` runs; `config` is what `given` means.
+
+    Raises ConfigError.
+    """
+    if config.broker_processes == 1:
+        return [(given, config)]
+    found = []
+    for each in derived(given, config, host):
+        try:
+            found.append((each, from_given(each)))
+        except ConfigError as error:
+            which = f"node.id={each['node.id'][0]} of broker.processes={config.broker_processes}"
+            raise ConfigError(
+                "\n".join(f"{line} ({which})" for line in str(error).splitlines())
+            ) from None
+    return found
+
+
+def from_given(given: GivenSettings) -> BrokerConfig:
     """The configuration from each setting's text and where it was given, by name. Raises ConfigError."""
     values: dict[str, SettingValue] = {}
     mistakes: dict[str, ConfigError] = {}

@@ -8,19 +8,35 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
 
+from broker.metrics.names import Source
 from broker.server.http_server import HttpRequest, HttpResponse, HttpServer
-from broker.server.metrics import Metrics
 from kafka_ds.process.seams import Network
 
 log = logging.getLogger(__name__)
+
+# Text and content type, by what the request accepts.
+MetricsText: TypeAlias = Callable[[str], Awaitable[tuple[bytes, str]]]
+
+
+def text_source(source: Source) -> MetricsText:
+    """The text of these samples."""
+
+    def text(accept: str) -> Awaitable[tuple[bytes, str]]:
+        from broker.server.metrics_text import text_of
+
+        return text_of(source, accept)
+
+    return text
 
 
 class MetricsServer:
     """Serves GET /metrics on a port of its own."""
 
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
+    def __init__(self, text: MetricsText) -> None:
+        self._text = text
         self._server = HttpServer(self._answer)
         self._turn = asyncio.Lock()
 
@@ -44,12 +60,12 @@ class MetricsServer:
         await self._server.stop()
 
     async def _answer(self, request: HttpRequest) -> HttpResponse:
-        from broker.server.metrics_text import text_of
+        from broker.server.metrics_text import packed
 
         if request.path != "/metrics":
             return HttpResponse(status="404 Not Found", body=b"the metrics are at /metrics\n")
-        accepted = (request.headers.get(name, "") for name in ("accept", "accept-encoding"))
         async with self._turn:
-            body, content_type, is_gzip = await text_of(self._metrics, *accepted)
+            text, content_type = await self._text(request.headers.get("accept", ""))
+            body, is_gzip = await packed(text, request.headers.get("accept-encoding", ""))
         headers = {"Content-Encoding": "gzip"} if is_gzip else {}
         return HttpResponse(body=body, content_type=content_type, headers=headers)

@@ -47,6 +47,14 @@ ENVIRONMENT = {
 }
 
 
+def own_environment() -> dict[str, str]:
+    """This process's environment, such that a child finds the same packages."""
+    root = str(Path(__file__).resolve().parents[2])
+    # To Python an empty entry is the folder that it was started in, too.
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([root, *filter(None, given)])}
+
+
 class WorkerLost(Exception):
     """The worker died before it responded, or must not be restarted yet: retry in `retry_ms`."""
 
@@ -183,10 +191,6 @@ class ChildWorker:
         self, ours: socket.socket, theirs: socket.socket, memory: BrokerMemory | None
     ) -> None:
         fds = [theirs.fileno(), *([memory.fd] if memory is not None else [])]
-        root = str(Path(__file__).resolve().parents[2])
-        # To Python an empty entry is the folder that it was started in, too.
-        given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-        path = os.pathsep.join([root, *filter(None, given)])
         self._process = process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",  # No module of the folder that the broker was started in.
@@ -198,7 +202,7 @@ class ChildWorker:
             pass_fds=fds,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
-            env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path, VERSION_VARIABLE: VERSION},
+            env={**own_environment(), **ENVIRONMENT, VERSION_VARIABLE: VERSION},
         )
         self._memory = memory
         ours.setblocking(False)

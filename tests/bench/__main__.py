@@ -31,6 +31,7 @@ from tests.bench import (
     tier_parts,
     tls_parts,
     typed_parts,
+    unit_parts,
 )
 
 RUNS = 3
@@ -45,6 +46,7 @@ def parts(folder: Path, out: report.Report, runs: int) -> dict[str, Callable[[],
         "latency": partial(broker_parts.latency, folder / "latency", out, runs),
         "small-requests": partial(small_parts.small_requests, folder / "small", out, runs),
         "offset-commits": partial(small_parts.offset_commits, folder / "commits", out, runs),
+        "processes": partial(unit_parts.processes, folder / "processes", out, runs),
         "start": partial(broker_parts.start, folder / "start", out, runs),
         "open-large": partial(opening_parts.large, folder / "large", out, runs),
         "open-many": partial(opening_parts.many, folder / "many", out, runs),

@@ -26,6 +26,8 @@ def throughput_of(
     partitions: int = 1,
     replicas: int = 1,
     settle_s: float = SETTLE_S,
+    rate_at_least: float | None = 1.0,
+    cpu_at_most: float = 0.5,
 ) -> None:
     """Ours and theirs in turn, one at work at a time: records a second and CPU per GB, as figures of the report."""
     for what in kinds:
@@ -53,7 +55,7 @@ def throughput_of(
                 unit="MB/s",
                 ours=rates[ours],
                 theirs=rates[theirs],
-                at_least=1.0,
+                at_least=rate_at_least,
                 background_load=cores,
             )
         )
@@ -63,7 +65,7 @@ def throughput_of(
                 unit="s/GB",
                 ours=costs[ours],
                 theirs=costs[theirs],
-                at_most=0.5,
+                at_most=cpu_at_most,
                 background_load=cores,
             )
         )

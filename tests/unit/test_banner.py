@@ -1,7 +1,7 @@
 """What a broker says of itself when it starts."""
 
-from broker.banner import banner
-from broker.config.loader import from_given
+from broker.banner import banner, unit_banner
+from broker.config.loader import brokers_of, from_given
 
 
 def lines(**given: str) -> list[str]:
@@ -34,6 +34,20 @@ def test_settings_that_differ_are_told_and_no_secret() -> None:
     assert said[-1] == (
         "settings: lake.max.lag.ms=5000, log.retention.ms=14400000, ssl.keystore.password=(hidden)"
     )
+
+
+def test_a_unit_tells_each_brokers_place_once() -> None:
+    given = {"broker.processes": ("2", "test"), "node.id": ("4", "test")}
+    configs = [config for _, config in brokers_of(given, from_given(given), "host-a")]
+    first, *rest = unit_banner(configs, {"data/lake": "/srv/data/lake", "data/log/4": "/srv/4"})
+    assert first.endswith("starts 2 brokers as one unit, nodes 4 to 5")
+    assert rest == [
+        "node 4: listeners: PLAINTEXT://127.0.0.1:9092 (PLAINTEXT); log.dirs: /srv/4",
+        "node 5: listeners: PLAINTEXT://127.0.0.1:9093 (PLAINTEXT); log.dirs: data/log/5",
+        "lake.uri: /srv/data/lake",
+        "security: off",
+        "settings: broker.processes=2, broker.rack=host-a",
+    ]
 
 
 def test_what_is_missing_of_security_is_told() -> None:

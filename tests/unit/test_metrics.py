@@ -3,10 +3,13 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as openmetrics_parser,
+)
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker.metrics.names import (
@@ -22,7 +25,7 @@ from broker.metrics.names import (
 from broker.metrics.times import WINDOW_SECONDS, RecentTimes
 from broker.replica.topic_metrics import topic_metrics
 from broker.server.metrics import Metrics
-from broker.server.metrics_text import SAMPLES_AT_ONCE, collect, text_of
+from broker.server.metrics_text import SAMPLES_AT_ONCE, collect, joined, text_of
 from tests.in_process import batch_of, fetch_request, in_process, produce_request
 from tests.loops import in_loop
 
@@ -125,8 +128,8 @@ def test_the_text_is_what_prometheus_reads() -> None:
 
     metrics = Metrics()
     metrics.add_source(source)
-    text, content_type, is_gzip = asyncio.run(text_of(metrics, "", ""))
-    assert (content_type.split(";")[0], is_gzip) == ("text/plain", False)
+    text, content_type = asyncio.run(text_of(metrics.samples, ""))
+    assert content_type.split(";")[0] == "text/plain"
     families = {f.name: f for f in text_string_to_metric_families(text.decode())}
 
     def samples(name: str) -> list[tuple[str, dict[str, str], float]]:
@@ -147,6 +150,40 @@ def test_the_text_is_what_prometheus_reads() -> None:
     assert "process_open_fds" in families
 
 
+@pytest.mark.parametrize("accept", ["", "application/openmetrics-text;version=1.0.0"])
+def test_texts_of_a_unit_are_joined_as_one(accept: str) -> None:
+    size = made(MetricKind.GAUGE, "own_size", "topic")
+    count = made(MetricKind.COUNTER, "own_things_total")
+    only = made(MetricKind.GAUGE, "own_unit")
+
+    def source(number: int) -> Callable[[], Iterator[MetricSample]]:
+        def samples() -> Iterator[MetricSample]:
+            yield size, ("a\u2028b",), number
+            yield count, (), 10 + number
+
+        return samples
+
+    async def texts() -> list[bytes]:
+        found = [await text_of(lambda: iter([(only, (), 3)]), accept)]
+        found += [await text_of(source(n), accept, {"node_id": str(n)}) for n in (1, 2)]
+        return [text for text, _ in found]
+
+    text = joined(asyncio.run(texts())).decode()
+    assert text.count("# TYPE own_size ") == text.count("# HELP own_size ") == 1
+    assert text.count("# EOF") == bool(accept) and text.endswith("\n")
+    parse = openmetrics_parser if accept else text_string_to_metric_families
+    samples = [(s.name, s.labels, s.value) for f in parse(text) for s in f.samples]
+    assert [each for each in samples if not each[0].startswith("process_")] == [
+        ("own_unit", {}, 3.0),
+        ("own_size", {"topic": "a\u2028b", "node_id": "1"}, 1.0),
+        ("own_size", {"topic": "a\u2028b", "node_id": "2"}, 2.0),
+        ("own_things_total", {"node_id": "1"}, 11.0),
+        ("own_things_total", {"node_id": "2"}, 12.0),
+    ]
+    labels = [labels for name, labels, _ in samples if name == "process_open_fds"]
+    assert labels == [{}, {"node_id": "1"}, {"node_id": "2"}]
+
+
 def test_a_long_reading_gives_way_to_others() -> None:
     many = made(MetricKind.GAUGE, "own_many", "number")
     turns = 0
@@ -164,7 +201,7 @@ def test_a_long_reading_gives_way_to_others() -> None:
         task = asyncio.create_task(other())
         await asyncio.sleep(0)
         turns = 0
-        await collect(metrics)
+        await collect(metrics.samples)
         task.cancel()
         assert turns >= 4
 
