@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import re
+import shutil
 import signal
 import socket
 import sys
@@ -226,3 +227,30 @@ def test_folders_of_a_single_broker_are_not_begun_beside(tmp_path: Path) -> None
         (brokers.data / "meta.properties").write_text("node.id=1\n")
         with pytest.raises(BrokerDied, match="is a single broker's"):
             brokers.start()
+
+
+def test_the_disks_of_all_its_brokers_are_brought_back(tmp_path: Path) -> None:
+    tiers = {"remote_log_storage_system_enable": "true", "lake_max_lag_ms": 300}
+    with unit(tmp_path, **tiers, lake_offsets_interval_ms=300) as brokers:
+        brokers.start()
+        kafka_ds = CommandLine(brokers.bootstrap, tmp_path)
+        create(brokers, "t")
+        produce(brokers, "t")
+
+        def is_tiered() -> bool:
+            (row,) = kafka_ds.json("tier", "status")
+            return (row["lag"], row["lake_rows"]) == (0, RECORDS)
+
+        wait_until("the lake to have it all", is_tiered)
+        assert brokers.stop() == 0
+        words = [*brokers.command()[len(brokers.program) :], "--override", "broker.processes=2"]
+        shutil.rmtree(brokers.data)
+        told = kafka_ds.ok("restore", *words)
+        assert "broker 1 restored" in told and "broker 2 restored" in told
+        refused = kafka_ds.run("restore", *words).complaint
+        assert f"log.dirs: {brokers.data}/1 is not empty" in refused
+        adopted = kafka_ds.run("adopt", *words).complaint
+        assert "broker.processes=2: Kafka's directories are one broker's" in adopted
+        brokers.start()
+        consume(brokers, "t", RECORDS)
+        assert brokers.stop() == 0
