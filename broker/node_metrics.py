@@ -139,7 +139,7 @@ _OF_CLUSTER: Mapping[Metric, Callable[[MetadataImage], int]] = {
         lambda image: len(image.topics)
     ),
     gauge(f"{_CONTROLLER}GlobalPartitionCount", "Partitions of the cluster."): (
-        lambda image: sum(len(topic.partitions) for topic in image.topics.values())
+        lambda image: image.partition_count
     ),
     gauge(f"{_CONTROLLER}OfflinePartitionsCount", "Partitions without a leader."): (
         lambda image: sum(

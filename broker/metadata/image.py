@@ -143,6 +143,11 @@ class MetadataImage:
         found = self.topics.get(topic)
         return found.partitions.get(partition) if found else None
 
+    @property
+    def partition_count(self) -> int:
+        """The number of all topics' partitions."""
+        return sum(len(topic.partitions) for topic in self.topics.values())
+
     def directory_of(self, key: TopicPartition, broker_id: int) -> bytes | None:
         """The directory of this broker's replica; None without such a partition."""
         registration = self.partition(*key)

@@ -2,7 +2,7 @@
 
 The events are in the commit's own commitInfo (`kafkaDs.events`), written by put-if-absent and fsynced; versions without
 events are skipped. If events lie between the version on which a commit was decided (`begin`) and its own, they are
-another controller's: the commit fails, and its author resigns. Every SNAPSHOT_INTERVAL versions a commit begins with a
+another controller's: the commit fails, and its author resigns. Now and then (`_is_snapshot_due`) a commit begins with a
 snapshot, where reading starts, and before which the log may be cleaned up (`last_snapshot_version`). A new controller
 has read all versions first (`read_after`). One thread at a time; every method may wait for the store.
 """
@@ -36,6 +36,8 @@ from kafka_ds.topic.names import CLUSTER_METADATA
 
 OPERATION = "APPEND METADATA RECORDS"
 SNAPSHOT_INTERVAL = 100
+# Of 200,000 partitions a snapshot has 60 MB and takes seconds: every 100 versions that is more than all decisions.
+PARTITIONS_A_VERSION = 500
 
 
 class ForeignMetadata(ConfigError):
@@ -176,7 +178,7 @@ class MetadataLog:
         If another controller's records may come into the image meanwhile, `decided_on` is its version without them.
         """
         listed, version = list(events), image.version if decided_on is None else decided_on
-        if image.cluster_id is not None and self._is_snapshot_due(version):
+        if image.cluster_id is not None and self._is_snapshot_due(version, image):
             listed.insert(0, image.snapshot())
         change = PlainChange(
             OPERATION,
@@ -190,8 +192,12 @@ class MetadataLog:
         self._table.abandon()
         return Commit(attempt=self._table.begin(change), decided_on=version)
 
-    def _is_snapshot_due(self, version: int) -> bool:
-        return version - max(self.last_snapshot_version, 0) >= SNAPSHOT_INTERVAL
+    def _is_snapshot_due(self, version: int, image: MetadataImage) -> bool:
+        """Whether so many versions follow the last one that a larger cluster's snapshot is worth it, too."""
+        versions = version - max(self.last_snapshot_version, 0)
+        if versions < SNAPSHOT_INTERVAL:
+            return False
+        return versions >= image.partition_count // PARTITIONS_A_VERSION
 
     def commit(self, commit: Commit) -> int:
         """Put the commit into the log; returns its version.

@@ -20,6 +20,7 @@ from tests.bench import (
     current_parts,
     failover_parts,
     lake_parts,
+    large_cluster_parts,
     opening_parts,
     replicated_parts,
     report,
@@ -52,6 +53,9 @@ def parts(folder: Path, out: report.Report, runs: int) -> dict[str, Callable[[],
         "open-many": partial(opening_parts.many, folder / "many", out, runs),
         "start-many": partial(opening_parts.many_behind_a_broker, folder / "broker", out, runs),
         "scale": partial(scale_parts.scale, folder / "scale", out, runs),
+        "large-cluster": partial(
+            large_cluster_parts.large_cluster, folder / "large-cluster", out, runs
+        ),
         "controller": partial(cluster_parts.controller, folder / "controller", out, runs),
         "replicated": partial(replicated_parts.throughput, folder / "replicated", out, runs),
         "failover": partial(failover_parts.failover, folder / "failover", out, runs),

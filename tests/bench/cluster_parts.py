@@ -56,7 +56,7 @@ def _new_controller(image: MetadataImage) -> Controller:
     )
 
 
-async def _begun(folder: Path) -> MetadataDriver:
+async def begun(folder: Path) -> MetadataDriver:
     """A controller and a second broker, both unfenced, over an empty log."""
     log = MetadataLog(LocalStore(str(folder)))
     driver = MetadataDriver(log, log.load(), node_id=1, new_controller=_new_controller)
@@ -118,7 +118,7 @@ async def _death(driver: MetadataDriver, run: int) -> tuple[float, int]:
 
 
 async def _measure(folder: Path, run: int) -> tuple[list[float], list[float], float, float, int]:
-    driver = await _begun(folder)
+    driver = await begun(folder)
     try:
         alone, bare = await _alone(driver, folder / "bare")
         rate = await _together(driver)

@@ -213,7 +213,7 @@ def test_a_restarted_broker_knows_what_is_tiered(start: object) -> None:
         assert_table_holds(broker.lake, "restart", feeder.acknowledged)
     # An attempt that the kill cut off stays STARTED; what is finished has no gap.
     end = highest_offset_in_remote_storage(broker.lake, "restart", 1)
-    wait_until("FINISHED", lambda: finished_end(broker.lake, "restart", 1) == end)
+    wait_until("FINISHED", lambda: finished_end(broker.lake, "restart", 1) >= end)
     assert_segments_finished(broker.lake, "restart", 1, end)
     assert consume(broker.bootstrap, "restart", 1, end=3_500) == {
         offset: row for offset, row in feeder.acknowledged.partition(1).items() if offset < 3_500

