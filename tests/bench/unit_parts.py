@@ -9,7 +9,7 @@ from tests.bench.report import Report
 from tests.bench.sides import OurSide, ready
 
 PARTITIONS = 8
-COUNT, SIZE = 500_000, 1024
+COUNT, SIZE = 1_000_000, 1024
 
 
 class UnitSide(OurSide):

@@ -160,8 +160,8 @@ def test_a_unit_is_one_cluster_with_one_banner_one_scrape_and_one_stop(tmp_path:
         for node_id in ("1", "2"):
             assert (brokers.data / node_id / CLEAN).exists()
         brokers.start()  # on the same folders
-        consume(brokers, "t", 0)
         produce(brokers, "t")
+        consume(brokers, "t", RECORDS)
         assert brokers.stop() == 0
 
 
