@@ -23,7 +23,7 @@ def open_exclusive(uri: str) -> Store:
     store = open_lake(uri, is_there=False)
     root = store.local_path("")
     if root is not None and os.path.isfile(root):
-        raise UnsupportedStore(f"lake.uri={uri} is a file: name a folder or an s3:// address")
+        raise UnsupportedStore(f"lake.uri={uri} is a file: name a folder or a bucket's address")
     probe(store)
     return store
 

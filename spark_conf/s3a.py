@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from kafka_ds.delta.store.store import OBJECT_SCHEMES
+from kafka_ds.delta.store.store import S3_SCHEMES
 
 JARS = "s3a"
 REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
@@ -26,7 +26,7 @@ _FILE_SYSTEM = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 
 def is_on_s3(address: str | os.PathLike[str] | None) -> bool:
     """Whether a lake is on S3 and needs these settings."""
-    return address is not None and urlsplit(os.fspath(address)).scheme in OBJECT_SCHEMES
+    return address is not None and urlsplit(os.fspath(address)).scheme in S3_SCHEMES
 
 
 def settings(environment: Mapping[str, str]) -> dict[str, str]:

@@ -74,6 +74,7 @@ FATES: dict[str, dict[str | None, str]] = {
     "docs/how-to/erase.md": {None: PAGES_TEST},
     "docs/how-to/exactly-once.md": {None: SPARK_PAGES},
     "docs/how-to/from-kafka.md": {None: "tests/peer/test_command_line.py"},
+    "docs/how-to/gcs-and-azure.md": {None: PARSED},
     "docs/how-to/iceberg.md": {
         None: "tests/lake/test_iceberg.py",
         "```sh": PARSED,

@@ -1,4 +1,4 @@
-"""A proxy to an S3 server that delays, refuses or loses requests or loses their answers, as happens in a cloud."""
+"""A proxy to an object store that delays, refuses or loses requests or loses their answers, as happens in a cloud."""
 
 from __future__ import annotations
 
@@ -120,6 +120,12 @@ class FaultyWay:
             await self._end.wait()
             await runner.cleanup()
 
+    def _path_of(self, request: web.BaseRequest) -> str:
+        return request.raw_path
+
+    def _headers_of(self, request: web.BaseRequest) -> list[tuple[str, str]]:
+        return _kept(request.headers)
+
     def _done(self, work: asyncio.Future[web.StreamResponse]) -> None:
         self.pending -= 1
         if not work.cancelled():
@@ -128,7 +134,7 @@ class FaultyWay:
     async def _pass_on(
         self, session: aiohttp.ClientSession, request: web.BaseRequest
     ) -> web.StreamResponse:
-        body = await request.read()
+        body = await request.content.read()
         fault = self.judge(request.method, request.raw_path)
         self.counts["asked"] += 1
         await asyncio.sleep(fault.delay_ms / 1_000)
@@ -141,9 +147,11 @@ class FaultyWay:
         async with session.request(
             request.method,
             # The path as it came: a signed path must not be encoded in another way.
-            URL(self._target + request.raw_path, encoded=True),
-            headers=_kept(request.headers),
+            URL(self._target + self._path_of(request), encoded=True),
+            headers=self._headers_of(request),
             data=body,
+            # Azure's signatures cover it.
+            skip_auto_headers=("Content-Type",),
             allow_redirects=False,
         ) as found:
             content = await found.read()

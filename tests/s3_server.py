@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import socket
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from spark_conf.jars import fetch
 from spark_conf.java import java_command
+from tests.store_process import StoreProcess
 
-READY_TIMEOUT_S = 120
 IDENTITY = "kafka-ds"
 CREDENTIAL = "kafka-ds-secret"
 BUCKET = "lake"
@@ -38,17 +35,14 @@ def quiet(folder: Path) -> str:
     return f"-Dlogback.configurationFile={file}"
 
 
-class S3Server:
-    """One S3Proxy with its objects below `folder`; its log goes to `folder/s3.log`."""
+class S3Server(StoreProcess):
+    """One S3Proxy with its objects below `folder`."""
 
-    def __init__(self, folder: Path, port: int) -> None:
-        self.folder = folder
-        self.port = port
-        self.process: subprocess.Popen[bytes] | None = None
+    endpoint_variable = "AWS_ENDPOINT_URL"
 
-    @property
-    def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+    def __init__(self, folder: Path, port: int, *, authorization: str = "aws-v2-or-v4") -> None:
+        super().__init__(folder, port)
+        self.authorization = authorization
 
     @property
     def environment(self) -> dict[str, str]:
@@ -61,6 +55,10 @@ class S3Server:
             "AWS_EC2_METADATA_DISABLED": "true",
         }
 
+    def address_for(self, folder: Path) -> str:
+        """A prefix of the bucket for the test with this temporary folder."""
+        return address_for(folder)
+
     def start(self) -> S3Server:
         """Start it, and wait until it accepts connections; the bucket is a folder of that name."""
         objects = self.folder / "objects"
@@ -68,7 +66,7 @@ class S3Server:
         properties = self.folder / "s3proxy.properties"
         properties.write_text(
             f"s3proxy.endpoint={self.endpoint}\n"
-            "s3proxy.authorization=aws-v2-or-v4\n"
+            f"s3proxy.authorization={self.authorization}\n"
             f"s3proxy.identity={IDENTITY}\n"
             f"s3proxy.credential={CREDENTIAL}\n"
             "jclouds.provider=filesystem-nio2\n"
@@ -76,38 +74,21 @@ class S3Server:
             "jclouds.credential=local\n"
             f"jclouds.filesystem.basedir={objects}\n"
         )
-        with (self.folder / "s3.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [
-                    java_command(),
-                    "-Xmx256m",
-                    "-XX:+UseSerialGC",
-                    "-XX:TieredStopAtLevel=1",
-                    quiet(self.folder),
-                    "-cp",
-                    f"{fetch('s3proxy')}/*",
-                    "org.gaul.s3proxy.Main",
-                    "--properties",
-                    str(properties),
-                ],
-                stdout=log,
-                stderr=log,
-            )
-        deadline = time.monotonic() + READY_TIMEOUT_S
-        while True:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
-                return self
-            tail = (self.folder / "s3.log").read_text(errors="replace")[-2000:]
-            assert self.process.poll() is None, tail
-            assert time.monotonic() < deadline, tail
-            time.sleep(0.05)
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
+        self.launch(
+            [
+                java_command(),
+                "-Xmx256m",
+                "-XX:+UseSerialGC",
+                "-XX:TieredStopAtLevel=1",
+                quiet(self.folder),
+                "-cp",
+                f"{fetch('s3proxy')}/*",
+                "org.gaul.s3proxy.Main",
+                "--properties",
+                str(properties),
+            ]
+        )
+        return self
 
 
 @contextlib.contextmanager

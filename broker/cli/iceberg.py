@@ -18,7 +18,7 @@ def iceberg() -> None:
 @iceberg.command("sync", short_help="Maintain Iceberg metadata for the Delta tables.")
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
 @click.option(
-    "--lake", metavar="DIR", help="lake.uri: a folder or s3://... Default: the cluster's."
+    "--lake", metavar="DIR", help="lake.uri: a folder or a bucket. Default: the cluster's."
 )
 @click.option("--once", is_flag=True, help="Synchronize every table once and exit.")
 @click.option(

@@ -42,7 +42,7 @@ ShowRows = Callable[[list[str], ResultRows], None]
 @click.option(
     "--lake",
     metavar="DIR",
-    help="A folder, s3://... or fsspec address. Default: the cluster's.",
+    help="A folder, a bucket or an fsspec address. Default: the cluster's.",
 )
 @click.option(
     "--fsspec",

@@ -20,7 +20,7 @@ def table() -> None:
 @table.command("show", short_help="Show the schema, history and files of a table.")
 @click.argument("topic")
 @click.option(
-    "--lake", metavar="DIR", help="lake.uri: a folder or s3://... Default: the cluster's."
+    "--lake", metavar="DIR", help="lake.uri: a folder or a bucket. Default: the cluster's."
 )
 @click.option(
     "--history", "versions", type=click.IntRange(min=0), default=10, show_default=True, metavar="N",

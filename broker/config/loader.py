@@ -33,6 +33,7 @@ from broker.log.config import (
     LogConfig,
     unknown_topic_setting,
 )
+from kafka_ds.delta.store.store import NOT_SERVED, OBJECT_SCHEMES
 from kafka_ds.process.settings import (
     ConfigError,
     Setting,
@@ -261,10 +262,9 @@ def _check_places(config: BrokerConfig) -> None:
         raise ConfigError(f"log.dirs={','.join(config.log_dirs)} names a directory twice")
     if not config.lake_uri:
         raise ConfigError("lake.uri is empty")
-    if "://" in config.lake_uri and not config.lake_uri.startswith(("file://", "s3://")):
-        raise ConfigError(
-            f"lake.uri={config.lake_uri} is neither a folder nor an s3:// URI: other stores are not supported yet"
-        )
+    scheme, separator, _ = config.lake_uri.partition("://")
+    if separator and scheme not in ("file", *OBJECT_SCHEMES):
+        raise ConfigError(f"lake.uri={config.lake_uri} {NOT_SERVED}")
 
 
 def _check_reach(config: BrokerConfig) -> None:

@@ -35,7 +35,9 @@ class TierSettings:
         ("data/log",), "The log directories, separated by commas.", ours=True
     )
     lake_uri: str = string(
-        "data/lake", "Where the Delta tables are: a folder, or `s3://<bucket>/<prefix>`.", ours=True
+        "data/lake",
+        "Where the Delta tables are: a folder, `s3://<bucket>/<prefix>`, `gs://…` or `abfss://…`.",
+        ours=True,
     )
     lake_max_lag_ms: int = i64(
         -1,

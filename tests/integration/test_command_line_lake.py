@@ -151,7 +151,7 @@ def test_a_query_of_a_table_without_rows_says_why(
 def test_a_folder_without_a_cluster_is_told(alone: CommandLine, tmp_path: Path) -> None:
     told = alone.run("sql", "--lake", str(tmp_path), "SELECT 1").complaint
     assert told == f"{tmp_path} contains no tables of a cluster: is it the brokers' lake.uri?"
-    assert "install gcsfs" in alone.run("sql", "--lake", "gs://x", "SELECT 1").complaint
+    assert "Install ossfs" in alone.run("sql", "--lake", "oss://x", "SELECT 1").complaint
 
 
 def test_files_that_no_row_can_come_from_are_not_opened(

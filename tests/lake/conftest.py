@@ -1,10 +1,10 @@
-"""Stores of both kinds, and a Spark that reads and writes them."""
+"""Stores of all kinds, and a Spark that reads and writes them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -12,17 +12,51 @@ from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.delta.store.store import Store
 from kafka_ds.delta.store.uri import open_store
 from spark_conf import jars
-from tests.s3_server import address_for
+from tests.apache_kafka import free_ports
+from tests.azurite import AzureServer, running_azure
+from tests.gcs_server import GcsServer, running_gcs
+from tests.s3_server import S3Server
 from tests.spark.java import QUICK_JAVA
+
+Cloud: TypeAlias = S3Server | GcsServer | AzureServer
+
+
+@pytest.fixture(scope="session")
+def gcs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GcsServer]:
+    """One for all tests of this process, as `s3_server`."""
+    with running_gcs(tmp_path_factory.mktemp("gcs"), free_ports(1)[0]) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def azure_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureServer]:
+    """One for all tests of this process, as `s3_server`. npm brings it: 186 MB, which takes a quarter of a minute."""
+    with running_azure(tmp_path_factory.mktemp("azure"), free_ports(1)[0]) as running:
+        yield running
+
+
+def server_of(kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cloud:
+    """The server of a kind of store, with its environment set."""
+    server: Cloud = request.getfixturevalue(f"{kind}_server")
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    return server
+
+
+@pytest.fixture(
+    params=["s3", *(pytest.param(each, marks=pytest.mark.slow) for each in ("gcs", "azure"))]
+)
+def cloud(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cloud:
+    """A server of each kind of object store, and the environment in which clients find it."""
+    return server_of(request.param, request, monkeypatch)
 
 
 @pytest.fixture(params=["folder", "s3"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    """Tests of the lake run on both kinds of store."""
+def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Store:
+    """Tests of the lake run on a folder and on S3; those of stores ask for the others, too."""
     if request.param == "folder":
         return LocalStore(str(tmp_path))
-    request.getfixturevalue("s3_environment")
-    return open_store(address_for(tmp_path))
+    return open_store(server_of(request.param, request, monkeypatch).address_for(tmp_path))
 
 
 @pytest.fixture(scope="module")

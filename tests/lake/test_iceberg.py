@@ -565,7 +565,10 @@ def test_the_command_says_what_it_did(lake, table, tmp_path):
     "words", [["iceberg", "sync"], ["catalog", "sync", "unity+http://127.0.0.1:1/main"]]
 )
 def test_a_lake_that_is_not_there_is_a_mistake(tmp_path, words, monkeypatch):
-    for lake, text in ((f"{tmp_path}/nowhere", "there is no lake"), ("gs://b", "lake gs://b: ")):
+    for lake, text in (
+        (f"{tmp_path}/nowhere", "there is no lake"),
+        ("hdfs://b", "lake hdfs://b: "),
+    ):
         done = CliRunner().invoke(
             program, [*words, "--once", "--lake", lake, "--bootstrap-server", "127.0.0.1:1"]
         )

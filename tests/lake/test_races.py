@@ -18,6 +18,11 @@ from tests.lake.racer import PARTITIONS
 from tests.lake.races import outputs, racers
 
 
+@pytest.mark.parametrize(
+    "store",
+    ["folder", "s3", *(pytest.param(each, marks=pytest.mark.slow) for each in ("gcs", "azure"))],
+    indirect=True,
+)
 def test_each_version_is_won_once_beside_a_racing_delta_rs(store):
     log = new_log(store)
     # On S3 a commit takes ten times as long.

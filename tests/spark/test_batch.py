@@ -287,7 +287,7 @@ WRONG: list[tuple[dict[str, object], str]] = [
     ({"startingOffsets": {"both": {"0": 10**6, "1": 0}}}, "option 'startingOffsets' lies beyond.*both-0"),
     ({"endingOffsets": {"both": {"0": 10**6, "1": 0}}}, r"both-0 \[6050, 1000000\).*'failOnDataLoss'"),
     ({"lake": "/no/such/folder"}, "option 'lake'.*/no/such/folder"),
-    ({"lake": "gs://bucket/lake"}, "option 'lake'.*gs"),
+    ({"lake": "oss://bucket/lake"}, "option 'lake'.*oss"),
     ({"tiers": "remote", "isolation": "read_uncommitted"}, "option 'isolation'"),
 ]  # fmt: skip
 

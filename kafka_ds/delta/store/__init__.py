@@ -1,1 +1,1 @@
-"""Pure: where the lake lies: one protocol (`store.py`), a local folder and S3 behind it."""
+"""Pure: where the lake lies: one protocol (`store.py`), a local folder and object stores behind it."""

@@ -1,4 +1,4 @@
-"""Shell: a lake behind any address that fsspec knows, to be read: `gs://`, `abfs://`, `hdfs://`, a user's own.
+"""Shell: a lake behind any address that fsspec knows, to be read: `hdfs://`, `oss://`, a user's own.
 
 Nothing is written, as few of these file systems let exactly one of several writers win. No listing is remembered: a
 table grows while it is read. A file system's own errors become OSError here.

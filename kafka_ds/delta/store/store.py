@@ -14,8 +14,12 @@ from typing import IO, Protocol
 from urllib.parse import urlsplit
 
 TEMPORARY_SUFFIX = ".tmp"
-# `s3a` is Hadoop's word for the same.
-OBJECT_SCHEMES = ("s3", "s3a")
+# `s3a` is Hadoop's word for the same, and so is `abfss`.
+S3_SCHEMES = ("s3", "s3a")
+GCS_SCHEMES = ("gs",)
+AZURE_SCHEMES = ("az", "abfs", "abfss")
+OBJECT_SCHEMES = (*S3_SCHEMES, *GCS_SCHEMES, *AZURE_SCHEMES)
+NOT_SERVED = "is not a folder or an s3://, gs:// or abfss:// address"
 
 
 class UnsupportedStore(Exception):

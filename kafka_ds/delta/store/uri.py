@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.delta.store.store import (
+    NOT_SERVED,
     OBJECT_SCHEMES,
     Store,
     StoreNotExclusive,
@@ -35,7 +36,7 @@ def open_store(
     later_mark: str | None = None,
     private_folder: str | None = None,
 ) -> Store:
-    """The store behind `lake.uri`: a path, a `file:` address, or `s3://<bucket>/<prefix>`.
+    """The store behind `lake.uri`: a path, a `file:` address, or one of an object store (`clouds.py`).
 
     A folder that is not there is made by the first write. With `mark`, a folder in it, it is there already: where
     that is missing all requests for what is not there fail with OSError. The others are `LocalStore`'s.
@@ -45,17 +46,15 @@ def open_store(
     )
     parts = urlsplit(uri)
     if parts.scheme in OBJECT_SCHEMES:
-        from kafka_ds.delta.store.s3 import ObjectStore
+        from kafka_ds.delta.store.object_store import ObjectStore
 
-        return ObjectStore(parts.netloc, parts.path.strip("/"))
+        return ObjectStore(uri)
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
         return open_folder(unquote(parts.path))
     if "://" in uri or parts.scheme == "file":
-        raise UnsupportedStore(
-            f"lake.uri={uri}: folders and s3:// are served, not {parts.scheme}://"
-        )
+        raise UnsupportedStore(f"lake.uri={uri} {NOT_SERVED}")
     if not uri:
-        raise UnsupportedStore("lake.uri is empty: name a folder or an s3:// address")
+        raise UnsupportedStore("lake.uri is empty: name a folder or a bucket's address")
     return open_folder(uri)
 
 

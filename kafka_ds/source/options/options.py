@@ -67,7 +67,7 @@ OPTIONS: Final = {
     "kafkaConsumer.pollTimeoutMs": "how long a task waits for a leader without a byte of progress, in ms",
     "fetchOffset.numRetries": "how often a request for offsets is retried",
     "fetchOffset.retryIntervalMs": "the pause between these retries, in ms",
-    "lake": "where the tables are: a folder, `s3://…` or any fsspec address; without it the broker is asked (lake.uri)",
+    "lake": "where the tables are: a folder, a bucket or any fsspec address; without it the broker is asked (lake.uri)",
     "fsspec.*": "options of the file system behind an fsspec address, as fsspec names them (`fsspec.token`)",
     "tiers": "remote (only the table), local (only the brokers' logs) or both",
     "asOfVersion": "read what this version of the topic's table held, without the brokers' logs; batch only",

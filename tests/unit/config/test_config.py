@@ -129,8 +129,8 @@ def test_overrides_win_over_the_file_and_the_last_line_over_the_first(tmp_path: 
         ("log.dirs=a,b,a", "log.dirs=a,b,a names a directory twice"),
         ("lake.uri=", "lake.uri is empty"),
         (
-            "lake.uri=gs://bucket",
-            "lake.uri=gs://bucket is neither a folder nor an s3:// URI: other stores",
+            "lake.uri=hdfs://host/lake",
+            "lake.uri=hdfs://host/lake is not a folder or an s3://, gs:// or abfss:// address",
         ),
         ("listeners=9092", "listeners=9092: 9092 is not NAME://host:port"),
         ("listeners=PLAINTEXT://h:65536", "65536 is not a valid port"),

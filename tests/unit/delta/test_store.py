@@ -293,12 +293,38 @@ def test_addresses(tmp_path):
     assert open_store(f"file://{tmp_path}").uri("a") == f"{tmp_path}/a"
     assert open_store("s3://bucket/x/y/").uri("a") == "s3://bucket/x/y/a"
     assert open_store("s3a://bucket").uri("a") == "s3://bucket/a"
-    with pytest.raises(UnsupportedStore, match="names no bucket"):
-        open_store("s3://")
-    with pytest.raises(UnsupportedStore, match="lake.uri=gs://bucket/x: folders and s3://"):
-        open_store("gs://bucket/x")
+    assert open_store("gs://bucket/x").uri("a") == "gs://bucket/x/a"
+    for none in ("s3://", "gs:///x"):
+        with pytest.raises(UnsupportedStore, match="names no bucket"):
+            open_store(none)
+    with pytest.raises(UnsupportedStore, match="lake.uri=hdfs://host/x is not a folder or an"):
+        open_store("hdfs://host/x")
     with pytest.raises(UnsupportedStore, match="lake.uri is empty"):
         open_store("")
+
+
+def test_addresses_of_azures(monkeypatch):
+    for name in os.environ:
+        if name.startswith("AZURE"):
+            monkeypatch.delenv(name)
+    host = "account.dfs.core.windows.net"
+    full = open_store(f"abfss://lake@{host}/x")
+    assert full.uri("a") == f"abfss://lake@{host}/x/a"
+    for other in (f"abfs://lake@{host}", "az://lake", "abfss://lake"):
+        assert full.uri(f"{other}/x/a") == full.uri("a")
+    for wrong, why in (
+        ("az://lake/x", "names no account, and AZURE_STORAGE_ACCOUNT_NAME is not set: abfss://"),
+        (f"abfss://@{host}/x", "names no container: abfss://<container>@<account>"),
+        (
+            "abfss://lake@account.dfs.core.elsewhere/x",
+            "use az://<container>/<prefix>, AZURE",
+        ),
+    ):
+        with pytest.raises(UnsupportedStore, match=why):
+            open_store(wrong)
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
+    short = open_store("az://lake/x")
+    assert short.uri(f"abfss://lake@{host}/x/a") == short.uri("a") == "az://lake/x/a"
 
 
 def test_the_probe_passes_a_folder_and_leaves_nothing(store):

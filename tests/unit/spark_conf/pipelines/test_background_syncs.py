@@ -75,7 +75,7 @@ def test_it_ends_at_the_table_that_it_is_at() -> None:
 def test_mistakes_are_told_by_argparse(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for lake, catalog in (("lake", "glue://x"), ("gs://bucket", "")):
+    for lake, catalog in (("lake", "glue://x"), ("hdfs://host", "")):
         words = ["--bootstrap-server", "b:1", "--lake", lake, "--iceberg", "--catalog", catalog]
         monkeypatch.setattr("sys.argv", ["main.py", *words])
         with pytest.raises(SystemExit):

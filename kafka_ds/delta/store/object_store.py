@@ -1,16 +1,15 @@
-"""Shell: the lake in an object store of S3's kind.
+"""Shell: the lake in an object store; in what the stores differ is in `clouds.py`.
 
 `put_if_absent` is a conditional PUT; if the answer was lost the library asks again and learns that the object exists:
 whose it is must be read. Any other error of a write leaves its outcome unknown. Errors that a store may always return
 (503, a reset) are retried: briefly for commits and the lease, long for reads and data. A missing bucket is an error.
-Address and secrets come from AWS's own environment, never from an option. A file that is made in pieces is put as a
-whole.
+Address and secrets come from the store's own environment, never from an option. A file that is made in pieces is put as
+a whole.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import tempfile
 from collections.abc import Iterator
 from datetime import timedelta
@@ -24,16 +23,9 @@ from obstore.exceptions import (
     PermissionDeniedError,
     UnauthenticatedError,
 )
-from obstore.store import S3Store
 
-from kafka_ds.delta.store.s3_errors import (
-    ENDPOINT_VARIABLE,
-    check_endpoint,
-    explained,
-    is_missing_bucket,
-    is_permission,
-)
-from kafka_ds.delta.store.store import OBJECT_SCHEMES, StoreEntry, UnsupportedStore
+from kafka_ds.delta.store.clouds import BucketClient, bucket_at
+from kafka_ds.delta.store.store import StoreEntry
 
 # A commit, or a read of the log, must not hang; a data file may take its time.
 REQUEST_TIMEOUT = "10s"
@@ -54,58 +46,53 @@ SPOOLED_BYTES_MAX = 32 << 20
 class ObjectStore:
     """A bucket, or what lies below a prefix of it. Threads may share one."""
 
-    def __init__(self, bucket: str, prefix: str = "") -> None:
+    def __init__(self, uri: str) -> None:
         """Nothing is requested yet; errors of bucket and credentials come with the first request.
 
-        Raises UnsupportedStore if `bucket` or AWS_ENDPOINT_URL is not an address.
+        Raises UnsupportedStore as `bucket_at` does.
         """
-        if not bucket:
-            raise UnsupportedStore("lake.uri names no bucket: s3://<bucket>/<prefix>")
-        self._endpoint = os.environ.get(ENDPOINT_VARIABLE, "")
-        if (complaint := check_endpoint(self._endpoint)) is not None:
-            raise UnsupportedStore(complaint)
-        self._root = f"s3://{bucket}/{prefix}".rstrip("/")
-        self._alternatives = tuple(
-            f"{s}://{bucket}/{prefix}".rstrip("/") + "/" for s in OBJECT_SCHEMES
-        )
-        self._plain = self._endpoint.startswith("http://")
-        self._place = (bucket, prefix)
+        self._bucket = bucket_at(uri)
+        self._root = self._bucket.root
+        self._refusals = self._bucket.refusals
 
     # Each is made when it is first used: a client takes 15 ms, and a reader needs one of them.
 
     @cached_property
-    def _deciding(self) -> S3Store:
+    def _deciding(self) -> BucketClient:
         return self._client(REQUEST_TIMEOUT, DECISION_PATIENCE_SECONDS)
 
     @cached_property
-    def _store(self) -> S3Store:
+    def _store(self) -> BucketClient:
         return self._client(REQUEST_TIMEOUT, READ_PATIENCE_SECONDS)
 
     @cached_property
-    def _uploads(self) -> S3Store:
+    def _uploads(self) -> BucketClient:
         return self._client(UPLOAD_TIMEOUT, UPLOAD_PATIENCE_SECONDS)
 
-    def _client(self, timeout: str, patience_seconds: int) -> S3Store:
-        bucket, prefix = self._place
-        return S3Store(
-            bucket,
-            prefix=prefix or None,
-            config={"endpoint": self._endpoint} if self._endpoint else None,
-            client_options={
-                "allow_http": self._plain,
-                "timeout": timeout,
-                "connect_timeout": CONNECT_TIMEOUT,
-            },
-            retry_config={
-                "max_retries": RETRIES_MAX,
-                "retry_timeout": timedelta(seconds=patience_seconds),
-                "backoff": {
-                    "init_backoff": timedelta(milliseconds=PAUSE_MS_MIN),
-                    "max_backoff": timedelta(milliseconds=PAUSE_MS_MAX),
-                    "base": 2,
+    def _client(self, timeout: str, patience_seconds: int) -> BucketClient:
+        bucket = self._bucket
+        try:
+            return bucket.client(
+                bucket.name,
+                prefix=bucket.prefix or None,
+                config=dict(bucket.config) or None,
+                client_options={
+                    "allow_http": bucket.is_plain,
+                    "timeout": timeout,
+                    "connect_timeout": CONNECT_TIMEOUT,
                 },
-            },
-        )
+                retry_config={
+                    "max_retries": RETRIES_MAX,
+                    "retry_timeout": timedelta(seconds=patience_seconds),
+                    "backoff": {
+                        "init_backoff": timedelta(milliseconds=PAUSE_MS_MIN),
+                        "max_backoff": timedelta(milliseconds=PAUSE_MS_MAX),
+                        "base": 2,
+                    },
+                },
+            )
+        except BaseError as error:  # A file of credentials that is not there, a key that is none.
+            self._raise("", error)
 
     # -- writing ------------------------------------------------------------------------------
 
@@ -115,7 +102,9 @@ class ObjectStore:
             obstore.put(
                 self._deciding, self._inside(path), data, mode="create", use_multipart=False
             )
-        except AlreadyExistsError:
+        except AlreadyExistsError as error:
+            if self._refusals.is_undecided(str(error)):
+                self._raise(path, error)
             return False
         except (BaseError, FileNotFoundError) as error:
             self._raise(path, error)
@@ -172,7 +161,7 @@ class ObjectStore:
         except FileNotFoundError as error:
             self._raise_missing(path, error)
         except BaseError as error:
-            if is_permission(str(error)):
+            if self._refusals.is_permission(str(error)):
                 self._raise(path, error)
             # A range that begins behind the end is an error there, and nothing here.
             size = self.size(path)
@@ -192,7 +181,8 @@ class ObjectStore:
                 found += [_entry(meta) for meta in chunk]
         except BaseError as error:
             self._raise(prefix, error)
-        return tuple(sorted(found, key=lambda entry: entry.path))
+        # Stores begin before or at the offset, and not all list by path.
+        return tuple(sorted((e for e in found if e.path > start_after), key=lambda e: e.path))
 
     def folders(self, prefix: str) -> tuple[str, ...]:
         """The names directly below `prefix` under which there are objects."""
@@ -229,17 +219,13 @@ class ObjectStore:
 
     @property
     def delta_options(self) -> dict[str, str]:
-        """What `deltalake` needs beside AWS's environment."""
-        options = {"aws_conditional_put": "etag"}
-        return {**options, "aws_allow_http": "true"} if self._plain else options
+        """What `deltalake` needs beside the store's own environment."""
+        return dict(self._bucket.delta_options)
 
     # -- names and errors ---------------------------------------------------------------------
 
     def _relative(self, path: str) -> str:
-        for root in self._alternatives:
-            if path.startswith(root):
-                return path[len(root) :]
-        return path
+        return self._bucket.relative(path)
 
     def _inside(self, path: str) -> str:
         relative = self._relative(path)
@@ -248,15 +234,15 @@ class ObjectStore:
         return relative
 
     def _raise_missing(self, path: str, error: FileNotFoundError) -> NoReturn:
-        if is_missing_bucket(str(error)):
+        if self._refusals.is_missing_bucket(str(error)):
             self._raise(path, error)
         raise FileNotFoundError(self.uri(path)) from None
 
     def _raise(self, path: str, error: BaseError | FileNotFoundError) -> NoReturn:
         text = str(error)
-        message = f"{self.uri(path)}: {explained(text)}"
+        message = f"{self.uri(path)}: {self._refusals.explained(text)}"
         refused = isinstance(error, (PermissionDeniedError, UnauthenticatedError))
-        if refused or is_permission(text):
+        if refused or self._refusals.is_permission(text):
             raise PermissionError(message) from error
         raise OSError(message) from error
 

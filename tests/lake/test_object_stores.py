@@ -1,4 +1,4 @@
-"""The lake on a real S3 server: the store's contract, its death, lost answers, and a broker's whole way through it."""
+"""The lake in each cloud's store: its contract, its death, lost answers, and a broker's whole way through it."""
 
 from __future__ import annotations
 
@@ -12,28 +12,41 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from broker.cli.lake import Lake, LakeQueries
 from kafka_ds.delta.actions import ours_of
 from kafka_ds.delta.commit import PlainChange
 from kafka_ds.delta.log import DeltaLog
-from kafka_ds.delta.store import s3 as store_s3
+from kafka_ds.delta.store import object_store
 from kafka_ds.delta.store.store import Store, UnsupportedStore
 from kafka_ds.delta.store.uri import open_store, probe
+from kafka_ds.source.filters.intervals import Intervals
 from kafka_ds.source.options.limits import OptionError
 from kafka_ds.source.plan.lake_tables import LakeTables
+from kafka_ds.topic.files.parquet import open_at
 from kafka_ds.topic.snapshot import TopicSnapshot
+from kafka_ds.topic.table import TopicTable
 from tests.integration.tier_broker import restore
+from tests.lake.conftest import Cloud
 from tests.processes import BrokerCluster, BrokerDied, BrokerProcess, cluster, wait_until
 from tests.s3_faults import Fault, FaultyWay, Judge, bad_weather, faulty_way, first
-from tests.s3_server import BUCKET, S3Server, address_for
+from tests.s3_server import BUCKET
 from tests.topics import create_topic
+from tests.unit.source.source_lake import LakeRow, SourceLake, record_batch
 
 COUNT = 20_000
 MORE = 1_000
 PATIENCE_S = 120
 
-pytestmark = pytest.mark.usefixtures("s3_environment")
+SLOW = pytest.mark.slow
+EACH_CLOUD = pytest.mark.parametrize(
+    "cloud", ["s3", "gcs", pytest.param("azure", marks=SLOW)], indirect=True
+)
+ALL_STORES = pytest.mark.parametrize(
+    "store", ["folder", "s3", "gcs", pytest.param("azure", marks=SLOW)], indirect=True
+)
 
 
+@ALL_STORES
 def test_an_object_is_made_once(store: Store) -> None:
     assert store.put_if_absent("log/1.json", b"one")
     assert not store.put_if_absent("log/1.json", b"two")
@@ -42,6 +55,7 @@ def test_an_object_is_made_once(store: Store) -> None:
     assert store.read("log/1.json") == b"three"
 
 
+@ALL_STORES
 def test_what_is_not_there(store: Store) -> None:
     assert store.size("nothing") is None
     store.delete("nothing")
@@ -52,6 +66,7 @@ def test_what_is_not_there(store: Store) -> None:
             ask("nothing")
 
 
+@ALL_STORES
 def test_parts_are_read(store: Store) -> None:
     store.put_durable("a/b", b"0123456789")
     assert store.read_range("a/b", 2, 3) == b"234"
@@ -61,6 +76,7 @@ def test_parts_are_read(store: Store) -> None:
     assert store.size("a/b") == 10
 
 
+@ALL_STORES
 def test_files_are_listed_by_path_at_any_depth(store: Store) -> None:
     for path in ("t/b/2", "t/a", "t/b/1", "tt/c"):
         store.put_durable(path, b"12")
@@ -72,6 +88,7 @@ def test_files_are_listed_by_path_at_any_depth(store: Store) -> None:
     assert store.folders("t") == ("b",)
 
 
+@ALL_STORES
 def test_a_file_in_pieces_is_there_when_it_is_whole(store: Store) -> None:
     with store.create("big") as file:
         for _ in range(12):
@@ -84,11 +101,13 @@ def test_a_file_in_pieces_is_there_when_it_is_whole(store: Store) -> None:
     assert store.size("half") is None
 
 
+@ALL_STORES
 def test_of_racing_writers_one_wins(store: Store) -> None:
     probe(store, rounds=10, writers=16)
     assert store.list("") == ()
 
 
+@pytest.mark.usefixtures("s3_environment")
 def test_wrong_credentials_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     store = open_store(f"s3://{BUCKET}/y")
@@ -100,8 +119,9 @@ def test_wrong_credentials_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         store.size("1.json")
 
 
-def test_what_is_wrong_is_said_with_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    nowhere = open_store("s3://nowhere/y")
+@EACH_CLOUD
+def test_a_bucket_that_is_not_there_is_said_with_the_setting(cloud: Cloud, tmp_path: Path) -> None:
+    nowhere = open_store(cloud.address_for(tmp_path).replace(f"//{BUCKET}/", "//nowhere/"))
     for ask in (
         lambda: nowhere.put_if_absent("1.json", b"x"),
         lambda: nowhere.put_durable("1.json", b"x"),
@@ -110,9 +130,13 @@ def test_what_is_wrong_is_said_with_the_setting(monkeypatch: pytest.MonkeyPatch)
         lambda: nowhere.list(""),
         lambda: nowhere.folders(""),
     ):
-        with pytest.raises(OSError, match="no such bucket: make it, or change lake.uri") as caught:
+        with pytest.raises(OSError, match="no such .*: make it, or change lake.uri") as caught:
             ask()
         assert not isinstance(caught.value, FileNotFoundError), "an everyday answer"
+
+
+@pytest.mark.usefixtures("s3_environment")
+def test_what_is_wrong_is_said_with_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
     with pytest.raises(PermissionError, match="does not know AWS_ACCESS_KEY_ID"):
         open_store(f"s3://{BUCKET}/y").list("")
@@ -121,6 +145,39 @@ def test_what_is_wrong_is_said_with_the_setting(monkeypatch: pytest.MonkeyPatch)
         open_store(f"s3://{BUCKET}/y")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("cloud", ["azure"], indirect=True)
+def test_a_wrong_key_of_azures_is_named(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "d3Jvbmc=")
+    store = open_store("az://lake/y")
+    with pytest.raises(PermissionError, match=r"az://lake/y.*: AZURE_STORAGE_ACCOUNT_KEY"):
+        store.put_if_absent("1.json", b"x")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "no base64")
+    with pytest.raises(OSError, match=r"az://lake/y: .*Invalid Access Key"):
+        open_store("az://lake/y").list("")
+
+
+@EACH_CLOUD
+def test_the_source_and_sql_read_a_table(cloud: Cloud, tmp_path: Path) -> None:
+    uri = cloud.address_for(tmp_path)
+    lake = SourceLake(tmp_path, topic="orders")
+    lake.store = open_store(uri)
+    lake.table = TopicTable(lake.store, "orders")
+    lake.table.open(lake.topic_id)
+    for partition in (0, 1):
+        lake.add(partition, [record_batch([LakeRow(offset=n, value=b"%d" % n) for n in range(50)])])
+    views = LakeTables(uri).views("orders", lake.topic_id)
+    assert {partition: view.end for partition, view in views.items()} == {0: 50, 1: 50}
+    (file,) = views[1].within(Intervals.of((0, 50)))
+    with open_at(file.path) as opened:
+        assert opened.metadata.num_rows == 50
+    queries = LakeQueries(Lake(uri))
+    (row,) = queries.rows("SELECT count(*) AS n, sum(partition) AS of_one FROM orders")
+    queries.close()
+    assert row == {"n": 100, "of_one": 50}
+
+
+@pytest.mark.usefixtures("s3_environment")
 def test_the_source_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OSError, match="no such bucket"):
         LakeTables("s3://nowhere/y").topics(None)
@@ -132,6 +189,7 @@ def test_the_source_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
         LakeTables(f"s3://{BUCKET}/y")
 
 
+@pytest.mark.usefixtures("s3_environment")
 def test_a_broker_says_what_is_wrong_with_its_store(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path, {"lake.uri": "s3://nowhere/y"})
     with pytest.raises(
@@ -141,19 +199,20 @@ def test_a_broker_says_what_is_wrong_with_its_store(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def way(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyWay]:
+def way(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyWay]:
     """A way to the server on which nothing happens yet; whoever opens a store now takes it."""
-    with faulty_way(s3_server.endpoint, first(0, Fault())) as opened:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", opened.endpoint)
+    with faulty_way(cloud.endpoint, first(0, Fault())) as opened:
+        monkeypatch.setenv(cloud.endpoint_variable, opened.endpoint)
         yield opened
 
 
 def test_a_store_that_is_away_is_an_error_and_never_an_answer(
-    way: FaultyWay, monkeypatch: pytest.MonkeyPatch
+    way: FaultyWay, cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for patience in ("DECISION_PATIENCE_SECONDS", "READ_PATIENCE_SECONDS"):
-        monkeypatch.setattr(store_s3, patience, 0.3)
-    store = open_store(f"s3://{BUCKET}/away")
+        monkeypatch.setattr(object_store, patience, 0.3)
+    uri = cloud.address_for(tmp_path)
+    store = open_store(uri)
     assert store.put_if_absent("1.json", b"one")
     way.judge = lambda method, path: Fault(is_lost=True)
     for ask in (
@@ -163,7 +222,7 @@ def test_a_store_that_is_away_is_an_error_and_never_an_answer(
         lambda: store.size("2.json"),
         lambda: store.list(""),
     ):
-        with pytest.raises(OSError, match=r"s3://lake/away.*: no answer: see AWS_ENDPOINT_URL"):
+        with pytest.raises(OSError, match=f"{uri}.*: no answer: see .*and the network"):
             ask()
     way.judge = first(0, Fault())
     assert not store.put_if_absent("1.json", b"other")
@@ -172,8 +231,10 @@ def test_a_store_that_is_away_is_an_error_and_never_an_answer(
 
 
 @pytest.mark.parametrize("fault", [Fault(throttled=True), Fault(is_lost=True)])
-def test_what_is_throttled_or_lost_is_asked_again(way: FaultyWay, fault: Fault) -> None:
-    store = open_store(f"s3://{BUCKET}/again-{fault.is_lost}")
+def test_what_is_throttled_or_lost_is_asked_again(
+    way: FaultyWay, cloud: Cloud, tmp_path: Path, fault: Fault
+) -> None:
+    store = open_store(cloud.address_for(tmp_path))
 
     def despite(ask: Callable[[], object]) -> object:
         way.judge = first(3, fault, methods=("PUT", "GET", "HEAD", "POST", "DELETE"))
@@ -213,8 +274,11 @@ def assert_holds(uri: str, made: list[tuple[int, str]]) -> None:
         assert ours is not None and ours["commitId"] == commit_id
 
 
-def test_a_commit_whose_answer_is_lost_is_made_once(way: FaultyWay) -> None:
-    uri = f"s3://{BUCKET}/lost"
+@EACH_CLOUD
+def test_a_commit_whose_answer_is_lost_is_made_once(
+    way: FaultyWay, cloud: Cloud, tmp_path: Path
+) -> None:
+    uri = cloud.address_for(tmp_path)
     way.judge = first(2, Fault(answer_is_lost=True))
     made = commits(DeltaLog(open_store(uri), "table"), 4)
     assert way.counts["answers lost"] == 2
@@ -222,11 +286,11 @@ def test_a_commit_whose_answer_is_lost_is_made_once(way: FaultyWay) -> None:
 
 
 def test_a_commit_that_overtakes_its_own_first_try_is_made_once(
-    way: FaultyWay, monkeypatch: pytest.MonkeyPatch
+    way: FaultyWay, cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first try is given up for lost, and comes to the store when the second one has won."""
-    uri = f"s3://{BUCKET}/overtaken"
-    monkeypatch.setattr(store_s3, "REQUEST_TIMEOUT", "500ms")
+    uri = cloud.address_for(tmp_path)
+    monkeypatch.setattr(object_store, "REQUEST_TIMEOUT", "500ms")
     way.judge = first(1, Fault(delay_ms=3_000))
     made = commits(DeltaLog(open_store(uri), "table"), 2)
     wait_until("the first try to be judged", lambda: way.pending == 0)
@@ -239,17 +303,23 @@ HARSH = bad_weather(8, delay_ms=100, throttled=0.1, lost=0.04)
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
-    "weather",
-    [pytest.param(MILD, id="mild"), pytest.param(HARSH, id="harsh", marks=pytest.mark.slow)],
+    ("cloud", "weather"),
+    [
+        pytest.param("s3", MILD, id="s3-mild"),
+        pytest.param("s3", HARSH, id="s3-harsh", marks=SLOW),
+        pytest.param("gcs", MILD, id="gcs-mild", marks=SLOW),
+        pytest.param("azure", MILD, id="azure-mild", marks=SLOW),
+    ],
+    indirect=["cloud"],
 )
-def test_a_topic_goes_through_s3_in_bad_weather_though_its_leader_dies(
-    way: FaultyWay, tmp_path: Path, weather: Judge
+def test_a_topic_goes_through_the_store_in_bad_weather_though_its_leader_dies(
+    way: FaultyWay, cloud: Cloud, tmp_path: Path, weather: Judge
 ) -> None:
     """Produce, tier, delete the beginning of the local logs, kill the leader, produce, restart it, read everything.
 
-    Then every disk is lost, and one broker continues from S3.
+    Then every disk is lost, and one broker continues from the store.
     """
-    uri = address_for(tmp_path)
+    uri = cloud.address_for(tmp_path)
     settings = {
         "lake.uri": uri,
         "remote.log.storage.system.enable": "true",
