@@ -66,6 +66,7 @@ def check(properties: str, overrides: tuple[str, ...], with_defaults: bool, as_j
 
 def _security_mistakes(loaded: Any) -> list[str]:
     """What the keys, certificates and users of the listeners lack."""
+    from broker.config.loader import placed
     from broker.security.authentication.listener_security import ListenerSecurity
     from kafka_ds.process.settings import ConfigError
 
@@ -76,7 +77,7 @@ def _security_mistakes(loaded: Any) -> list[str]:
         try:
             ListenerSecurity(listener, loaded, lambda *_: None)
         except ConfigError as error:
-            mistakes += str(error).splitlines()
+            mistakes += str(placed(error, loaded, "listeners")).splitlines()
     return mistakes
 
 

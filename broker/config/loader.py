@@ -55,6 +55,8 @@ INSTEAD = {
     "controller.quorum.voters": "remove it, the lake is the quorum",
     "controller.quorum.bootstrap.servers": "remove it, the lake is the quorum",
 }
+# A word of an error that may be a setting.
+_NAME = re.compile(r"[a-z][a-z0-9._-]*[a-z0-9]")
 # An entry of *.replication.throttled.replicas.
 _THROTTLED_REPLICA = re.compile(r"[0-9]+:[0-9]+")
 
@@ -170,6 +172,8 @@ def _read_file(path: Path) -> dict[str, tuple[str, str]]:
 
 
 def _parse(name: str, text: str) -> SettingValue:
+    if not name:
+        raise ConfigError("there is a value, but no name of a setting before it")
     key = listener_key(name)
     setting = broker_settings().get(name) if key is None else key.setting
     if setting is not None:
@@ -248,11 +252,23 @@ def _contradictions(config: BrokerConfig, *, is_whole: bool) -> Iterator[ConfigE
         try:
             check(config)
         except ConfigError as error:
-            yield error
+            yield placed(error, config, "listeners" if check is _check_reach else "")
         except AttributeError:
             # The check needs a setting that `_forget` has deleted.
             if is_whole:
                 raise
+
+
+def placed(error: ConfigError, config: BrokerConfig, otherwise: str = "") -> ConfigError:
+    """The error with the places of the settings that it names; `otherwise` names one if none of these was given."""
+    named: list[str] = []
+    for word in _NAME.findall(str(error)):
+        setting = topic_settings().get(word)
+        named += [word, *(name for name, _ in (setting.synonyms if setting is not None else ()))]
+    origins = config.origins
+    given = [name for name in named if name in origins] or [otherwise]
+    places = dict.fromkeys(origins[name] for name in given if name in origins)
+    return error.at(" and ".join(places)) if places else error
 
 
 def _check_places(config: BrokerConfig) -> None:

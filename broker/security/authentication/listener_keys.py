@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from broker.config.dynamic import with_changes
+from broker.config.loader import placed
 from broker.security.authentication.listener_security import (
     CredentialLookup,
     ListenerSecurity,
@@ -55,7 +56,7 @@ class ListenerKeys:
             try:
                 opened = ListenerSecurity(listener, with_changes(config, {}), *self._lookups)
             except ConfigError:
-                raise error from None
+                raise placed(error, config, "listeners") from None
             log.error(
                 "listener %s: ignoring dynamic keys, using those of the file: %s", listener, error
             )

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from broker.cli.main import program
@@ -24,8 +25,41 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     file.write_text("listeners=SSL://127.0.0.1:9093\n")
     done = CliRunner().invoke(program, ["config", "check", str(file)])
     assert (done.exit_code, len(done.stderr.splitlines())) == (1, 1)
-    assert "listener SSL: neither ssl.keystore.location nor ssl.keystore.key is set" in done.stderr
+    assert done.stderr == (
+        "kafka-ds: listener SSL: neither ssl.keystore.location nor ssl.keystore.key is set: "
+        "a listener with TLS needs a key (server.properties line 1)\n"
+    )
     assert "no such file" in CliRunner().invoke(program, ["config", "check", "/nowhere"]).stderr
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ("node.id=2\n= 4\n", "there is a value, but no name of a setting before it (FILE line 2)"),
+        (
+            "node.id=2\nlisteners=A://:1\n",
+            "listeners: A is not in listener.security.protocol.map (FILE line 2)",
+        ),
+        (
+            "listeners=SASL_SSL://:1\nnode.id=2\n",
+            "sasl.enabled.mechanisms is empty: clients of the listener SASL_SSL could not authenticate (FILE line 1)",
+        ),
+        (
+            "listeners=PLAINTEXT://:1\n\nadvertised.listeners=B://a:1\n",
+            "advertised.listeners names B, which does not listen (FILE line 3)",
+        ),
+        (
+            "log.retention.hours=1\nnode.id=2\nlog.local.retention.ms=3600001\n",
+            "local.retention.ms=3600001 is more than retention.ms=3600000 (FILE line 3 and FILE line 1)",
+        ),
+    ],
+)  # fmt: skip
+def test_a_contradiction_is_told_with_its_lines(tmp_path: Path, lines: str, told: str) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text(lines)
+    done = CliRunner().invoke(program, ["config", "check", str(file)])
+    assert done.exit_code == 1
+    assert done.stderr == f"kafka-ds: {told.replace('FILE', file.name)}\n"
 
 
 def test_values_and_where_they_come_from(tmp_path: Path) -> None:
