@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from broker.cli.options import (
@@ -13,6 +15,10 @@ from broker.cli.options import (
     topic_of,
 )
 from broker.cli.output import print_facts, print_json, print_rows
+
+if TYPE_CHECKING:
+    from kafka_ds.client.admin import ConfigEntry, TopicDescription
+    from kafka_ds.client.cluster import Cluster
 
 _OWN = 1  # a setting's source: the topic itself
 
@@ -27,11 +33,14 @@ def topic() -> None:
 @json_option
 @cluster_options
 def list_topics(target: ClusterTarget, internal: bool, as_json: bool) -> None:
-    """List topics.
+    """List topics, without internal ones.
+
+    Internal topics hold the state of Kafka's coordinators, of streams that write exactly once, and clients' metrics.
 
     \b
     Examples:
       kafka-ds topic list
+      kafka-ds topic list --internal
       kafka-ds topic list --json --bootstrap-server broker:9092
     """
     with target.admin() as admin:
@@ -43,13 +52,21 @@ def list_topics(target: ClusterTarget, internal: bool, as_json: bool) -> None:
             "replication_factor": each.replication_factor,
             "under_replicated": sum(p.is_under_replicated for p in each.partitions),
             "offline": sum(p.is_offline for p in each.partitions),
-            "internal": each.is_internal,
+            "internal": _is_internal(each),
         }
         for each in found.values()
-        if internal or not each.is_internal
+        if internal or not _is_internal(each)
     ]
-    columns = ("name", "partitions", "replication_factor", "under_replicated", "offline")
-    print_rows(rows, columns, as_json=as_json)
+    columns = ["name", "partitions", "replication_factor", "under_replicated", "offline"]
+    print_rows(rows, [*columns, "internal"] if internal else columns, as_json=as_json)
+
+
+def _is_internal(topic: TopicDescription) -> bool:
+    """Whether Kafka, or kafka-ds, keeps its own records in this topic."""
+    from kafka_ds.sink.options import DECISIONS_TOPIC
+    from kafka_ds.topic.names import CLIENT_METRICS
+
+    return topic.is_internal or topic.name in (DECISIONS_TOPIC, CLIENT_METRICS)
 
 
 @topic.command("create")
@@ -106,34 +123,57 @@ def create_topics(
             click.echo(f"topic {name} {'could be' if dry_run else 'was'} created")
 
 
-@topic.command("describe", short_help="Describe a topic: partitions, offsets, settings.")
-@click.argument("name")
+@topic.command("describe", short_help="Describe topics: partitions, offsets, settings.")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @click.option("--all-configs", is_flag=True, help="Include inherited settings.")
 @json_option
 @cluster_options
-def describe_topic(target: ClusterTarget, name: str, all_configs: bool, as_json: bool) -> None:
-    """Describe a topic: partitions with leader, replicas, ISR and offsets, and its own settings.
+def describe_topics(
+    target: ClusterTarget, names: tuple[str, ...], all_configs: bool, as_json: bool
+) -> None:
+    """Describe topics: partitions with leader, replicas, ISR and offsets, and their own settings.
+
+    With --json, one topic is an object, several are a list of objects.
 
     \b
     Examples:
       kafka-ds topic describe orders
+      kafka-ds topic describe orders payments
       kafka-ds topic describe orders --all-configs --json
     """
+    from kafka_ds.client.admin import Admin
+
+    with target.cluster() as cluster:
+        admin = Admin(cluster)
+        found = [topic_of(admin, name) for name in dict.fromkeys(names)]
+        described = [
+            _described(cluster, each, admin.describe_topic_configs(each.name), all_configs)
+            for each in found
+        ]
+    if as_json:
+        print_json(described if len(described) > 1 else described[0])
+        return
+    for number, each in enumerate(described):
+        if number:
+            click.echo()
+        print_facts({"topic": each["name"], "topic id": each["topic_id"], **each["configs"]})
+        click.echo()
+        print_rows(each["partitions"], tuple(each["partitions"][0]), as_json=False)
+
+
+def _described(
+    cluster: Cluster, topic: TopicDescription, configs: list[ConfigEntry], all_configs: bool
+) -> dict[str, Any]:
+    """All that is shown of a topic."""
     from kafka_ds.protocol.messages.offsets import EARLIEST, LATEST
     from kafka_ds.protocol.topic_partition import TopicPartition
 
-    with target.cluster() as cluster:
-        from kafka_ds.client.admin import Admin
-
-        admin = Admin(cluster)
-        found = topic_of(admin, name)
-        configs = admin.describe_topic_configs(name)
-        led = [TopicPartition(name, p.partition) for p in found.partitions if not p.is_offline]
-        starts = cluster.offsets(dict.fromkeys(led, EARLIEST), read_committed=False)
-        ends = cluster.offsets(dict.fromkeys(led, LATEST), read_committed=False)
+    led = [TopicPartition(topic.name, p.partition) for p in topic.partitions if not p.is_offline]
+    starts = cluster.offsets(dict.fromkeys(led, EARLIEST), read_committed=False)
+    ends = cluster.offsets(dict.fromkeys(led, LATEST), read_committed=False)
     rows = []
-    for each in found.partitions:
-        place = TopicPartition(name, each.partition)
+    for each in topic.partitions:
+        place = TopicPartition(topic.name, each.partition)
         rows.append(
             {
                 "partition": each.partition,
@@ -145,15 +185,14 @@ def describe_topic(target: ClusterTarget, name: str, all_configs: bool, as_json:
                 "end_offset": ends[place].offset if place in ends else None,
             }
         )
-    shown = {e.name: e.value for e in configs if all_configs or e.source == _OWN}
-    if as_json:
-        facts = {"name": name, "topic_id": found.topic_id, "internal": found.is_internal}
-        factor = {"replication_factor": found.replication_factor}
-        print_json({**facts, **factor, "partitions": rows, "configs": shown})
-        return
-    print_facts({"topic": name, "topic id": found.topic_id, **shown})
-    click.echo()
-    print_rows(rows, tuple(rows[0]), as_json=False)
+    return {
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "internal": _is_internal(topic),
+        "replication_factor": topic.replication_factor,
+        "partitions": rows,
+        "configs": {e.name: e.value for e in configs if all_configs or e.source == _OWN},
+    }
 
 
 @topic.command("alter")
@@ -213,7 +252,8 @@ def delete_topics(target: ClusterTarget, names: tuple[str, ...], force: bool) ->
     """
     with target.admin() as admin:
         if not force:
-            internal = {each.name for each in admin.describe_topics().values() if each.is_internal}
+            described = admin.describe_topics().values()
+            internal = {each.name for each in described if _is_internal(each)}
             for name in names:
                 if name in internal:
                     raise CommandError(

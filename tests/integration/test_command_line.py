@@ -60,7 +60,17 @@ def test_a_topic_is_created_described_altered_and_deleted(kafka_ds: CommandLine)
     table = kafka_ds.ok("topic", "describe", "life")
     assert "segment.ms  1000" in table
     assert "PARTITION  LEADER" in table
-    kafka_ds.ok("topic", "delete", "life")
+    kafka_ds.ok("topic", "create", "death")
+    several = kafka_ds.json("topic", "describe", "life", "death")
+    assert [(each["name"], len(each["partitions"])) for each in several] == [
+        ("life", 4),
+        ("death", 1),
+    ]
+    table = kafka_ds.ok("topic", "describe", "life", "death")
+    assert re.findall(r"^topic +(\w+)$", table, re.MULTILINE) == ["life", "death"]
+    told = kafka_ds.run("topic", "describe", "life", "nowhere").complaint
+    assert told == "there is no topic nowhere"
+    kafka_ds.ok("topic", "delete", "life", "death")
     assert "life" not in [each["name"] for each in kafka_ds.json("topic", "list")]
     assert kafka_ds.run("topic", "delete", "life").complaint == "there is no topic life"
 
@@ -73,10 +83,18 @@ def test_an_internal_topic_is_deleted_with_force_alone(kafka_ds: CommandLine) ->
     kafka_ds.ok("consume", "noted", "--group", "any", "--max-messages", "1")
     refused = kafka_ds.run("topic", "delete", "noted", "__consumer_offsets")
     assert refused.complaint.startswith("__consumer_offsets is an internal topic: --force")
-    assert {"noted", "__consumer_offsets"} <= {
-        each["name"] for each in kafka_ds.json("topic", "list", "--internal")
+    kafka_ds.ok("topic", "create", "__kafka_ds_decisions")
+    ours = {"__consumer_offsets": True, "__kafka_ds_decisions": True, "noted": False}
+    listed = {
+        each["name"]: each["internal"] for each in kafka_ds.json("topic", "list", "--internal")
     }
-    kafka_ds.ok("topic", "delete", "--force", "__consumer_offsets")
+    assert {name: listed[name] for name in ours} == ours
+    assert "noted" in kafka_ds.ok("topic", "list")
+    assert "__" not in kafka_ds.ok("topic", "list")
+    assert re.search(
+        r"^__consumer_offsets .* yes$", kafka_ds.ok("topic", "list", "--internal"), re.M
+    )
+    kafka_ds.ok("topic", "delete", "--force", "__consumer_offsets", "__kafka_ds_decisions")
 
 
 @pytest.mark.parametrize(
