@@ -1,4 +1,4 @@
-"""Shell: `kafka-ds cluster`: brokers, controller and unhealthy partitions."""
+"""Shell: `kafka-ds cluster`: brokers, controller and unhealthy partitions; unregisters brokers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broker.cli.balance import balance
-from broker.cli.options import ClusterTarget, cluster_options, json_option
+from broker.cli.options import ClusterTarget, CommandError, cluster_options, json_option
 from broker.cli.output import print_facts, print_json, print_rows
+from kafka_ds.process.amounts import counted
+from kafka_ds.protocol.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,7 +22,7 @@ SHOWN_MAX = 50
 
 @click.group()
 def cluster() -> None:
-    """Look at the cluster as a whole, and balance it."""
+    """Look at the cluster, balance it, unregister brokers."""
 
 
 @cluster.command("status", short_help="Show brokers, controller and unhealthy partitions.")
@@ -96,3 +98,48 @@ def _rows(topics: Iterable[TopicDescription], wanted: Any) -> list[dict[str, Any
 
 
 cluster.add_command(balance)
+
+
+@cluster.command("unregister", short_help="Unregister a broker that will not come back.")
+@click.option(
+    "--id",
+    "broker_id",
+    type=click.IntRange(min=0),
+    required=True,
+    metavar="N",
+    help="The broker's node.id.",
+)
+@json_option
+@cluster_options
+def unregister(target: ClusterTarget, broker_id: int, as_json: bool) -> None:
+    """Unregister a broker that will not come back, so that the cluster forgets it.
+
+    The broker must be stopped, and no partition may have a replica on it: reassign its partitions first, with Kafka's
+    kafka-reassign-partitions. Kafka's own kafka-cluster unregister does the same without these checks.
+
+    \b
+    Example:
+      kafka-ds cluster unregister --id 3
+    """
+    with target.admin() as admin:
+        brokers = admin.describe_cluster().brokers
+        if any(each.node_id == broker_id and not each.is_fenced for each in brokers):
+            raise CommandError(
+                f"broker {broker_id} is alive and would register again: stop it first"
+            )
+        held = [
+            TopicPartition(topic.name, each.partition)
+            for topic in admin.describe_topics().values()
+            for each in topic.partitions
+            if broker_id in each.replicas
+        ]
+        if held:
+            raise CommandError(
+                f"broker {broker_id} still has replicas of {counted(len(held), 'partition')}, the first is {held[0]}: "
+                "reassign them first"
+            )
+        admin.unregister_broker(broker_id)
+    if as_json:
+        print_json({"id": broker_id, "unregistered": True})
+    else:
+        click.echo(f"broker {broker_id} is no longer registered")

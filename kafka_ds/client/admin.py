@@ -59,6 +59,8 @@ from kafka_ds.protocol.messages import (
     ShareGroupDescribeResponse,
     StreamsGroupDescribeRequest,
     StreamsGroupDescribeResponse,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
 )
 from kafka_ds.protocol.messages.cluster import MetadataRequestTopic
 from kafka_ds.protocol.messages.configs import (
@@ -283,6 +285,16 @@ class Admin:
             )
 
         return self._cluster.persist("DescribeCluster", attempt)
+
+    def unregister_broker(self, broker_id: int) -> None:
+        """Have the cluster forget a broker that will not come back (KIP-631)."""
+
+        def attempt() -> None:
+            request = UnregisterBrokerRequest(broker_id=broker_id)
+            answer = self._cluster.any_broker().call(request, UnregisterBrokerResponse)
+            _check(answer.error_code, answer.error_message or f"broker {broker_id}")
+
+        self._cluster.persist("UnregisterBroker", attempt)
 
     def describe_log_dirs(self) -> list[LogDirectorySize]:
         """The size of every replica on every live broker."""

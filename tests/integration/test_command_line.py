@@ -461,6 +461,30 @@ def test_the_state_of_a_cluster(tmp_path: Path) -> None:
         assert "under-replicated partitions:" in kafka_ds.ok("cluster", "status")
 
 
+def test_a_broker_that_will_not_come_back_is_unregistered(tmp_path: Path) -> None:
+    with cluster(tmp_path, 2, {"default.replication.factor": 2}) as brokers:
+        kafka_ds = CommandLine(brokers.bootstrap, tmp_path)
+        kafka_ds.ok("topic", "create", "orders", "--partitions", "2")
+        controller = kafka_ds.json("cluster", "status")["controller"]
+        gone = 3 - controller
+        words = ("cluster", "unregister", "--id", str(gone))
+        told = kafka_ds.run(*words).complaint
+        assert told == f"broker {gone} is alive and would register again: stop it first"
+        brokers[gone].stop()
+        wait_until("it to be fenced", lambda: kafka_ds.json("cluster", "status")["fenced"])
+        assert kafka_ds.run(*words).complaint == (
+            f"broker {gone} still has replicas of 2 partitions, the first is orders-0: reassign them first"
+        )
+        kafka_ds.ok("topic", "delete", "orders")
+        assert kafka_ds.json(*words) == {"id": gone, "unregistered": True}
+        assert [each["id"] for each in kafka_ds.json("cluster", "status")["brokers"]] == [
+            controller
+        ]
+        assert kafka_ds.run(*words).complaint == (
+            f"BROKER_ID_NOT_REGISTERED: Broker ID {gone} is not currently registered."
+        )
+
+
 @pytest.mark.parametrize("silent", [False, True], ids=["refused", "silent"])
 def test_no_broker_is_told_in_time(tmp_path: Path, silent: bool) -> None:
     with socket.socket() as held:

@@ -80,6 +80,12 @@ def prepare(line: str, broker: BrokerProcess, kafka_ds: CommandLine, lake: Path)
     """What a reader has done who types this."""
     if "topic create orders" in line and kafka_ds.json("topic", "list"):
         kafka_ds.ok("topic", "delete", "orders")
+    elif "orders payments" in line:
+        kafka_ds.ok("topic", "create", "payments")
+    elif "cluster unregister --id 3" in line:
+        with running_broker(lake.parent / "third", {"node.id": 3, "lake.uri": lake}):
+            pass
+        wait_until("it to be fenced", lambda: kafka_ds.json("cluster", "status")["fenced"] == [3])
     elif line == "kafka-ds group list":
         kafka_ds.ok("consume", "orders", "--group", "billing", "--no-follow")
     elif "typed.orders" in line:

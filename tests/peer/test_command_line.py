@@ -68,6 +68,10 @@ def test_topics_records_and_groups_of_apache_kafka(kafka: ApacheKafka, tmp_path:
     assert kafka_ds.run("group", "describe", "billing").complaint == "there is no group billing"
     status = kafka_ds.json("cluster", "status")
     assert (status["healthy"], len(status["brokers"])) == (True, 1)
+    told = kafka_ds.run("cluster", "unregister", "--id", "1").complaint
+    assert told == "broker 1 is alive and would register again: stop it first"
+    told = kafka_ds.run("cluster", "unregister", "--id", "99").complaint
+    assert told.startswith("BROKER_ID_NOT_REGISTERED")
     for words in (
         ("tier", "optimize"),
         ("tier", "status"),
