@@ -174,7 +174,9 @@ def _contact(settings: ClientSettings) -> None:
     from kafka_ds.client.cluster import Cluster
     from kafka_ds.errors import AuthenticationRefused, ClientError
 
-    logging.getLogger("kafka_ds.client").setLevel(logging.ERROR)
+    # What the client warns of is said by `awaiting`.
+    logger = logging.getLogger("kafka_ds.client")
+    logger.setLevel(logging.ERROR)
     each_ms = max(500, CONTACT_ATTEMPT_MS // len(settings.bootstrap_servers))
     brief = replace(
         settings,
@@ -195,6 +197,7 @@ def _contact(settings: ClientSettings) -> None:
                     time.sleep(0.2)
                     continue
                 raise CommandError(plain(problem)) from None
+            logger.setLevel(logging.NOTSET)
             return
 
 

@@ -24,6 +24,8 @@ This page is generated from the commands' own help (`python -m broker.cli.page >
 - The result is on standard output: a table, or JSON with `--json`. Everything else goes to standard error.
 - The exit status is 0, 1 after an error, 2 after wrong usage, 130 after Ctrl-C.
 - An error is one line on standard error. If no broker answers, the command fails within 20 seconds.
+- If a partition has no leader, or its leader cannot be reached, the command says so on standard error
+  after two seconds, and fails after 20 seconds (`default.api.timeout.ms` of `--command-config`).
 
 ## Selecting the cluster
 

@@ -63,6 +63,8 @@ T = TypeVar("T")
 EARLIEST_LOCAL_VERSION: Final = 8  # KIP-405
 COORDINATOR_KEYS_VERSION: Final = 4  # KIP-699
 BRIEF_MS: Final = 20
+# A leader that is waited for is warned of after this time.
+SILENT_S: Final = 2.0
 # How long an address that looks wrong is retried: a host name may be unknown while pods are restarted (Kubernetes), and
 # brokers may be started together with the query.
 PATIENCE_MS: Final[dict[type[ClientError], int]] = {NoSuchHost: 10_000, ConnectionRefused: 15_000}
@@ -116,6 +118,8 @@ class Cluster:
         self._topics: dict[str, Topic] = {}
         self._coordinators: dict[tuple[CoordinatorType, str], tuple[str, int]] = {}
         self._warned_of_silence = False
+        # Which problem was warned of since the last answer.
+        self._warned_of = ""
 
     def close(self) -> None:
         """Close every connection."""
@@ -501,7 +505,9 @@ class Cluster:
         while True:
             problem: ClientError | KafkaError
             try:
-                return attempt()
+                answer = attempt()
+                self._warned_of = ""
+                return answer
             except (BrokerUnreachable, BrokerTimeout) as found:
                 self._topics.clear()
                 if type(found) in PATIENCE_MS and not self._brokers:
@@ -523,11 +529,26 @@ class Cluster:
                     f"{what}: timed out after kafka.default.api.timeout.ms="
                     f"{settings.default_api_timeout_ms}; last error: {problem}"
                 ) from problem
+            self._warn_of_wait(problem, began_at, deadline)
             if _is_brief(problem):
                 time.sleep(min(pause_ms, BRIEF_MS) / 1_000)
                 continue
             time.sleep(pause_ms / 1_000)
             pause_ms = min(max(1, pause_ms) * 2, settings.retry_backoff_max_ms)
+
+    def _warn_of_wait(
+        self, problem: ClientError | KafkaError, began_at: float, deadline: float
+    ) -> None:
+        """Warn once of a partition without a leader, or of a broker that is known and cannot be reached."""
+        what = str(problem)
+        if isinstance(problem, KafkaError) and problem.code == ErrorCode.LEADER_NOT_AVAILABLE:
+            what = f"{problem.message} has no leader"
+        elif not isinstance(problem, BrokerUnreachable) or not self._brokers:
+            return
+        now = time.monotonic()
+        if now - began_at >= SILENT_S and what != self._warned_of:
+            self._warned_of = what
+            LOGGER.warning("%s; retrying for up to %.0f s", what, deadline - now)
 
     def _warn_of_silence(self, problem: ClientError) -> None:
         """Warn of a wrong address at once, and not only after the timeout."""

@@ -498,6 +498,28 @@ def test_no_broker_is_told_in_time(tmp_path: Path, silent: bool) -> None:
         assert f"--bootstrap-server): {told}" in done.complaint
 
 
+@pytest.mark.parametrize("command", ["consume", "tail"])
+def test_a_partition_without_a_leader_is_told(tmp_path: Path, command: str) -> None:
+    properties = tmp_path / "client.properties"
+    properties.write_text("default.api.timeout.ms=6000\n")
+    with cluster(tmp_path, 2) as brokers:
+        kafka_ds = CommandLine(brokers.bootstrap, tmp_path)
+        kafka_ds.ok("topic", "create", "lone", "--partitions", "2", "--replication-factor", "1")
+        gone = 3 - kafka_ds.json("cluster", "status")["controller"]
+        brokers[gone].kill()
+        wait_until("no leader", lambda: kafka_ds.json("cluster", "status")["offline"])
+        (lost,) = kafka_ds.json("cluster", "status")["offline_partitions"]
+        done = kafka_ds.run(command, "lone", "--command-config", str(properties))
+        place = f"lone-{lost['partition']}"
+        waiting, failed = done.errors.splitlines()
+        assert re.fullmatch(rf"{place} has no leader; retrying for up to [1-4] s", waiting)
+        assert failed == (
+            "kafka-ds: ListOffsets: timed out after default.api.timeout.ms=6000; "
+            f"last error: LEADER_NOT_AVAILABLE: {place}"
+        )
+        assert (done.status, done.output) == (1, "")
+
+
 def test_an_unusable_java_is_told_before_spark_starts(kafka_ds: CommandLine) -> None:
     nowhere = {"JAVA_HOME": "/nonexistent"}
     told = kafka_ds.run("sql", "--spark", "SELECT 1", environment=nowhere).complaint

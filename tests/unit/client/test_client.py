@@ -37,11 +37,13 @@ from kafka_ds.protocol.messages import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
+from kafka_ds.protocol.messages.cluster import MetadataResponsePartition
 from kafka_ds.protocol.messages.data import FetchPartitionData
 from kafka_ds.protocol.messages.offsets import (
     ListOffsetsPartitionResponse,
     OffsetForLeaderEpochEndOffset,
 )
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.records.batch import (
     ControlType,
     Record,
@@ -201,6 +203,38 @@ def test_silence_is_told_of_before_the_patience_is_over(
     told = [record.getMessage() for record in caplog.records if record.name == "kafka_ds.client"]
     assert len(told) == 1
     assert "'kafka.bootstrap.servers'" in told[0] and "kafka.default.api.timeout.ms=1000" in told[0]
+
+
+@pytest.mark.parametrize("is_led", [False, True], ids=["no leader", "unreachable"])
+def test_a_leader_that_is_waited_for_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_led: bool
+) -> None:
+    caplog.set_level(logging.WARNING, "kafka_ds.client")
+    monkeypatch.setattr(cluster_module, "time", ManualClock(0))
+
+    def script(request: Any) -> Any:
+        if not isinstance(request, MetadataRequest):
+            return CLOSE
+        partition = MetadataResponsePartition(
+            partition_index=0,
+            leader_id=1 if is_led else -1,
+            leader_epoch=0,
+            replica_nodes=[1],
+            isr_nodes=[1],
+        )
+        return broker.metadata(partitions=[partition])
+
+    with scripted(script) as broker:
+        backoff = {"retry_backoff_ms": 500, "retry_backoff_max_ms": 500}
+        with Cluster(settings(broker, default_api_timeout_ms=10_000, **backoff)) as cluster:
+            for told in (1, 2):
+                with pytest.raises(BrokerTimeout):
+                    cluster.offsets({TopicPartition(*P): -1}, read_committed=True)
+                cluster.topics(["t"])
+                assert len(caplog.records) == told
+    what = f"broker 127.0.0.1:{broker.port} disconnected" if is_led else "t-0 has no leader"
+    assert caplog.messages[0].startswith(what)
+    assert caplog.messages[0].endswith("; retrying for up to 8 s")
 
 
 def no_such_host(*_: object, **__: object) -> NoReturn:
