@@ -1,5 +1,6 @@
 """`kafka-ds demo`, which needs nothing but the package."""
 
+import shutil
 from pathlib import Path
 
 from tests.command_line import CommandLine
@@ -17,3 +18,14 @@ def test_the_demo_ends_well_and_leaves_nothing(tmp_path: Path) -> None:
     assert sum(int(row.split()[1]) for row in table) == 2_000
     # Compiled code stays: it is of use to the next start.
     assert not list(temporary.glob("kafka-ds-demo-*"))
+
+
+def test_compiling_is_announced_only_when_it_happens(tmp_path: Path) -> None:
+    kafka_ds = CommandLine(None, tmp_path)
+    for _ in range(2):
+        done = kafka_ds.run("demo", "--records", "1000", "--folder", "kept", cwd=tmp_path)
+        assert done.status == 0, done.errors
+        log = (tmp_path / "kept" / "broker.log").read_text()
+        assert ("the broker compiles" in done.errors) == ("Compiling loops" in log)
+        shutil.rmtree(tmp_path / "kept")
+    assert "the broker compiles" not in done.errors
