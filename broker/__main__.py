@@ -115,7 +115,7 @@ def adopt_directories(
             )
         _log_as(config)
         from broker.adoption.adopt import adopt, parse_topic_configs
-        from broker.adoption.kafka_dirs import untracked
+        from broker.adoption.kafka_dirs import logged
         from broker.lake_store import open_exclusive
 
         adopt(
@@ -126,7 +126,7 @@ def adopt_directories(
             topic_configs=parse_topic_configs(topic_configs),
             metadata_log_dir=metadata_log_dir,
             dry_run=dry_run,
-            track=track or untracked,
+            track=track or logged(SystemClock()),
         )
 
     return _exit_status_of(work)

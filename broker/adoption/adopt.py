@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from broker.adoption.broker_settings import adopted_changes
-from broker.adoption.kafka_dirs import Track, look, untracked
+from broker.adoption.kafka_dirs import Track, look
 from broker.adoption.mark import mark_adopted
 from broker.adoption.plan import AdoptionPlan, FoundDirectory, FoundLog, join, plan
 from broker.config.dynamic import with_changes
@@ -57,8 +57,8 @@ def adopt(
     *,
     topic_configs: Mapping[str, Mapping[str, str]],
     metadata_log_dir: str | None = None,
+    track: Track,
     dry_run: bool = False,
-    track: Track = untracked,
 ) -> None:
     """Adopt `log.dirs`, report what was found, and show the progress. Raises ConfigError if that is impossible."""
     with ExitStack() as stack:

@@ -6,6 +6,7 @@ incomplete. A metadata log that is damaged elsewhere is rejected.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
@@ -17,7 +18,7 @@ from broker.adoption.plan import FoundDirectory, FoundLog
 from broker.log.directories.directory import LogDirectory
 from broker.log.segment.scan import valid_batches
 from broker.metadata.topic_names import TRANSACTION_STATE_TOPIC_NAME
-from kafka_ds.process.seams import Disk
+from kafka_ds.process.seams import Clock, Disk
 from kafka_ds.process.settings import ConfigError
 from kafka_ds.protocol.errors import MalformedFrame
 from kafka_ds.protocol.messages.persisted_metadata import decode_record
@@ -35,6 +36,9 @@ from kafka_ds.segments.files import read_or_none
 from kafka_ds.segments.producers import CorruptSnapshot, Producers
 from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 
+_LOGGER = logging.getLogger(__name__)
+
+LOG_EVERY_MS = 10_000
 METADATA_FOLDER = names.folder_name(names.METADATA_TOPIC, 0)
 # Kafka 2.8's, with record frames of version 0, which no later Kafka reads.
 EARLY_METADATA_FOLDER = names.folder_name("@metadata", 0)
@@ -49,9 +53,18 @@ CHECKPOINT = ".checkpoint"
 _SNAPSHOT = re.compile(r"([0-9]{20})-[0-9]{10}\.checkpoint\Z")
 
 
-def untracked(_: str, items: Sequence[Any]) -> Iterable[Any]:
-    """A `Track` that shows nothing."""
-    return items
+def logged(clock: Clock) -> Track:
+    """A `Track` that logs now and then how far it is."""
+
+    def track(what: str, items: Sequence[Any]) -> Iterator[Any]:
+        logged_ms = clock.monotonic_ms()
+        for done, item in enumerate(items):
+            if clock.monotonic_ms() - logged_ms >= LOG_EVERY_MS:
+                logged_ms = clock.monotonic_ms()
+                _LOGGER.info("%s: %d of %d partitions", what, done, len(items))
+            yield item
+
+    return track
 
 
 def look(

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from broker.adoption.adopt import adopt, parse_topic_configs
+from broker.adoption.kafka_dirs import logged
 from broker.config.loader import from_given
 from broker.metadata.image import MetadataImage
 from broker.metadata.log import MetadataLog
 from kafka_ds.delta.store.uri import open_store
 from kafka_ds.process.system import SystemDisk
 from kafka_ds.records.batch import Record, build_batch
+from tests.fakes.clock import ManualClock
 from tests.unit.adoption.kafka_folders import (
     NOW_MS,
 )
@@ -43,6 +45,7 @@ def take_over(
         open_store,
         lines.append,
         topic_configs=parse_topic_configs(options.pop("topic_configs", ())),
+        track=options.pop("track", logged(ManualClock())),
         **options,
     )
     return lines

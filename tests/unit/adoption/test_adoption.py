@@ -6,12 +6,15 @@ import asyncio
 import shutil
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from broker.__main__ import main
+from broker.adoption.kafka_dirs import logged
 from broker.adoption.mark import check_adopted
 from broker.config.loader import from_given
 from kafka_ds.process import log_lines
@@ -113,6 +116,15 @@ def kraft_folder(folder: Path) -> KafkaFolder:
     kafka.log("late", 0, {0: b""}, number=4)
     kafka.stopped_cleanly()
     return kafka
+
+
+def test_progress_is_logged_now_and_then(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    kraft_folder(tmp_path)
+    caplog.set_level("INFO", "broker.adoption")
+    # Six seconds pass from one look at the clock to the next, of the ten between two lines.
+    clock: Any = SimpleNamespace(monotonic_ms=count(0, 6_000).__next__)
+    take_over(tmp_path, track=logged(clock))
+    assert caplog.messages == ["reading: 1 of 3 partitions", "adopting: 1 of 3 partitions"]
 
 
 def test_a_metadata_log_says_which_topics_there_are(tmp_path: Path) -> None:
