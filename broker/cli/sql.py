@@ -118,13 +118,15 @@ def _run_spark(target: ClusterTarget, statement: str | None, lake: str | None) -
         raise CommandError("--spark needs PySpark: install kafka-ds with its extra `spark`")
     from spark_conf.console import run, topic_views
     from spark_conf.jars import JarsUnavailable
-    from spark_conf.java import JavaUnusable
+    from spark_conf.java import JavaUnusable, java_home
     from spark_conf.session import session
 
     known = target.resolved()
     with target.cluster():
         pass  # Fails before a JVM starts.
     try:
+        java_home()
+        note("starting Spark")
         spark = session("kafka-ds sql", master="local[*]", lake=lake or known.lake)
     except (JarsUnavailable, JavaUnusable) as problem:
         raise CommandError(str(problem)) from None

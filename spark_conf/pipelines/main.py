@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from spark_conf.pipelines.pipelines import Pipelines
 
+LOGGER = logging.getLogger("kafka_ds.pipelines")
 INTERVAL_S = 1.0
 MASTER = "local[*]"
 
@@ -40,8 +41,6 @@ def run(
     syncs: BackgroundSyncs | None = None,
 ) -> list[str]:
     """Maintain the tables until a signal, or `once`: then the topics and syncs that failed are returned."""
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    logging.getLogger("kafka_ds.pipelines").setLevel(logging.INFO)
     ended: list[int] = []
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, lambda number, _: ended.append(number))
@@ -74,7 +73,10 @@ def _pipelines(
     from spark_conf.pipelines.pipelines import Pipelines
     from spark_conf.pipelines.registry import registry_at
 
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    LOGGER.setLevel(logging.INFO)
     registry = registry_at(registry_url)
+    LOGGER.info("starting Spark")
     spark = spark_session(master, lake)
     pipelines = Pipelines(spark, options, lake, registry)
     try:

@@ -70,6 +70,8 @@ NONE: Final = "none"
 OFFSETS_PER_STEP: Final = 1_000_000
 # Those of the first step of a table of JSON, in which each value is looked at: the next ones have columns to read by.
 OFFSETS_OF_FIRST_STEP: Final = 10_000
+# A step of so many is logged when it begins, too: it may take a minute.
+OFFSETS_ANNOUNCED: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +109,8 @@ class Pipelines:
         self._store: Store = open_store(lake)
         self._deletions: dict[str, Deletions] = {}
         self._announced: list[str] | None = None
+        # The topics of which a step was written.
+        self._written: set[str] = set()
         self._histories: dict[str, CompactedHistory] = {}
         self._cluster = Cluster(parse_settings(self._options))
         self._admin = Admin(self._cluster)
@@ -153,6 +157,8 @@ class Pipelines:
     def run_once(self, is_ended: Callable[[], bool] = lambda: False) -> list[str]:
         """Update every table to the present end of its topic; the topics for which that failed."""
         failed: list[str] = []
+        if self._announced is None:
+            LOGGER.info("reading the settings of all topics")
         wanted = self.wanted()
         self._announce([each.topic for each in wanted])
         for pipeline in wanted:
@@ -285,15 +291,15 @@ class Pipelines:
 
     def _write_step(self, pipeline: Pipeline, table: TypedTable, step: TableStep) -> None:
         began = time.monotonic()
+        offsets = counted(step.offsets, "offset")
+        # Spark's first query starts its workers, which takes a while on a busy machine.
+        if pipeline.topic not in self._written or step.offsets >= OFFSETS_ANNOUNCED:
+            LOGGER.info("%s: step %d begins, %s", pipeline.topic, step.number, offsets)
         with self._decoded(pipeline, table, self._records(pipeline, step)) as decoded:
             table.write_step(step, decoded, pipeline.cluster_columns)
-        LOGGER.info(
-            "%s: step %d, %s in %.1f s",
-            pipeline.topic,
-            step.number,
-            counted(step.offsets, "offset"),
-            time.monotonic() - began,
-        )
+        self._written.add(pipeline.topic)
+        seconds = time.monotonic() - began
+        LOGGER.info("%s: step %d, %s in %.1f s", pipeline.topic, step.number, offsets, seconds)
 
     @contextmanager
     def _decoded(

@@ -182,6 +182,10 @@ def test_one_command_keeps_typed_tables_iceberg_and_a_metastore(
         words = ["pipelines", "run", "--once", "--lake", str(topic.broker.lake), "--iceberg"]
         done = kafka_ds.run(*words, "--catalog", address)
         assert done.status in (0, 1), done.errors
+        said = [f"{topic.name}: step 1{then}" for then in (" begins, 2 offsets", ", 2 offsets in ")]
+        said = ["starting Spark", "reading the settings of all topics", *said]
+        places = [done.errors.index(each) for each in said]
+        assert places == sorted(places)
         metastore = HiveMetastore(address)
         assert name in metastore.tables("kafka_tables")
         path = str(topic.broker.lake / "tables" / topic.name)

@@ -50,11 +50,15 @@ CLASH = "n is string: stored in column n__string"
 
 @pytest.mark.timeout(300)
 def test_fields_are_columns_which_evolve_and_nothing_stops_at_a_bad_record(
-    spark: SparkSession, pipelines: Pipelines, topic: Topic
+    spark: SparkSession, pipelines: Pipelines, topic: Topic, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", "kafka_ds.pipelines")
     topic.create(partitions=1, **JSON_TOPIC)
     send(topic, b'{"price":1,"pos":{"lat":1.5}}', b"nope", b'{"price":2,"tags":["x"]}', None)
     keep(pipelines, topic)
+    begun, done = (line for line in caplog.messages if line.startswith(f"{topic.name}: step"))
+    assert begun == f"{topic.name}: step 1 begins, 4 offsets"
+    assert done.startswith(f"{topic.name}: step 1, 4 offsets in ")
     assert values_of(topic) == [
         {"price": 1, "pos": {"lat": 1.5}},
         {},
@@ -117,6 +121,7 @@ def test_a_topic_that_fails_stops_no_other(
     wanted.clear()
     assert pipelines.run_once() == []
     assert [each.getMessage() for each in caplog.records if each.levelname == "INFO"] == [
+        "reading the settings of all topics",
         "maintaining typed tables of a, b, c",
         "maintaining typed tables of no topic: none has the setting lake.table.value.format",
     ]
