@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from broker.cli.options import ClusterTarget, CommandError, cluster_options, json_option
+from broker.cli.options import (
+    ClusterTarget,
+    CommandError,
+    cluster_options,
+    json_option,
+    no_such_topic,
+)
 from broker.cli.output import note, print_facts, print_json, print_rows, progress
 from broker.cli.tail import TailPosition, offsets_at, parse_position
 from kafka_ds.process.amounts import counted
@@ -269,7 +275,7 @@ def _places(
     known = cluster.topics(wanted)
     for name in sorted(wanted - known.keys()):
         if topics:
-            raise CommandError(f"there is no topic {name}")
+            raise no_such_topic(name, cluster.topics(None))
     places = [
         TopicPartition(name, partition)
         for name, topic in sorted(known.items())

@@ -38,6 +38,7 @@ _ESCAPED: Final = re.compile(
 _BYTES_NOTE: Final = (
     "key and value are bytes: decode(value) is the text, as in decode(value)->'total'"
 )
+_NEW_TOPIC: Final = "a new topic has a table once records are copied: see lake.max.lag.ms"
 _ADDRESS: Final = re.compile(r"'([a-z][a-z0-9+.-]*)://")
 # Words of statements that need all tables.
 _LISTING: Final = ("show", "information_schema", "duckdb_tables", "duckdb_views", "sqlite_master")
@@ -83,7 +84,7 @@ class Lake:
         from kafka_ds.topic.names import topic_table
 
         if name not in self.topics():
-            raise CommandError(f"topic {name} has no table in {self.uri}")
+            raise CommandError(f"topic {name} has no table in {self.uri} ({_NEW_TOPIC})")
         return self.table(topic_table(name))
 
     def table(self, path: str) -> DeltaTable:
@@ -178,8 +179,7 @@ def _why_unknown(name: str) -> str:
         return f"there is no table {name}: a typed table gets it with the first record that does not fit"
     if name.startswith("typed."):
         return f"there is no table {name}: `kafka-ds pipelines run` creates typed tables"
-    hint = "a new topic has a table once records are copied: see lake.max.lag.ms"
-    return f"there is no topic or view {name}: SHOW TABLES lists them ({hint})"
+    return f"there is no topic or view {name}: SHOW TABLES lists them ({_NEW_TOPIC})"
 
 
 def _rows(table: DeltaTable) -> Any:

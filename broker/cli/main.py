@@ -35,7 +35,16 @@ INTERRUPTED = 130
 # Options of Kafka's tools, and what they are here.
 KAFKAS_OPTIONS = {
     "--from-beginning": "--from beginning",
+    "--offset": "--from OFFSET",
     "--reset-offsets": "reset",
+    "--to-earliest": "--to beginning",
+    "--to-latest": "--to end",
+    "--to-offset": "--to OFFSET",
+    "--to-datetime": "--to TIME",
+    "--broker-list": "--bootstrap-server",
+    "--consumer.config": "--command-config",
+    "--producer.config": "--command-config",
+    **dict.fromkeys(("--topic", "--group"), "the name alone"),
     **{f"--{word}": word for word in ("list", "create", "describe", "alter", "delete")},
 }
 

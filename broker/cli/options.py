@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from broker.cli.output import awaiting
+from kafka_ds.process.settings import suggestion
 
 if TYPE_CHECKING:
     from kafka_ds.client.admin import Admin, TopicDescription
@@ -331,5 +332,10 @@ def topic_of(admin: Admin, name: str) -> TopicDescription:
     """The topic of this name. Raises CommandError if there is none."""
     found = admin.describe_topics([name]).get(name)
     if found is None:
-        raise CommandError(f"there is no topic {name}")
+        raise no_such_topic(name, admin.describe_topics())
     return found
+
+
+def no_such_topic(name: str, names: Iterable[str]) -> CommandError:
+    """The error for a topic that does not exist, with those of `names` that are like it."""
+    return CommandError(f"there is no topic {name}{suggestion(name, names)}")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from broker.cli.options import ClusterTarget, CommandError, cluster_options
+from broker.cli.options import ClusterTarget, CommandError, cluster_options, no_such_topic
 from broker.cli.output import note, text_or_hex
 from kafka_ds.protocol.topic_partition import TopicPartition
 
@@ -295,7 +295,7 @@ def _read_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def _partitions_of(cluster: Cluster, topic: str, only: int | None) -> list[TopicPartition]:
     found = cluster.topics([topic]).get(topic)
     if found is None:
-        raise CommandError(f"there is no topic {topic}")
+        raise no_such_topic(topic, cluster.topics(None))
     if only is not None and only not in found.partitions:
         raise CommandError(f"topic {topic} has no partition {only}: it has {len(found.partitions)}")
     return [TopicPartition(topic, p) for p in sorted(found.partitions) if only in (None, p)]

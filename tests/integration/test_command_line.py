@@ -168,6 +168,9 @@ def test_a_topic_that_produce_does_not_find_is_told(kafka_ds: CommandLine, tmp_p
         "there is no topic payment-in, and the brokers do not create it (auto.create.topics.enable): "
         "did you mean payments-in?"
     )
+    for words in (("tail", "payment-in"), ("topic", "describe", "payment-in")):
+        told = kafka_ds.run(*words).complaint
+        assert told == "there is no topic payment-in: did you mean payments-in?"
     with running_broker(tmp_path, {}) as another:
         creating = CommandLine(another.bootstrap, tmp_path)
         for topic in ("payments-in", "payment-in"):

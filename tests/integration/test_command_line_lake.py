@@ -275,7 +275,8 @@ def test_a_topics_table(broker: BrokerProcess, kafka_ds: CommandLine, alone: Com
     shown = alone.ok("table", "show", "orders", *lake, "--history", "1")
     assert "headers         array<struct<key: string, value: binary>>" in shown
     assert alone.run("table", "show", "none", *lake).complaint == (
-        f"topic none has no table in {broker.lake}"
+        f"topic none has no table in {broker.lake} (a new topic has a table once records are copied: "
+        "see lake.max.lag.ms)"
     )
 
 

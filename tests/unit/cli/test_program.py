@@ -51,6 +51,9 @@ def test_no_line_of_a_list_of_commands_is_cut() -> None:
     [
         ("tail orders --from-beginning", "Here it is: --from beginning."),
         ("topic --list", "Here it is: list."),
+        ("topic describe --topic orders", "Here it is: the name alone."),
+        ("group describe --group billing", "Here it is: the name alone."),
+        ("group reset billing --to-earliest", "Here it is: --to beginning."),
         ("topic create orders --partitions three", "'three' is not a valid integer."),
         ("cluster balance --tolerance x", "'x' is not a valid number."),
     ],
