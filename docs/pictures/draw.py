@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -78,47 +78,45 @@ def picture(width: int, height: int, title: str, parts: Iterable[str]) -> str:
 def architecture() -> str:
     """Clients, brokers, the lake, and the engines that read it."""
     parts = [
-        box(24, 30, 176, "Kafka clients", ["producers, consumers,", "in any language"]),
+        box(20, 14, 124, "Kafka clients", ["producers and", "consumers"]),
         box(
-            290,
-            20,
-            210,
+            206,
+            14,
+            200,
             "Brokers, one or many",
-            ["hot log on local disk;", "a worker process turns", "segments into Parquet"],
+            ["hot log on local disk;", "old segments to Parquet"],
             fill=BLUE_LIGHT,
             stroke=BLUE,
         ),
         box(
-            610,
-            20,
-            246,
+            514,
+            14,
+            186,
             "Lake: a folder or S3",
-            [
-                "topics/orders: a Delta table",
-                "topics/payments: a Delta table",
-                "metadata and offsets: tables",
-            ],
+            ["a Delta table per topic;", "metadata, offsets: tables"],
             fill=GREEN_LIGHT,
             stroke=GREEN,
         ),
-        box(290, 146, 210, "Spark"),
-        box(610, 146, 246, "DuckDB, Polars, Trino"),
-        arrow([(200, 54), (288, 54)]),
-        text(244, 46, "Produce", anchor="middle", size=12, color=GREY),
-        arrow([(290, 92), (202, 92)]),
-        text(246, 84, "Fetch", anchor="middle", size=12, color=GREY),
-        arrow([(500, 54), (608, 54)]),
-        text(554, 46, "rolled segments", anchor="middle", size=12, color=GREY),
-        arrow([(610, 92), (502, 92)]),
-        text(556, 84, "cold records", anchor="middle", size=12, color=GREY),
-        arrow([(360, 114), (360, 144)]),
-        text(352, 133, "newest records", anchor="end", size=12, color=GREY),
-        arrow([(640, 114), (640, 129), (450, 129), (450, 144)]),
-        text(556, 124, "rows", anchor="middle", size=12, color=GREY),
-        arrow([(733, 114), (733, 144)]),
-        text(741, 133, "rows", size=12, color=GREY),
+        box(740, 14, 124, "SQL engines", ["Spark, DuckDB,", "Polars, Trino"]),
+        *there_and_back(144, 206, "Produce", "Fetch"),
+        *there_and_back(406, 514, "rolled segments", "cold records"),
+        arrow([(700, 51), (738, 51)]),
+        text(719, 43, "rows", anchor="middle", size=12, color=GREY),
+        arrow([(306, 88), (306, 108), (802, 108), (802, 90)]),
+        text(554, 103, "newest records, to Spark", anchor="middle", size=12, color=GREY),
     ]
-    return picture(880, 200, "Kafka clients, brokers, the lake, and engines", parts)
+    return picture(880, 122, "Kafka clients, brokers, the lake, and engines", parts)
+
+
+def there_and_back(left: float, right: float, there: str, back: str) -> Iterator[str]:
+    """Two arrows between the boxes whose edges these are, each below its words."""
+    for y, words, points in (
+        (38, there, [(left, 38), (right - 2, 38)]),
+        (72, back, [(right, 72), (left + 2, 72)]),
+    ):
+        yield arrow(points)
+        middle = (left + right) / 2
+        yield text(middle, y - 8, words, anchor="middle", size=12, color=GREY)
 
 
 def _file(first: int, last: int, y: float, name: str, *, fill: str, stroke: str) -> str:
