@@ -236,8 +236,8 @@ def test_no_class_has_anothers_name() -> None:
     assert not {name: found for name, found in places.items() if len(found) > 1}
 
 
-# A draft of a partition's change, and a time that a leader and a session share.
-SET_BY_OTHERS = {"PartitionChange", "LastFetch"}
+# A draft of a partition's change, and what a leader and a session share.
+SET_BY_OTHERS = {"PartitionChange", "SessionReader"}
 
 
 def attributes_set(node: ast.AST) -> Iterable[tuple[str, str, int]]:

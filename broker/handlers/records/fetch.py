@@ -737,20 +737,20 @@ class FetchResults:
         session = self.fetch_context.session
         if session is None:
             return []
-        replica_id, heard_ms = session.idle.replica_id, session.idle.last_fetch.ms
+        reader = session.idle.reader
         return [
             (cached, partition)
             for group, results in zip(self.fetch_context.groups, self._by_topic, strict=True)
             for cached, result in zip(group.cached, results, strict=True)
             if (partition := result.idle) is not None
             and (
-                replica_id <= CONSUMER
+                reader.replica_id <= CONSUMER
                 or partition.leader.may_be_idle(
-                    replica_id,
+                    reader.replica_id,
                     fetch_offset=cached.requested.fetch_offset,
                     log_start_offset=cached.requested.log_start_offset,
                     broker_epoch=broker_epoch,
-                    heard_ms=heard_ms,
+                    heard_ms=reader.last_fetch_ms,
                 )
             )
         ]

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Protocol, assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from broker.log.log import Log
 from broker.log.values import READ_COMMITTED, AppendInfo
@@ -21,7 +21,7 @@ from broker.metadata.events import PartitionRegistration
 from broker.replica.leader.alter_partition import AlterPartitionManager
 from broker.replica.leader.effects import AdvanceHighWatermark, CountIsrChange, Effects, ProposeIsr
 from broker.replica.leader.isr import AlterPartitionAnswer, Proposal
-from broker.replica.leader.replica_state import LastFetch
+from broker.replica.leader.replica_state import SessionReader
 from broker.replica.leader.state import LeaderState
 from broker.replica.topic_metrics import TopicCounters
 from broker.replica.watcher import Watcher
@@ -37,29 +37,6 @@ _LOGGER = logging.getLogger(__name__)
 
 # How long after a flush failed on a full disk the next one is tried.
 FLUSH_RETRY_SECONDS = 1.0
-
-
-class FollowerSession(Protocol):
-    """The idle partitions of a fetch session (`IdlePartitions`), as far as a leader knows them.
-
-    What a session remembers of a partition belongs to the fetch handler, above the leader; it decides without waiting,
-    and so imports none of this module.
-    """
-
-    @property
-    def replica_id(self) -> int:
-        """The follower whose session it is; negative for a consumer's."""
-
-    @property
-    def last_fetch(self) -> LastFetch:
-        """When the follower has fetched last in it."""
-
-    @property
-    def parked(self) -> Iterable[object]:
-        """The session's fetches that wait."""
-
-    def partition_changed(self, partition: LeaderPartition) -> None:
-        """Something is about to happen to the partition, which is no longer idle."""
 
 
 class LeaderPartition:
@@ -112,7 +89,7 @@ class LeaderPartition:
         self.watchers: dict[Watcher[LeaderPartition], None] = {}
         # The watchers that read up to the log's end.
         self._log_end_watchers: dict[Watcher[LeaderPartition], None] = {}
-        self.idle_sessions: dict[FollowerSession, None] = {}
+        self.idle_sessions: dict[SessionReader, Callable[[LeaderPartition], None]] = {}
         # How often anything has happened that a lookup may show.
         self.changes = 0
         self._pending_acknowledgements: dict[PendingAcknowledgement, None] = {}
@@ -302,11 +279,10 @@ class LeaderPartition:
         self, replica_id: int, *, fetch_offset: int, log_start_offset: int, broker_epoch: int
     ) -> None:
         """A follower fetches from this offset, which is within the log; raises as `LeaderState.fetched` does."""
-        for session in tuple(self.idle_sessions):
-            if (
-                session.replica_id == replica_id
-            ):  # The follower has opened another session, or has none.
-                self.remove_idle(session)
+        for reader in tuple(self.idle_sessions):
+            # The follower has opened another session, or has none.
+            if reader.replica_id == replica_id:
+                self.remove_idle(reader)
         effects = self.leader.fetched(
             replica_id,
             fetch_offset=fetch_offset,
@@ -427,31 +403,30 @@ class LeaderPartition:
 
     # -- idle partitions ----------------------------------------------------------------------
 
-    def add_idle(self, session: FollowerSession) -> None:
-        """Notify this session of nothing until something happens; a follower's only if the leader's `may_be_idle`
-        allows.
-        """
-        self.idle_sessions[session] = None
-        if session.replica_id >= 0:
-            self.leader.follower_idle(session.replica_id, session.last_fetch)
+    def add_idle(self, reader: SessionReader, activated: Callable[[LeaderPartition], None]) -> None:
+        """Call `activated` before something happens; for a follower only if the leader's `may_be_idle` allows."""
+        self.idle_sessions[reader] = activated
+        if reader.replica_id >= 0:
+            self.leader.follower_idle(reader)
 
-    def remove_idle(self, session: FollowerSession) -> None:
+    def remove_idle(self, reader: SessionReader) -> None:
         """Look this partition up for the session again."""
-        del self.idle_sessions[session]
-        self._activated(session)
+        self._activate(reader, self.idle_sessions.pop(reader))
 
     def _changing(self) -> None:
         """Something is about to happen that a lookup may show."""
         self.changes += 1
         if self.idle_sessions:
             idle, self.idle_sessions = self.idle_sessions, {}
-            for session in idle:
-                self._activated(session)
+            for reader, activated in idle.items():
+                self._activate(reader, activated)
 
-    def _activated(self, session: FollowerSession) -> None:
-        if session.replica_id >= 0:
-            self.leader.follower_active(session.replica_id)
-        session.partition_changed(self)
+    def _activate(
+        self, reader: SessionReader, activated: Callable[[LeaderPartition], None]
+    ) -> None:
+        if reader.replica_id >= 0:
+            self.leader.follower_active(reader.replica_id)
+        activated(self)
 
     # -- waiting ------------------------------------------------------------------------------
 

@@ -3,13 +3,15 @@
 A fetch from an offset shows that the follower holds all below it. It counts as caught up at the last moment at which it
 had all that the leader had *then*: now if it fetches from the end, at its previous fetch if from where the end was
 then. On a busy leader no follower reaches the very end; it is enough that the gap closes. Times are of a monotonic
-clock. For partitions in which nothing happens one `LastFetch` holds the time for all (`LeaderState.follower_idle`).
+clock. For partitions in which nothing happens one `SessionReader` holds the time for all (`LeaderState.follower_idle`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple, Self
 
+from kafka_ds.protocol.messages.data import CONSUMER
 from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 
 UNKNOWN_OFFSET = -1
@@ -17,13 +19,16 @@ UNKNOWN_OFFSET = -1
 NEVER_MS = -(1 << 62)
 
 
-class LastFetch:
-    """When a follower has fetched last: one time for all partitions in which nothing has happened."""
+class SessionReader:
+    """Whose fetch session it is, and when that one has fetched last: for all partitions in which nothing happens."""
 
-    __slots__ = ("ms",)
+    __slots__ = ("last_fetch_ms", "parked", "replica_id")
 
-    def __init__(self) -> None:
-        self.ms = NEVER_MS
+    def __init__(self, parked: Collection[object]) -> None:
+        """`parked`: the session's fetches that wait."""
+        self.replica_id = CONSUMER
+        self.last_fetch_ms = NEVER_MS
+        self.parked = parked
 
 
 class ReplicaState(NamedTuple):

@@ -33,7 +33,7 @@ from broker.replica.leader.isr import (
     Proposal,
     may_join,
 )
-from broker.replica.leader.replica_state import LastFetch, ReplicaState
+from broker.replica.leader.replica_state import ReplicaState, SessionReader
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 
@@ -92,7 +92,7 @@ class LeaderState:
         self.lag_ms_max = lag_ms_max
         self._brokers = brokers
         self._followers: dict[int, ReplicaState] = {}
-        self._idle: dict[int, LastFetch] = {}
+        self._idle: dict[int, SessionReader] = {}
         self._state: PartitionState = CommittedIsr(frozenset())
         self._has_lost_records = has_lost_records
         self._apply(registration)
@@ -241,9 +241,9 @@ class LeaderState:
             and follower.last_fetch_ms <= heard_ms
         )
 
-    def follower_idle(self, replica_id: int, last_fetch: LastFetch) -> None:
+    def follower_idle(self, reader: SessionReader) -> None:
         """This in-sync follower has the whole log; until `follower_active` its fetches change only times."""
-        self._idle[replica_id] = last_fetch
+        self._idle[reader.replica_id] = reader
 
     def follower_active(self, replica_id: int) -> None:
         """The follower's next fetch is reported like any other."""
@@ -252,8 +252,8 @@ class LeaderState:
 
     def _since(self, replica_id: int, follower: ReplicaState) -> ReplicaState:
         """What is known of a follower, including its fetches while it was idle."""
-        last_fetch = self._idle.get(replica_id)
-        return follower if last_fetch is None else follower.fetched_again(last_fetch.ms)
+        reader = self._idle.get(replica_id)
+        return follower if reader is None else follower.fetched_again(reader.last_fetch_ms)
 
     def check_follower(self, replica_id: int, broker_epoch: int) -> None:
         """Refuse a fetch that `fetched` would refuse."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.replica.leader.replica_state import UNKNOWN_OFFSET, LastFetch
+from broker.replica.leader.replica_state import UNKNOWN_OFFSET, SessionReader
 from broker.replica.session_epochs import (
     EPOCH_MAX,
     FINAL_EPOCH,
@@ -122,39 +122,37 @@ class IdlePartitions:
         "_parked",
         "_partitions",
         "_activated",
-        "last_fetch",
-        "replica_id",
+        "reader",
     )
 
     def __init__(self, activated: Callable[[CachedPartition], None]) -> None:
         """`activated` is called with each that is no longer idle."""
-        self.replica_id = CONSUMER
-        self.last_fetch = LastFetch()
         self._basis: Basis = None
         self._activated = activated
         self._partitions: dict[LeaderPartition, CachedPartition] = {}
         self._counts: dict[TopicCounters, int] = {}
         self._parked: dict[object, Callable[[CachedPartition, LeaderPartition], None]] = {}
+        self.reader = SessionReader(self._parked)
 
     def __len__(self) -> int:
         return len(self._partitions)
 
     def asked(self, replica_id: int, basis: Basis) -> None:
         """A fetch of this follower (or consumer) begins, whose lookups depend on this."""
-        if basis != self._basis or replica_id != self.replica_id:
+        if basis != self._basis or replica_id != self.reader.replica_id:
             self.clear()
-            self.replica_id, self._basis = replica_id, basis
+            self.reader.replica_id, self._basis = replica_id, basis
         moved = [
             partition
             for partition, cached in self._partitions.items()
             if partition.log.log_start_offset != cached.log_start_offset
         ]
         for partition in moved:
-            partition.remove_idle(self)
+            partition.remove_idle(self.reader)
 
     def heard(self, now_ms: int) -> None:
         """The fetch came at this time, and repeats the last one for all idle partitions."""
-        self.last_fetch.ms = now_ms
+        self.reader.last_fetch_ms = now_ms
 
     def count(self) -> None:
         """The fetch counts for each idle one, though it is not looked up."""
@@ -170,19 +168,19 @@ class IdlePartitions:
         cached.partition = partition
         self._partitions[partition] = cached
         self._counts[partition.counters] = self._counts.get(partition.counters, 0) + 1
-        partition.add_idle(self)
+        partition.add_idle(self.reader, self._changing)
 
     def remove(self, cached: CachedPartition) -> None:
         """Look this one up with the next fetch."""
         if cached.partition is not None:
-            cached.partition.remove_idle(self)
+            cached.partition.remove_idle(self.reader)
 
     def clear(self) -> None:
         """Look all of them up with the next fetch."""
         for partition in tuple(self._partitions):
-            partition.remove_idle(self)
+            partition.remove_idle(self.reader)
 
-    def partition_changed(self, partition: LeaderPartition) -> None:
+    def _changing(self, partition: LeaderPartition) -> None:
         """Something is about to happen to the partition, which is no longer idle."""
         cached = self._partitions.pop(partition)
         cached.partition = None
@@ -196,11 +194,6 @@ class IdlePartitions:
             joined(cached, partition)
 
     # -- waiting fetches ------------------------------------------------------------------------
-
-    @property
-    def parked(self) -> Iterable[object]:
-        """The fetches of the session that wait."""
-        return self._parked
 
     def park(
         self, fetch: object, joined: Callable[[CachedPartition, LeaderPartition], None]
@@ -572,7 +565,7 @@ class FetchContext(NamedTuple):
         """Drop partitions that have not changed."""
         responses: list[FetchableTopicResponse] = []
         served = []
-        is_follower = session.idle.replica_id > CONSUMER
+        is_follower = session.idle.reader.replica_id > CONSUMER
         for group, answer in zip(self.groups, response.responses, strict=True):
             kept = []
             for cached, data in zip(group.cached, answer.partitions, strict=True):
