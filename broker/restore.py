@@ -38,7 +38,7 @@ from kafka_ds.process.settings import ConfigError
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.protocol.messages import ElectLeadersRequest
 from kafka_ds.protocol.messages.replicas import TopicPartitions
-from kafka_ds.protocol.topic_partition import TopicPartition
+from kafka_ds.protocol.topic_partition import TopicIdPartition, TopicPartition
 from kafka_ds.protocol.types import uuid_from_text, uuid_text
 from kafka_ds.records.batch import Record, build_batch
 from kafka_ds.segments.producers import AppendOrigin
@@ -258,7 +258,7 @@ class Restoration:
         """The ends of the partitions of which groups have offsets or states, as far as they exist."""
         node = self._node
         ends: dict[TopicPartition, int] = {}
-        asked: list[tuple[str, bytes, int]] = []
+        asked: list[TopicIdPartition] = []
         keys = {TopicPartition(each.topic, each.partition) for each in published.offsets}
         for each in published.share_states:
             name = self._name_of(uuid_from_text(each.topic_id))
@@ -275,9 +275,11 @@ class Restoration:
             elif self._lives(registration.leader):
                 ends[key] = NO_BOUND
             else:
-                asked.append((topic, node.metadata.topics[topic].topic_id, partition))
-        for (topic, _, partition), end in zip(asked, await self._lake_ends(asked), strict=True):
-            ends[TopicPartition(topic, partition)] = end + 1
+                asked.append(
+                    TopicIdPartition(node.metadata.topics[topic].topic_id, topic, partition)
+                )
+        for (_, name, number), end in zip(asked, await self._lake_ends(asked), strict=True):
+            ends[TopicPartition(name, number)] = end + 1
         return ends
 
     def _lives(self, broker_id: int) -> bool:
@@ -285,7 +287,7 @@ class Restoration:
         known = self._node.metadata.brokers.get(broker_id)
         return known is not None and not known.fenced and not self._node.metadata_driver.is_active
 
-    async def _lake_ends(self, asked: Sequence[tuple[str, bytes, int]]) -> list[int]:
+    async def _lake_ends(self, asked: Sequence[TopicIdPartition]) -> list[int]:
         remote_log_manager = self._node.remote_log_manager
         assert remote_log_manager is not None, "checked before"
         while asked:

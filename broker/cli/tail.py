@@ -35,7 +35,7 @@ _AGO = re.compile(r"-(\d+)(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 PositionKind = Literal["beginning", "end", "offset", "last", "time"]
-ShowRecord = Callable[[str, int, "Record"], None]
+ShowRecord = Callable[[TopicPartition, "Record"], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,13 +203,13 @@ def _field(data: bytes | None) -> tuple[str | None, bool]:
         return data.hex(), True
 
 
-def record_json(topic: str, partition: int, record: Record) -> str:
+def record_json(place: TopicPartition, record: Record) -> str:
     """A record as a JSON line; binary fields are hexadecimal, as `key_encoding` and `value_encoding` say."""
     key, key_is_hex = _field(record.key)
     value, value_is_hex = _field(record.value)
     found: dict[str, Any] = {
-        "topic": topic,
-        "partition": partition,
+        "topic": place.topic,
+        "partition": place.partition,
         "offset": record.offset,
         "timestamp": record.timestamp,
         "key": key,
@@ -226,34 +226,34 @@ def record_json(topic: str, partition: int, record: Record) -> str:
 
 
 def record_line(
-    topic: str, partition: int, record: Record, field: Callable[[bytes], str] = text_or_hex
+    place: TopicPartition, record: Record, field: Callable[[bytes], str] = text_or_hex
 ) -> str:
     """A human-readable line: position, time, key and value."""
     when = ""
     if 0 <= record.timestamp <= 253_402_300_799_999:
         moment = datetime.fromtimestamp(record.timestamp / 1_000, UTC)
         when = moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{record.timestamp % 1_000:03d}Z"
-    place = click.style(f"{TopicPartition(topic, partition)}@{record.offset}", fg="cyan")
+    where = click.style(f"{place}@{record.offset}", fg="cyan")
     key = "" if record.key is None else click.style(field(record.key), fg="yellow") + "  "
     value = click.style("null", dim=True) if record.value is None else field(record.value)
-    return f"{place}  {when}  {key}{value}"
+    return f"{where}  {when}  {key}{value}"
 
 
-def _show_value(topic: str, partition: int, record: Record) -> None:
+def _show_value(place: TopicPartition, record: Record) -> None:
     data = record.value if record.value is not None else b""
     sys.stdout.buffer.write(data + b"\n")
 
 
-def _show_line(topic: str, partition: int, record: Record) -> None:
-    click.echo(record_line(topic, partition, record))
+def _show_line(place: TopicPartition, record: Record) -> None:
+    click.echo(record_line(place, record))
 
 
-def _show_hex(topic: str, partition: int, record: Record) -> None:
-    click.echo(record_line(topic, partition, record, bytes.hex))
+def _show_hex(place: TopicPartition, record: Record) -> None:
+    click.echo(record_line(place, record, bytes.hex))
 
 
-def _show_json(topic: str, partition: int, record: Record) -> None:
-    sys.stdout.write(record_json(topic, partition, record) + "\n")
+def _show_json(place: TopicPartition, record: Record) -> None:
+    sys.stdout.write(record_json(place, record) + "\n")
 
 
 def _show_function(as_json: bool, values_only: bool, as_hex: bool) -> ShowRecord:
@@ -307,7 +307,7 @@ def _run(reader: TopicTail, show: ShowRecord, *, max_messages: int | None, follo
     if max_messages == 0:
         return 0
     for place, record in reader.records(follows=follows):
-        show(place.topic, place.partition, record)
+        show(place, record)
         shown += 1
         if shown == max_messages:
             break

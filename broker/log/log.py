@@ -35,7 +35,7 @@ from broker.log.values import (
 from kafka_ds.process.seams import Background, Clock, Disk
 from kafka_ds.process.system import InlineBackground
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
-from kafka_ds.protocol.topic_partition import TopicPartition
+from kafka_ds.protocol.topic_partition import TopicIdPartition, TopicPartition
 from kafka_ds.protocol.types import NO_UUID
 from kafka_ds.records.batch import (
     HEADER,
@@ -158,6 +158,11 @@ class Log:
     @property
     def unflushed_count(self) -> int:
         return self.log_end_offset - self.recovery_point
+
+    @property
+    def topic_id_partition(self) -> TopicIdPartition:
+        """Its partition by name and id."""
+        return TopicIdPartition(self.topic_id, self.topic, self.partition)
 
     def assign_topic_id(self, topic_id: bytes) -> None:
         """The log's topic, whose id was not known, has this one."""

@@ -20,7 +20,7 @@ from broker.remote.copy_policy import (
     choose,
 )
 from broker.remote.metrics import TierMetrics
-from broker.remote.partitions import TieredPartition, place_of, sources_of
+from broker.remote.partitions import TieredPartition, sources_of
 from broker.remote.quota import RemoteQuota
 from broker.worker.rpc import (
     CONFLICT,
@@ -42,7 +42,7 @@ from kafka_ds.ipc.child import ChildWorker, WorkerFailed, WorkerLost
 from kafka_ds.process.amounts import counted, size_text
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.process.seams import Clock
-from kafka_ds.protocol.topic_partition import PartitionId, TopicIdPartition
+from kafka_ds.protocol.topic_partition import PartitionId
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment
 
 log = logging.getLogger(__name__)
@@ -116,7 +116,9 @@ class CopyLoop:
     async def _give_up(self, tiered: TieredPartition) -> None:
         # A lost worker has stopped copying, too.
         with contextlib.suppress(WorkerLost, WorkerFailed):
-            await self._worker.send(StopPartition(place=place_of(tiered)))
+            await self._worker.send(
+                StopPartition(partition=tiered.topic_id_partition, leader_epoch=tiered.leader_epoch)
+            )
 
     def stop(self) -> None:
         """Start no further copy."""
@@ -289,10 +291,7 @@ class CopyLoop:
         """Ask the lake for the state of partitions; returns how long to wait if it does not answer."""
         for start in range(0, len(partitions), STATE_QUESTION_PARTITIONS_MAX):
             asked = partitions[start : start + STATE_QUESTION_PARTITIONS_MAX]
-            question = [
-                TopicIdPartition(tiered.log.topic_id, tiered.log.topic, tiered.log.partition)
-                for tiered in asked
-            ]
+            question = [tiered.topic_id_partition for tiered in asked]
             try:
                 states = await self._worker.send(ReadTieredState(partitions=question))
             except (WorkerLost, WorkerFailed) as error:
@@ -382,11 +381,7 @@ class CopyLoop:
             tiered.state.finished(highest, now_ms, is_seen=is_seen, commit=outcome.commit)
             self._resume(tiered)
             self._metrics.copied(
-                tiered.log.topic,
-                tiered.log.partition,
-                outcome.log_bytes,
-                outcome.lake_bytes,
-                outcome.ranges,
+                tiered.topic_partition, outcome.log_bytes, outcome.lake_bytes, outcome.ranges
             )
             self._advanced(tiered)
             return

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from broker.remote.metrics import RemoteSize, TierMetrics
-from broker.remote.partitions import TieredPartition, place_of
+from broker.remote.partitions import TieredPartition
 from broker.worker.rpc import (
     UNAVAILABLE,
     CheckRetention,
@@ -149,7 +149,7 @@ class ExpirationLoop:
 
     def _question(self, tiered: TieredPartition, retention: Retention) -> RetentionCheck:
         return RetentionCheck(
-            place=place_of(tiered),
+            partition=tiered.topic_id_partition,
             retention=retention,
             lineage=tiered.lineage(),
             copied_offset=tiered.state.copied_offset,
@@ -253,7 +253,9 @@ class ExpirationLoop:
             self._agree(tiered)
         if decision.expired or result.below or result.has_files_below:
             self._crash_points.at("broker_before_sweep")
-            swept = await self._worker.send(Sweep(place=place_of(tiered)))
+            swept = await self._worker.send(
+                Sweep(partition=tiered.topic_id_partition, leader_epoch=tiered.leader_epoch)
+            )
             self._swept(tiered, swept)
         return swept
 
@@ -261,7 +263,11 @@ class ExpirationLoop:
         """Move the table's log start, then the log's own; False if this broker no longer leads."""
         offset = decision.log_start_offset
         self._crash_points.at("broker_before_log_start")
-        answer = await self._worker.send(SetLogStart(place=place_of(tiered), offset=offset))
+        answer = await self._worker.send(
+            SetLogStart(
+                partition=tiered.topic_id_partition, leader_epoch=tiered.leader_epoch, offset=offset
+            )
+        )
         self._crash_points.at("broker_after_log_start")
         if isinstance(answer, Unavailable):
             raise WorkerFailed(UNAVAILABLE, answer.message)

@@ -16,7 +16,7 @@ from dataclasses import replace
 from broker.log.log import Log
 from broker.remote.copies import CopyLoop
 from broker.remote.copy_policy import CopyQuestion
-from broker.remote.partitions import TieredPartition, place_of
+from broker.remote.partitions import TieredPartition
 from broker.worker.rpc import (
     FAILED,
     Check,
@@ -149,7 +149,8 @@ class LocalDeletion:
     @staticmethod
     def _question(tiered: TieredPartition, question: CopyQuestion) -> CheckQuestion:
         return CheckQuestion(
-            place=place_of(tiered),
+            partition=tiered.topic_id_partition,
+            leader_epoch=tiered.leader_epoch,
             start_offset=tiered.log.local_log_start_offset,
             is_whole=question.is_whole,
             commits=question.commits,

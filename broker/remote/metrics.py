@@ -307,18 +307,17 @@ class TierMetrics:
     """Offsets by topic and partition, as the last OPTIMIZE saw them."""
 
     def copied(
-        self, topic: str, partition: int, log_bytes: int, lake_bytes: int, ranges: int
+        self, partition: TopicPartition, log_bytes: int, lake_bytes: int, ranges: int
     ) -> None:
         """Ranges of one partition are FINISHED. Its totals are known once it was counted."""
-        key = TopicPartition(topic, partition)
-        before = self.remote_sizes.get(key)
+        before = self.remote_sizes.get(partition)
         if before is not None:
-            self.remote_sizes[key] = replace(
+            self.remote_sizes[partition] = replace(
                 before,
                 segments=before.segments + ranges,
                 size_bytes=before.size_bytes + log_bytes,
             )
-        counters = self.topics.of(topic)
+        counters = self.topics.of(partition.topic)
         counters.copy_requests += ranges
         counters.copy_bytes += log_bytes
         counters.lake_bytes += lake_bytes

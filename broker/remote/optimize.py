@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from broker.remote.boundary import Boundary
 from broker.remote.metrics import TierMetrics
-from broker.remote.partitions import TieredPartition, place_of
+from broker.remote.partitions import TieredPartition
 from broker.worker.rpc import Optimize, Optimized, StopPartition, TierSettings
 from kafka_ds.ipc.backoff import Backoff
 from kafka_ds.ipc.child import ChildWorker, WorkerFailed, WorkerLost
@@ -195,7 +195,10 @@ class OptimizeLoop:
             self._at_work = tiered
             try:
                 request = Optimize(
-                    place=place_of(tiered), rewrites_any_expired=rewrites_any, merges_any=merges_any
+                    partition=tiered.topic_id_partition,
+                    leader_epoch=tiered.leader_epoch,
+                    rewrites_any_expired=rewrites_any,
+                    merges_any=merges_any,
                 )
                 done = await self._worker.send(request)
             finally:
@@ -239,4 +242,6 @@ class OptimizeLoop:
     async def _give_up(self, tiered: TieredPartition) -> None:
         # A lost worker has stopped, too.
         with contextlib.suppress(WorkerLost, WorkerFailed):
-            await self._worker.send(StopPartition(place=place_of(tiered)))
+            await self._worker.send(
+                StopPartition(partition=tiered.topic_id_partition, leader_epoch=tiered.leader_epoch)
+            )

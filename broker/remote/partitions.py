@@ -19,8 +19,8 @@ from broker.remote.copy_policy import (
     pending,
     range_to_copy,
 )
-from broker.worker.rpc import LogSegmentData, StoragePlace
-from kafka_ds.protocol.topic_partition import PartitionId, TopicPartition
+from broker.worker.rpc import LogSegmentData
+from kafka_ds.protocol.topic_partition import PartitionId, TopicIdPartition, TopicPartition
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment
 
 _LOGGER = logging.getLogger(__name__)
@@ -53,12 +53,17 @@ class TieredPartition:
     @property
     def topic_partition(self) -> TopicPartition:
         """Topic and partition."""
-        return TopicPartition(self.log.topic, self.log.partition)
+        return self.log.topic_partition
+
+    @property
+    def topic_id_partition(self) -> TopicIdPartition:
+        """By name and id."""
+        return self.log.topic_id_partition
 
     @property
     def name(self) -> str:
         """For log lines."""
-        return str(self.topic_partition)
+        return self.log.name
 
     def lost(self, offset: int) -> None:
         """The lake's end has moved back to there: the log keeps what is behind it until it is copied again."""
@@ -224,16 +229,6 @@ class TieredPartition:
             log_start_offset=self.log.log_start_offset,
             may_have_gaps=self.log.config.is_compacted,
         )
-
-
-def place_of(tiered: TieredPartition) -> StoragePlace:
-    """The partition, and the leader epoch in which the worker is asked."""
-    return StoragePlace(
-        topic=tiered.log.topic,
-        topic_id=tiered.log.topic_id,
-        partition=tiered.log.partition,
-        leader_epoch=tiered.leader_epoch,
-    )
 
 
 def _copy_lag(config: LogConfig, now_ms: int) -> CopyLag:

@@ -7,7 +7,7 @@ All methods are called in the event loop; those that are not `async` never wait.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any
 
 from broker.log.log import Log
@@ -19,7 +19,7 @@ from broker.remote.expiry import ExpirationLoop
 from broker.remote.local_deletion import LocalDeletion
 from broker.remote.metrics import ThreadIdleRatio, TierMetrics, tier_samples
 from broker.remote.optimize import OptimizeLoop
-from broker.remote.partitions import TieredPartition, place_of
+from broker.remote.partitions import TieredPartition
 from broker.remote.process import new_worker
 from broker.remote.quota import COPY_TIMES, FETCH_TIMES, RemoteQuota
 from broker.remote.reads import RemoteReads, kafka_errors
@@ -36,7 +36,6 @@ from broker.worker.rpc import (
     ReadAuxState,
     ReadTieredState,
     SetLogStart,
-    StoragePlace,
     Swept,
     TieredState,
     TierSettings,
@@ -285,9 +284,7 @@ class RemoteLogManager:
 
     async def read(
         self,
-        topic: str,
-        topic_id: bytes,
-        partition: int,
+        partition: TopicIdPartition,
         offset: int,
         *,
         max_bytes: int,
@@ -301,20 +298,22 @@ class RemoteLogManager:
         (retriable: store or worker unavailable, queue full).
         """
         request = Read(
-            partition=TopicIdPartition(topic_id, topic, partition),
+            partition=partition,
             offset=offset,
             max_bytes=max_bytes,
             isolation_level=isolation_level,
         )
         wait_ms = self._in_force().remote_fetch_max_wait_ms
         try:
-            answer = await asyncio.wait_for(self._reads.send(request, topic), wait_ms / 1000)
+            answer = await asyncio.wait_for(
+                self._reads.send(request, partition.topic), wait_ms / 1000
+            )
         except TimeoutError:
             self._metrics.fetches_expired += 1
             return None
         size_bytes = sum(map(len, answer.chunks))
         self._fetch_quota.record(size_bytes, self._clock.monotonic_ms())
-        self._metrics.fetched(topic, size_bytes)
+        self._metrics.fetched(partition.topic, size_bytes)
         if answer.cache is not None:
             self._metrics.cached(answer.cache)
         return answer.chunks
@@ -328,24 +327,20 @@ class RemoteLogManager:
         self._metrics.listings_expired += 1
 
     async def offset_for_timestamp(
-        self, topic: str, topic_id: bytes, partition: int, timestamp_ms: int, *, start_offset: int
+        self, partition: TopicIdPartition, timestamp_ms: int, *, start_offset: int
     ) -> TimestampAndOffset | None:
         """First tiered record at or after a time and offset, if there is one."""
         request = OffsetForTimestamp(
-            partition=TopicIdPartition(topic_id, topic, partition),
-            timestamp_ms=timestamp_ms,
-            start_offset=start_offset,
+            partition=partition, timestamp_ms=timestamp_ms, start_offset=start_offset
         )
-        return (await self._reads.send(request, topic)).found
+        return (await self._reads.send(request, partition.topic)).found
 
     async def max_timestamp(
-        self, topic: str, topic_id: bytes, partition: int, *, start_offset: int
+        self, partition: TopicIdPartition, *, start_offset: int
     ) -> TimestampAndOffset | None:
         """First record with the greatest timestamp from an offset on, if there is one."""
-        request = MaxTimestamp(
-            partition=TopicIdPartition(topic_id, topic, partition), start_offset=start_offset
-        )
-        return (await self._reads.send(request, topic)).found
+        request = MaxTimestamp(partition=partition, start_offset=start_offset)
+        return (await self._reads.send(request, partition.topic)).found
 
     def highest_offset_in_remote_storage(self, topic_id: bytes, partition: int) -> int | None:
         """Last offset that is FINISHED in the lake (-1: nothing yet), or None while unknown."""
@@ -359,64 +354,57 @@ class RemoteLogManager:
         tiered = self.copies.led.get((topic_id, partition))
         return -1 if tiered is None else tiered.state.deletable_offset
 
-    async def known_highest_offset_in_remote_storage(
-        self, topic: str, topic_id: bytes, partition: int
-    ) -> int:
+    async def known_highest_offset_in_remote_storage(self, partition: TopicIdPartition) -> int:
         """As `highest_offset_in_remote_storage`, but asks the lake if it is not known (ListOffsets -5, -6)."""
-        known = self.highest_offset_in_remote_storage(topic_id, partition)
+        topic_id, topic, number = partition
+        known = self.highest_offset_in_remote_storage(topic_id, number)
         if known is not None:
             return known
-        (end,) = await self.highest_offsets_in_remote_storage([(topic, topic_id, partition)])
+        (end,) = await self.highest_offsets_in_remote_storage([partition])
         if isinstance(end, KafkaError):
             self._metrics.fetch_failed(topic)
             raise end
         return end
 
     async def highest_offsets_in_remote_storage(
-        self, partitions: Sequence[tuple[str, bytes, int]]
+        self, partitions: Sequence[TopicIdPartition]
     ) -> list[int | KafkaError]:
-        """The lake's last offset of each (topic, topic id, number) now, -1 for none; or why it is unknown."""
-        asked = [TopicIdPartition(id_, topic, partition) for topic, id_, partition in partitions]
-        states = await self._reads.send(ReadTieredState(partitions=asked))
+        """The lake's last offset of each partition now, -1 for none; or why it is unknown."""
+        states = await self._reads.send(ReadTieredState(partitions=partitions))
         return [_end_of(state) for state in states]
 
     async def fence(
-        self, partitions: Sequence[tuple[str, bytes, int, int, str]]
+        self, leader_epochs: Mapping[TopicIdPartition, int], loads: Mapping[bytes, str]
     ) -> list[int | KafkaError]:
-        """As `highest_offsets_in_remote_storage`; then no leader of an epoch below the fourth value can commit.
+        """As `highest_offsets_in_remote_storage`; then no leader of an epoch below the given one can commit.
 
-        And the bulk load that the fifth one names, if any, is committed.
+        And the bulk loads, by topic id, are committed.
 
         For a leader whose log may hold less than others have copied or are about to copy.
         """
-        places = [
-            StoragePlace(topic=topic, topic_id=id_, partition=partition, leader_epoch=epoch)
-            for topic, id_, partition, epoch, _ in partitions
-        ]
-        loads = {id_: load for _, id_, _, _, load in partitions if load}
         # It may wait for a copy; reads must not wait with it.
         try:
             with kafka_errors():
-                states = await self.worker.send(FenceTopic(places=places, loads=loads))
+                states = await self.worker.send(
+                    FenceTopic(leader_epochs=leader_epochs, loads=loads)
+                )
         except KafkaError:
             self._metrics.fetch_failed(None)
             raise
         return [_end_of(state) for state in states]
 
     async def aux_state(
-        self, topic: str, topic_id: bytes, partition: int, offset: int
+        self, partition: TopicIdPartition, offset: int
     ) -> tuple[int, RemoteLogAuxState]:
         """The first offset after the range that holds this one, and the state that the lake has of the partition there.
 
         Raises KafkaError: OFFSET_OUT_OF_RANGE (the lake does not hold it), KAFKA_STORAGE_ERROR.
         """
-        request = ReadAuxState(
-            partition=TopicIdPartition(topic_id, topic, partition), offset=offset
-        )
-        counters = self._metrics.topics.of(topic)
+        request = ReadAuxState(partition=partition, offset=offset)
+        counters = self._metrics.topics.of(partition.topic)
         counters.build_requests += 1
         try:
-            found = await self._reads.send(request, topic)
+            found = await self._reads.send(request, partition.topic)
         except KafkaError:
             counters.build_errors += 1
             raise
@@ -453,7 +441,7 @@ class RemoteLogManager:
             raise KafkaError(ErrorCode.OPERATION_NOT_ATTEMPTED, message)
         if self.highest_offset_in_remote_storage(*key) is None:
             self.copies.look_at(key)
-        return await self.known_highest_offset_in_remote_storage(tiered.log.topic, *key) >= 0
+        return await self.known_highest_offset_in_remote_storage(tiered.topic_id_partition) >= 0
 
     # -- inside -----------------------------------------------------------------------------
 
@@ -504,7 +492,13 @@ class RemoteLogManager:
         offset = tiered.log.log_start_offset
         while self.copies.led.get(tiered.key) is tiered and offset != tiered.lake_log_start:
             try:
-                await self.worker.send(SetLogStart(place=place_of(tiered), offset=offset))
+                await self.worker.send(
+                    SetLogStart(
+                        partition=tiered.topic_id_partition,
+                        leader_epoch=tiered.leader_epoch,
+                        offset=offset,
+                    )
+                )
                 tiered.update_lake_log_start(offset)
                 self._expiration.look_soon()
             except (WorkerLost, WorkerFailed) as error:

@@ -135,14 +135,12 @@ class LakeRecovery:
         *,
         are_fenced: bool,
     ) -> Sequence[int | KafkaError]:
-        where = [(p.topic, p.topic_id, p.partition) for p in partitions]
+        where = [p.log.topic_id_partition for p in partitions]
         try:
             if are_fenced:
                 epochs = [p.leader.leader_epoch for p in partitions]
-                loads = [p.log.config.lake_load for p in partitions]
-                ends = await remote_log_manager.fence(
-                    [(*w, e, load) for w, e, load in zip(where, epochs, loads, strict=True)]
-                )
+                loads = {p.topic_id: load for p in partitions if (load := p.log.config.lake_load)}
+                ends = await remote_log_manager.fence(dict(zip(where, epochs, strict=True)), loads)
             else:
                 ends = await remote_log_manager.highest_offsets_in_remote_storage(where)
         except KafkaError as error:
@@ -172,9 +170,7 @@ class LakeRecovery:
         if end < log.log_end_offset and not _must_fence(partition):
             return True
         try:
-            _, ended = await remote_log_manager.aux_state(
-                partition.topic, partition.topic_id, partition.partition, end
-            )
+            _, ended = await remote_log_manager.aux_state(log.topic_id_partition, end)
         except KafkaError as error:
             self._say(partition, f"the lake does not answer what it holds: {error}")
             return False

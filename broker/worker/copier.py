@@ -31,7 +31,7 @@ from broker.worker.rpc import (
     TieredState,
 )
 from kafka_ds.process.crash_points import CrashPoints
-from kafka_ds.protocol.topic_partition import PartitionId, TopicPartition
+from kafka_ds.protocol.topic_partition import PartitionId, TopicIdPartition, TopicPartition
 from kafka_ds.topic.files.parquet import WrittenFile
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegmentState
 
@@ -202,7 +202,8 @@ class Copier:
         """Whether the topic is deleted or another attempt tiered the range; otherwise this one may still win."""
         if self._storage.is_deleted(segment.topic, segment.topic_id):
             return True
-        state = self._storage.state(segment.topic, segment.topic_id, segment.partition)
+        partition = TopicIdPartition(segment.topic_id, segment.topic, segment.partition)
+        state = self._storage.state(partition)
         return state.highest_offset_in_remote_storage >= segment.end_offset
 
     def copy(self, request: CopyRequest) -> CopyAnswer:

@@ -15,7 +15,7 @@ from kafka_ds.ipc.backoff import Backoff
 from kafka_ds.ipc.request import Request
 from kafka_ds.process.buffers import Buffer
 from kafka_ds.process.settings import MAX_LONG, boolean, double, i32, i64, string, strings
-from kafka_ds.protocol.topic_partition import TopicIdPartition, TopicPartition
+from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.records.timestamps import TimestampAndOffset
 from kafka_ds.topic.expiration import ExpirationDecision, Retention
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment
@@ -340,19 +340,6 @@ class Unavailable:
     """FAILED or CONFLICT."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoragePlace:
-    """A partition, and the leader epoch of the request."""
-
-    topic: str
-    topic_id: bytes
-    partition: int
-    leader_epoch: int
-
-    def __str__(self) -> str:
-        return str(TopicPartition(self.topic, self.partition))
-
-
 # -- copies -----------------------------------------------------------------------------------------
 
 
@@ -380,7 +367,8 @@ class CopyRequest(Request[CopyAnswer]):
 class StopPartition(Request[None]):
     """This broker no longer leads the partition: work on it stops."""
 
-    place: StoragePlace
+    partition: TopicIdPartition
+    leader_epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -394,7 +382,7 @@ class ReadTieredState(Request["list[TieredState | Unavailable]"]):
 class FenceTopic(Request["list[TieredState | Unavailable]"]):
     """What the lake holds of partitions, after which no leader of an epoch below the given one can commit anything."""
 
-    places: Sequence[StoragePlace]
+    leader_epochs: Mapping[TopicIdPartition, int]
     loads: Mapping[bytes, str] = field(default_factory=dict)
     """The bulk loads, by topic id, that are committed before that."""
 
@@ -419,7 +407,8 @@ class MissingOffsets:
 class CheckQuestion:
     """Which files and commits of one partition the worker is to look for."""
 
-    place: StoragePlace
+    partition: TopicIdPartition
+    leader_epoch: int
     start_offset: int
     is_whole: bool
     """All files from `start_offset` on, and not only the commits."""
@@ -460,7 +449,8 @@ class Repair(Request["list[StoreState | Unavailable]"]):
 class SetLogStart(Request["TieredState | Unavailable"]):
     """Set the partition's log start in the table; a larger one that is there stays."""
 
-    place: StoragePlace
+    partition: TopicIdPartition
+    leader_epoch: int
     offset: int
 
 
@@ -468,7 +458,7 @@ class SetLogStart(Request["TieredState | Unavailable"]):
 class RetentionCheck:
     """What a leader knows of one partition and its retention."""
 
-    place: StoragePlace
+    partition: TopicIdPartition
     retention: Retention
     lineage: Sequence[tuple[int, int]]
     copied_offset: int
@@ -517,7 +507,8 @@ class Swept:
 class Sweep(Request[Swept]):
     """Remove what lies below a partition's log start."""
 
-    place: StoragePlace
+    partition: TopicIdPartition
+    leader_epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -563,7 +554,8 @@ _SUMS = (
 class Optimize(Request[Optimized]):
     """Rewrite a partition's files where that helps readers."""
 
-    place: StoragePlace
+    partition: TopicIdPartition
+    leader_epoch: int
     rewrites_any_expired: bool
     """Whether a file is rewritten for a single expired row."""
     merges_any: bool = False

@@ -50,7 +50,6 @@ from broker.worker.rpc import (
     SegmentAuxState,
     SetLogStart,
     StopPartition,
-    StoragePlace,
     StoreState,
     Sweep,
     Swept,
@@ -164,19 +163,18 @@ class Service:
         return {Optimize: self._optimize}
 
     def _optimize(self, request: Optimize) -> Optimized:
-        place = request.place
+        partition, leader_epoch = request.partition, request.leader_epoch
+        key = partition.topic_id, partition.partition
         given_up = self._copier.is_given_up
         done = self._storage.optimizer.optimize(
-            place.topic,
-            place.topic_id,
-            place.partition,
-            leader_epoch=place.leader_epoch,
+            partition,
+            leader_epoch=leader_epoch,
             rewrites_any_expired=request.rewrites_any_expired,
             merges_any=request.merges_any,
-            goes_on=lambda: not given_up(place.topic_id, place.partition, place.leader_epoch),
+            goes_on=lambda: not given_up(*key, leader_epoch),
         )
         # Other writers' commits are recorded there also if nothing is copied.
-        self._maintain_topic(place.topic)
+        self._maintain_topic(partition.topic)
         return done
 
     def _copy(self, request: CopyRequest) -> CopyAnswer:
@@ -197,34 +195,30 @@ class Service:
         whole = [each for each in request.partitions if each.is_whole]
         if whole:
             self._copier.recover()
-        for topic in {each.place.topic for each in whole}:
+        for topic in {each.partition.topic for each in whole}:
             self._storage.check.forget(topic)
         return [self._check_of(each)[0] for each in request.partitions]
 
     def _check_of(
         self, question: CheckQuestion
     ) -> tuple[StoreState | Unavailable, StoreCheckResult | None]:
-        place = question.place
+        partition = question.partition
         answers: list[StoreState | Unavailable] = []
         found: StoreCheckResult | None = None
         with apart(_as_unavailable(answers)):
             is_lost = False
             for version, commit_id in question.commits:
                 try:
-                    self._storage.confirm(place.topic, (version, commit_id))
+                    self._storage.confirm(partition.topic, (version, commit_id))
                 except CommitLost as error:
-                    log.error("A commit of partition %s is lost: %s", place, error)
+                    log.error("A commit of partition %s is lost: %s", partition, error)
                     is_lost = True
             if question.is_whole:
-                segments = self._metadata.list_segments(place.topic_id, place.partition)
-                found = self._storage.check.look(
-                    place.topic, place.topic_id, place.partition, question.start_offset, segments
-                )
+                segments = self._metadata.list_segments(partition.topic_id, partition.partition)
+                found = self._storage.check.look(partition, question.start_offset, segments)
                 end = found.highest_offset_in_remote_storage
             else:
-                end = self._storage.state(
-                    place.topic, place.topic_id, place.partition
-                ).highest_offset_in_remote_storage
+                end = self._storage.state(partition).highest_offset_in_remote_storage
             missing = tuple(found.missing) if found else ()
             answers.append(
                 StoreState(is_lost=is_lost, highest_offset_in_remote_storage=end, missing=missing)
@@ -237,18 +231,15 @@ class Service:
         return [self._repair_of(each) for each in request.partitions]
 
     def _repair_of(self, question: CheckQuestion) -> StoreState | Unavailable:
-        place = question.place
         failures: list[Unavailable] = []
         question = replace(question, is_whole=True)
         answer, found = self._check_of(question)
         if found is None:
             return answer
-        with self._writing(place.topic), apart(_as_unavailable(failures)):
+        with self._writing(question.partition.topic), apart(_as_unavailable(failures)):
             self._storage.check.repair(
-                place.topic,
-                place.topic_id,
-                place.partition,
-                leader_epoch=place.leader_epoch,
+                question.partition,
+                leader_epoch=question.leader_epoch,
                 look=found,
                 sources={(gap.read_from, gap.read_to): ranges for gap, ranges in question.sources},
             )
@@ -258,8 +249,8 @@ class Service:
 
     def _stop_partition(self, request: StopPartition) -> None:
         # Read by another thread, while this one copies.
-        place = request.place
-        self._copier.give_up(place.topic_id, place.partition, place.leader_epoch)
+        topic_id, _, number = request.partition
+        self._copier.give_up(topic_id, number, request.leader_epoch)
 
     def _fresh_complaints(self) -> int:
         """Other writers' commits with rows that were not reported to the broker yet."""
@@ -298,17 +289,12 @@ class Service:
 
     def _set_log_start(self, request: SetLogStart) -> TieredState | Unavailable:
         self._check_store()
-        place = request.place
-        with self._writing(place.topic):
+        with self._writing(request.partition.topic):
             self._storage.set_log_start(
-                place.topic,
-                place.topic_id,
-                place.partition,
-                leader_epoch=place.leader_epoch,
-                offset=request.offset,
+                request.partition, leader_epoch=request.leader_epoch, offset=request.offset
             )
         # Another leader moved it, or this one may not any more: the answer shows that.
-        return self._states([_partition_of(place)], {})[0]
+        return self._states([request.partition], {})[0]
 
     def _check_retention(self, request: CheckRetention) -> list[RetentionResult | Unavailable]:
         """Where each partition is to begin, or why that is unknown."""
@@ -318,7 +304,7 @@ class Service:
         answers: list[RetentionResult | Unavailable] = []
         with apart(_as_unavailable(answers)):
             result = self._sweeper.check_retention(
-                question.place,
+                question.partition,
                 question.retention,
                 lineage=question.lineage,
                 copied_offset=question.copied_offset,
@@ -329,17 +315,15 @@ class Service:
 
     def _sweep(self, request: Sweep) -> Swept:
         self._check_store()
-        with self._writing(request.place.topic):
-            return self._sweeper.sweep(request.place)
+        with self._writing(request.partition.topic):
+            return self._sweeper.sweep(request.partition, request.leader_epoch)
 
     def _fence(self, request: FenceTopic) -> list[TieredState | Unavailable]:
         """Fence each partition at its given leader epoch; returns their states after that, or errors."""
         self._check_store()
         wanted: dict[tuple[str, bytes], dict[int, int]] = {}
-        for place in request.places:
-            wanted.setdefault((place.topic, place.topic_id), {})[place.partition] = (
-                place.leader_epoch
-            )
+        for (topic_id, topic, number), epoch in request.leader_epochs.items():
+            wanted.setdefault((topic, topic_id), {})[number] = epoch
         failed: dict[tuple[str, bytes], Unavailable] = {}
         for (topic, topic_id), epochs in wanted.items():
             failures: list[Unavailable] = []
@@ -352,7 +336,7 @@ class Service:
                 self._storage.fence(topic, topic_id, epochs, loaded_count=loaded_count)
             if failures:
                 failed[topic, topic_id] = failures[0]
-        return self._states([_partition_of(each) for each in request.places], failed)
+        return self._states(list(request.leader_epochs), failed)
 
     def _publish_offsets(self, request: PublishOffsets) -> None:
         """Replace the checkpoint that this broker has published of its partitions and groups."""
@@ -369,11 +353,8 @@ class Service:
         return Materialised(version=self._materialiser.materialise(request.version))
 
     def _read(self, request: Read) -> ReadAnswer | LeasedAnswer:
-        topic_id, topic, partition = request.partition
         found = self._storage.reader.read(
-            topic,
-            topic_id,
-            partition,
+            request.partition,
             request.offset,
             max_bytes=request.max_bytes,
             committed_only=request.isolation_level == 1,
@@ -392,16 +373,14 @@ class Service:
         )
 
     def _offset_for_timestamp(self, request: OffsetForTimestamp) -> FoundOffset:
-        topic_id, topic, partition = request.partition
         found = self._storage.reader.times.offset_for_timestamp(
-            topic, topic_id, partition, request.timestamp_ms, start_offset=request.start_offset
+            request.partition, request.timestamp_ms, start_offset=request.start_offset
         )
         return FoundOffset(found=found)
 
     def _max_timestamp(self, request: MaxTimestamp) -> FoundOffset:
-        topic_id, topic, partition = request.partition
         found = self._storage.reader.times.max_timestamp(
-            topic, topic_id, partition, start_offset=request.start_offset
+            request.partition, start_offset=request.start_offset
         )
         return FoundOffset(found=found)
 
@@ -435,10 +414,6 @@ class Service:
 def _as_unavailable(answers: list[Any]) -> Callable[[str, str], None]:
     """Errors become answers."""
     return lambda message, outcome: answers.append(Unavailable(message=message, outcome=outcome))
-
-
-def _partition_of(place: StoragePlace) -> TopicIdPartition:
-    return TopicIdPartition(place.topic_id, place.topic, place.partition)
 
 
 def _look_after(what: str, work: Callable[[], object]) -> None:

@@ -16,8 +16,9 @@ from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.delta.tiered_extent import TieredExtent
 from broker.worker.errors import StorageError
 from broker.worker.metadata.remote_log import RemoteLogMetadataManager
-from broker.worker.rpc import RetentionResult, StoragePlace, Swept
+from broker.worker.rpc import RetentionResult, Swept
 from kafka_ds.process.crash_points import CrashPoints
+from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.topic.expiration import (
     ExpirationDecision,
     HeldRange,
@@ -50,7 +51,7 @@ class Sweeper:
 
     def check_retention(
         self,
-        place: StoragePlace,
+        partition: TopicIdPartition,
         retention: Retention,
         *,
         lineage: Sequence[tuple[int, int]],
@@ -61,17 +62,18 @@ class Sweeper:
         among the local bytes. Raises StorageError, FateUnknown.
         """
         began = time.monotonic()
-        extent = self._storage.extent(place.topic, place.topic_id, place.partition)
+        key = partition.topic_id, partition.partition
+        extent = self._storage.extent(partition)
         retention = replace(
             retention, log_start_offset=max(retention.log_start_offset, extent.log_start_offset)
         )
-        is_deleting = self._metadata.is_deleting(place.topic_id, place.partition)
+        is_deleting = self._metadata.is_deleting(*key)
         if not is_deleting and not is_to_count and _nothing_can_be_due(extent, retention):
             kept = ExpirationDecision(
                 log_start_offset=retention.log_start_offset, oldest_ms=extent.oldest_ms
             )
             return RetentionResult(decision=kept, is_counted=False)
-        segments = self._metadata.list_segments(place.topic_id, place.partition)
+        segments = self._metadata.list_segments(*key)
         reach = min(copied_offset, extent.highest_offset_in_remote_storage)
         below = [each for each in segments if _may_go(each, extent.horizon)]
         return RetentionResult(
@@ -115,25 +117,21 @@ class Sweeper:
         if segments:
             self._metadata.update([replace(each, state=DELETING) for each in segments])
 
-    def sweep(self, place: StoragePlace) -> Swept:
+    def sweep(self, partition: TopicIdPartition, leader_epoch: int) -> Swept:
         """Remove what lies wholly below the table's log start. Raises StorageError, FateUnknown."""
         # An attempt of this broker with an unknown outcome may be among them.
-        key = (place.topic_id, place.partition)
+        key = partition.topic_id, partition.partition
         failed = self._copier.recover()
         if key in failed:
             raise StorageError(failed[key][0])
-        extent = self._storage.extent(place.topic, place.topic_id, place.partition)
-        segments = self._metadata.list_segments(place.topic_id, place.partition)
+        extent = self._storage.extent(partition)
+        segments = self._metadata.list_segments(*key)
         self._give_up_lost(segments)
         going = [each for each in segments if _may_go(each, extent.horizon)]
         self._begin_deletion([each for each in going if each.state is FINISHED])
         self._crash_points.at("after_delete_started")
         files = self._storage.remove_below(
-            place.topic,
-            place.topic_id,
-            place.partition,
-            leader_epoch=place.leader_epoch,
-            offset=extent.horizon,
+            partition, leader_epoch=leader_epoch, offset=extent.horizon
         )
         if going:
             self._metadata.update([replace(each, state=DELETED) for each in going])

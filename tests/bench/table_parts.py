@@ -47,7 +47,9 @@ def _seconds(work: Callable[[], None], times: int = 1) -> float:
 
 def _load(store: LocalStore) -> None:
     settings = tier_settings(lake_uri=store.root)
-    RemoteStorageManager(store, settings, CrashPoints()).state("orders", TOPIC_ID, 0)
+    RemoteStorageManager(store, settings, CrashPoints()).state(
+        TopicIdPartition(TOPIC_ID, "orders", 0)
+    )
 
 
 PLAN = """

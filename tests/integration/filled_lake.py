@@ -7,8 +7,7 @@ from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.rpc import Optimized
 from tests.integration.lake_bench import LakeBench
 from tests.integration.tier_segments import (
-    TOPIC,
-    TOPIC_ID,
+    PARTITION,
     copy_range,
     copy_request,
     segment,
@@ -28,4 +27,4 @@ def storage_of(lake: LakeBench, crash_at: str = "") -> RemoteStorageManager:
 
 
 def optimize(storage: RemoteStorageManager, epoch: int = 3, **more: Any) -> Optimized:
-    return storage.optimizer.optimize(TOPIC, TOPIC_ID, 0, leader_epoch=epoch, **more)
+    return storage.optimizer.optimize(PARTITION, leader_epoch=epoch, **more)

@@ -14,6 +14,7 @@ from tests.fakes.process_death import ProcessDied
 from tests.fakes.settings import tier_settings
 from tests.fakes.store import begin_lake
 from tests.integration.tier_segments import (
+    PARTITION,
     all_records,
     cold_reads,
 )
@@ -60,7 +61,11 @@ class LakeBench:
         storage = self.open()[1]
         found: list[Record] = []
         for chunks in cold_reads(
-            storage, offset, partition=partition, max_bytes=4096, committed_only=False
+            storage,
+            offset,
+            partition=PARTITION._replace(partition=partition),
+            max_bytes=4096,
+            committed_only=False,
         ):
             found.extend(all_records(chunks))
         return found

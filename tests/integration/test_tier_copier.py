@@ -7,11 +7,13 @@ import pytest
 
 from broker.worker.errors import OffsetOutOfRange
 from kafka_ds.process.crash_points import COPY_POINTS
+from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.topic.remote_log_segment import RemoteLogSegmentState
 from tests.fakes.process_death import ProcessDied
 from tests.integration.lake_bench import LakeBench
 from tests.integration.tier_segments import (
     BASE_MS,
+    PARTITION,
     TOPIC,
     TOPIC_ID,
     copy_range,
@@ -49,9 +51,13 @@ def test_partitions_are_apart(lake: LakeBench, make: Callable[[int, int], Path])
     assert [each.outcome for each in answer.partitions] == ["finished", "finished"]
     assert lake.records(partition=3) == records(0, 10)
     storage = lake.open()[1]
-    assert storage.state(TOPIC, TOPIC_ID, 1).highest_offset_in_remote_storage == -1
+    assert (
+        storage.state(TopicIdPartition(TOPIC_ID, TOPIC, 1)).highest_offset_in_remote_storage == -1
+    )
     with pytest.raises(OffsetOutOfRange):
-        storage.reader.read(TOPIC, TOPIC_ID, 1, 0, max_bytes=1, committed_only=True)
+        storage.reader.read(
+            TopicIdPartition(TOPIC_ID, TOPIC, 1), 0, max_bytes=1, committed_only=True
+        )
 
 
 def test_offsets_outside_are_out_of_range(
@@ -59,11 +65,11 @@ def test_offsets_outside_are_out_of_range(
 ) -> None:
     storage = lake.open()[1]
     with pytest.raises(OffsetOutOfRange):
-        storage.reader.read(TOPIC, TOPIC_ID, 0, 0, max_bytes=1, committed_only=True)
+        storage.reader.read(PARTITION, 0, max_bytes=1, committed_only=True)
     lake.copy(copy_request([copy_range(make(0, 10), 0, 9)]))
-    storage.reader.read(TOPIC, TOPIC_ID, 0, 9, max_bytes=1, committed_only=True)
+    storage.reader.read(PARTITION, 9, max_bytes=1, committed_only=True)
     with pytest.raises(OffsetOutOfRange):
-        storage.reader.read(TOPIC, TOPIC_ID, 0, 10, max_bytes=1, committed_only=True)
+        storage.reader.read(PARTITION, 10, max_bytes=1, committed_only=True)
 
 
 def test_a_repeated_copy_finds_what_the_first_one_did(
@@ -135,36 +141,33 @@ def test_a_crash_at_any_step_neither_loses_nor_doubles(
 def test_a_time_is_found(lake: LakeBench, make: Callable[[int, int], Path]) -> None:
     lake.copy(copy_request([copy_range(make(0, 50), 0, 49)]))
     storage = lake.open()[1]
-    found = storage.reader.times.offset_for_timestamp(
-        TOPIC, TOPIC_ID, 0, BASE_MS + 17, start_offset=0
-    )
+    found = storage.reader.times.offset_for_timestamp(PARTITION, BASE_MS + 17, start_offset=0)
     assert found == (BASE_MS + 17, 17, 3)
     assert (
-        storage.reader.times.offset_for_timestamp(TOPIC, TOPIC_ID, 0, BASE_MS + 50, start_offset=0)
-        is None
+        storage.reader.times.offset_for_timestamp(PARTITION, BASE_MS + 50, start_offset=0) is None
     )
-    assert storage.reader.times.offset_for_timestamp(TOPIC, TOPIC_ID, 0, 0, start_offset=0) == (
+    assert storage.reader.times.offset_for_timestamp(PARTITION, 0, start_offset=0) == (
         BASE_MS,
         0,
         3,
     )
     # The leader's log start may have moved, and the lake has not heard of it yet.
-    found = storage.reader.times.offset_for_timestamp(TOPIC, TOPIC_ID, 0, 0, start_offset=30)
+    found = storage.reader.times.offset_for_timestamp(PARTITION, 0, start_offset=30)
     assert found == (BASE_MS + 30, 30, 3)
-    assert storage.reader.times.offset_for_timestamp(TOPIC, TOPIC_ID, 0, 0, start_offset=50) is None
-    assert storage.reader.times.max_timestamp(TOPIC, TOPIC_ID, 0, start_offset=50) is None
+    assert storage.reader.times.offset_for_timestamp(PARTITION, 0, start_offset=50) is None
+    assert storage.reader.times.max_timestamp(PARTITION, start_offset=50) is None
 
 
 def test_the_latest_time_is_found(lake: LakeBench, make: Callable[[int, int], Path]) -> None:
     storage = lake.open()[1]
-    assert storage.reader.times.max_timestamp(TOPIC, TOPIC_ID, 0, start_offset=0) is None
+    assert storage.reader.times.max_timestamp(PARTITION, start_offset=0) is None
     for start in (0, 30, 60):
         lake.copy(copy_request([copy_range(make(start, 30), start, start + 29)]))
-        found = lake.open()[1].reader.times.max_timestamp(TOPIC, TOPIC_ID, 0, start_offset=0)
+        found = lake.open()[1].reader.times.max_timestamp(PARTITION, start_offset=0)
         assert found == (BASE_MS + start + 29, start + 29, 3)
     assert (
         lake.open()[1].reader.times.max_timestamp(
-            TOPIC, b"another topic id"[:16], 0, start_offset=0
+            TopicIdPartition(b"another topic id"[:16], TOPIC, 0), start_offset=0
         )
         is None
     )
@@ -178,4 +181,4 @@ def test_a_deleted_topic_holds_nothing(lake: LakeBench, make: Callable[[int, int
     storage.delete_topic(TOPIC, TOPIC_ID)
     storage.delete_topic(TOPIC, TOPIC_ID)
     with pytest.raises(OffsetOutOfRange):
-        storage.reader.read(TOPIC, TOPIC_ID, 0, 0, max_bytes=1, committed_only=True)
+        storage.reader.read(PARTITION, 0, max_bytes=1, committed_only=True)

@@ -27,6 +27,7 @@ from tests.fakes.memory_disk import MemoryDisk
 from tests.fakes.settings import tier_settings
 from tests.fakes.store import MemoryStore
 from tests.integration.tier_segments import (
+    PARTITION,
     TOPIC,
     TOPIC_ID,
     changed,
@@ -165,7 +166,7 @@ def test_behind_a_fence_no_earlier_leader_commits(store: MemoryStore, tmp_path: 
     assert copied(former, tmp_path, 0, 3).outcome == FINISHED
     worker.storage.fence(TOPIC, TOPIC_ID, {0: 5})
     assert copied(former, tmp_path, 10, 4).outcome in (CONFLICT, FAILED)
-    assert worker.storage.state(TOPIC, TOPIC_ID, 0).highest_offset_in_remote_storage == 9
+    assert worker.storage.state(PARTITION).highest_offset_in_remote_storage == 9
     assert copied(worker, tmp_path, 10, 5).outcome == FINISHED
     with pytest.raises(StorageError, match="leader epoch 5"):
         former.storage.fence(TOPIC, TOPIC_ID, {0: 4})
@@ -177,7 +178,7 @@ def test_a_fence_comes_before_a_table_that_an_earlier_leader_is_about_to_make(
     worker = WorkerBench(store)
     worker.storage.fence(TOPIC, TOPIC_ID, {0: 5, 1: 2})
     assert copied(WorkerBench(store), tmp_path, 0, 4).outcome in (CONFLICT, FAILED)
-    assert worker.storage.state(TOPIC, TOPIC_ID, 0).highest_offset_in_remote_storage == -1
+    assert worker.storage.state(PARTITION).highest_offset_in_remote_storage == -1
 
 
 def test_a_fence_is_committed_once(store: MemoryStore) -> None:
@@ -262,7 +263,10 @@ def test_a_copy_of_what_is_led_elsewhere_by_now_goes_no_further(
     assert outcomes[0].outcome == FINISHED
     assert (outcomes[1].outcome, outcomes[1].highest_offset_in_remote_storage) == (FAILED, -1)
     assert (
-        WorkerBench(store).storage.state(TOPIC, TOPIC_ID, 1).highest_offset_in_remote_storage == -1
+        WorkerBench(store)
+        .storage.state(TopicIdPartition(TOPIC_ID, TOPIC, 1))
+        .highest_offset_in_remote_storage
+        == -1
     )
     # Elected again, it begins anew; what was said of its former epoch does not concern this one.
     again = copier.copy(copy_request([copy_range(source, 0, 9, partition=1, epoch=4)])).partitions

@@ -14,11 +14,13 @@ from kafka_ds.delta.commit import PlainChange
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.names import commit_file
 from kafka_ds.delta.snapshot import TableSnapshot
+from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.segments.checkpoint import encode_partition_metadata
 from kafka_ds.topic.names import AppIdKind, app_id
 from kafka_ds.topic.remote_log_segment import RemoteLogSegmentState
 from tests.fakes.store import ALWAYS, Call, MemoryStore
 from tests.integration.tier_segments import (
+    PARTITION,
     TOPIC,
     TOPIC_ID,
     copy_range,
@@ -99,14 +101,14 @@ def test_a_log_start_that_a_changed_table_does_not_take_is_told_again_until_it_d
         log.commit(log.begin(PlainChange("SET", actions=[action])), read_version=snapshot.version)
 
     def move() -> None:
-        worker.storage.set_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=99, offset=5)
+        worker.storage.set_log_start(PARTITION, leader_epoch=99, offset=5)
 
     change("true")
     with pytest.raises(StorageError, match="appendOnly"):
         move()
     change("false")
     move()
-    assert worker.storage.state(TOPIC, TOPIC_ID, 0).log_start_offset == 5
+    assert worker.storage.state(PARTITION).log_start_offset == 5
 
 
 def test_a_leader_that_recovers_does_not_wait_for_a_column_that_was_dropped(
@@ -122,7 +124,7 @@ def test_a_leader_that_recovers_does_not_wait_for_a_column_that_was_dropped(
     log.commit(log.begin(PlainChange("DROP", actions=[action])), read_version=snapshot.version)
     worker = WorkerBench(store, node_id=2)
     worker.storage.fence(TOPIC, TOPIC_ID, {0: 99})
-    assert worker.storage.state(TOPIC, TOPIC_ID, 0).highest_offset_in_remote_storage == 9
+    assert worker.storage.state(PARTITION).highest_offset_in_remote_storage == 9
     (outcome,) = worker.copy(source(10, 19))
     assert (outcome.outcome, outcome.highest_offset_in_remote_storage) == (CONFLICT, 9)
     assert "column key was dropped" in outcome.message
@@ -416,7 +418,7 @@ def test_a_deleted_topic_s_leader_writes_no_more(
 ) -> None:
     worker, asleep = WorkerBench(store), WorkerBench(store)
     worker.copy(source(0, 9))
-    asleep.storage.state(TOPIC, TOPIC_ID, 0)
+    asleep.storage.state(PARTITION)
     worker.storage.delete_topic(TOPIC, TOPIC_ID)
     (outcome,) = asleep.copy(source(10, 19))
     assert outcome.outcome != FINISHED
@@ -425,5 +427,8 @@ def test_a_deleted_topic_s_leader_writes_no_more(
     assert (again.outcome, again.highest_offset_in_remote_storage) == (FINISHED, 4)
     (outcome,) = asleep.copy(source(10, 19))
     assert outcome.outcome != FINISHED
-    assert worker.storage.state(TOPIC, fresh, 0).highest_offset_in_remote_storage == 4
+    assert (
+        worker.storage.state(TopicIdPartition(fresh, TOPIC, 0)).highest_offset_in_remote_storage
+        == 4
+    )
     assert not any(".residue" in each and "00000000000000000010-" in each for each in store.objects)

@@ -83,7 +83,10 @@ def test_topics_that_come_and_go_leave_nothing(
         assert [each.outcome for each in answer.partitions] == ["finished"]
         for committed_only in (True, False):
             read = storage.reader.read(
-                topic, topic_id, 0, 0, max_bytes=1 << 20, committed_only=committed_only
+                TopicIdPartition(topic_id, topic, 0),
+                0,
+                max_bytes=1 << 20,
+                committed_only=committed_only,
             )
             assert next_offset(read.chunks) == 10
         assert storage.aux_state.at(TopicIdPartition(topic_id, topic, 0), 9).end_offset == 9

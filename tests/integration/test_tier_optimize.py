@@ -16,7 +16,6 @@ from deltalake.schema import Field, PrimitiveType
 from broker.worker.delta import optimizer
 from broker.worker.delta.optimizer import OPERATION
 from broker.worker.errors import StorageError
-from broker.worker.rpc import StoragePlace
 from broker.worker.sweeper import Sweeper
 from kafka_ds.delta.names import commit_file
 from kafka_ds.delta.store.local import LocalStore
@@ -24,6 +23,7 @@ from kafka_ds.delta.store.store import Store
 from kafka_ds.delta.store.uri import open_store
 from kafka_ds.ipc.codec import decode, encode
 from kafka_ds.process.crash_points import OPTIMIZE_POINTS
+from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.topic.files import rewrite
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile, write_rows
 from kafka_ds.topic.files.rewrite import is_optimized
@@ -35,6 +35,7 @@ from tests.fakes.settings import tier_settings
 from tests.integration.filled_lake import fill, optimize, storage_of
 from tests.integration.lake_bench import LakeBench, RaisingCrashPoints
 from tests.integration.tier_segments import (
+    PARTITION,
     TOPIC,
     TOPIC_ID,
     next_offset,
@@ -138,7 +139,7 @@ def test_properties_that_are_set_while_a_layout_is_written_stay(lake: LakeBench)
 def test_small_files_become_one_and_nothing_else_changes(lake: LakeBench) -> None:
     before = table(lake).to_pyarrow_table().sort_by("offset")
     assert compressions(lake) == {"SNAPPY", "ZSTD"}
-    state = storage_of(lake).state(TOPIC, TOPIC_ID, 0)
+    state = storage_of(lake).state(PARTITION)
     done = optimize(storage_of(lake))
     assert (done.files_before, done.files_after, done.rows) == (RANGES, 1, END)
     assert (done.is_done, done.lost, done.reasons) == (True, 0, {"small": 1})
@@ -146,7 +147,7 @@ def test_small_files_become_one_and_nothing_else_changes(lake: LakeBench) -> Non
     assert decode(encode(done)[0]) == done
     assert table(lake).to_pyarrow_table().sort_by("offset") == before
     assert lake.records() == records(0, END)
-    assert storage_of(lake).state(TOPIC, TOPIC_ID, 0) == state
+    assert storage_of(lake).state(PARTITION) == state
     assert compressions(lake) == {"ZSTD"}
     (entry,) = snapshot(lake).index.files(0)
     assert (entry.rows, entry.min_offset, entry.max_offset) == (END, 0, END - 1)
@@ -339,10 +340,10 @@ def erase_by_vector(lake: LakeBench, positions: range) -> None:
 
 def test_who_reads_meanwhile_reads_on(lake: LakeBench) -> None:
     reading, planned = storage_of(lake), snapshot(lake)
-    first = reading.reader.read(TOPIC, TOPIC_ID, 0, 0, max_bytes=1, committed_only=True)
+    first = reading.reader.read(PARTITION, 0, max_bytes=1, committed_only=True)
     optimize(storage_of(lake))
     following = reading.reader.read(
-        TOPIC, TOPIC_ID, 0, next_offset(first.chunks), max_bytes=1 << 20, committed_only=True
+        PARTITION, next_offset(first.chunks), max_bytes=1 << 20, committed_only=True
     )
     assert following.chunks
     assert all(planned.log.store.size(path) for path in planned.files), "old files stay for plans"
@@ -546,7 +547,7 @@ def test_what_delta_rs_has_erased_is_laid_around_the_log_start(lake: LakeBench) 
     table(lake).update(predicate='"offset" < 60', updates={"note": "'x'"})
     table(lake).delete('"offset" = 41')
     storage = storage_of(lake)
-    storage.set_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=50)
+    storage.set_log_start(PARTITION, leader_epoch=3, offset=50)
     for start in range(END, 2 * END, 10):
         fill(lake, start)
     assert optimize(storage).expired_rows == 49
@@ -575,19 +576,19 @@ def test_a_leader_that_was_deposed_lays_nothing(lake: LakeBench) -> None:
     written = list((lake.root / "lake" / "topics" / TOPIC / "partition=0").iterdir())
     assert len(written) == RANGES, "what was written for nothing is gone"
     other = bytes(16 * [9])
-    done = storage_of(lake).optimizer.optimize(TOPIC, other, 0, leader_epoch=9)
+    done = storage_of(lake).optimizer.optimize(TopicIdPartition(other, TOPIC, 0), leader_epoch=9)
     assert done.files_before == 0, "another incarnation's table is not touched"
 
 
 def begin_at(lake: LakeBench, offset: int) -> None:
-    storage_of(lake).set_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=offset)
+    storage_of(lake).set_log_start(PARTITION, leader_epoch=3, offset=offset)
 
 
 def test_the_table_s_history_says_what_each_commit_did(lake: LakeBench) -> None:
     """As `DeltaTable.history` and DESCRIBE HISTORY show it, under Delta's names."""
     storage = storage_of(lake)
-    storage.set_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=25)
-    storage.remove_below(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=20)
+    storage.set_log_start(PARTITION, leader_epoch=3, offset=25)
+    storage.remove_below(PARTITION, leader_epoch=3, offset=20)
     optimize(storage, rewrites_any_expired=True)
     history = table(lake).history()
     versions = range(table(lake).version(), -1, -1)
@@ -637,11 +638,10 @@ def test_the_segments_of_expired_rows_can_be_said_to_be_gone(lake: LakeBench) ->
     optimize(storage_of(lake))
     begin_at(lake, 50)
     copier, storage, metadata = lake.open()
-    place = StoragePlace(topic=TOPIC, topic_id=TOPIC_ID, partition=0, leader_epoch=3)
     sweeper = Sweeper(storage, metadata, copier, RaisingCrashPoints())
-    assert sweeper.sweep(place).segments == 0
+    assert sweeper.sweep(PARTITION, 3).segments == 0
     optimize(storage_of(lake))
-    assert sweeper.sweep(place).segments == 5
+    assert sweeper.sweep(PARTITION, 3).segments == 5
 
 
 def test_any_expired_row_goes_where_that_is_asked_for(lake: LakeBench) -> None:
@@ -660,7 +660,7 @@ def test_at_every_version_each_offset_is_there_once(
     for _ in range(6):
         make_round(lake, lots, erased)
         optimize(storage_of(lake))
-        end = storage_of(lake).state(TOPIC, TOPIC_ID, 0).highest_offset_in_remote_storage
+        end = storage_of(lake).state(PARTITION).highest_offset_in_remote_storage
         assert offsets(lake) == [each for each in range(end + 1) if each not in erased]
     for version in range(snapshot(lake).version + 1):
         found = offsets(lake, version)
@@ -676,7 +676,7 @@ def make_round() -> Callable[[LakeBench, random.Random, set[int]], None]:
             case "copy":
                 fill(
                     lake,
-                    storage_of(lake).state(TOPIC, TOPIC_ID, 0).highest_offset_in_remote_storage + 1,
+                    storage_of(lake).state(PARTITION).highest_offset_in_remote_storage + 1,
                 )
             case "compact":
                 table(lake).optimize.compact()

@@ -12,8 +12,8 @@ from kafka_ds.delta.store.uri import open_store
 from tests.fakes.process_death import ProcessDied
 from tests.integration.lake_bench import LakeBench
 from tests.integration.tier_segments import (
+    PARTITION,
     TOPIC,
-    TOPIC_ID,
     copy_range,
     copy_request,
     next_offset,
@@ -46,7 +46,7 @@ def test_files_of_a_dead_attempt_go_after_a_week(tmp_path: Path) -> None:
     assert orphans.vacuum_due() == [], "it may be on its way yet"
     for name, modified in files(folder).items():
         os.utime(folder / name, (modified - DAYS_SECONDS,) * 2)
-    reading.reader.read(TOPIC, TOPIC_ID, 0, 0, max_bytes=1, committed_only=False)
+    reading.reader.read(PARTITION, 0, max_bytes=1, committed_only=False)
     later = Orphans(open_store(lake.settings.lake_uri), SystemLogClock())
     later.are_due_in(f"topics/{TOPIC}")
     gone = {each.removeprefix(f"topics/{TOPIC}/") for each in later.vacuum_due()}
@@ -54,5 +54,5 @@ def test_files_of_a_dead_attempt_go_after_a_week(tmp_path: Path) -> None:
     assert len(files(folder)) == 2
     assert lake.records() == records(0, 10)
     # Who knew of the residue that is gone finds the other one.
-    again = reading.reader.read(TOPIC, TOPIC_ID, 0, 5, max_bytes=1, committed_only=False)
+    again = reading.reader.read(PARTITION, 5, max_bytes=1, committed_only=False)
     assert next_offset(again.chunks) > 5

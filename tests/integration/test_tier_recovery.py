@@ -16,6 +16,7 @@ from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.names import commit_file
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.process.system import new_uuid
+from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.events import RemoteLogEvents
 from kafka_ds.topic.remote_log_segment import RemoteLogSegmentState
@@ -25,6 +26,7 @@ from tests.fakes.settings import tier_settings
 from tests.fakes.store import MemoryStore
 from tests.integration.dying_worker import die_copying, optimize_and_vacuum
 from tests.integration.tier_segments import (
+    PARTITION,
     TOPIC,
     TOPIC_ID,
     changed,
@@ -132,7 +134,7 @@ def test_a_table_is_told_how_long_to_keep_its_history(store: MemoryStore) -> Non
     settings = tier_settings(node_id=1, lake_log_retention_ms=30 * DAY_MS + 1)
     worker = WorkerBench(store)
     worker.storage = RemoteStorageManager(store, settings, CrashPoints(), clock=store.clock)
-    worker.storage.set_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=1, offset=0)
+    worker.storage.set_log_start(PARTITION, leader_epoch=1, offset=0)
     snapshot = TopicSnapshot.load(store, TOPIC)
     assert snapshot.configuration["delta.logRetentionDuration"] == "interval 31 days"
 
@@ -169,7 +171,7 @@ def test_a_range_is_finished_though_its_commit_was_cleaned_up(
 ) -> None:
     die_copying(WorkerBench(store), "after_commit", source(0, 9))
     later = WorkerBench(store)
-    assert later.storage.state(TOPIC, TOPIC_ID, 0).highest_offset_in_remote_storage == 9
+    assert later.storage.state(PARTITION).highest_offset_in_remote_storage == 9
     store.delete(f"{TABLE}/{commit_file(1)}")
     later.copier.recover()
     assert later.finished() == [(0, 9)]
@@ -205,7 +207,7 @@ def test_one_attempt_at_a_range_has_won_though_its_commit_was_cleaned_up(
         del store.objects[lost]
         optimize_and_vacuum(store)
     later = WorkerBench(store)
-    assert later.storage.state(TOPIC, TOPIC_ID, 0).highest_offset_in_remote_storage == 9
+    assert later.storage.state(PARTITION).highest_offset_in_remote_storage == 9
     store.delete(f"{TABLE}/{commit_file(1)}")
     later.copier.recover()
     assert later.metadata.unfinished() == []
@@ -228,7 +230,7 @@ def test_an_attempt_that_another_broker_gave_up_is_not_finished(
     for state in DELETIONS:
         other.metadata.update([replace(won, state=state)])
     later = WorkerBench(store)
-    assert later.storage.state(TOPIC, TOPIC_ID, 0).highest_offset_in_remote_storage == 19
+    assert later.storage.state(PARTITION).highest_offset_in_remote_storage == 19
     store.delete(f"{TABLE}/{commit_file(1)}")
     later.copier.recover()
     assert later.metadata.unfinished() == []
@@ -278,16 +280,17 @@ def test_a_table_that_a_topic_left_which_was_deleted_as_it_was_made(
     (outcome,) = copier.copy(copy_request([source(0, 4)], topic_id=OTHER_ID)).partitions
     assert asked[0] == TOPIC_ID
     assert (outcome.outcome == FINISHED) is is_known
-    assert storage.state(TOPIC, OTHER_ID, 0).highest_offset_in_remote_storage == (
+    assert storage.state(TopicIdPartition(OTHER_ID, TOPIC, 0)).highest_offset_in_remote_storage == (
         4 if is_known else -1
     )
-    assert storage.state(TOPIC, TOPIC_ID, 0).highest_offset_in_remote_storage == (
-        -1 if is_known else 9
-    )
+    assert storage.state(PARTITION).highest_offset_in_remote_storage == (-1 if is_known else 9)
     if is_known:
         # The one that is gone takes nothing back, as little as with a table that was deleted in time.
         assert former.copy(source(10, 19))[0].outcome != FINISHED
-        assert storage.state(TOPIC, OTHER_ID, 0).highest_offset_in_remote_storage == 4
+        assert (
+            storage.state(TopicIdPartition(OTHER_ID, TOPIC, 0)).highest_offset_in_remote_storage
+            == 4
+        )
 
 
 def test_a_leader_whose_topic_was_deleted_before_its_first_copy_leaves_no_rows(
@@ -306,7 +309,7 @@ def test_a_leader_whose_topic_was_deleted_before_its_first_copy_leaves_no_rows(
         (outcome,) = copier.copy(copy_request([source(0, 4)])).partitions
         assert outcome.outcome != FINISHED
         assert "was deleted" in outcome.message
-    assert storage.state(TOPIC, TOPIC_ID, 0).highest_offset_in_remote_storage == -1
+    assert storage.state(PARTITION).highest_offset_in_remote_storage == -1
     copier.recover()
     assert metadata.unfinished() == []
     assert data_files(store) == []
@@ -341,9 +344,9 @@ def test_who_could_not_ask_whether_its_topic_was_deleted_asks_again(
             store, tier_settings(), CrashPoints(), was_deleted=was_deleted
         )
         metadata = RemoteLogMetadataManager(store, tier_settings(), CrashPoints())
-        storage.state(TOPIC, TOPIC_ID, 0)
+        storage.state(PARTITION)
         copier = Copier(storage, metadata, node_id=1, crash_points=CrashPoints(), new_id=new_uuid)
         (outcome,) = copier.copy(copy_request([source(0, 4)])).partitions
         assert outcome.outcome != FINISHED
     assert not away
-    assert storage.state(TOPIC, TOPIC_ID, 0).highest_offset_in_remote_storage == -1
+    assert storage.state(PARTITION).highest_offset_in_remote_storage == -1

@@ -18,7 +18,6 @@ from broker.worker.rpc import (
     CheckQuestion,
     CopyRequest,
     LogSegmentData,
-    StoragePlace,
     StoreState,
 )
 from kafka_ds.delta.actions import encode_actions
@@ -33,6 +32,7 @@ from tests.fakes.settings import tier_settings
 from tests.fakes.store import MemoryStore
 from tests.integration.dying_worker import DiesAt, die_copying, optimize_and_vacuum
 from tests.integration.tier_segments import (
+    PARTITION,
     TOPIC,
     TOPIC_ID,
     changed,
@@ -65,7 +65,7 @@ def look(worker: WorkerBench, start: int = 0) -> StoreCheckResult:
     worker.copier.recover()
     worker.storage.check.forget(TOPIC)
     segments = worker.metadata.list_segments(TOPIC_ID, 0)
-    return worker.storage.check.look(TOPIC, TOPIC_ID, 0, start, segments)
+    return worker.storage.check.look(PARTITION, start, segments)
 
 
 def repair(
@@ -74,7 +74,7 @@ def repair(
     """As the leader does; what is missing after that."""
     found = look(worker, start)
     given = {(each.read_from, each.read_to): sources for each in found.missing}
-    worker.storage.check.repair(TOPIC, TOPIC_ID, 0, leader_epoch=epoch, look=found, sources=given)
+    worker.storage.check.repair(PARTITION, leader_epoch=epoch, look=found, sources=given)
     return look(worker, start)
 
 
@@ -145,7 +145,7 @@ def test_what_lies_below_the_local_log_is_not_looked_for(
     assert spans(look(worker)) == [(0, 9), (10, 19)]
     assert spans(look(worker, 10)) == [(10, 19)]
     assert spans(look(worker, 20)) == []
-    worker.storage.set_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=10)
+    worker.storage.set_log_start(PARTITION, leader_epoch=3, offset=10)
     assert spans(look(worker)) == [(10, 19)]
 
 
@@ -233,7 +233,7 @@ def test_of_a_file_that_begins_below_the_log_start_the_rest_is_written(
     worker = WorkerBench(store)
     worker.copy(source(0, 9), source(10, 19))
     (path,) = data_files(store)
-    worker.storage.set_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=12)
+    worker.storage.set_log_start(PARTITION, leader_epoch=3, offset=12)
     del store.objects[path]
     assert spans(look(worker, 12)) == [(12, 19)]
     assert repair(worker, source(10, 19), start=12).missing == []
@@ -254,7 +254,7 @@ def begun(store: MemoryStore, tmp_path: Path) -> tuple[WorkerBench, LogSegmentDa
     whole = copy_range(path, 0, 19, aborted=[(7, 5, 9)])
     worker = WorkerBench(store)
     worker.copy(whole)
-    worker.storage.set_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=12)
+    worker.storage.set_log_start(PARTITION, leader_epoch=3, offset=12)
     return worker, whole
 
 
@@ -379,7 +379,7 @@ def test_a_hole_that_a_lost_commit_left_is_filled(store: MemoryStore, source: So
     assert repair(later, source(10, 19)).missing == []
     for each in (later, WorkerBench(store)):
         assert each.offsets() == list(range(30))
-        assert each.storage.state(TOPIC, TOPIC_ID, 0).highest_offset_in_remote_storage == 29
+        assert each.storage.state(PARTITION).highest_offset_in_remote_storage == 29
     assert operations(store)[-1] == "REPAIR"
 
 
@@ -409,7 +409,7 @@ def test_of_a_lost_commit_that_begins_below_the_log_the_rest_is_filled(
     lose_the_second_commit(store, source)
     later = WorkerBench(store, node_id=2)
     if log_start:
-        later.storage.set_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=log_start)
+        later.storage.set_log_start(PARTITION, leader_epoch=3, offset=log_start)
     (found,) = look(later, local_start).missing
     assert (found.start_offset, found.end_offset, found.read_from) == (13, 19, 10)
     assert repair(later, source(10, 19), start=local_start).missing == []
@@ -444,8 +444,13 @@ def worker(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> Operations:
 
 def check(worker: Operations, *commits: tuple[int, str]) -> StoreState:
     """All is looked at where no commits are named."""
-    place = StoragePlace(topic=TOPIC, topic_id=TOPIC_ID, partition=0, leader_epoch=3)
-    question = CheckQuestion(place=place, start_offset=0, is_whole=not commits, commits=commits)
+    question = CheckQuestion(
+        partition=PARTITION,
+        leader_epoch=3,
+        start_offset=0,
+        is_whole=not commits,
+        commits=commits,
+    )
     (state,) = worker[Check](Check(partitions=[question]))
     assert isinstance(state, StoreState)
     return state

@@ -28,6 +28,7 @@ from tests.fakes.store import begin_lake
 from tests.integration.tier_broker import table
 from tests.integration.tier_segments import (
     BASE_MS,
+    PARTITION,
     TOPIC,
     TOPIC_ID,
     all_records,
@@ -128,7 +129,7 @@ def test_where_residue_is_lost_readers_of_all_are_told_and_others_go_on(lake: Re
     assert aborted in lake.read(committed_only=False)
     lost.unlink()
     # What lies below the log start is nobody's to read.
-    lake.storage.set_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=8)
+    lake.storage.set_log_start(PARTITION, leader_epoch=3, offset=8)
     again = ResidueLake(lake.root)
     assert offsets(again.read(committed_only=False, start=8)) == [8, 9, 10, 11]
 
@@ -150,7 +151,7 @@ def test_a_shorter_attempt_that_lost_does_not_hide_the_one_that_won(lake: Residu
         fresh = RemoteStorageManager(
             open_lake(str(lake.path), is_there=True), tier_settings(), CrashPoints()
         )
-        read = fresh.reader.read(TOPIC, TOPIC_ID, 0, 0, max_bytes=2000, committed_only=False)
+        read = fresh.reader.read(PARTITION, 0, max_bytes=2000, committed_only=False)
         assert offsets([bytes(chunk) for chunk in read.chunks]) == list(range(10))
         place.unlink()
 

@@ -16,8 +16,8 @@ from kafka_ds.topic.recovery import add_back, give_up
 from tests.integration.filled_lake import fill, optimize, storage_of
 from tests.integration.lake_bench import LakeBench
 from tests.integration.tier_segments import (
+    PARTITION,
     TOPIC,
-    TOPIC_ID,
     all_records,
     cold_reads,
     next_offset,
@@ -80,14 +80,14 @@ def test_a_consumer_gets_an_error_where_a_restore_took_records_away(
     )
     for offset in (20, 29, 39):
         with pytest.raises(StorageError, match="removed offsets 20 to 39 from the table"):
-            storage.reader.read(TOPIC, TOPIC_ID, 0, offset, max_bytes=300, committed_only=True)
+            storage.reader.read(PARTITION, offset, max_bytes=300, committed_only=True)
     position = 0
     with pytest.raises(StorageError, match="removed offsets 20 to 39"):
         for chunks in cold_reads(storage, max_bytes=300):
             position = next_offset(chunks)
     assert position == 20, "nobody is led over them"
     assert consumed(storage, END) == list(range(END, END + 10))
-    assert storage.state(TOPIC, TOPIC_ID, 0).highest_offset_in_remote_storage == END + 9, (
+    assert storage.state(PARTITION).highest_offset_in_remote_storage == END + 9, (
         "no offset is used twice"
     )
 
@@ -128,9 +128,9 @@ def test_a_leader_keeps_what_a_restore_took_out_until_somebody_decides(lake: Lak
     """It stands for missing data: no local segment of these offsets goes."""
     storage = storage_of(lake)
     table(lake).restore(2)
-    look = storage.check.look(TOPIC, TOPIC_ID, 0, 25, [])
+    look = storage.check.look(PARTITION, 25, [])
     assert [(each.start_offset, each.end_offset) for each in look.missing] == [(25, 39)]
-    storage.check.repair(TOPIC, TOPIC_ID, 0, leader_epoch=3, look=look, sources={})
+    storage.check.repair(PARTITION, leader_epoch=3, look=look, sources={})
     assert by_sql(lake) == list(range(20))
     add_back(str(lake.root / "lake"), TOPIC)
-    assert storage.check.look(TOPIC, TOPIC_ID, 0, 25, []).missing == []
+    assert storage.check.look(PARTITION, 25, []).missing == []

@@ -22,7 +22,6 @@ from broker.worker.rpc import (
     FenceTopic,
     ReadTieredState,
     RetentionCheck,
-    StoragePlace,
     Unavailable,
 )
 from kafka_ds.process.crash_points import CrashPoints
@@ -182,13 +181,7 @@ def test_what_nobody_expected_of_one_topic_keeps_no_other_from_being_told(
 
     worker = service.Service(tier_settings(log_dirs=()), CrashPoints())
     monkeypatch.setattr(TopicTable, "read", fail_one)
-    places = [
-        StoragePlace(
-            topic=f"t{each}", topic_id=bytes([each + 1]) * 16, partition=0, leader_epoch=99
-        )
-        for each in range(TOPICS)
-    ]
-    partitions = [TopicIdPartition(each.topic_id, each.topic, 0) for each in places]
+    partitions = [TopicIdPartition(bytes([each + 1]) * 16, f"t{each}", 0) for each in range(TOPICS)]
     retention = Retention(
         now_ms=10**12,
         retention_ms=1,
@@ -199,14 +192,14 @@ def test_what_nobody_expected_of_one_topic_keeps_no_other_from_being_told(
     )
     questions = [
         RetentionCheck(
-            place=place, retention=retention, lineage=[(0, 0)], copied_offset=RECORDS - 1
+            partition=each, retention=retention, lineage=[(0, 0)], copied_offset=RECORDS - 1
         )
-        for place in places
+        for each in partitions
     ]
     operations = {**worker.reading(), **worker.writing()}
     for request in (
         ReadTieredState(partitions=partitions),
-        FenceTopic(places=places),
+        FenceTopic(leader_epochs=dict.fromkeys(partitions, 99)),
         CheckRetention(partitions=questions),
     ):
         answers: Any = operations[type(request)](request)

@@ -9,7 +9,7 @@ import deltalake
 import pytest
 
 from broker.worker.errors import OffsetOutOfRange, StorageError
-from broker.worker.rpc import RetentionResult, StoragePlace
+from broker.worker.rpc import RetentionResult
 from broker.worker.sweeper import Sweeper
 from kafka_ds.delta.actions import ours_of
 from kafka_ds.delta.store.uri import open_store
@@ -24,6 +24,7 @@ from tests.fakes.settings import tier_settings
 from tests.integration.lake_bench import LakeBench, RaisingCrashPoints
 from tests.integration.tier_segments import (
     BASE_MS,
+    PARTITION,
     TOPIC,
     TOPIC_ID,
     copy_range,
@@ -55,10 +56,6 @@ def fill(tmp_path: Path) -> Callable[[LakeBench, int], None]:
     return go
 
 
-def place(epoch: int = 3) -> StoragePlace:
-    return StoragePlace(topic=TOPIC, topic_id=TOPIC_ID, partition=0, leader_epoch=epoch)
-
-
 def sweeper(lake: LakeBench, crash_at: str = "") -> Sweeper:
     """As of a freshly started worker."""
     copier, storage, metadata = lake.open(crash_at)
@@ -79,12 +76,12 @@ def retention(**changes: Any) -> Retention:
 
 def look(lake: LakeBench, *, copied: int = 10**9, **changes: Any) -> RetentionResult:
     return sweeper(lake).check_retention(
-        place(), retention(**changes), lineage=[(3, 0)], copied_offset=copied
+        PARTITION, retention(**changes), lineage=[(3, 0)], copied_offset=copied
     )
 
 
 def begin_at(lake: LakeBench, offset: int, epoch: int = 3) -> None:
-    lake.open()[1].set_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=epoch, offset=offset)
+    lake.open()[1].set_log_start(PARTITION, leader_epoch=epoch, offset=offset)
 
 
 def states(lake: LakeBench) -> dict[int, RemoteLogSegmentState]:
@@ -131,12 +128,12 @@ def test_what_lies_below_the_log_start_goes(
     begin_at(lake, 25)
     found = look(lake, log_start_offset=25)
     assert (found.below, found.segments) == (2, 4)
-    swept = sweeper(lake).sweep(place())
+    swept = sweeper(lake).sweep(PARTITION, 3)
     assert (swept.segments, swept.files) == (2, 2)
     assert states(lake) == {20: FINISHED, 30: FINISHED}
     # A client passes over what comes before its position in a whole batch.
     assert [each for each in lake.records(25) if each.offset >= 25] == records(25, 15)
-    assert sweeper(lake).sweep(place()).segments == 0
+    assert sweeper(lake).sweep(PARTITION, 3).segments == 0
     assert look(lake, log_start_offset=25).below == 0
     lake.copy(copy_request([copy_range(segment(lake.root / "40.log", 40, 10), 40, 49)]))
     assert lake.records(35)[-10:] == records(40, 10)
@@ -150,10 +147,10 @@ def test_consumers_are_told_what_is_gone_and_never_see_it(
     begin_at(delta, 15)
     for after_sweep in (False, True):
         if after_sweep:
-            sweeper(delta).sweep(place())
+            sweeper(delta).sweep(PARTITION, 3)
         with pytest.raises(OffsetOutOfRange):
-            storage.reader.read(TOPIC, TOPIC_ID, 0, 14, max_bytes=1, committed_only=True)
-        assert storage.reader.times.offset_for_timestamp(TOPIC, TOPIC_ID, 0, 0, start_offset=0) == (
+            storage.reader.read(PARTITION, 14, max_bytes=1, committed_only=True)
+        assert storage.reader.times.offset_for_timestamp(PARTITION, 0, start_offset=0) == (
             BASE_MS + 15,
             15,
             3,
@@ -168,7 +165,7 @@ def test_what_is_committed_removes_and_nothing_else(
 ) -> None:
     fill(delta, 3)
     begin_at(delta, 20)
-    sweeper(delta).sweep(place())
+    sweeper(delta).sweep(PARTITION, 3)
     log = TopicSnapshot.load(open_store(str(delta.root / "lake")), TOPIC).log
     removing = [
         actions
@@ -191,12 +188,12 @@ def test_killed_between_two_steps_the_next_one_goes_on(
     fill(lake, 4)
     begin_at(lake, 20)
     with pytest.raises(ProcessDied):
-        sweeper(lake, point).sweep(place())
+        sweeper(lake, point).sweep(PARTITION, 3)
     assert lake.records(20) == records(20, 20)
     # Also where nothing else would be a reason to look into the events.
     if point != "after_delete_finished":
         assert look(lake, log_start_offset=20).below == 2
-    swept = sweeper(lake).sweep(place())
+    swept = sweeper(lake).sweep(PARTITION, 3)
     assert swept.segments == (0 if point == "after_delete_finished" else 2)
     assert states(lake) == {20: FINISHED, 30: FINISHED}
     assert look(lake, log_start_offset=20).below == 0
@@ -217,7 +214,7 @@ def test_a_range_of_a_dead_attempt_goes_like_others(
     assert look(delta, retention_ms=1).decision.log_start_offset == 20
     assert look(delta, retention_bytes=0).decision.log_start_offset == 30
     begin_at(delta, 30)
-    assert sweeper(delta).sweep(place()).segments == 3
+    assert sweeper(delta).sweep(PARTITION, 3).segments == 3
     assert states(delta) == {}
     lake_of_another = LakeBench("delta", delta.root)
     lake_of_another.copy(copy_request([copy_range(segment(delta.root / "30", 30, 10), 30, 39)]))
@@ -231,12 +228,12 @@ def test_who_was_deposed_takes_nothing_out(
     begin_at(lake, 10)
     lake.open()[1].fence(TOPIC, TOPIC_ID, {0: 7})
     begin_at(lake, 20, epoch=3)
-    assert lake.open()[1].state(TOPIC, TOPIC_ID, 0).log_start_offset == 10
+    assert lake.open()[1].state(PARTITION).log_start_offset == 10
     with pytest.raises(StorageError):
-        sweeper(lake).sweep(place(epoch=3))
+        sweeper(lake).sweep(PARTITION, 3)
     assert lake.records(10) == records(10, 20)
     begin_at(lake, 20, epoch=7)
-    assert sweeper(lake).sweep(place(epoch=7)).segments == 2
+    assert sweeper(lake).sweep(PARTITION, 7).segments == 2
 
 
 def test_attempts_of_brokers_that_are_gone_are_given_up_where_others_have_won(
@@ -258,7 +255,7 @@ def test_attempts_of_brokers_that_are_gone_are_given_up_where_others_have_won(
         return [each.start_offset for each in there if each.state is STARTED]
 
     assert started() == [0, 30]
-    assert sweeper(delta).sweep(place()).segments == 1
+    assert sweeper(delta).sweep(PARTITION, 3).segments == 1
     assert started() == [30]
     # Its broker comes back after all, and finds it as it is.
     copier = gone.open()[0]
@@ -275,7 +272,7 @@ def test_the_greatest_log_start_holds(
     fill(lake, 3)
     begin_at(lake, 20)
     begin_at(lake, 10)
-    assert lake.open()[1].state(TOPIC, TOPIC_ID, 0).log_start_offset == 20
+    assert lake.open()[1].state(PARTITION).log_start_offset == 20
     assert look(lake, log_start_offset=10).decision.log_start_offset == 20
 
 
@@ -295,10 +292,10 @@ def test_others_lay_files_anew_between_the_steps(
 
     monkeypatch.setattr(metadata, "update", optimize_first)
     # All rows are in one file now, which straddles: it stays, and consumers see what they may.
-    Sweeper(storage, metadata, copier, RaisingCrashPoints()).sweep(place())
+    Sweeper(storage, metadata, copier, RaisingCrashPoints()).sweep(PARTITION, 3)
     assert delta.records(20) == records(20, 20)
     begin_at(delta, 40)
-    assert sweeper(delta).sweep(place()).files == 1
+    assert sweeper(delta).sweep(PARTITION, 3).files == 1
     assert offsets_in_table(delta) == []
     assert states(delta) == {}
 
@@ -313,7 +310,7 @@ def test_a_deletion_that_a_restore_holds_up_is_told_of(
     table.restore(packed - 1)
     begin_at(delta, 20)
     with pytest.raises(ProcessDied):
-        sweeper(delta, "after_delete_started").sweep(place())
+        sweeper(delta, "after_delete_started").sweep(PARTITION, 3)
     # One file straddles the log start: nothing lies wholly below it now.
     deltalake.DeltaTable(table.table_uri).restore(packed)
     found = look(delta)
@@ -329,8 +326,8 @@ def test_all_may_go_and_the_next_range_comes(
     decision = look(lake, retention_ms=1000).decision
     assert (decision.log_start_offset, decision.kept) == (20, 0)
     begin_at(lake, 20)
-    sweeper(lake).sweep(place())
-    state = lake.open()[1].state(TOPIC, TOPIC_ID, 0)
+    sweeper(lake).sweep(PARTITION, 3)
+    state = lake.open()[1].state(PARTITION)
     assert (state.highest_offset_in_remote_storage, state.log_start_offset) == (19, 20)
     lake.copy(copy_request([copy_range(segment(lake.root / "20", 20, 10), 20, 29)]))
     assert lake.records(20) == records(20, 10)
@@ -341,7 +338,7 @@ def test_who_rebuilds_a_replica_is_told_where_all_has_gone(
 ) -> None:
     fill(delta, 3)
     begin_at(delta, 30)
-    sweeper(delta).sweep(place())
+    sweeper(delta).sweep(PARTITION, 3)
     residue = delta.root / "lake" / "topics" / TOPIC / "_residue" / "partition=0"
     assert len(list(residue.iterdir())) == 1
     ending = delta.open()[1].aux_state.at(TopicIdPartition(TOPIC_ID, TOPIC, 0), 29)
@@ -356,7 +353,7 @@ def test_of_a_deleted_topic_every_segment_is_deleted_in_the_end(
     fill(lake, 3)
     begin_at(lake, 10)
     with pytest.raises(ProcessDied):
-        sweeper(lake, "after_delete_started").sweep(place())
+        sweeper(lake, "after_delete_started").sweep(PARTITION, 3)
     path = segment(lake.root / "30.log", 30, 10)
     with pytest.raises(ProcessDied):
         lake.open("before_commit")[0].copy(copy_request([copy_range(path, 30, 39)]))
@@ -411,7 +408,7 @@ def test_what_a_leader_that_died_began_to_delete_its_successor_ends(
     copier.copy(copy_request([copy_range(segment(delta.root / "a", 30, 10), 30, 39)]))
     begin_at(delta, 10)
     with pytest.raises(ProcessDied):
-        sweeper(delta, point).sweep(place())
+        sweeper(delta, point).sweep(PARTITION, 3)
     copier.copy(copy_request([copy_range(segment(delta.root / "b", 40, 10), 40, 49)]))
     assert metadata.is_deleting(TOPIC_ID, 0)
     # Its worker is started anew meanwhile: what it knew of others its own last commit tells.
@@ -419,7 +416,7 @@ def test_what_a_leader_that_died_began_to_delete_its_successor_ends(
         assert lake.open()[2].is_deleting(TOPIC_ID, 0)
     found = look(successor, log_start_offset=10)
     assert found.below == 1
-    assert sweeper(successor).sweep(place()).segments == 1
+    assert sweeper(successor).sweep(PARTITION, 3).segments == 1
     assert set(states(successor).values()) == {FINISHED}
     assert not successor.open()[2].is_deleting(TOPIC_ID, 0)
     # And who had begun it comes back: it is over for that one, too, and its next commit says so.

@@ -8,11 +8,13 @@ from typing import Any
 from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.rpc import CopyRequest, LogSegmentData
 from kafka_ds.process.buffers import Buffer
+from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.records.batch import Record, build_batch, iterate_headers, read_records
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment
 
 TOPIC = "orders"
 TOPIC_ID = bytes(range(16))
+PARTITION = TopicIdPartition(TOPIC_ID, TOPIC, 0)
 BATCH_RECORDS = 7
 BASE_MS = 1_700_000_000_000
 
@@ -101,22 +103,20 @@ def cold_reads(
     storage: RemoteStorageManager,
     offset: int = 0,
     *,
-    topic: str = TOPIC,
-    topic_id: bytes = TOPIC_ID,
-    partition: int = 0,
+    partition: TopicIdPartition = PARTITION,
     max_bytes: int,
     committed_only: bool = True,
 ) -> Iterator[Sequence[Buffer]]:
     """The batches of one read after another, up to the tiered end, as a consumer goes on from where it came to."""
     while True:
         chunks = storage.reader.read(
-            topic, topic_id, partition, offset, max_bytes=max_bytes, committed_only=committed_only
+            partition, offset, max_bytes=max_bytes, committed_only=committed_only
         ).chunks
         yield chunks
         following = next_offset(chunks)
         assert following > offset
         offset = following
-        end = storage.state(topic, topic_id, partition).highest_offset_in_remote_storage
+        end = storage.state(partition).highest_offset_in_remote_storage
         if offset > end:
             assert offset == end + 1
             return

@@ -15,6 +15,7 @@ from kafka_ds.topic.remote_log_segment import RemoteLogSegmentState
 from tests.fakes.settings import tier_settings
 from tests.fakes.store import MemoryStore
 from tests.integration.tier_segments import (
+    PARTITION,
     TOPIC,
     TOPIC_ID,
     all_records,
@@ -53,7 +54,9 @@ class WorkerBench:
 
     def offsets(self, partition: int = 0) -> list[int]:
         found: list[int] = []
-        for chunks in cold_reads(self.storage, partition=partition, max_bytes=1000):
+        for chunks in cold_reads(
+            self.storage, partition=PARTITION._replace(partition=partition), max_bytes=1000
+        ):
             found += [record.offset for record in all_records(chunks)]
         return found
 

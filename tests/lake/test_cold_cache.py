@@ -26,6 +26,7 @@ from kafka_ds.ipc import shared_memory
 from kafka_ds.ipc.shared_memory import BrokerMemory, WorkerMemory
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.process.system import SystemDisk, new_uuid
+from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.topic.files.parquet import FileReader
 from kafka_ds.topic.snapshot import TopicSnapshot
 from tests.fakes.clock import ManualClock
@@ -142,7 +143,7 @@ def test_batches_lie_where_the_broker_sends_them_from_as_long_as_there_is_room(
 
     def read(start: int, max_bytes: int = 1 << 20) -> ColdRead:
         return lake.storage.reader.read(
-            TOPIC, TOPIC_ID, 0, start, max_bytes=max_bytes, committed_only=True
+            TopicIdPartition(TOPIC_ID, TOPIC, 0), start, max_bytes=max_bytes, committed_only=True
         )
 
     def seen(found: ColdRead) -> list[memoryview]:
@@ -196,7 +197,7 @@ def test_what_comes_after_a_chunk_is_prepared_while_somebody_is_at_that(
 
     def read(offset: int) -> list[int]:
         found = lake.storage.reader.read(
-            TOPIC, TOPIC_ID, 0, offset, max_bytes=1, committed_only=True
+            TopicIdPartition(TOPIC_ID, TOPIC, 0), offset, max_bytes=1, committed_only=True
         )
         return [each.offset for each in all_records(found.chunks)]
 
@@ -238,19 +239,30 @@ def test_a_cache_that_is_harmed_between_two_reads_is_no_error(lake: ColdLake) ->
 
 def test_the_latest_record_is_found_whatever_was_erased_or_has_no_date(lake: ColdLake) -> None:
     """Statistics describe what was written: a file's largest value may be deleted, or lie below the log start."""
-    found = lake.storage.reader.times.max_timestamp(TOPIC, TOPIC_ID, 0, start_offset=0)
+    found = lake.storage.reader.times.max_timestamp(
+        TopicIdPartition(TOPIC_ID, TOPIC, 0), start_offset=0
+    )
     assert found is not None
     assert found[1:] == (COUNT - 1, 3)
     lake.table.delete(f'"offset" >= {COUNT - 10}')
     lake.start()
-    assert lake.storage.reader.times.max_timestamp(TOPIC, TOPIC_ID, 0, start_offset=0) == (
+    assert lake.storage.reader.times.max_timestamp(
+        TopicIdPartition(TOPIC_ID, TOPIC, 0), start_offset=0
+    ) == (
         found[0] - 10,
         COUNT - 11,
         3,
     )
-    lake.storage.set_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=COUNT - 5)
+    lake.storage.set_log_start(
+        TopicIdPartition(TOPIC_ID, TOPIC, 0), leader_epoch=3, offset=COUNT - 5
+    )
     lake.start()
-    assert lake.storage.reader.times.max_timestamp(TOPIC, TOPIC_ID, 0, start_offset=0) is None
+    assert (
+        lake.storage.reader.times.max_timestamp(
+            TopicIdPartition(TOPIC_ID, TOPIC, 0), start_offset=0
+        )
+        is None
+    )
 
 
 def test_who_reads_ahead_outlives_what_nobody_thought_of(

@@ -16,6 +16,7 @@ from kafka_ds.delta.maintenance import write_checkpoint
 from kafka_ds.delta.names import LOG_FOLDER, commit_file
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.process.crash_points import CrashPoints
+from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.topic.commit_rules import PartitionIntent, TableChanged
 from kafka_ds.topic.names import CLUSTER_METADATA
 from kafka_ds.topic.schemas import CHECKPOINT_INTERVAL
@@ -132,7 +133,7 @@ def lay_anew(table, *, data_change=False):
     """All of partition 0 in one file, as the broker merges small ones."""
     settings = tier_settings(lake_maintenance_min_files=2)
     storage = RemoteStorageManager(table.log.store, settings, CrashPoints())
-    done = storage.optimizer.optimize("orders", TOPIC_ID, 0, leader_epoch=0)
+    done = storage.optimizer.optimize(TopicIdPartition(TOPIC_ID, "orders", 0), leader_epoch=0)
     assert (done.reasons, done.files_after) == ({"small": 1}, 1)
     if data_change:
         # What would be seen if it were said to be a change.

@@ -140,14 +140,12 @@ def rows_go_before_the_log_start_has_moved(patch: pytest.MonkeyPatch) -> None:
     """Expired files are removed first, and the log start moves afterwards."""
     check_retention = Sweeper.check_retention
 
-    def surveyed(self: Any, place: Any, *rest: Any, **named: Any) -> Any:
-        found = check_retention(self, place, *rest, **named)
+    def surveyed(self: Any, partition: Any, *rest: Any, **named: Any) -> Any:
+        found = check_retention(self, partition, *rest, **named)
         if found.decision.expired:
             self._storage.remove_below(
-                place.topic,
-                place.topic_id,
-                place.partition,
-                leader_epoch=place.leader_epoch,
+                partition,
+                leader_epoch=self._storage.state(partition).leader_epoch,
                 offset=found.decision.log_start_offset,
             )
         return found

@@ -13,6 +13,7 @@ import kafka_ds
 from broker.worker.delta.storage import RemoteStorageManager
 from kafka_ds.delta.maintenance import write_checkpoint
 from kafka_ds.process.crash_points import CrashPoints
+from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.topic.recovery import add_back, give_up
 from tests.fakes.settings import tier_settings
 from tests.integration.tier_segments import (
@@ -97,7 +98,7 @@ def test_a_column_that_was_renamed_or_dropped_is_told(
 
 def consumed(storage: RemoteStorageManager, lake: SourceLake) -> list[int]:
     """By a consumer of old offsets."""
-    reads = cold_reads(storage, topic="t", topic_id=lake.topic_id, max_bytes=500)
+    reads = cold_reads(storage, partition=TopicIdPartition(lake.topic_id, "t", 0), max_bytes=500)
     return [each.offset for chunks in reads for each in all_records(chunks)]
 
 
@@ -132,7 +133,7 @@ def test_deletion_vectors_are_honoured_by_all_readers_and_stop_no_copy(
     left = [n for n in (*left, *range(size, size + 5)) if n % 7]
     check(left)
     write_checkpoint(lake.table.log)
-    done = storage.optimizer.optimize("t", lake.topic_id, 0, leader_epoch=0)
+    done = storage.optimizer.optimize(TopicIdPartition(lake.topic_id, "t", 0), leader_epoch=0)
     assert done.rows and done.files_before > done.files_after
     check(left)
     spark.sql(f"DELETE FROM {name(lake)} WHERE offset = 5")

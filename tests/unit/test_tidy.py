@@ -322,8 +322,8 @@ def test_a_constructor_takes_eight_things_at_most() -> None:
     assert not offenders(long, SOURCES)
 
 
-# Where requests and responses have a topic's partitions one by one, and where the worker's storage is asked.
-TOPIC_AND_PARTITION_APART_MAX = 51
+# Where requests and responses have a topic's partitions one by one.
+TOPIC_AND_PARTITION_APART_MAX = 23
 
 
 def test_a_partition_is_one_value() -> None:

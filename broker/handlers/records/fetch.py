@@ -507,9 +507,7 @@ class FetchProcessor:
             if partition is None or remote_log_manager is None:
                 raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
             batches = await remote_log_manager.read(
-                partition.topic,
-                partition.topic_id,
-                partition.partition,
+                partition.log.topic_id_partition,
                 result.requested.fetch_offset,
                 max_bytes=result.delayed_bytes,
                 isolation_level=self._request.isolation_level,

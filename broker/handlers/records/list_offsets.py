@@ -182,7 +182,7 @@ class Lookup:
         end = await self._in_time(
             remote_log_manager,
             remote_log_manager.known_highest_offset_in_remote_storage(
-                partition.topic, partition.topic_id, partition.partition
+                partition.log.topic_id_partition
             ),
         )
         return _tier_boundary(partition, end, timestamp)
@@ -203,10 +203,7 @@ class Lookup:
             cold: TimestampAndOffset = NOT_FOUND
             if remote_log_manager is not None and start_offset > asked_from:
                 lake = remote_log_manager.max_timestamp(
-                    partition.topic,
-                    partition.topic_id,
-                    partition.partition,
-                    start_offset=asked_from,
+                    log.topic_id_partition, start_offset=asked_from
                 )
                 found = await self._in_time(remote_log_manager, lake)
                 if found is not None:
@@ -241,11 +238,7 @@ class Lookup:
             found = await self._in_time(
                 remote_log_manager,
                 remote_log_manager.offset_for_timestamp(
-                    partition.topic,
-                    partition.topic_id,
-                    partition.partition,
-                    timestamp,
-                    start_offset=log.log_start_offset,
+                    log.topic_id_partition, timestamp, start_offset=log.log_start_offset
                 ),
             )
             if found is not None:

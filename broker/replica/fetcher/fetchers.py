@@ -22,9 +22,9 @@ _WORD = 1 << 32
 _SIGN = 1 << 31
 
 
-def fetcher_id_of(topic: str, partition: int, fetchers: int) -> int:
+def fetcher_id_of(partition: TopicPartition, fetchers: int) -> int:
     """Kafka's: |31 * topic.hashCode + partition| modulo the number of fetchers, in Java's 32 bits."""
-    value = (31 * java_hash(topic) + partition) % _WORD
+    value = (31 * java_hash(partition.topic) + partition.partition) % _WORD
     signed = value - _WORD if value & _SIGN else value
     return (0 if signed == -_SIGN else abs(signed)) % fetchers
 
@@ -54,7 +54,7 @@ class Fetchers:
             self._remove(partition)
             if partition.is_lost:
                 continue  # Later metadata came first.
-            fetcher_id = fetcher_id_of(partition.topic, partition.partition, self._spread)
+            fetcher_id = fetcher_id_of(partition.key, self._spread)
             new.setdefault((partition.follower.leader, fetcher_id), []).append(partition)
         for key, partitions in new.items():
             fetcher = self._fetchers.get(key)

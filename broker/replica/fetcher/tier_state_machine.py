@@ -144,8 +144,8 @@ async def end_of_lake(
             ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE,
             f"{partition.log.name}: this broker has no tiered storage",
         )
-    where = (partition.topic, partition.topic_id, partition.partition)
+    where = partition.log.topic_id_partition
     if offset is None:
-        offset = await remote_log_manager.known_highest_offset_in_remote_storage(*where)
-    next_offset, ended = await remote_log_manager.aux_state(*where, offset)
+        offset = await remote_log_manager.known_highest_offset_in_remote_storage(where)
+    next_offset, ended = await remote_log_manager.aux_state(where, offset)
     return next_offset, replace(ended, has_markers_to_come=True)

@@ -51,13 +51,7 @@ class AuxStateReader:
             raise OffsetOutOfRange(
                 f"{where}: offset {offset} is beyond the lake's last offset {end}"
             )
-        header = self._residue.holding(
-            where.topic,
-            where.topic_id,
-            where.partition,
-            offset,
-            highest_offset_in_remote_storage=end,
-        )
+        header = self._residue.holding(where, offset, highest_offset_in_remote_storage=end)
         reached = end if header is None else header.end_offset
         known_to = None
         if header is not None:
@@ -102,7 +96,7 @@ class AuxStateReader:
 
     def _producers(self, where: TopicIdPartition, log_start: int, end: int) -> bytes:
         """A snapshot of the producers after the offset `end`."""
-        known = self._residue.with_snapshot(where.topic, where.topic_id, where.partition, end)
+        known = self._residue.with_snapshot(where, end)
         if known is not None and known.end_offset == end:
             return known.producer_snapshot
         producers, next_offset = Producers(), log_start
@@ -131,9 +125,7 @@ class AuxStateReader:
 
     def _of_residue(self, where: TopicIdPartition, start: int, end: int) -> Iterator[OwnBatch]:
         chunks = self._residue.between(
-            where.topic,
-            where.topic_id,
-            where.partition,
+            where,
             start,
             end,
             highest_offset_in_remote_storage=end,

@@ -23,7 +23,7 @@ from kafka_ds.delta.commit import Conflict
 from kafka_ds.delta.store.store import Store
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.process.system import new_uuid
-from kafka_ds.protocol.topic_partition import TopicPartition
+from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.commit_rules import Intent, PartitionIntent
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile, WrittenFile, write_rows
@@ -96,9 +96,7 @@ class StoreCheck:
 
     def look(
         self,
-        topic: str,
-        topic_id: bytes,
-        partition: int,
+        where: TopicIdPartition,
         start_offset: int,
         segments: Sequence[RemoteLogSegment],
     ) -> StoreCheckResult:
@@ -106,6 +104,7 @@ class StoreCheck:
 
         `segments` are those of the partition that `__remote_log_metadata` knows.
         """
+        topic_id, topic, partition = where
         shared = self._tables.get(topic)
         with shared.view(fresh=True) as snapshot:
             end = highest_offset_in_remote_storage(snapshot, topic_id, partition)
@@ -145,9 +144,7 @@ class StoreCheck:
 
     def repair(
         self,
-        topic: str,
-        topic_id: bytes,
-        partition: int,
+        where: TopicIdPartition,
         *,
         leader_epoch: int,
         look: StoreCheckResult,
@@ -157,22 +154,23 @@ class StoreCheck:
 
         `sources` are, by `read_from` and `read_to`, where its batches are. Raises as `look` does.
         """
+        topic_id, topic, partition = where
         shared = self._tables.get(topic)
         for gap in look.gaps:
             found = sources.get((gap.said.read_from, gap.said.read_to), ())
-            where = f"{TopicPartition(topic, partition)}: offsets {gap.said.start_offset}-{gap.said.end_offset}"
+            offsets = f"{where}: offsets {gap.said.start_offset}-{gap.said.end_offset}"
             try:
                 if gap.segments:
                     self._write_residue(shared.folder, gap, found)
                 else:
                     self._write_rows(shared, topic_id, partition, leader_epoch, gap, found)
             except (_RecordsNotInLog, SegmentNotFound, UnreadableFile) as error:
-                log.warning("%s cannot be rewritten: %s", where, error)
+                log.warning("%s cannot be rewritten: %s", offsets, error)
                 continue
             except Conflict as conflict:
                 raise StorageError(str(conflict)) from conflict
             log.warning(
-                "%s were rewritten from the local log: %s was missing", where, gap.said.what
+                "%s were rewritten from the local log: %s was missing", offsets, gap.said.what
             )
 
     # -- what is missing --------------------------------------------------------------------

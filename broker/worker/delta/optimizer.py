@@ -28,7 +28,7 @@ from kafka_ds.delta.statistics import entry_of_add
 from kafka_ds.delta.store.store import Store
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.process.system import new_uuid
-from kafka_ds.protocol.topic_partition import PartitionId, TopicPartition
+from kafka_ds.protocol.topic_partition import PartitionId, TopicIdPartition, TopicPartition
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.commit_rules import FilesRemoved, Intent, PartitionIntent, fields_of
 from kafka_ds.topic.files.optimize import OptimizeReason, OptimizeRules, OptimizeTask, next_task
@@ -93,9 +93,7 @@ class TableOptimizer:
 
     def optimize(
         self,
-        topic: str,
-        topic_id: bytes,
-        partition: int,
+        where: TopicIdPartition,
         *,
         leader_epoch: int,
         rewrites_any_expired: bool = False,
@@ -108,6 +106,7 @@ class TableOptimizer:
         small files are merged, whatever number is otherwise waited for. Raises StorageError, also for an earlier leader
         epoch than one that wrote; FateUnknown, OSError.
         """
+        topic_id, topic, partition = where
         shared = self._tables.get(topic)
         began, done = time.monotonic(), Optimized()
         is_done, has_expired, missing_offsets = False, True, 0

@@ -36,7 +36,7 @@ from broker.worker.rpc import TierSettings
 from kafka_ds.delta.store.store import Store
 from kafka_ds.ipc.shared_memory import WorkerMemory
 from kafka_ds.process.buffers import Buffer
-from kafka_ds.protocol.topic_partition import TopicPartition
+from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.topic.batches.residue import ResidueBatch
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile
 from kafka_ds.topic.index import FileEntry
@@ -77,19 +77,17 @@ class ColdRead:
 class ReadPlace:
     """Which partition is read, and how."""
 
-    topic: str
-    topic_id: bytes
-    partition: int
+    partition: TopicIdPartition
     committed_only: bool
 
     def __str__(self) -> str:
-        return str(TopicPartition(self.topic, self.partition))
+        return str(self.partition)
 
     def key(self, layout: str) -> ChunkKey:
         """The key under which its chunks are found."""
         return ChunkKey(
-            topic_id=self.topic_id,
-            partition=self.partition,
+            topic_id=self.partition.topic_id,
+            partition=self.partition.partition,
             committed_only=self.committed_only,
             layout=layout,
         )
@@ -163,16 +161,14 @@ class ColdReader:
 
     def read(
         self,
-        topic: str,
-        topic_id: bytes,
-        partition: int,
+        partition: TopicIdPartition,
         offset: int,
         *,
         max_bytes: int,
         committed_only: bool,
     ) -> ColdRead:
         """Batches from `offset` on: one at least, then up to `max_bytes`."""
-        place = ReadPlace(topic, topic_id, partition, committed_only)
+        place = ReadPlace(partition, committed_only)
         found = self._files(place, offset)
         with self._lock:
             reads_on = offset <= found.log_start or (place, offset) in self._ends
@@ -332,8 +328,6 @@ class ColdReader:
         residue: Iterable[ResidueBatch] = ()
         if not place.committed_only or offset <= found.undecodable_to:
             residue = self._residue.between(
-                place.topic,
-                place.topic_id,
                 place.partition,
                 offset,
                 last,
@@ -376,8 +370,9 @@ class ColdReader:
 
     def _files(self, place: ReadPlace, offset: int, *, fresh: bool = False) -> _Files:
         """The files that hold the offset or the next one after it. Follows the table if need be."""
+        topic_id, topic, partition = place.partition
         for now in (fresh, True):
-            with self._tables.get(place.topic).view(fresh=now) as snapshot:
+            with self._tables.get(topic).view(fresh=now) as snapshot:
                 known = self._known.get(place)
                 if (
                     known is not None
@@ -386,12 +381,12 @@ class ColdReader:
                     and known.first_offset <= offset <= known.files.overlap_end
                 ):
                     return known.files
-                end = highest_offset_in_remote_storage(snapshot, place.topic_id, place.partition)
+                end = highest_offset_in_remote_storage(snapshot, topic_id, partition)
                 if snapshot is not None and offset <= end:
-                    start = snapshot.log_start(place.partition) or 0
+                    start = snapshot.log_start(partition) or 0
                     if offset >= start:
-                        limit = _readable_to(place, snapshot.missing(place.partition), offset, end)
-                        found = _overlapping(snapshot, place.partition, offset, limit, end, start)
+                        limit = _readable_to(place, snapshot.missing(partition), offset, end)
+                        found = _overlapping(snapshot, partition, offset, limit, end, start)
                         self._keep(place, snapshot, found)
                         return found
         raise OffsetOutOfRange(f"{place}: the lake holds offsets up to {end}, not {offset}")
@@ -401,7 +396,7 @@ class ColdReader:
         if len(found.files) != 1:
             return
         first = max(found.files[0].min_offset, found.log_start)
-        if snapshot.index.find_next(place.partition, first) != list(found.files):
+        if snapshot.index.find_next(place.partition.partition, first) != list(found.files):
             return
         with self._lock:
             self._known[place] = _Known(snapshot, snapshot.version, first, found)

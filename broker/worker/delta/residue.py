@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from broker.worker.errors import StorageError
 from kafka_ds.delta.store.store import Store
-from kafka_ds.protocol.topic_partition import TopicPartition
+from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.records.batch import CorruptRecord, crc_is_valid, read_header
 from kafka_ds.topic.batches.residue import CorruptResidue, Residue, ResidueBatch, ResidueHeader
 from kafka_ds.topic.lineage import Lineage
@@ -45,7 +45,7 @@ class ResidueFiles:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._listings: dict[tuple[str, bytes, int], _ResidueListing] = {}
+        self._listings: dict[TopicIdPartition, _ResidueListing] = {}
         self._open: OrderedDict[str, Residue | None] = OrderedDict()
         self.open_batches = 0
         """How many batches' places are in memory."""
@@ -53,9 +53,7 @@ class ResidueFiles:
 
     def between(
         self,
-        topic: str,
-        topic_id: bytes,
-        partition: int,
+        partition: TopicIdPartition,
         start_offset: int,
         last_offset: int,
         *,
@@ -70,14 +68,12 @@ class ResidueFiles:
         """
         for is_last in (False, True):
             with self._lock:
-                listing = self._listing(
-                    (topic, topic_id, partition), last_offset, highest_offset_in_remote_storage
-                )
-                covering = self._covering(listing, topic_id, start_offset, last_offset)
+                listing = self._listing(partition, last_offset, highest_offset_in_remote_storage)
+                covering = self._covering(listing, partition.topic_id, start_offset, last_offset)
                 first = max(start_offset, log_start_offset)
                 missing = _first_uncovered(covering, first, last_offset)
                 try:
-                    name = str(TopicPartition(topic, partition))
+                    name = str(partition)
                     found = _batches(name, covering, start_offset, last_offset, undecodable_only)
                     if missing is None:
                         break
@@ -87,31 +83,21 @@ class ResidueFiles:
                 # Of an attempt that lost, and deleted since, or not there when it was listed: the others have the same
                 # residue.
                 # Or rewritten without erased records since it was opened.
-                self._listings.pop((topic, topic_id, partition), None)
+                self._listings.pop(partition, None)
                 self._close(0)
         else:
-            raise StorageError(
-                f"{TopicPartition(topic, partition)}: no residue file holds offset {missing}"
-            )
+            raise StorageError(f"{partition}: no residue file holds offset {missing}")
         return [found[base] for base in sorted(found)]
 
     def holding(
-        self,
-        topic: str,
-        topic_id: bytes,
-        partition: int,
-        offset: int,
-        *,
-        highest_offset_in_remote_storage: int,
+        self, partition: TopicIdPartition, offset: int, *, highest_offset_in_remote_storage: int
     ) -> ResidueHeader | None:
         """The header of the file whose range holds the offset; of several the one that ends first and has the most
         state.
         """
         with self._lock:
-            listing = self._listing(
-                (topic, topic_id, partition), offset, highest_offset_in_remote_storage
-            )
-            covering = self._covering(listing, topic_id, offset, offset)
+            listing = self._listing(partition, offset, highest_offset_in_remote_storage)
+            covering = self._covering(listing, partition.topic_id, offset, offset)
             headers = [
                 each.header
                 for each in covering
@@ -123,15 +109,13 @@ class ResidueFiles:
                 default=None,
             )
 
-    def with_snapshot(
-        self, topic: str, topic_id: bytes, partition: int, end_offset: int
-    ) -> ResidueHeader | None:
+    def with_snapshot(self, partition: TopicIdPartition, end_offset: int) -> ResidueHeader | None:
         """The header of the last file that ends there or before and has the producers at its end."""
         with self._lock:
-            listing = self._listing((topic, topic_id, partition), end_offset, end_offset)
+            listing = self._listing(partition, end_offset, end_offset)
             at = bisect_right(listing.starts, end_offset)
             later: list[ResidueHeader] = []
-            for rivals in self._backwards(listing, topic_id, at):
+            for rivals in self._backwards(listing, partition.topic_id, at):
                 later += [replace(each.header, batches=()) for each in rivals]
                 for header in (each.header for each in rivals):
                     if (
@@ -145,27 +129,29 @@ class ResidueFiles:
     def forget(self, topic: str) -> None:
         """The topic is deleted."""
         with self._lock:
-            for key in [key for key in self._listings if key[0] == topic]:
+            for key in [key for key in self._listings if key.topic == topic]:
                 del self._listings[key]
             for path in [path for path in self._open if path.startswith(f"{topic_table(topic)}/")]:
                 self.open_batches -= _count(self._open.pop(path))
 
     def _listing(
-        self, key: tuple[str, bytes, int], last_offset: int, highest_offset_in_remote_storage: int
+        self,
+        partition: TopicIdPartition,
+        last_offset: int,
+        highest_offset_in_remote_storage: int,
     ) -> _ResidueListing:
         """The files of a partition of that topic and id; an earlier listing for the id says nothing of this one."""
-        topic, _, partition = key
-        known = self._listings.get(key)
+        known = self._listings.get(partition)
         if known is not None and last_offset <= known.known_end:
             return known
         made = _ResidueListing(known_end=highest_offset_in_remote_storage)
-        folder = f"{topic_table(topic)}/{RESIDUE}/partition={partition}"
+        folder = f"{topic_table(partition.topic)}/{RESIDUE}/partition={partition.partition}"
         for entry in self._store.list(folder):
             start = start_of_residue(entry.path)
             if start is not None:
                 made.starts.append(start)
                 made.paths.append(entry.path)
-        self._listings[key] = made
+        self._listings[partition] = made
         return made
 
     def _covering(

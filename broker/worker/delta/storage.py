@@ -44,6 +44,7 @@ from kafka_ds.delta.log import LogClock, SystemLogClock
 from kafka_ds.delta.store.store import Store
 from kafka_ds.ipc.shared_memory import WorkerMemory
 from kafka_ds.process.crash_points import CrashPoints
+from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.commit_rules import (
     FilesRemoved,
@@ -122,9 +123,9 @@ class RemoteStorageManager:
         self._lost: set[bytes] = set()
         """Attempts at ranges that another attempt holds: their files may be deleted."""
 
-    def state(self, topic: str, topic_id: bytes, partition: int) -> TieredState:
+    def state(self, partition: TopicIdPartition) -> TieredState:
         """How far a partition is tiered: all else follows from it."""
-        return self.states(topic, topic_id, [partition])[0]
+        return self.states(partition.topic, partition.topic_id, [partition.partition])[0]
 
     def states(self, topic: str, topic_id: bytes, partitions: Sequence[int]) -> list[TieredState]:
         """The same for several partitions of a topic from one read of the table."""
@@ -255,23 +256,20 @@ class RemoteStorageManager:
             each for each in partitions if each not in counts and (least is None or each < least)
         ]
 
-    def set_log_start(
-        self, topic: str, topic_id: bytes, partition: int, *, leader_epoch: int, offset: int
-    ) -> None:
+    def set_log_start(self, partition: TopicIdPartition, *, leader_epoch: int, offset: int) -> None:
         """Record durably that a partition begins there; never backwards, and not for an earlier epoch.
 
         Raises StorageError, CommitError, ForeignTable.
         """
+        topic_id, topic, number = partition
         shared = self._tables.get(topic)
         shared.claim(topic_id)
-        part = PartitionIntent(
-            partition=partition, leader_epoch=leader_epoch, log_start_offset=offset
-        )
+        part = PartitionIntent(partition=number, leader_epoch=leader_epoch, log_start_offset=offset)
         intent = Intent(
             operation=SET_LOG_START,
             topic_id=topic_id,
             partitions=(part,),
-            parameters={"partition": str(partition), "offset": str(offset)},
+            parameters={"partition": str(number), "offset": str(offset)},
         )
         with shared.lock:
             try:
@@ -317,25 +315,25 @@ class RemoteStorageManager:
             if out:
                 raise StorageError("; ".join(map(str, out.values())))
 
-    def extent(self, topic: str, topic_id: bytes, partition: int) -> TieredExtent:
+    def extent(self, partition: TopicIdPartition) -> TieredExtent:
         """Where the partition begins, as of now."""
+        topic_id, topic, number = partition
         with self._tables.get(topic).view(fresh=True) as snapshot:
-            return tiered_extent_of(snapshot, topic_id, partition)
+            return tiered_extent_of(snapshot, topic_id, number)
 
-    def remove_below(
-        self, topic: str, topic_id: bytes, partition: int, *, leader_epoch: int, offset: int
-    ) -> int:
+    def remove_below(self, partition: TopicIdPartition, *, leader_epoch: int, offset: int) -> int:
         """Remove all files that hold nothing at or above an offset, in one step; returns how many.
 
         `offset` is at most `TieredExtent.horizon`: the log start was moved before. Removed files stay in the store
         until VACUUM, for readers of older versions. Raises StorageError (also for an earlier leader epoch than one that
         wrote), CommitError, ForeignTable.
         """
+        topic_id, topic, number = partition
         shared = self._tables.get(topic)
         with shared.lock:
-            count = self._remove_below(shared, topic_id, partition, leader_epoch, offset)
+            count = self._remove_below(shared, topic_id, number, leader_epoch, offset)
         self._crash_points.at("after_remove")
-        drop_residue(self._store, shared.folder, topic_id, partition, offset)
+        drop_residue(self._store, shared.folder, topic_id, number, offset)
         self._crash_points.at("after_residue_removed")
         return count
 

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from broker.worker.delta.tables import TopicTables, highest_offset_in_remote_storage
 from broker.worker.errors import StorageError
+from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.records.timestamps import TimestampAndOffset
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile
 from kafka_ds.topic.index import FileEntry, FileIndex, latest_ms
@@ -28,15 +29,13 @@ class TimesReader:
         self._reader = reader
 
     def offset_for_timestamp(
-        self, topic: str, topic_id: bytes, partition: int, timestamp_ms: int, *, start_offset: int
+        self, partition: TopicIdPartition, timestamp_ms: int, *, start_offset: int
     ) -> TimestampAndOffset | None:
         """The first record at or after a time, not below `start_offset`."""
         files, start, end = self._files_from(
-            topic,
-            topic_id,
             partition,
             start_offset,
-            lambda index: index.find_timestamp(partition, timestamp_ms),
+            lambda index: index.find_timestamp(partition.partition, timestamp_ms),
         )
         best: TimestampAndOffset | None = None
         for entry in files:
@@ -48,11 +47,11 @@ class TimesReader:
         return best
 
     def max_timestamp(
-        self, topic: str, topic_id: bytes, partition: int, *, start_offset: int
+        self, partition: TopicIdPartition, *, start_offset: int
     ) -> TimestampAndOffset | None:
         """The first record of the greatest timestamp from `start_offset` on."""
         files, start, end = self._files_from(
-            topic, topic_id, partition, start_offset, lambda index: index.files(partition)
+            partition, start_offset, lambda index: index.files(partition.partition)
         )
         best: TimestampAndOffset | None = None
         # Files that may hold the greatest come first: usually one file is read, of a year of them.
@@ -74,18 +73,17 @@ class TimesReader:
 
     def _files_from(
         self,
-        topic: str,
-        topic_id: bytes,
-        partition: int,
+        partition: TopicIdPartition,
         start_offset: int,
         choose: Callable[[FileIndex], Iterable[FileEntry]],
     ) -> tuple[list[FileEntry], int, int]:
         """The chosen files above log start and `start_offset`; the larger of these two, and the highest offset."""
+        topic_id, topic, number = partition
         with self._tables.get(topic).view(fresh=True) as snapshot:
-            end = highest_offset_in_remote_storage(snapshot, topic_id, partition)
+            end = highest_offset_in_remote_storage(snapshot, topic_id, number)
             if snapshot is None or end < 0:
                 return [], start_offset, end
-            start = max(snapshot.log_start(partition) or 0, start_offset)
+            start = max(snapshot.log_start(number) or 0, start_offset)
             return [each for each in choose(snapshot.index) if each.max_offset >= start], start, end
 
     def _first_at(

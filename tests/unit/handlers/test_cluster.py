@@ -2,7 +2,7 @@
 
 import asyncio
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from kafka_ds.protocol.messages import (
     InitProducerIdRequest,
 )
 from kafka_ds.protocol.messages.configs import CLIENT_METRICS_RESOURCE, DescribeConfigsResource
-from kafka_ds.protocol.topic_partition import TopicPartition
+from kafka_ds.protocol.topic_partition import TopicIdPartition, TopicPartition
 from kafka_ds.segments.producers import Producers
 from tests.in_process import InProcess, batch_of, in_process, values_of
 from tests.loops import in_loop, until
@@ -337,19 +337,19 @@ class TierBeyondLog:
         self.deleted: list[str] = []
 
     async def highest_offsets_in_remote_storage(
-        self, partitions: Sequence[tuple[str, bytes, int]]
+        self, partitions: Collection[TopicIdPartition]
     ) -> list[int | KafkaError]:
         if self.is_away:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the store is away")
         return [self.end] * len(partitions)
 
     async def fence(
-        self, partitions: Sequence[tuple[str, bytes, int, int]]
+        self, leader_epochs: Mapping[TopicIdPartition, int], loads: Mapping[bytes, str]
     ) -> list[int | KafkaError]:
-        return await self.highest_offsets_in_remote_storage([each[:3] for each in partitions])
+        return await self.highest_offsets_in_remote_storage(leader_epochs)
 
     async def aux_state(
-        self, topic: str, topic_id: bytes, partition: int, offset: int
+        self, partition: TopicIdPartition, offset: int
     ) -> tuple[int, RemoteLogAuxState]:
         assert offset == self.end
         aux_state = RemoteLogAuxState(

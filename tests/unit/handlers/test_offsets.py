@@ -15,6 +15,7 @@ from kafka_ds.protocol.messages.offsets import (
     ListOffsetsTopic,
     OffsetForLeaderPartition,
 )
+from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.records.timestamps import TimestampAndOffset
 from kafka_ds.segments.producers import AppendOrigin
 from tests.in_process import NOW_MS, InProcess, batch_of, in_process
@@ -146,16 +147,14 @@ class TierWithTimes:
     def highest_offset_in_remote_storage(self, topic_id: bytes, partition: int) -> int | None:
         return self.end
 
-    async def known_highest_offset_in_remote_storage(
-        self, topic: str, topic_id: bytes, partition: int
-    ) -> int:
+    async def known_highest_offset_in_remote_storage(self, partition: TopicIdPartition) -> int:
         await asyncio.sleep(0)
         if self.error is not None:
             raise KafkaError(self.error)
         return 1
 
     async def offset_for_timestamp(
-        self, topic: str, topic_id: bytes, partition: int, timestamp_ms: int, *, start_offset: int
+        self, partition: TopicIdPartition, timestamp_ms: int, *, start_offset: int
     ) -> TimestampAndOffset | None:
         self.asked.append(timestamp_ms)
         self.asked_from.append(start_offset)
@@ -169,11 +168,9 @@ class TierWithTimes:
         return found
 
     async def max_timestamp(
-        self, topic: str, topic_id: bytes, partition: int, *, start_offset: int
+        self, partition: TopicIdPartition, *, start_offset: int
     ) -> TimestampAndOffset | None:
-        return await self.offset_for_timestamp(
-            topic, topic_id, partition, -3, start_offset=start_offset
-        )
+        return await self.offset_for_timestamp(partition, -3, start_offset=start_offset)
 
 
 async def with_lake(

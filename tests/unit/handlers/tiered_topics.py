@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.topic_partition import TopicIdPartition
 from tests.in_process import (
     InProcess,
     batch_of,
@@ -26,10 +27,9 @@ class TierOfChunks:
         return self.sheds
 
     async def read(
-        self, topic: str, topic_id: bytes, partition: int, offset: int, *,
-        max_bytes: int, isolation_level: int,
-    ) -> list[bytes]:  # fmt: skip
-        self.asked.append((partition, offset, max_bytes))
+        self, partition: TopicIdPartition, offset: int, *, max_bytes: int, isolation_level: int
+    ) -> list[bytes]:
+        self.asked.append((partition.partition, offset, max_bytes))
         await asyncio.sleep(0)
         if self.error is not None:
             raise KafkaError(self.error)

@@ -23,6 +23,7 @@ from broker.worker.rpc import (
 from kafka_ds.ipc.child import WorkerLost
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.protocol.errors import KafkaError
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.topic.expiration import ExpirationDecision
 from tests.fakes.clock import ManualClock
 from tests.fakes.network import Respondent
@@ -168,7 +169,7 @@ def test_what_the_lake_holds_is_counted_once_and_then_known_by_what_is_copied() 
     desk.is_counted = False
     assert desk.rounds(2) == ["check_retention"]
     assert desk.to_count == [True, True]
-    desk.metrics.copied("t", 0, log_bytes=50, lake_bytes=20, ranges=2)
+    desk.metrics.copied(TopicPartition("t", 0), log_bytes=50, lake_bytes=20, ranges=2)
     desk.led.state.learnt(199, 0)
     assert desk.rounds(2) == ["check_retention"]
     assert desk.to_count.pop() is False

@@ -91,7 +91,7 @@ class OptimizeDesk:
 
     @property
     def asked(self) -> list[tuple[type, int]]:
-        return [(type(each), each.place.partition) for each in self.worker.asked]
+        return [(type(each), each.partition.partition) for each in self.worker.asked]
 
 
 @in_loop

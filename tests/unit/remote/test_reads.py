@@ -161,7 +161,7 @@ async def test_what_is_not_there_in_time_is_an_answer_without_records(
     answer: asyncio.Future[ReadAnswer] = asyncio.get_running_loop().create_future()
     worker = Respondent(lambda _: answer)
     monkeypatch.setattr(manager.worker, "send", worker.send)
-    place = ("t", b"i" * 16, 0, 7)
+    place = (TopicIdPartition(b"i" * 16, "t", 0), 7)
     assert await manager.read(*place, max_bytes=100) is None
     assert await manager.read(*place, max_bytes=100) is None
     # The second one waited for its turn, and went.
@@ -183,7 +183,7 @@ async def test_bytes_of_cold_reads_use_up_the_quota_which_may_change(
     worker = Respondent(lambda _: ReadAnswer(chunks=[bytes(4_000)]))
     monkeypatch.setattr(manager.worker, "send", worker.send)
     assert not manager.sheds_reads()
-    await manager.read("t", b"i" * 16, 0, 7, max_bytes=100)
+    await manager.read(TopicIdPartition(b"i" * 16, "t", 0), 7, max_bytes=100)
     assert manager.sheds_reads()
     settings = replace(settings, remote_log_manager_fetch_max_bytes_per_second=4_000)
     assert not manager.sheds_reads()
@@ -209,10 +209,10 @@ async def test_several_cold_partitions_of_one_request_are_read_side_by_side(
             def sheds_reads(self) -> bool:
                 return False
 
-            async def read(self, topic: str, _id: bytes, partition: int, *_: Any, **__: Any) -> Any:
-                begun.append(partition)
+            async def read(self, partition: TopicIdPartition, *_: Any, **__: Any) -> Any:
+                begun.append(partition.partition)
                 await until(lambda: len(begun) >= 2)
-                if partition == 0:
+                if partition.partition == 0:
                     return None
                 return [batch_of([b"cold-1"])]
 

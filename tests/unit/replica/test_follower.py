@@ -18,6 +18,7 @@ from broker.replica.session_epochs import EPOCH_MAX
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.leader_epoch_end import LeaderEpochEnd
 from kafka_ds.protocol.messages.data import FetchPartition
+from kafka_ds.protocol.topic_partition import TopicPartition
 
 # The follower has epoch 1 in [0, 10), 3 in [10, 20), 5 in [20, 30).
 EPOCHS = ((1, 0), (3, 10), (5, 20))
@@ -274,9 +275,10 @@ def test_the_epoch_of_a_session_wraps_to_one() -> None:
 def test_the_fetcher_of_a_partition_is_kafkas(
     topic: str, partition: int, fetchers: int, expected: int
 ) -> None:
-    assert fetcher_id_of(topic, partition, fetchers) == expected
+    assert fetcher_id_of(TopicPartition(topic, partition), fetchers) == expected
 
 
 def test_one_fetcher_has_all() -> None:
-    assert {fetcher_id_of("t", index, 1) for index in range(50)} == {0}
-    assert {fetcher_id_of("t", index, 4) for index in range(50)} == {0, 1, 2, 3}
+    partitions = [TopicPartition("t", index) for index in range(50)]
+    assert {fetcher_id_of(each, 1) for each in partitions} == {0}
+    assert {fetcher_id_of(each, 4) for each in partitions} == {0, 1, 2, 3}

@@ -2,7 +2,7 @@
 
 import asyncio
 import errno
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -85,8 +85,8 @@ class FakeTier(Tier):
         super().__init__()
         self._ended = ended
 
-    async def fence(self, partitions: Sequence[object]) -> Sequence[int]:
-        return [LAKE_END] * len(partitions)
+    async def fence(self, leader_epochs: Collection[object], loads: object) -> Sequence[int]:
+        return [LAKE_END] * len(leader_epochs)
 
     async def aux_state(self, *where: object) -> tuple[int, RemoteLogAuxState]:
         return LAKE_END + 1, self._ended
@@ -119,11 +119,11 @@ class LateLake(FakeTier):
 
     asked = 0
 
-    async def fence(self, partitions: Sequence[object]) -> Sequence[int]:
+    async def fence(self, leader_epochs: Collection[object], loads: object) -> Sequence[int]:
         self.asked += 1
         if self.asked < 6:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the lake is away")
-        return await super().fence(partitions)
+        return await super().fence(leader_epochs, loads)
 
 
 @in_loop

@@ -143,9 +143,11 @@ def test_where_nothing_has_the_numbers_any_more_nothing_is_answered(store, dated
     unset = "offset 29.*an engine forgot them.*docs/concepts/table.md"
     storage = RemoteStorageManager(store, tier_settings(), CrashPoints())
     with pytest.raises(ForeignTable, match=unset):
-        storage.state("orders", TOPIC_ID, 0)
+        storage.state(TopicIdPartition(TOPIC_ID, "orders", 0))
     with pytest.raises(ForeignTable, match=unset):
-        storage.reader.read("orders", TOPIC_ID, 0, 5, max_bytes=1000, committed_only=True)
+        storage.reader.read(
+            TopicIdPartition(TOPIC_ID, "orders", 0), 5, max_bytes=1000, committed_only=True
+        )
     with pytest.raises(ForeignTable, match=unset):
         storage.aux_state.at(TopicIdPartition(TOPIC_ID, "orders", 0), 5)
     with pytest.raises(ForeignTable, match=unset):

@@ -10,6 +10,7 @@ import pytest
 from broker.worker.cache.chunks import BatchChunk
 from broker.worker.cache.readers import READING_SECONDS, Readers
 from broker.worker.delta.reader import ColdReader
+from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.topic.batches import records
 from kafka_ds.topic.names import AppIdKind, app_id
 from tests.fakes.settings import tier_settings
@@ -77,7 +78,12 @@ def test_no_chunk_goes_before_it_is_read(consumers: int, monkeypatch: pytest.Mon
             built.clear()  # They know of each other by now.
         for topic, offset in at.items():
             topic_id = topic.encode().ljust(16)
-            read = cold.read(topic, topic_id, 0, offset, max_bytes=CHUNK_BYTES, committed_only=True)
+            read = cold.read(
+                TopicIdPartition(topic_id, topic, 0),
+                offset,
+                max_bytes=CHUNK_BYTES,
+                committed_only=True,
+            )
             at[topic] += OFFSETS * len(read.chunks)
     assert set(at.values()) == {30 * OFFSETS}
     assert max(built.values()) == 1

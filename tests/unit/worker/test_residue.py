@@ -9,6 +9,7 @@ from broker.worker.delta import residue as delta_residue
 from broker.worker.delta.residue import ResidueFiles
 from kafka_ds.delta.store.store import Store
 from kafka_ds.delta.store.uri import open_store
+from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.topic.batches.residue import ResidueHeader, encode_residue
 from kafka_ds.topic.names import residue_file, topic_table
 
@@ -53,7 +54,11 @@ def store(tmp_path: Path) -> Store:
 
 def read(files: ResidueFiles, topic: str, start: int, last: int) -> list[int]:
     found = files.between(
-        topic, TOPIC_ID, 0, start, last, highest_offset_in_remote_storage=END, log_start_offset=0
+        TopicIdPartition(TOPIC_ID, topic, 0),
+        start,
+        last,
+        highest_offset_in_remote_storage=END,
+        log_start_offset=0,
     )
     assert [each.data for each in found] == [b"%04d" % each.base_offset for each in found]
     return [each.base_offset for each in found]
@@ -95,7 +100,12 @@ def test_a_topic_that_is_gone_leaves_nothing_open(store: Store) -> None:
 def test_a_topic_that_is_made_anew_is_listed_anew(store: Store) -> None:
     """Nobody tells a worker of another broker that the former one is gone: a replica would know no leader epochs."""
     files = ResidueFiles(store)
-    assert files.holding("pay", TOPIC_ID, 0, END, highest_offset_in_remote_storage=END) is not None
+    assert (
+        files.holding(
+            TopicIdPartition(TOPIC_ID, "pay", 0), END, highest_offset_in_remote_storage=END
+        )
+        is not None
+    )
     for entry in store.list(f"{topic_table('pay')}/_residue"):
         store.delete(entry.path)
     header = ResidueHeader(
@@ -108,10 +118,12 @@ def test_a_topic_that_is_made_anew_is_listed_anew(store: Store) -> None:
     )
     path = f"{topic_table('pay')}/{residue_file(0, 0, 'anew')}"
     store.put_durable(path, b"".join(encode_residue(header, [])))
-    found = files.holding("pay", header.topic_id, 0, END, highest_offset_in_remote_storage=END)
+    found = files.holding(
+        TopicIdPartition(header.topic_id, "pay", 0), END, highest_offset_in_remote_storage=END
+    )
     assert found is not None
     assert found.leader_epochs == ((3, 0),)
-    assert files.with_snapshot("pay", header.topic_id, 0, END) == found
+    assert files.with_snapshot(TopicIdPartition(header.topic_id, "pay", 0), END) == found
 
 
 def test_a_file_that_is_written_anew_under_its_name_is_opened_anew(store: Store) -> None:
@@ -170,11 +182,13 @@ def test_what_only_a_deposed_leader_had_is_nobodys(store: Store, names: tuple[st
         expected = [at for at in (*range(5, 40, 10), *range(40, 80, 10)) if start <= at <= last]
         assert read(files, OTHER, start, last) == expected
     for offset, end in ((0, 39), (30, 39), (41, 79)):
-        found = files.holding(OTHER, TOPIC_ID, 0, offset, highest_offset_in_remote_storage=79)
+        found = files.holding(
+            TopicIdPartition(TOPIC_ID, OTHER, 0), offset, highest_offset_in_remote_storage=79
+        )
         assert found is not None
         assert (found.end_offset, found.leader_epochs[-1][0]) == (end, 3)
-    assert files.with_snapshot(OTHER, TOPIC_ID, 0, 70) is None
-    found = files.with_snapshot(OTHER, TOPIC_ID, 0, 79)
+    assert files.with_snapshot(TopicIdPartition(TOPIC_ID, OTHER, 0), 70) is None
+    found = files.with_snapshot(TopicIdPartition(TOPIC_ID, OTHER, 0), 79)
     assert found is not None
     assert found.producer_snapshot == b"known"
 

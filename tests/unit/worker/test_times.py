@@ -9,6 +9,7 @@ from broker.worker.delta.tables import TopicTables
 from broker.worker.delta.times import TimesReader
 from kafka_ds.delta.log import SystemLogClock
 from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.topic.commit_rules import PartitionIntent
 from kafka_ds.topic.files.parquet import FileReader
 from kafka_ds.topic.schemas import LOG_RETENTION_MS
@@ -57,12 +58,14 @@ class TimestampedLake:
 
     def find(self, time_ms: int) -> tuple[int, int] | None:
         """The time and the offset of the first record at or after a time."""
-        found = self._times.offset_for_timestamp("orders", TOPIC_ID, 0, time_ms, start_offset=0)
+        found = self._times.offset_for_timestamp(
+            TopicIdPartition(TOPIC_ID, "orders", 0), time_ms, start_offset=0
+        )
         return found and found[:2]
 
     def latest(self) -> tuple[int, int] | None:
         """The time and the offset of the record of the greatest time."""
-        found = self._times.max_timestamp("orders", TOPIC_ID, 0, start_offset=0)
+        found = self._times.max_timestamp(TopicIdPartition(TOPIC_ID, "orders", 0), start_offset=0)
         return found and found[:2]
 
 
