@@ -16,10 +16,9 @@ from enum import Enum, IntEnum
 from typing import TypeAlias
 
 from broker.coordinator.group.modern_group import (
-    JOINING_EPOCH,
-    NO_EPOCH,
     NOTHING,
     ModernGroup,
+    ModernGroupMember,
     Partitions,
 )
 from broker.coordinator.group.values import Protocols
@@ -76,22 +75,15 @@ class ClassicMetadata:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerGroupMember:
-    """A member as the log describes it."""
+class ConsumerGroupMember(ModernGroupMember):
+    """A member of the consumer protocol."""
 
-    member_id: str
-    instance_id: str | None = None
-    rack_id: str | None = None
-    client_id: str = ""
-    client_host: str = ""
     topics: frozenset[str] = frozenset()
     regex: str = ""
     rebalance_timeout_ms: int = -1
     server_assignor: str | None = None
     # None: it speaks the consumer protocol.
     classic: ClassicMetadata | None = None
-    epoch: int = JOINING_EPOCH
-    previous_epoch: int = NO_EPOCH
     state: MemberState = MemberState.STABLE
     assigned: Owned = field(default_factory=dict)
     revoking: Owned = field(default_factory=dict)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from broker.coordinator.group.metadata_image import (
@@ -31,8 +32,22 @@ LEAVING_EPOCH = -1
 NO_EPOCH = -1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModernGroupMember:
+    """A member as the log describes it."""
+
+    member_id: str
+    # A share group's member has none.
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    epoch: int = JOINING_EPOCH
+    previous_epoch: int = NO_EPOCH
+
+
 # A kind's member, and a member's target.
-M = TypeVar("M")
+M = TypeVar("M", bound=ModernGroupMember)
 T = TypeVar("T")
 
 

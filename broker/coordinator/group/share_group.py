@@ -13,10 +13,10 @@ from enum import Enum
 from typing import NamedTuple
 
 from broker.coordinator.group.modern_group import (
-    JOINING_EPOCH,
     NO_EPOCH,
     NOTHING,
     ModernGroup,
+    ModernGroupMember,
     Partitions,
 )
 from kafka_ds.protocol.messages.persisted import ShareGroupKey, ShareGroupValue
@@ -48,16 +48,10 @@ class ShareGroupState(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShareGroupMember:
-    """A member as the log describes it."""
+class ShareGroupMember(ModernGroupMember):
+    """A member of a share group."""
 
-    member_id: str
-    rack_id: str | None = None
-    client_id: str = ""
-    client_host: str = ""
     topics: frozenset[str] = frozenset()
-    epoch: int = JOINING_EPOCH
-    previous_epoch: int = NO_EPOCH
     assigned: Partitions = NOTHING
 
 

@@ -15,7 +15,12 @@ from enum import Enum, IntEnum
 from typing import Any, NamedTuple, TypeAlias
 
 from broker.coordinator.group.consumer_group import NO_ASSIGNMENT_EPOCH
-from broker.coordinator.group.modern_group import JOINING_EPOCH, NO_EPOCH, ModernGroup
+from broker.coordinator.group.modern_group import (
+    JOINING_EPOCH,
+    NO_EPOCH,
+    ModernGroup,
+    ModernGroupMember,
+)
 from broker.coordinator.group.streams_topology import StreamsTopology, topology_of
 from kafka_ds.protocol.messages.persisted import StreamsGroupKey, StreamsGroupValue
 from kafka_ds.protocol.messages.persisted_streams_groups import (
@@ -111,22 +116,15 @@ class StreamsMemberState(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamsGroupMember:
-    """A member as the log describes it."""
+class StreamsGroupMember(ModernGroupMember):
+    """A member of a streams group."""
 
-    member_id: str
-    instance_id: str | None = None
-    rack_id: str | None = None
-    client_id: str = ""
-    client_host: str = ""
     rebalance_timeout_ms: int = -1
     topology_epoch: int = NO_TOPOLOGY
     process_id: str = ""
     # Host and port for interactive queries.
     user_endpoint: tuple[str, int] | None = None
     client_tags: tuple[tuple[str, str], ...] = ()
-    epoch: int = JOINING_EPOCH
-    previous_epoch: int = NO_EPOCH
     state: StreamsMemberState = StreamsMemberState.STABLE
     assigned: Tasks = NOTHING_TO_DO
     revoking: Tasks = NOTHING_TO_DO
