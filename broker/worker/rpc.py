@@ -699,10 +699,10 @@ class PublishedGroup:
 
     coordinator_partition: int
     group_id: str
-    group_type: str
-    """As ListGroups names it."""
-    protocol_type: str
-    generation: int
+    group_type: str = "classic"
+    """As ListGroups names it; a broker that did not publish it had classic groups only."""
+    protocol_type: str = ""
+    generation: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -712,14 +712,14 @@ class PublishedOffset:
     coordinator_partition: int
     group_id: str
     topic: str
-    topic_id: str
+    topic_id: str = ""
     """Empty if it was committed without one."""
     partition: int
     committed_offset: int
     committed_leader_epoch: int
-    metadata: str
-    commit_time_ms: int
-    expire_time_ms: int
+    metadata: str = ""
+    commit_time_ms: int = -1
+    expire_time_ms: int = -1
     event_time_ms: int
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from broker.worker.rpc import (
@@ -21,8 +21,6 @@ from broker.worker.rpc import (
 
 TableRow = dict[str, Any]
 
-# Of a group that a broker published before it told the type.
-CLASSIC = "classic"
 _GROUP_COLUMNS = ("group_id", "group_type", "protocol_type", "generation")
 _OFFSET_COLUMNS = (
     "group_id", "topic", "topic_id", "partition", "committed_offset", "committed_leader_epoch", "metadata",
@@ -34,6 +32,18 @@ _STATE_COLUMNS = (
     "state_batches",
 )  # fmt: skip
 _BATCH_COLUMNS = ("first_offset", "last_offset", "delivery_state", "delivery_count")
+_PUBLISHED = {
+    "partition": PublishedPartition,
+    "group": PublishedGroup,
+    "offset": PublishedOffset,
+    "share_state": PublishedShareState,
+}
+# Columns that are called otherwise than the fields.
+_FIELDS = {
+    "event_time": "event_time_ms",
+    "commit_time": "commit_time_ms",
+    "expire_timestamp": "expire_time_ms",
+}
 
 
 def rows_of(
@@ -60,73 +70,25 @@ def rows_of(
 
 def checkpoint_of(rows: Sequence[TableRow]) -> OffsetsCheckpoint:
     """The rows of `__offsets` that are valid, as what they say."""
-    by_kind: dict[str, list[TableRow]] = {
-        "partition": [],
-        "group": [],
-        "offset": [],
-        "share_state": [],
-    }
+    found: dict[str, list[Any]] = {kind: [] for kind in _PUBLISHED}
     for row in rows:
-        by_kind[row["kind"]].append(row)
+        found[row["kind"]].append(_published(_PUBLISHED[row["kind"]], row))
     return OffsetsCheckpoint(
-        partitions=[
-            PublishedPartition(
-                topic=row["topic"],
-                topic_id=row["topic_id"],
-                partition=row["partition"],
-                log_start_offset=row["log_start_offset"],
-                log_end_offset=row["log_end_offset"],
-                event_time_ms=row["event_time"],
-            )
-            for row in by_kind["partition"]
-        ],
-        groups=[
-            PublishedGroup(
-                coordinator_partition=row["coordinator_partition"],
-                group_id=row["group_id"],
-                group_type=row.get("group_type") or CLASSIC,
-                protocol_type=row["protocol_type"] or "",
-                generation=row["generation"] or 0,
-            )
-            for row in by_kind["group"]
-        ],
-        offsets=[
-            PublishedOffset(
-                coordinator_partition=row["coordinator_partition"],
-                group_id=row["group_id"],
-                topic=row["topic"],
-                topic_id=row["topic_id"] or "",
-                partition=row["partition"],
-                committed_offset=row["committed_offset"],
-                committed_leader_epoch=row["committed_leader_epoch"],
-                metadata=row["metadata"] or "",
-                commit_time_ms=_time(row["commit_time"]),
-                expire_time_ms=_time(row["expire_timestamp"]),
-                event_time_ms=row["event_time"],
-            )
-            for row in by_kind["offset"]
-        ],
-        share_states=[
-            PublishedShareState(
-                coordinator_partition=row["coordinator_partition"],
-                group_id=row["group_id"],
-                topic_id=row["topic_id"],
-                partition=row["partition"],
-                leader_epoch=row["leader_epoch"],
-                start_offset=row["start_offset"],
-                state_epoch=row["state_epoch"],
-                state_batches=[
-                    tuple(batch[name] for name in _BATCH_COLUMNS) for batch in row["state_batches"]
-                ],
-                event_time_ms=row["event_time"],
-            )
-            for row in by_kind["share_state"]
-        ],
+        partitions=found["partition"],
+        groups=found["group"],
+        offsets=found["offset"],
+        share_states=found["share_state"],
     )
 
 
-def _time(found: int | None) -> int:
-    return -1 if found is None else found
+def _published(kind: Any, row: TableRow) -> object:
+    """The row's columns as the fields of the class; what is null there has a default here."""
+    values = {_FIELDS.get(name, name): value for name, value in row.items() if value is not None}
+    if "state_batches" in values:
+        values["state_batches"] = [
+            tuple(batch[name] for name in _BATCH_COLUMNS) for batch in values["state_batches"]
+        ]
+    return kind(**{each.name: values[each.name] for each in fields(kind) if each.name in values})
 
 
 def _row(kind: str, names: tuple[str, ...], values: list[Any], more: Mapping[str, Any]) -> TableRow:
