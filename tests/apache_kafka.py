@@ -22,6 +22,14 @@ READY_TIMEOUT_S = 120.0
 CONTROLLER_ID = 100
 # What a controller has to be told as brokers are.
 OF_ALL_NODES = ("authorizer.class.name", "super.users", "allow.everyone.if.no.acl.found")
+# Of a cluster's internal topics, where one node is enough.
+INTERNAL_TOPICS = {
+    "offsets.topic.num.partitions": 1,
+    "offsets.topic.replication.factor": 1,
+    "transaction.state.log.num.partitions": 1,
+    "transaction.state.log.replication.factor": 1,
+    "transaction.state.log.min.isr": 1,
+}
 LOG4J = """rootLogger.level={level}
 rootLogger.appenderRef.console.ref=console
 appender.console.type=Console
@@ -111,16 +119,7 @@ class ApacheKafka:
         }
         if zookeeper is not None:
             own = {"broker.id": 1, "zookeeper.connect": zookeeper, "listeners": served[0]}
-        settings = {
-            **own,
-            "log.dirs": self.data,
-            "offsets.topic.num.partitions": 1,
-            "offsets.topic.replication.factor": 1,
-            "transaction.state.log.num.partitions": 1,
-            "transaction.state.log.replication.factor": 1,
-            "transaction.state.log.min.isr": 1,
-            **(more or {}),
-        }
+        settings = {**own, "log.dirs": self.data, **INTERNAL_TOPICS, **(more or {})}
         named = (each.split("://") for each in str(settings["listeners"]).split(","))
         self.addresses = dict(named)
         self.bootstrap = next(iter(self.addresses.values()))

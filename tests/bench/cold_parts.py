@@ -62,68 +62,7 @@ def cold(folder: Path, report: Report, runs: int) -> None:
         other = _measure(theirs, folder / "apache" / "data", runs)
     finally:
         theirs.stop()
-    background = statistics.median(mine.background + other.background)
-    for size in RECORDS:
-        for name, us, them in (
-            (f"consumer reading cold, {size} B", mine.first_time, other.first_time),
-            (f"consumer reading cold, {size} B, third time", mine.again, other.again),
-        ):
-            report.add(
-                Figure(
-                    name=name,
-                    unit="MB/s",
-                    ours=us[size],
-                    theirs=them[size],
-                    at_least=1.0,
-                    background_load=background,
-                )
-            )
-        report.add(
-            Figure(
-                name=f"consumer reading cold, {size} B, alone",
-                unit="MB/s",
-                ours=mine.first_time[size],
-                at_least=200,
-                background_load=background,
-            )
-        )
-        report.add(
-            Figure(
-                name=f"reading cold, {size} B, broker CPU",
-                unit="s/GB",
-                ours=mine.cpu_s_a_gb[size],
-                theirs=other.cpu_s_a_gb[size],
-                background_load=background,
-            )
-        )
-    report.add(
-        Figure(
-            name="the same by librdkafka in Python, 100 B",
-            unit="MB/s",
-            ours=mine.client,
-            theirs=other.client,
-            background_load=background,
-        )
-    )
-    report.add(
-        Figure(
-            name="first byte of a cold read, p50",
-            unit="ms",
-            ours=mine.reach_p50_ms,
-            theirs=other.reach_p50_ms,
-        )
-    )
-    report.add(
-        Figure(name="first byte of a cold read, p99", unit="ms", ours=mine.reach_p99_ms, at_most=20)
-    )
-    report.add(
-        Figure(
-            name="first byte of a cold read, p99, both",
-            unit="ms",
-            ours=mine.reach_p99_ms,
-            theirs=other.reach_p99_ms,
-        )
-    )
+    _report(report, mine, other)
     report.add(
         Figure(
             name="bytes in the lake / bytes of records",
@@ -133,6 +72,31 @@ def cold(folder: Path, report: Report, runs: int) -> None:
         )
     )
     report.add(Figure(name="memory while reading cold, with worker", unit="MiB", ours=[memory]))
+
+
+def _report(report: Report, mine: Measured, other: Measured) -> None:
+    """The rates, and how long a first byte takes."""
+    load = statistics.median(mine.background + other.background)
+
+    def add(
+        name: str, unit: str, ours: list[float], theirs: list[float] | None = None, **more: float
+    ) -> None:
+        report.add(Figure(name=name, unit=unit, ours=ours, theirs=theirs, **more))
+
+    for size in RECORDS:
+        name, us, them = f"consumer reading cold, {size} B", mine.first_time, other.first_time
+        add(name, "MB/s", us[size], them[size], at_least=1.0, background_load=load)
+        again = mine.again[size], other.again[size]
+        add(f"{name}, third time", "MB/s", *again, at_least=1.0, background_load=load)
+        add(f"{name}, alone", "MB/s", us[size], at_least=200, background_load=load)
+        cpu = mine.cpu_s_a_gb[size], other.cpu_s_a_gb[size]
+        add(f"reading cold, {size} B, broker CPU", "s/GB", *cpu, background_load=load)
+    name = "the same by librdkafka in Python, 100 B"
+    add(name, "MB/s", mine.client, other.client, background_load=load)
+    name, p99 = "first byte of a cold read", mine.reach_p99_ms
+    add(f"{name}, p50", "ms", mine.reach_p50_ms, other.reach_p50_ms)
+    add(f"{name}, p99", "ms", p99, at_most=20)
+    add(f"{name}, p99, both", "ms", p99, other.reach_p99_ms)
 
 
 def _measure(side: BenchSide, log: Path, runs: int) -> Measured:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -37,85 +37,105 @@ def corpus(target: str) -> Iterator[bytes]:
 
 def seeds(target: str) -> Iterator[bytes]:
     """Inputs that are right, small ones."""
-    random = Random(0)
-    match target:
-        case "frame":
-            for served in REGISTRY:
-                for version in range(served.lowest, served.highest + 1):
-                    message = random_message(
-                        served.request, version, random, elements_max=2, sizes=[0, 1, 3]
-                    )
-                    yield encode_request(message, version, 1, "c")[4:][:INPUT_BYTES_MAX]
-        case "batches" | "converted" | "produced":
-            records = [Record(i, NOW_MS + i, b"k", b"v" * 20, ((b"h", None),)) for i in range(3)]
-            for codec in Codec:
-                yield build_batch(records, codec=codec)
-            yield build_batch(records, producer_id=1, producer_epoch=0, base_sequence=0)
-            yield end_transaction_marker(
-                ControlType.COMMIT,
-                timestamp=NOW_MS,
-                producer_id=1,
-                producer_epoch=0,
-                coordinator_epoch=0,
+    return _SEEDS[target](Random(0))
+
+
+def _frames(random: Random) -> Iterator[bytes]:
+    for served in REGISTRY:
+        for version in range(served.lowest, served.highest + 1):
+            message = random_message(
+                served.request, version, random, elements_max=2, sizes=[0, 1, 3]
             )
-            yield bytes.fromhex(OLD_SET)
-        case "legacy":
-            yield bytes.fromhex(OLD_SET)
-            entries = some_entries()
-            yield from map(encode, entries)
-            yield encode_all(entries)
-        case "delta_commit":
-            bounds = {"minValues": {"offset": 0}, "maxValues": {"offset": 0}}
-            add = {
-                "path": "partition=0/f.parquet",
-                "partitionValues": {"partition": "0"},
-                "size": 1,
-                "modificationTime": 1,
-                "dataChange": True,
-                "stats": json.dumps({"numRecords": 1, **bounds}),
-            }
-            yield json.dumps({"add": add}).encode()
-            yield json.dumps(
-                {"remove": {"path": "partition=0/f.parquet", "dataChange": True}}
-            ).encode()
-            yield json.dumps({"txn": {"appId": "kafka-ds/0", "version": 5}}).encode()
-            yield json.dumps({"metaData": {"id": "j", "configuration": {"a": "b"}}}).encode()
-            yield json.dumps(
-                {"protocol": {"minReaderVersion": 3, "readerFeatures": ["x"]}}
-            ).encode()
-        case "group_record":
-            offset = persisted.OffsetCommitKey(group="g", topic="t", partition=0)
-            group = persisted.GroupMetadataKey(group="g")
-            for key, cls in (
-                (offset, persisted.OffsetCommitValue),
-                (group, persisted.GroupMetadataValue),
-            ):
-                for version in range(5):
-                    value = random_message(cls, version, random, elements_max=2, sizes=[0, 3])
-                    yield _record(persisted.encode_key(key), persisted.encode_value(value, version))
-                yield _record(persisted.encode_key(key), b"")
-        case "transaction_record":
-            key = transactions.encode_key(transactions.TransactionLogKey(transactional_id="x"))
-            for version in (0, 1):
-                value = random_message(transactions.TransactionLogValue, version, random, sizes=[3])
-                value.transaction_status = 1
-                yield _record(key, transactions.encode_value(value, version))
-            yield _record(key, b"")
-        case "parquet":
-            for table in (
-                pa.table({"offset": pa.array([0, 1], pa.int64()), "value": [b"v", None]}),
-                pa.table({"offset": ["no number"], "headers": [[1]]}),
-            ):
-                out = io.BytesIO()
-                pq.write_table(table, out, compression="zstd")
-                yield out.getvalue()
-        case "pages":
-            for codec, (values, encoding) in enumerate(_COLUMNS):
-                yield _column(values, encoding, codec)
-        case _:
-            raise AssertionError(f"no seeds for {target}")
+            yield encode_request(message, version, 1, "c")[4:][:INPUT_BYTES_MAX]
 
 
+def _batches(_: Random) -> Iterator[bytes]:
+    records = [Record(i, NOW_MS + i, b"k", b"v" * 20, ((b"h", None),)) for i in range(3)]
+    for codec in Codec:
+        yield build_batch(records, codec=codec)
+    yield build_batch(records, producer_id=1, producer_epoch=0, base_sequence=0)
+    yield end_transaction_marker(
+        ControlType.COMMIT, timestamp=NOW_MS, producer_id=1, producer_epoch=0, coordinator_epoch=0
+    )
+    yield bytes.fromhex(OLD_SET)
+
+
+def _old_sets(_: Random) -> Iterator[bytes]:
+    yield bytes.fromhex(OLD_SET)
+    entries = some_entries()
+    yield from map(encode, entries)
+    yield encode_all(entries)
+
+
+def _delta_actions(_: Random) -> Iterator[bytes]:
+    bounds = {"minValues": {"offset": 0}, "maxValues": {"offset": 0}}
+    add = {
+        "path": "partition=0/f.parquet",
+        "partitionValues": {"partition": "0"},
+        "size": 1,
+        "modificationTime": 1,
+        "dataChange": True,
+        "stats": json.dumps({"numRecords": 1, **bounds}),
+    }
+    for action in (
+        {"add": add},
+        {"remove": {"path": "partition=0/f.parquet", "dataChange": True}},
+        {"txn": {"appId": "kafka-ds/0", "version": 5}},
+        {"metaData": {"id": "j", "configuration": {"a": "b"}}},
+        {"protocol": {"minReaderVersion": 3, "readerFeatures": ["x"]}},
+    ):
+        yield json.dumps(action).encode()
+
+
+def _group_records(random: Random) -> Iterator[bytes]:
+    offset = persisted.OffsetCommitKey(group="g", topic="t", partition=0)
+    group = persisted.GroupMetadataKey(group="g")
+    for key, cls in (
+        (offset, persisted.OffsetCommitValue),
+        (group, persisted.GroupMetadataValue),
+    ):
+        for version in range(5):
+            value = random_message(cls, version, random, elements_max=2, sizes=[0, 3])
+            yield _record(persisted.encode_key(key), persisted.encode_value(value, version))
+        yield _record(persisted.encode_key(key), b"")
+
+
+def _transaction_records(random: Random) -> Iterator[bytes]:
+    key = transactions.encode_key(transactions.TransactionLogKey(transactional_id="x"))
+    for version in (0, 1):
+        value = random_message(transactions.TransactionLogValue, version, random, sizes=[3])
+        value.transaction_status = 1
+        yield _record(key, transactions.encode_value(value, version))
+    yield _record(key, b"")
+
+
+def _parquet_files(_: Random) -> Iterator[bytes]:
+    for table in (
+        pa.table({"offset": pa.array([0, 1], pa.int64()), "value": [b"v", None]}),
+        pa.table({"offset": ["no number"], "headers": [[1]]}),
+    ):
+        out = io.BytesIO()
+        pq.write_table(table, out, compression="zstd")
+        yield out.getvalue()
+
+
+def _pages(_: Random) -> Iterator[bytes]:
+    for codec, (values, encoding) in enumerate(_COLUMNS):
+        yield _column(values, encoding, codec)
+
+
+_SEEDS: dict[str, Callable[[Random], Iterator[bytes]]] = {
+    "frame": _frames,
+    "batches": _batches,
+    "converted": _batches,
+    "produced": _batches,
+    "legacy": _old_sets,
+    "delta_commit": _delta_actions,
+    "group_record": _group_records,
+    "transaction_record": _transaction_records,
+    "parquet": _parquet_files,
+    "pages": _pages,
+}
 _COLUMNS = (
     (pa.array([7, 8, 8, 1 << 40, -5], pa.int64()), "DELTA_BINARY_PACKED"),
     (pa.array([b"value", b"", b"v" * 40], pa.binary()), "DELTA_LENGTH_BYTE_ARRAY"),

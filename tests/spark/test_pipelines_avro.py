@@ -29,35 +29,35 @@ def record(**fields: Any) -> str:
     return json.dumps({"type": "record", "name": "Order", "fields": named})
 
 
+FIRST = record(n="int", price="float", pos=POINT, nothing="null")
+SECOND = record(
+    n="long",
+    price="string",
+    pos=WIDER,
+    tags={"type": "array", "items": "string"},
+    at={"type": "long", "logicalType": "timestamp-millis"},
+    _offset="int",
+)
+# One schema refers to another, by its name alone, as it is in the same namespace.
+NAMED = '{"type":"record","name":"Named","namespace":"shop","fields":[{"name":"id","type":"int"}]}'
+_BOTH = '[{"name":"a","type":"Named"},{"name":"b","type":"shop.Named"}]'
+PAIR = f'{{"type":"record","name":"Pair","namespace":"shop","fields":{_BOTH}}}'
+
+
 @pytest.mark.timeout(300)
 def test_columns_follow_the_schemas_and_what_cannot_be_decoded_is_told(
     registered: Pipelines, topic: Topic, registry: str
 ) -> None:
     topic.create(partitions=1, **AVRO)
     sender = Sender(topic, registry)
-    first = record(n="int", price="float", pos=POINT, nothing="null")
-    second = record(
-        n="long",
-        price="string",
-        pos=WIDER,
-        tags={"type": "array", "items": "string"},
-        at={"type": "long", "logicalType": "timestamp-millis"},
-        _offset="int",
-    )
-    one = sender.framed(first, {"n": 1, "price": 0.5, "pos": {"lat": 1.5}})
+    one = sender.framed(FIRST, {"n": 1, "price": 0.5, "pos": {"lat": 1.5}})
     two = sender.framed(
-        second,
+        SECOND,
         {"n": 1 << 40, "price": "dear", "pos": {"lat": 2.5, "alt": 7}, "tags": ["x"], "at": 0, "_offset": 3},
     )  # fmt: skip
     other = sender.other('{"$schema":"http://json-schema.org/draft-07/schema#"}', "JSON")
     unknown = 999_999
-    # One schema refers to another, by its name alone, as it is in the same namespace.
-    named = (
-        '{"type":"record","name":"Named","namespace":"shop","fields":[{"name":"id","type":"int"}]}'
-    )
-    fields = '[{"name":"a","type":"Named"},{"name":"b","type":"shop.Named"}]'
-    whole = f'{{"type":"record","name":"Pair","namespace":"shop","fields":{fields}}}'
-    pair = sender.other(whole, "AVRO", sender.referred("shop.Named", named, "AVRO"))
+    pair = sender.other(PAIR, "AVRO", sender.referred("shop.Named", NAMED, "AVRO"))
     guid = bytes(range(16))
     sender.send(
         (b"a", one),

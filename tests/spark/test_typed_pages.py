@@ -79,6 +79,12 @@ def until(topic: Topic, count: int) -> None:
     threading.Thread(target=end, daemon=True).start()
 
 
+def code_of_the_page(language: str) -> list[str]:
+    """The page's blocks of a language."""
+    blocks = own_blocks("docs/how-to/typed-tables.md", __file__)
+    return [each.code for each in blocks if each.language == language]
+
+
 def of_the_command() -> list[str]:
     """What docs/reference/cli.md has for Spark."""
     sections = [
@@ -102,17 +108,10 @@ def test_the_page_of_typed_tables_does_what_it_says(
 ) -> None:
     kafka_ds = CommandLine(own.bootstrap, tmp_path)
     orders = Topic(own, "orders").create(partitions=1)
-    page = "docs/how-to/typed-tables.md"
-    scripts = [
-        b.code.replace("\\\n", " ").splitlines()
-        for b in own_blocks(page, __file__)
-        if b.language == "sh"
-    ]
+    scripts = [each.replace("\\\n", " ").splitlines() for each in code_of_the_page("sh")]
     (json,), (once, endless), (by_sql,), (avro, with_registry), (history,), (text, replay) = scripts
     totals, changes, reasons = (
-        block.code.replace("data/lake", str(own.lake))
-        for block in own_blocks(page, __file__)
-        if block.language == "sql"
+        each.replace("data/lake", str(own.lake)) for each in code_of_the_page("sql")
     )
     types(json)
     kafka_ds.ok("produce", "orders", typed=JSON)
@@ -126,7 +125,7 @@ def test_the_page_of_typed_tables_does_what_it_says(
     types(f"{by_sql} --json".replace("data/lake", str(own.lake)))
     printed = {(row["customer"], row["total"]) for row in loads(capsys.readouterr().out)}
     assert printed == {(None, None), ("ada", 7), ("ben", 4)}
-    (newest,) = (b.code for b in own_blocks(page, __file__) if b.language == "python")
+    (newest,) = code_of_the_page("python")
     seen: dict[str, Any] = {"spark": spark}
     exec(newest.replace("127.0.0.1:9092", own.bootstrap), seen)
     assert seen["orders"].count() == 5

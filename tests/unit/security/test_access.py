@@ -301,10 +301,7 @@ async def test_a_session_that_is_older_than_an_acl_obeys_it(tmp_path: Path) -> N
 
 
 @in_loop
-async def test_groups_transactions_and_the_cluster(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
+async def test_groups_and_their_offsets(tmp_path: Path) -> None:
     async with in_process(tmp_path, **SETTINGS, offsets_topic_num_partitions=1) as broker:
         await broker.create("a")
         await broker.create("b")
@@ -363,6 +360,19 @@ async def test_groups_transactions_and_the_cluster(
             == 1 << AclOperation.READ | 1 << AclOperation.DESCRIBE
         )
 
+
+@in_loop
+async def test_producer_ids_and_transactions(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with in_process(tmp_path, **SETTINGS) as broker:
+        await broker.create("a")
+        await broker.create("b")
+
+        def asks(request: Any, version: int) -> Any:
+            return broker.ask(request, version, principal=ALICE)
+
         plain = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
         assert (await asks(plain, 4)).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         await allow(broker, TOPIC, "b", AclOperation.WRITE)
@@ -382,6 +392,16 @@ async def test_groups_transactions_and_the_cluster(
         assert {each.name: each.results_by_partition[0].partition_error_code for each in results} == {
             "a": DENIED, "b": ErrorCode.OPERATION_NOT_ATTEMPTED,
         }  # fmt: skip
+
+
+@in_loop
+async def test_topics_to_create_and_the_cluster(tmp_path: Path) -> None:
+    async with in_process(tmp_path, **SETTINGS) as broker:
+        await broker.create("a")
+        await allow(broker, TOPIC, "a", AclOperation.READ)
+
+        def asks(request: Any, version: int) -> Any:
+            return broker.ask(request, version, principal=ALICE)
 
         new = build(CreatableTopic, name="new", num_partitions=1, replication_factor=1)
         create = CreateTopicsRequest(topics=[new])
