@@ -12,15 +12,14 @@ from pathlib import Path
 
 from broker.controller.controller import Controller, NewTopic
 from broker.controller.metadata_driver import MetadataDriver
-from broker.membership.lifecycle import BrokerIdentity
 from broker.membership.member import decide_claim
-from broker.metadata.events import Endpoint
 from broker.metadata.image import MetadataImage
 from broker.metadata.log import MetadataLog
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.process.system import new_uuid
 from tests.bench import machine
 from tests.bench.report import Figure, Report
+from tests.fakes.cluster import identity_of
 from tests.fakes.settings import controller_defaults
 
 DECISIONS = 1_000
@@ -30,16 +29,7 @@ COMMIT_MS_MAX = 5.0
 COMMIT_BYTES = 512
 # So many decide at once where it is counted how many decisions a second the log takes.
 AT_ONCE = 100
-IDENTITY = BrokerIdentity(
-    node_id=1,
-    cluster_id="bench",
-    incarnation_id=bytes(15) + b"\x01",
-    endpoints=(Endpoint(listener="PLAINTEXT", host="127.0.0.1", port=9092),),
-    rack=None,
-    log_dirs=(),
-    features=(),
-    previous_broker_epoch=-1,
-)
+IDENTITY = identity_of(1)
 
 
 def _take_any(_: Mapping[str, str]) -> None:

@@ -14,6 +14,7 @@ from broker.log.directories.log_manager import (
 )
 from kafka_ds.process.seams import Background, Clock, Disk
 from kafka_ds.process.system import InlineBackground, SystemClock, SystemDisk
+from kafka_ds.protocol.topic_partition import TopicIdPartition, TopicPartition
 from tests.fakes.settings import log_settings
 
 HANDLING = ("soon", "directory_failed", "all_failed")
@@ -62,3 +63,14 @@ def logs_on_disk(folder: str | Path, config: LogConfig) -> LogManager:
     )
     manager.load()
     return manager
+
+
+class ScriptedLog:
+    """A log without files, that has what a test says."""
+
+    def __init__(self, partition: TopicIdPartition, **has: Any) -> None:
+        self.topic_id_partition = partition
+        self.topic_id, self.topic, self.partition = partition
+        self.topic_partition = TopicPartition(self.topic, self.partition)
+        self.name = str(partition)
+        vars(self).update(has)

@@ -443,6 +443,24 @@ def test_stores_of_tests_are_scripted() -> None:
     assert [*offenders(stores, TESTS)] == ["tests/fakes/store.py"]
 
 
+# Of these some stand for Java's objects, and some for modules.
+NAMESPACES_MAX = 58
+
+
+def test_what_stands_for_a_class_of_ours_is_that_class() -> None:
+    """Or a fake of tests/fakes, whose attributes have names and types."""
+
+    def namespaces(path: Path) -> list[int]:
+        return [
+            node.lineno
+            for node in ast.walk(tree_of(path))
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "SimpleNamespace"
+        ]
+
+    found = offenders(namespaces, TESTS)
+    assert sum(map(len, found.values())) <= NAMESPACES_MAX, found
+
+
 def test_no_test_imports_another() -> None:
     """What several tests use is a module of its own."""
     for path in TESTS:

@@ -13,6 +13,7 @@ from deltalake import write_deltalake
 
 from broker.cli.lake import Lake, LakeQueries
 from broker.cli.options import ClusterTarget, CommandError
+from kafka_ds.client.admin import BrokerDescription, ClusterDescription
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.topic.schemas import TOPIC_SCHEMA
 
@@ -117,13 +118,12 @@ def test_tables_are_topics_and_typed_tables(queries: LakeQueries) -> None:
 
 def test_who_may_not_ask_for_the_lake_is_told_to_name_it() -> None:
     """DESCRIBE_CONFIGS on the cluster is an administrator's."""
-    broker = SimpleNamespace(node_id=1, is_fenced=False)
+    broker = BrokerDescription(node_id=1, host="there", port=9092, rack=None)
+    cluster = ClusterDescription(cluster_id="c", controller_id=1, brokers=[broker])
 
     def refuses(_: int) -> None:
         raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "1")
 
-    admin: Any = SimpleNamespace(
-        describe_cluster=lambda: SimpleNamespace(brokers=[broker]), describe_broker_configs=refuses
-    )
+    admin: Any = SimpleNamespace(describe_cluster=lambda: cluster, describe_broker_configs=refuses)
     with pytest.raises(CommandError, match=r"\(CLUSTER_AUTHORIZATION_FAILED\): give --lake"):
         ClusterTarget().lake_of(admin)

@@ -8,7 +8,6 @@ from typing import Any
 
 from broker.controller.controller import Controller, NewTopic, TopicResult
 from broker.controller.metadata_driver import MetadataDriver
-from broker.membership.lifecycle import BrokerIdentity
 from broker.membership.member import decide_claim
 from broker.metadata.events import Endpoint, Event
 from broker.metadata.image import MetadataImage
@@ -17,6 +16,7 @@ from kafka_ds.delta.log import DeltaLog, LogClock
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.process.system import new_uuid
 from kafka_ds.topic.names import CLUSTER_METADATA
+from tests.fakes.cluster import identity_of
 from tests.fakes.settings import controller_defaults
 
 ENDPOINT = Endpoint(listener="PLAINTEXT", host="here", port=9092)
@@ -70,14 +70,11 @@ class Broker:
         judged: int | None = None,
     ) -> bool:
         """Claim; `judged` is the epoch that is meant to end, by default the last that is known."""
-        identity = BrokerIdentity(
-            node_id=self.node_id,
+        identity = identity_of(
+            self.node_id,
             cluster_id=cluster_id,
             incarnation_id=new_uuid(),
             endpoints=(ENDPOINT,),
-            rack=None,
-            log_dirs=(),
-            features=(),
             previous_broker_epoch=previous,
         )
         return await self.driver.claim(

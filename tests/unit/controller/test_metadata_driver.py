@@ -10,7 +10,7 @@ import pytest
 from broker.config.broker import BrokerConfig
 from broker.controller.brokers import HeartbeatReply
 from broker.controller.metadata_driver import RecentCommits
-from broker.membership.lifecycle import BrokerIdentity, Lifecycle
+from broker.membership.lifecycle import Lifecycle
 from broker.metadata.events import PartitionChanged, decode_events, encode_events
 from broker.metadata.image import MetadataImage
 from broker.metadata.log import MetadataLog
@@ -19,6 +19,7 @@ from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import BrokerHeartbeatResponse
 from tests.fakes.clock import ManualClock
+from tests.fakes.cluster import identity_of
 from tests.fakes.network import Respondent
 from tests.fakes.store import ALWAYS, FolderStore
 from tests.loops import in_loop, until
@@ -82,16 +83,7 @@ async def test_a_heartbeat_tells_of_a_commit_when_it_has_taken_effect(memory_pat
     nobody: Any = None
     no_logs: Any = SimpleNamespace(directory_ids={})
     lifecycle = Lifecycle(
-        BrokerIdentity(
-            node_id=broker.node_id,
-            cluster_id="c",
-            incarnation_id=registered.incarnation_id,
-            endpoints=registered.endpoints,
-            rack=None,
-            log_dirs=(),
-            features=(),
-            previous_broker_epoch=-1,
-        ),
+        identity_of(broker.node_id, incarnation_id=registered.incarnation_id),
         BrokerConfig(broker_heartbeat_interval_ms=3_600_000, broker_session_timeout_ms=60_000),
         broker.driver,
         controller,  # type: ignore[arg-type]

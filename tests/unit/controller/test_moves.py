@@ -14,6 +14,7 @@ from broker.metadata.events import NO_LEADER, RECOVERED, RECOVERING, SupportedFe
 from broker.metadata.features import ELR_FEATURE
 from broker.metadata.image import BrokerRegistration
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from tests.fakes.cluster import registration_of
 from tests.unit.controller.controller_desk import ClusterDesk
 
 PREFERRED, UNCLEAN = ElectionType.PREFERRED, ElectionType.UNCLEAN
@@ -301,9 +302,7 @@ def test_moves_that_make_no_sense() -> None:
 
 
 def broker(number: int, rack: str | None = None, *, fenced: bool = False) -> BrokerRegistration:
-    return BrokerRegistration(
-        broker_id=number, broker_epoch=1, incarnation_id=bytes(16), endpoints=(), rack=rack, fenced=fenced
-    )  # fmt: skip
+    return registration_of(number, rack=rack, fenced=fenced)
 
 
 def test_replicas_are_in_as_many_racks_as_there_are() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from kafka_ds.protocol.messages.share_state import (
     ReadStatePartitionResult,
 )
 from kafka_ds.protocol.topic_partition import PartitionId
+from tests.fakes.cluster import other_brokers
 from tests.fakes.network import Respondent
 from tests.loops import in_loop
 from tests.requests import build
@@ -61,20 +61,9 @@ class Coordinators:
         return build(ReadShareGroupStateResponse, topic_id=topic.topic_id, partitions=results)
 
     def persister(self) -> SharePersister:
-        endpoint = SimpleNamespace(host="there", port=9092)
-        others: Any = SimpleNamespace(
-            node_id=HERE,
-            image=SimpleNamespace(
-                brokers={THERE: SimpleNamespace(endpoint=lambda listener: endpoint)}
-            ),
-            listener="PLAINTEXT",
-            new_peers=lambda: Respondent(
-                lambda request, broker_id, *_: self.answer(broker_id, request)
-            ),
-            timeout_ms=100,
-        )
+        peers = Respondent(lambda request, broker_id, *_: self.answer(broker_id, request))
         runtime: Any = self
-        return SharePersister(runtime, others, self.handle)
+        return SharePersister(runtime, other_brokers(peers), self.handle)
 
 
 def asked_for(*partitions: int) -> dict[PartitionId, ReadStatePartition]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Hashable, Sequence
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from broker.coordinator.request_sender import RequestSender
 from broker.metadata.events import FenceBroker
 from kafka_ds.protocol.errors import ErrorCode
+from tests.fakes.cluster import other_brokers
 from tests.fakes.network import Respondent
 from tests.loops import in_loop
 
@@ -30,15 +30,7 @@ class Questions:
 
 
 def outbox_to(peers: Respondent) -> RequestSender[Question]:
-    endpoint = SimpleNamespace(host="there", port=9092)
-    broker = SimpleNamespace(endpoint=lambda listener: endpoint)
-    others: Any = SimpleNamespace(
-        image=SimpleNamespace(brokers={2: broker}),
-        listener="PLAINTEXT",
-        new_peers=lambda: peers,
-        timeout_ms=30_000,
-    )
-    return RequestSender(others, Questions())
+    return RequestSender(other_brokers(peers), Questions())
 
 
 @in_loop

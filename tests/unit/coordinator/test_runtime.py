@@ -19,6 +19,7 @@ from broker.coordinator.runtime import CoordinatorContext, CoordinatorRuntime
 from broker.membership.internal_topics import InternalTopic
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.records.batch import BatchHeader
+from tests.fakes.cluster import image_of
 from tests.loops import in_loop, until
 from tests.unit.coordinator.partition_bench import PartitionBench
 
@@ -37,7 +38,7 @@ class Context:
 
 def test_nothing_is_kept_of_a_coordinator_whose_lead_is_over() -> None:
     led: dict[int, str] = {0: "the first lead", 1: "another partition"}
-    image: Any = SimpleNamespace(topics={"__x": SimpleNamespace(partitions=[0, 1])})
+    image = image_of(topics={("__x", bytes(16)): 2})
     controller: Any = None  # The topic is there.
     topic: CoordinatorRuntime[Any] = CoordinatorRuntime(
         InternalTopic(

@@ -19,11 +19,13 @@ from broker.erasure.erase import Erasure
 from kafka_ds.client.admin import (
     BrokerDescription,
     ClusterDescription,
+    ConfigEntry,
     LogDirectoryDescription,
     LogDirectorySize,
     PartitionDescription,
     TopicDescription,
 )
+from kafka_ds.client.cluster import OffsetAnswer
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.delta.store.store import TEMPORARY_SUFFIX
 from kafka_ds.protocol.types import uuid_text
@@ -73,7 +75,12 @@ class Admin:
     def describe_topic_configs(self, name):
         value = self.configs.get("local.retention.ms")
         source, value = (5, "-2") if value is None else (1, value)
-        return [SimpleNamespace(name="local.retention.ms", value=value, source=source)]
+        name = "local.retention.ms"
+        return [
+            ConfigEntry(
+                name=name, value=value, source=source, is_sensitive=False, is_read_only=False
+            )
+        ]
 
     def alter_topic_configs(self, name, changes):
         self.configs.update(changes)
@@ -115,9 +122,8 @@ def lake(tmp_path):
 
 
 def erasure(admin, lake, key=b"ada", said=None, condition=None):
-    cluster = SimpleNamespace(
-        offsets=lambda places, read_committed: {each: SimpleNamespace(offset=1) for each in places}
-    )
+    found = OffsetAnswer(offset=1, leader_epoch=0)
+    cluster = SimpleNamespace(offsets=lambda places, read_committed: dict.fromkeys(places, found))
     say = print if said is None else said.append
     return Erasure(
         cluster, lake, admin.topic, key=key, condition=condition, is_compacted=False, say=say

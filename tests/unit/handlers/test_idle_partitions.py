@@ -16,10 +16,11 @@ from typing import Any, cast
 
 import pytest
 
+from broker.config.broker import BrokerConfig
 from broker.handlers.records.fetch import fetch
 from broker.log.log import Log
 from broker.metadata.events import PartitionRegistration
-from broker.metadata.image import BrokerRegistration, MetadataImage, TopicImage
+from broker.metadata.image import MetadataImage, TopicImage
 from broker.registry import NO_CLIENT, RequestContext
 from broker.replica.leader.isr import AlterPartitionAnswer, CommittedIsr
 from broker.replica.leader.partition import LeaderPartition
@@ -39,8 +40,9 @@ from kafka_ds.protocol.messages.data import (
 from kafka_ds.records.batch import ControlType, end_transaction_marker, iterate_headers
 from kafka_ds.segments.producers import AppendOrigin
 from tests.fakes.clock import ManualClock
+from tests.fakes.cluster import registration_of
 from tests.fakes.memory_disk import MemoryDisk
-from tests.fakes.open_node import OPEN_SECURITY
+from tests.fakes.open_node import OpenSecurity
 from tests.fakes.settings import log_settings
 from tests.in_process import batch_of
 from tests.loops import in_loop, turns
@@ -79,27 +81,25 @@ class BrokerSide:
         self.logs: dict[Key, Log] = {}
         self.counters = {topic: TopicCounters() for topic in TOPICS}
         self.deletions: list[Any] = []
-        config = SimpleNamespace(
+        self.config = replace(
+            BrokerConfig(),
             max_incremental_fetch_session_cache_slots=16,
-            replica_selector_class=None,
-            replication_quota_window_num=11,
-            replication_quota_window_size_seconds=1,
             leader_replication_throttled_rate=1 << 40,
             fetch_max_bytes=1 << 20,
         )
         self._drawn = 0
-        fetching = FetchManager(cast(Any, lambda: config), self._draw, unsent_bytes=lambda: 0)
+        fetching = FetchManager(lambda: self.config, self._draw, unsent_bytes=lambda: 0)
         if not leaves_out_idle:
             fetching.sessions = Attentive(16, self._draw)
         self.sessions = fetching.sessions
         self.node = SimpleNamespace(
+            config=self.config,
             metadata=self.image,
             replica_manager=self,
             fetch_manager=fetching,
             clock=self.clock,
             remote_log_manager=None,
-            config=config,
-            security=OPEN_SECURITY,
+            security=OpenSecurity(),
         )
         for broker_id in (1, 2, 3):
             self.register(broker_id)
@@ -132,17 +132,13 @@ class BrokerSide:
     # -- what happens ---------------------------------------------------------------------------
 
     def register(self, broker_id: int, **fields: Any) -> None:
-        known: dict[str, Any] = {
-            "broker_epoch": EPOCH + broker_id,
-            "incarnation_id": bytes(16),
-            "endpoints": (),
-        }
-        self.image.brokers[broker_id] = BrokerRegistration(broker_id=broker_id, **(known | fields))
+        known: dict[str, Any] = {"broker_epoch": EPOCH + broker_id, "endpoints": ()}
+        self.image.brokers[broker_id] = registration_of(broker_id, **(known | fields))
         self.image.version += 1
 
     def throttle(self, topic: str, listed: str, rate: int) -> None:
         self.image.topics[topic].configs[LEADER_THROTTLED_REPLICAS] = listed
-        self.node.config.leader_replication_throttled_rate = rate
+        self.config = replace(self.config, leader_replication_throttled_rate=rate)
         self.image.version += 1
 
     def lead(self, key: Key) -> None:

@@ -7,12 +7,12 @@ from typing import Any
 from broker.config.broker import BrokerConfig
 from broker.controller.metadata_driver import ControllerClaim
 from broker.membership.candidacy import Candidacy
-from broker.membership.lifecycle import BrokerIdentity
 from broker.membership.member import decide_claim
 from broker.metadata.events import Endpoint, SupportedFeature
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.process.system import new_uuid
 from tests.fakes.clock import ManualClock
+from tests.fakes.cluster import identity_of
 from tests.unit.controller.metadata_broker import Broker
 
 
@@ -31,15 +31,9 @@ class Standing:
         self.store = store or LocalStore(str(folder))
         self.thread = ThreadPoolExecutor(1)
         self.clock = ManualClock()
-        identity = BrokerIdentity(
-            node_id=node_id,
-            cluster_id="c",
-            incarnation_id=new_uuid(),
-            endpoints=(Endpoint(listener="PLAINTEXT", host="here", port=9090 + node_id),),
-            rack=None,
-            log_dirs=(),
-            features=features,
-            previous_broker_epoch=-1,
+        endpoint = Endpoint(listener="PLAINTEXT", host="here", port=9090 + node_id)
+        identity = identity_of(
+            node_id, incarnation_id=new_uuid(), endpoints=(endpoint,), features=features
         )
 
         def decide(claiming: ControllerClaim, dead: int | None) -> None:

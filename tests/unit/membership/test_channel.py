@@ -9,8 +9,7 @@ from typing import Any, cast
 import pytest
 
 from broker.membership.channel import ControllerChannel
-from broker.metadata.events import Endpoint
-from broker.metadata.image import BrokerRegistration
+from tests.fakes.cluster import image_of, registration_of
 from tests.fakes.network import Respondent
 from tests.loops import in_loop, until
 
@@ -23,22 +22,14 @@ class ForwardingBrokers:
     def __init__(self) -> None:
         self.peers = Respondent(self.answer)
         self.last_word = asyncio.get_running_loop().create_future()
-        self.image = SimpleNamespace(
-            controller_id=1,
-            controller_epoch=1,
-            brokers={
-                number: BrokerRegistration(
-                    broker_id=number,
-                    broker_epoch=number,
-                    incarnation_id=b"",
-                    endpoints=(Endpoint(listener="L", host="h", port=number),),
-                )
-                for number in (1, 2)
-            },
-        )
+        self.image = image_of(registration_of(1), registration_of(2))
+        self.image.controller_id = self.image.controller_epoch = 1
         self._news = asyncio.Event()
         self.channel = ControllerChannel(
-            cast(Any, self), cast(Any, self.peers), listener="L", handle_locally=cast(Any, None)
+            cast(Any, self),
+            cast(Any, self.peers),
+            listener="PLAINTEXT",
+            handle_locally=cast(Any, None),
         )
 
     async def wait_for_change(self, timeout_seconds: float) -> None:

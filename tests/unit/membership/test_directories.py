@@ -14,6 +14,7 @@ from broker.membership.directories import DirectoryAssignments
 from broker.metadata.events import LOST_DIRECTORY
 from kafka_ds.protocol.messages import AssignReplicasToDirsResponse
 from kafka_ds.protocol.topic_partition import TopicPartition
+from tests.fakes.cluster import identity_of
 from tests.fakes.network import Respondent
 from tests.loops import in_loop
 from tests.unit.controller.controller_desk import ClusterDesk
@@ -53,7 +54,7 @@ class ControllerAndDirectory:
 
     # -- as this broker's registration, and as its logs ---------------------------------------
 
-    identity = SimpleNamespace(node_id=ME)
+    identity = identity_of(ME)
 
     @property
     def broker_epoch(self) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from broker.log.epochs import LeaderEpochs
 from broker.log.values import EnrichedLogSegment
 from broker.remote import remote_log_manager as tier_manager
 from broker.remote.copies import CopyLoop
@@ -26,7 +27,10 @@ from broker.worker.rpc import (
 )
 from kafka_ds.ipc.child import WorkerFailed, WorkerLost
 from kafka_ds.process.crash_points import CrashPoints
+from kafka_ds.protocol.topic_partition import TopicIdPartition
+from kafka_ds.segments.producers import Producers
 from tests.fakes.clock import ManualClock
+from tests.fakes.logs import ScriptedLog
 from tests.fakes.network import Respondent
 from tests.fakes.settings import log_settings, tier_settings
 from tests.loops import until
@@ -145,10 +149,8 @@ def led_partition(topic: str, partition: int, segments: int, size_bytes: int) ->
         )
         for at in range(segments)
     ]
-    log: Any = SimpleNamespace(
-        topic=topic,
-        topic_id=topic.ljust(16, "-").encode(),
-        partition=partition,
+    log: Any = ScriptedLog(
+        TopicIdPartition(topic.ljust(16, "-").encode(), topic, partition),
         log_start_offset=0,
         local_log_start_offset=0,
         log_end_offset=10 * segments,
@@ -161,8 +163,8 @@ def led_partition(topic: str, partition: int, segments: int, size_bytes: int) ->
             all=[*views, None], path_of=lambda file, offset: f"{topic}-{partition}/{offset}"
         ),
         aborted_transactions=lambda start, end: [],
-        leader_epochs=SimpleNamespace(between=lambda start, end: ((0, 0),)),
-        producers=SimpleNamespace(encode_snapshot=lambda: b""),
+        leader_epochs=LeaderEpochs([(0, 0)]),
+        producers=Producers(),
     )
     tiered = TieredPartition(log=log, leader_epoch=0, last_stable_offset=lambda: 10 * segments)
     tiered.state.learnt(-1, 0)
@@ -357,7 +359,6 @@ def with_active_segment(tiered: TieredPartition) -> Any:
     """A log whose active segment can be read, and grows when the test moves its end."""
     log: Any = tiered.log
     log.size_bytes += 1_000
-    log.producers = SimpleNamespace(encode_snapshot=lambda: b"")
     log.read = lambda *_, **__: SimpleNamespace(
         slices=[SimpleNamespace(file=None, position=0, size_bytes=100)]
     )

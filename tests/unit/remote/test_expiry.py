@@ -3,11 +3,12 @@
 import asyncio
 import errno
 from collections.abc import Callable
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from broker.log.epochs import LeaderEpochs
 from broker.remote.copy_policy import CopyState
 from broker.remote.expiry import ExpirationLoop
 from broker.remote.metrics import TierMetrics
@@ -23,9 +24,10 @@ from broker.worker.rpc import (
 from kafka_ds.ipc.child import WorkerLost
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.protocol.errors import KafkaError
-from kafka_ds.protocol.topic_partition import TopicPartition
+from kafka_ds.protocol.topic_partition import TopicIdPartition, TopicPartition
 from kafka_ds.topic.expiration import ExpirationDecision
 from tests.fakes.clock import ManualClock
+from tests.fakes.logs import ScriptedLog
 from tests.fakes.network import Respondent
 from tests.fakes.settings import log_settings, tier_settings
 
@@ -50,18 +52,7 @@ class ExpiryDesk:
         self.clock = ManualClock()
         state = CopyState()
         state.learnt(99, 0)
-        log = SimpleNamespace(
-            topic="t",
-            topic_id=KEY[0],
-            partition=0,
-            config=log_settings(retention_ms=1000),
-            log_start_offset=0,
-            committed_offset=100,
-            log_end_offset=100,
-            local_log_start_offset=100,
-            leader_epochs=SimpleNamespace(between=lambda start, end: ()),
-        )
-        self.led = self.lead(log, state)
+        self.led = self.lead("t", state)
         self.all: dict[Any, Any] = {KEY: self.led}
         self.loop = ExpirationLoop(
             tier_settings(remote_log_manager_task_interval_ms=1),
@@ -74,7 +65,16 @@ class ExpiryDesk:
         )
 
     @staticmethod
-    def lead(log: Any, state: CopyState) -> Any:
+    def lead(topic: str, state: CopyState) -> Any:
+        log: Any = ScriptedLog(
+            TopicIdPartition(topic.encode() * 16, topic, 0),
+            config=log_settings(retention_ms=1000),
+            log_start_offset=0,
+            committed_offset=100,
+            log_end_offset=100,
+            local_log_start_offset=100,
+            leader_epochs=LeaderEpochs(),
+        )
         return TieredPartition(
             log=log,
             leader_epoch=1,
@@ -121,7 +121,7 @@ class ExpiryDesk:
 
     def depose(self) -> None:
         """Lead again in another epoch: what was remembered does not apply to it."""
-        self.all[KEY] = self.lead(self.led.log, self.led.state)
+        self.all[KEY] = replace(self.led, lake_log_start=0)
 
     def rounds(self, count: int = 1) -> list[str]:
         async def go() -> None:
@@ -244,10 +244,7 @@ def test_what_failed_is_counted_and_asked_again_later() -> None:
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "a bad sector"), ValueError("of ours")])
 def test_a_log_that_cannot_be_read_keeps_no_other_from_its_retention(error: Exception) -> None:
     desk = ExpiryDesk()
-    other = desk.lead(
-        SimpleNamespace(**{**vars(desk.led.log), "topic": "s", "topic_id": b"s" * 16}),
-        desk.led.state,
-    )
+    other = desk.lead("s", desk.led.state)
     other.log.config = log_settings(retention_bytes=1)
     reads: list[int] = []
 

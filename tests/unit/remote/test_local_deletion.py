@@ -21,8 +21,9 @@ from kafka_ds.ipc.child import WorkerFailed, WorkerLost
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.frame import encode_request
-from kafka_ds.protocol.topic_partition import PartitionId
+from kafka_ds.protocol.topic_partition import PartitionId, TopicIdPartition
 from tests.fakes.clock import ManualClock
+from tests.fakes.logs import ScriptedLog
 from tests.fakes.network import Respondent
 from tests.fakes.settings import tier_settings
 from tests.integration.tier_segments import copy_range
@@ -31,16 +32,11 @@ TOPIC_ID = bytes(range(16))
 ERRORS = [OSError("full"), KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)]
 
 
-class LocalSegmentsLog:
+class LocalSegmentsLog(ScriptedLog):
     """What a log shows of its local segments."""
 
     def __init__(self, partition: int, error: Exception | None = None) -> None:
-        self.name, self.topic, self.topic_id, self.partition = (
-            f"t-{partition}",
-            "t",
-            TOPIC_ID,
-            partition,
-        )
+        super().__init__(TopicIdPartition(TOPIC_ID, "t", partition))
         self.highest_offset_in_remote_storage = -1
         self.local_log_start_offset = 0
         self.config = LogConfig()

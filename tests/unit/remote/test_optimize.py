@@ -2,8 +2,7 @@
 
 import asyncio
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -15,7 +14,9 @@ from broker.remote.partitions import TieredPartition
 from broker.worker.rpc import Optimize, Optimized, StopPartition
 from kafka_ds.ipc.child import WorkerFailed
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.topic_partition import TopicIdPartition
 from tests.fakes.clock import ManualClock
+from tests.fakes.logs import ScriptedLog
 from tests.fakes.network import Respondent
 from tests.fakes.settings import tier_settings
 from tests.loops import in_loop, turns
@@ -66,11 +67,11 @@ class OptimizeDesk:
             self.lead(partition, end)
 
     def lead(self, partition: int, end: int) -> Any:
-        log = SimpleNamespace(topic="orders", topic_id=TOPIC_ID, partition=partition)
+        log: Any = ScriptedLog(TopicIdPartition(TOPIC_ID, "orders", partition))
         state = CopyState()
         state.learnt(end, 0)
         tiered = TieredPartition(
-            log=cast(Any, log),
+            log=log,
             leader_epoch=3,
             last_stable_offset=lambda: 0,
             state=state,

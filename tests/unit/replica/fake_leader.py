@@ -11,7 +11,7 @@ from broker.config.broker import BrokerConfig
 from broker.log.config import LogConfig
 from broker.log.log import Log
 from broker.metadata.events import Endpoint
-from broker.metadata.image import BrokerRegistration, MetadataImage
+from broker.metadata.image import MetadataImage
 from broker.replica.fetcher.context import FetcherContext
 from broker.replica.fetcher.fetchers import Fetchers
 from broker.replica.follower.partition import FollowerPartition
@@ -45,6 +45,7 @@ from kafka_ds.protocol.messages.offsets import (
 )
 from kafka_ds.protocol.types import api_key_of
 from tests.fakes.clock import ManualClock
+from tests.fakes.cluster import registration_of
 from tests.fakes.memory_disk import MemoryDisk
 from tests.fakes.scripted_broker import frame_of, next_request
 from tests.unit.replica.followed_logs import SMALL, answer, append, open_log
@@ -262,9 +263,7 @@ class Follower:
 
     def register(self, address: tuple[str, int]) -> None:
         endpoint = Endpoint(listener="PLAINTEXT", host=address[0], port=address[1])
-        self.image.brokers[LEADER] = BrokerRegistration(
-            broker_id=LEADER, broker_epoch=1, incarnation_id=b"i" * 16, endpoints=(endpoint,)
-        )
+        self.image.brokers[LEADER] = registration_of(LEADER, endpoints=(endpoint,))
 
     def follow(self, log: Log, epoch: int, *, watermark: int = 0) -> FollowerPartition:
         partition = FollowerPartition(log, FollowerState(high_watermark=watermark))

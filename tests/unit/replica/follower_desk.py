@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from broker.metadata.events import Endpoint, PartitionChanged
-from broker.metadata.image import BrokerRegistration
 from broker.replica.leader.effects import CountIsrChange
 from broker.replica.leader.isr import AlterPartitionAnswer, Proposal
 from broker.replica.leader.partition import LeaderPartition
 from broker.server.dispatch import Waiting
 from kafka_ds.protocol.messages import FetchRequest
 from kafka_ds.protocol.messages.data import FetchPartitionData, FetchReplicaState
+from tests.fakes.cluster import registration_of
 from tests.in_process import LISTENER, InProcess, fetch_request
 
 EPOCH = 1000
@@ -51,13 +51,12 @@ class FollowerDesk:
     def register(self, broker_id: int, **fields: Any) -> None:
         """Let the metadata know a broker."""
         known: dict[str, Any] = {
-            "broker_id": broker_id,
             "broker_epoch": EPOCH + broker_id,
             "incarnation_id": bytes([broker_id]) * 16,
             "endpoints": (Endpoint(listener=LISTENER, host="127.0.0.1", port=1),),
             "rack": f"rack-{broker_id}",
         }
-        registration = BrokerRegistration(**(known | fields))
+        registration = registration_of(broker_id, **(known | fields))
         self.broker.node.metadata.brokers[broker_id] = registration
 
     async def replicate(self, isr: tuple[int, ...]) -> None:

@@ -16,6 +16,7 @@ from broker.log.config import LogConfig
 from broker.log.log import Log
 from broker.log.values import RemoteLogAuxState
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.topic_partition import TopicIdPartition
 from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import MemoryDisk
 from tests.loops import in_loop, until
@@ -443,10 +444,8 @@ async def test_what_is_in_the_lake_alone_is_not_fetched_but_gone_on_behind() -> 
     leader.errors[KEY] = [ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE]
     asked: list[tuple[str, int]] = []
 
-    async def aux_state(
-        topic: str, _id: bytes, partition: int, _offset: int
-    ) -> tuple[int, RemoteLogAuxState]:
-        asked.append((topic, partition))
+    async def aux_state(partition: TopicIdPartition, _offset: int) -> tuple[int, RemoteLogAuxState]:
+        asked.append(partition[1:])
         return 30, RemoteLogAuxState(leader_epochs=((1, 0),))
 
     async with following(leader) as broker:
@@ -469,10 +468,8 @@ async def test_a_lake_that_does_not_answer_is_asked_again_though_nothing_else_is
     leader.errors[KEY] = [ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE] * 2
     asked: list[tuple[str, int]] = []
 
-    async def aux_state(
-        topic: str, _id: bytes, partition: int, _offset: int
-    ) -> tuple[int, RemoteLogAuxState]:
-        asked.append((topic, partition))
+    async def aux_state(partition: TopicIdPartition, _offset: int) -> tuple[int, RemoteLogAuxState]:
+        asked.append(partition[1:])
         if len(asked) == 1:
             # Its fetcher has nothing to do meanwhile, and waits.
             await asyncio.sleep(0.05)

@@ -3,7 +3,6 @@
 import asyncio
 import errno
 from collections.abc import Collection, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +11,8 @@ from broker.log.epochs import LeaderEpochs
 from broker.log.values import RemoteLogAuxState
 from broker.replica.lake_recovery import has_diverged
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.topic_partition import TopicIdPartition
+from tests.fakes.logs import ScriptedLog
 from tests.fakes.memory_disk import MemoryDisk, MemoryFile
 from tests.fakes.settings import log_settings
 from tests.loops import in_loop, until
@@ -50,7 +51,7 @@ def test_a_log_parts_from_the_lake_by_the_epoch_at_its_end(
     for epoch, start in epochs:
         known.assign(epoch, start)
     known.truncate_from_start(log_start)
-    log: Any = SimpleNamespace(name="t-0", leader_epochs=known)
+    log: Any = ScriptedLog(TopicIdPartition(bytes(16), "t", 0), leader_epochs=known)
     ended = RemoteLogAuxState(producer_snapshot=b"", leader_epochs=((0, 0), (1, 20)))
     assert has_diverged(log, LAKE_END, ended) is has_parted
 
@@ -74,7 +75,7 @@ def test_a_log_is_compared_where_the_lakes_epochs_are_known(
     entries = LeaderEpochs()
     for epoch, start in epochs:
         entries.assign(epoch, start)
-    log: Any = SimpleNamespace(name="t-0", leader_epochs=entries)
+    log: Any = ScriptedLog(TopicIdPartition(bytes(16), "t", 0), leader_epochs=entries)
     assert has_diverged(log, LAKE_END, known) is has_parted
 
 

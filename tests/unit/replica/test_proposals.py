@@ -10,6 +10,7 @@ from broker.replica.leader.alter_partition import AlterPartitionManager
 from broker.replica.leader.isr import Proposal
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import AlterPartitionRequest, AlterPartitionResponse
+from tests.fakes.cluster import identity_of
 from tests.fakes.network import Respondent
 from tests.in_process import batch_of, in_process
 from tests.loops import in_loop, pass_time, turns, until
@@ -59,7 +60,7 @@ class ScriptedController(Respondent):
 
 def lifecycle_of(broker_epoch: int) -> Any:
     """Of broker 1, with this epoch."""
-    return SimpleNamespace(identity=SimpleNamespace(node_id=1), broker_epoch=broker_epoch)
+    return SimpleNamespace(identity=identity_of(1), broker_epoch=broker_epoch)
 
 
 async def asking(leader: FollowerDesk) -> tuple[ScriptedController, AlterPartitionManager]:

@@ -62,6 +62,7 @@ from kafka_ds.protocol.messages.group_offsets import (
 )
 from kafka_ds.protocol.messages.topics import CreatableTopic
 from kafka_ds.protocol.refusal import refusal_of
+from tests.fakes.open_node import OpenSecurity
 from tests.in_process import (
     batch_of,
     fetch_request,
@@ -110,8 +111,7 @@ def test_what_is_between_brokers_wants_cluster_action() -> None:
 def nobody() -> SimpleNamespace:
     """A node that allows nothing and has no topics."""
     denies = Authorizer([], allows_unlisted=False)
-    security = SimpleNamespace(authorizer=denies, quotas=SimpleNamespace(is_limiting=False))
-    return SimpleNamespace(security=security, metadata=MetadataImage())
+    return SimpleNamespace(security=OpenSecurity(denies), metadata=MetadataImage())
 
 
 def errors_in(value: Any) -> set[int]:

@@ -38,6 +38,7 @@ from kafka_ds.protocol.messages.quorum import FeatureUpdateKey
 from kafka_ds.protocol.messages.security import AlterQuotaEntryData
 from kafka_ds.protocol.messages.topics import DeleteTopicState
 from tests.fakes.clock import ManualClock
+from tests.fakes.open_node import OpenSecurity, no_quotas
 from tests.in_process import (
     LISTENER,
     InProcess,
@@ -59,7 +60,7 @@ Names = dict[str, str | None]
 
 
 def limited(**values: float) -> ClientQuotas:
-    quotas = ClientQuotas(samples=11, window_ms=1000, mutation_samples=11, mutation_window_ms=1000)
+    quotas = no_quotas()
     quotas.quotas.replace({entity(user="u"): values})
     return quotas
 
@@ -397,7 +398,7 @@ async def test_what_followers_await_is_handed_on_as_it_is() -> None:
     parked: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     served = next(each for each in REGISTRY if each.name == "Fetch")
     served = dataclasses.replace(served, handler=lambda request, context: parked)
-    security = SimpleNamespace(authorizer=None, quotas=limited(request_percentage=1.0))
+    security = OpenSecurity(quotas=limited(request_percentage=1.0))
     context: Any = SimpleNamespace(node=SimpleNamespace(security=security))
     asked = fetch_request("a", 0, replica_id=2)
     assert guarded(served, asked, context, lambda *_: None) is parked, "it may be hurried"

@@ -13,6 +13,7 @@ import pytest
 
 from kafka_ds import spark_process
 from kafka_ds.client import cluster_pool as kept
+from kafka_ds.client.cluster import Topic
 from kafka_ds.client.cluster_pool import pooled_cluster
 from kafka_ds.client.settings import ClientSettings
 from kafka_ds.errors import CorruptBatch, PlanGone, TopicGone
@@ -396,7 +397,7 @@ def test_a_plan_says_whether_it_reads_the_table_too(
     reader = OffsetReader(parse_options({"kafka.bootstrap.servers": "none:1", "subscribe": "t"}))
     tables = SimpleNamespace(present=True, views=lambda name, topic_id: lakes[name])
     monkeypatch.setattr(reader, "tables", lambda: tables)
-    topic: Any = SimpleNamespace(topic_id=TOPIC_ID)
+    topic = Topic(name="t", topic_id=TOPIC_ID, internal=False, partitions={})
     reader.open_tables(dict.fromkeys(lakes, topic))
     bounds = Bounds(topic_id=TOPIC_ID, start=0, end=10, leader_epoch=0)
     views = reader.views({("t", 0): (0, 10)}, {("t", 0): bounds}, Predicate())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,6 +32,7 @@ from kafka_ds.protocol.messages.share_state import (
     WriteStatePartition,
 )
 from kafka_ds.records.batch import Record, build_batch, read_header
+from tests.fakes.cluster import image_of
 
 TOPIC = bytes(range(16))
 KEY = SharePartitionKey("g", TOPIC, 0)
@@ -49,9 +49,7 @@ class ShardLog:
             BrokerConfig(),
             share_coordinator_snapshot_update_records_per_snapshot=updates_per_snapshot,
         )
-        self.image: Any = SimpleNamespace(
-            topics_by_id={TOPIC: SimpleNamespace(partitions={0: None, 1: None})}
-        )
+        self.image = image_of(topics={("t", TOPIC): 2})
         self.shard = self.new_shard()
         self.records: list[tuple[Any, Any]] = []
 

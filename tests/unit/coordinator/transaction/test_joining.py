@@ -18,6 +18,9 @@ from broker.coordinator.transaction.add_partitions_to_txn_manager import (
     TransactionSupportedOperation,
 )
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.topic_partition import TopicIdPartition
+from kafka_ds.segments.producers import Producers
+from tests.fakes.logs import ScriptedLog
 from tests.loops import in_loop
 
 
@@ -52,7 +55,7 @@ async def test_a_mistake_with_one_write_does_not_keep_the_others_waiting() -> No
 async def test_a_mistake_of_ours_is_in_the_log_and_the_client_asks_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    nowhere: Any = SimpleNamespace()
+    nowhere: Any = None
     joins = AddPartitionsToTxnManager(nowhere, nowhere, 1, BrokerConfig())
     writer = TransactionalWriter("x", ProducerIdAndEpoch(1, 0), TransactionSupportedOperation.JOINS)
     answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
@@ -77,9 +80,7 @@ async def test_a_marker_that_may_be_of_the_transaction_before_is_no_reason_to_gi
     answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
     elsewhere: Any = SimpleNamespace(leader_of=lambda _: 2, leader_epoch_of=lambda _: 0)
     sender: Any = SimpleNamespace(send=lambda *_: answer)
-    log = SimpleNamespace(
-        producers=SimpleNamespace(is_in_transaction=lambda *_: False, get=lambda _: None)
-    )
+    log = ScriptedLog(TopicIdPartition(bytes(16), "t", 0), producers=Producers())
     partition: Any = _Partition(log)
     settings = BrokerConfig(add_partitions_to_txn_retry_backoff_max_ms=0)
     joins = AddPartitionsToTxnManager(elsewhere, sender, 1, settings)
