@@ -56,22 +56,22 @@ class Rebalancing:
 
     # -- beginning ----------------------------------------------------------------------------------
 
-    def prepare_or_complete(self, group: ClassicGroup, now: Instant, step: ResultBuilder) -> None:
+    def prepare_or_complete(self, group: ClassicGroup, now: Instant, result: ResultBuilder) -> None:
         """Something has changed: begin a rebalance, or check whether the current one can end."""
         if group.state in MAY_REBALANCE:
-            self.prepare(group, now, step)
+            self.prepare(group, now, result)
         else:
-            self.complete_if_formed(group, now, step)
+            self.complete_if_formed(group, now, result)
 
-    def prepare(self, group: ClassicGroup, now: Instant, step: ResultBuilder) -> None:
+    def prepare(self, group: ClassicGroup, now: Instant, result: ResultBuilder) -> None:
         """Begin a rebalance."""
         state, generation_id = group.state.value, group.generation_id
-        step.say(
+        result.say(
             f"Preparing to rebalance group {group.group_id} in state {state} with old generation {generation_id}",
             group.group_id, generation=generation_id,
         )  # fmt: skip
         if group.state is ClassicGroupState.COMPLETING_REBALANCE:
-            self.cancel_assignments(group, ErrorCode.REBALANCE_IN_PROGRESS, now, step)
+            self.cancel_assignments(group, ErrorCode.REBALANCE_IN_PROGRESS, now, result)
         group.unsynced.clear()
         self._state.timers.cancel(TimerKey(TimerKind.SYNC, group.group_id))
         forms = group.state is ClassicGroupState.EMPTY
@@ -81,7 +81,7 @@ class Rebalancing:
             group.begin_forming(delay_ms)
             self._wait_for_joins(group, delay_ms, now)
         elif group.has_all_joined:
-            self.complete(group, now, step)
+            self.complete(group, now, result)
         else:
             self._wait_for_joins(group, group.rebalance_timeout_ms, now)
 
@@ -91,17 +91,17 @@ class Rebalancing:
 
     # -- ending -------------------------------------------------------------------------------------
 
-    def complete_if_formed(self, group: ClassicGroup, now: Instant, step: ResultBuilder) -> None:
+    def complete_if_formed(self, group: ClassicGroup, now: Instant, result: ResultBuilder) -> None:
         """End the rebalance if all have joined; the first one waits for more."""
         if not group.is_forming:
-            self.complete_if_joined(group, now, step)
+            self.complete_if_joined(group, now, result)
 
-    def complete_if_joined(self, group: ClassicGroup, now: Instant, step: ResultBuilder) -> None:
+    def complete_if_joined(self, group: ClassicGroup, now: Instant, result: ResultBuilder) -> None:
         """End the rebalance if all have joined."""
         if group.state is ClassicGroupState.PREPARING_REBALANCE and group.has_all_joined:
-            self.complete(group, now, step)
+            self.complete(group, now, result)
 
-    def join_time_is_up(self, group: ClassicGroup, now: Instant, step: ResultBuilder) -> None:
+    def join_time_is_up(self, group: ClassicGroup, now: Instant, result: ResultBuilder) -> None:
         """The time to join is up; a new group gets more time while members keep coming."""
         if group.state is not ClassicGroupState.PREPARING_REBALANCE:
             return
@@ -109,14 +109,14 @@ class Rebalancing:
         if longer_ms:
             self._wait_for_joins(group, longer_ms, now)
         else:
-            self.complete(group, now, step)
+            self.complete(group, now, result)
 
-    def complete(self, group: ClassicGroup, now: Instant, step: ResultBuilder) -> None:
+    def complete(self, group: ClassicGroup, now: Instant, result: ResultBuilder) -> None:
         """Continue with those who have joined."""
         self._state.timers.cancel(TimerKey(TimerKind.JOIN, group.group_id))
         for member in tuple(group.members.values()):
             if member.member_id not in group.joining and not member.is_static:
-                self.drop(group, member.member_id, step)
+                self.drop(group, member.member_id, result)
         if group.members and not group.elect_joined_leader():
             # Only static members, and none of them joined: wait until their sessions end.
             self._wait_for_joins(group, group.rebalance_timeout_ms, now)
@@ -124,42 +124,44 @@ class Rebalancing:
         group.begin_generation(now.now_ms)
         if group.state is ClassicGroupState.EMPTY:
             line = f"Group {group.group_id} with generation {group.generation_id} is now empty"
-            step.say(line, group.group_id, generation=group.generation_id)
-            step.records.append(group_record(group, {}))
+            result.say(line, group.group_id, generation=group.generation_id)
+            result.records.append(group_record(group, {}))
             return
         for member in group.members.values():
-            self._answer_join(group, member, step)
+            self._answer_join(group, member, result)
             self.begin_session(group, member, now)
             group.await_sync(member)
         key = TimerKey(TimerKind.SYNC, group.group_id)
         self._state.timers.set(key, now.monotonic_ms + group.rebalance_timeout_ms)
 
     def _answer_join(
-        self, group: ClassicGroup, member: ClassicGroupMember, step: ResultBuilder
+        self, group: ClassicGroup, member: ClassicGroupMember, result: ResultBuilder
     ) -> None:
         ticket = group.joining.pop(member.member_id, None)
         if ticket is not None:
-            step.reply(ticket, generation_of(group, member))
+            result.reply(ticket, generation_of(group, member))
 
     # -- assignments --------------------------------------------------------------------------------
 
     def cancel_assignments(
-        self, group: ClassicGroup, code: ErrorCode, now: Instant, step: ResultBuilder
+        self, group: ClassicGroup, code: ErrorCode, now: Instant, result: ResultBuilder
     ) -> None:
         """There is no assignment in this generation: answer the members that wait for one."""
         assert group.state is ClassicGroupState.COMPLETING_REBALANCE
         group.assign({})
         for member in group.members.values():
             self._answer_sync(
-                group, member, SyncGroupResponse(error_code=code, assignment=b""), now, step
+                group, member, SyncGroupResponse(error_code=code, assignment=b""), now, result
             )
 
-    def hand_out_assignments(self, group: ClassicGroup, now: Instant, step: ResultBuilder) -> None:
+    def hand_out_assignments(
+        self, group: ClassicGroup, now: Instant, result: ResultBuilder
+    ) -> None:
         """The members' assignments are in the log: answer the members that wait for theirs."""
         group.transition_to(ClassicGroupState.STABLE, now.now_ms)
         self._state.counts[GroupMetric.COMPLETED_REBALANCES] += 1
         for member in group.members.values():
-            self._answer_sync(group, member, assignment_of(group, member), now, step)
+            self._answer_sync(group, member, assignment_of(group, member), now, result)
 
     def _answer_sync(
         self,
@@ -167,11 +169,11 @@ class Rebalancing:
         member: ClassicGroupMember,
         response: SyncGroupResponse,
         now: Instant,
-        step: ResultBuilder,
+        result: ResultBuilder,
     ) -> None:
         ticket = group.syncing.pop(member.member_id, None)
         if ticket is not None:
-            step.reply(ticket, response)
+            result.reply(ticket, response)
             # While it waited its session did not run.
             self.begin_session(group, member, now)
 
@@ -181,13 +183,13 @@ class Rebalancing:
         if not group.unsynced:
             self._state.timers.cancel(TimerKey(TimerKind.SYNC, group.group_id))
 
-    def sync_time_is_up(self, group: ClassicGroup, now: Instant, step: ResultBuilder) -> None:
+    def sync_time_is_up(self, group: ClassicGroup, now: Instant, result: ResultBuilder) -> None:
         """Remove the members that joined and then never asked for their assignment."""
         if not group.unsynced:
             return
         for member_id in tuple(group.unsynced):
-            self.drop(group, member_id, step)
-        self.prepare(group, now, step)
+            self.drop(group, member_id, result)
+        self.prepare(group, now, result)
 
     # -- sessions -----------------------------------------------------------------------------------
 
@@ -201,35 +203,35 @@ class Rebalancing:
         self._state.timers.set(key, now.monotonic_ms + timeout_ms)
 
     def session_is_over(
-        self, group: ClassicGroup, member_id: str, now: Instant, step: ResultBuilder
+        self, group: ClassicGroup, member_id: str, now: Instant, result: ResultBuilder
     ) -> None:
         """A member's session has ended; or an id that was given out did not come back."""
         member = group.members.get(member_id)
         if member_id in group.pending:
-            self.drop(group, member_id, step)
-            self.complete_if_joined(group, now, step)
+            self.drop(group, member_id, result)
+            self.complete_if_joined(group, now, result)
             self._state.forget_if_void(group)
         elif member is None:
             return
         elif member.is_new or not (member_id in group.joining or member_id in group.syncing):
             line = f"Member {member_id} in group {group.group_id} has failed, removing it from the group"
-            step.say(line, group.group_id)
-            self.drop(group, member_id, step)
+            result.say(line, group.group_id)
+            self.drop(group, member_id, result)
             if group.state is ClassicGroupState.PREPARING_REBALANCE:
-                self.complete_if_joined(group, now, step)
+                self.complete_if_joined(group, now, result)
             else:
-                self.prepare_or_complete(group, now, step)
+                self.prepare_or_complete(group, now, result)
 
-    def drop(self, group: ClassicGroup, member_id: str, step: ResultBuilder) -> None:
+    def drop(self, group: ClassicGroup, member_id: str, result: ResultBuilder) -> None:
         """Remove the member. If it still waits for an answer, it is asked to rejoin."""
         self._state.timers.cancel(TimerKey(TimerKind.SESSION, group.group_id, member_id))
         ticket = group.joining.pop(member_id, None)
         if ticket is not None:
-            step.reply(ticket, refused_join(ErrorCode.UNKNOWN_MEMBER_ID))
+            result.reply(ticket, refused_join(ErrorCode.UNKNOWN_MEMBER_ID))
         ticket = group.syncing.pop(member_id, None)
         if ticket is not None:
             code = ErrorCode.UNKNOWN_MEMBER_ID
-            step.reply(ticket, SyncGroupResponse(error_code=code, assignment=b""))
+            result.reply(ticket, SyncGroupResponse(error_code=code, assignment=b""))
         group.remove(member_id)
 
 
@@ -291,18 +293,18 @@ class Joining:
         client: Client,
         ticket: Ticket,
         now: Instant,
-        step: ResultBuilder,
+        result: ResultBuilder,
     ) -> None:
         """Answer now, or when the group's next generation begins."""
         group = self._state.find(request.group_id)
         is_new = group is None
         refusal = self.refusal_to_begin(request) if is_new else self._refusal(request)
         if refusal is not None:
-            step.reply(ticket, refused_join(refusal, request.member_id))
+            result.reply(ticket, refused_join(refusal, request.member_id))
             return
         if group is None:
             group = self._state.create(request.group_id)
-        _Join(self._state, self._rebalancing, group, request, client, ticket, now, step).run()
+        _Join(self._state, self._rebalancing, group, request, client, ticket, now, result).run()
         if is_new:
             self._state.forget_if_void(group)
 
@@ -330,7 +332,7 @@ class Joining:
     # -- after the log ------------------------------------------------------------------------------
 
     def static_replaced(
-        self, group: ClassicGroup, storing: ReplacingStatic, step: ResultBuilder
+        self, group: ClassicGroup, storing: ReplacingStatic, result: ResultBuilder
     ) -> None:
         """The new id of a static member is in the log: let the member go on."""
         ticket = group.joining.pop(storing.new_member_id)
@@ -342,7 +344,7 @@ class Joining:
         else:
             response.members = []
             response.leader = storing.former_leader_id or ""
-        step.reply(ticket, response)
+        result.reply(ticket, response)
 
     def static_not_replaced(
         self,
@@ -350,7 +352,7 @@ class Joining:
         storing: ReplacingStatic,
         code: ErrorCode,
         now: Instant,
-        step: ResultBuilder,
+        result: ResultBuilder,
     ) -> None:
         """The new id could not be written: the member is what it was."""
         ticket = group.joining.pop(storing.new_member_id)
@@ -365,7 +367,7 @@ class Joining:
             session_timeout_ms=storing.old_session_timeout_ms,
         )
         self._rebalancing.begin_session(group, member, now)
-        step.reply(ticket, refused_join(code))
+        result.reply(ticket, refused_join(code))
 
 
 class _Join:
@@ -380,7 +382,7 @@ class _Join:
         client: Client,
         ticket: Ticket,
         now: Instant,
-        step: ResultBuilder,
+        result: ResultBuilder,
     ) -> None:
         self._state = state
         self._rebalancing = rebalancing
@@ -389,7 +391,7 @@ class _Join:
         self._client = client
         self._ticket = ticket
         self._now = now
-        self._step = step
+        self._result = result
         first: dict[str, bytes] = {}
         for protocol in request.protocols:
             first.setdefault(protocol.name, protocol.metadata)
@@ -424,11 +426,11 @@ class _Join:
         group = self._group
         self._refuse(ErrorCode.GROUP_MAX_SIZE_REACHED)
         if group.is_known(member_id, self._request.group_instance_id):
-            self._rebalancing.drop(group, member_id, self._step)
-            self._rebalancing.complete_if_formed(group, self._now, self._step)
+            self._rebalancing.drop(group, member_id, self._result)
+            self._rebalancing.complete_if_formed(group, self._now, self._result)
 
     def _refuse(self, code: ErrorCode, member_id: str = NO_MEMBER_ID) -> None:
-        self._step.reply(self._ticket, refused_join(code, member_id))
+        self._result.reply(self._ticket, refused_join(code, member_id))
 
     # -- without an id ------------------------------------------------------------------------------
 
@@ -463,7 +465,7 @@ class _Join:
         group.add(member, request.protocol_type, is_new=True)
         group.joining[member_id] = self._ticket
         self._rebalancing.expect(group, member_id, NEW_MEMBER_JOIN_TIMEOUT_MS, self._now)
-        self._rebalancing.prepare_or_complete(group, self._now, self._step)
+        self._rebalancing.prepare_or_complete(group, self._now, self._result)
 
     @property
     def _rebalance_timeout_ms(self) -> int:
@@ -485,10 +487,10 @@ class _Join:
         member = group.members[member_id]
         if self._is_news(member):
             self._say(member)
-            self._rebalancing.prepare_or_complete(group, self._now, self._step)
+            self._rebalancing.prepare_or_complete(group, self._now, self._result)
         else:
             # The answer to its last request may have been lost.
-            self._step.reply(self._ticket, generation_of(group, member))
+            self._result.reply(self._ticket, generation_of(group, member))
 
     def _is_news(self, member: ClassicGroupMember) -> bool:
         """Whether this asks for a rebalance, or takes part in the one that runs."""
@@ -513,13 +515,13 @@ class _Join:
         if superseded is not None:
             # The client has given up its first request; if it still listens it has to ask again.
             code = ErrorCode.REBALANCE_IN_PROGRESS
-            self._step.reply(superseded, refused_join(code, member.member_id))
+            self._result.reply(superseded, refused_join(code, member.member_id))
         group.joining[member.member_id] = self._ticket
 
     # -- the same instance again --------------------------------------------------------------------
 
     def _replace_static_member(self, instance_id: str, member_id: str) -> None:
-        group, step, now = self._group, self._step, self._now
+        group, result, now = self._group, self._result, self._now
         former_leader_id = group.leader_id
         old = group.members[group.static_ids[instance_id]]
         self._fence(old.member_id)
@@ -531,8 +533,8 @@ class _Join:
             and group.select_protocol() == group.protocol_name
         ):
             assignments = {m.member_id: m.assignment for m in group.members.values()}
-            step.records.append(group_record(group, assignments))
-            step.store(
+            result.records.append(group_record(group, assignments))
+            result.store(
                 ReplacingStatic(
                     group_id=group.group_id,
                     group_instance_id=instance_id,
@@ -546,7 +548,7 @@ class _Join:
                 )
             )
         else:
-            self._rebalancing.prepare_or_complete(group, now, step)
+            self._rebalancing.prepare_or_complete(group, now, result)
 
     def _fence(self, member_id: str) -> None:
         """Requests that wait under the old id are answered that another member has its place."""
@@ -554,10 +556,10 @@ class _Join:
         self._state.timers.cancel(TimerKey(TimerKind.SESSION, group.group_id, member_id))
         ticket = group.joining.pop(member_id, None)
         if ticket is not None:
-            self._step.reply(ticket, refused_join(code, member_id))
+            self._result.reply(ticket, refused_join(code, member_id))
         ticket = group.syncing.pop(member_id, None)
         if ticket is not None:
-            self._step.reply(ticket, SyncGroupResponse(error_code=code, assignment=b""))
+            self._result.reply(ticket, SyncGroupResponse(error_code=code, assignment=b""))
 
 
 class Membership:
@@ -577,29 +579,29 @@ class Membership:
 
     # -- SyncGroup ----------------------------------------------------------------------------------
 
-    def sync(self, request: SyncGroupRequest, ticket: Ticket, step: ResultBuilder) -> None:
+    def sync(self, request: SyncGroupRequest, ticket: Ticket, result: ResultBuilder) -> None:
         """Answer with the assignment, now or when the leader has sent it."""
         try:
             group = self._find(request.group_id)
             self._check_sync(group, request)
         except KafkaError as error:
-            step.reply(ticket, SyncGroupResponse(error_code=error.code, assignment=b""))
+            result.reply(ticket, SyncGroupResponse(error_code=error.code, assignment=b""))
             return
         member = group.members[request.member_id]
         self._rebalancing.synced(group, member.member_id)
         if group.state is ClassicGroupState.STABLE:
-            step.reply(ticket, assignment_of(group, member))
+            result.reply(ticket, assignment_of(group, member))
             return
         superseded = group.syncing.pop(member.member_id, None)
         if superseded is not None:
             code = ErrorCode.REBALANCE_IN_PROGRESS
-            step.reply(superseded, SyncGroupResponse(error_code=code, assignment=b""))
+            result.reply(superseded, SyncGroupResponse(error_code=code, assignment=b""))
         group.syncing[member.member_id] = ticket
         if group.leader_id == member.member_id:
             given = {each.member_id: each.assignment for each in request.assignments}
             assignments = {m: given.get(m, EMPTY_ASSIGNMENT) for m in group.members}
-            step.records.append(group_record(group, assignments))
-            step.store(
+            result.records.append(group_record(group, assignments))
+            result.store(
                 StoringAssignment(
                     group_id=group.group_id,
                     generation_id=group.generation_id,
@@ -622,19 +624,19 @@ class Membership:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
 
     def assignment_stored(
-        self, group: ClassicGroup, storing: StoringAssignment, now: Instant, step: ResultBuilder
+        self, group: ClassicGroup, storing: StoringAssignment, now: Instant, result: ResultBuilder
     ) -> None:
         """The assignment is in the log: the generation is stable."""
         assert group.generation_id == storing.generation_id
         group.assign(storing.assignments)
-        self._rebalancing.hand_out_assignments(group, now, step)
+        self._rebalancing.hand_out_assignments(group, now, result)
 
     def assignment_not_stored(
-        self, group: ClassicGroup, code: ErrorCode, now: Instant, step: ResultBuilder
+        self, group: ClassicGroup, code: ErrorCode, now: Instant, result: ResultBuilder
     ) -> None:
         """The assignment could not be written: try the next generation."""
-        self._rebalancing.cancel_assignments(group, code, now, step)
-        self._rebalancing.prepare_or_complete(group, now, step)
+        self._rebalancing.cancel_assignments(group, code, now, result)
+        self._rebalancing.prepare_or_complete(group, now, result)
 
     # -- Heartbeat ----------------------------------------------------------------------------------
 
@@ -655,7 +657,7 @@ class Membership:
     # -- LeaveGroup ---------------------------------------------------------------------------------
 
     def leave(
-        self, request: LeaveGroupRequest, now: Instant, step: ResultBuilder
+        self, request: LeaveGroupRequest, now: Instant, result: ResultBuilder
     ) -> LeaveGroupResponse:
         """Take the members out, each by itself; then rebalance without them."""
         if not request.group_id:
@@ -666,19 +668,19 @@ class Membership:
             MemberResponse(
                 member_id=each.member_id,
                 group_instance_id=each.group_instance_id,
-                error_code=self._leave(group, each, step),
+                error_code=self._leave(group, each, result),
             )
             for each in request.members
         ]
         if group is not None and len(group.members) < before:
-            self._rebalancing.prepare_or_complete(group, now, step)
+            self._rebalancing.prepare_or_complete(group, now, result)
         elif group is not None and any(not each.error_code for each in results):
-            self._rebalancing.complete_if_formed(group, now, step)
+            self._rebalancing.complete_if_formed(group, now, result)
             self._state.forget_if_void(group)
         return LeaveGroupResponse(members=results)
 
     def _leave(
-        self, group: ClassicGroup | None, who: MemberIdentity, step: ResultBuilder
+        self, group: ClassicGroup | None, who: MemberIdentity, result: ResultBuilder
     ) -> ErrorCode:
         if group is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
@@ -692,5 +694,5 @@ class Membership:
                 group.check_member(member_id, who.group_instance_id)
             except KafkaError as error:
                 return error.code
-        self._rebalancing.drop(group, member_id, step)
+        self._rebalancing.drop(group, member_id, result)
         return ErrorCode.NONE

@@ -80,17 +80,17 @@ class Heartbeats:
         request: ConsumerGroupHeartbeatRequest,
         client: Client,
         now: Instant,
-        step: ResultBuilder,
+        result: ResultBuilder,
     ) -> ConsumerGroupHeartbeatResponse:
         """The member's epoch and, if it changed, its assignment; raises KafkaError."""
         self._validate(request, client.api_version)
         if request.member_epoch in (LEAVING_EPOCH, LEAVING_STATIC_EPOCH):
-            return self._leave(request, now, step)
+            return self._leave(request, now, result)
         joins = request.member_epoch == JOINING_EPOCH
-        draft = GroupDraft(self._group(request.group_id, joins=joins), step)
+        draft = GroupDraft(self._group(request.group_id, joins=joins), result)
         member_id = request.member_id or self._state.new_id()
         if joins and request.group_id not in self._state.consumers:
-            self._migrating.upgrade(request.group_id, draft, now, step)
+            self._migrating.upgrade(request.group_id, draft, now, result)
         size_max = self._state.settings.group_consumer_max_size
         draft.group.check_room(member_id, size_max, "consumer")
         old = self._member(draft, request, member_id)
@@ -209,7 +209,7 @@ class Heartbeats:
     # -- leaving ------------------------------------------------------------------------------------
 
     def _leave(
-        self, request: ConsumerGroupHeartbeatRequest, now: Instant, step: ResultBuilder
+        self, request: ConsumerGroupHeartbeatRequest, now: Instant, result: ResultBuilder
     ) -> ConsumerGroupHeartbeatResponse:
         group = self._group(request.group_id, joins=False)
         if request.instance_id is None:
@@ -223,9 +223,9 @@ class Heartbeats:
                 assigned=dict.fromkeys(member.assigned, 0),
                 revoking={},
             )
-            GroupDraft(group, step).write(current_record(group.group_id, away))
+            GroupDraft(group, result).write(current_record(group.group_id, away))
         else:
-            self._migrating.fence(group, {member.member_id}, now, step)
+            self._migrating.fence(group, {member.member_id}, now, result)
         return ConsumerGroupHeartbeatResponse(
             member_id=member.member_id, member_epoch=request.member_epoch
         )
@@ -335,10 +335,10 @@ class ConsumerGroups:
         request: JoinGroupRequest,
         client: Client,
         now: Instant,
-        step: ResultBuilder,
+        result: ResultBuilder,
     ) -> JoinGroupResponse:
         """JoinGroup of a group with members."""
-        return self._classic.join(group, request, client, now, step)
+        return self._classic.join(group, request, client, now, result)
 
     def sync(
         self, group: ConsumerGroup, request: SyncGroupRequest, now: Instant
@@ -353,10 +353,10 @@ class ConsumerGroups:
         return self._classic.heartbeat(group, request, now)
 
     def leave(
-        self, group: ConsumerGroup, request: LeaveGroupRequest, now: Instant, step: ResultBuilder
+        self, group: ConsumerGroup, request: LeaveGroupRequest, now: Instant, result: ResultBuilder
     ) -> LeaveGroupResponse:
         """LeaveGroup."""
-        return self._classic.leave(group, request, now, step)
+        return self._classic.leave(group, request, now, result)
 
     # -- monitoring --------------------------------------------------------------------------------
 
@@ -368,7 +368,9 @@ class ConsumerGroups:
 
     # -- time ---------------------------------------------------------------------------------------
 
-    def tick(self, group: ConsumerGroup, key: TimerKey, now: Instant, step: ResultBuilder) -> None:
+    def tick(
+        self, group: ConsumerGroup, key: TimerKey, now: Instant, result: ResultBuilder
+    ) -> None:
         """A deadline of this group has come."""
         member = group.members.get(key.member_id)
         if member is None:
@@ -378,4 +380,4 @@ class ConsumerGroups:
         if key.kind in (TimerKind.JOIN, TimerKind.SYNC) and member.classic is None:
             return
         self._state.timers.set(key, now.monotonic_ms + RETRY_MS)
-        self.migrating.fence(group, {member.member_id}, now, step)
+        self.migrating.fence(group, {member.member_id}, now, result)

@@ -98,7 +98,7 @@ class GroupAdmin:
             members=[_member(group, member, stable) for member in group.members.values()],
         )
 
-    def delete(self, group_ids: Iterable[str], step: ResultBuilder) -> list[DeletableGroupResult]:
+    def delete(self, group_ids: Iterable[str], result: ResultBuilder) -> list[DeletableGroupResult]:
         """Delete each group that has no members."""
         results = []
         removed = []
@@ -110,21 +110,21 @@ class GroupAdmin:
             if (modern is not None and modern.members) or (share and share.members):
                 code = ErrorCode.NON_EMPTY_GROUP
             elif modern is not None:
-                step.records += self._offset_tombstones(group_id)
-                step.records += tombstones_of(modern)
+                result.records += self._offset_tombstones(group_id)
+                result.records += tombstones_of(modern)
             elif share is not None:
-                step.records += share_group_tombstones(share)
+                result.records += share_group_tombstones(share)
             elif group is None:
                 code = ErrorCode.GROUP_ID_NOT_FOUND
             elif group.state is not ClassicGroupState.EMPTY:
                 code = ErrorCode.NON_EMPTY_GROUP
             else:
                 removed.append(group_id)
-                step.records += self._offset_tombstones(group_id)
-                step.records.append(group_tombstone(group_id))
+                result.records += self._offset_tombstones(group_id)
+                result.records.append(group_tombstone(group_id))
             results.append(DeletableGroupResult(group_id=group_id, error_code=code))
         if removed:
-            step.store(RemovingGroups(group_ids=tuple(removed)))
+            result.store(RemovingGroups(group_ids=tuple(removed)))
         return results
 
     def _offset_tombstones(self, group_id: str) -> list[CoordinatorRecord]:

@@ -152,9 +152,9 @@ G = TypeVar("G", bound=ModernGroup[Any, Any])
 class GroupDraft(Generic[G]):
     """A group during one event."""
 
-    def __init__(self, group: G, step: ResultBuilder) -> None:
+    def __init__(self, group: G, result: ResultBuilder) -> None:
         self.group = group
-        self._step = step
+        self._result = result
         self._is_copy = False
 
     def write(self, *records: CoordinatorRecord) -> None:
@@ -164,11 +164,11 @@ class GroupDraft(Generic[G]):
             self._is_copy = True
         for key, value in records:
             self.group.replay(key, value)
-            self._step.records.append(CoordinatorRecord(key, value))
+            self._result.records.append(CoordinatorRecord(key, value))
 
     def say(self, text: str, *, is_warning: bool = False) -> None:
         """A line for the broker's log."""
-        self._step.lines.append(LogLine(text, {"group": self.group.group_id}, is_warning))
+        self._result.lines.append(LogLine(text, {"group": self.group.group_id}, is_warning))
 
     def mark_checked(self, live: Mapping[str, G], topology: CoordinatorMetadataImage) -> None:
         """The topics have been looked up; `live` are the groups as they are replayed."""

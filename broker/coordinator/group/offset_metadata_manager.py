@@ -86,7 +86,7 @@ class OffsetMetadataManager:
     # -- OffsetCommit -------------------------------------------------------------------------------
 
     def commit(
-        self, request: OffsetCommitRequest, client: Client, now: Instant, step: ResultBuilder
+        self, request: OffsetCommitRequest, client: Client, now: Instant, result: ResultBuilder
     ) -> OffsetCommitResponse:
         """Store offsets; raises KafkaError if none of them may be committed."""
         generation_id = request.generation_id_or_member_epoch
@@ -113,7 +113,7 @@ class OffsetMetadataManager:
             expires = min(now.now_ms + request.retention_time_ms, MAX_I64)
         topics = []
         for topic in request.topics:
-            codes = self._write(request.group_id, topic, now, expires, step)
+            codes = self._write(request.group_id, topic, now, expires, result)
             results = [
                 OffsetCommitResponsePartition(partition_index=partition, error_code=code)
                 for partition, code in codes
@@ -126,7 +126,7 @@ class OffsetMetadataManager:
         return OffsetCommitResponse(topics=topics)
 
     def commit_in_transaction(
-        self, request: TxnOffsetCommitRequest, client: Client, now: Instant, step: ResultBuilder
+        self, request: TxnOffsetCommitRequest, client: Client, now: Instant, result: ResultBuilder
     ) -> TxnOffsetCommitResponse:
         """Store offsets for the transaction's commit; raises KafkaError if none of them may be committed."""
         if not request.group_id:
@@ -141,10 +141,10 @@ class OffsetMetadataManager:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
         if group is not None:
             self._check_commit(group, request)
-        step.producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
+        result.producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
         topics = []
         for topic in request.topics:
-            codes = self._write(request.group_id, topic, now, NO_TIMESTAMP, step)
+            codes = self._write(request.group_id, topic, now, NO_TIMESTAMP, result)
             results = [
                 TxnOffsetCommitResponsePartition(partition_index=partition, error_code=code)
                 for partition, code in codes
@@ -162,7 +162,7 @@ class OffsetMetadataManager:
         topic: OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic,
         now: Instant,
         expires_ms: int,
-        step: ResultBuilder,
+        result: ResultBuilder,
     ) -> list[tuple[int, ErrorCode]]:
         """A record for each offset that may be stored; returns the result of each partition."""
         codes: list[tuple[int, ErrorCode]] = []
@@ -174,7 +174,7 @@ class OffsetMetadataManager:
                 record = _commit_record(
                     group_id, topic.name, topic.topic_id, partition, now, expires_ms
                 )
-                step.records.append(record)
+                result.records.append(record)
                 count += 1
         self._state.counts[GroupMetric.OFFSET_COMMITS] += count
         return codes
@@ -243,7 +243,7 @@ class OffsetMetadataManager:
 
     # -- OffsetDelete -------------------------------------------------------------------------------
 
-    def delete(self, request: OffsetDeleteRequest, step: ResultBuilder) -> OffsetDeleteResponse:
+    def delete(self, request: OffsetDeleteRequest, result: ResultBuilder) -> OffsetDeleteResponse:
         """Delete offsets of topics to which no member of the group subscribes."""
         if not request.group_id:
             return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID, topics=[])
@@ -271,12 +271,12 @@ class OffsetMetadataManager:
                 known = offsets.get(group.group_id, topic.name, partition) is not None
                 known = known or offsets.is_pending(group.group_id, topic.name, partition)
                 if known and not subscribed:
-                    step.records.append(offset_tombstone(group.group_id, topic.name, partition))
+                    result.records.append(offset_tombstone(group.group_id, topic.name, partition))
             topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=results))
-        self._state.counts[GroupMetric.OFFSET_DELETIONS] += len(step.records)
+        self._state.counts[GroupMetric.OFFSET_DELETIONS] += len(result.records)
         return OffsetDeleteResponse(topics=topics)
 
-    def topics_deleted(self, topics: Iterable[tuple[str, bytes]], step: ResultBuilder) -> bool:
+    def topics_deleted(self, topics: Iterable[tuple[str, bytes]], result: ResultBuilder) -> bool:
         """Delete some of all groups' offsets of deleted topics (name, id); returns whether there are more."""
         gone: dict[str, list[bytes]] = {}
         for name, topic_id in topics:
@@ -290,58 +290,61 @@ class OffsetMetadataManager:
                 ):
                     before = offsets.all_of(group_id, topic, partition)
                     self._to_delete.append((group_id, topic, partition, before))
-        return self.delete_more(step)
+        return self.delete_more(result)
 
-    def delete_more(self, step: ResultBuilder) -> bool:
+    def delete_more(self, result: ResultBuilder) -> bool:
         """Delete some more of these; returns whether there are still more."""
-        while self._to_delete and len(step.records) < EXPIRED_RECORDS_MAX:
+        while self._to_delete and len(result.records) < EXPIRED_RECORDS_MAX:
             group_id, topic, partition, before = self._to_delete.popleft()
             # Newer offsets are of the topic that has this name now.
             left = self._state.offsets.all_of(group_id, topic, partition)
             if left and all(each in before for each in left):
-                step.records.append(offset_tombstone(group_id, topic, partition))
+                result.records.append(offset_tombstone(group_id, topic, partition))
         return bool(self._to_delete)
 
     # -- expiration --------------------------------------------------------------------------------
 
-    def expire(self, now: Instant, step: ResultBuilder) -> bool:
+    def expire(self, now: Instant, result: ResultBuilder) -> bool:
         """Delete some expired offsets and groups without anything left; returns whether there is more to check."""
         state = self._state
         if not self._to_expire:
             self._to_expire = [group.group_id for group in state.all_groups()]
             self._to_expire += (*state.consumers, *state.streams)
         removed = []
-        while self._to_expire and len(step.records) < EXPIRED_RECORDS_MAX:
+        while self._to_expire and len(result.records) < EXPIRED_RECORDS_MAX:
             group_id = self._to_expire.pop()
             modern = state.committing(group_id)
             if modern is not None:
-                if self._expire_group(modern, now, step):
-                    step.records.extend(tombstones_of(modern))
+                if self._expire_group(modern, now, result):
+                    result.records.extend(tombstones_of(modern))
                     removed.append(group_id)
                 continue
             group = state.find(group_id)
-            if group is None or not self._expire_group(group, now, step):
+            if group is None or not self._expire_group(group, now, result):
                 continue
             if group.group_id in state.metadata:
-                step.records.append(group_tombstone(group.group_id))
+                result.records.append(group_tombstone(group.group_id))
                 removed.append(group.group_id)
             elif state.offsets.has_group(group.group_id):
                 removed.append(group.group_id)
             else:
                 state.forget_if_void(group)
         if removed:
-            step.store(RemovingGroups(group_ids=tuple(removed)))
+            result.store(RemovingGroups(group_ids=tuple(removed)))
         return bool(self._to_expire)
 
     def _expire_group(
-        self, group: ClassicGroup | ConsumerGroup | StreamsGroup, now: Instant, step: ResultBuilder
+        self,
+        group: ClassicGroup | ConsumerGroup | StreamsGroup,
+        now: Instant,
+        result: ResultBuilder,
     ) -> bool:
         """Delete a group's expired offsets; returns whether nothing is left of the group."""
         offsets = self._state.offsets
         kept = offsets.has_open_transaction(group.group_id)
         for topic, partition, offset in self._offsets_of(group):
             if self._is_expired(group, topic, partition, offset, now):
-                step.records.append(offset_tombstone(group.group_id, topic, partition))
+                result.records.append(offset_tombstone(group.group_id, topic, partition))
                 self._state.counts[GroupMetric.OFFSET_EXPIRATIONS] += 1
             else:
                 kept = True

@@ -102,7 +102,7 @@ class ProtocolMigration:
     # -- to the consumer protocol -------------------------------------------------------------------
 
     def upgrade(
-        self, group_id: str, draft: ConsumerDraft, now: Instant, step: ResultBuilder
+        self, group_id: str, draft: ConsumerDraft, now: Instant, result: ResultBuilder
     ) -> None:
         """If there is a classic group of this id, make it one of the consumer protocol; raises KafkaError."""
         classic = self._state.find(group_id)
@@ -111,11 +111,11 @@ class ProtocolMigration:
         if classic.state is not ClassicGroupState.EMPTY:
             members = self._members_of(classic)
             if group_id in self._state.metadata:
-                step.records.append(group_tombstone(group_id))
+                result.records.append(group_tombstone(group_id))
             self._write(draft, members, classic.generation_id, now)
         elif group_id in self._state.metadata:
-            step.records.append(group_tombstone(group_id))
-        step.store(Upgrading(group_id=group_id))
+            result.records.append(group_tombstone(group_id))
+        result.store(Upgrading(group_id=group_id))
 
     def _members_of(self, classic: ClassicGroup) -> list[ConsumerGroupMember]:
         """The members of a classic group; raises KafkaError if it must not be upgraded."""
@@ -180,16 +180,16 @@ class ProtocolMigration:
         for member in members:
             draft.write(current_record(group_id, member))
 
-    def upgraded(self, storing: Upgrading, now: Instant, step: ResultBuilder) -> None:
+    def upgraded(self, storing: Upgrading, now: Instant, result: ResultBuilder) -> None:
         """The upgrade is in the log: members that wait in the classic group start again in the new one."""
         classic = self._state.groups.get(storing.group_id)
         if classic is None:
             return
         code = ErrorCode.REBALANCE_IN_PROGRESS
         for member_id, ticket in classic.joining.items():
-            step.reply(ticket, refused_join(code, member_id))
+            result.reply(ticket, refused_join(code, member_id))
         for ticket in classic.syncing.values():
-            step.reply(ticket, SyncGroupResponse(error_code=code, assignment=b""))
+            result.reply(ticket, SyncGroupResponse(error_code=code, assignment=b""))
         classic.joining.clear()
         classic.syncing.clear()
         self._state.forget(storing.group_id)
@@ -201,21 +201,23 @@ class ProtocolMigration:
     # -- back to the classic protocol ---------------------------------------------------------------
 
     def fence(
-        self, group: ConsumerGroup, leaving: Collection[str], now: Instant, step: ResultBuilder
+        self, group: ConsumerGroup, leaving: Collection[str], now: Instant, result: ResultBuilder
     ) -> None:
         """Remove members; if the last one of the consumer protocol goes, a classic group remains."""
         staying = [m for m in group.members.values() if m.member_id not in leaving]
         was_mixed = any(group.members[member_id].classic is None for member_id in leaving)
         if was_mixed and self._may_downgrade(staying):
-            self._downgrade(group, staying, now, step)
+            self._downgrade(group, staying, now, result)
         else:
-            self._changing.remove(GroupDraft(group, step), sorted(leaving), now)
+            self._changing.remove(GroupDraft(group, result), sorted(leaving), now)
 
-    def downgrade_if_classic(self, group: ConsumerGroup, now: Instant, step: ResultBuilder) -> None:
+    def downgrade_if_classic(
+        self, group: ConsumerGroup, now: Instant, result: ResultBuilder
+    ) -> None:
         """A static member of the classic protocol has taken the last other one's place."""
         staying = list(group.members.values())
         if self._may_downgrade(staying):
-            self._downgrade(group, staying, now, step)
+            self._downgrade(group, staying, now, result)
 
     def _may_downgrade(self, staying: list[ConsumerGroupMember]) -> bool:
         return (
@@ -230,9 +232,9 @@ class ProtocolMigration:
         group: ConsumerGroup,
         staying: list[ConsumerGroupMember],
         now: Instant,
-        step: ResultBuilder,
+        result: ResultBuilder,
     ) -> None:
-        step.records.extend(consumer_group_tombstones(group))
+        result.records.extend(consumer_group_tombstones(group))
         classic = ClassicGroup.of_consumers(
             group.group_id,
             map(_classic_member, staying),
@@ -241,10 +243,10 @@ class ProtocolMigration:
         )
         # It still has what it has yet to revoke: an upgrade that follows must know.
         assignments = {m.member_id: self.assignment_bytes(m, m.owned) for m in staying}
-        step.records.append(group_record(classic, assignments))
-        step.store(Downgrading(group_id=group.group_id))
+        result.records.append(group_record(classic, assignments))
+        result.store(Downgrading(group_id=group.group_id))
 
-    def downgraded(self, storing: Downgrading, now: Instant, step: ResultBuilder) -> None:
+    def downgraded(self, storing: Downgrading, now: Instant, result: ResultBuilder) -> None:
         """The downgrade is in the log: the classic group exists, and rebalances."""
         value = self._state.metadata[storing.group_id]
         group = self._state.groups[storing.group_id] = ClassicGroup.loaded(storing.group_id, value)
@@ -252,7 +254,7 @@ class ProtocolMigration:
             self._state.timers.cancel(TimerKey(TimerKind.JOIN, group.group_id, member.member_id))
             self._state.timers.cancel(TimerKey(TimerKind.SYNC, group.group_id, member.member_id))
             self._rebalancing.begin_session(group, member, now)
-        self._rebalancing.prepare(group, now, step)
+        self._rebalancing.prepare(group, now, result)
 
     # -- members' metadata --------------------------------------------------------------------------
 
@@ -322,7 +324,7 @@ class ClassicMembers:
         request: JoinGroupRequest,
         client: Client,
         now: Instant,
-        step: ResultBuilder,
+        result: ResultBuilder,
     ) -> JoinGroupResponse:
         """Admit the member, and return its epoch."""
         try:
@@ -335,7 +337,7 @@ class ClassicMembers:
             returns = client.api_version >= FIRST_VERSION_THAT_RETURNS
             if is_new and returns and request.group_instance_id is None:
                 return refused_join(ErrorCode.MEMBER_ID_REQUIRED, member_id)
-            draft = GroupDraft(group, step)
+            draft = GroupDraft(group, result)
             old = self._member(draft, request, member_id)
             owns = any(each.partitions for each in subscription.owned_partitions)
             if owns and member_id not in draft.group.members:
@@ -354,7 +356,7 @@ class ClassicMembers:
         instance_id = request.group_instance_id
         replaced = group.members.get(group.static_ids.get(instance_id or "", ""))
         if replaced is not None and replaced.classic is None:
-            self._migrating.downgrade_if_classic(draft.group, now, step)
+            self._migrating.downgrade_if_classic(draft.group, now, result)
         timers = self._state.timers
         timers.cancel(TimerKey(TimerKind.JOIN, group.group_id, member_id))
         timers.cancel(TimerKey(TimerKind.REBALANCE, group.group_id, member_id))
@@ -475,7 +477,7 @@ class ClassicMembers:
     # -- LeaveGroup ---------------------------------------------------------------------------------
 
     def leave(
-        self, group: ConsumerGroup, request: LeaveGroupRequest, now: Instant, step: ResultBuilder
+        self, group: ConsumerGroup, request: LeaveGroupRequest, now: Instant, result: ResultBuilder
     ) -> LeaveGroupResponse:
         """Remove members of either protocol, each with its own result: an operator may name any (Kafka 4.3)."""
         results, leaving = [], []
@@ -494,7 +496,7 @@ class ClassicMembers:
                 )
             )
         if leaving:
-            self._migrating.fence(group, set(leaving), now, step)
+            self._migrating.fence(group, set(leaving), now, result)
         return LeaveGroupResponse(members=results)
 
 

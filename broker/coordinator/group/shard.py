@@ -258,19 +258,19 @@ class GroupCoordinatorShard:
 
     def loaded(self, now: Instant) -> CoordinatorResult:
         """The whole log has been replayed: the groups continue, and every session restarts."""
-        step = ResultBuilder()
+        result = ResultBuilder()
         for group_id, value in self.state.metadata.items():
             group = self.state.groups[group_id] = ClassicGroup.loaded(group_id, value)
             for member in group.members.values():
                 self._rebalancing.begin_session(group, member, now)
             if len(group.members) > self._settings.group_max_size:
                 # The limit was lowered: let all join again, and drop those that come last.
-                self._rebalancing.prepare(group, now, step)
+                self._rebalancing.prepare(group, now, result)
         self._consumers.loaded(now)
         self._shares.loaded(now)
         self._streams.loaded(now)
         self._expect_expiry(now)
-        return step.result()
+        return result.build()
 
     def written(
         self, result: CoordinatorResult, code: ErrorCode | None, now: Instant
@@ -280,49 +280,49 @@ class GroupCoordinatorShard:
             return None
         return self.stored(result, now) if code is None else self.not_stored(result, code, now)
 
-    def stored(self, result: CoordinatorResult, now: Instant) -> CoordinatorResult:
+    def stored(self, appended: CoordinatorResult, now: Instant) -> CoordinatorResult:
         """The records of a result are in the log and have been replayed."""
-        step = ResultBuilder()
-        match result.storing:
+        result = ResultBuilder()
+        match appended.storing:
             case None:
                 pass
             case StoringAssignment() as storing:
                 group = self.state.groups[storing.group_id]
-                self._membership.assignment_stored(group, storing, now, step)
+                self._membership.assignment_stored(group, storing, now, result)
             case ReplacingStatic() as storing:
-                self._joining.static_replaced(self.state.groups[storing.group_id], storing, step)
+                self._joining.static_replaced(self.state.groups[storing.group_id], storing, result)
             case RemovingGroups() as storing:
                 for group_id in storing.group_ids:
                     self.state.forget(group_id)
             case Upgrading() as storing:
-                self._consumers.migrating.upgraded(storing, now, step)
+                self._consumers.migrating.upgraded(storing, now, result)
             case Downgrading() as storing:
-                self._consumers.migrating.downgraded(storing, now, step)
+                self._consumers.migrating.downgraded(storing, now, result)
             case JoiningClassic() as storing:
-                self._joining.join(storing.request, storing.client, storing.ticket, now, step)
+                self._joining.join(storing.request, storing.client, storing.ticket, now, result)
             case unreachable:
                 assert_never(unreachable)
-        return step.result()
+        return result.build()
 
     def not_stored(
-        self, result: CoordinatorResult, code: ErrorCode, now: Instant
+        self, failed: CoordinatorResult, code: ErrorCode, now: Instant
     ) -> CoordinatorResult:
         """The records of a result could not be appended; `code` is the waiting clients' error."""
-        step = ResultBuilder()
-        match result.storing:
+        result = ResultBuilder()
+        match failed.storing:
             case None | RemovingGroups() | Upgrading() | Downgrading():
                 pass
             case JoiningClassic() as storing:
-                step.reply(storing.ticket, refused_join(code, storing.request.member_id))
+                result.reply(storing.ticket, refused_join(code, storing.request.member_id))
             case StoringAssignment() as storing:
                 group = self.state.groups[storing.group_id]
-                self._membership.assignment_not_stored(group, code, now, step)
+                self._membership.assignment_not_stored(group, code, now, result)
             case ReplacingStatic() as storing:
                 group = self.state.groups[storing.group_id]
-                self._joining.static_not_replaced(group, storing, code, now, step)
+                self._joining.static_not_replaced(group, storing, code, now, result)
             case unreachable:
                 assert_never(unreachable)
-        return step.result()
+        return result.build()
 
     # -- requests -----------------------------------------------------------------------------------
 
@@ -341,18 +341,18 @@ class GroupCoordinatorShard:
     def _handle(
         self, request: GroupRequest, client: Client, ticket: Ticket, now: Instant
     ) -> CoordinatorResult:
-        step = ResultBuilder()
+        result = ResultBuilder()
         if isinstance(request, _Other) and self._is_another_kind(request):
             return CoordinatorResult(replies=(Reply(ticket, _of_another_kind(request)),))
         if isinstance(request, JoinGroupRequest | SyncGroupRequest):
-            self._join_or_sync(request, client, ticket, now, step)
+            self._join_or_sync(request, client, ticket, now, result)
         else:
             try:
-                response = self._respond(request, client, now, step)
+                response = self._respond(request, client, now, result)
             except KafkaError as error:
                 return CoordinatorResult(replies=(Reply(ticket, error),))
-            step.reply(ticket, response)
-        return step.result()
+            result.reply(ticket, response)
+        return result.build()
 
     def _is_another_kind(self, request: _Other) -> bool:
         """Whether the request means another kind of group than there is."""
@@ -372,21 +372,21 @@ class GroupCoordinatorShard:
         client: Client,
         ticket: Ticket,
         now: Instant,
-        step: ResultBuilder,
+        result: ResultBuilder,
     ) -> None:
         group = self.state.consumers.get(request.group_id)
         if isinstance(request, JoinGroupRequest):
             modern = self.state.committing(request.group_id)
             if modern is None:
-                self._joining.join(request, client, ticket, now, step)
+                self._joining.join(request, client, ticket, now, result)
             elif group is not None and group.members:
-                step.reply(ticket, self._consumers.join(group, request, client, now, step))
+                result.reply(ticket, self._consumers.join(group, request, client, now, result))
             else:
-                self._join_in_place_of(modern, request, client, ticket, step)
+                self._join_in_place_of(modern, request, client, ticket, result)
         elif group is None:
-            self._membership.sync(request, ticket, step)
+            self._membership.sync(request, ticket, result)
         else:
-            step.reply(ticket, self._consumers.sync(group, request, now))
+            result.reply(ticket, self._consumers.sync(group, request, now))
 
     def _join_in_place_of(
         self,
@@ -394,51 +394,51 @@ class GroupCoordinatorShard:
         request: JoinGroupRequest,
         client: Client,
         ticket: Ticket,
-        step: ResultBuilder,
+        result: ResultBuilder,
     ) -> None:
         """Begin a classic group where there is one without members, unless the request is refused."""
         refusal = self._joining.refusal_to_begin(request)
         if refusal is not None:
-            step.reply(ticket, refused_join(refusal, request.member_id))
+            result.reply(ticket, refused_join(refusal, request.member_id))
             return
-        step.records.extend(tombstones_of(empty))
-        step.store(JoiningClassic(request=request, client=client, ticket=ticket))
+        result.records.extend(tombstones_of(empty))
+        result.store(JoiningClassic(request=request, client=client, ticket=ticket))
 
     def _respond(
         self,
         request: _PromptRequest,
         client: Client,
         now: Instant,
-        step: ResultBuilder,
+        result: ResultBuilder,
     ) -> Any:
         """The response to a request; raises KafkaError before any change."""
         match request:
             case ConsumerGroupHeartbeatRequest():
-                return self._consumers.heartbeats.heartbeat(request, client, now, step)
+                return self._consumers.heartbeats.heartbeat(request, client, now, result)
             case ShareGroupHeartbeatRequest():
-                return self._shares.heartbeat(request, client, now, step)
+                return self._shares.heartbeat(request, client, now, result)
             case StreamsGroupHeartbeatRequest():
-                return self._streams.heartbeat(request, client, now, step)
+                return self._streams.heartbeat(request, client, now, result)
             case HeartbeatRequest() | LeaveGroupRequest():
-                return self._respond_to_member(request, now, step)
+                return self._respond_to_member(request, now, result)
             case OffsetCommitRequest():
-                return self._committing.commit(request, client, now, step)
+                return self._committing.commit(request, client, now, result)
             case FetchOffsets():
                 return self._committing.fetch(request.group, require_stable=request.require_stable)
             case TxnOffsetCommitRequest():
-                return self._committing.commit_in_transaction(request, client, now, step)
+                return self._committing.commit_in_transaction(request, client, now, result)
             case OffsetDeleteRequest():
-                return self._committing.delete(request, step)
+                return self._committing.delete(request, result)
             case TopicsDeleted():
-                self._shares.topics_deleted(request.topics, step)
-                more = self._committing.topics_deleted(request.topics, step)
+                self._shares.topics_deleted(request.topics, result)
+                more = self._committing.topics_deleted(request.topics, result)
                 self._expect_deletion(now, more=more)
                 return None
             case _:
-                return self._respond_to_operator(request, client, step)
+                return self._respond_to_operator(request, client, result)
 
     def _respond_to_member(
-        self, request: HeartbeatRequest | LeaveGroupRequest, now: Instant, step: ResultBuilder
+        self, request: HeartbeatRequest | LeaveGroupRequest, now: Instant, result: ResultBuilder
     ) -> Any:
         group = self.state.consumers.get(request.group_id)
         if isinstance(request, HeartbeatRequest):
@@ -446,14 +446,14 @@ class GroupCoordinatorShard:
                 return self._membership.heartbeat(request, now)
             return self._consumers.heartbeat(group, request, now)
         if group is None:
-            return self._membership.leave(request, now, step)
-        return self._consumers.leave(group, request, now, step)
+            return self._membership.leave(request, now, result)
+        return self._consumers.leave(group, request, now, result)
 
     def _respond_to_operator(
         self,
         request: _OperatorRequest,
         client: Client,
-        step: ResultBuilder,
+        result: ResultBuilder,
     ) -> Any:
         match request:
             case ListGroupsRequest():
@@ -468,15 +468,15 @@ class GroupCoordinatorShard:
             case StreamsGroupDescribeRequest():
                 return self._streams_admin.described(request)
             case DeleteGroupsRequest():
-                results = self._listing.delete(request.groups_names, step)
+                results = self._listing.delete(request.groups_names, result)
                 return DeleteGroupsResponse(results=results)
             case _:
-                return self._respond_about_shares(request, step)
+                return self._respond_about_shares(request, result)
 
     def _respond_about_shares(
         self,
         request: _ShareAdminRequest,
-        step: ResultBuilder,
+        result: ResultBuilder,
     ) -> Any:
         admin = self._share_admin
         match request:
@@ -485,17 +485,17 @@ class GroupCoordinatorShard:
                     groups=[admin.described(group_id) for group_id in request.group_ids]
                 )
             case AlterShareGroupOffsetsRequest():
-                return admin.alter(request, step)
+                return admin.alter(request, result)
             case DeleteShareGroupOffsetsRequest():
-                return admin.delete_offsets(request, step)
+                return admin.delete_offsets(request, result)
             case FindShareStates():
                 return admin.states_of(request.group_id)
             case DeleteShareStates():
-                return admin.delete_states(request.group_id, step)
+                return admin.delete_states(request.group_id, result)
             case ShareStateInitialized():
-                return self._shares.initialized(request, step)
+                return self._shares.initialized(request, result)
             case ShareStatesDeleted():
-                return admin.deleted(request, step)
+                return admin.deleted(request, result)
             case unreachable:
                 assert_never(unreachable)
 
@@ -510,37 +510,37 @@ class GroupCoordinatorShard:
         key = self.state.timers.pop_due(now.monotonic_ms)
         if key is None:
             return None
-        step = ResultBuilder()
+        result = ResultBuilder()
         if key.kind is TimerKind.EXPIRE:
-            more = self._committing.expire(now, step)
+            more = self._committing.expire(now, result)
             self._expect_expiry(now, at_once=more)
-            return step.result()
+            return result.build()
         if key.kind is TimerKind.DELETE:
-            self._expect_deletion(now, more=self._committing.delete_more(step))
-            return step.result()
+            self._expect_deletion(now, more=self._committing.delete_more(result))
+            return result.build()
         consumer = self.state.consumers.get(key.group_id)
         if consumer is not None:
-            self._consumers.tick(consumer, key, now, step)
-            return step.result()
+            self._consumers.tick(consumer, key, now, result)
+            return result.build()
         share = self.state.shares.get(key.group_id)
         if share is not None:
-            self._shares.tick(share, key, now, step)
-            return step.result()
+            self._shares.tick(share, key, now, result)
+            return result.build()
         streams = self.state.streams.get(key.group_id)
         if streams is not None:
-            self._streams.tick(streams, key, now, step)
-            return step.result()
+            self._streams.tick(streams, key, now, result)
+            return result.build()
         group = self.state.groups.get(key.group_id)
         is_other = key.member_id and key.kind is not TimerKind.SESSION
         if group is None or is_other or key.kind is TimerKind.ASSIGN:
-            return step.result()  # it was of a group that is gone, or of another protocol
+            return result.build()  # it was of a group that is gone, or of another protocol
         if key.kind is TimerKind.SESSION:
-            self._rebalancing.session_is_over(group, key.member_id, now, step)
+            self._rebalancing.session_is_over(group, key.member_id, now, result)
         elif key.kind is TimerKind.JOIN:
-            self._rebalancing.join_time_is_up(group, now, step)
+            self._rebalancing.join_time_is_up(group, now, result)
         else:
-            self._rebalancing.sync_time_is_up(group, now, step)
-        return step.result()
+            self._rebalancing.sync_time_is_up(group, now, result)
+        return result.build()
 
     def _expect_expiry(self, now: Instant, *, at_once: bool = False) -> None:
         interval_ms = 0 if at_once else self._settings.offsets_retention_check_interval_ms

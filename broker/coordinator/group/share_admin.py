@@ -135,7 +135,7 @@ class ShareGroupAdmin:
 
     # -- AlterShareGroupOffsets ---------------------------------------------------------------------
 
-    def alter(self, request: AlterShareGroupOffsetsRequest, step: ResultBuilder) -> StateReset:
+    def alter(self, request: AlterShareGroupOffsetsRequest, result: ResultBuilder) -> StateReset:
         """Begin states at other offsets; raises KafkaError."""
         group = self._state.shares.get(request.group_id)
         if group is None:
@@ -175,7 +175,7 @@ class ShareGroupAdmin:
                 }
             responses.append(response)
         if start_offsets:
-            self._groups.begin(GroupDraft(group, step), topics)
+            self._groups.begin(GroupDraft(group, result), topics)
         return StateReset(
             state_epoch=group.epoch,
             start_offsets=start_offsets,
@@ -185,7 +185,7 @@ class ShareGroupAdmin:
     # -- deletions ----------------------------------------------------------------------------------
 
     def delete_offsets(
-        self, request: DeleteShareGroupOffsetsRequest, step: ResultBuilder
+        self, request: DeleteShareGroupOffsetsRequest, result: ResultBuilder
     ) -> StateDeletion:
         """Begin to delete the states of topics; raises KafkaError."""
         group = self._existing(request.group_id)
@@ -213,12 +213,12 @@ class ShareGroupAdmin:
                 )
             )
         if partitions:
-            GroupDraft(group, step).write(
+            GroupDraft(group, result).write(
                 state_metadata_record(group, initialized=initialized, deleting=deleting)
             )
         return StateDeletion(partitions=frozenset(partitions), refused=refused)
 
-    def delete_states(self, group_id: str, step: ResultBuilder) -> Partitions:
+    def delete_states(self, group_id: str, result: ResultBuilder) -> Partitions:
         """Begin to delete all states of a group that shall be deleted itself; raises KafkaError."""
         group = self._state.shares.get(group_id)
         if group is None:
@@ -232,7 +232,7 @@ class ShareGroupAdmin:
                 again[topic_id] = StatePartitions(name, frozenset(range(shape.partitions)))
         topics = with_partitions(with_partitions(group.initialized, group.initializing), again)
         if topics:
-            GroupDraft(group, step).write(
+            GroupDraft(group, result).write(
                 state_metadata_record(
                     group,
                     initializing={},
@@ -242,12 +242,12 @@ class ShareGroupAdmin:
             )
         return partitions_of(topics)
 
-    def deleted(self, event: ShareStatesDeleted, step: ResultBuilder) -> None:
+    def deleted(self, event: ShareStatesDeleted, result: ResultBuilder) -> None:
         """These states are deleted."""
         group = self._state.shares.get(event.group_id)
         if group is not None:
             deleting = {t: n for t, n in group.deleting.items() if t not in event.topic_ids}
-            GroupDraft(group, step).write(state_metadata_record(group, deleting=deleting))
+            GroupDraft(group, result).write(state_metadata_record(group, deleting=deleting))
 
     # -- checks -------------------------------------------------------------------------------------
 

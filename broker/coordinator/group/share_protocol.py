@@ -111,14 +111,18 @@ class ShareGroups:
     # -- ShareGroupHeartbeat ------------------------------------------------------------------------
 
     def heartbeat(
-        self, request: ShareGroupHeartbeatRequest, client: Client, now: Instant, step: ResultBuilder
+        self,
+        request: ShareGroupHeartbeatRequest,
+        client: Client,
+        now: Instant,
+        result: ResultBuilder,
     ) -> ShareGroupHeartbeatResponse:
         """The member's epoch and, if it changed, its assignment; raises KafkaError."""
         _validate(request)
         group = self._group(request)
-        draft = GroupDraft(group, step)
+        draft = GroupDraft(group, result)
         if request.member_epoch == LEAVING_EPOCH:
-            self._remove(draft, group.member(request.member_id), "left", step)
+            self._remove(draft, group.member(request.member_id), "left", result)
             return ShareGroupHeartbeatResponse(
                 member_id=request.member_id, member_epoch=LEAVING_EPOCH
             )
@@ -143,7 +147,7 @@ class ShareGroups:
         self._retarget(draft, now)
         updated = self._reconcile(draft, new.member_id, resubscribed=bump)
         self._begin_session(group.group_id, updated.member_id, now)
-        self._initialize(draft, now, step)
+        self._initialize(draft, now, result)
         response = ShareGroupHeartbeatResponse(
             member_id=updated.member_id,
             member_epoch=updated.epoch,
@@ -230,17 +234,23 @@ class ShareGroups:
         return updated
 
     def _remove(
-        self, draft: GroupDraft[ShareGroup], member: ShareGroupMember, why: str, step: ResultBuilder
+        self,
+        draft: GroupDraft[ShareGroup],
+        member: ShareGroupMember,
+        why: str,
+        result: ResultBuilder,
     ) -> None:
         """Remove a member; its session goes on, in case that this cannot be written."""
         group_id = draft.group.group_id
         draft.write(*member_tombstones(group_id, member.member_id, SHARE))
         self._refresh(draft, bump=True)
-        step.say(f"Member {member.member_id} of share group {group_id} {why}", group_id)
+        result.say(f"Member {member.member_id} of share group {group_id} {why}", group_id)
 
     # -- share states -------------------------------------------------------------------------------
 
-    def _initialize(self, draft: GroupDraft[ShareGroup], now: Instant, step: ResultBuilder) -> None:
+    def _initialize(
+        self, draft: GroupDraft[ShareGroup], now: Instant, result: ResultBuilder
+    ) -> None:
         """Have a state begun for what the members subscribe to and has none."""
         group = draft.group
         due_ms = now.monotonic_ms - INITIALIZE_RETRY_MS
@@ -259,7 +269,7 @@ class ShareGroups:
                 self._asked[group.group_id, shape.topic_id] = now.monotonic_ms
         if missing:
             self.begin(draft, missing)
-            step.effects.append(
+            result.effects.append(
                 InitializeShareState(
                     group_id=group.group_id,
                     state_epoch=draft.group.epoch,
@@ -278,7 +288,7 @@ class ShareGroups:
             )
         )
 
-    def initialized(self, event: ShareStateInitialized, step: ResultBuilder) -> None:
+    def initialized(self, event: ShareStateInitialized, result: ResultBuilder) -> None:
         """The share coordinator has answered."""
         group = self._state.shares.get(event.group_id)
         asked = event.partitions
@@ -287,7 +297,7 @@ class ShareGroups:
         if group is None:
             return  # it was deleted meanwhile
         begun = _selected(group.initializing, asked)
-        GroupDraft(group, step).write(
+        GroupDraft(group, result).write(
             state_metadata_record(
                 group,
                 initializing=without_partitions(group.initializing, asked),
@@ -295,14 +305,14 @@ class ShareGroups:
             )
         )
 
-    def topics_deleted(self, topics: Iterable[tuple[str, bytes]], step: ResultBuilder) -> None:
+    def topics_deleted(self, topics: Iterable[tuple[str, bytes]], result: ResultBuilder) -> None:
         """Forget the states of deleted topics, which the share coordinator deletes by itself."""
         gone = {topic_id for _, topic_id in topics}
         for group in self._state.shares.values():
             known = {*group.initializing, *group.initialized, *group.deleting}
             if gone.isdisjoint(known):
                 continue
-            GroupDraft(group, step).write(
+            GroupDraft(group, result).write(
                 state_metadata_record(
                     group,
                     initializing=_without(group.initializing, gone),
@@ -318,11 +328,13 @@ class ShareGroups:
         key = TimerKey(TimerKind.SESSION, group_id, member_id)
         self._state.timers.set(key, now.monotonic_ms + timeout_ms)
 
-    def tick(self, group: ShareGroup, key: TimerKey, now: Instant, step: ResultBuilder) -> None:
+    def tick(self, group: ShareGroup, key: TimerKey, now: Instant, result: ResultBuilder) -> None:
         """The session of a member has ended."""
         member = group.members.get(key.member_id)
         if member is not None:
-            self._remove(GroupDraft(group, step), member, "was removed: its session ended", step)
+            self._remove(
+                GroupDraft(group, result), member, "was removed: its session ended", result
+            )
             self._state.timers.set(key, now.monotonic_ms + RETRY_MS)
 
 

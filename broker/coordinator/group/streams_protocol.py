@@ -132,19 +132,19 @@ class StreamsGroups:
         request: StreamsGroupHeartbeatRequest,
         client: Client,
         now: Instant,
-        step: ResultBuilder,
+        result: ResultBuilder,
     ) -> StreamsHeartbeatResult:
         """The member's epoch, its tasks if they have changed, and what keeps the group from them; raises KafkaError."""
         validate_heartbeat(request)
         if request.member_epoch < JOINING_EPOCH:
-            return StreamsHeartbeatResult(response=self._leave(request, step))
+            return StreamsHeartbeatResult(response=self._leave(request, result))
         joins = request.member_epoch == JOINING_EPOCH
-        group = self._group(request.group_id, step, joins=joins)
+        group = self._group(request.group_id, result, joins=joins)
         was_empty = not group.members
         if was_empty:
             # The records of the member that asked could not be written.
             self._shutdowns.pop(group.group_id, None)
-        draft = GroupDraft(group, step)
+        draft = GroupDraft(group, result)
         old = self._member(group, request)
         new = _as_said(old, request, client)
         bump = new != group.members.get(new.member_id)
@@ -188,7 +188,7 @@ class StreamsGroups:
         return StreamsHeartbeatResult(response=response, missing_topics=found.missing)
 
     def _group(
-        self, group_id: str, step: ResultBuilder, *, joins: bool, kind: str = "Streams group"
+        self, group_id: str, result: ResultBuilder, *, joins: bool, kind: str = "Streams group"
     ) -> StreamsGroup:
         """The group, or a new one; raises KafkaError."""
         group = self._state.streams.get(group_id)
@@ -199,8 +199,8 @@ class StreamsGroups:
             if classic is not None and classic.state is ClassicGroupState.EMPTY:
                 # The application has changed its protocol; its offsets stay.
                 if group_id in self._state.metadata:
-                    step.records.append(group_tombstone(group_id))
-                step.store(Upgrading(group_id=group_id, protocol=STREAMS_KIND))
+                    result.records.append(group_tombstone(group_id))
+                result.store(Upgrading(group_id=group_id, protocol=STREAMS_KIND))
                 return StreamsGroup(group_id)
         self._state.check_no_other_group(group_id, STREAMS_KIND)
         if joins:
@@ -221,13 +221,13 @@ class StreamsGroups:
         return member
 
     def _leave(
-        self, request: StreamsGroupHeartbeatRequest, step: ResultBuilder
+        self, request: StreamsGroupHeartbeatRequest, result: ResultBuilder
     ) -> StreamsGroupHeartbeatResponse:
-        group = self._group(request.group_id, step, joins=False, kind="Group")
+        group = self._group(request.group_id, result, joins=False, kind="Group")
         member = group.member(request.member_id)
         if request.shutdown_application:
             self._shutdowns.setdefault(group.group_id, member.member_id)
-        self._remove(GroupDraft(group, step), member, "left", step)
+        self._remove(GroupDraft(group, result), member, "left", result)
         return StreamsGroupHeartbeatResponse(
             member_id=request.member_id, member_epoch=request.member_epoch, status=[]
         )
@@ -348,7 +348,7 @@ class StreamsGroups:
         draft: GroupDraft[StreamsGroup],
         member: StreamsGroupMember,
         why: str,
-        step: ResultBuilder,
+        result: ResultBuilder,
     ) -> None:
         """Remove a member; its session goes on, in case that this cannot be written."""
         group = draft.group
@@ -363,7 +363,7 @@ class StreamsGroups:
             ),
         )
         self._state.counts[GroupMetric.STREAMS_REBALANCES] += 1
-        step.say(
+        result.say(
             f"Member {member.member_id} of streams group {group.group_id} {why}", group.group_id
         )
 
@@ -442,9 +442,9 @@ class StreamsGroups:
         key = TimerKey(TimerKind.SESSION, group_id, member_id)
         self._state.timers.set(key, now.monotonic_ms + timeout_ms)
 
-    def tick(self, group: StreamsGroup, key: TimerKey, now: Instant, step: ResultBuilder) -> None:
+    def tick(self, group: StreamsGroup, key: TimerKey, now: Instant, result: ResultBuilder) -> None:
         """A deadline of this group has come."""
-        draft = GroupDraft(group, step)
+        draft = GroupDraft(group, result)
         if key.kind is TimerKind.ASSIGN:
             if group.members and group.epoch > group.target_epoch:
                 self._make_target(draft, self.configured(group), now)
@@ -458,7 +458,7 @@ class StreamsGroups:
                 return
             why = "it did not give up its tasks in time"
         self._state.timers.set(key, now.monotonic_ms + RETRY_MS)
-        self._remove(draft, member, f"was removed: {why}", step)
+        self._remove(draft, member, f"was removed: {why}", result)
 
 
 # -- requests ---------------------------------------------------------------------------------------

@@ -157,7 +157,7 @@ class ResultBuilder:
         assert self.storing is None
         self.storing = storing
 
-    def result(self) -> CoordinatorResult:
+    def build(self) -> CoordinatorResult:
         """The finished result."""
         assert self.storing is None or self.records, "what is stored is stored by records"
         return CoordinatorResult(
