@@ -35,7 +35,7 @@ from broker.controller.configs import (
     ResourceResult,
 )
 from broker.controller.delegation_tokens import TokenRules
-from broker.controller.draft import ControllerDecision, Defaults, Draft, PartitionChangeResult, T
+from broker.controller.draft import ControllerResult, Defaults, Draft, PartitionChangeResult, T
 from broker.controller.elections import ElectionType
 from broker.controller.isr import AlterPartition, AlterPartitionResult
 from broker.controller.liveness import BrokerSession, Sessions
@@ -73,7 +73,7 @@ from kafka_ds.protocol.topic_partition import TopicPartition
 __all__ = [
     "PARTITIONS_PER_REQUEST_MAX",
     "Controller",
-    "ControllerDecision",
+    "ControllerResult",
     "Defaults",
     "NewTopic",
     "TopicResult",
@@ -110,14 +110,14 @@ class Controller:
 
     def _decide(
         self, make: Callable[[Draft], T], *, validate_only: bool = False
-    ) -> ControllerDecision[T]:
+    ) -> ControllerResult[T]:
         draft = self.draft()
         result = make(draft)
-        return ControllerDecision(events=() if validate_only else draft.events(), result=result)
+        return ControllerResult(events=() if validate_only else draft.events(), result=result)
 
     # -- the controller itself ----------------------------------------------------------------
 
-    def claim(self, controller_id: int) -> ControllerDecision[int]:
+    def claim(self, controller_id: int) -> ControllerResult[int]:
         """Become the active controller: the highest committed epoch plus one.
 
         With ELR the first controller's min.insync.replicas becomes the cluster's, as in Kafka (KIP-966).
@@ -127,7 +127,7 @@ class Controller:
         draft = self.draft()
         administration.set_cluster_min_isr(draft)
         administration.update_elrs(draft)
-        return ControllerDecision(events=(change, *draft.events()), result=epoch)
+        return ControllerResult(events=(change, *draft.events()), result=epoch)
 
     def begin_sessions(self, now_ms: int) -> None:
         """Every unfenced broker has a session from now on, whatever it had before."""
@@ -156,7 +156,7 @@ class Controller:
         log_dirs: Sequence[bytes] = (),
         features: Sequence[SupportedFeature] = (),
         fenced: bool = True,
-    ) -> ControllerDecision[bool]:
+    ) -> ControllerResult[bool]:
         """Register a started broker; the result has whether it had stopped cleanly.
 
         Its epoch is in the event, and in the image once that is durable. With `fenced` False it may lead at once: so an
@@ -185,7 +185,7 @@ class Controller:
         want_shut_down: bool,
         now_ms: int,
         offline_log_dirs: Sequence[bytes] = (),
-    ) -> ControllerDecision[HeartbeatReply]:
+    ) -> ControllerResult[HeartbeatReply]:
         """Process a broker's heartbeat. Raises STALE_BROKER_EPOCH."""
         beat = Heartbeat(
             broker_id=broker_id,
@@ -197,7 +197,7 @@ class Controller:
         )
         return self._decide(lambda d: brokers.heartbeat(d, self._sessions, beat, now_ms))
 
-    def expire_sessions(self, now_ms: int) -> ControllerDecision[None]:
+    def expire_sessions(self, now_ms: int) -> ControllerResult[None]:
         """Fence every broker whose session has expired, all in one commit."""
         return self._decide(lambda d: brokers.expire(d, self._sessions, now_ms))
 
@@ -205,7 +205,7 @@ class Controller:
         """When the next session expires unless a heartbeat comes; None if there is no session."""
         return self._sessions.next_deadline_ms()
 
-    def fence_broker(self, broker_id: int) -> ControllerDecision[None]:
+    def fence_broker(self, broker_id: int) -> ControllerResult[None]:
         """Fence a broker that is known to be gone: the controller whose place was claimed."""
 
         def fence(draft: Draft) -> None:
@@ -219,47 +219,47 @@ class Controller:
         """The brokers with a session: how far each has read the log, and when it reported that."""
         return self._sessions.all()
 
-    def unregister_broker(self, broker_id: int) -> ControllerDecision[None]:
+    def unregister_broker(self, broker_id: int) -> ControllerResult[None]:
         """Unregister a broker. Raises BROKER_ID_NOT_REGISTERED."""
         return self._decide(lambda d: brokers.unregister(d, self._sessions, broker_id))
 
     def assign_directories(
         self, broker_id: int, broker_epoch: int, wanted: Sequence[DirectoryAssignment]
-    ) -> ControllerDecision[dict[DirectoryAssignment, ErrorCode]]:
+    ) -> ControllerResult[dict[DirectoryAssignment, ErrorCode]]:
         """Record the directories of a broker's replicas (KIP-858). Raises STALE_BROKER_EPOCH."""
         return self._decide(
             lambda d: brokers.assign_directories(d, broker_id, broker_epoch, wanted)
         )
 
-    def allocate_producer_ids(self, broker_id: int) -> ControllerDecision[range]:
+    def allocate_producer_ids(self, broker_id: int) -> ControllerResult[range]:
         """A block of producer ids that was never given out (KIP-730)."""
         first = self.image.next_producer_id
         block = ProducerIdBlock(
             broker_id=broker_id, first_producer_id=first, size=PRODUCER_IDS_PER_BLOCK
         )
-        return ControllerDecision(events=(block,), result=range(first, first + block.size))
+        return ControllerResult(events=(block,), result=range(first, first + block.size))
 
     # -- leaders and replicas -----------------------------------------------------------------
 
     def alter_partitions(
         self, broker_id: int, broker_epoch: int, partitions: Sequence[AlterPartition]
-    ) -> ControllerDecision[list[AlterPartitionResult]]:
+    ) -> ControllerResult[list[AlterPartitionResult]]:
         """Change ISRs as their leader proposes, one result for each. Raises STALE_BROKER_EPOCH."""
         return self._decide(lambda d: isr.alter_partitions(d, broker_id, broker_epoch, partitions))
 
     def elect_leaders(
         self, kind: ElectionType, partitions: Sequence[TopicPartition] | None
-    ) -> ControllerDecision[list[PartitionChangeResult]]:
+    ) -> ControllerResult[list[PartitionChangeResult]]:
         """Elect leaders of these partitions, None: of all that need one (KIP-460)."""
         return self._decide(lambda d: elections.elect_leaders(d, kind, partitions))
 
-    def balance_leaders(self) -> ControllerDecision[int]:
+    def balance_leaders(self) -> ControllerResult[int]:
         """Give leadership back to preferred replicas (auto.leader.rebalance.enable); how many partitions moved."""
         return self._decide(elections.balance_leaders)
 
     def alter_reassignments(
         self, wanted: Sequence[Reassignment], *, allow_replication_factor_change: bool = True
-    ) -> ControllerDecision[list[PartitionChangeResult]]:
+    ) -> ControllerResult[list[PartitionChangeResult]]:
         """Begin, change or cancel the moves of replicas (KIP-455), one result for each."""
         return self._decide(
             lambda d: reassignment.alter_reassignments(
@@ -269,7 +269,7 @@ class Controller:
 
     def list_reassignments(
         self, partitions: Mapping[str, Sequence[int]] | None
-    ) -> ControllerDecision[list[OngoingReassignment]]:
+    ) -> ControllerResult[list[OngoingReassignment]]:
         """The moves in progress among these partitions, by topic; None: of all partitions."""
         return self._decide(lambda d: reassignment.list_reassignments(d, partitions))
 
@@ -277,7 +277,7 @@ class Controller:
 
     def create_topics(
         self, wanted: Sequence[NewTopic], *, validate_only: bool = False
-    ) -> ControllerDecision[list[TopicResult]]:
+    ) -> ControllerResult[list[TopicResult]]:
         """Create each topic that can be created."""
         creation = TopicCreation(
             self.draft(),
@@ -289,13 +289,13 @@ class Controller:
 
     def create_partitions(
         self, wanted: Sequence[MorePartitions], *, validate_only: bool = False
-    ) -> ControllerDecision[list[TopicResult]]:
+    ) -> ControllerResult[list[TopicResult]]:
         """Grow each topic that can be grown."""
         return topics.create_partitions(self.draft(), wanted, validate_only=validate_only)
 
     def delete_topics(
         self, wanted: Sequence[tuple[str | None, bytes]]
-    ) -> ControllerDecision[list[TopicResult]]:
+    ) -> ControllerResult[list[TopicResult]]:
         """Delete each topic named by its name or, where that is None, by its id."""
         return topics.delete_topics(self.image, wanted)
 
@@ -307,7 +307,7 @@ class Controller:
         rules: ConfigRules,
         *,
         validate_only: bool = False,
-    ) -> ControllerDecision[list[ResourceResult]]:
+    ) -> ControllerResult[list[ResourceResult]]:
         """Change the settings of each resource as a whole, or not at all."""
         return self._decide(
             lambda d: administration.alter_configs(d, resources, rules),
@@ -316,7 +316,7 @@ class Controller:
 
     def update_features(
         self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False
-    ) -> ControllerDecision[list[FeatureResult]]:
+    ) -> ControllerResult[list[FeatureResult]]:
         """Set the level of each feature that can have it (KIP-584)."""
         return self._decide(
             lambda d: administration.update_features(d, updates), validate_only=validate_only
@@ -324,25 +324,25 @@ class Controller:
 
     # -- security -----------------------------------------------------------------------------
 
-    def create_acls(self, wanted: Sequence[Acl]) -> ControllerDecision[list[KafkaError | None]]:
+    def create_acls(self, wanted: Sequence[Acl]) -> ControllerResult[list[KafkaError | None]]:
         """Make these ACLs; a refusal, or None, for each."""
         return security.create_acls(self.image.security, wanted, self._new_uuid)
 
     def delete_acls(
         self, filters: Sequence[AclFilter]
-    ) -> ControllerDecision[list[list[Acl] | KafkaError]]:
+    ) -> ControllerResult[list[list[Acl] | KafkaError]]:
         """Delete the ACLs that match these filters; for each filter the matches, or a refusal."""
         return security.delete_acls(self.image.security, filters)
 
     def alter_quotas(
         self, wanted: Sequence[QuotaAlteration], *, validate_only: bool = False
-    ) -> ControllerDecision[list[KafkaError | None]]:
+    ) -> ControllerResult[list[KafkaError | None]]:
         """Change the quotas of each entity as a whole (KIP-546); a refusal, or None, for each."""
         return security.alter_quotas(self.image.security, wanted, validate_only=validate_only)
 
     def alter_scram(
         self, deletions: Sequence[ScramDeletion], upsertions: Sequence[ScramUpsertion]
-    ) -> ControllerDecision[dict[str, KafkaError | None]]:
+    ) -> ControllerResult[dict[str, KafkaError | None]]:
         """Change each user's credentials as a whole (KIP-554); a refusal, or None, for each user."""
         return security.alter_scram(self.image.security, deletions, upsertions)
 
@@ -356,7 +356,7 @@ class Controller:
         renewers: Sequence[Principal],
         max_lifetime_ms: int,
         now_ms: int,
-    ) -> ControllerDecision[DelegationTokenChanged]:
+    ) -> ControllerResult[DelegationTokenChanged]:
         """Create a delegation token (KIP-48)."""
         return delegation_tokens.create_token(
             rules,
@@ -370,7 +370,7 @@ class Controller:
 
     def renew_token(
         self, rules: TokenRules, secret: bytes, *, principal: Principal, period_ms: int, now_ms: int
-    ) -> ControllerDecision[int]:
+    ) -> ControllerResult[int]:
         """Let the token of this secret live longer; when it expires."""
         return delegation_tokens.renew_token(
             self.image.security.tokens,
@@ -383,7 +383,7 @@ class Controller:
 
     def expire_token(
         self, rules: TokenRules, secret: bytes, *, principal: Principal, period_ms: int, now_ms: int
-    ) -> ControllerDecision[int]:
+    ) -> ControllerResult[int]:
         """Let the token of this secret expire, if the period is negative at once; when it expires."""
         return delegation_tokens.expire_token(
             self.image.security.tokens,
@@ -394,8 +394,6 @@ class Controller:
             now_ms=now_ms,
         )
 
-    def delete_expired_tokens(
-        self, now_ms: int
-    ) -> ControllerDecision[list[DelegationTokenChanged]]:
+    def delete_expired_tokens(self, now_ms: int) -> ControllerResult[list[DelegationTokenChanged]]:
         """Delete the delegation tokens that have expired; which ones."""
         return delegation_tokens.expired_tokens(self.image.security.tokens, now_ms)

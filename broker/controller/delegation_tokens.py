@@ -10,7 +10,7 @@ import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from broker.controller.draft import ControllerDecision
+from broker.controller.draft import ControllerResult
 from broker.metadata.events import DelegationTokenChanged, DelegationTokenDeleted
 from broker.principal import Principal
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -44,7 +44,7 @@ def create_token(
     renewers: Sequence[Principal],
     max_lifetime_ms: int,
     now_ms: int,
-) -> ControllerDecision[DelegationTokenChanged]:
+) -> ControllerResult[DelegationTokenChanged]:
     """Create a token; a lifetime of 0 or less is the longest that is allowed."""
     rules.hmac_of(token_id)
     longest_ms = rules.max_lifetime_ms
@@ -60,7 +60,7 @@ def create_token(
         expiry_ms=min(max_ms, _later(now_ms, rules.expiry_time_ms)),
         max_ms=max_ms,
     )
-    return ControllerDecision(events=(token,), result=token)
+    return ControllerResult(events=(token,), result=token)
 
 
 def renew_token(
@@ -71,7 +71,7 @@ def renew_token(
     principal: Principal,
     period_ms: int,
     now_ms: int,
-) -> ControllerDecision[int]:
+) -> ControllerResult[int]:
     """Let a token live for this period from now on, or the usual one; the result is when it expires."""
     token = _found(tokens, rules, secret)
     _check_living(token, now_ms)
@@ -90,24 +90,24 @@ def expire_token(
     principal: Principal,
     period_ms: int,
     now_ms: int,
-) -> ControllerDecision[int]:
+) -> ControllerResult[int]:
     """Let a token expire after this period, a negative one: at once; the result is when it expires."""
     token = _found(tokens, rules, secret)
     _check_renewer(token, principal)
     if period_ms < 0:
         deleted = DelegationTokenDeleted(token_id=token.token_id)
-        return ControllerDecision(events=(deleted,), result=now_ms)
+        return ControllerResult(events=(deleted,), result=now_ms)
     _check_living(token, now_ms)
     return _expiring(token, now_ms, period_ms)
 
 
 def expired_tokens(
     tokens: Mapping[str, DelegationTokenChanged], now_ms: int
-) -> ControllerDecision[list[DelegationTokenChanged]]:
+) -> ControllerResult[list[DelegationTokenChanged]]:
     """Delete the tokens that have expired; the result are these."""
     over = [token for token in tokens.values() if has_expired(token, now_ms)]
     events = tuple(DelegationTokenDeleted(token_id=token.token_id) for token in over)
-    return ControllerDecision(events=events, result=over)
+    return ControllerResult(events=events, result=over)
 
 
 def has_expired(token: DelegationTokenChanged, now_ms: int) -> bool:
@@ -136,11 +136,9 @@ def _check_renewer(token: DelegationTokenChanged, principal: Principal) -> None:
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH)
 
 
-def _expiring(
-    token: DelegationTokenChanged, now_ms: int, period_ms: int
-) -> ControllerDecision[int]:
+def _expiring(token: DelegationTokenChanged, now_ms: int, period_ms: int) -> ControllerResult[int]:
     expiry_ms = min(token.max_ms, _later(now_ms, period_ms))
-    return ControllerDecision(events=(replace(token, expiry_ms=expiry_ms),), result=expiry_ms)
+    return ControllerResult(events=(replace(token, expiry_ms=expiry_ms),), result=expiry_ms)
 
 
 def _later(now_ms: int, period_ms: int) -> int:

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerDecision(Generic[T]):
+class ControllerResult(Generic[T]):
     """Events to make durable, and what to answer afterwards."""
 
     events: tuple[Event, ...]

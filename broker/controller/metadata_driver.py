@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
-from broker.controller.controller import Controller, ControllerDecision, NewTopic, TopicResult
+from broker.controller.controller import Controller, ControllerResult, NewTopic, TopicResult
 from broker.metadata.events import ControllerChange, Event, Snapshot, encode_events
 from broker.metadata.image import MetadataImage
 from broker.metadata.log import Commit, MetadataLog, VersionsMissing, replay_commit
@@ -326,7 +326,7 @@ class MetadataDriver:
     # -- deciding -----------------------------------------------------------------------------
 
     async def decide(
-        self, make: Callable[[Controller], ControllerDecision[T]], *, at_once: bool = False
+        self, make: Callable[[Controller], ControllerResult[T]], *, at_once: bool = False
     ) -> T:
         """Make a decision durable and apply it; then return its result.
 
@@ -494,7 +494,7 @@ class ControllerClaim:
         """The cluster after the decisions."""
         return self.controller.image
 
-    def apply(self, make: Callable[[Controller], ControllerDecision[T]]) -> T:
+    def apply(self, make: Callable[[Controller], ControllerResult[T]]) -> T:
         """Decide one more thing."""
         decision = make(self.controller)
         ahead = self.controller.image

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from broker.controller.draft import ControllerDecision
+from broker.controller.draft import ControllerResult
 from broker.metadata.acls import Acl, AclFilter
 from broker.metadata.events import (
     AclDeleted,
@@ -43,7 +43,7 @@ ITERATIONS_MIN, ITERATIONS_MAX = 4096, 16384
 
 def create_acls(
     image: SecurityImage, wanted: Sequence[Acl], new_uuid: Callable[[], bytes]
-) -> ControllerDecision[list[KafkaError | None]]:
+) -> ControllerResult[list[KafkaError | None]]:
     """Make these ACLs; the result has a refusal, or None, for each."""
     _check_count(len(wanted))
     present = set(image.acls.values())
@@ -58,12 +58,12 @@ def create_acls(
         if acl not in present:
             present.add(acl)
             events.append(acl_created(new_uuid(), acl))
-    return ControllerDecision(events=tuple(events), result=results)
+    return ControllerResult(events=tuple(events), result=results)
 
 
 def delete_acls(
     image: SecurityImage, filters: Sequence[AclFilter]
-) -> ControllerDecision[list[list[Acl] | KafkaError]]:
+) -> ControllerResult[list[list[Acl] | KafkaError]]:
     """Delete the ACLs that these filters match; the result has the matches of each."""
     deleted: dict[bytes, None] = {}
     results: list[list[Acl] | KafkaError] = []
@@ -76,7 +76,7 @@ def delete_acls(
         deleted |= dict.fromkeys(found)
         results.append(list(found.values()))
     _check_count(len(deleted))
-    return ControllerDecision(
+    return ControllerResult(
         events=tuple(AclDeleted(acl_id=acl_id) for acl_id in deleted), result=results
     )
 
@@ -100,7 +100,7 @@ class QuotaAlteration:
 
 def alter_quotas(
     image: SecurityImage, wanted: Sequence[QuotaAlteration], *, validate_only: bool
-) -> ControllerDecision[list[KafkaError | None]]:
+) -> ControllerResult[list[KafkaError | None]]:
     """Change the quotas of each entity as a whole, or not at all."""
     counts = Counter(in_order(each.entity) for each in wanted)
     events: list[Event] = []
@@ -117,7 +117,7 @@ def alter_quotas(
             results.append(refusal)
         else:
             results.append(None)
-    return ControllerDecision(events=() if validate_only else tuple(events), result=results)
+    return ControllerResult(events=() if validate_only else tuple(events), result=results)
 
 
 def _check_entity(entity: QuotaEntity) -> None:
@@ -210,7 +210,7 @@ def alter_scram(
     image: SecurityImage,
     deletions: Sequence[ScramDeletion],
     upsertions: Sequence[ScramUpsertion],
-) -> ControllerDecision[dict[str, KafkaError | None]]:
+) -> ControllerResult[dict[str, KafkaError | None]]:
     """Change one credential of each user; the result has a refusal, or None, for each user.
 
     As in KRaft, by user and not by mechanism: a second change of a user refuses both, of any kind, and a user's first
@@ -240,7 +240,7 @@ def alter_scram(
                     credential=each.credential,
                 )
             )
-    return ControllerDecision(events=tuple(events), result=results)
+    return ControllerResult(events=tuple(events), result=results)
 
 
 def _why_not(image: SecurityImage, each: ScramDeletion | ScramUpsertion) -> KafkaError | None:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from broker.controller.draft import ControllerDecision, Defaults, Draft
+from broker.controller.draft import ControllerResult, Defaults, Draft
 from broker.controller.replica_placer import place
 from broker.log.config import REMOTE_STORAGE_KEPT, unknown_topic_setting
 from broker.metadata.events import (
@@ -90,7 +90,7 @@ class TopicCreation:
 
     def create(
         self, topics: Sequence[NewTopic], *, validate_only: bool
-    ) -> ControllerDecision[list[TopicResult]]:
+    ) -> ControllerResult[list[TopicResult]]:
         """Create each topic that can be created."""
         names = Counter(topic.name for topic in topics)
         by_name = {topic.name: topic for topic in topics}
@@ -124,7 +124,7 @@ class TopicCreation:
             )
             if not validate_only:
                 events.extend(self._creation(name, topic_id, assignment, configs))
-        return ControllerDecision(events=tuple(events), result=results)
+        return ControllerResult(events=tuple(events), result=results)
 
     def _plan(self, topic: NewTopic, keys: Mapping[str, str]) -> list[tuple[int, ...]]:
         """The replicas of each partition of a topic that may be created, or the refusal."""
@@ -273,7 +273,7 @@ _TOO_MANY_PARTITIONS = (
 
 def create_partitions(
     draft: Draft, topics: Sequence[MorePartitions], *, validate_only: bool
-) -> ControllerDecision[list[TopicResult]]:
+) -> ControllerResult[list[TopicResult]]:
     """Grow each topic that can be grown."""
     counts = Counter(topic.name for topic in topics)
     events: list[Event] = []
@@ -293,7 +293,7 @@ def create_partitions(
             continue
         results.append(TopicResult(name=wanted.name))
         events.extend(grown)
-    return ControllerDecision(events=() if validate_only else tuple(events), result=results)
+    return ControllerResult(events=() if validate_only else tuple(events), result=results)
 
 
 def _growth(draft: Draft, wanted: MorePartitions) -> list[PartitionChanged]:
@@ -372,7 +372,7 @@ def check_replicas(draft: Draft, replicas: tuple[int, ...], factor: int | None) 
 
 def delete_topics(
     image: MetadataImage, topics: Sequence[tuple[str | None, bytes]]
-) -> ControllerDecision[list[TopicResult]]:
+) -> ControllerResult[list[TopicResult]]:
     """Delete each topic named by its name or, where that is None, by its id."""
     names = Counter(name for name, _ in topics if name is not None)
     ids = Counter(topic_id for _, topic_id in topics if topic_id != NO_UUID)
@@ -395,7 +395,7 @@ def delete_topics(
         deleted.add(topic.topic_id)
         events.append(topic)
         results.append(TopicResult(name=topic.topic, topic_id=topic.topic_id))
-    return ControllerDecision(events=tuple(events), result=results)
+    return ControllerResult(events=tuple(events), result=results)
 
 
 def _to_delete(

@@ -18,7 +18,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from broker.controller.draft import ControllerDecision
+from broker.controller.draft import ControllerResult
 from broker.controller.duties import Duties
 from broker.membership.candidacy import Candidacy
 from broker.membership.channel import ControllerChannel, endpoint_of
@@ -236,7 +236,7 @@ def decide_claim(claiming: ControllerClaim, identity: BrokerIdentity, dead: int 
     image, node_id = claiming.image, identity.node_id
     if image.cluster_id is None:
         event = ClusterCreated(cluster_id=identity.cluster_id)
-        claiming.apply(lambda _: ControllerDecision(events=(event,), result=None))
+        claiming.apply(lambda _: ControllerResult(events=(event,), result=None))
     elif image.cluster_id != identity.cluster_id:
         raise ConfigError(
             f"lake.uri: {claiming.folder} belongs to cluster {image.cluster_id}, "
@@ -254,7 +254,7 @@ def decide_claim(claiming: ControllerClaim, identity: BrokerIdentity, dead: int 
         claiming.apply(lambda c: c.fence_broker(dead))
 
 
-def _registration(controller: Controller, identity: BrokerIdentity) -> ControllerDecision[bool]:
+def _registration(controller: Controller, identity: BrokerIdentity) -> ControllerResult[bool]:
     return controller.register_broker(
         identity.node_id,
         incarnation_id=identity.incarnation_id,

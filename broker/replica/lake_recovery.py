@@ -170,26 +170,26 @@ class LakeRecovery:
         if end < log.log_end_offset and not _must_fence(partition):
             return True
         try:
-            _, ended = await remote_log_manager.aux_state(log.topic_id_partition, end)
+            _, aux_state = await remote_log_manager.aux_state(log.topic_id_partition, end)
         except KafkaError as error:
             self._say(partition, f"the lake does not answer what it holds: {error}")
             return False
         if partition.is_lost or partition.leader.leader_epoch != epoch:
             return False
         if end < log.log_end_offset:
-            if ended.epochs_known_to == -1:
+            if aux_state.epochs_known_to == -1:
                 self._say(
                     partition,
                     f"the lake lacks both rows and residue before its end at offset {end}, so nobody knows the "
                     "leader epochs of its records",
                 )
                 return False
-            if not has_diverged(log, end, ended):
+            if not has_diverged(log, end, aux_state):
                 return True
         _say_where(log, end)
         recovery_point, start = log.recovery_point, log.log_start_offset
         try:
-            log.truncate_fully_and_start_at(end + 1, ended)
+            log.truncate_fully_and_start_at(end + 1, aux_state)
         except OSError as error:
             self._say(partition, f"the log cannot be restarted at the end of the lake: {error}")
             return False
@@ -226,15 +226,15 @@ def _must_fence(partition: LeaderPartition) -> bool:
     return partition.leader.has_lost_records or len(partition.leader.replicas) > 1
 
 
-def has_diverged(log: Log, end: int, ended: RemoteLogAuxState) -> bool:
+def has_diverged(log: Log, end: int, aux_state: RemoteLogAuxState) -> bool:
     """Whether the log's record at the lake's end differs from the lake's: then they have diverged before.
 
     Two logs that have the same epoch at an offset have the same records up to there (KIP-101).
     """
-    if not ended.leader_epochs:
+    if not aux_state.leader_epochs:
         return False  # Nothing is left there.
-    at = end if ended.epochs_known_to is None else ended.epochs_known_to
-    owner = ended.leader_epochs[-1][0]
+    at = end if aux_state.epochs_known_to is None else aux_state.epochs_known_to
+    owner = aux_state.leader_epochs[-1][0]
     known = log.leader_epochs.entries
     if known and at < known[0][1]:
         # The log dropped its records there and forgot their epoch, while a kill may have undone the move of the log

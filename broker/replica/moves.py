@@ -61,10 +61,10 @@ class LogMovesContext:
 class LogMoves:
     """The moves of this broker's replicas."""
 
-    def __init__(self, log_manager: LogManager, around: LogMovesContext) -> None:
+    def __init__(self, log_manager: LogManager, context: LogMovesContext) -> None:
         self._manager = log_manager
-        self._around = around
-        self._turns = asyncio.Semaphore(around.at_once)
+        self._context = context
+        self._turns = asyncio.Semaphore(context.at_once)
         self._tasks: dict[TopicPartition, asyncio.Task[None]] = {}
         self._failed: set[TopicPartition] = set()
 
@@ -131,7 +131,7 @@ class LogMoves:
         key = future.log.topic_partition
         self._manager.drop_future_log(key)
         if future.is_announced:
-            self._around.directories.look_at(key)
+            self._context.directories.look_at(key)
 
     async def stop(self) -> None:
         """Stop moving; copies stay, for the next start to continue."""
@@ -185,7 +185,7 @@ class LogMoves:
         _LOGGER.warning("cancelled the move of %s to %s", name, home)
 
     async def _pause(self) -> None:
-        await asyncio.sleep(max(self._around.backoff_ms, 1) / 1_000)
+        await asyncio.sleep(max(self._context.backoff_ms, 1) / 1_000)
 
     def _anew(self, future: FutureLog) -> FutureLog:
         """Copy a log once more, from its present start."""
@@ -215,8 +215,8 @@ class LogMoves:
         if not self._goes_on(future):
             return
         future.announce()
-        self._around.directories.look_at(log.topic_partition)
-        driver, node_id = self._around.driver, self._around.node_id
+        self._context.directories.look_at(log.topic_partition)
+        driver, node_id = self._context.driver, self._context.node_id
         while driver.image.directory_of(log.topic_partition, node_id) != future.home.directory_id:
             await driver.wait_for_change(ASK_AGAIN_SECONDS)
             if not self._goes_on(future):
@@ -308,7 +308,7 @@ class LogMoves:
 
     async def _copy(self, future: FutureLog, log: Log) -> int:
         """Copy the next batches; returns the bytes."""
-        clock, throttle = self._around.clock, self._around.throttle
+        clock, throttle = self._context.clock, self._context.throttle
         while throttle.is_exceeded(clock.monotonic_ms()):
             await asyncio.sleep(THROTTLED_SECONDS)
         copy = future.log
@@ -346,7 +346,7 @@ class LogMoves:
         )
 
     def _append(self, copy: Log, data: bytes | bytearray) -> None:
-        now_ms = self._around.clock.now_ms()
+        now_ms = self._context.clock.now_ms()
         copy.append_as_follower(memoryview(data), leader_epoch=ANY_EPOCH, now_ms=now_ms)
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.controller.draft import ControllerDecision
+from broker.controller.draft import ControllerResult
 from broker.metadata.events import (
     ConfigChanged,
     Event,
@@ -34,9 +34,7 @@ def setting(topic: str, name: str, kind: int = TOPIC_RESOURCE) -> ConfigChanged:
 
 
 async def decided(broker: InProcess, *events: Event) -> None:
-    await broker.node.metadata_driver.decide(
-        lambda _: ControllerDecision(events=events, result=None)
-    )
+    await broker.node.metadata_driver.decide(lambda _: ControllerResult(events=events, result=None))
 
 
 @in_loop

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from broker.controller.configs import FeatureResult, FeatureUpdate
 from broker.controller.controller import Controller
-from broker.controller.draft import ControllerDecision
+from broker.controller.draft import ControllerResult
 from broker.handlers.time_limit import within
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -36,10 +36,10 @@ async def update_features(
         raise KafkaError(ErrorCode.INVALID_REQUEST, "A feature is named twice.")
     updates = [_update(each) for each in request.feature_updates]
 
-    def decide(controller: Controller) -> ControllerDecision[list[FeatureResult]]:
+    def decide(controller: Controller) -> ControllerResult[list[FeatureResult]]:
         decision = controller.update_features(updates, validate_only=request.validate_only)
         if any(each.error for each in decision.result):
-            return ControllerDecision(events=(), result=decision.result)
+            return ControllerResult(events=(), result=decision.result)
         return decision
 
     results = await within(request.timeout_ms, context.node.metadata_driver.decide(decide))

@@ -22,7 +22,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from broker.controller.controller import Controller
-from broker.controller.draft import ControllerDecision
+from broker.controller.draft import ControllerResult
 from broker.controller.security import ScramDeletion, ScramUpsertion
 from broker.registry import RequestContext, serves
 from broker.security.authentication.scram_users import MECHANISMS, credential_of
@@ -61,7 +61,7 @@ async def alter_user_scram_credentials(
     alterations: list[ScramDeletion | ScramUpsertion] = [*deletions, *upsertions]
     over: list[str] = []
 
-    def decide(controller: Controller) -> ControllerDecision[dict[str, KafkaError | None]]:
+    def decide(controller: Controller) -> ControllerResult[dict[str, KafkaError | None]]:
         if upsertions and controller.image.controller_epoch != epoch:
             message = "another controller came while the credentials were written"
             raise KafkaError(ErrorCode.NOT_CONTROLLER, message)

@@ -22,9 +22,9 @@ _LOGGER = logging.getLogger(__name__)
 class FetchedPartitions:
     """In the order in which they are asked for; `changed` is set when one may be due earlier than before."""
 
-    def __init__(self, around: FetcherContext, failed: set[TopicPartition]) -> None:
+    def __init__(self, context: FetcherContext, failed: set[TopicPartition]) -> None:
         """`failed` is the broker's: partitions that cannot be followed until metadata change."""
-        self._around = around
+        self._context = context
         self._failed = failed
         self._partitions: dict[TopicPartition, FollowerPartition] = {}
         # Added since the last round.
@@ -72,8 +72,8 @@ class FetchedPartitions:
         """Hold the partition back for a while after this answer, unless another fetcher has it by now."""
         if not self._has(partition):
             return
-        now_ms = self._around.clock.monotonic_ms()
-        longest_ms = max(self._around.settings.replica_fetch_backoff_ms, 1)
+        now_ms = self._context.clock.monotonic_ms()
+        longest_ms = max(self._context.settings.replica_fetch_backoff_ms, 1)
         partition.follower.delay(now_ms + partition.follower.backoff_ms(error_code, longest_ms))
         # It may be due sooner than what is waited for.
         self.changed.set()

@@ -54,19 +54,19 @@ class Fetcher:
         self,
         source: int,
         fetcher_id: int,
-        around: FetcherContext,
+        context: FetcherContext,
         failed: set[TopicPartition],
     ) -> None:
         """`failed` is the broker's: partitions that cannot be followed until metadata change."""
         self._source = source
         self.fetcher_id = fetcher_id
-        self._leader = LeaderEndPoint(source, fetcher_id, around)
-        self._partitions = FetchedPartitions(around, failed)
+        self._leader = LeaderEndPoint(source, fetcher_id, context)
+        self._partitions = FetchedPartitions(context, failed)
         self.requests = 0
         self.bytes_in = 0
-        self._rate = FetchRate(around.clock.monotonic_ms())
-        self._around = around
-        self._settings = around.settings
+        self._rate = FetchRate(context.clock.monotonic_ms())
+        self._context = context
+        self._settings = context.settings
         self._session = FetchSessionClient()
         # Of all topics that were ever fetched: one that is to be forgotten needs its name, too.
         self._names: dict[bytes, str] = {}
@@ -75,9 +75,9 @@ class Fetcher:
         self._is_waiting = False
         self._hurrying: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._truncation = LogTruncation(self._leader, self._partitions, around)
+        self._truncation = LogTruncation(self._leader, self._partitions, context)
         self._tier_states = TierStateMachine(
-            self._leader, self._partitions, self._truncation, around
+            self._leader, self._partitions, self._truncation, context
         )
 
     # -- calls of the manager -----------------------------------------------------------------
@@ -151,13 +151,13 @@ class Fetcher:
                 self._source_lost(due, repr(error))
 
     def _due(self) -> list[FollowerPartition]:
-        now_ms = self._around.clock.monotonic_ms()
+        now_ms = self._context.clock.monotonic_ms()
         return [p for p in self._partitions if not p.is_lost and p.follower.is_due(now_ms)]
 
     async def _wait(self) -> None:
         """Wait until something has changed, or the first back-off is over."""
         self._partitions.changed.clear()
-        now_ms = self._around.clock.monotonic_ms()
+        now_ms = self._context.clock.monotonic_ms()
         times = [
             each.follower.due_ms
             for each in self._partitions
@@ -214,7 +214,7 @@ class Fetcher:
     # -- fetching -----------------------------------------------------------------------------
 
     async def _fetch(self, connection: PeerConnection) -> None:
-        now_ms = self._around.clock.monotonic_ms()
+        now_ms = self._context.clock.monotonic_ms()
         max_bytes = self._settings.replica_fetch_max_bytes
         asked: EpochQuestions = {}
         wanted: dict[PartitionId, FetchPartition] = {}
@@ -226,7 +226,7 @@ class Fetcher:
                 if due_ms > now_ms:
                     wait_ms = min(wait_ms, due_ms - now_ms)
                 continue
-            if self._around.must_wait(partition):
+            if self._context.must_wait(partition):
                 self._partitions.hold_back(partition)
             else:
                 key = partition.topic_id, partition.partition
@@ -240,8 +240,8 @@ class Fetcher:
             session,
             names,
             self._settings,
-            replica_id=self._around.node_id,
-            broker_epoch=self._around.broker_epoch(),
+            replica_id=self._context.node_id,
+            broker_epoch=self._context.broker_epoch(),
             max_wait_ms=wait_ms,
         )
         if session.to_forget:
@@ -350,7 +350,7 @@ class Fetcher:
     def _append(
         self, partition: FollowerPartition, asked: EpochQuestion, data: FetchPartitionData
     ) -> int:
-        now_ms = self._around.clock.now_ms()
+        now_ms = self._context.clock.now_ms()
         try:
             appended = partition.append(data, asked.leader_epoch, now_ms)
         except KafkaError as error:
@@ -365,7 +365,7 @@ class Fetcher:
             # To the end of the line: partitions that got nothing for longer come first.
             self._partitions.put_last(partition)
             self.bytes_in += appended
-            self._around.came_in(partition, appended)
+            self._context.came_in(partition, appended)
         return appended
 
     async def _flush_all(self, partitions: list[FollowerPartition]) -> None:

@@ -32,14 +32,14 @@ def fetcher_id_of(partition: TopicPartition, fetchers: int) -> int:
 class Fetchers:
     """All fetchers of a broker."""
 
-    def __init__(self, around: FetcherContext) -> None:
-        self.around = around
+    def __init__(self, context: FetcherContext) -> None:
+        self.context = context
         self._fetchers: dict[tuple[int, int], Fetcher] = {}
         self._homes: dict[FollowerPartition, Fetcher] = {}
         self._failed: set[TopicPartition] = set()
         self._is_stopped = False
-        self._spread = around.settings.num_replica_fetchers
-        self._tiered_offsets = TieredOffsets(around, lambda: tuple(self._homes))
+        self._spread = context.settings.num_replica_fetchers
+        self._tiered_offsets = TieredOffsets(context, lambda: tuple(self._homes))
 
     def update(
         self, *, remove: Iterable[FollowerPartition] = (), add: Iterable[FollowerPartition] = ()
@@ -59,7 +59,7 @@ class Fetchers:
         for key, partitions in new.items():
             fetcher = self._fetchers.get(key)
             if fetcher is None:
-                fetcher = self._fetchers[key] = Fetcher(*key, self.around, self._failed)
+                fetcher = self._fetchers[key] = Fetcher(*key, self.context, self._failed)
                 fetcher.start()
             for partition in partitions:
                 self._homes[partition] = fetcher
@@ -69,8 +69,8 @@ class Fetchers:
 
     def configure(self) -> None:
         """The broker's settings may have changed: partitions are spread over the new number of fetchers."""
-        if self._spread != self.around.settings.num_replica_fetchers:
-            self._spread = self.around.settings.num_replica_fetchers
+        if self._spread != self.context.settings.num_replica_fetchers:
+            self._spread = self.context.settings.num_replica_fetchers
             self.update(add=tuple(self._homes))
 
     def configured(self, partition: FollowerPartition) -> None:

@@ -14,20 +14,20 @@ from kafka_ds.protocol.errors import check_code
 class LeaderEndPoint:
     """One broker that leads partitions which are followed here."""
 
-    def __init__(self, broker_id: int, fetcher_id: int, around: FetcherContext) -> None:
+    def __init__(self, broker_id: int, fetcher_id: int, context: FetcherContext) -> None:
         self.broker_id = broker_id
-        self._client_id = f"broker-{around.node_id}-fetcher-{fetcher_id}"
-        self._around = around
+        self._client_id = f"broker-{context.node_id}-fetcher-{fetcher_id}"
+        self._context = context
         self.connection: PeerConnection | None = None
 
     async def connect(self) -> PeerConnection:
         """Open a connection. Raises PeerUnreachable."""
-        around, settings = self._around, self._around.settings
-        address = around.address_of(self.broker_id)
+        context, settings = self._context, self._context.settings
+        address = context.address_of(self.broker_id)
         if address is None:
             raise PeerUnreachable(f"broker {self.broker_id} is not registered")
         self.connection = await PeerConnection.connect(
-            around.network,
+            context.network,
             *address,
             client_id=self._client_id,
             timeout_ms=settings.replica_socket_timeout_ms,
@@ -45,12 +45,12 @@ class LeaderEndPoint:
         connection = self.connection
         if connection is None or not connection.is_open:
             raise PeerUnreachable(f"the connection to broker {self.broker_id} is lost")
-        timeout_ms = self._around.settings.replica_socket_timeout_ms
+        timeout_ms = self._context.settings.replica_socket_timeout_ms
         return await connection.send(request, timeout_ms=timeout_ms)
 
     async def fetch_offset(self, partition: FollowerPartition, timestamp: int) -> tuple[int, int]:
         """An end of the leader's log, and the leader epoch there. Raises KafkaError, PeerUnreachable."""
-        response = await self.send(offset_request(partition, timestamp, self._around.node_id))
+        response = await self.send(offset_request(partition, timestamp, self._context.node_id))
         found = response.topics[0].partitions[0]
         check_code(found.error_code)
         return found.offset, found.leader_epoch

@@ -32,11 +32,11 @@ class LogTruncation:
     """The positions of the partitions of one fetcher."""
 
     def __init__(
-        self, leader: LeaderEndPoint, partitions: FetchedPartitions, around: FetcherContext
+        self, leader: LeaderEndPoint, partitions: FetchedPartitions, context: FetcherContext
     ) -> None:
         self._leader = leader
         self._partitions = partitions
-        self._around = around
+        self._context = context
 
     async def truncate(self, partition: FollowerPartition, truncate: Callable[[], None]) -> None:
         """Truncate a log; its recovery point on disk is lowered before anything is appended. Raises OSError."""
@@ -85,7 +85,7 @@ class LogTruncation:
     async def _write_truncations(self, partitions: list[FollowerPartition]) -> None:
         """The same for logs of one directory."""
         truncations = [(partition, partition.truncations) for partition in partitions]
-        await self._around.logs.checkpoint_recovery_points(partitions[0].log.directory)
+        await self._context.logs.checkpoint_recovery_points(partitions[0].log.directory)
         for partition, known in truncations:
             partition.truncations_written(known)
 
@@ -106,7 +106,7 @@ class LogTruncation:
         if not asked:
             return
         response = await self._leader.send(
-            epoch_request([p for p, _ in asked.values()], self._around.node_id)
+            epoch_request([p for p, _ in asked.values()], self._context.node_id)
         )
         for topic in response.topics:
             for end in topic.partitions:
@@ -133,7 +133,7 @@ class LogTruncation:
             case OutOfRangeAction.TRUNCATE:
                 await self.truncate(partition, partial(partition.truncate_to, end))
             case OutOfRangeAction.RESTART:
-                ended = RemoteLogAuxState(leader_epochs=epochs)
-                await self.truncate(partition, partial(partition.restart_at, start, ended))
+                aux_state = RemoteLogAuxState(leader_epochs=epochs)
+                await self.truncate(partition, partial(partition.restart_at, start, aux_state))
             case OutOfRangeAction.GO_ON:
                 self._partitions.hold_back(partition)

@@ -41,12 +41,12 @@ class TierStateMachine:
         leader: LeaderEndPoint,
         partitions: FetchedPartitions,
         truncation: LogTruncation,
-        around: FetcherContext,
+        context: FetcherContext,
     ) -> None:
         self._leader = leader
         self._partitions = partitions
         self._truncation = truncation
-        self._around = around
+        self._context = context
         self._tasks: dict[FollowerPartition, asyncio.Task[None]] = {}
 
     def begin_first(self, partition: FollowerPartition) -> None:
@@ -71,7 +71,7 @@ class TierStateMachine:
         if partition in self._tasks:
             self._partitions.hold_back(partition)
             return
-        partition.follower.delay(self._around.clock.monotonic_ms() + HELD_BACK_MS)
+        partition.follower.delay(self._context.clock.monotonic_ms() + HELD_BACK_MS)
         task = asyncio.get_running_loop().create_task(
             self._rebuild(partition, asked, is_first=is_first)
         )
@@ -89,12 +89,12 @@ class TierStateMachine:
             place = await self._place(partition)
             if not fetched.is_current(partition, asked):
                 return
-            offset, ended, log_start = place
+            offset, aux_state, log_start = place
             if offset <= asked.fetch_offset:
                 # The lake does not yet hold what the leader reports: ask again.
                 self._hold_back(partition)
                 return
-            restart = partial(partition.restart_at, offset, ended, log_start_offset=log_start)
+            restart = partial(partition.restart_at, offset, aux_state, log_start_offset=log_start)
             await self._truncation.truncate(partition, restart)
             fetched.go_on(partition)
         except PeerUnreachable:
@@ -106,7 +106,7 @@ class TierStateMachine:
 
     def _skips_the_lake(self, partition: FollowerPartition) -> bool:
         """Whether as little as possible is local (KIP-1023); a compacted log has all that its leader has."""
-        is_set = self._around.settings.follower_fetch_last_tiered_offset_enable
+        is_set = self._context.settings.follower_fetch_last_tiered_offset_enable
         return is_set and not partition.log.config.is_compacted
 
     def _hold_back(self, partition: FollowerPartition) -> None:
@@ -119,14 +119,14 @@ class TierStateMachine:
 
     async def _place(self, partition: FollowerPartition) -> TierPlace:
         """The offset to continue at, the state before it, and the leader's log start."""
-        offset_of, around = self._leader.fetch_offset, self._around
+        offset_of, context = self._leader.fetch_offset, self._context
         last_below = None
         if not self._skips_the_lake(partition):
             local_start, _ = await offset_of(partition, EARLIEST_LOCAL)
             last_below = max(local_start - 1, 0)
-        offset, ended = await end_of_lake(around.remote_log_manager, partition, last_below)
+        offset, aux_state = await end_of_lake(context.remote_log_manager, partition, last_below)
         log_start, _ = await offset_of(partition, EARLIEST)
-        return offset, ended, log_start
+        return offset, aux_state, log_start
 
 
 async def end_of_lake(
@@ -147,5 +147,5 @@ async def end_of_lake(
     where = partition.log.topic_id_partition
     if offset is None:
         offset = await remote_log_manager.known_highest_offset_in_remote_storage(where)
-    next_offset, ended = await remote_log_manager.aux_state(where, offset)
-    return next_offset, replace(ended, has_markers_to_come=True)
+    next_offset, aux_state = await remote_log_manager.aux_state(where, offset)
+    return next_offset, replace(aux_state, has_markers_to_come=True)

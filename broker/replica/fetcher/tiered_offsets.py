@@ -35,12 +35,12 @@ class TieredOffsets:
 
     def __init__(
         self,
-        around: FetcherContext,
+        context: FetcherContext,
         followed: Callable[[], Iterable[FollowerPartition]],
     ) -> None:
-        self._around = around
+        self._context = context
         self._followed = followed
-        self.peers = Peers(around.network, client_id=f"broker-{around.node_id}-tiered-offsets")
+        self.peers = Peers(context.network, client_id=f"broker-{context.node_id}-tiered-offsets")
         self.known: dict[FollowerPartition, CopyState] = {}
         self._away: set[int] = set()
         self._task: asyncio.Task[None] | None = None
@@ -57,7 +57,7 @@ class TieredOffsets:
         self.peers.close()
 
     async def _run(self) -> None:
-        interval_ms = self._around.settings.remote_log_manager_task_interval_ms
+        interval_ms = self._context.settings.remote_log_manager_task_interval_ms
         while True:
             await asyncio.sleep(interval_ms / 1_000)
             try:
@@ -86,14 +86,14 @@ class TieredOffsets:
         return len(partition.log.segments.all) > 1
 
     async def _list_offsets(self, leader: int, partitions: Sequence[FollowerPartition]) -> None:
-        address = self._around.address_of(leader)
+        address = self._context.address_of(leader)
         if address is None:
             return
-        timeout_ms = self._around.settings.replica_socket_timeout_ms
+        timeout_ms = self._context.settings.replica_socket_timeout_ms
         for start in range(0, len(partitions), PARTITIONS_AT_ONCE):
             asked = partitions[start : start + PARTITIONS_AT_ONCE]
             epochs = [each.follower.leader_epoch for each in asked]
-            request = offsets_request(asked, LATEST_TIERED, self._around.node_id)
+            request = offsets_request(asked, LATEST_TIERED, self._context.node_id)
             try:
                 answer = await self.peers.send(leader, *address, request, timeout_ms=timeout_ms)
             except (PeerUnreachable, KafkaError) as error:
@@ -108,7 +108,7 @@ class TieredOffsets:
         self, asked: dict[FollowerPartition, int], answer: ListOffsetsResponse
     ) -> None:
         by_key = {each.key: (each, epoch) for each, epoch in asked.items()}
-        now_ms = self._around.clock.monotonic_ms()
+        now_ms = self._context.clock.monotonic_ms()
         for topic in answer.topics:
             for found in topic.partitions:
                 partition, epoch = by_key[TopicPartition(topic.name, found.partition_index)]
@@ -123,6 +123,6 @@ class TieredOffsets:
         state = self.known.get(partition)
         if state is None or partition.is_lost:
             return
-        grace_ms = self._around.settings.lake_local_grace_ms
-        clock = self._around.clock
+        grace_ms = self._context.settings.lake_local_grace_ms
+        clock = self._context.clock
         let_go(partition.log, state.aged_offset(clock.monotonic_ms(), grace_ms), clock)

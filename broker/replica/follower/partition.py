@@ -253,11 +253,15 @@ class FollowerPartition:
         self._cut(is_complete=is_complete)
 
     def restart_at(
-        self, offset: int, ended: RemoteLogAuxState = NOTHING_REMOTE, *, log_start_offset: int = 0
+        self,
+        offset: int,
+        aux_state: RemoteLogAuxState = NOTHING_REMOTE,
+        *,
+        log_start_offset: int = 0,
     ) -> None:
         """Drop the log and start over at an offset, with this state of what came before; OSError as `truncate_to`."""
         try:
-            self.log.start_anew_at(offset, ended)
+            self.log.start_anew_at(offset, aux_state)
         except OSError:
             self._cut(is_complete=False)
             raise

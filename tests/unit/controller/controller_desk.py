@@ -14,7 +14,7 @@ from broker.controller.configs import (
     ResourceAlteration,
     ResourceResult,
 )
-from broker.controller.controller import Controller, ControllerDecision, NewTopic
+from broker.controller.controller import Controller, ControllerResult, NewTopic
 from broker.controller.draft import PartitionChangeResult
 from broker.controller.isr import AlterPartition, AlterPartitionResult
 from broker.controller.reassignment import Reassignment
@@ -81,7 +81,7 @@ class ClusterDesk:
         # The first hundred are reserved in Kafka.
         return (100 + next(self.uuids)).to_bytes(16, "big")
 
-    def take(self, decision: ControllerDecision[Any]) -> Any:
+    def take(self, decision: ControllerResult[Any]) -> Any:
         if decision.events:
             self.make_durable(decision.events)
         return decision.result

@@ -16,7 +16,7 @@ from broker.controller.delegation_tokens import (
     expired_tokens,
     renew_token,
 )
-from broker.controller.draft import ControllerDecision
+from broker.controller.draft import ControllerResult
 from broker.metadata.security_image import SecurityImage
 from broker.principal import Principal
 from broker.security.authentication.tokens import TokenLogins
@@ -37,7 +37,7 @@ class TokenDesk:
         self.image = SecurityImage()
         self.now_ms = 0
 
-    def made(self, decision: ControllerDecision[Any]) -> Any:
+    def made(self, decision: ControllerResult[Any]) -> Any:
         for event in decision.events:
             assert self.image.replay(event)
         return decision.result

@@ -243,7 +243,7 @@ class Follower:
         self.register(address)
         self.written = 0
         self.settings = settings
-        self.around = FetcherContext(
+        self.context = FetcherContext(
             network=SystemNetwork(),
             clock=SystemClock(),
             image=self.image,
@@ -254,7 +254,7 @@ class Follower:
             remote_log_manager=None,
             topic_metrics=topic_metrics(),
         )
-        self.fetchers = Fetchers(self.around)
+        self.fetchers = Fetchers(self.context)
         self.partitions: list[FollowerPartition] = []
 
     async def checkpoint_recovery_points(self, _folder: str) -> None:

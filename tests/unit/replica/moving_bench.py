@@ -56,9 +56,9 @@ class MovingBench:
             home_for=lambda _: self.told,
         )
         self.manager.load()
-        self.moves = LogMoves(self.manager, self._around())
+        self.moves = LogMoves(self.manager, self._context())
 
-    def _around(self) -> LogMovesContext:
+    def _context(self) -> LogMovesContext:
         throttle = ByteRate(lambda: self.rate)
         image = SimpleNamespace(directory_of=lambda _key, _broker: self.told)
         driver: Any = SimpleNamespace(image=image, wait_for_change=self._changed)

@@ -449,7 +449,7 @@ async def test_what_is_in_the_lake_alone_is_not_fetched_but_gone_on_behind() -> 
         return 30, RemoteLogAuxState(leader_epochs=((1, 0),))
 
     async with following(leader) as broker:
-        broker.around.remote_log_manager = cast(Any, SimpleNamespace(aux_state=aux_state))
+        broker.context.remote_log_manager = cast(Any, SimpleNamespace(aux_state=aux_state))
         partition = broker.follow(open_log(MemoryDisk(), config=replace_tiered()), 1)
         await until(lambda: has_all(partition, log))
         assert asked == [partition.key]
@@ -477,7 +477,7 @@ async def test_a_lake_that_does_not_answer_is_asked_again_though_nothing_else_is
         return 30, RemoteLogAuxState(leader_epochs=((1, 0),))
 
     async with following(leader) as broker:
-        broker.around.remote_log_manager = cast(Any, SimpleNamespace(aux_state=aux_state))
+        broker.context.remote_log_manager = cast(Any, SimpleNamespace(aux_state=aux_state))
         partition = broker.follow(open_log(MemoryDisk(), config=replace_tiered()), 1)
         await until(lambda: has_all(partition, log))
         assert asked == [partition.key] * 2

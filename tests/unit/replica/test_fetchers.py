@@ -259,7 +259,7 @@ async def test_what_is_throttled_and_not_in_sync_waits_for_its_rate() -> None:
         leader.watermarks["t", log.partition] = 5
     allowed = 0
     async with following(leader) as broker:
-        broker.around.throttle = ByteRate(lambda: allowed)
+        broker.context.throttle = ByteRate(lambda: allowed)
         topic = TopicImage("t", b"t" * 16)
         topic.configs[THROTTLED_REPLICAS] = "0:1,1:7"
         broker.image.topics["t"] = topic
@@ -283,7 +283,7 @@ async def test_all_held_back_wait_without_burning_the_loop() -> None:
         append(log, f"{number}", 1)
     leader.watermarks[KEY] = 3
     async with following(leader, replace(SETTINGS, replica_fetch_backoff_ms=0)) as broker:
-        broker.around.throttle = ByteRate(lambda: 0)
+        broker.context.throttle = ByteRate(lambda: 0)
         topic = TopicImage("t", b"t" * 16)
         topic.configs[THROTTLED_REPLICAS] = "*"
         broker.image.topics["t"] = topic
