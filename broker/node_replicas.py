@@ -40,7 +40,7 @@ def fetcher_context_of(node: KafkaBroker) -> FetcherContext:
 def moves_of(node: KafkaBroker) -> LogMoves:
     """What moves replicas between the broker's directories."""
     config = node.config
-    around = LogMovesContext(
+    context = LogMovesContext(
         clock=node.clock,
         throttle=ByteRate(
             lambda: node.config.replica_alter_log_dirs_io_max_bytes_per_second,
@@ -53,4 +53,4 @@ def moves_of(node: KafkaBroker) -> LogMoves:
         directories=node.member.directories,
         driver=node.metadata_driver,
     )
-    return LogMoves(node.log_manager, around)
+    return LogMoves(node.log_manager, context)

@@ -343,7 +343,7 @@ class Restoration:
             else ""
         )
         self._say(f"groups: {groups} with {offsets} committed offsets{since}")
-        for each in (one for found in restored for one in found.set_back):
+        for each in (one for found in restored for one in found.truncated):
             self._say(
                 f"group {each.group_id}: {TopicPartition(each.topic, each.partition)}: goes on at {each.end_offset} "
                 f"and not at {each.committed_offset}, which was not in the lake"
@@ -360,7 +360,7 @@ class Restoration:
             f"share groups: the states of {count} partitions, as published at {since}; records that were "
             "acknowledged later are delivered again"
         )
-        for each in (one for found in restored for one in found.set_back):
+        for each in (one for found in restored for one in found.truncated):
             topic = self._name_of(uuid_from_text(each.topic_id)) or each.topic_id
             place = TopicPartition(topic, each.partition)
             self._say(

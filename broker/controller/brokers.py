@@ -336,13 +336,13 @@ def _assign_directory(
     if broker_id not in registration.replicas:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-    begins_anew = not broker.has_directory(registration.directory_of(broker_id))
+    is_without_log = not broker.has_directory(registration.directory_of(broker_id))
 
     def move(change: PartitionChange) -> None:
         change.directories = {broker_id: wanted.directory}
-        if begins_anew or not broker.has_directory(wanted.directory):
+        if is_without_log or not broker.has_directory(wanted.directory):
             change.isr = tuple(replica for replica in change.isr if replica != broker_id)
-        if begins_anew:
+        if is_without_log:
             # Its replicas are where its old directory is.
             change.unclean_shutdown_replicas = (broker_id,)
 

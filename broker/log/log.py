@@ -257,7 +257,7 @@ class Log:
         end = self.log_end_offset
         is_empty = end == self.local_log_start_offset and not self.size_bytes
         if is_empty and header.base_offset < end <= header.last_offset:
-            self.start_anew_at(header.base_offset)
+            self.restart_at(header.base_offset)
 
     def write(
         self, records: memoryview, headers: tuple[BatchHeader, ...] | list[BatchHeader], now_ms: int
@@ -561,7 +561,7 @@ class Log:
             self.leader_epochs.assign(epoch, start_offset)
         self.epochs_file.write_now()  # No batch has them.
 
-    def start_anew_at(self, offset: int, state: RemoteLogAuxState = NOTHING_REMOTE) -> None:
+    def restart_at(self, offset: int, state: RemoteLogAuxState = NOTHING_REMOTE) -> None:
         """Continue at an offset, with `state` as all that is known of what is before; raises as `truncate_to`."""
         # Truncated first, so that the forgotten epochs are then on disk, too.
         self.truncate_to(self.first_base_offset)

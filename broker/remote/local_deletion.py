@@ -121,7 +121,7 @@ class LocalDeletion:
                 answer = await self._repair(tiered, question, answer)
             if answer is not None and self._is_led(tiered):
                 self._settle(tiered, question, answer)
-                self._crash_points.at("broker_after_let_go")
+                self._crash_points.at("broker_after_local_deletion")
 
     async def _repair(
         self, tiered: TieredPartition, question: CopyQuestion, answer: StoreState
@@ -217,17 +217,17 @@ class LocalDeletion:
             state.check_backoff.failed(self._clock.monotonic_ms())
         else:
             state.check_backoff.succeeded()
-        self._let_go(tiered)
+        self._delete_local_segments(tiered)
 
     def _is_led(self, tiered: TieredPartition) -> bool:
         return self._led.get(tiered.key) is tiered
 
-    def _let_go(self, tiered: TieredPartition) -> None:
+    def _delete_local_segments(self, tiered: TieredPartition) -> None:
         """Let the log delete, by its local retention, what has been FINISHED long enough."""
-        let_go(tiered.log, tiered.state.deletable_offset, self._clock)
+        delete_local_segments(tiered.log, tiered.state.deletable_offset, self._clock)
 
 
-def let_go(log: Log, offset: int, clock: Clock) -> None:
+def delete_local_segments(log: Log, offset: int, clock: Clock) -> None:
     """Have a log, of a leader or a follower, delete what has been in the lake long enough; errors are logged.
 
     A lower offset than before keeps the records behind it: the lake has lost them.

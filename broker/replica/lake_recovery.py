@@ -49,7 +49,7 @@ class LakeRecovery:
         self._controller = controller
         self._elected = elected
         # Log directories whose lowered recovery points are not written yet, with a log's folder in each.
-        self._cut: dict[str, str] = {}
+        self._truncated: dict[str, str] = {}
         # What was logged of waiting partitions: they are tried each second, and may be hundreds.
         self._said: dict[LeaderPartition, str] = {}
         self._task: asyncio.Task[None] | None = None
@@ -91,7 +91,7 @@ class LakeRecovery:
         """Let those lead whose end in the lake is known; whether these are all."""
         self._said = {each: self._said[each] for each in waiting if each in self._said}
         known = await self._meet_lake(waiting)
-        for home, folder in tuple(self._cut.items()):
+        for home, folder in tuple(self._truncated.items()):
             try:
                 await self._logs.checkpoint_recovery_points(folder)
             except OSError as error:
@@ -100,8 +100,8 @@ class LakeRecovery:
                     home, error,
                 )  # fmt: skip
             else:
-                del self._cut[home]
-        known = [p for p in known if _home_of(p.log) not in self._cut]
+                del self._truncated[home]
+        known = [p for p in known if _home_of(p.log) not in self._truncated]
         for partition in known:
             if partition.leader.found_what_was_lost() and not partition.is_lost:
                 self._elected(partition)
@@ -195,7 +195,7 @@ class LakeRecovery:
             return False
         finally:
             if log.recovery_point < recovery_point or log.log_start_offset < start:
-                self._cut[_home_of(log)] = log.directory
+                self._truncated[_home_of(log)] = log.directory
         partition.leader.restarted(end + 1)
         log.update_high_watermark(end + 1)
         return True

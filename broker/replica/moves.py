@@ -173,7 +173,7 @@ class LogMoves:
                 return
             except _CopyRestarted:
                 _LOGGER.info("%s: the next records to copy were deleted, restarting the copy", name)
-                future = self._anew(future)
+                future = self._restart_copy(future)
                 continue
             except (KafkaError, OSError) as error:
                 _LOGGER.error("cannot move %s to %s, retrying: %s", name, home, error)
@@ -187,7 +187,7 @@ class LogMoves:
     async def _pause(self) -> None:
         await asyncio.sleep(max(self._context.backoff_ms, 1) / 1_000)
 
-    def _anew(self, future: FutureLog) -> FutureLog:
+    def _restart_copy(self, future: FutureLog) -> FutureLog:
         """Copy a log once more, from its present start."""
         log, home = future.of, future.home
         assert log is not None

@@ -265,8 +265,8 @@ class ReplicaStateApplier:
             return True  # What it begins with may be in the lake, committed or not.
         known_end = max(checkpoint, log.known_end_offset)
         is_shorter = log.log_end_offset < known_end
-        begins_anew = not existed and registration.leader_epoch > 0
-        if not (is_shorter or begins_anew):
+        is_empty = not existed and registration.leader_epoch > 0
+        if not (is_shorter or is_empty):
             return False
         rescue = self._rescue(registration, has_lake)
         if is_shorter:

@@ -1,10 +1,10 @@
 """Shell: one client connection: requests in, responses out in the same order.
 
 Requests run one at a time, as Kafka guarantees; the next may start before the last is answered only if both handlers
-are `pipelined`. A request behind a waiting one calls `hurry` on it, so that it may answer early. The connection stops
-reading at UNANSWERED_REQUESTS_MAX requests, UNANSWERED_BYTES_MAX bytes or if the client does not read. Responses are
-written once per turn of the event loop, which serves at most REQUESTS_PER_TURN_MAX requests of a connection. Malformed
-bytes close this connection, with one line in the log.
+are `pipelined`. A request behind a waiting one calls `force_complete` on it, so that it may answer early. The
+connection stops reading at UNANSWERED_REQUESTS_MAX requests, UNANSWERED_BYTES_MAX bytes or if the client does not read.
+Responses are written once per turn of the event loop, which serves at most REQUESTS_PER_TURN_MAX requests of a
+connection. Malformed bytes close this connection, with one line in the log.
 """
 
 from __future__ import annotations
@@ -530,9 +530,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._flush()
         self._regulate()
         if frames and self._slots:
-            hurry = getattr(self._slots[-1].future, "hurry", None)
-            if hurry is not None:
-                hurry()
+            force_complete = getattr(self._slots[-1].future, "force_complete", None)
+            if force_complete is not None:
+                force_complete()
         if self._reached_end:
             self._close_if_done()
 

@@ -162,7 +162,7 @@ class _Records:
         """Whether the record is done with, or will be once that is written."""
         return (self.state if self.write == NO_WRITE else self.becomes).is_terminal
 
-    def cut(self, first: int) -> _Records:
+    def split_at(self, first: int) -> _Records:
         """Give the records from there on to another run."""
         rest = _Records(first, self.last, self.state, self.delivery_count)
         rest.member_id, rest.lock_ends_ms = self.member_id, self.lock_ends_ms
@@ -474,7 +474,7 @@ class SharePartition:
         """Have a run begin there, if the offset is within one."""
         index = self._index(offset)
         if index and self._runs[index - 1].last >= offset:
-            self._runs.insert(index, self._runs[index - 1].cut(offset))
+            self._runs.insert(index, self._runs[index - 1].split_at(offset))
 
     def _between(self, first: int, last: int) -> list[_Records]:
         """Runs of exactly these records, of those that are in flight."""

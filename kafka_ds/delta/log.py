@@ -160,11 +160,11 @@ class DeltaLog:
         if self._is_stale():
             return self._relist()
         if version == self._latest:
-            version = self._relist_if_cut(version)
+            version = self._relist_if_cleaned_up(version)
         self._remember(version, began_ms)
         return version
 
-    def _relist_if_cut(self, version: int) -> int:
+    def _relist_if_cleaned_up(self, version: int) -> int:
         """The newest version if none follows; the log may have been cleaned up further than the table allows."""
         now_ms = self.clock.boot_ms()
         if version < 0 or now_ms - self._seen_ms < SEEN_MS:
@@ -272,7 +272,7 @@ class DeltaLog:
         version = read_version + 1
         if (unsettled := attempt.open_version) is not None:
             try:
-                self._relist_if_cut(-1 if self._latest is None else self._latest)
+                self._relist_if_cleaned_up(-1 if self._latest is None else self._latest)
             except OSError as error:
                 raise FateUnknown(f"{self.table}: {error}", attempt) from error
             if self._won(attempt, unsettled):
@@ -305,7 +305,7 @@ class DeltaLog:
             if self._latest is None or self._is_stale():
                 self._relist()
             elif version == self._latest + 1:
-                self._relist_if_cut(self._latest)
+                self._relist_if_cleaned_up(self._latest)
             assert self._latest is not None
             if version <= self._latest:
                 if self.store.size(self.path(commit_file(version))) is not None:

@@ -30,7 +30,7 @@ def frame(head: object, payload: Sequence[Buffer] = ()) -> list[Buffer]:
     return [_PREFIX.pack(size, len(text)) + text, *payload]
 
 
-def cut(payload: memoryview, sizes: Sequence[int]) -> list[Buffer]:
+def split(payload: memoryview, sizes: Sequence[int]) -> list[Buffer]:
     """Split a payload into buffers of these sizes."""
     ends = list(accumulate(sizes))
     return [payload[end - size : end] for size, end in zip(sizes, ends, strict=True)]

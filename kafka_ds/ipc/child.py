@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from kafka_ds.ipc.backoff import Backoff
-from kafka_ds.ipc.channel import ChannelProtocol, cut, widen
+from kafka_ds.ipc.channel import ChannelProtocol, split, widen
 from kafka_ds.ipc.codec import VERSION_VARIABLE, decode
 from kafka_ds.ipc.request import A, ErrorAnswer, Request
 from kafka_ds.ipc.shared_memory import BrokerMemory
@@ -221,7 +221,7 @@ class ChildWorker:
 
     def _received(self, memory: BrokerMemory | None, head: Any, payload: memoryview) -> None:
         number, body, sizes, leased = head
-        buffers = cut(payload, sizes)
+        buffers = split(payload, sizes)
         if leased is not None:
             # Also if the caller was cancelled: dropping the views ends the lease.
             assert memory is not None, "a lease of no memory"

@@ -51,7 +51,7 @@ CHECK_POINTS = (
     "broker_before_check",
     "broker_after_check",
     "broker_after_repair",
-    "broker_after_let_go",
+    "broker_after_local_deletion",
 )
 ALL_BROKER_POINTS = BROKER_POINTS + EXPIRY_POINTS + CHECK_POINTS
 

@@ -161,11 +161,11 @@ class TransactionalSink(_PickledWriter, DataSourceStreamArrowWriter):
 
         answer_at_once()
         with Cluster(self._options.producer.client) as cluster:
-            deciding = ExactlyOnceCommitter(cluster, self._options)
+            committer = ExactlyOnceCommitter(cluster, self._options)
             if not self._is_prepared:
-                deciding.prepare()
+                committer.prepare()
                 self._is_prepared = True
-            deciding.run(steps)
+            committer.run(steps)
         settle()
 
 

@@ -204,13 +204,13 @@ class TopicTable:
                 return False
             owner = topic_id_of(there.configuration)
             if owner is None:
-                self._begin_anew()
+                self._forget_rows()
                 return False
             if owner != topic_id:
                 raise TopicIdChanged(f"{self._where()} belongs to topic id {uuid_text(owner)}")
             mark = txn_action(deleted_mark(topic_id), 1)
             if self._change_metadata(there, RETIRE, NO_UUID, [*self._removals(there), mark]):
-                self._begin_anew()
+                self._forget_rows()
                 return True
         raise ContendedTable(
             f"{self._where()}: files were added {TRIES_MAX} times while all were removed"
@@ -223,7 +223,7 @@ class TopicTable:
         except NoSuchTable:
             return False
 
-    def _begin_anew(self) -> None:
+    def _forget_rows(self) -> None:
         """Forget what was known of the rows."""
         self.snapshot = TopicSnapshot(self.log, self.topic, self._reader)
 

@@ -118,7 +118,7 @@ def local_segments_go_before_they_are_finished(patch: pytest.MonkeyPatch) -> Non
             tiered.log.update_highest_offset_in_remote_storage(end)
             tiered.log.delete_local_segments(self._clock.now_ms())
 
-    patch.setattr(LocalDeletion, "_let_go", tell)
+    patch.setattr(LocalDeletion, "_delete_local_segments", tell)
 
 
 @mutation

@@ -30,7 +30,7 @@ from broker.worker.metadata import materialise
 from broker.worker.metadata import remote_log as delta_metadata
 from broker.worker.rpc import TierSettings
 from kafka_ds.delta import log as lake_log
-from kafka_ds.ipc.channel import cut
+from kafka_ds.ipc.channel import split
 from kafka_ds.ipc.child import WorkerDied, WorkerFailed, WorkerLost
 from kafka_ds.ipc.codec import decode, encode
 from kafka_ds.ipc.request import ErrorAnswer
@@ -193,7 +193,7 @@ class WorkerProcess:
     def send(self, head: tuple[int, bytes, list[int], None], payload: Sequence[Any] = ()) -> None:
         """Send an answer, as the real worker does over its channel."""
         number, body, sizes, _ = head
-        answer = decode(body, cut(memoryview(b"".join(map(bytes, payload))), sizes))
+        answer = decode(body, split(memoryview(b"".join(map(bytes, payload))), sizes))
         if isinstance(answer, ErrorAnswer) and answer.kind == INTERNAL:
             self._tier.trouble.append(answer.message)
         found = self._waiting.pop(number, None)

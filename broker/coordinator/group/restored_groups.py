@@ -55,7 +55,7 @@ class RestoredGroups:
     records: list[CoordinatorRecord] = field(default_factory=list)
     groups: set[str] = field(default_factory=set)
     offsets: int = 0
-    set_back: list[TruncatedOffset] = field(default_factory=list)
+    truncated: list[TruncatedOffset] = field(default_factory=list)
     published_ms: int = -1
 
 
@@ -91,7 +91,7 @@ def restored_groups(
         found.offsets += 1
         found.published_ms = max(found.published_ms, each.event_time_ms)
         if each.committed_offset > end:
-            found.set_back.append(
+            found.truncated.append(
                 TruncatedOffset(
                     group_id=each.group_id,
                     topic=each.topic,

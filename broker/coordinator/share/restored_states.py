@@ -32,7 +32,7 @@ class RestoredStates:
 
     records: list[tuple[bytes, bytes | None]] = field(default_factory=list)
     # Those whose start offset is beyond the end.
-    set_back: list[PublishedShareState] = field(default_factory=list)
+    truncated: list[PublishedShareState] = field(default_factory=list)
     published_ms: int = -1
 
 
@@ -53,7 +53,7 @@ def restored_states(
             continue
         found.published_ms = max(found.published_ms, state.event_time_ms)
         if state.start_offset > end:
-            found.set_back.append(state)
+            found.truncated.append(state)
         key, value = _snapshot(state, end, now_ms)
         found.records.append((encode_key(key), encode_value(value)))
     return found

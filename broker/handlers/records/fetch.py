@@ -757,9 +757,9 @@ class FetchResults:
 class DelayedResponse(asyncio.Future[FetchResponse]):
     """A response that may be had sooner than it would come."""
 
-    def __init__(self, hurry: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, force_complete: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop=loop)
-        self.hurry = hurry
+        self.force_complete = force_complete
 
 
 class DelayedFetch:
@@ -774,7 +774,7 @@ class DelayedFetch:
     - G: the bytes of all its partitions reach min_bytes;
     - H: the reader's log diverges: found before waiting, because a leader's log is never truncated;
     - for a follower also: it can move its high watermark, anything was appended, or it has sent another request
-      (`hurry`), since it wants to ask for more partitions.
+      (`force_complete`), since it wants to ask for more partitions.
     The answer is made in the loop's next turn: the producer whose append woke the reader gets its answer first,
     and appends of one turn become one answer. Only partitions that have advanced are looked up again, or all of
     them if one was lost.
@@ -803,7 +803,9 @@ class DelayedFetch:
         self._watched: dict[Replica, None] = {}
         self._available = processor.available_bytes()
         self.future: asyncio.Future[FetchResponse] = (
-            DelayedResponse(self.hurry, loop) if processor.is_follower else loop.create_future()
+            DelayedResponse(self.force_complete, loop)
+            if processor.is_follower
+            else loop.create_future()
         )
         # Also when the connection is lost: whoever awaits the future cancels it.
         self.future.add_done_callback(self._forget)
@@ -845,7 +847,7 @@ class DelayedFetch:
         if not self._is_waking:
             self._wake()
 
-    def hurry(self) -> None:
+    def force_complete(self) -> None:
         """Answer with what there is."""
         if not self._is_waking and not self.future.done():
             self._wake()

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from broker.remote.copy_policy import CopyState
-from broker.remote.local_deletion import let_go
+from broker.remote.local_deletion import delete_local_segments
 from broker.replica.fetcher.context import FetcherContext
 from broker.replica.fetcher.requests import offsets_request
 from broker.replica.follower.partition import FollowerPartition
@@ -76,7 +76,7 @@ class TieredOffsets:
         await asyncio.gather(*(self._list_offsets(*each) for each in by_leader.items()))
         self.known = {each: self.known[each] for each in tiered if each in self.known}
         for partition in tiered:
-            self._let_go(partition)
+            self._delete_local_segments(partition)
 
     def _may_have_news(self, partition: FollowerPartition) -> bool:
         known = self.known.get(partition)
@@ -119,10 +119,12 @@ class TieredOffsets:
                         state.lost(found.offset)
                     state.finished(found.offset, now_ms)
 
-    def _let_go(self, partition: FollowerPartition) -> None:
+    def _delete_local_segments(self, partition: FollowerPartition) -> None:
         state = self.known.get(partition)
         if state is None or partition.is_lost:
             return
         grace_ms = self._context.settings.lake_local_grace_ms
         clock = self._context.clock
-        let_go(partition.log, state.aged_offset(clock.monotonic_ms(), grace_ms), clock)
+        delete_local_segments(
+            partition.log, state.aged_offset(clock.monotonic_ms(), grace_ms), clock
+        )

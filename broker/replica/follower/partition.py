@@ -248,9 +248,9 @@ class FollowerPartition:
         try:
             self.log.truncate_to(offset)
         except OSError:
-            self._cut(is_complete=False)
+            self._update_after_truncation(is_complete=False)
             raise
-        self._cut(is_complete=is_complete)
+        self._update_after_truncation(is_complete=is_complete)
 
     def restart_at(
         self,
@@ -261,17 +261,17 @@ class FollowerPartition:
     ) -> None:
         """Drop the log and start over at an offset, with this state of what came before; OSError as `truncate_to`."""
         try:
-            self.log.start_anew_at(offset, aux_state)
+            self.log.restart_at(offset, aux_state)
         except OSError:
-            self._cut(is_complete=False)
+            self._update_after_truncation(is_complete=False)
             raise
         # All below is committed: the leader has deleted it, or it is in the lake.
         self.follower.committed_up_to(offset)
-        self._cut(is_complete=True)
+        self._update_after_truncation(is_complete=True)
         if self.log.log_start_offset < log_start_offset <= offset:
             self.log.advance_log_start_offset(log_start_offset)
 
-    def _cut(self, *, is_complete: bool) -> None:
+    def _update_after_truncation(self, *, is_complete: bool) -> None:
         log, follower = self.log, self.follower
         follower.truncated(
             log.log_end_offset, log.leader_epochs.latest_epoch, is_complete=is_complete

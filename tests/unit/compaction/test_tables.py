@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.cleaner.rpc import CleanSegments
-from broker.remote.local_deletion import let_go
+from broker.remote.local_deletion import delete_local_segments
 from tests.unit.compaction.compaction_bench import CleanerBench, compacted
 
 
@@ -74,7 +74,7 @@ def test_retention_waits_for_a_cleaning_also_when_a_copy_is_done() -> None:
 
     def copy() -> None:
         bench.clock.ms += 2000
-        let_go(bench.log, 2, bench.clock)
+        delete_local_segments(bench.log, 2, bench.clock)
 
     bench.meanwhile[CleanSegments] = copy
     assert bench.clean()

@@ -84,11 +84,11 @@ def test_epochs_that_no_batch_tells_of_are_written_at_once() -> None:
     disk, background = MemoryDisk(), ManualBackground()
     log = open_log(disk, background, tiered=True)
     append(log, 0)
-    log.start_anew_at(50, RemoteLogAuxState(leader_epochs=((1, 0), (4, 20))))
+    log.restart_at(50, RemoteLogAuxState(leader_epochs=((1, 0), (4, 20))))
     disk.kill()
     log = open_log(disk, background, tiered=True)
     assert list(log.leader_epochs.entries) == [(1, 0), (4, 20)]
-    log.start_anew_at(60)
+    log.restart_at(60)
     disk.kill()
     assert not open_log(disk, background, tiered=True).leader_epochs.entries
 
@@ -97,10 +97,10 @@ def test_a_log_whose_epochs_are_not_written_is_not_left_cleanly() -> None:
     """A clean start believes the file, and no batch tells of them."""
     disk, background = MemoryDisk(), ManualBackground()
     log = open_log(disk, background, tiered=True)
-    log.start_anew_at(50, RemoteLogAuxState(leader_epochs=((1, 0),)))
+    log.restart_at(50, RemoteLogAuxState(leader_epochs=((1, 0),)))
     log.flush(wait=True)
     disk.rename = _refuse_epochs(disk)  # type: ignore[method-assign]
-    log.start_anew_at(50, RemoteLogAuxState(leader_epochs=((1, 0), (4, 20))))
+    log.restart_at(50, RemoteLogAuxState(leader_epochs=((1, 0), (4, 20))))
     assert not log.close()
 
 

@@ -350,7 +350,7 @@ class Run:
         self.lowest, self.anew = min(model.first_base, offset), (offset, producers)
         first_base, before = model.first_base, model.end
         with suppress(OSError):
-            self.log.start_anew_at(offset, ended)
+            self.log.restart_at(offset, ended)
         end, is_empty = self.log.log_end_offset, not self.log.size_bytes
         if (
             is_empty

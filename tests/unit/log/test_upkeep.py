@@ -47,7 +47,7 @@ def _change(chance: random.Random, bench: LogsBench, log: Log) -> None:
         case 4:
             log.truncate_to(max(0, log.log_end_offset - chance.randint(1, 3)))
         case 5:
-            log.start_anew_at(log.log_end_offset + chance.randint(0, 2))
+            log.restart_at(log.log_end_offset + chance.randint(0, 2))
         case 6:
             log.roll()
         case 7:

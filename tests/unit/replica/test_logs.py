@@ -274,7 +274,7 @@ def test_a_log_that_begins_anew_forgets_what_it_knew() -> None:
     for epoch in (1, 2, 3):
         append(log, "x" * 40, epoch, count=10)
     log.flush(wait=True)
-    log.start_anew_at(100, RemoteLogAuxState(leader_epochs=((7, 100),)))
+    log.restart_at(100, RemoteLogAuxState(leader_epochs=((7, 100),)))
     assert (log.log_start_offset, log.log_end_offset, log.recovery_point) == (100, 100, 0)
     assert log.leader_epochs.entries == ((7, 100),)
     disk.kill()

@@ -167,14 +167,14 @@ def test_states_of_share_groups_come_back_up_to_the_end() -> None:
     } == {0: (7, 7, 1), 1: (12, 0, 1), 2: (-1, -1, 1)}
     assert [each.last_offset for each in states[0].batches] == [8, 9, 14]
     assert states[1].batches == ()
-    assert [(each.partition, each.start_offset) for each in found.set_back] == [(1, 30)]
+    assert [(each.partition, each.start_offset) for each in found.truncated] == [(1, 30)]
 
 
 def test_no_group_goes_on_beyond_what_came_back() -> None:
     found = restored_groups(
         PUBLISHED, 3, end_of=lambda *key: ENDS.get(key), name_of=NAMES.get, now_ms=1000
     )
-    assert found.set_back == [
+    assert found.truncated == [
         TruncatedOffset(
             group_id="billing", topic="orders", partition=1, committed_offset=11, end_offset=10
         )
@@ -188,4 +188,4 @@ def test_what_was_not_noted_is_not_made_up() -> None:
     found = restored_groups(
         PUBLISHED, 0, end_of=lambda *key: ENDS.get(key), name_of=NAMES.get, now_ms=1000
     )
-    assert (found.records, found.groups, found.set_back) == ([], set(), [])
+    assert (found.records, found.groups, found.truncated) == ([], set(), [])
