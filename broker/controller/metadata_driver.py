@@ -341,7 +341,7 @@ class MetadataDriver:
             return decision.result
         # Only now: heartbeats without events count, or all brokers would be fenced when the store is back.
         if len(self._queue) >= PENDING_MAX:
-            message = f"{PENDING_MAX} decisions wait for {self.folder}"
+            message = f"{PENDING_MAX} changes wait for {self.folder}"
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, message)
         # A result without events may still rest on pending events.
         ahead = self.controller.image

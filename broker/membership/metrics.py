@@ -29,7 +29,7 @@ LAST_COMMITTED = gauge(
 )
 PENDING = gauge(
     f"{_CONTROLLER}PendingDecisionCount",
-    "Decisions that wait until earlier ones are written to the store.",
+    "Changes of the metadata that wait until earlier ones are written to the store.",
     ours=True,
 )
 STORE_AWAY = gauge(

@@ -118,7 +118,7 @@ def _document(value: bytes) -> dict:  # type: ignore[type-arg]
     document: dict = json.loads(value)  # type: ignore[type-arg]
     if document.get("layout") != LAYOUT:
         raise UnknownLayout(
-            f"a decision of layout {document.get('layout')}; this version of kafka-ds reads {LAYOUT}"
+            f"a commit record of layout {document.get('layout')}; this version of kafka-ds reads {LAYOUT}"
         )
     return document
 

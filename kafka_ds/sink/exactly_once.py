@@ -195,7 +195,7 @@ class ExactlyOnceCommitter:
             return
         if policy != "compact":
             raise OptionError(
-                f"option 'decisionsTopic': topic {name} has cleanup.policy={policy} and would forget decisions; "
+                f"option 'decisionsTopic': topic {name} has cleanup.policy={policy} and would delete commit records; "
                 "it has to be compact"
             )
 
@@ -244,7 +244,7 @@ class ExactlyOnceCommitter:
             is_transactional=True,
         )
         topic, partition = self._place
-        note = f"what is decided for prefix {self._prefix} ({len(data)} bytes)"
+        note = f"the commit record of prefix {self._prefix} ({len(data)} bytes)"
         producer.send(
             OutgoingBatch(
                 topic=topic, partition=partition, data=data, record_count=1, describe=lambda _: note
@@ -275,8 +275,8 @@ class ExactlyOnceCommitter:
                 continue
             if not is_committed:
                 LOGGER.warning(
-                    "transactional id %s was decided and aborted nevertheless (it timed out, or was used by a "
-                    "task that was taken for dead): its records are written again",
+                    "transactional id %s was to be committed but was aborted (it timed out, or was used by a task "
+                    "that was taken for dead): writing its records again",
                     attempt.transactional_id,
                 )
             return not is_committed
@@ -364,7 +364,7 @@ class ExactlyOnceCommitter:
             )
         if count != span.record_count:
             raise BatchCommitUnfinished(
-                f"transactional id {attempt.transactional_id} was decided and aborted nevertheless, and of its "
+                f"transactional id {attempt.transactional_id} was to be committed but was aborted, and of its "
                 f"{span.record_count} records {count} are left ({_described([span])})"
             )
 

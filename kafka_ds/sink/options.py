@@ -38,7 +38,7 @@ SINK_OPTIONS: Final = {
     "partitions": "of a load: how many partitions the topic gets; without it num.partitions of the brokers",
     "replicationFactor": "of a load: how many replicas; without it default.replication.factor of the brokers",
     "topic.*": "of a load: settings of the topic, as topic.retention.ms",
-    "decisionsTopic": "the topic in which streams note what they have decided; created if it does not exist",
+    "decisionsTopic": "the topic with the commit records of exactly-once streams; created if it does not exist",
 }
 _SPELLINGS: Final = {name.lower(): name for name in SINK_OPTIONS}
 # Spark hands these of a stream over with the others.

@@ -243,10 +243,10 @@ def _refusal(job: Job, decided: BatchCommit | None) -> KafkaDsError | None:
         )
     if decided.batch < job.batch - 1:
         return CommitsLost(
-            f"batch {decided.batch} of query {job.query} is the last one whose decision is known, and this is batch "
-            f"{job.batch}, which may have been written before: the decisions between were lost, as in a restore, or "
-            "the query wrote without them for a time. A new 'transactionalIdPrefix' goes on, and writes this batch "
-            "(again)"
+            f"batch {decided.batch} of query {job.query} is the last one with a commit record, and this is batch "
+            f"{job.batch}, which may have been written before: the commit records between were lost, as in a restore, "
+            "or the query wrote without them for a time. With a new 'transactionalIdPrefix' the query continues, and "
+            "writes this batch (again)"
         )
     return None
 

@@ -23,7 +23,7 @@ LOADS = LoadMetrics(
 _MARKERS = "kafka.coordinator.transaction:type=TransactionMarkerChannelManager,name="
 MARKERS_LEFT = gauge(
     f"{_MARKERS}UnknownDestinationQueueSize",
-    "Markers of decided transactions that could not be written to their partitions yet.",
+    "Markers of PrepareCommit and PrepareAbort transactions that could not be written to their partitions yet.",
 )
 ENDS_LEFT = gauge(
     f"{_MARKERS}LogAppendRetryQueueSize",

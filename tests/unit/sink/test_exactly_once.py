@@ -80,7 +80,7 @@ def test_a_broker_that_goes_while_the_topic_of_decisions_is_checked_ends_no_micr
 
 
 def test_a_topic_that_forgets_decisions_is_refused_at_once() -> None:
-    with pytest.raises(OptionError, match=r"cleanup.policy=delete and would forget decisions"):
+    with pytest.raises(OptionError, match=r"cleanup.policy=delete and would delete commit records"):
         prepare(described("delete"))
     assert prepare(described("", ErrorCode.TOPIC_AUTHORIZATION_FAILED)) == 1
 
