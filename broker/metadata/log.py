@@ -23,7 +23,7 @@ from broker.metadata.events import (
     to_json,
 )
 from broker.metadata.image import MetadataImage
-from kafka_ds.delta.actions import KIND_KEY, Action, CorruptLog, ours_of
+from kafka_ds.delta.actions import KIND_KEY, Action, CorruptLog, kafka_ds_info
 from kafka_ds.delta.commit import Attempt, CommitError, Conflict, PlainChange, VersionsGone
 from kafka_ds.delta.log import DeltaLog, ForeignTable
 from kafka_ds.delta.store.store import Store
@@ -240,7 +240,7 @@ def _epoch_of(events: Sequence[Event], image: MetadataImage) -> int:
 
 
 def _events_in(actions: Sequence[Action]) -> list[dict[str, Any]]:
-    ours = ours_of(actions)
+    ours = kafka_ds_info(actions)
     listed = ours.get(EVENTS_KEY) if ours else None
     return listed if isinstance(listed, list) else []
 

@@ -223,7 +223,7 @@ def commit_info(actions: Iterable[Action]) -> Mapping[str, Any]:
     return {}
 
 
-def ours_of(actions: Iterable[Action]) -> Mapping[str, Any] | None:
+def kafka_ds_info(actions: Iterable[Action]) -> Mapping[str, Any] | None:
     """kafka-ds' own data in a commit, None for the commits of other engines."""
     ours = commit_info(actions).get(OURS)
     return ours if isinstance(ours, dict) else None

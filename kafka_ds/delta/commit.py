@@ -18,7 +18,7 @@ from kafka_ds.delta.actions import (
     commit_info,
     commit_info_action,
     encode_actions,
-    ours_of,
+    kafka_ds_info,
 )
 
 # An attempt whose files are older than this ends when another writer vacuumed meanwhile: the files may be among those
@@ -217,7 +217,7 @@ class Attempt:
 
     def is_ours(self, actions: Sequence[Action]) -> bool:
         """Whether a version holds this commit."""
-        ours = ours_of(actions)
+        ours = kafka_ds_info(actions)
         return ours is not None and ours.get("commitId") == self.commit_id
 
     def inspect(self, version: int, actions: Sequence[Action], now_ms: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kafka_ds.delta.actions import ours_of
+from kafka_ds.delta.actions import kafka_ds_info
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.store.store import Store
 from kafka_ds.delta.store.uri import open_store
@@ -29,7 +29,7 @@ def cluster_of(store: Store) -> str | None:
         actions = log.read_version(version)
         if actions is None:
             return None
-        for event in (ours_of(actions) or {}).get(EVENTS_KEY, ()):
+        for event in (kafka_ds_info(actions) or {}).get(EVENTS_KEY, ()):
             if event["type"] == _SNAPSHOT:
                 event = event["events"][0]
             if event["type"] == _CREATED:

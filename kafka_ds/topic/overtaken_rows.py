@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kafka_ds.delta.actions import Action, ours_of, txn_action
+from kafka_ds.delta.actions import Action, kafka_ds_info, txn_action
 from kafka_ds.delta.file_entry import FileEntry
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.commit_rules import FilesRemoved, TableChanged, file_name
@@ -93,7 +93,7 @@ class TableCleaning:
 
     def check(self, version: int, actions: Sequence[Action]) -> None:
         """Drop what was rewritten. Raises FilesRemoved, TableChanged."""
-        if (ours_of(actions) or {}).get(CLEANING) == self._pass_id:
+        if (kafka_ds_info(actions) or {}).get(CLEANING) == self._pass_id:
             return
         for action in actions:
             # A rewrite repeats the metadata.

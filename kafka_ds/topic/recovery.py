@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
-from kafka_ds.delta.actions import Action, ours_of, txn_action
+from kafka_ds.delta.actions import Action, kafka_ds_info, txn_action
 from kafka_ds.delta.commit import Conflict, vacuumed_age_ms
 from kafka_ds.delta.deletion_vector import DeletionVector, vector_of
 from kafka_ds.delta.file_entry import FileEntry
@@ -224,7 +224,7 @@ class _Undisturbed(TopicChange):
     """A change of exactly the files that were examined: it fails if any leader commits in between."""
 
     def check(self, version: int, actions: Sequence[Action]) -> None:
-        ours = ours_of(actions)
+        ours = kafka_ds_info(actions)
         if ours is None or vacuumed_age_ms(actions) is not None or "partitions" not in ours:
             raise Conflict(f"version {version} came between", version=version)
         if any("remove" in each for each in actions):

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from kafka_ds.delta.actions import OURS, Action, CorruptLog, commit_info, ours_of
+from kafka_ds.delta.actions import OURS, Action, CorruptLog, commit_info, kafka_ds_info
 from kafka_ds.delta.checkpoint import CheckpointState
 from kafka_ds.delta.log import DeltaLog, LogClock
 from kafka_ds.delta.names import resolve_path
@@ -192,7 +192,7 @@ class TopicSnapshot(TableSnapshot):
         marked = self._apply_marks((each["appId"], each["version"]) for each in txns)
         for entry in (*removed, *(self.files[path] for path in marked if path in self.files)):
             self.index.remove(entry)
-        if ours_of(actions) is None and (removed or added):
+        if kafka_ds_info(actions) is None and (removed or added):
             operation = str(commit_info(actions).get("operation", ""))
             gone = [each for each in removed if each.path not in self.quarantined]
             come = [self.files[path] for path in added]
@@ -205,7 +205,7 @@ class TopicSnapshot(TableSnapshot):
         for path in {**added, **dict.fromkeys(marked)}:
             if path not in self.quarantined and path in self.files:
                 self.index.add(self.files[path])
-        if ours_of(actions) is None and commit_info(actions).get("operation") == RESTORE:
+        if kafka_ds_info(actions) is None and commit_info(actions).get("operation") == RESTORE:
             self._restored(version, removed, [self.files[path] for path in added])
 
     def _restored(
@@ -247,7 +247,7 @@ class TopicSnapshot(TableSnapshot):
             return True
         for version in reversed(self.log.listing().commits):
             actions = self.log.read_version(version) or ()
-            ours = ours_of(actions)
+            ours = kafka_ds_info(actions)
             if ours is not None and any(
                 resolve_path(self.log.table, each["add"]["path"]) == entry.path
                 for each in actions

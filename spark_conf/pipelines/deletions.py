@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
 
-from kafka_ds.delta.actions import Action, commit_info, ours_of
+from kafka_ds.delta.actions import Action, commit_info, kafka_ds_info
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.store.store import Store
 from kafka_ds.protocol.types import uuid_text
@@ -125,7 +125,7 @@ class Deletions:
 def _removed_paths(actions: Iterable[Action]) -> list[str]:
     """The files of which another engine's commit, or a cleaning, deleted rows."""
     actions = list(actions)
-    ours = ours_of(actions)
+    ours = kafka_ds_info(actions)
     if ours is not None and CLEANING not in ours:
         return []
     if commit_info(actions).get("operation") == RESTORE:

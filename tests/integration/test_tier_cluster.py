@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kafka_ds.delta.actions import ours_of
+from kafka_ds.delta.actions import kafka_ds_info
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.store.uri import open_store
 from kafka_ds.protocol.errors import ErrorCode
@@ -105,7 +105,7 @@ def assert_events_are_rows(lake: Path) -> None:
     log = DeltaLog(open_store(str(lake)), CLUSTER_METADATA)
     decided = set()
     for version in range(log.latest_version() + 1):
-        ours = ours_of(log.read_version(version) or []) or {}
+        ours = kafka_ds_info(log.read_version(version) or []) or {}
         kinds = [each.get("type") for each in ours.get("events", ())]
         decided |= {(version, number) for number, kind in enumerate(kinds) if kind != "Snapshot"}
 

@@ -11,7 +11,7 @@ import pytest
 from broker.worker.errors import OffsetOutOfRange, StorageError
 from broker.worker.rpc import RetentionResult
 from broker.worker.sweeper import Sweeper
-from kafka_ds.delta.actions import ours_of
+from kafka_ds.delta.actions import kafka_ds_info
 from kafka_ds.delta.store.uri import open_store
 from kafka_ds.process.crash_points import SWEEP_POINTS, TOPIC_POINTS
 from kafka_ds.protocol.topic_partition import TopicIdPartition
@@ -175,7 +175,7 @@ def test_what_is_committed_removes_and_nothing_else(
     (actions,) = removing
     assert not any("add" in each for each in actions)
     assert len([each for each in actions if "remove" in each]) == 2
-    ours = ours_of(actions)
+    ours = kafka_ds_info(actions)
     assert ours is not None and ours["partitions"][0]["leaderEpoch"] == 3
     # The files lie there for readers of older versions, until they are vacuumed.
     assert len(list((delta.root / "lake" / "topics" / TOPIC / "partition=0").iterdir())) == 3
@@ -425,5 +425,5 @@ def test_what_a_leader_that_died_began_to_delete_its_successor_ends(
         path = segment(delta.root / f"{start}.log", start, 10)
         lake.copy(copy_request([copy_range(path, start, start + 9)]))
         log = RemoteLogEvents(open_store(lake.settings.lake_uri)).log
-        ours = ours_of(log.read_version(log.latest_version()) or ()) or {}
+        ours = kafka_ds_info(log.read_version(log.latest_version()) or ()) or {}
         assert (ours["deleting"], ours["elsewhere"]) == ([], {})

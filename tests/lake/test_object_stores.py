@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from broker.cli.lake import Lake, LakeQueries
-from kafka_ds.delta.actions import ours_of
+from kafka_ds.delta.actions import kafka_ds_info
 from kafka_ds.delta.commit import PlainChange
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.store import object_store
@@ -270,7 +270,7 @@ def assert_holds(uri: str, made: list[tuple[int, str]]) -> None:
     assert [version for version, _ in made] == list(range(len(made)))
     assert log.latest_version() == len(made) - 1
     for version, commit_id in made:
-        ours = ours_of(log.read_version(version) or [])
+        ours = kafka_ds_info(log.read_version(version) or [])
         assert ours is not None and ours["commitId"] == commit_id
 
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from kafka_ds.delta.actions import commit_info, ours_of
+from kafka_ds.delta.actions import commit_info, kafka_ds_info
 from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID
@@ -34,10 +34,11 @@ def test_each_version_is_won_once_beside_a_racing_delta_rs(store):
     assert len(won) == len(set(won)) == 2 * count and len(appended) == appends
     versions = dict(log.versions_after(0))
     assert list(versions) == list(range(1, 2 * count + appends + 1))
-    ours = {version for version, actions in versions.items() if ours_of(actions)}
+    ours = {version for version, actions in versions.items() if kafka_ds_info(actions)}
     assert ours == set(won)
     assert {
-        (ours_of(versions[each])["who"], ours_of(versions[each])["number"]) for each in ours
+        (kafka_ds_info(versions[each])["who"], kafka_ds_info(versions[each])["number"])
+        for each in ours
     } == {(who, number) for who in ("one", "two") for number in range(count)}
     theirs = [commit_info(versions[each])["operation"] for each in versions if each not in ours]
     assert theirs == ["WRITE"] * appends

@@ -14,7 +14,7 @@ from py4j.java_collections import ListConverter
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from kafka_ds.delta.actions import commit_info, ours_of
+from kafka_ds.delta.actions import commit_info, kafka_ds_info
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.delta.store.uri import open_store
 from kafka_ds.topic.snapshot import TopicSnapshot
@@ -203,7 +203,7 @@ def test_spark_deltalake_and_copies_race(
         won, erased = outputs(running)
     versions = dict(table.log.versions_after(before))
     assert list(versions) == list(range(before + 1, max(versions) + 1))
-    ours = [version for version, actions in versions.items() if ours_of(actions)]
+    ours = [version for version, actions in versions.items() if kafka_ds_info(actions)]
     assert ours == [int(each.split()[1]) for each in won]
     engines = [str(commit_info(each).get("engineInfo")) for each in versions.values()]
     sparks = [each for each in engines if each.startswith("Apache-Spark")]

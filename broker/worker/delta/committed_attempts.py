@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from kafka_ds.delta.actions import ours_of
+from kafka_ds.delta.actions import kafka_ds_info
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment
@@ -103,7 +103,7 @@ def _ranges(part: dict[str, Any]) -> Iterator[_CommittedRange]:
 def _ours(log: DeltaLog, version: int) -> dict[str, Any] | None:
     """The attributes of a commit of kafka-ds, none for other engines'; None if it was cleaned up."""
     actions = log.read_version(version)
-    return None if actions is None else dict(ours_of(actions) or {})
+    return None if actions is None else dict(kafka_ds_info(actions) or {})
 
 
 def _attempts_in(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kafka_ds.delta.actions import ours_of
+from kafka_ds.delta.actions import kafka_ds_info
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.names import resolve_path
 from kafka_ds.delta.statistics import entry_of_add
@@ -56,7 +56,7 @@ def origin_of(store: Store, log: DeltaLog, path: str) -> Origin | None:
         added = frozenset(
             resolve_path(log.table, each["add"]["path"]) for each in actions if "add" in each
         )
-        ours = ours_of(actions)
+        ours = kafka_ds_info(actions)
         if ours is not None and CLEANING in ours:
             passes.add(ours[CLEANING])
         if not added & wanted:

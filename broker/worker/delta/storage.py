@@ -38,7 +38,7 @@ from broker.worker.delta.tiered_extent import (
 from broker.worker.errors import CommitLost, FileMissing, StorageError
 from broker.worker.maintenance import TableMaintenance
 from broker.worker.rpc import LogSegmentData, TieredState, TierSettings
-from kafka_ds.delta.actions import ours_of
+from kafka_ds.delta.actions import kafka_ds_info
 from kafka_ds.delta.commit import Conflict
 from kafka_ds.delta.log import LogClock, SystemLogClock
 from kafka_ds.delta.store.store import Store
@@ -431,7 +431,7 @@ class RemoteStorageManager:
             delta_log = table.table.log
             actions = delta_log.read_version(version)
             if actions is not None:
-                is_there = (ours_of(actions) or {}).get("commitId") == commit_id
+                is_there = (kafka_ds_info(actions) or {}).get("commitId") == commit_id
             else:
                 # Cleaned up, together with what a checkpoint has of it.
                 is_there = any(each >= version for each in delta_log.listing().checkpoints)

@@ -23,7 +23,7 @@ from broker.worker.errors import STORE_ERRORS, StorageError
 from broker.worker.maintenance import TableMaintenance
 from broker.worker.metadata.event_files import EventMerging
 from broker.worker.rpc import TierSettings
-from kafka_ds.delta.actions import Action, add_action, commit_info, ours_of, txn_action
+from kafka_ds.delta.actions import Action, add_action, commit_info, kafka_ds_info, txn_action
 from kafka_ds.delta.commit import APPEND_MODE, Conflict, PlainChange
 from kafka_ds.delta.log import DeltaLog, SystemLogClock
 from kafka_ds.delta.snapshot import NoSuchTable, TableSnapshot
@@ -124,7 +124,7 @@ class Materialiser:
             actions = self._log.read_version(version)
             if actions is None:
                 break
-            listed = (ours_of(actions) or {}).get("events")
+            listed = (kafka_ds_info(actions) or {}).get("events")
             if _begins_with_snapshot(listed):
                 self._snapshot_event_version = version
                 break
@@ -261,7 +261,7 @@ class Materialiser:
         return [{"metaData": {**self._snapshot.metadata, "configuration": configuration}}]
 
     def _rows(self, version: int, actions: Sequence[Action]) -> Iterator[dict[str, Any]]:
-        ours = ours_of(actions) or {}
+        ours = kafka_ds_info(actions) or {}
         listed, controller_epoch = ours.get("events"), ours.get("controllerEpoch")
         if not isinstance(listed, list):
             return
@@ -298,7 +298,7 @@ class Materialiser:
 
 def _deleted_in(actions: Sequence[Action]) -> Iterator[_NameAndId]:
     """The topics, by name and id, that a commit's events delete."""
-    listed = (ours_of(actions) or {}).get("events")
+    listed = (kafka_ds_info(actions) or {}).get("events")
     for event in listed if isinstance(listed, list) else ():
         if event.get("type") == TOPIC_DELETED_TYPE:
             yield event["topic"], uuid_from_text(event["topic_id"])

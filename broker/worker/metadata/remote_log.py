@@ -15,7 +15,7 @@ from typing import Any
 from broker.worker.maintenance import TableMaintenance
 from broker.worker.metadata.event_files import EventMerging
 from broker.worker.rpc import TierSettings
-from kafka_ds.delta.actions import ours_of
+from kafka_ds.delta.actions import kafka_ds_info
 from kafka_ds.delta.log import LogClock, SystemLogClock
 from kafka_ds.delta.store.store import Store
 from kafka_ds.process.crash_points import CrashPoints
@@ -154,7 +154,7 @@ class RemoteLogMetadataManager:
             self._seen = self._there_after(self._seen)
         while (actions := self._events.log.read_version(self._seen + 1)) is not None:
             self._seen += 1
-            self._note_elsewhere(ours_of(actions) or {})
+            self._note_elsewhere(kafka_ds_info(actions) or {})
         self._looked_ms = now_ms
 
     def _note_elsewhere(self, ours: Mapping[str, Any]) -> None:
@@ -180,7 +180,7 @@ class RemoteLogMetadataManager:
             actions = self._events.log.read_version(version)
             if actions is None:
                 break
-            ours = ours_of(actions) or {}
+            ours = kafka_ds_info(actions) or {}
             if ours.get("brokerId") == self._settings.node_id:
                 self._deleting = {(each[0], each[1]) for each in ours.get("deleting", ())}
                 self._elsewhere = {

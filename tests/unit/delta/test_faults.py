@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafka_ds.delta.actions import decode_actions, ours_of
+from kafka_ds.delta.actions import decode_actions, kafka_ds_info
 from kafka_ds.delta.commit import CommitError, FateUnknown, PlainChange
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.names import commit_file, version_of_commit
@@ -29,7 +29,7 @@ class HonestHistory(MemoryStore):
     def _store(self, path, data):
         version = version_of_commit(path.rpartition("/")[2])
         if version is not None and version > max(self.first, default=-1):
-            self.first[version] = ours_of(decode_actions(data, path))["commitId"]
+            self.first[version] = kafka_ds_info(decode_actions(data, path))["commitId"]
         super()._store(path, data)
 
     def fault(self, call):

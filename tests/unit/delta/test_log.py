@@ -2,7 +2,7 @@
 
 import pytest
 
-from kafka_ds.delta.actions import CorruptLog, ours_of
+from kafka_ds.delta.actions import CorruptLog, kafka_ds_info
 from kafka_ds.delta.commit import (
     Conflict,
     Contended,
@@ -33,7 +33,7 @@ def test_versions_are_won_one_after_the_other(log):
 
 def test_what_is_ours_rides_in_the_commit_info(log):
     commit(log, 0, events=[{"a": 1}])
-    ours = ours_of(log.read_version(1))
+    ours = kafka_ds_info(log.read_version(1))
     assert ours["events"] == [{"a": 1}]
     assert len(ours["commitId"]) == 32
 
@@ -79,7 +79,7 @@ def test_each_version_in_between_is_inspected(log, store, clock):
         commit(other, n, n=n)
     seen = []
     change = PlainChange(
-        "TEST", check=lambda version, actions: seen.append((version, ours_of(actions)["n"]))
+        "TEST", check=lambda version, actions: seen.append((version, kafka_ds_info(actions)["n"]))
     )
     attempt = log.begin(change)
     assert log.commit(attempt, read_version=0) == 4
