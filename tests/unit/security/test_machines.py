@@ -22,7 +22,7 @@ from broker.security.authentication.tokens import TokenLogin
 from broker.server.authentication import Authentication
 from broker.server.metrics import NetMetrics
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
-from kafka_ds.protocol.frame import encode_request
+from kafka_ds.protocol.frame import RequestHeader, encode_request
 from kafka_ds.protocol.messages import (
     MetadataRequest,
     SaslAuthenticateRequest,
@@ -301,7 +301,7 @@ async def test_only_who_asks_for_another_mechanism_is_told_which_there_are() -> 
 
     door = begun()
     known = ["PLAIN", "OAUTHBEARER"]
-    context: Any = SimpleNamespace(header=SimpleNamespace(api_version=1))
+    context: Any = SimpleNamespace(header=RequestHeader(17, 1, 1, None))
     other = await door.answer(SaslHandshakeRequest(mechanism="GSSAPI"), context)
     assert (other.error_code, other.mechanisms) == (ErrorCode.UNSUPPORTED_SASL_MECHANISM, known)
     twice = begun()
