@@ -1,4 +1,4 @@
-"""Azure's own emulator of Blob Storage as a process, from npm. Blobs survive its death, as the folder does."""
+"""Azure's own emulator of Blob Storage as a process, from npm. Its death may take its last seconds of blobs along."""
 
 from __future__ import annotations
 

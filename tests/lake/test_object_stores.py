@@ -16,6 +16,7 @@ from broker.cli.lake import Lake, LakeQueries
 from kafka_ds.delta.actions import kafka_ds_info
 from kafka_ds.delta.commit import PlainChange
 from kafka_ds.delta.log import DeltaLog
+from kafka_ds.delta.names import commit_file
 from kafka_ds.delta.store import object_store
 from kafka_ds.delta.store.store import Store, UnsupportedStore
 from kafka_ds.delta.store.uri import open_store, probe
@@ -25,6 +26,8 @@ from kafka_ds.source.plan.lake_tables import LakeTables
 from kafka_ds.topic.files.parquet import open_at
 from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
+from tests.azurite import ACCOUNT
+from tests.fakes.store import new_log
 from tests.integration.tier_broker import restore
 from tests.lake.conftest import Cloud
 from tests.processes import BrokerCluster, BrokerDied, BrokerProcess, cluster, wait_until
@@ -38,6 +41,7 @@ MORE = 1_000
 PATIENCE_S = 120
 
 SLOW = pytest.mark.slow
+AZURE_ONLY = pytest.mark.parametrize("cloud", [pytest.param("azure", marks=SLOW)], indirect=True)
 EACH_CLOUD = pytest.mark.parametrize(
     "cloud", ["s3", "gcs", pytest.param("azure", marks=SLOW)], indirect=True
 )
@@ -145,8 +149,23 @@ def test_what_is_wrong_is_said_with_the_setting(monkeypatch: pytest.MonkeyPatch)
         open_store(f"s3://{BUCKET}/y")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("cloud", ["azure"], indirect=True)
+@AZURE_ONLY
+def test_both_forms_of_azures_addresses_are_one_place(cloud: Cloud, tmp_path: Path) -> None:
+    short = open_store(cloud.address_for(tmp_path))
+    full = open_store(
+        f"abfss://{BUCKET}@{ACCOUNT}.dfs.core.windows.net/{short.uri('').rpartition('/')[2]}"
+    )
+    new_log(short)
+    assert DeltaLog(full, "table").latest_version() == 0
+    for store, other in ((short, full), (full, short)):
+        commits(DeltaLog(store, "table"), 1)
+        version = DeltaLog(other, "table").latest_version()
+        table = deltalake.DeltaTable(store.uri("table"), storage_options=store.delta_options)
+        assert version == table.version()
+        assert store.read(other.uri(f"table/{commit_file(version)}"))
+
+
+@AZURE_ONLY
 def test_a_wrong_key_of_azures_is_named(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "d3Jvbmc=")
     store = open_store("az://lake/y")
