@@ -31,6 +31,7 @@ from kafka_ds.version import VERSION
 if TYPE_CHECKING:
     from broker.adoption.kafka_dirs import Track
     from broker.config.unit_settings import GivenSettings
+    from broker.kafka_broker import KafkaBroker
     from broker.node import Node
     from broker.unit.member import UnitMember
 
@@ -40,8 +41,6 @@ RESTORE = "restore"
 ADOPT = "adopt"
 # A broker of a unit, as the unit starts it.
 MEMBER = "member"
-# It must not publish to the lake that there are no groups, while it brings them back from what was published.
-RESTORE_OVERRIDES = ("lake.offsets.interval.ms=-1",)
 # Objects that live as long as the broker make full collections dear; most garbage here has no cycles.
 GC_THRESHOLDS = (20_000, 20, 50)
 
@@ -84,10 +83,9 @@ def restore_disks(
 
     `report` is called now and then with the numbers of restored and of all partitions, but not for a unit.
     """
-    more = [*overrides, *RESTORE_OVERRIDES]
 
     def work() -> None:
-        _, brokers = _brokers(properties, more)
+        _, brokers = _brokers(properties, overrides)
         for _, config in brokers:
             _log_as(config)
             _run_loop(_restore(config, say, report if len(brokers) == 1 else None))
@@ -300,13 +298,14 @@ async def _serve(config: BrokerConfig, member: UnitMember | None) -> None:
         loop.add_signal_handler(number, stop, number)
     if member is not None:
         member.begin(stopping.set, node.metrics.samples)
-    if not await _started(node, stopping):
+    broker = await _started(node, stopping)
+    if broker is None:
         return
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     host, port = node.bound_address
-    log.info("serving %s:%d in cluster %s", host, port, node.log_manager.cluster_id)
+    log.info("serving %s:%d in cluster %s", host, port, broker.log_manager.cluster_id)
     if member is not None:
         member.say_ready(host, port)
     else:
@@ -343,24 +342,22 @@ async def _restore(
     await restore(node, say, report)
 
 
-async def _started(node: Node, stopping: asyncio.Event) -> bool:
-    """Start a node, which may have to wait for its cluster; False if it was stopped meanwhile."""
+async def _started(node: Node, stopping: asyncio.Event) -> KafkaBroker | None:
+    """Start a node, which may have to wait for its cluster; None if it was stopped meanwhile."""
     starting = asyncio.ensure_future(node.start())
     stop = asyncio.ensure_future(stopping.wait())
     await asyncio.wait((starting, stop), return_when=asyncio.FIRST_COMPLETED)
     stop.cancel()
     if starting.done():
-        await starting
-        return True
+        return await starting
     starting.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await starting
-    return False
+    return None
 
 
 async def _ended(node: Node, stopping: asyncio.Event) -> BaseException | None:
     """Wait until the node is stopped, or fails; returns why it failed."""
-    assert node.failed is not None
     stop = asyncio.ensure_future(stopping.wait())
     await asyncio.wait((stop, node.failed), return_when=asyncio.FIRST_COMPLETED)
     stop.cancel()

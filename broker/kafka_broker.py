@@ -1,20 +1,21 @@
-"""Pure: the parts of a broker, as seen by handlers, metrics and whatever else works with a whole broker.
+"""Pure: a broker that has all of its parts, as handlers, metrics and the console are given it.
 
-It names parts and makes none. `broker.node` makes and owns them. Only the program's entry imports `broker.node`;
-otherwise each handler would depend on what depends on it.
+`broker.node` makes it, and starts and stops the parts. Only the program's entry imports `broker.node`; otherwise each
+handler would depend on what depends on it.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import asyncio
-
     from broker.compaction.log_cleaner import LogCleaner
+    from broker.config.dynamic import DynamicBrokerConfig
     from broker.config.loader import BrokerConfig
     from broker.controller.metadata_driver import MetadataDriver
     from broker.coordinator.group.coordinator import GroupCoordinator
+    from broker.coordinator.offset_publisher import OffsetPublisher
     from broker.coordinator.share.coordinator import ShareCoordinator
     from broker.coordinator.transaction.coordinator import TransactionCoordinator
     from broker.log.directories.log_manager import LogManager
@@ -33,37 +34,40 @@ if TYPE_CHECKING:
     from broker.telemetry.client_instances import ClientInstances
     from broker.telemetry.exporter import TelemetryExporter
     from kafka_ds.delta.store.store import Store
-    from kafka_ds.process.seams import Clock, Disk, Network
+    from kafka_ds.process.seams import Clock
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class KafkaBroker:
-    """What a broker is made of; those after the blank line are there once it has started."""
+    """The parts of a broker."""
 
-    config: BrokerConfig  # in force now, dynamic settings included
+    dynamic_config: DynamicBrokerConfig
     clock: Clock
-    disk: Disk
-    network: Network
-    preparer: BatchPreparer
-    fetch_manager: FetchManager
     keys: ListenerKeys
-    # Done when this broker cannot go on, with the reason; its owner then stops it.
-    failed: asyncio.Future[BaseException] | None
-
     metadata: MetadataImage
-    store: Store  # of the lake
+    store: Store
+    """The lake's."""
     log_manager: LogManager
-    replica_manager: ReplicaManager
     metadata_driver: MetadataDriver
     member: ClusterMember
     producer_ids: ProducerIds
+    alter_partition_manager: AlterPartitionManager
+    replica_manager: ReplicaManager
+    moves: LogMoves
+    preparer: BatchPreparer
+    fetch_manager: FetchManager
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     shares: ShareCoordinator
     share_partitions: SharePartitionManager
     cleaner: LogCleaner
-    alter_partition_manager: AlterPartitionManager
-    moves: LogMoves
     security: Security
     client_instances: ClientInstances
     telemetry_exporter: TelemetryExporter
     remote_log_manager: RemoteLogManager | None
+    offset_publisher: OffsetPublisher | None
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The settings in force now, dynamic ones included."""
+        return self.dynamic_config.current

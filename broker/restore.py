@@ -19,6 +19,7 @@ from broker.controller.elections import ElectionType
 from broker.coordinator.group.records import encode_record
 from broker.coordinator.group.restored_groups import RestoredGroups, restored_groups
 from broker.coordinator.share.restored_states import RestoredStates, restored_states
+from broker.kafka_broker import KafkaBroker
 from broker.lake_store import reason, store_of
 from broker.metadata.events import NO_LEADER
 from broker.metadata.log import MetadataLog
@@ -79,9 +80,8 @@ async def restore(node: Node, say: Callable[[str], object], report: Report | Non
 
     `report` is called with how many partitions of how many are back; without it the log is, now and then.
     """
-    await node.start(serves_clients=False)
-    assert node.failed is not None
-    working = asyncio.get_running_loop().create_task(Restoration(node, say, report).run())
+    broker = await node.start(serves_clients=False)
+    working = asyncio.get_running_loop().create_task(Restoration(broker, say, report).run())
     try:
         await asyncio.wait((working, node.failed), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
@@ -98,7 +98,9 @@ async def restore(node: Node, say: Callable[[str], object], report: Report | Non
 class Restoration:
     """One broker's share of a cluster on its way back."""
 
-    def __init__(self, node: Node, say: Callable[[str], object], report: Report | None) -> None:
+    def __init__(
+        self, node: KafkaBroker, say: Callable[[str], object], report: Report | None
+    ) -> None:
         self._node = node
         self._say = say
         self._report = report or self._log_progress

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from broker.config.loader import from_given
+from broker.config.loader import BrokerConfig, from_given
 from broker.node import Node
 from broker.principal import ANONYMOUS, Principal
-from broker.registry import NO_CLIENT, ClientInformation
-from broker.server.dispatch import Waiting
+from broker.registry import NO_CLIENT, REGISTRY, ClientInformation
+from broker.server.dispatch import Dispatcher, Waiting
 from kafka_ds.process.system import SystemClock, SystemDisk, SystemNetwork
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.frame import decode_response, encode_request
@@ -40,10 +41,17 @@ NOW_MS = 1_700_000_000_000
 
 
 class InProcess:
-    """A started node and the means to ask it."""
+    """A started broker and the means to ask it."""
 
-    def __init__(self, node: Node) -> None:
-        self.node = node
+    def __init__(self, owner: Node) -> None:
+        self.owner = owner
+        self.node = owner.broker
+        self.dispatcher = Dispatcher(REGISTRY, self.node, owner.metrics.net)
+
+    def exchange(self, **parts: Any) -> None:
+        """Requests that are asked here meet other parts from now on; the broker itself keeps its own."""
+        self.node = dataclasses.replace(self.node, **parts)
+        self.dispatcher = Dispatcher(REGISTRY, self.node, self.owner.metrics.net)
 
     async def ask(
         self,
@@ -60,12 +68,11 @@ class InProcess:
         )
         if not isinstance(waiting, Waiting):
             return waiting
-        dispatcher = self.node.server.connections.dispatcher
         try:
             result, error = await waiting.result, None
         except Exception as raised:
             result, error = None, raised
-        return self._decoded(request, version, dispatcher.finish(waiting, result, error))
+        return self._decoded(request, version, self.dispatcher.finish(waiting, result, error))
 
     def begin(
         self,
@@ -78,7 +85,7 @@ class InProcess:
     ) -> Any:
         """The decoded answer if it is there at once, else an awaitable of it."""
         frame = bytearray(encode_request(request, version, 7, client_id))
-        outcome = self.node.server.connections.dispatcher.handle(
+        outcome = self.dispatcher.handle(
             memoryview(frame)[4:], "127.0.0.1", LISTENER, perf_counter(), principal, client
         )
         if isinstance(outcome, Waiting):
@@ -145,8 +152,8 @@ class InProcess:
             task.cancel()
         for peers in self.node.member.peers:
             peers.close()
-        await self.node.server.stop_accepting()
-        for connection in self.node.server.connections:
+        await self.owner.server.stop_accepting()
+        for connection in self.owner.server.connections:
             connection.abort()
 
 
@@ -163,6 +170,11 @@ async def in_process(folder: Path, **settings: object) -> AsyncIterator[InProces
 
 def new_node(folder: Path, **settings: object) -> Node:
     """As `in_process`, but not started."""
+    return Node(config_of(folder, **settings), SystemClock(), SystemDisk(), SystemNetwork())
+
+
+def config_of(folder: Path, **settings: object) -> BrokerConfig:
+    """The settings of a node without a tier, as `in_process` is given them."""
     given = {
         "listeners": f"{LISTENER}://127.0.0.1:0",
         "log.dirs": folder / "log",
@@ -170,8 +182,7 @@ def new_node(folder: Path, **settings: object) -> Node:
         "remote.log.storage.system.enable": "false",
     }
     given |= {name.replace("_", "."): value for name, value in settings.items()}
-    config = from_given({name: (str(value), "test") for name, value in given.items()})
-    return Node(config, SystemClock(), SystemDisk(), SystemNetwork())
+    return from_given({name: (str(value), "test") for name, value in given.items()})
 
 
 class Cluster:
@@ -203,7 +214,7 @@ class Cluster:
 
     async def stop(self, node_id: int) -> None:
         """Stop a broker as SIGTERM does."""
-        await self.nodes.pop(node_id).node.stop()
+        await self.nodes.pop(node_id).owner.stop()
 
     @property
     def controller(self) -> InProcess:
@@ -236,7 +247,7 @@ async def in_process_cluster(
         await asyncio.gather(*(cluster.start(node_id) for node_id in range(1, count + 1)))
         yield cluster
     finally:
-        await asyncio.gather(*(each.node.stop() for each in cluster.nodes.values()))
+        await asyncio.gather(*(each.owner.stop() for each in cluster.nodes.values()))
 
 
 def batch_of(

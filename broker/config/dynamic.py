@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 from broker.config.broker import ALL_BROKERS, changeable
 from broker.config.listeners import check_listener_value, listener_key
 from broker.config.loader import (
+    LogConfigs,
     broker_settings,
     check_cleaner,
+    check_new_topic,
     known_names,
     topic_config,
     unknown_setting,
@@ -30,6 +32,26 @@ if TYPE_CHECKING:
     from broker.config.loader import BrokerConfig
 
 log = logging.getLogger(__name__)
+
+
+class DynamicBrokerConfig:
+    """The settings of one broker that are in force: its file's, and over them what is committed."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.current = config
+        self._log_configs = LogConfigs()
+
+    def apply(self, committed: Mapping[str, Mapping[str, str]]) -> None:
+        """Let the dynamic settings in the metadata, by resource name, take effect."""
+        self.current = with_committed(self.current, committed)
+
+    def log_config(self, topic_overrides: Mapping[str, str]) -> LogConfig:
+        """The settings of a topic with these of its own in the metadata. Raises ConfigError."""
+        return self._log_configs.committed(self.current, topic_overrides)
+
+    def check_new_topic(self, topic_overrides: Mapping[str, str]) -> None:
+        """Raises ConfigError if a topic must not be given these settings."""
+        check_new_topic(self._log_configs.of(self.current, topic_overrides))
 
 
 def with_changes(config: BrokerConfig, changes: Mapping[str, Mapping[str, str]]) -> BrokerConfig:

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
@@ -77,7 +77,7 @@ class Logins:
 
     def __init__(
         self,
-        name: Callable[[], str],
+        name: str,
         metrics: NetMetrics,
         clock: Clock,
         delay_ms: int,
@@ -180,12 +180,12 @@ class Logins:
     def _tokens_of(self, request: HttpRequest) -> Iterator[str]:
         for cookie in request.headers.get("cookie", "").split(";"):
             name, _, value = cookie.strip().partition("=")
-            if name == self._name():
+            if name == self._name:
                 yield value
 
     def _cookie(self, token: str, security: ListenerSecurity) -> str:
         secure = "; Secure" if security.uses_tls else ""
-        return f"{self._name()}={token}; Path=/; HttpOnly; SameSite=Strict{secure}"
+        return f"{self._name}={token}; Path=/; HttpOnly; SameSite=Strict{secure}"
 
 
 def _log_in(security: ListenerSecurity, shown: JaasEntry, now_ms: int) -> _Login | None:

@@ -24,12 +24,10 @@ from kafka_ds.protocol.frame import RequestHeader
 from kafka_ds.security.jaas import JaasEntry
 
 if TYPE_CHECKING:
-    from broker.config.loader import BrokerConfig
-    from broker.kafka_broker import KafkaBroker
     from broker.security.authentication.listener_security import ListenerSecurity
     from broker.server.dispatch import Dispatcher
     from broker.server.metrics import NetMetrics
-    from kafka_ds.process.seams import Network
+    from kafka_ds.process.seams import BoundListener
 
 log = logging.getLogger(__name__)
 
@@ -58,34 +56,32 @@ _HEADERS = {
 class Console:
     """Serves the console of one broker."""
 
-    def __init__(
-        self, node: KafkaBroker, dispatcher: Dispatcher, net: NetMetrics, config: BrokerConfig
-    ) -> None:
-        self._node = node
-        self._views = Views(node, dispatcher, net)
-        self._host, self._listener = config.console_host, config.console_listener
+    def __init__(self, dispatcher: Dispatcher, net: NetMetrics, listener: BoundListener) -> None:
+        self._node = node = dispatcher.node
+        config = node.config
+        self._views = Views(dispatcher, net)
+        self._listener = config.console_listener
         advertised = {each.host.lower() for each in config.advertised_endpoints}
-        self._names = {"localhost", self._host.lower(), own_host().lower(), *advertised} - {""}
+        host = config.console_host.lower()
+        self._names = {"localhost", host, own_host().lower(), *advertised} - {""}
         self._logins = Logins(
-            lambda: f"kafka-ds-{node.metadata.cluster_id}-{config.node_id}",
+            f"kafka-ds-{node.metadata.cluster_id}-{config.node_id}",
             net,
             node.clock,
             config.connection_failed_authentication_delay_ms,
         )
-        self._server = HttpServer(self._answer, serves_posts=True)
-        self._files: dict[str, HttpResponse] = {}
-
-    def bind(self, network: Network, port: int) -> None:
-        """Bind the port; `serve` accepts clients."""
-        self._server.bind(network, self._host, port, f"console.port={port}")
+        self._server = HttpServer(self._answer, listener, serves_posts=True)
         folder = Path(__file__).parent
-        for path, (name, content_type) in _FILES.items():
-            body = (folder / name).read_bytes()
-            self._files[path] = HttpResponse(body=body, content_type=content_type, headers=_HEADERS)
+        self._files = {
+            path: HttpResponse(
+                body=(folder / name).read_bytes(), content_type=content_type, headers=_HEADERS
+            )
+            for path, (name, content_type) in _FILES.items()
+        }
 
     @property
-    def address(self) -> tuple[str, int] | None:
-        """The bound address, or None."""
+    def address(self) -> tuple[str, int]:
+        """The bound address."""
         return self._server.address
 
     @property
@@ -97,9 +93,8 @@ class Console:
         security = self._security
         uses_tls = security is not None and security.uses_tls
         await self._server.serve((lambda: self._security.context) if uses_tls else None)  # type: ignore[union-attr]
-        if self.address is not None:
-            scheme = "https" if uses_tls else "http"
-            log.info("serving the console at %s://%s:%d/", scheme, *self.address)
+        scheme = "https" if uses_tls else "http"
+        log.info("serving the console at %s://%s:%d/", scheme, *self.address)
 
     async def stop(self) -> None:
         """Stop accepting connections."""

@@ -53,7 +53,6 @@ from kafka_ds.topic.names import topic_table
 from kafka_ds.version import VERSION
 
 if TYPE_CHECKING:
-    from broker.kafka_broker import KafkaBroker
     from broker.metadata.events import PartitionRegistration
     from broker.metadata.image import TopicImage
     from broker.registry import RequestContext
@@ -92,8 +91,8 @@ class ViewUnavailable(Exception):
 class Views:
     """The views of one broker."""
 
-    def __init__(self, node: KafkaBroker, dispatcher: Dispatcher, net: NetMetrics) -> None:
-        self._node = node
+    def __init__(self, dispatcher: Dispatcher, net: NetMetrics) -> None:
+        self._node = dispatcher.node
         self._dispatcher = dispatcher
         self._net = net
         # Decoding records in Python must not block the event loop, and the lake may not answer.
@@ -120,7 +119,7 @@ class Views:
         self._history_thread.stop()
 
     async def _handle(self, context: RequestContext, request: Any) -> Any:
-        return await handle_locally(self._node, self._dispatcher, request, context)
+        return await handle_locally(self._dispatcher, request, context)
 
     # -- cluster ------------------------------------------------------------------------------
 

@@ -54,23 +54,21 @@ class MetadataDriver:
         image: MetadataImage,
         *,
         node_id: int,
-        new_controller: Callable[[MetadataImage], Controller],
+        controller: Controller,
         executor: Executor | None = None,
-        publish: Publisher | None = None,
         committed: Callable[[int], None] = _ignore,
         failed: Callable[[BaseException], None] = _ignore,
     ) -> None:
-        """`image` is the result of `log.load()`; `executor` runs one thing at a time.
+        """`image` is the result of `log.load()`, `controller` begins on a copy of it; `executor` runs one thing at a
+        time.
 
-        `publish` is called with each later commit, from `start_publishing` on.
         `committed` is called with the version of each commit of this controller after it was applied; `failed` with an
         unexpected error, after which this broker must stop.
         """
         self.image = image
         # How far the image was applied on this broker: behind `image.version` while a commit is applied.
         self.applied_version = image.version
-        self._publish = publish
-        self._is_publishing = False
+        self._publish: Publisher | None = None
         self._committed = committed
         self._failed = failed
         # Counted for the metrics.
@@ -81,7 +79,7 @@ class MetadataDriver:
         self.is_at_store = False
         self.log = log
         self._node_id = node_id
-        self.controller = new_controller(image.copy())
+        self.controller = controller
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="controller")
         self._recent = RecentCommits(image.version)
         self._turn = asyncio.Lock()
@@ -252,11 +250,13 @@ class MetadataDriver:
             if not self._is_active:
                 await self._read_log()
 
-    async def start_publishing(self, start: Callable[[], Awaitable[None]]) -> None:
+    async def start_publishing(
+        self, start: Callable[[], Awaitable[None]], publish: Publisher
+    ) -> None:
         """Start the broker with the present image, and publish every later commit to its parts."""
         async with self._turn:
             await start()
-            self._is_publishing = True
+            self._publish = publish
 
     async def wait_for_change(self, timeout_seconds: float) -> None:
         """Wait for the next change of the metadata or of this broker's role, up to a limit."""
@@ -309,7 +309,7 @@ class MetadataDriver:
         # leaders as fast as it has applied the last of them.
         self._wake()
         try:
-            if self._is_publishing and self._publish is not None:
+            if self._publish is not None:
                 await self._publish(news)
         except Exception:
             # The decision stays: that this broker cannot apply it concerns this broker only.

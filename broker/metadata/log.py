@@ -77,14 +77,19 @@ class MetadataLog:
 
     # -- reading ------------------------------------------------------------------------------
 
-    def load(self, *, begins: bool = True) -> MetadataImage:
-        """Read the table's state. If there is no table it is created if this `begins` it; else the state is empty."""
+    def load(self, *, begins: bool = True, into: MetadataImage | None = None) -> MetadataImage:
+        """Read the table's state, `into` an empty image if one is given.
+
+        If there is no table it is created if this `begins` it; else the state is empty.
+        """
+        image = MetadataImage() if into is None else into
         try:
             if self.delta_log.latest_version() < 0:
                 if not begins:
-                    return MetadataImage()
+                    return image
                 self._create()
-            return self._replay()
+            self._replay(image)
+            return image
         except ForeignTable as error:
             raise ForeignMetadata(f"lake.uri: {error}") from error
         except CorruptLog as error:
@@ -99,13 +104,11 @@ class MetadataLog:
             configuration={**table.PROPERTIES, KIND_KEY: table.KIND},
         )
 
-    def _replay(self) -> MetadataImage:
-        image = MetadataImage()
+    def _replay(self, image: MetadataImage) -> None:
         latest = self.delta_log.latest_version()
         for version, events in reversed(self._back_to_snapshot(latest)):
             replay_commit(image, version, events, self.folder)
         self._quiet = (image.version, latest)
-        return image
 
     def read_after(self, version: int) -> list[tuple[int, list[Event]]]:
         """The versions with events after this one, up to the newest.

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from broker.security.authentication.listener_keys import ListenerKeys
     from broker.security.authentication.listener_security import ListenerSecurity
     from broker.server.connection import Connections
+    from broker.server.dispatch import Dispatcher
     from kafka_ds.process.seams import BoundListener, Clock
 
 
@@ -23,12 +24,14 @@ class Acceptor:
     def __init__(
         self,
         connections: Connections,
+        dispatcher: Dispatcher,
         keys: ListenerKeys,
         clock: Clock,
         delay_ms: int,
     ) -> None:
         """`delay_ms` is connection.failed.authentication.delay.ms."""
         self._connections = connections
+        self._dispatcher = dispatcher
         self._keys = keys
         self._clock = clock
         self._delay_ms = delay_ms
@@ -48,9 +51,9 @@ class Acceptor:
         if security is not None and security.uses_sasl:
             authenticator = Authentication(
                 SaslServer(security.offered),
-                self._connections.dispatcher,
+                self._dispatcher,
                 self._connections.metrics,
                 clock=self._clock,
                 delay_ms=self._delay_ms,
             )
-        return ServerConnection(self._connections, name, security, authenticator)
+        return ServerConnection(self._connections, self._dispatcher, name, security, authenticator)

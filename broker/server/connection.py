@@ -87,12 +87,10 @@ class Connections:
     def __init__(
         self,
         config: BrokerConfig,
-        dispatcher: Dispatcher,
         metrics: NetMetrics,
         limits: LimitSettings,
     ) -> None:
         self._config = config
-        self.dispatcher = dispatcher
         self.metrics = metrics
         self.scratch = FrameBuffer()
         self.pool = BufferPool()
@@ -300,6 +298,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         "authenticator",
         "client",
         "_deadline",
+        "_dispatcher",
         "_frames",
         "_handle",
         "_is_closed",
@@ -327,17 +326,19 @@ class ServerConnection(asyncio.BufferedProtocol):
     def __init__(
         self,
         connections: Connections,
+        dispatcher: Dispatcher,
         listener: str,
         security: ListenerSecurity | None = None,
         authenticator: Authentication | None = None,
     ) -> None:
         """`security` is the listener's, None for PLAINTEXT; `authenticator` handles requests before SASL is done."""
         self._all = connections
+        self._dispatcher = dispatcher
         self._assembler = FrameAssembler(
             connections.scratch, connections.pool, connections.request_bytes_max, connections.memory
         )
         self.authenticator = authenticator
-        self._handle: Callable[..., ResponseParts | Waiting] = connections.dispatcher.handle
+        self._handle: Callable[..., ResponseParts | Waiting] = dispatcher.handle
         self._deadline: asyncio.TimerHandle | None = None  # of the authentication
         if authenticator is not None:
             self._handle = authenticator.handle
@@ -432,11 +433,11 @@ class ServerConnection(asyncio.BufferedProtocol):
             if slot.future is not None:
                 slot.future.cancel()
         self._slots.clear()
-        self._all.dispatcher.disconnected(self.client)
+        self._dispatcher.disconnected(self.client)
         self._all.forget(self)
         # Break reference cycles: TLS holds tens of KiB per connection until the garbage collector runs.
         self._transport, self.authenticator = _GONE, None
-        self._handle = self._all.dispatcher.handle
+        self._handle = self._dispatcher.handle
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._assembler.get_buffer()
@@ -542,7 +543,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         slots = self._slots
         if not slots:
             return True
-        return slots[-1].is_pipelined and self._all.dispatcher.is_pipelined(self._frames[0][1])
+        return slots[-1].is_pipelined and self._dispatcher.is_pipelined(self._frames[0][1])
 
     def _begin(self, arrived_s: float, frame: memoryview) -> None:
         outcome = self._handle(
@@ -574,7 +575,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             if cancelled:
                 raise Unanswerable(f"{slot.waiting.served.name} was cancelled")
             result = None if error else future.result()
-            slot.answer = self._all.dispatcher.finish(slot.waiting, result, error)
+            slot.answer = self._dispatcher.finish(slot.waiting, result, error)
         except Unanswerable as failure:
             self._end_malformed(failure)
             self._frames.clear()
@@ -626,7 +627,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.principal = authenticator.principal
             self._assembler.limit(self._all.request_bytes_max, is_exempt=False)
             if not authenticator.has_session:
-                self.authenticator, self._handle = None, self._all.dispatcher.handle
+                self.authenticator, self._handle = None, self._dispatcher.handle
 
     def _on_timeout(self) -> None:
         log.info("closing %s: not authenticated within %d s", self.peer, AUTHENTICATION_SECONDS_MAX)

@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias, cast
 
-from broker.server.server import bind
 from broker.transport.addresses import one_text
-from kafka_ds.process.seams import BoundListener, Network
+from kafka_ds.process.seams import BoundListener
 
 log = logging.getLogger(__name__)
 
@@ -59,28 +58,24 @@ HttpHandler: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse]]
 
 
 class HttpServer:
-    """Serves GET on a port of its own, and POST if it `serves_posts`."""
+    """Serves GET on a bound port of its own, and POST if it `serves_posts`."""
 
-    def __init__(self, answer: HttpHandler, *, serves_posts: bool = False) -> None:
+    def __init__(
+        self, answer: HttpHandler, listener: BoundListener, *, serves_posts: bool = False
+    ) -> None:
         self.answer = answer
         self.methods = ("GET", "HEAD", "POST") if serves_posts else ("GET", "HEAD")
         self.exchanges = 0
-        self._listener: BoundListener | None = None
+        self._listener = listener
         self._handshakes: set[asyncio.Task[None]] = set()
 
-    def bind(self, network: Network, host: str, port: int, setting: str) -> None:
-        """Bind the port; `setting` is for error messages."""
-        self._listener = bind(network, host, port, setting)
-
     @property
-    def address(self) -> tuple[str, int] | None:
-        """The bound address, or None."""
-        return self._listener.address if self._listener is not None else None
+    def address(self) -> tuple[str, int]:
+        """The bound address."""
+        return self._listener.address
 
     async def serve(self, tls: Callable[[], ssl.SSLContext] | None = None) -> None:
-        """Start accepting if a port is bound; `tls` returns the context for new connections."""
-        if self._listener is None:
-            return
+        """Start accepting; `tls` returns the context for new connections."""
         if tls is None:
             await self._listener.serve(partial(_Exchange, self), backlog=16)
         else:
@@ -107,8 +102,7 @@ class HttpServer:
 
     async def stop(self) -> None:
         """Stop accepting connections."""
-        if self._listener is not None:
-            await self._listener.close()
+        await self._listener.close()
         for task in self._handshakes:
             task.cancel()
 

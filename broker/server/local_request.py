@@ -17,14 +17,12 @@ from kafka_ds.protocol.refusal import refusal_of
 from kafka_ds.protocol.types import api_key_of
 
 if TYPE_CHECKING:
-    from broker.kafka_broker import KafkaBroker
     from broker.server.dispatch import Dispatcher
 
 HERE = "127.0.0.1"
 
 
 async def handle_locally(
-    node: KafkaBroker,
     dispatcher: Dispatcher,
     request: Any,
     on_behalf_of: RequestContext | None = None,
@@ -32,13 +30,13 @@ async def handle_locally(
     """This broker's response to a request, in the highest version it supports, authorized for `on_behalf_of`."""
     served = REGISTRY.get(api_key_of(type(request)))
     assert served is not None, f"{type(request).__name__} is not supported"
-    version, config = served.highest, node.config
+    version, config = served.highest, dispatcher.node.config
     header = RequestHeader(served.api_key, version, 0, f"broker-{config.node_id}")
     context = RequestContext(
         header,
         HERE,
         config.inter_broker_listener,
-        node,
+        dispatcher.node,
         ClientInformation(),
         serve_enveloped=dispatcher.serve_enveloped,
     )

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from broker.metrics.names import Source
 from broker.server.http_server import HttpRequest, HttpResponse, HttpServer
-from kafka_ds.process.seams import Network
+from kafka_ds.process.seams import BoundListener
 
 log = logging.getLogger(__name__)
 
@@ -35,25 +35,20 @@ def text_source(source: Source) -> MetricsText:
 class MetricsServer:
     """Serves GET /metrics on a port of its own."""
 
-    def __init__(self, text: MetricsText) -> None:
+    def __init__(self, text: MetricsText, listener: BoundListener) -> None:
         self._text = text
-        self._server = HttpServer(self._answer)
+        self._server = HttpServer(self._answer, listener)
         self._turn = asyncio.Lock()
 
-    def bind(self, network: Network, host: str, port: int) -> None:
-        """Bind the port."""
-        self._server.bind(network, host, port, f"metrics.port={port}")
-
     @property
-    def address(self) -> tuple[str, int] | None:
-        """The bound address, or None."""
+    def address(self) -> tuple[str, int]:
+        """The bound address."""
         return self._server.address
 
     async def serve(self) -> None:
         """Start accepting."""
         await self._server.serve()
-        if self.address is not None:
-            log.info("serving metrics at http://%s:%d/metrics", *self.address)
+        log.info("serving metrics at http://%s:%d/metrics", *self.address)
 
     async def stop(self) -> None:
         """Stop accepting connections."""

@@ -34,23 +34,12 @@ _ANY_HOST = "0.0.0.0"  # noqa: S104 - an empty host in `listeners`
 class Server:
     """Accepts clients on all listeners."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        dispatcher: Dispatcher,
-        metrics: NetMetrics,
-        clock: Clock,
-        *,
-        credentials: CredentialLookup = lambda user, mechanism: None,
-        tokens: TokenLookup = lambda token_id, mechanism: None,
-    ) -> None:
-        """`clock`, `credentials` and `tokens` are for listeners with SASL."""
+    def __init__(self, config: BrokerConfig, metrics: NetMetrics, clock: Clock) -> None:
+        """`clock` is for listeners with SASL."""
         self._config = config
-        self.connections = Connections(config, dispatcher, metrics, limit_settings(config))
-        self.keys = ListenerKeys(credentials, tokens)
-        self._acceptor = Acceptor(
-            self.connections, self.keys, clock, config.connection_failed_authentication_delay_ms
-        )
+        self._clock = clock
+        self.connections = Connections(config, metrics, limit_settings(config))
+        self.keys = ListenerKeys()
         self._listeners: list[tuple[ListenerEndpoint, BoundListener]] = []
 
     def bind(self, network: Network) -> None:
@@ -64,12 +53,19 @@ class Server:
         """The bound host and port of each listener."""
         return {endpoint.name: listener.address for endpoint, listener in self._listeners}
 
-    async def serve(self) -> None:
-        """Start accepting."""
+    async def serve(self, dispatcher: Dispatcher) -> None:
+        """Start accepting clients, whose requests this dispatcher handles."""
         self.connections.begin()
+        acceptor = Acceptor(
+            self.connections,
+            dispatcher,
+            self.keys,
+            self._clock,
+            self._config.connection_failed_authentication_delay_ms,
+        )
         for endpoint, listener in self._listeners:
             try:
-                await self._acceptor.serve(
+                await acceptor.serve(
                     endpoint.name, listener, self._config.socket_listen_backlog_size
                 )
             except OSError as error:
@@ -81,10 +77,15 @@ class Server:
         await self._configure_limits(config)
         await self.keys.configure(config)
 
-    async def open(self, config: BrokerConfig) -> None:
-        """Apply the settings at startup. Raises ConfigError for keys that cannot be read."""
+    async def open(
+        self, config: BrokerConfig, credentials: CredentialLookup, tokens: TokenLookup
+    ) -> None:
+        """Apply the settings at startup. Raises ConfigError for keys that cannot be read.
+
+        `credentials` and `tokens` are those that clients may log in with by SASL.
+        """
         await self._configure_limits(config)
-        await self.keys.open(config)
+        await self.keys.open(config, credentials, tokens)
 
     async def _configure_limits(self, config: BrokerConfig) -> None:
         try:

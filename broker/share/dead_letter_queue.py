@@ -46,8 +46,7 @@ from kafka_ds.protocol.messages.data import (
 from kafka_ds.records.batch import CorruptRecord, Record
 
 if TYPE_CHECKING:
-    from broker.config.broker import BrokerConfig
-    from broker.log.config import LogConfig
+    from broker.config.dynamic import DynamicBrokerConfig
     from broker.membership.other_brokers import OtherBrokers
     from broker.membership.requests import ControllerRequests
     from broker.metadata.image import TopicImage
@@ -85,21 +84,18 @@ class DeadLetterQueue:
 
     def __init__(
         self,
-        config: Callable[[], BrokerConfig],
+        config: DynamicBrokerConfig,
         *,
         others: OtherBrokers,
         controller: ControllerRequests,
-        log_config: Callable[[Mapping[str, str]], LogConfig],
         executor: Executor,
         clock: Clock,
     ) -> None:
-        """`config` gives the settings in force, `log_config` those of a topic with these of its own."""
         self._config = config
         self._others = others
         self._image = others.image
         self._peers = others.new_peers()
         self._controller = controller
-        self._log_config = log_config
         self._executor = executor
         self._clock = clock
         self.records: Counter[str] = Counter()
@@ -161,7 +157,7 @@ class DeadLetterQueue:
         )
 
     def _value_of(self, group_id: str, name: str) -> object:
-        return group_value(self._config(), self._image.group_configs.get(group_id, {}), name)
+        return group_value(self._config.current, self._image.group_configs.get(group_id, {}), name)
 
     # -- the records --------------------------------------------------------------------------------
 
@@ -213,14 +209,14 @@ class DeadLetterQueue:
 
     async def _ensure_topic(self, group_id: str) -> TopicImage:
         """The group's dead-letter topic, which is created if it may be; raises ConfigError and KafkaError."""
-        name, config = self.topic_of(group_id), self._config()
+        name, config = self.topic_of(group_id), self._config.current
         topic = self._image.topics.get(name)
         check_topic(
             name,
             prefix=config.errors_deadletterqueue_topic_name_prefix,
             is_enabled=None
             if topic is None
-            else self._log_config(topic.configs).errors_deadletterqueue_group_enable,
+            else self._config.log_config(topic.configs).errors_deadletterqueue_group_enable,
             may_create=config.errors_deadletterqueue_auto_create_topics_enable,
         )
         if topic is None:
@@ -238,7 +234,7 @@ class DeadLetterQueue:
     ) -> DeadLetterBatch:
         """The next batch, for the topic as it is; raises ConfigError and KafkaError."""
         topic = await self._ensure_topic(source.group_id)
-        bytes_max = self._log_config(topic.configs).max_message_bytes
+        bytes_max = self._config.log_config(topic.configs).max_message_bytes
         batch = batch_of(letters, found, source, now_ms=self._clock.now_ms(), bytes_max=bytes_max)
         if batch.without is not None:
             _LOGGER.warning(

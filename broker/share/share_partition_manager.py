@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import TypeAlias
 
-from broker.config.broker import BrokerConfig
+from broker.config.dynamic import DynamicBrokerConfig
 from broker.config.group import group_value
 from broker.coordinator.persister import SharePersister
 from broker.metadata.image import MetadataImage
@@ -308,7 +308,7 @@ class SharePartitionManager:
 
     def __init__(
         self,
-        config: Callable[[], BrokerConfig],
+        config: DynamicBrokerConfig,
         *,
         partitions: ReplicaManager,
         image: MetadataImage,
@@ -316,7 +316,7 @@ class SharePartitionManager:
         persister: SharePersister,
         dead_letters: DeadLetterQueue,
     ) -> None:
-        """`config` gives the settings in force; `image` is the published one."""
+        """`image` is the published one."""
         self._config = config
         self._partitions = partitions
         self._image = image
@@ -347,7 +347,7 @@ class SharePartitionManager:
 
     def value_of(self, group_id: str, name: str) -> object:
         """A group's value of a setting."""
-        return group_value(self._config(), self._image.group_configs.get(group_id, {}), name)
+        return group_value(self._config.current, self._image.group_configs.get(group_id, {}), name)
 
     def config_of(self, group_id: str) -> SharePartitionConfig:
         """What a group sets of its share partitions."""

@@ -25,6 +25,7 @@ from kafka_ds.security.tls_settings import TlsSettings
 from kafka_ds.security.token_file import TokenUnreadable, read_token
 
 if TYPE_CHECKING:
+    from broker.config.dynamic import DynamicBrokerConfig
     from broker.config.loader import BrokerConfig
     from kafka_ds.client.session import SaslRefused
     from kafka_ds.process.seams import BoundListener, Network
@@ -36,17 +37,16 @@ _NONCE_BYTES = 24
 class SecureNetwork:
     """A network whose connections are those of the inter-broker listener's protocol."""
 
-    def __init__(
-        self, network: Network, config: BrokerConfig, current: Callable[[], BrokerConfig]
-    ) -> None:
-        """Raises ConfigError for an invalid JAAS entry. Each connection takes its keys from `current`.
+    def __init__(self, network: Network, dynamic_config: DynamicBrokerConfig) -> None:
+        """Raises ConfigError for an invalid JAAS entry. Each connection takes its keys from the current settings.
 
         `ListenerSecurity` checks that they can be read.
         """
+        config = dynamic_config.current
         self._network = network
         self._listener = listener = config.inter_broker_listener
         self._protocol = config.protocols[listener]
-        self._config = current
+        self._config = dynamic_config
         self._mechanism = str(config.sasl_mechanism_inter_broker_protocol)
         self._entry: JaasEntry | None = None
         # Logged once, as brokers retry several times a second.
@@ -78,7 +78,7 @@ class SecureNetwork:
         return transport, protocol
 
     def _context(self) -> Any:
-        config, listener = self._config(), self._listener
+        config, listener = self._config.current, self._listener
         values = {name: config.of_listener(listener, name) for name in TlsSettings.names()}
         try:
             return client_context(TlsSettings.of(values))
@@ -140,10 +140,9 @@ class SecureNetwork:
         self._failed_at.discard((host, port))
 
 
-def inter_broker_network(
-    network: Network, config: BrokerConfig, current: Callable[[], BrokerConfig]
-) -> Network:
+def inter_broker_network(network: Network, dynamic_config: DynamicBrokerConfig) -> Network:
     """The network between brokers: plaintext, or a SecureNetwork."""
+    config = dynamic_config.current
     if config.protocols.get(config.inter_broker_listener, "PLAINTEXT") == "PLAINTEXT":
         return network
-    return SecureNetwork(network, config, current)
+    return SecureNetwork(network, dynamic_config)

@@ -22,6 +22,7 @@ from broker.config.broker import BrokerConfig
 from broker.config.unit_settings import GivenSettings
 from broker.metrics.names import MetricSample, gauge, meter
 from broker.server.metrics_server import MetricsServer
+from broker.server.server import bind
 from broker.unit.member import NODE_LABEL
 from kafka_ds.ipc.backoff import Backoff
 from kafka_ds.ipc.child import own_environment
@@ -173,17 +174,21 @@ class BrokerUnit:
         `config` is the file's.
         """
         loop = asyncio.get_running_loop()
-        server = MetricsServer(self.metrics_text)
+        server: MetricsServer | None = None
         if config.metrics_port is not None:
-            server.bind(SystemNetwork(), config.endpoints[0].host, config.metrics_port)
+            host, port = config.endpoints[0].host, config.metrics_port
+            listener = bind(SystemNetwork(), host, port, f"metrics.port={port}")
+            server = MetricsServer(self.metrics_text, listener)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
-        await server.serve()
+        if server is not None:
+            await server.serve()
         keeping = [loop.create_task(self._keep(each)) for each in self._places]
         await asyncio.wait(keeping, return_when=asyncio.FIRST_EXCEPTION)
         self._stop()
         await asyncio.wait(keeping)
-        await server.stop()
+        if server is not None:
+            await server.stop()
         if errors := [error for each in keeping if (error := each.exception()) is not None]:
             raise errors[0]
         log.info("shut down completed")

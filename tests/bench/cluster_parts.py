@@ -49,7 +49,8 @@ def _new_controller(image: MetadataImage) -> Controller:
 async def begun(folder: Path) -> MetadataDriver:
     """A controller and a second broker, both unfenced, over an empty log."""
     log = MetadataLog(LocalStore(str(folder)))
-    driver = MetadataDriver(log, log.load(), node_id=1, new_controller=_new_controller)
+    image = log.load()
+    driver = MetadataDriver(log, image, node_id=1, controller=_new_controller(image.copy()))
     assert await driver.claim(
         lambda claiming: decide_claim(claiming, IDENTITY, None),
         controller_epoch=driver.image.controller_epoch,

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from broker.__main__ import loop_factory
 from broker.config.loader import from_given
+from broker.kafka_broker import KafkaBroker
 from broker.node import Node
 from broker.security.authentication.scram_users import ScramCredential
 from kafka_ds.process.system import SystemClock, SystemDisk, SystemNetwork
@@ -62,8 +63,9 @@ class SecuredBroker:
             for name in ("open_sasl", "safe_sasl")
         }
         given |= more or {}
-        config = from_given({name: (str(value), "test") for name, value in given.items()})
-        self.node = Node(config, SystemClock(), SystemDisk(), SystemNetwork())
+        self._config = from_given({name: (str(value), "test") for name, value in given.items()})
+        self.owner: Node
+        self.node: KafkaBroker
         self._ready = threading.Event()
         self._stop: asyncio.Event
         self._failure: BaseException | None = None
@@ -79,7 +81,8 @@ class SecuredBroker:
 
     async def _serve(self) -> None:
         self.loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        await self.node.start()
+        self.owner = Node(self._config, SystemClock(), SystemDisk(), SystemNetwork())
+        self.node = await self.owner.start()
         salt = os.urandom(16)
         password = salted(SCRAM, PASSWORD, salt, 4096)
         credential = ScramCredential(
@@ -88,7 +91,7 @@ class SecuredBroker:
         self.node.security.scram_users.put("alice", SCRAM, credential)
         self._ready.set()
         await self._stop.wait()
-        await self.node.stop()
+        await self.owner.stop()
 
     def __enter__(self) -> SecuredBroker:
         self._thread.start()
@@ -106,7 +109,7 @@ class SecuredBroker:
         return asyncio.run_coroutine_threadsafe(what, self.loop).result(TIMEOUT_S)
 
     def address(self, listener: str) -> tuple[str, int]:
-        return self.node.server.addresses[listener]
+        return self.owner.server.addresses[listener]
 
     def bootstrap(self, listener: str) -> str:
         return "{}:{}".format(*self.address(listener))
@@ -115,7 +118,7 @@ class SecuredBroker:
         """The principals that are connected to a listener now."""
 
         async def look() -> set[str]:
-            guests = self.node.server.connections
+            guests = self.owner.server.connections
             return {str(getattr(g, "principal", "")) for g in guests if g.listener == listener}
 
         return self.run(look())

@@ -64,7 +64,7 @@ async def test_one_of_several_decides_and_all_know_it(tmp_path: Path) -> None:
             )
             assert described.controller_id == controller
             assert {each.port for each in described.brokers} == {
-                each.node.bound_address[1] for each in cluster.nodes.values()
+                each.owner.bound_address[1] for each in cluster.nodes.values()
             }
 
 
@@ -151,7 +151,7 @@ async def test_a_broker_that_crashed_comes_back_within_its_session(tmp_path: Pat
         # Its folder stays locked within this process.
         again = await cluster.start(node_id, log_dirs=tmp_path / "again")
         assert before != again.node.member.lifecycle.identity.incarnation_id
-        await other.node.stop()
+        await other.owner.stop()
 
 
 @in_loop
@@ -364,8 +364,7 @@ async def test_a_process_whose_number_another_one_has_taken_stops(
         LocalStore(str(tmp_path / "lake")).delete(LEASE_PATH)
         new = await cluster.start(1, log_dirs=tmp_path / "other")
         try:
-            assert old.node.failed is not None
-            error = await asyncio.wait_for(old.node.failed, 120)
+            error = await asyncio.wait_for(old.owner.failed, 120)
             assert "another broker with this node.id has registered" in str(error)
             # What it still asks for is not asked for by the other one.
             with pytest.raises(KafkaError) as refused:
@@ -375,7 +374,7 @@ async def test_a_process_whose_number_another_one_has_taken_stops(
             assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
             assert is_active(new)
         finally:
-            await old.node.stop()
+            await old.owner.stop()
 
 
 @in_loop
@@ -421,7 +420,7 @@ async def test_a_process_whose_number_another_one_has_taken_stops_in_order(tmp_p
         await cluster.until("its session's end", lambda: image.brokers[number].fenced)
         await cluster.start(number, log_dirs=tmp_path / "other")
         await cluster.until("its fate", lambda: old.node.member.lifecycle.has_a_successor)
-        await old.node.stop()
+        await old.owner.stop()
         await is_over(old)
 
 
@@ -444,7 +443,7 @@ async def taken_meanwhile() -> None:
 async def is_over(broker: InProcess) -> None:
     """Nothing is served any more, and the logs are closed."""
     with pytest.raises(ConnectionRefusedError):
-        await asyncio.open_connection(*broker.node.bound_address)
+        await asyncio.open_connection(*broker.owner.bound_address)
     for directory in broker.node.config.log_dirs:
         assert (Path(directory) / ".kafka_cleanshutdown").exists()
 

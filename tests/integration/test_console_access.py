@@ -46,9 +46,8 @@ class BrowserReader:
     def __init__(
         self, broker: SecuredBroker, identity: Identity | None = None, scheme: str = "https"
     ):
-        address = broker.node.console.address
-        assert address is not None
-        self.root = f"{scheme}://localhost:{address[1]}"
+        assert broker.owner.console is not None
+        self.root = f"{scheme}://localhost:{broker.owner.console.address[1]}"
         context = ssl.create_default_context(cafile=str(broker.authority.file))
         if identity is not None:
             context.load_cert_chain(identity.both_file)
@@ -117,10 +116,10 @@ def test_nobody_sees_anything_before_a_login(tmp_path: Path) -> None:
         needed = {"error": "log in", "mechanisms": ["PLAIN", SCRAM, "OAUTHBEARER"]}
         for view in ("cluster", "topics", "metrics", "settings", "groups", "records", "history"):
             assert reader.ask(f"api/{view}", topic="orders") == (401, needed)
-        before = broker.node.metrics.net.failed_authentications
+        before = broker.owner.metrics.net.failed_authentications
         for user, password in (("alice", "wrong"), ("nobody", PASSWORD), ("", ""), ("a\0b", "c")):
             assert reader.log_in(user, password) == 403
-        assert broker.node.metrics.net.failed_authentications == before + 4
+        assert broker.owner.metrics.net.failed_authentications == before + 4
         assert not list(reader.cookies)
         assert reader.ask("api/login", ["alice"])[0] == 400
         assert reader.log_in("\ud800", "alone") == 400, "half a character"

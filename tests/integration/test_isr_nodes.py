@@ -123,4 +123,4 @@ async def test_a_consumer_reads_from_the_follower_in_its_rack(tmp_path: Path) ->
         # The followers' own session is one of the leader's.
         assert len(leader.node.fetch_manager.sessions) >= 1
     finally:
-        await asyncio.gather(*(each.node.stop() for each in cluster.nodes.values()))
+        await asyncio.gather(*(each.owner.stop() for each in cluster.nodes.values()))

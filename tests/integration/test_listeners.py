@@ -204,7 +204,7 @@ def test_who_is_refused_gets_an_alert(
     broker: SecuredBroker, stranger: Identity, version: ssl.TLSVersion
 ) -> None:
     """Also where it has asked something by then, as clients of TLS 1.3 do: they think that they are in."""
-    failed = broker.node.metrics.net.failed_authentications
+    failed = broker.owner.metrics.net.failed_authentications
     for identity, alert in zip((None, stranger), ALERTS[version], strict=True):
         context = context_of(broker, identity)
         context.maximum_version = version
@@ -218,7 +218,7 @@ def test_who_is_refused_gets_an_alert(
                 safe.sendall(QUESTION * 1_000)
                 safe.recv(8)
             assert told.value.reason == alert
-    assert broker.node.metrics.net.failed_authentications == failed + 2
+    assert broker.owner.metrics.net.failed_authentications == failed + 2
 
 
 def test_librdkafka_is_told_that_it_needs_a_certificate(
@@ -435,10 +435,10 @@ def test_a_certificate_of_another_host_is_told(broker: SecuredBroker) -> None:
 
 def test_a_session_is_renewed_or_ends(broker: SecuredBroker) -> None:
     """A client that re-authenticates stays connected, also after its session expired; one that does not is closed."""
-    metrics = broker.node.metrics.net
+    metrics = broker.owner.metrics.net
 
     async def end_sessions() -> None:
-        for each in broker.node.server.connections:
+        for each in broker.owner.server.connections:
             if str(each.principal) == "User:dave" and each.authenticator is not None:
                 each.authenticator.machine.ends_ms = 0
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.config.dynamic import DynamicBrokerConfig
 from broker.transport.peer import PeerConnection, PeerUnreachable
 from broker.transport.secure_network import SecureNetwork
 from kafka_ds.process.settings import ConfigError
@@ -14,7 +15,7 @@ from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import CreateTopicsRequest
 from kafka_ds.protocol.messages.topics import CreatableTopic
 from tests.certificates import Authority
-from tests.in_process import batch_of, in_process_cluster, new_node
+from tests.in_process import batch_of, config_of, in_process_cluster, new_node
 from tests.loops import in_loop
 from tests.requests import build
 
@@ -52,7 +53,7 @@ async def test_brokers_reach_each_other_by_tls_and_sasl(tmp_path: Path) -> None:
         assert {e.security_protocol for b in image.brokers.values() for e in b.endpoints} == {
             "SASL_SSL"
         }
-        assert cluster.controller.node.server.connections.metrics.authentications
+        assert cluster.controller.owner.server.connections.metrics.authentications
         wanted = build(CreatableTopic, name="t", num_partitions=1, replication_factor=2)
         response = await first.ask(CreateTopicsRequest(topics=[wanted]), 7)
         assert response.topics[0].error_code == ErrorCode.NONE, response
@@ -65,9 +66,9 @@ async def test_brokers_reach_each_other_by_tls_and_sasl(tmp_path: Path) -> None:
         # One that has just been made, or was ended by a machine that stood still, is nobody's yet.
         await cluster.until(
             "brokers that are known",
-            lambda: {str(c.principal) for c in leader.node.server.connections} == {"User:broker"},
+            lambda: {str(c.principal) for c in leader.owner.server.connections} == {"User:broker"},
         )
-        servers = [broker.node.server for broker in cluster.nodes.values()]
+        servers = [broker.owner.server for broker in cluster.nodes.values()]
         await cluster.until(
             "sessions that were renewed",
             lambda: sum(s.connections.metrics.reauthentications for s in servers) > 2,
@@ -85,8 +86,8 @@ async def test_a_wrong_password_between_brokers_is_said_once_by_its_setting(
     async with in_process_cluster(tmp_path, 1, **given) as cluster:
         port = cluster.nodes[1].node.metadata.brokers[1].endpoints[0].port
         given["listener_name_between_plain_sasl_jaas_config"] = between.format("mistyped")
-        config = new_node(tmp_path / "other", **given).config
-        network = SecureNetwork(SystemNetwork(), config, lambda: config)
+        config = config_of(tmp_path / "other", **given)
+        network = SecureNetwork(SystemNetwork(), DynamicBrokerConfig(config))
         for _ in range(2):
             with pytest.raises(PeerUnreachable, match="Invalid username or password"):
                 await PeerConnection.connect(
@@ -117,5 +118,5 @@ async def test_what_brokers_need_of_each_other_is_asked_for_at_the_start(tmp_pat
         with pytest.raises(
             ConfigError, match=r"listener BETWEEN: ssl\.truststore\.location=.*nothing"
         ) as error:
-            await node.server.open(node.config)
+            await node.server.open(node.config, lambda *_: None, lambda *_: None)
     assert "hush" not in str(error.value)

@@ -56,7 +56,7 @@ async def serve(*overrides: str) -> tuple[Harness, Callable[[], Coroutine[Any, A
     """A server on a free port, and how to connect to it."""
     harness = Harness("listeners=PLAINTEXT://127.0.0.1:0", *overrides)
     harness.server.bind(SystemNetwork())
-    await harness.server.serve()
+    await harness.server.serve(harness.dispatcher)
     host, port = harness.server.addresses["PLAINTEXT"]
 
     async def connect() -> Open:

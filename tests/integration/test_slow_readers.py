@@ -46,7 +46,7 @@ def test_what_lies_in_memory_for_a_slow_reader_counts(broker: SecuredBroker, lis
             connected = context.wrap_socket(bare, server_hostname=HOST)
         whole = fetch_request("t", 0, partition_max_bytes=50 << 20, max_bytes=50 << 20)
         connected.sendall(encode_request(whole, 12, 1, "slow"))
-        connections = broker.node.server.connections
+        connections = broker.owner.server.connections
         least = BATCHES * len(VALUE) - ELSEWHERE_BYTES_MAX
         if listener == "PLAINTEXT":
             wait_until(

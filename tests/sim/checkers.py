@@ -8,8 +8,8 @@ during the run, `check_history` compares what readers got at the end with what p
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
 
+from broker.kafka_broker import KafkaBroker
 from tests.sim.clients import History, Partition, Promise
 from tests.sim.readers import Consumer
 from tests.sim.world import Host, World
@@ -30,10 +30,10 @@ class Watch:
         """Check every running node."""
         self._world.truth.image()
         for host in self._world.up():
-            if host.node is not None and hasattr(host.node, "replica_manager"):
+            if host.node is not None:
                 self._look_at(host, host.node)
 
-    def _look_at(self, host: Host, node: Any) -> None:
+    def _look_at(self, host: Host, node: KafkaBroker) -> None:
         image = node.metadata
         if image.controller_epoch:
             known = self._controllers.setdefault(image.controller_epoch, image.controller_id)

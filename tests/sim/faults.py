@@ -268,8 +268,6 @@ class Faults:
         node = host.node
         if not host.is_up or node is None or host.process is None or host.process.is_paused:
             return None
-        if not hasattr(node, "metadata_driver"):
-            return None
         is_clean = host.has_started and not _has_failed_log_dirs(host)
         if not is_clean:
             # It may be registered and not serve yet, or be unable to say that everything is on its disks. In both
@@ -414,5 +412,4 @@ class Faults:
 
 
 def _has_failed_log_dirs(host: Host) -> bool:
-    manager = getattr(host.node, "log_manager", None)
-    return manager is not None and any(manager.failures.values())
+    return host.node is not None and any(host.node.log_manager.failures.values())

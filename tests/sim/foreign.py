@@ -64,8 +64,7 @@ class ForeignScenario(TierScenario):
         for partition in self.partitions:
             lost = self._not_given_up(partition, self.tables.never_held(*partition))
             for host in self.world.up() if lost else ():
-                manager = getattr(host.node, "log_manager", None)
-                log = manager.get(partition) if manager is not None else None
+                log = host.node.log_manager.get(partition) if host.node is not None else None
                 assert log is None or log.local_log_start_offset <= min(lost), (
                     f"{host.name}: {partition} begins at {log.local_log_start_offset}, and {lost} are lost"
                 )

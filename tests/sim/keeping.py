@@ -61,8 +61,7 @@ class Bounds:
         logs = [
             log
             for host in self._world.up()
-            if (manager := getattr(host.node, "log_manager", None)) is not None
-            and (log := manager.get(partition)) is not None
+            if host.node is not None and (log := host.node.log_manager.get(partition)) is not None
         ]
         if any(not each.config.remote_storage_enable for each in logs):
             # The leader gives up the records that its own disk does not have.

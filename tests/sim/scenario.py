@@ -137,7 +137,7 @@ class Scenario:
         """The state of brokers and partitions, for the message of a failure."""
         for host in self.world.hosts:
             node = host.node
-            if node is None or not hasattr(node, "metadata"):
+            if node is None:
                 yield f"{host.name}: down" if not host.is_up else f"{host.name}: starting"
                 continue
             image = node.metadata
@@ -147,7 +147,7 @@ class Scenario:
                 f"epoch {image.controller_epoch}, {brokers}"
             )
             for partition in self.partitions:
-                log = node.log_manager.get(partition) if hasattr(node, "log_manager") else None
+                log = node.log_manager.get(partition)
                 end = "no log" if log is None else f"log end {log.log_end_offset}"
                 yield f"    {partition}: {image.partition(*partition)}, {end}"
         for name, task in self._work:

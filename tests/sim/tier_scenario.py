@@ -269,9 +269,9 @@ class TierScenario(Scenario):
     def _check_local_logs(self) -> None:
         """No log has dropped records that the table does not hold, or begins above the announced log start."""
         for host in self.world.up():
-            manager = getattr(host.node, "log_manager", None)
-            for partition in self.partitions if manager is not None else ():
-                log = manager.get(partition)
+            node = host.node
+            for partition in self.partitions if node is not None else ():
+                log = node.log_manager.get(partition)
                 if log is None:
                     continue
                 start, where = log.local_log_start_offset, f"{host.name}: {partition} begins at"
@@ -316,8 +316,7 @@ class TierScenario(Scenario):
     def _leaders_log(self, partition: Partition) -> Log | None:
         found = self.world.truth.image().partition(*partition)
         node = self.world.hosts[found.leader - 1].node if found and found.leader > 0 else None
-        log: Log | None = node.log_manager.get(partition) if node is not None else None
-        return log
+        return node.log_manager.get(partition) if node is not None else None
 
     def _kept_history(self) -> History:
         starts = {each: self.tables.start(*each) for each in self.partitions}

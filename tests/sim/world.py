@@ -1,6 +1,6 @@
 """A whole cluster in one thread on virtual time: disks that forget, a lake that fails, a network that is cut.
 
-The nodes are real (`broker.node.Node`); only the seams are replaced: clock, disk, network, threads, lake. A run is a
+The brokers are real (`broker.node.Node`); only the seams are replaced: clock, disk, network, threads, lake. A run is a
 function of its seed.
 """
 
@@ -16,6 +16,7 @@ from random import Random
 from typing import Any
 
 from broker.config.loader import from_given
+from broker.kafka_broker import KafkaBroker
 from broker.metadata.events import (
     BrokerUnregistered,
     ControllerChange,
@@ -177,7 +178,7 @@ class Host:
         self.disk.clock = self.clock.now_ms
         self.lake = SimLake(world.store, world.random)
         self.process: Process | None = None
-        self.node: Node | None = None
+        self._owner: Node | None = None
         self.log_dirs = [f"/data{number}" for number in range(1, world.log_dirs + 1)]
         # Called when the process halts itself.
         self.on_halt: Callable[[Host], None] = lambda _: None
@@ -198,15 +199,20 @@ class Host:
     @property
     def broker_epoch(self) -> int:
         """The epoch of the process's registration, as far as the process knows; -1 before."""
-        member = getattr(self.node, "member", None)
-        return -1 if member is None else member.lifecycle.broker_epoch
+        return -1 if self.node is None else self.node.member.lifecycle.broker_epoch
+
+    @property
+    def node(self) -> KafkaBroker | None:
+        """The broker here, once it has read its metadata and logs."""
+        dispatcher = None if self._owner is None else self._owner.dispatcher
+        return None if dispatcher is None else dispatcher.node
 
     def start(self) -> None:
         """Begin to start a process; whether the start succeeds is seen later."""
         assert not self.is_up
         loop = self._world.loop
         self.process = Process(loop, self.name)
-        self.node = None
+        self._owner = None
         self._starting = loop.create_task(self._run(), context=self.process.context())
 
     async def _run(self) -> None:
@@ -221,7 +227,7 @@ class Host:
             threads=lambda count, _: SimExecutor(loop, count),
             halt=self._halt,
         )
-        self.node = node
+        self._owner = node
         try:
             await node.start()
         except Exception as error:
@@ -245,7 +251,7 @@ class Host:
 
     async def stop(self) -> None:
         """End the process as SIGTERM does."""
-        node, process, starting = self.node, self.process, self._starting
+        node, process, starting = self._owner, self.process, self._starting
         assert node is not None and process is not None and starting is not None
         if starting.done():
             await self._world.loop.create_task(node.stop(), context=process.context())
@@ -261,7 +267,7 @@ class Host:
             self.process.kill()
             self._world.fabric.reset(self.process)
         self.disk.kill()
-        self.node = None
+        self._owner = None
 
     def _halt(self) -> None:
         if self.is_up:
@@ -278,7 +284,7 @@ class Host:
             action()
         self.on_power_loss.clear()
         self.disk.lose_power(self._world.random)
-        self.node = None
+        self._owner = None
 
 
 class World:

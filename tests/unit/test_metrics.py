@@ -217,7 +217,7 @@ async def test_a_broker_counts_by_topic(tmp_path: Path) -> None:
         await node.ask(produce_request("t", batch, 1), 9)
         await node.ask(fetch_request("t", 0, partition=1), 12)
         seen = {
-            (metric.name, *labels): value for metric, labels, value in node.node.metrics.samples()
+            (metric.name, *labels): value for metric, labels, value in node.owner.metrics.samples()
         }
         topic = "kafka_server_brokertopicmetrics_"
         assert seen[f"{topic}messagesin_total", "t"] == 10

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from broker.registry import REGISTRY
+from broker.server.dispatch import Dispatcher
 from tests.in_process import new_node
 from tests.loops import in_loop
 
@@ -27,9 +30,9 @@ class Publisher:
 @in_loop
 async def test_both_publications_of_a_stop_have_one_deadline(memory_path: Path) -> None:
     node = new_node(memory_path)
-    await node.start()
     publisher: Any = Publisher()
-    node.offset_publisher = publisher
+    broker = replace(await node.start(), offset_publisher=publisher)
+    node.dispatcher = Dispatcher(REGISTRY, broker, node.metrics.net)
     await node.stop()
     first, second = publisher.given_s
     assert second <= first - 0.2
@@ -41,8 +44,8 @@ async def test_a_broker_looks_after_its_partitions_until_others_lead_them(
 ) -> None:
     """Leaving takes seconds, in which it leads: followers fall behind, and segments roll."""
     node = new_node(memory_path)
-    await node.start()
-    leave = node.member.leave
+    broker = await node.start()
+    leave = broker.member.leave
     (ticks,) = (each for each in asyncio.all_tasks() if each.get_name() == "tick")
     seen: list[int] = []
 
@@ -51,7 +54,7 @@ async def test_a_broker_looks_after_its_partitions_until_others_lead_them(
         await leave()
         seen.append(ticks.cancelling())
 
-    monkeypatch.setattr(node.member, "leave", leaving)
+    monkeypatch.setattr(broker.member, "leave", leaving)
     await node.stop()
     assert seen == [0, 0]
     assert ticks.cancelled()

@@ -5,7 +5,6 @@ It only passes on; addresses and epochs are those of the metadata at the moment 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from kafka_ds.process.settings import MAX_LONG
 
 if TYPE_CHECKING:
     from broker.config.broker import BrokerConfig
+    from broker.config.dynamic import DynamicBrokerConfig
     from broker.log.directories.log_manager import LogManager
     from broker.metrics.topics import PerTopic
     from broker.remote.remote_log_manager import RemoteLogManager
@@ -41,8 +41,7 @@ class FetcherContext:
     node_id: int
     listener: str
     """The inter-broker listener's name."""
-    config: Callable[[], BrokerConfig]
-    """The current settings."""
+    config: DynamicBrokerConfig
     logs: LogManager
     remote_log_manager: RemoteLogManager | None
     topic_metrics: PerTopic[TopicCounters]
@@ -51,7 +50,7 @@ class FetcherContext:
     @property
     def settings(self) -> BrokerConfig:
         """The current settings."""
-        return self.config()
+        return self.config.current
 
     def _is_throttled(self, partition: FollowerPartition) -> bool:
         topic = self.image.topics.get(partition.topic)

@@ -18,7 +18,7 @@ from broker.replica.serving.fetch_sessions import Draw, FetchSessionCache
 from broker.replica.serving.selector import SELECTORS
 
 if TYPE_CHECKING:
-    from broker.config.broker import BrokerConfig
+    from broker.config.dynamic import DynamicBrokerConfig
     from broker.metrics.names import MetricSample
 
 # How many response bytes may wait for slow consumers before other responses become smaller, and how small.
@@ -44,19 +44,19 @@ class FetchManager:
     """Sessions, replica selector, leader's throttle, and answers' memory of one broker."""
 
     def __init__(
-        self, config: Callable[[], BrokerConfig], draw: Draw, *, unsent_bytes: Callable[[], int]
+        self, config: DynamicBrokerConfig, draw: Draw, *, unsent_bytes: Callable[[], int]
     ) -> None:
-        """`config` is asked for settings that may change at run time; `draw` picks the numbers of sessions;
-        `unsent_bytes` are the response bytes in memory that slow clients have yet to read.
+        """`draw` picks the numbers of sessions; `unsent_bytes` are the response bytes in memory that slow clients
+        have yet to read.
         """
         self._unsent_bytes = unsent_bytes
         # The size of responses that are being read from the disk.
         self._being_read_bytes = 0
-        given = config()
+        given = config.current
         self.sessions = FetchSessionCache(given.max_incremental_fetch_session_cache_slots, draw)
         self.select_replica = SELECTORS[given.replica_selector_class]
         self.throttle = ByteRate(
-            lambda: config().leader_replication_throttled_rate,
+            lambda: config.current.leader_replication_throttled_rate,
             samples_max=given.replication_quota_window_num,
             sample_ms=given.replication_quota_window_size_seconds * 1000,
         )

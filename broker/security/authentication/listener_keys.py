@@ -32,12 +32,13 @@ WATCH_SECONDS = 5.0
 class ListenerKeys:
     """The security of one broker's listeners with TLS or SASL."""
 
-    def __init__(self, credentials: CredentialLookup, tokens: TokenLookup) -> None:
-        self._lookups = credentials, tokens
+    def __init__(self) -> None:
         self._secured: dict[str, ListenerSecurity] = {}
         self._watching: asyncio.Task[None] | None = None
 
-    async def open(self, config: BrokerConfig) -> None:
+    async def open(
+        self, config: BrokerConfig, credentials: CredentialLookup, tokens: TokenLookup
+    ) -> None:
         """Read keys, certificates and users of all listeners. Raises ConfigError.
 
         Dynamic settings win over the file's, whose keys may be gone by now.
@@ -45,22 +46,10 @@ class ListenerKeys:
         loop = asyncio.get_running_loop()
         for listener, protocol in config.protocols.items():
             if protocol != "PLAINTEXT":
-                opened = await loop.run_in_executor(None, self._open, listener, config)
+                opened = await loop.run_in_executor(
+                    None, _opened, listener, config, credentials, tokens
+                )
                 self._secured[listener] = opened
-
-    def _open(self, listener: str, config: BrokerConfig) -> ListenerSecurity:
-        try:
-            return ListenerSecurity(listener, config, *self._lookups)
-        except ConfigError as error:
-            # Dynamic settings are committed; unusable ones must not keep the broker from starting.
-            try:
-                opened = ListenerSecurity(listener, with_changes(config, {}), *self._lookups)
-            except ConfigError:
-                raise placed(error, config, "listeners") from None
-            log.error(
-                "listener %s: ignoring dynamic keys, using those of the file: %s", listener, error
-            )
-            return opened
 
     def of(self, listener: str) -> ListenerSecurity | None:
         """The security of a listener; None for PLAINTEXT."""
@@ -103,3 +92,20 @@ class ListenerKeys:
         except ConfigError as error:
             log.error("listener %s keeps its previous keys and certificates: %s", listener, error)
             return False
+
+
+def _opened(
+    listener: str, config: BrokerConfig, credentials: CredentialLookup, tokens: TokenLookup
+) -> ListenerSecurity:
+    try:
+        return ListenerSecurity(listener, config, credentials, tokens)
+    except ConfigError as error:
+        # Dynamic settings are committed; unusable ones must not keep the broker from starting.
+        try:
+            opened = ListenerSecurity(listener, with_changes(config, {}), credentials, tokens)
+        except ConfigError:
+            raise placed(error, config, "listeners") from None
+        log.error(
+            "listener %s: ignoring dynamic keys, using those of the file: %s", listener, error
+        )
+        return opened

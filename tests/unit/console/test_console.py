@@ -29,9 +29,9 @@ async def exchange(
     broker: InProcess, target: str, *, method: str = "GET", host: str = "localhost"
 ) -> tuple[str, dict[str, str], bytes]:
     """Status line, headers by their names in lower case, body."""
-    address = broker.node.console.address
-    assert address is not None
-    reader, writer = await asyncio.open_connection(*address)
+    console = broker.owner.console
+    assert console is not None
+    reader, writer = await asyncio.open_connection(*console.address)
     writer.write(f"{method} {target} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
     head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     writer.close()
@@ -304,4 +304,4 @@ def test_a_foreign_name_is_refused(tmp_path: Path) -> None:
 @in_loop
 async def test_it_is_off_by_default(tmp_path: Path) -> None:
     async with in_process(tmp_path) as broker:
-        assert broker.node.console.address is None
+        assert broker.owner.console is None

@@ -59,7 +59,7 @@ class LoginListener:
 
 
 def new_logins(delay_ms: int = 0) -> Logins:
-    return Logins(lambda: NAME, NetMetrics(), ManualClock(1_000), delay_ms)
+    return Logins(NAME, NetMetrics(), ManualClock(1_000), delay_ms)
 
 
 def asks(cookie: str) -> HttpRequest:
@@ -118,7 +118,7 @@ async def test_a_session_ends_with_the_token_that_began_it() -> None:
         return Token("carol", 1_500 if token == "good" else 900)
 
     clock = ManualClock(1_000)
-    each, listener = Logins(lambda: NAME, NetMetrics(), clock, 0), LoginListener()
+    each, listener = Logins(NAME, NetMetrics(), clock, 0), LoginListener()
     listener.more = {OAUTHBEARER: OfferedMechanism(new=lambda: OauthBearerServer(verify))}
 
     async def by(token: str) -> str:

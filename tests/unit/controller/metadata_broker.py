@@ -56,11 +56,9 @@ class Broker:
             self.log,
             self.image,
             node_id=node_id,
-            new_controller=new_controller,
-            publish=lambda events: self._publisher(events),
+            controller=new_controller(self.image.copy()),
             **told,
         )
-        self._publisher: Callable[[Sequence[Event]], Awaitable[None]]
 
     async def start(
         self,
@@ -84,8 +82,7 @@ class Broker:
 
     async def publish_to(self, publisher: Callable[[Sequence[Event]], Awaitable[None]]) -> None:
         """Publish every commit from now on."""
-        self._publisher = publisher
-        await self.driver.start_publishing(lambda: asyncio.sleep(0))
+        await self.driver.start_publishing(lambda: asyncio.sleep(0), publisher)
 
     async def allocate_producer_ids(self) -> range:
         return await self.driver.decide(lambda c: c.allocate_producer_ids(self.node_id))

@@ -42,7 +42,7 @@ METRICS = LoadMetrics("t.server:type=test-metrics", "tests", states_are_ours=Tru
 def seen(broker: InProcess, prefix: str) -> dict[str, float]:
     return {
         "/".join((metric.name.removeprefix(f"{prefix}_"), *labels)): value
-        for metric, labels, value in broker.node.metrics.samples()
+        for metric, labels, value in broker.owner.metrics.samples()
         if metric.name.startswith(prefix) and not hasattr(value, "count")
     }
 

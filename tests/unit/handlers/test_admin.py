@@ -125,7 +125,7 @@ async def test_a_quorum_of_one(memory_path: Path, version: int) -> None:
         (voter,) = found.current_voters
         assert (voter.replica_id, voter.log_end_offset) == (1, found.high_watermark)
         if version >= 2:
-            host, port = broker.node.bound_address
+            host, port = broker.owner.bound_address
             (node,) = response.nodes
             assert [(each.host, each.port) for each in node.listeners] == [(host, port)]
 

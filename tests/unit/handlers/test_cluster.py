@@ -112,7 +112,7 @@ async def test_the_cluster_is_described(memory_path: Path, version: int) -> None
         request = DescribeClusterRequest(include_cluster_authorized_operations=version > 0)
         response = await broker.ask(request, version)
         (node,) = response.brokers
-        assert (node.broker_id, node.host, node.port) == (1, *broker.node.bound_address)
+        assert (node.broker_id, node.host, node.port) == (1, *broker.owner.bound_address)
         assert (response.error_code, response.controller_id) == (0, 1)
         assert response.cluster_id == broker.node.metadata.cluster_id
         assert (response.cluster_authorized_operations > 0) == (version > 0)
@@ -146,7 +146,7 @@ async def test_this_broker_coordinates(memory_path: Path, version: int) -> None:
             assert len(found) == (2 if version >= 4 else 1)
             for each in found:
                 address = (each.node_id, each.host, each.port)
-                assert (each.error_code, *address) == (0, 1, *broker.node.bound_address)
+                assert (each.error_code, *address) == (0, 1, *broker.owner.bound_address)
         if version >= 1:
             unknown = FindCoordinatorRequest(key="k", key_type=2, coordinator_keys=["k"])
             response = await broker.ask(unknown, version)

@@ -15,7 +15,7 @@ from kafka_ds.protocol.messages import (
     IncrementalAlterConfigsRequest,
     ListConfigResourcesRequest,
 )
-from tests.in_process import InProcess, batch_of, in_process, new_node
+from tests.in_process import InProcess, batch_of, config_of, in_process
 from tests.loops import in_loop
 from tests.unit.handlers.config_requests import (
     APPEND,
@@ -233,7 +233,7 @@ async def test_a_brokers_own_change_wins_over_that_for_all(memory_path: Path) ->
 
 def test_a_broker_has_judged_what_it_was_asked_about_alone(memory_path: Path) -> None:
     """Two settings, each valid alone, but together they keep a broker from starting: the later one is refused."""
-    config = new_node(memory_path).config
+    config = config_of(memory_path)
     least, most = "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"
     image = MetadataImage()
     image.broker_configs["2"] = {least: "5000"}
@@ -335,7 +335,7 @@ async def test_no_limit_of_connections_keeps_a_broker_from_starting(
             answer = await change(broker, BROKER, "", (key, SET, bad))
             assert answer.error_code == ErrorCode.INVALID_CONFIG, bad
         assert not (await change(broker, BROKER, "", (key, SET, good))).error_code
-        limits = broker.node.server.connections.limits
+        limits = broker.owner.server.connections.limits
         assert limits.settings.of_host["127.0.0.9"] == 3
         assert limits.settings.of_host["::9"] == 4
         assert limits.settings.of_host["127.0.0.1"] == 7
@@ -344,11 +344,11 @@ async def test_no_limit_of_connections_keeps_a_broker_from_starting(
         assert "cannot resolve host nobody.invalid" in caplog.text
         # Whatever else goes wrong with them, the limits stay as they were.
         bad_config = dataclasses.replace(broker.node.config, changes={"": {key: "foo"}})
-        await broker.node.server.configure(bad_config)
+        await broker.owner.server.configure(bad_config)
         assert limits.settings.of_host["127.0.0.9"] == 3
         await broker.create("t")
     async with in_process(memory_path) as broker:
-        assert broker.node.server.connections.limits.settings.of_host["127.0.0.9"] == 3
+        assert broker.owner.server.connections.limits.settings.of_host["127.0.0.9"] == 3
         assert "t" in broker.node.metadata.topics
 
 

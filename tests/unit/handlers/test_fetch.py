@@ -250,7 +250,7 @@ async def test_much_that_a_consumer_reads_is_sent_from_the_file(
         follower.replica_id = broker.node.config.node_id + 1
         monkeypatch.setattr(LeaderState, "check_follower", lambda *_: None)
         monkeypatch.setattr(LeaderPartition, "update_follower_fetch_state", lambda *_, **__: None)
-        dispatcher = broker.node.server.connections.dispatcher
+        dispatcher = broker.dispatcher
         counters = broker.node.replica_manager.get("t", 0).counters
 
         def in_files(request: FetchRequest, *, sends_files: bool) -> int:
@@ -327,11 +327,9 @@ async def test_a_disk_that_fails_under_one_partition_is_no_others_trouble(
 
 
 @in_loop
-async def test_old_offsets_come_from_the_lake(
-    memory_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_old_offsets_come_from_the_lake(memory_path: Path) -> None:
     async with in_process(memory_path) as broker:
-        tier = await tiered(broker, monkeypatch)
+        tier = await tiered(broker)
         more = [FetchPartition(partition=1, fetch_offset=0, partition_max_bytes=500)]
         request = fetch_request("t", 1, max_wait_ms=5000, partition_max_bytes=700, more=more)
         response = await broker.ask(request, 12)
@@ -342,7 +340,6 @@ async def test_old_offsets_come_from_the_lake(
         assert tier.asked == [(0, 1, 700)]
         data = await broker.fetch("t", 2)
         assert values_of(data.records) == [b"hot"]
-        monkeypatch.setattr(broker.node, "remote_log_manager", None)
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE])
@@ -361,7 +358,7 @@ async def test_what_leaves_the_disk_while_it_is_read_comes_from_the_lake(
         log = broker.node.replica_manager.get("t", 0).log
         log.roll()
         tier = TierOfChunks(chunks=[batch_of([b"cold"])])
-        monkeypatch.setattr(broker.node, "remote_log_manager", tier)
+        broker.exchange(remote_log_manager=tier)
         read = log.read
 
         def read_later(*args: Any, may_wait: bool = True, **options: Any) -> Any:
@@ -381,31 +378,27 @@ async def test_what_leaves_the_disk_while_it_is_read_comes_from_the_lake(
         if code is ErrorCode.NONE:
             assert values_of(b"".join(data.records)) == [b"cold"]
             assert data.aborted_transactions == []
-        monkeypatch.setattr(broker.node, "remote_log_manager", None)
 
 
 @pytest.mark.parametrize("code", [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.OFFSET_OUT_OF_RANGE])
 @in_loop
 async def test_a_lake_that_fails_is_one_partitions_error(
-    memory_path: Path, monkeypatch: pytest.MonkeyPatch, code: ErrorCode
+    memory_path: Path, code: ErrorCode
 ) -> None:
     async with in_process(memory_path) as broker:
-        await tiered(broker, monkeypatch, error=code)
+        await tiered(broker, error=code)
         more = [FetchPartition(partition=1, fetch_offset=0, partition_max_bytes=500)]
         response = await broker.ask(fetch_request("t", 0, more=more), 12)
         cold, hot = response.responses[0].partitions
         assert (cold.error_code, cold.high_watermark, bytes(cold.records)) == (code, -1, b"")
         assert values_of(hot.records) == [b"other"]
-        monkeypatch.setattr(broker.node, "remote_log_manager", None)
 
 
 @in_loop
-async def test_without_a_lake_old_offsets_are_out_of_range(
-    memory_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_a_lake_old_offsets_are_out_of_range(memory_path: Path) -> None:
     async with in_process(memory_path) as broker:
-        await tiered(broker, monkeypatch)
-        monkeypatch.setattr(broker.node, "remote_log_manager", None)
+        await tiered(broker)
+        broker.exchange(remote_log_manager=None)
         data = await broker.fetch("t", 0)
         assert data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 

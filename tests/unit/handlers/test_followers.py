@@ -250,7 +250,8 @@ async def test_one_that_has_caught_up_is_proposed(memory_path: Path) -> None:
 async def throttled(leader: FollowerDesk, listed: str, rate: str = "1") -> None:
     node = leader.broker.node
     node.metadata.topics["t"].configs[LEADER_THROTTLED_REPLICAS] = listed
-    node.config = replace(node.config, leader_replication_throttled_rate=int(rate))
+    config = replace(node.config, leader_replication_throttled_rate=int(rate))
+    node.dynamic_config.current = config
 
 
 @pytest.mark.parametrize(

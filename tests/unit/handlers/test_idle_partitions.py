@@ -11,12 +11,12 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from broker.config.broker import BrokerConfig
+from broker.config.dynamic import DynamicBrokerConfig
 from broker.handlers.records.fetch import fetch
 from broker.log.log import Log
 from broker.metadata.events import PartitionRegistration
@@ -41,8 +41,8 @@ from kafka_ds.records.batch import ControlType, end_transaction_marker, iterate_
 from kafka_ds.segments.producers import AppendOrigin
 from tests.fakes.clock import ManualClock
 from tests.fakes.cluster import registration_of
+from tests.fakes.kafka_broker import broker_of
 from tests.fakes.memory_disk import MemoryDisk
-from tests.fakes.open_node import OpenSecurity
 from tests.fakes.settings import log_settings
 from tests.in_process import batch_of
 from tests.loops import in_loop, turns
@@ -81,25 +81,24 @@ class BrokerSide:
         self.logs: dict[Key, Log] = {}
         self.counters = {topic: TopicCounters() for topic in TOPICS}
         self.deletions: list[Any] = []
-        self.config = replace(
+        config = replace(
             BrokerConfig(),
             max_incremental_fetch_session_cache_slots=16,
             leader_replication_throttled_rate=1 << 40,
             fetch_max_bytes=1 << 20,
         )
         self._drawn = 0
-        fetching = FetchManager(lambda: self.config, self._draw, unsent_bytes=lambda: 0)
+        self.dynamic_config = DynamicBrokerConfig(config)
+        fetching = FetchManager(self.dynamic_config, self._draw, unsent_bytes=lambda: 0)
         if not leaves_out_idle:
             fetching.sessions = Attentive(16, self._draw)
         self.sessions = fetching.sessions
-        self.node = SimpleNamespace(
-            config=self.config,
+        self.node = broker_of(
             metadata=self.image,
             replica_manager=self,
             fetch_manager=fetching,
             clock=self.clock,
-            remote_log_manager=None,
-            security=OpenSecurity(),
+            dynamic_config=self.dynamic_config,
         )
         for broker_id in (1, 2, 3):
             self.register(broker_id)
@@ -126,7 +125,7 @@ class BrokerSide:
 
     def ask(self, request: FetchRequest, version: int) -> Any:
         header = RequestHeader(1, version, 7, "test")
-        context = RequestContext(header, "127.0.0.1", "PLAINTEXT", cast(Any, self.node), NO_CLIENT)
+        context = RequestContext(header, "127.0.0.1", "PLAINTEXT", self.node, NO_CLIENT)
         return fetch(request, context)
 
     # -- what happens ---------------------------------------------------------------------------
@@ -138,7 +137,8 @@ class BrokerSide:
 
     def throttle(self, topic: str, listed: str, rate: int) -> None:
         self.image.topics[topic].configs[LEADER_THROTTLED_REPLICAS] = listed
-        self.config = replace(self.config, leader_replication_throttled_rate=rate)
+        config = replace(self.node.config, leader_replication_throttled_rate=rate)
+        self.dynamic_config.current = config
         self.image.version += 1
 
     def lead(self, key: Key) -> None:

@@ -20,7 +20,7 @@ async def test_answers_that_lie_here_unread_make_others_small(
         await broker.create("t")
         for _ in range(6):
             await broker.produce("t", batch_of([b"v" * 400]))
-        connections = broker.node.server.connections
+        connections = broker.owner.server.connections
         slow: Any = object()
         counts = []
         for unsent_bytes in (0, 2000, 1 << 40, 0):

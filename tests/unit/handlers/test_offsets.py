@@ -173,9 +173,7 @@ class TierWithTimes:
         return await self.offset_for_timestamp(partition, -3, start_offset=start_offset)
 
 
-async def with_lake(
-    broker: InProcess, monkeypatch: pytest.MonkeyPatch, tier: TierWithTimes
-) -> None:
+async def with_lake(broker: InProcess, tier: TierWithTimes) -> None:
     """Offsets 0 and 1 are only in the lake, 2 is on disk."""
     await broker.create("t")
     await broker.produce("t", batch_of([b"a", b"b"], timestamp=NOW_MS))
@@ -187,40 +185,34 @@ async def with_lake(
     from dataclasses import replace
 
     log.update_config(replace(log.config, remote_storage_enable=True))
-    monkeypatch.setattr(broker.node, "remote_log_manager", tier)
+    broker.exchange(remote_log_manager=tier)
 
 
 @pytest.mark.parametrize("end", [1, None])
 @in_loop
-async def test_the_ends_of_the_tiers(
-    memory_path: Path, monkeypatch: pytest.MonkeyPatch, end: int | None
-) -> None:
+async def test_the_ends_of_the_tiers(memory_path: Path, end: int | None) -> None:
     async with in_process(memory_path) as broker:
-        await with_lake(broker, monkeypatch, TierWithTimes(end=end))
+        await with_lake(broker, TierWithTimes(end=end))
         assert await offset(broker, -2) == (0, -1, 0, 0)
         assert await offset(broker, -4) == (0, -1, 2, 0)
         assert await offset(broker, -5) == (0, -1, 1, 0)
         assert await offset(broker, -6) == (0, -1, 2, 0)
         assert await offset(broker, -1) == (0, -1, 3, 0)
-        monkeypatch.setattr(broker.node, "remote_log_manager", None)
 
 
 @in_loop
-async def test_an_empty_lake(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_empty_lake(memory_path: Path) -> None:
     async with in_process(memory_path) as broker:
-        await with_lake(broker, monkeypatch, TierWithTimes(end=-1))
+        await with_lake(broker, TierWithTimes(end=-1))
         assert await offset(broker, -5) == (0, -1, -1, -1)
         assert await offset(broker, -6) == (0, -1, 0, 0)
-        monkeypatch.setattr(broker.node, "remote_log_manager", None)
 
 
 @in_loop
-async def test_times_are_looked_for_in_the_lake_first(
-    memory_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_times_are_looked_for_in_the_lake_first(memory_path: Path) -> None:
     async with in_process(memory_path) as broker:
         tier = TierWithTimes(found=TimestampAndOffset(NOW_MS + 1, 1, 0))
-        await with_lake(broker, monkeypatch, tier)
+        await with_lake(broker, tier)
         assert await offset(broker, NOW_MS + 1) == (0, NOW_MS + 1, 1, 0)
         tier.found = None
         assert await offset(broker, NOW_MS + 50) == (0, NOW_MS + 100, 2, 0)
@@ -229,16 +221,13 @@ async def test_times_are_looked_for_in_the_lake_first(
         assert (await offset(broker, NOW_MS))[0] == ErrorCode.KAFKA_STORAGE_ERROR
         tier.end = None
         assert (await offset(broker, -5))[0] == ErrorCode.KAFKA_STORAGE_ERROR
-        monkeypatch.setattr(broker.node, "remote_log_manager", None)
 
 
 @in_loop
-async def test_the_latest_record_is_looked_for_in_both_tiers(
-    memory_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_latest_record_is_looked_for_in_both_tiers(memory_path: Path) -> None:
     async with in_process(memory_path) as broker:
         tier = TierWithTimes(found=TimestampAndOffset(NOW_MS + 99, 1, 0))
-        await with_lake(broker, monkeypatch, tier)
+        await with_lake(broker, tier)
         assert await offset(broker, -3) == (0, NOW_MS + 100, 2, 0)
         # Of the same time the first, and of a later one the record in the lake.
         for later_ms in (100, 5_000):
@@ -248,18 +237,17 @@ async def test_the_latest_record_is_looked_for_in_both_tiers(
         assert await offset(broker, -3) == (0, NOW_MS + 100, 2, 0)
         tier.error = ErrorCode.KAFKA_STORAGE_ERROR
         assert (await offset(broker, -3))[0] == ErrorCode.KAFKA_STORAGE_ERROR
-        monkeypatch.setattr(broker.node, "remote_log_manager", None)
 
 
 @pytest.mark.parametrize("timestamp", [-3, NOW_MS])
 @in_loop
 async def test_the_lake_is_asked_from_a_log_start_on_that_it_has_not_heard_of(
-    memory_path: Path, monkeypatch: pytest.MonkeyPatch, timestamp: int
+    memory_path: Path, timestamp: int
 ) -> None:
     """Also of one that moves while it is asked: what it answers then is below, and there is more above."""
     async with in_process(memory_path) as broker:
         tier = TierWithTimes(found=TimestampAndOffset(NOW_MS + 200, 0, 0))
-        await with_lake(broker, monkeypatch, tier)
+        await with_lake(broker, tier)
         log = broker.node.replica_manager.get("t", 0).log
 
         def move() -> None:
@@ -269,35 +257,31 @@ async def test_the_lake_is_asked_from_a_log_start_on_that_it_has_not_heard_of(
         tier.when_asked = move
         assert await offset(broker, timestamp) == (0, NOW_MS + 150, 1, 0)
         assert tier.asked_from == [0, 1]
-        monkeypatch.setattr(broker.node, "remote_log_manager", None)
 
 
 @pytest.mark.parametrize("timeout_ms", [0, 10])
 @in_loop
 async def test_a_lake_that_does_not_answer_is_not_waited_for_for_ever(
-    memory_path: Path, monkeypatch: pytest.MonkeyPatch, timeout_ms: int
+    memory_path: Path, timeout_ms: int
 ) -> None:
     """By the client's own patience (KIP-1075), or by remote.list.offsets.request.timeout.ms."""
     async with in_process(memory_path) as broker:
         tier = TierWithTimes(never=True)
-        await with_lake(broker, monkeypatch, tier)
+        await with_lake(broker, tier)
         topics = [build(ListOffsetsTopic, name="t", partition_index=0, timestamp=NOW_MS)]
         request = ListOffsetsRequest(replica_id=-1, topics=topics, timeout_ms=timeout_ms)
         response = await broker.ask(request, 10)
         found = response.topics[0].partitions[0]
         assert (found.error_code, found.offset) == (ErrorCode.REQUEST_TIMED_OUT, -1)
         assert tier.expired == 1
-        monkeypatch.setattr(broker.node, "remote_log_manager", None)
 
 
 @in_loop
-async def test_a_time_that_leaves_the_disk_while_it_is_looked_for(
-    memory_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_time_that_leaves_the_disk_while_it_is_looked_for(memory_path: Path) -> None:
     """Too high an answer would be a hole for who begins to read there."""
     async with in_process(memory_path) as broker:
         tier = TierWithTimes()
-        await with_lake(broker, monkeypatch, tier)
+        await with_lake(broker, tier)
         log = broker.node.replica_manager.get("t", 0).log
         log.roll()
         await broker.produce("t", batch_of([b"d"], timestamp=NOW_MS + 200))
@@ -315,27 +299,22 @@ async def test_a_time_that_leaves_the_disk_while_it_is_looked_for(
         tier.when_asked = leave
         assert await offset(broker, NOW_MS + 50) == (0, NOW_MS + 100, 2, 0)
         assert len(tier.asked) == 2
-        monkeypatch.setattr(broker.node, "remote_log_manager", None)
 
 
 @in_loop
-async def test_a_time_whose_record_leaves_the_disk_before_the_look(
-    memory_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_time_whose_record_leaves_the_disk_before_the_look(memory_path: Path) -> None:
     async with in_process(memory_path) as broker:
         await broker.create("t")
         await broker.produce("t", batch_of([b"a"], timestamp=NOW_MS))
         log = broker.node.replica_manager.get("t", 0).log
         log.roll()
         await broker.produce("t", batch_of([b"b"], timestamp=NOW_MS + 100))
-        monkeypatch.setattr(
-            broker.node, "remote_log_manager", TierWithTimes(found=TimestampAndOffset(NOW_MS, 0, 0))
-        )
+        tier = TierWithTimes(found=TimestampAndOffset(NOW_MS, 0, 0))
+        broker.exchange(remote_log_manager=tier)
         topics = [build(ListOffsetsTopic, name="t", partition_index=0, timestamp=NOW_MS)]
         waiting = broker.begin(ListOffsetsRequest(replica_id=-1, topics=topics), 11)
         log.segments.discard_oldest(1, broker.node.clock.now_ms())
         assert (await waiting.result).topics[0].partitions[0].offset == 0
-        monkeypatch.setattr(broker.node, "remote_log_manager", None)
 
 
 async def end_of(

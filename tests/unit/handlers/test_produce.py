@@ -84,7 +84,7 @@ async def test_what_is_refused_is_let_go_of_at_once(memory_path: Path, acks: int
     async with in_process(memory_path) as broker:
         request = produce_request("nowhere", batch_of([b"a"]), acks=acks)
         frame = bytearray(encode_request(request, 9, 7, "test"))
-        handle = broker.node.server.connections.dispatcher.handle
+        handle = broker.dispatcher.handle
         gc.disable()
         try:
             with suppress(Unanswerable):
@@ -356,7 +356,7 @@ async def test_a_partition_led_elsewhere_names_its_leader(memory_path: Path) -> 
         assert answer.current_leader.leader_id == 1
         response = await broker.ask(produce_request("t", batch_of([b"a"])), 10)
         (endpoint,) = response.node_endpoints
-        assert (endpoint.node_id, endpoint.port) == (1, node.bound_address[1])
+        assert (endpoint.node_id, endpoint.port) == (1, broker.owner.bound_address[1])
 
 
 @in_loop

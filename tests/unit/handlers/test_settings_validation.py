@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from broker.config.broker import BrokerConfig
+from broker.config.dynamic import DynamicBrokerConfig
 from broker.handlers.configs import settings_validation
 from broker.handlers.configs.settings_validation import validate_on_brokers
 from broker.kafka_broker import KafkaBroker
 from broker.transport.peer import PeerUnreachable
 from kafka_ds.protocol.messages import ValidateSettingsResponse
 from tests.fakes.cluster import image_of, registration_of
+from tests.fakes.kafka_broker import broker_of
 from tests.fakes.network import Respondent
 from tests.loops import in_loop, until
 
@@ -34,12 +35,11 @@ def answer(_: object, broker_id: int) -> Any:
 
 def asker() -> KafkaBroker:
     brokers = [registration_of(number, fenced=number == 6) for number in range(2, 7)]
-    parts = SimpleNamespace(
-        config=replace(BrokerConfig(), node_id=1),
+    return broker_of(
+        dynamic_config=DynamicBrokerConfig(replace(BrokerConfig(), node_id=1)),
         metadata=image_of(*brokers),
         member=Respondent(answer),
     )
-    return cast(KafkaBroker, parts)
 
 
 @in_loop

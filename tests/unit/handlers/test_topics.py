@@ -199,7 +199,7 @@ async def test_every_version_tells_who_leads(memory_path: Path, version: int) ->
         topic_id = await broker.create("t", 2)
         response = await broker.ask(MetadataRequest(topics=wanted("t")), version)
         (node,) = response.brokers
-        assert (node.node_id, node.host, node.port) == (1, *broker.node.bound_address)
+        assert (node.node_id, node.host, node.port) == (1, *broker.owner.bound_address)
         assert node.rack == ("r1" if version >= 1 else None)
         assert response.cluster_id == (broker.node.metadata.cluster_id if version >= 2 else None)
         assert response.controller_id == (1 if version >= 1 else -1)

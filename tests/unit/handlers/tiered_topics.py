@@ -4,8 +4,6 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
-
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.topic_partition import TopicIdPartition
 from tests.in_process import (
@@ -36,9 +34,7 @@ class TierOfChunks:
         return list(self.chunks)
 
 
-async def tiered(
-    broker: InProcess, monkeypatch: pytest.MonkeyPatch, **options: Any
-) -> TierOfChunks:
+async def tiered(broker: InProcess, **options: Any) -> TierOfChunks:
     """Partition 0 has its offsets 0 and 1 in the lake alone, partition 1 all on disk."""
     await broker.create("t", 2)
     await broker.produce("t", batch_of([b"cold", b"colder"]))
@@ -52,5 +48,5 @@ async def tiered(
     log.segments.discard_oldest(1, broker.node.clock.now_ms())
     assert (log.log_start_offset, log.local_log_start_offset) == (0, 2)
     tier = TierOfChunks(chunks=chunks, **options)
-    monkeypatch.setattr(broker.node, "remote_log_manager", tier)
+    broker.exchange(remote_log_manager=tier)
     return tier

@@ -127,11 +127,9 @@ def test_a_rate_without_bound_costs_nothing() -> None:
 
 
 @in_loop
-async def test_beyond_the_quota_cold_reads_are_shed_and_others_are_not(
-    memory_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_beyond_the_quota_cold_reads_are_shed_and_others_are_not(memory_path: Path) -> None:
     async with in_process(memory_path) as broker:
-        tier = await tiered(broker, monkeypatch, sheds=True)
+        tier = await tiered(broker, sheds=True)
         more = [FetchPartition(partition=1, fetch_offset=0, partition_max_bytes=500)]
         response = await broker.ask(fetch_request("t", 0, max_wait_ms=5000, more=more), 12)
         cold, hot = response.responses[0].partitions
@@ -148,7 +146,6 @@ async def test_beyond_the_quota_cold_reads_are_shed_and_others_are_not(
         await pass_time(31)
         data = (await waiting).responses[0].partitions[0]
         assert values_of(data.records) == [b"cold", b"colder"]
-        monkeypatch.setattr(broker.node, "remote_log_manager", None)
 
 
 @in_loop
@@ -194,11 +191,11 @@ async def test_bytes_of_cold_reads_use_up_the_quota_which_may_change(
 
 @in_loop
 async def test_several_cold_partitions_of_one_request_are_read_side_by_side(
-    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+    memory_path: Path,
 ) -> None:
     """With those that are on disk, in one answer; one that is late keeps no other from its records."""
     async with in_process(memory_path) as broker:
-        await tiered(broker, monkeypatch)
+        await tiered(broker)
         log = broker.node.replica_manager.get("t", 1).log
         log.roll()
         await broker.produce("t", batch_of([b"later"]), partition=1)
@@ -216,7 +213,7 @@ async def test_several_cold_partitions_of_one_request_are_read_side_by_side(
                     return None
                 return [batch_of([b"cold-1"])]
 
-        monkeypatch.setattr(broker.node, "remote_log_manager", FakeLake())
+        broker.exchange(remote_log_manager=FakeLake())
         more = [
             FetchPartition(partition=1, fetch_offset=0, partition_max_bytes=500),
         ]
@@ -228,7 +225,6 @@ async def test_several_cold_partitions_of_one_request_are_read_side_by_side(
         assert (late.error_code, late.high_watermark, bytes(late.records)) == (0, 3, b"")
         assert values_of(cold.records) == [b"cold-1"]
         assert values_of(hot.records) == [b"hot"]
-        monkeypatch.setattr(broker.node, "remote_log_manager", None)
 
 
 def test_the_worker_s_counts_go_on_over_its_restarts() -> None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any, cast
 
 from broker.config.broker import BrokerConfig
+from broker.config.dynamic import DynamicBrokerConfig
 from broker.log.config import LogConfig
 from broker.log.log import Log
 from broker.metadata.events import Endpoint
@@ -242,14 +243,14 @@ class Follower:
         self.image = MetadataImage()
         self.register(address)
         self.written = 0
-        self.settings = settings
+        self.dynamic_config = DynamicBrokerConfig(settings)
         self.context = FetcherContext(
             network=SystemNetwork(),
             clock=SystemClock(),
             image=self.image,
             node_id=1,
             listener="PLAINTEXT",
-            config=lambda: self.settings,
+            config=self.dynamic_config,
             logs=cast(Any, self),
             remote_log_manager=None,
             topic_metrics=topic_metrics(),

@@ -199,7 +199,7 @@ async def test_partitions_are_spread_anew_when_num_replica_fetchers_changes() ->
         partitions = [broker.follow(log_of("t", index), 1) for index in range(8)]
         await until(lambda: all(map(has_all, partitions, logs)))
         for count, spread in ((4, [2, 2, 2, 2]), (2, [4, 4])):
-            broker.settings = replace(SETTINGS, num_replica_fetchers=count)
+            broker.dynamic_config.current = replace(SETTINGS, num_replica_fetchers=count)
             broker.fetchers.configure()
             assert sorted(len(fetcher) for fetcher in broker.fetchers) == spread
             for log in logs:

@@ -5,12 +5,12 @@ from collections.abc import Awaitable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import broker.handlers
+from broker.kafka_broker import KafkaBroker
 from broker.metadata.acls import AclOperation
 from broker.metadata.image import MetadataImage
 from broker.principal import (
@@ -62,7 +62,7 @@ from kafka_ds.protocol.messages.group_offsets import (
 )
 from kafka_ds.protocol.messages.topics import CreatableTopic
 from kafka_ds.protocol.refusal import refusal_of
-from tests.fakes.open_node import OpenSecurity
+from tests.fakes.kafka_broker import OpenSecurity, broker_of
 from tests.in_process import (
     batch_of,
     fetch_request,
@@ -108,10 +108,10 @@ def test_what_is_between_brokers_wants_cluster_action() -> None:
             assert rule == AuthorizeRequest(AclOperation.CLUSTER_ACTION, rule.resource)
 
 
-def nobody() -> SimpleNamespace:
-    """A node that allows nothing and has no topics."""
+def nobody() -> KafkaBroker:
+    """A broker that allows nothing and has no topics."""
     denies = Authorizer([], allows_unlisted=False)
-    return SimpleNamespace(security=OpenSecurity(denies), metadata=MetadataImage())
+    return broker_of(security=OpenSecurity(denies), metadata=MetadataImage())
 
 
 def errors_in(value: Any) -> set[int]:
@@ -141,8 +141,8 @@ def test_who_may_do_nothing_is_told_so_by_every_api_in_every_version(served: Ser
 
             request = random_message(served.request, version, chance, sizes=[1, 5])
             context = RequestContext(
-                RequestHeader(served.api_key, version, 1, "c"), "h", "L", nobody(), NO_CLIENT  # type: ignore[arg-type]
-            )  # fmt: skip
+                RequestHeader(served.api_key, version, 1, "c"), "h", "L", nobody(), NO_CLIENT
+            )
             try:
                 answer = guarded(replace(served, handler=handler), request, context)
             except KafkaError as error:

@@ -359,4 +359,5 @@ async def test_a_broker_starts_with_the_keys_that_were_set_by_command(
     renewed.both_file.unlink()
     node = new_node(memory_path, **settings)
     with pytest.raises(ConfigError, match="OUTSIDE: ssl.keystore.location=.*renewed"):
-        await node.server.open(with_changes(node.config, {"": {key: str(renewed.both_file)}}))
+        changed = with_changes(node.config, {"": {key: str(renewed.both_file)}})
+        await node.server.open(changed, lambda *_: None, lambda *_: None)

@@ -38,7 +38,7 @@ from kafka_ds.protocol.messages.quorum import FeatureUpdateKey
 from kafka_ds.protocol.messages.security import AlterQuotaEntryData
 from kafka_ds.protocol.messages.topics import DeleteTopicState
 from tests.fakes.clock import ManualClock
-from tests.fakes.open_node import OpenSecurity, no_quotas
+from tests.fakes.kafka_broker import OpenSecurity, broker_of, no_quotas
 from tests.in_process import (
     LISTENER,
     InProcess,
@@ -274,7 +274,7 @@ async def test_producers_consumers_and_those_who_make_topics_are_throttled(tmp_p
         assert written.throttle_time_ms > 0
         assert (await broker.ask(produce_request("a", batch), 9)).throttle_time_ms == 0
         # What nobody awaits is no answer, but its connection is not heard either.
-        dispatcher = broker.node.server.connections.dispatcher
+        dispatcher = broker.dispatcher
         frame = memoryview(encode_request(produce_request("a", batch, acks=0), 9, 1, "c"))[4:]
         unanswered = dispatcher.handle(memoryview(bytearray(frame)), "h", LISTENER, 0.0, ALICE)
         assert isinstance(unanswered, Throttled)
@@ -352,7 +352,8 @@ async def test_a_consumer_that_waits_as_told_ends_with_all_records(tmp_path: Pat
         for _ in range(20):
             await broker.produce("a", batch_of([b"x" * 200]))
         await limit(broker, {"user": "alice"}, consumer_byte_rate=100.0)
-        broker.node.clock = clock = ManualClock(broker.node.clock.monotonic_ms())
+        clock = ManualClock(broker.node.clock.monotonic_ms())
+        broker.exchange(clock=clock)
         offset, empty = 0, 0
         while offset < 20:
             answer = await broker.ask(fetch_request("a", offset), 12, principal=ALICE)
@@ -399,7 +400,7 @@ async def test_what_followers_await_is_handed_on_as_it_is() -> None:
     served = next(each for each in REGISTRY if each.name == "Fetch")
     served = dataclasses.replace(served, handler=lambda request, context: parked)
     security = OpenSecurity(quotas=limited(request_percentage=1.0))
-    context: Any = SimpleNamespace(node=SimpleNamespace(security=security))
+    context: Any = SimpleNamespace(node=broker_of(security=security))
     asked = fetch_request("a", 0, replica_id=2)
     assert guarded(served, asked, context, lambda *_: None) is parked, "it may be hurried"
     parked.cancel()
@@ -480,7 +481,7 @@ async def test_a_throttled_connection_is_not_heard_until_its_time_is_over(tmp_pa
         batch = batch_of([b"x" * 1000])
         # 1,100 bytes over ten seconds are a tenth more than this allows: a second to wait.
         await limit(broker, {"user": "ANONYMOUS"}, producer_byte_rate=100.0)
-        _, port = broker.node.server.addresses["PLAINTEXT"]
+        _, port = broker.owner.server.addresses["PLAINTEXT"]
 
         def talk() -> tuple[int, float]:
             with RawClient(f"127.0.0.1:{port}") as client:

@@ -29,7 +29,7 @@ from kafka_ds.protocol.messages import (
     ProduceRequest,
     ProduceResponse,
 )
-from tests.fakes.open_node import OPEN_NODE
+from tests.fakes.kafka_broker import broker_of
 from tests.requests import build
 
 
@@ -179,14 +179,14 @@ class Harness:
         self.handlers = Handlers()
         self.metrics = NetMetrics()
         self.config = load(None, overrides)
-        dispatcher = Dispatcher(self.handlers.registry, OPEN_NODE, self.metrics)
-        self.server = Server(self.config, dispatcher, self.metrics, SystemClock())
+        self.dispatcher = Dispatcher(self.handlers.registry, broker_of(), self.metrics)
+        self.server = Server(self.config, self.metrics, SystemClock())
 
     def connect(
         self, host: str = "10.0.0.1", authenticator: Any = None
     ) -> tuple[ServerConnection, FakeTransport]:
         connection = ServerConnection(
-            self.server.connections, "PLAINTEXT", authenticator=authenticator
+            self.server.connections, self.dispatcher, "PLAINTEXT", authenticator=authenticator
         )
         transport = FakeTransport(connection, host)
         connection.connection_made(transport)  # type: ignore[arg-type]

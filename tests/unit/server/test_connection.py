@@ -471,7 +471,7 @@ def test_who_is_silent_is_closed_and_who_speaks_is_not() -> None:
         harness = Harness("connections.max.idle.ms=400")
         silent, silent_transport = harness.connect()
         busy, busy_transport = harness.connect()
-        await harness.server.serve()
+        await harness.server.serve(harness.dispatcher)
         for number in range(16):
             feed(busy, api_versions(number))
             await asyncio.sleep(0.05)

@@ -21,7 +21,7 @@ from broker.registry import REGISTRY
 from broker.security.authentication.mechanisms import PlainServer
 from broker.security.authentication.sasl import OfferedMechanism, SaslServer
 from broker.server.authentication import Authentication
-from broker.server.connection import Connections, ServerConnection
+from broker.server.connection import ServerConnection
 from broker.server.dispatch import Dispatcher
 from broker.server.tls_handshake import TlsHandshake
 from broker.transport.alerts import AlertingContext
@@ -36,7 +36,7 @@ from kafka_ds.protocol.messages import (
 from kafka_ds.security.secret import Secret
 from tests.certificates import Authority
 from tests.fakes.clock import ManualClock
-from tests.fakes.open_node import OPEN_NODE
+from tests.fakes.kafka_broker import broker_of
 from tests.loops import in_loop, pass_time, turns, until
 from tests.unit.server.net_harness import FakeTransport, Harness, answers, api_versions, feed, frame
 from tests.unit.transport.loops import HOST, LOOPS, TIMEOUT_S
@@ -61,7 +61,7 @@ def with_sasl(harness: Harness) -> tuple[ServerConnection, FakeTransport]:
     known = {"alice": Secret("alice-secret")}
     authenticator = Authentication(
         SaslServer({"PLAIN": OfferedMechanism(new=lambda: PlainServer(known))}),
-        Dispatcher(REGISTRY, OPEN_NODE, harness.metrics),
+        Dispatcher(REGISTRY, broker_of(), harness.metrics),
         harness.metrics,
         clock=ManualClock(0),
         delay_ms=DELAY_S * 1_000,
@@ -132,13 +132,14 @@ def test_nothing_holds_who_came_by_tls(
     security: Any = SimpleNamespace(context=context, uses_tls=True, uses_sasl=True)
     theirs_context = ssl.create_default_context(cafile=str(authority.file))
 
-    async def come(connections: Connections) -> weakref.ref[TlsHandshake]:
+    async def come(harness: Harness) -> weakref.ref[TlsHandshake]:
+        connections = harness.server.connections
         with socket.create_server((HOST, 0)) as listener:
             theirs = socket.create_connection(listener.getsockname())
             accepted, _ = listener.accept()
         accepted.setblocking(False)
         theirs.settimeout(TIMEOUT_S)
-        new = partial(ServerConnection, connections, "PLAINTEXT", security)
+        new = partial(ServerConnection, connections, harness.dispatcher, "PLAINTEXT", security)
         entered = TlsHandshake(connections, security, new, accepted)
         with theirs:
             await asyncio.to_thread(client, theirs_context, theirs)
@@ -150,7 +151,7 @@ def test_nothing_holds_who_came_by_tls(
     async def run() -> None:
         harness = Harness()
         connections = harness.server.connections
-        entrance = await come(connections)
+        entrance = await come(harness)
         await turns()
         assert entrance() is None
         there = [each for each in gc.get_objects() if type(each) is ServerConnection]

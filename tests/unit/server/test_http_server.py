@@ -13,14 +13,12 @@ from tests.loops import in_loop
 
 
 async def served(answer: HttpHandler) -> HttpServer:
-    server = HttpServer(answer, serves_posts=True)
-    server.bind(SystemNetwork(), "127.0.0.1", 0, "a.port=0")
+    server = HttpServer(answer, SystemNetwork().bind("127.0.0.1", 0), serves_posts=True)
     await server.serve()
     return server
 
 
 async def exchange(server: HttpServer, head: str) -> bytes:
-    assert server.address is not None
     reader, writer = await asyncio.open_connection(*server.address)
     writer.write(head.encode("latin-1"))
     answer = await reader.read()
@@ -67,7 +65,6 @@ async def test_no_more_connections_than_allowed(monkeypatch: pytest.MonkeyPatch)
         return HttpResponse(body=f"{request.path} {request.query}".encode())
 
     server = await served(answer)
-    assert server.address is not None
     held = [await asyncio.open_connection(*server.address) for _ in range(2)]
     reader, writer = await asyncio.open_connection(*server.address)
     assert await reader.read() == b""

@@ -93,7 +93,7 @@ async def test_who_is_gone_before_it_is_let_in_leaves_nothing_behind() -> None:
     harness = Harness()
     accepted = socket.socket()  # Not connected, as one that was reset.
     connections, security = harness.server.connections, SimpleNamespace(name="PLAINTEXT")
-    new = partial(ServerConnection, connections, "PLAINTEXT")
+    new = partial(ServerConnection, connections, harness.dispatcher, "PLAINTEXT")
     TlsHandshake(connections, security, new, accepted)  # type: ignore[arg-type]
     assert accepted.fileno() == -1
     assert not harness.server.connections

@@ -10,7 +10,7 @@ import pytest
 from broker.metrics.names import MetricSample, Summary
 from broker.registry import Registry, serves, version_range
 from broker.server.metrics import FETCH_CONSUMER, Metrics, NetMetrics
-from broker.server.metrics_server import MetricsServer
+from broker.server.metrics_server import MetricsServer, text_source
 from kafka_ds.process.system import SystemNetwork
 from kafka_ds.protocol.buffer_pool import NEW_BYTES_MAX, POOLED_BYTES_MIN, BufferPool, is_viewed
 from kafka_ds.protocol.frame_assembler import FrameAssembler, FrameBuffer
@@ -92,10 +92,8 @@ def test_a_fetch_is_counted_by_who_asks_and_in_all() -> None:
 @in_loop
 async def test_metrics_are_served_over_http(request_text: bytes, status: bytes) -> None:
     metrics = Metrics()
-    server = MetricsServer(metrics)
-    server.bind(SystemNetwork(), "127.0.0.1", 0)
+    server = MetricsServer(text_source(metrics.samples), SystemNetwork().bind("127.0.0.1", 0))
     await server.serve()
-    assert server.address is not None
     reader, writer = await asyncio.open_connection(*server.address)
     writer.write(request_text)
     answer = await reader.read()
@@ -109,7 +107,6 @@ async def test_metrics_are_served_over_http(request_text: bytes, status: bytes) 
 @in_loop
 async def test_the_headers_choose_the_format() -> None:
     async def ask(server: MetricsServer, *headers: bytes) -> tuple[bytes, bytes]:
-        assert server.address is not None
         reader, writer = await asyncio.open_connection(*server.address)
         writer.write(b"\r\n".join([b"GET /metrics HTTP/1.1", *headers, b"", b""]))
         head, _, body = (await reader.read()).partition(b"\r\n\r\n")
@@ -118,8 +115,7 @@ async def test_the_headers_choose_the_format() -> None:
 
     metrics = Metrics()
     metrics.net.bytes_in = 77
-    server = MetricsServer(metrics)
-    server.bind(SystemNetwork(), "127.0.0.1", 0)
+    server = MetricsServer(text_source(metrics.samples), SystemNetwork().bind("127.0.0.1", 0))
     await server.serve()
     line = b"kafka_server_socket_server_metrics_incoming_byte_total 77.0\n"
     head, body = await ask(server, b"Accept-Encoding: gzip")
@@ -139,10 +135,8 @@ def test_a_metric_that_fails_is_said_so(caplog: pytest.LogCaptureFixture) -> Non
     async def test() -> None:
         metrics = Metrics()
         metrics.add_source(broken)
-        server = MetricsServer(metrics)
-        server.bind(SystemNetwork(), "127.0.0.1", 0)
+        server = MetricsServer(text_source(metrics.samples), SystemNetwork().bind("127.0.0.1", 0))
         await server.serve()
-        assert server.address is not None
         reader, writer = await asyncio.open_connection(*server.address)
         writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
         assert (await reader.read()).startswith(b"HTTP/1.1 500 ")

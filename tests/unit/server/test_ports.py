@@ -7,9 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.server.metrics import Metrics
-from broker.server.metrics_server import MetricsServer
-from broker.server.server import cannot_listen
+from broker.server.server import bind, cannot_listen
 from kafka_ds.process.settings import ConfigError
 from kafka_ds.process.system import SystemNetwork
 
@@ -21,12 +19,11 @@ def taken() -> Iterator[int]:
 
 
 def test_the_port_of_metrics(taken: int) -> None:
-    server = MetricsServer(Metrics())
     told = (
         rf"^metrics\.port={taken}: failed to bind to 127\.0\.0\.1:{taken}: address already in use "
     )
     with pytest.raises(ConfigError, match=told):
-        server.bind(SystemNetwork(), "127.0.0.1", taken)
+        bind(SystemNetwork(), "127.0.0.1", taken, f"metrics.port={taken}")
 
 
 def test_a_name_that_nobody_knows() -> None:

@@ -195,7 +195,7 @@ async def test_a_lost_connection_ends_the_session_that_began_on_it(memory_path: 
     async with in_process(memory_path) as broker:
         topic_id = await topic_of(broker, [b"a", b"b"])
         one, two = Member(broker, topic_id, "one"), Member(broker, topic_id, "two")
-        dispatcher = broker.node.server.connections.dispatcher
+        dispatcher = broker.dispatcher
         assert await one.acquire() == [(0, 1, 1)]
         lost, one.connection = one.connection, ClientInformation()
         one.epoch = 0

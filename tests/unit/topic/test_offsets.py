@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from broker.coordinator.offset_publisher import OffsetPublisher
-from broker.node import Node
+from broker.kafka_broker import KafkaBroker
 from broker.worker.metadata.offset_rows import checkpoint_of, rows_of
 from kafka_ds.delta.actions import KIND_KEY, add_action, remove_action
 from kafka_ds.delta.commit import FateUnknown, PlainChange
@@ -378,7 +378,7 @@ async def test_a_broker_that_was_begun_by_mistake_leaves_the_groups_in_the_lake(
         assert shards == []
 
 
-def publisher_of(node: Node, send: Any, *, interval_ms: int) -> OffsetPublisher:
+def publisher_of(node: KafkaBroker, send: Any, *, interval_ms: int) -> OffsetPublisher:
     runtimes = node.groups.runtime, node.shares.runtime
     return OffsetPublisher(send, node.replica_manager, *runtimes, interval_ms)
 

@@ -50,9 +50,8 @@ class Authenticator:
         accepted.setblocking(False)
         theirs.settimeout(TIMEOUT_S)
         security: Any = SimpleNamespace(context=self.context)
-        TlsHandshake(
-            connections, security, partial(ServerConnection, connections, "PLAINTEXT"), accepted
-        )
+        new = partial(ServerConnection, connections, self.harness.dispatcher, "PLAINTEXT")
+        TlsHandshake(connections, security, new, accepted)
         assert len(connections) == 1
         return theirs
 

@@ -1,9 +1,10 @@
-"""A broker that lets everybody do everything, as one without an authorizer and without quotas does."""
+"""A broker of those parts that a test gives it; without others it lets everybody do everything."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import SimpleNamespace
 from typing import Any
 
+from broker.kafka_broker import KafkaBroker
 from broker.security.authorization.authorizer import Authorizer
 from broker.security.quotas.quotas import ClientQuotas
 
@@ -21,6 +22,9 @@ class OpenSecurity:
     quotas: ClientQuotas = field(default_factory=no_quotas)
 
 
-OPEN_NODE: Any = SimpleNamespace(
-    security=OpenSecurity(), share_partitions=SimpleNamespace(disconnected=lambda client: None)
-)
+def broker_of(**parts: Any) -> KafkaBroker:
+    """What asks for another part fails."""
+    absent = dict.fromkeys(each.name for each in fields(KafkaBroker))
+    shares = SimpleNamespace(disconnected=lambda client: None)
+    given = {"security": OpenSecurity(), "share_partitions": shares, **parts}
+    return KafkaBroker(**{**absent, **given})
