@@ -151,6 +151,7 @@ def _brokers(
 
     given = read_given(properties, overrides)
     config = from_given(given)
+    log_lines.set_up(config.log_format)
     brokers = brokers_of(given, config, socket.gethostname())
     (check_single if len(brokers) == 1 else check_unit)(config, SystemDisk())
     return config, brokers
@@ -163,7 +164,6 @@ def _run(properties: str | None, overrides: Sequence[str]) -> int:
     from broker.banner import unit_banner
     from broker.unit.supervisor import run_unit
 
-    log_lines.set_up(config.log_format)
     log_lines.set_level(log_lines.ROOT, config.log_level)
     configs = [each for _, each in brokers]
     paths = {name: path for each in configs for name, path in _absolute(each).items()}
