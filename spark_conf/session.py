@@ -7,12 +7,15 @@ network. Python workers use the caller's interpreter, which has this package.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
+from kafka_ds.delta.store.store import AZURE_SCHEMES, GCS_SCHEMES
 from spark_conf import home, jars, s3a
 from spark_conf.java import java_home
 from spark_conf.system_views import system_views
@@ -20,6 +23,7 @@ from spark_conf.system_views import system_views
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+LOGGER = logging.getLogger(__name__)
 DEFAULTS = Path(__file__).parent / "spark-defaults.conf"
 LOGGING = Path(__file__).resolve().parent / "log4j2.properties"
 
@@ -72,6 +76,24 @@ def session(
     with home.launching(master, wanted):
         spark = builder.getOrCreate()
     kafka_ds.register(spark)
-    if lake is not None:
+    if lake is not None and _is_known(spark, lake):
         system_views(spark, lake)
     return spark
+
+
+def _is_known(spark: SparkSession, lake: str | os.PathLike[str]) -> bool:
+    """Whether Spark's own readers find a lake; for those of Google and Azure the caller brings the jars."""
+    from py4j.protocol import Py4JJavaError
+
+    scheme = urlsplit(os.fspath(lake)).scheme
+    if scheme not in (*GCS_SCHEMES, *AZURE_SCHEMES):
+        return True
+    jvm = spark._jvm
+    assert jvm is not None, "a session of ours has a JVM"
+    file_systems = jvm.org.apache.hadoop.fs.FileSystem
+    try:
+        file_systems.getFileSystemClass(scheme, spark._jsc.hadoopConfiguration())
+    except Py4JJavaError:
+        LOGGER.warning("no views of system tables: this Spark has no file system for %s://", scheme)
+        return False
+    return True
