@@ -27,7 +27,7 @@ help:
 	@echo "make .venv      set up: all packages into .venv, and the kernels compiled"
 	@echo "make demo       end-to-end demo: produce 336,776 records, query them in Spark and Polars"
 	@echo "make test       all tests that CI runs"
-	@echo "make test-slow  those that take longer, too"
+	@echo "make test-slow  those that take longer, too (Azure's emulator needs Node.js and npm)"
 	@echo "make lint       ruff, ruff format, mypy --strict, import contracts; make format mends what ruff can"
 	@echo "make docs       the pages as a site at http://127.0.0.1:8000; docs-build builds it into build/site, warnings are errors"
 	@echo "make bench      ratios to Apache Kafka and Spark's own Kafka source, in one run"
