@@ -25,6 +25,7 @@ from broker.cli.options import ENVIRONMENT_SERVER, CommandError
 from broker.cli.output import note, progress
 
 RECORDS = 100_000
+RECORDS_SHOWN = 3
 LAG_MS = 1_000
 # Generous for slow machines: a broker starts in half a second, and records are in the lake after another second.
 START_SECONDS = 60.0
@@ -36,7 +37,12 @@ CITIES = ("Bergen", "Lima", "Oslo", "Porto", "Quito")
 
 @click.command(short_help="Run a demo, from a broker to SQL.")
 @click.option(
-    "--records", default=RECORDS, show_default=True, metavar="N", help="The number of orders."
+    "--records",
+    type=click.IntRange(min=RECORDS_SHOWN + 1),
+    default=RECORDS,
+    show_default=True,
+    metavar="N",
+    help="The number of orders.",
 )
 @click.option("--folder", metavar="DIR", help="Keep the data there. Default: a temporary folder.")
 @click.option("--keep", is_flag=True, help="Leave the broker running until Ctrl-C.")
@@ -118,7 +124,7 @@ class Demonstration:
         self._step("topic", "create", "orders", "--partitions", "3")
         self._produce()
         self._step("topic", "describe", "orders")
-        self._step("tail", "orders", "--from", "beginning", "--max-messages", "3")
+        self._step("tail", "orders", "--from", "beginning", "--max-messages", str(RECORDS_SHOWN))
         few = str(self._records // 4)
         _say(f"kafka-ds consume orders --group billing --max-messages {few} > /dev/null")
         self._output("consume", "orders", "--group", "billing", "--max-messages", few)

@@ -17,6 +17,7 @@ from broker.cli.options import (
 from broker.cli.output import note, print_facts, print_json, print_rows, progress
 from broker.cli.tail import TailPosition, offsets_at, parse_position
 from kafka_ds.process.amounts import counted
+from kafka_ds.process.settings import suggestion
 
 if TYPE_CHECKING:
     from kafka_ds.client.admin import Admin, GroupDescription, ShareOffset
@@ -109,8 +110,14 @@ def describe_group(target: ClusterTarget, name: str, as_json: bool) -> None:
 def _group_of(admin: Admin, name: str) -> GroupDescription:
     found = admin.describe_group(name)
     if found.state == GONE:
-        raise CommandError(f"there is no group {name}")
+        raise _no_such_group(admin, name)
     return found
+
+
+def _no_such_group(admin: Admin, name: str) -> CommandError:
+    """The error for a group that does not exist, with those of similar names."""
+    near = suggestion(name, (each.group_id for each in admin.list_groups()))
+    return CommandError(f"there is no group {name}{near}")
 
 
 def _lag_rows(
@@ -305,7 +312,7 @@ def delete_groups(target: ClusterTarget, names: tuple[str, ...]) -> None:
                 admin.delete_group(name)
             except KafkaError as error:
                 if error.code == ErrorCode.GROUP_ID_NOT_FOUND:
-                    raise CommandError(f"there is no group {name}") from None
+                    raise _no_such_group(admin, name) from None
                 if error.code == ErrorCode.NON_EMPTY_GROUP:
                     raise CommandError(f"group {name} has members: stop them first") from None
                 raise

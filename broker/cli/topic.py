@@ -11,6 +11,7 @@ from broker.cli.options import (
     CommandError,
     cluster_options,
     json_option,
+    no_such_topic,
     pairs,
     topic_of,
 )
@@ -252,10 +253,11 @@ def delete_topics(target: ClusterTarget, names: tuple[str, ...], force: bool) ->
     """
     with target.admin() as admin:
         if not force:
-            described = admin.describe_topics().values()
-            internal = {each.name for each in described if _is_internal(each)}
+            described = admin.describe_topics()
             for name in names:
-                if name in internal:
+                if name not in described:
+                    raise no_such_topic(name, described)
+                if _is_internal(described[name]):
                     raise CommandError(
                         f"{name} is an internal topic: --force deletes it with its state"
                     )

@@ -168,8 +168,8 @@ def test_a_topic_that_produce_does_not_find_is_told(kafka_ds: CommandLine, tmp_p
         "there is no topic payment-in, and the brokers do not create it (auto.create.topics.enable): "
         "did you mean payments-in?"
     )
-    for words in (("tail", "payment-in"), ("topic", "describe", "payment-in")):
-        told = kafka_ds.run(*words).complaint
+    for words in (("tail",), ("topic", "describe"), ("topic", "delete")):
+        told = kafka_ds.run(*words, "payment-in").complaint
         assert told == "there is no topic payment-in: did you mean payments-in?"
     with running_broker(tmp_path, {}) as another:
         creating = CommandLine(another.bootstrap, tmp_path)
@@ -289,6 +289,9 @@ def test_a_group_is_listed_described_reset_and_deleted(kafka_ds: CommandLine) ->
         (g["group"], g["state"]) for g in kafka_ds.json("group", "list")
     ]
     assert kafka_ds.json("group", "describe", "billing")["lag"] == 2
+    for word in ("describe", "delete"):
+        told = kafka_ds.run("group", word, "biling").complaint
+        assert told == "there is no group biling: did you mean billing?"
     assert "lag      2" in kafka_ds.ok("group", "describe", "billing")
     words = ("group", "reset", "billing", "--topic", "paid", "--to", "beginning")
     rows = kafka_ds.json(*words)

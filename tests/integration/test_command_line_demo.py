@@ -22,6 +22,7 @@ def test_the_demo_ends_well_and_leaves_nothing(tmp_path: Path) -> None:
 
 def test_compiling_is_announced_only_when_it_happens(tmp_path: Path) -> None:
     kafka_ds = CommandLine(None, tmp_path)
+    assert "--records" in kafka_ds.run("demo", "--records", "3").complaint  # Fewer than it shows.
     for _ in range(2):
         done = kafka_ds.run("demo", "--records", "1000", "--folder", "kept", cwd=tmp_path)
         assert done.status == 0, done.errors
