@@ -32,6 +32,8 @@ START_SECONDS = 60.0
 TIERED_SECONDS = 300.0
 # What the broker's log says if its code is not compiled yet (`kafka_ds.records.kernel`).
 COMPILES = "Compiling loops"
+# -P: not the code of a checkout that the demo is started in.
+PROGRAM = (sys.executable, "-P", "-m")
 CITIES = ("Bergen", "Lima", "Oslo", "Porto", "Quito")
 
 
@@ -54,6 +56,8 @@ def demo(records: int, folder: str | None, keep: bool) -> None:
       kafka-ds demo
       kafka-ds demo --folder demo-data --keep
     """
+    if folder and Path(folder).is_dir() and any(Path(folder).iterdir()):
+        raise CommandError(f"--folder {folder}: it is not empty, and the demo needs a new one")
     made = None if folder else tempfile.mkdtemp(prefix="kafka-ds-demo-")
     root = Path(folder or str(made)).absolute()
     root.mkdir(parents=True, exist_ok=True)
@@ -90,7 +94,7 @@ def _broker(root: Path) -> Iterator[str]:
         "lake.max.lag.ms": LAG_MS,
         "lake.offsets.interval.ms": LAG_MS,
     }
-    words = [sys.executable, "-m", "broker"]
+    words = [*PROGRAM, "broker"]
     for name, value in settings.items():
         words += ["--override", f"{name}={value}"]
     shown = " ".join(f"--override {name}={value}" for name, value in settings.items())
@@ -147,7 +151,7 @@ class Demonstration:
 
     def _output(self, *words: str) -> str:
         done = subprocess.run(
-            [sys.executable, "-m", "broker.cli", *words],
+            [*PROGRAM, "broker.cli", *words],
             env=self._environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -166,7 +170,7 @@ class Demonstration:
         with (
             progress("producing", self._records) as advance,
             subprocess.Popen(
-                [sys.executable, "-m", "broker.cli", *words],
+                [*PROGRAM, "broker.cli", *words],
                 env=self._environment,
                 stdin=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -28,5 +28,7 @@ def test_compiling_is_announced_only_when_it_happens(tmp_path: Path) -> None:
         assert done.status == 0, done.errors
         log = (tmp_path / "kept" / "broker.log").read_text()
         assert ("the broker compiles" in done.errors) == ("Compiling loops" in log)
+        told = kafka_ds.run("demo", "--folder", "kept", cwd=tmp_path).complaint
+        assert told == "--folder kept: it is not empty, and the demo needs a new one"
         shutil.rmtree(tmp_path / "kept")
     assert "the broker compiles" not in done.errors
