@@ -38,6 +38,8 @@ _ESCAPED: Final = re.compile(
 _BYTES_NOTE: Final = (
     "key and value are bytes: decode(value) is the text, as in decode(value)->'total'"
 )
+# The word at which DuckDB does not understand a statement.
+_NEAR: Final = re.compile(r'syntax error at or near "([^"]+)"')
 _NEW_TOPIC: Final = "a new topic has a table once records are copied: see lake.max.lag.ms"
 _ADDRESS: Final = re.compile(r"'([a-z][a-z0-9+.-]*)://")
 # Words of statements that need all tables.
@@ -382,4 +384,7 @@ class LakeQueries:
             message += " (try(...) around the expression makes null of what is no JSON)"
         if _BARE_OFFSET.search(self._text) and message.startswith("Parser Error"):
             message += ' (OFFSET is a keyword: write "offset" in double quotes)'
+        near = _NEAR.search(message)
+        if near is not None and near[1] in self._lake.topics():
+            message += f' ({near[1]} is a keyword: write "{near[1]}" in double quotes)'
         return CommandError(message)

@@ -116,6 +116,16 @@ def test_a_mistake_in_a_statement_is_one_line(
     assert told in alone.run("sql", "--lake", str(broker.lake), statement).complaint
 
 
+def test_a_topic_whose_name_is_a_keyword_needs_quotes(
+    broker: BrokerProcess, alone: CommandLine, tmp_path: Path
+) -> None:
+    lake = shutil.copytree(broker.lake, tmp_path / "lake", ignore=UNFINISHED)
+    shutil.copytree(lake / "topics" / "orders", lake / "topics" / "order")
+    told = alone.run("sql", "--lake", str(lake), "SELECT count(*) FROM order").complaint
+    assert told.endswith(' (order is a keyword: write "order" in double quotes)')
+    alone.ok("sql", "--lake", str(lake), 'SELECT count(*) FROM "order"')
+
+
 def test_typed_tables_are_tables_too(
     broker: BrokerProcess, alone: CommandLine, tmp_path: Path
 ) -> None:
