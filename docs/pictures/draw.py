@@ -92,7 +92,7 @@ def architecture() -> str:
             514,
             14,
             186,
-            "Lake: a folder or S3",
+            "Lake: folder or bucket",
             ["a Delta table per topic;", "metadata, offsets: tables"],
             fill=GREEN_LIGHT,
             stroke=GREEN,
@@ -102,10 +102,10 @@ def architecture() -> str:
         *there_and_back(406, 514, "rolled segments", "cold records"),
         arrow([(700, 51), (738, 51)]),
         text(719, 43, "rows", anchor="middle", size=12, color=GREY),
-        arrow([(306, 88), (306, 108), (802, 108), (802, 90)]),
-        text(554, 103, "newest records, to Spark", anchor="middle", size=12, color=GREY),
+        arrow([(306, 88), (306, 103), (802, 103), (802, 90)]),
+        text(554, 99, "newest records, to Spark", anchor="middle", size=12, color=GREY),
     ]
-    return picture(880, 122, "Kafka clients, brokers, the lake, and engines", parts)
+    return picture(880, 114, "Kafka clients, brokers, the lake, and engines", parts)
 
 
 def there_and_back(left: float, right: float, there: str, back: str) -> Iterator[str]:
