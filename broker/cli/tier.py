@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broker.cli.lake import Lake, LakeQueries
-from broker.cli.options import ClusterTarget, CommandError, cluster_options, json_option, plain
+from broker.cli.options import (
+    ClusterTarget,
+    CommandError,
+    cluster_options,
+    json_option,
+    plain,
+    topic_of,
+)
 from broker.cli.output import OutputRow, bytes_text, note, print_json, print_rows, progress
 from broker.cli.tail import TailPosition, offsets_at
 
@@ -273,13 +280,11 @@ def _tiered(
     """The partitions of tiered topics, and whether each is offline. Raises CommandError."""
     from kafka_ds.protocol.topic_partition import TopicPartition
 
-    found = admin.describe_topics(names or None)
-    for name in names:
-        if name not in found:
-            raise CommandError(f"there is no topic {name}")
+    chosen = [topic_of(admin, name) for name in dict.fromkeys(names)]
+    topics = chosen or admin.describe_topics().values()
     tiered = [
         each
-        for each in found.values()
+        for each in topics
         if cluster.topic_setting(each.name, "remote.storage.enable") == "true"
     ]
     for name in names:

@@ -92,7 +92,8 @@ class Connection:
                 kind = NoSuchHost
             elif isinstance(problem, ConnectionRefusedError) and not is_known(self.address):
                 kind = ConnectionRefused
-            raise kind(f"no connection to broker {self.address}: {problem}") from None
+            reason = getattr(problem, "strerror", None) or problem
+            raise kind(f"no connection to broker {self.address}: {reason}") from None
         remember(host)
         remember(self.address)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
