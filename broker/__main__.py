@@ -30,9 +30,9 @@ from kafka_ds.version import VERSION
 
 if TYPE_CHECKING:
     from broker.adoption.kafka_dirs import Track
+    from broker.broker_server import BrokerServer
     from broker.config.unit_settings import GivenSettings
     from broker.kafka_broker import KafkaBroker
-    from broker.node import Node
     from broker.unit.member import UnitMember
 
 log = logging.getLogger("broker")
@@ -271,8 +271,8 @@ def loop_factory() -> Callable[[], Any] | None:
 async def _serve(config: BrokerConfig, member: UnitMember | None) -> None:
     # Here, not above: a wrong setting is reported without waiting for the imports.
     from broker.banner import banner
+    from broker.broker_server import BrokerServer
     from broker.loop_stalls import LoopStalls
-    from broker.node import Node
     from kafka_ds.records import machine_code
 
     if member is None:
@@ -282,7 +282,7 @@ async def _serve(config: BrokerConfig, member: UnitMember | None) -> None:
     machine_code.build_in_background()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    node = Node(config, SystemClock(), SystemDisk(), SystemNetwork())
+    node = BrokerServer(config, SystemClock(), SystemDisk(), SystemNetwork())
     stalls = LoopStalls()
     node.metrics.add_source(stalls.samples)
     looking = loop.create_task(stalls.run(), name="loop stalls")
@@ -331,18 +331,18 @@ async def _restore(
     report: Callable[[int, int], object] | None,
 ) -> None:
     """Restore the disks of a stopped broker from the lake, and report what was restored."""
-    from broker.node import Node
+    from broker.broker_server import BrokerServer
     from broker.restore import check, restore
     from kafka_ds.delta.store.uri import open_store
 
     raise_open_files_limit()
     disk = SystemDisk()
     check(config, disk, open_store)
-    node = Node(config, SystemClock(), disk, SystemNetwork())
+    node = BrokerServer(config, SystemClock(), disk, SystemNetwork())
     await restore(node, say, report)
 
 
-async def _started(node: Node, stopping: asyncio.Event) -> KafkaBroker | None:
+async def _started(node: BrokerServer, stopping: asyncio.Event) -> KafkaBroker | None:
     """Start a node, which may have to wait for its cluster; None if it was stopped meanwhile."""
     starting = asyncio.ensure_future(node.start())
     stop = asyncio.ensure_future(stopping.wait())
@@ -356,7 +356,7 @@ async def _started(node: Node, stopping: asyncio.Event) -> KafkaBroker | None:
     return None
 
 
-async def _ended(node: Node, stopping: asyncio.Event) -> BaseException | None:
+async def _ended(node: BrokerServer, stopping: asyncio.Event) -> BaseException | None:
     """Wait until the node is stopped, or fails; returns why it failed."""
     stop = asyncio.ensure_future(stopping.wait())
     await asyncio.wait((stop, node.failed), return_when=asyncio.FIRST_COMPLETED)

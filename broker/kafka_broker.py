@@ -1,7 +1,7 @@
 """Pure: a broker that has all of its parts, as handlers, metrics and the console are given it.
 
-`broker.node` makes it, and starts and stops the parts. Only the program's entry imports `broker.node`; otherwise each
-handler would depend on what depends on it.
+`broker.broker_server` makes it, and starts and stops the parts. Only the program's entry imports that module; otherwise
+each handler would depend on what depends on it.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 
+import broker.broker_server
 import broker.loop_stalls
-import broker.node
 import broker.unit.supervisor  # noqa: F401 - these import everything that declares
 from broker.metrics.names import Metric, MetricKind, declared
 

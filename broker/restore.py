@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
+from broker.broker_server import BrokerServer
 from broker.config.loader import BrokerConfig
 from broker.controller.elections import ElectionType
 from broker.coordinator.group.records import encode_record
@@ -29,7 +30,6 @@ from broker.metadata.topic_names import (
     SHARE_GROUP_STATE_TOPIC_NAME,
     TRANSACTION_STATE_TOPIC_NAME,
 )
-from broker.node import Node
 from broker.replica.leader.partition import LeaderPartition
 from broker.worker.rpc import OffsetsCheckpoint, PublishedPartition
 from kafka_ds.delta.log import DeltaLog
@@ -75,7 +75,9 @@ def check(config: BrokerConfig, disk: Disk, open_lake: Callable[[str], Store]) -
         raise ConfigError(f"lake.uri={config.lake_uri} holds no cluster: nothing to restore")
 
 
-async def restore(node: Node, say: Callable[[str], object], report: Report | None = None) -> None:
+async def restore(
+    node: BrokerServer, say: Callable[[str], object], report: Report | None = None
+) -> None:
     """Bring back what belongs to this broker, which is not started yet; it is stopped when this returns.
 
     `report` is called with how many partitions of how many are back; without it the log is, now and then.

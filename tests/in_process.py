@@ -10,8 +10,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from broker.broker_server import BrokerServer
 from broker.config.loader import BrokerConfig, from_given
-from broker.node import Node
 from broker.principal import ANONYMOUS, Principal
 from broker.registry import NO_CLIENT, REGISTRY, ClientInformation
 from broker.server.dispatch import Dispatcher, Waiting
@@ -43,7 +43,7 @@ NOW_MS = 1_700_000_000_000
 class InProcess:
     """A started broker and the means to ask it."""
 
-    def __init__(self, owner: Node) -> None:
+    def __init__(self, owner: BrokerServer) -> None:
         self.owner = owner
         self.node = owner.broker
         self.dispatcher = Dispatcher(REGISTRY, self.node, owner.metrics.net)
@@ -168,9 +168,9 @@ async def in_process(folder: Path, **settings: object) -> AsyncIterator[InProces
         await node.stop()
 
 
-def new_node(folder: Path, **settings: object) -> Node:
+def new_node(folder: Path, **settings: object) -> BrokerServer:
     """As `in_process`, but not started."""
-    return Node(config_of(folder, **settings), SystemClock(), SystemDisk(), SystemNetwork())
+    return BrokerServer(config_of(folder, **settings), SystemClock(), SystemDisk(), SystemNetwork())
 
 
 def config_of(folder: Path, **settings: object) -> BrokerConfig:

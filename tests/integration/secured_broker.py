@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from broker.__main__ import loop_factory
+from broker.broker_server import BrokerServer
 from broker.config.loader import from_given
 from broker.kafka_broker import KafkaBroker
-from broker.node import Node
 from broker.security.authentication.scram_users import ScramCredential
 from kafka_ds.process.system import SystemClock, SystemDisk, SystemNetwork
 from kafka_ds.security.scram import salted, server_key, stored_key
@@ -64,7 +64,7 @@ class SecuredBroker:
         }
         given |= more or {}
         self._config = from_given({name: (str(value), "test") for name, value in given.items()})
-        self.owner: Node
+        self.owner: BrokerServer
         self.node: KafkaBroker
         self._ready = threading.Event()
         self._stop: asyncio.Event
@@ -81,7 +81,7 @@ class SecuredBroker:
 
     async def _serve(self) -> None:
         self.loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        self.owner = Node(self._config, SystemClock(), SystemDisk(), SystemNetwork())
+        self.owner = BrokerServer(self._config, SystemClock(), SystemDisk(), SystemNetwork())
         self.node = await self.owner.start()
         salt = os.urandom(16)
         password = salted(SCRAM, PASSWORD, salt, 4096)

@@ -1,6 +1,6 @@
 """A whole cluster in one thread on virtual time: disks that forget, a lake that fails, a network that is cut.
 
-The brokers are real (`broker.node.Node`); only the seams are replaced: clock, disk, network, threads, lake. A run is a
+The brokers are real (`BrokerServer`); only the seams are replaced: clock, disk, network, threads, lake. A run is a
 function of its seed.
 """
 
@@ -15,6 +15,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from broker.broker_server import BrokerServer
 from broker.config.loader import from_given
 from broker.kafka_broker import KafkaBroker
 from broker.metadata.events import (
@@ -28,7 +29,6 @@ from broker.metadata.events import (
 )
 from broker.metadata.image import MetadataImage
 from broker.metadata.log import MetadataLog, replay_commit
-from broker.node import Node
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.store.store import NotWritten
 from kafka_ds.protocol.codec import decode
@@ -178,7 +178,7 @@ class Host:
         self.disk.clock = self.clock.now_ms
         self.lake = SimLake(world.store, world.random)
         self.process: Process | None = None
-        self._owner: Node | None = None
+        self._owner: BrokerServer | None = None
         self.log_dirs = [f"/data{number}" for number in range(1, world.log_dirs + 1)]
         # Called when the process halts itself.
         self.on_halt: Callable[[Host], None] = lambda _: None
@@ -217,7 +217,7 @@ class Host:
 
     async def _run(self) -> None:
         loop = self._world.loop
-        node = Node(
+        node = BrokerServer(
             from_given(self._settings()),
             self.clock,
             self.disk,

@@ -16,9 +16,7 @@ from broker.cli.page import commands
 
 COMMANDS = list(commands(program))
 ROOT = Path(__file__).resolve().parents[3]
-HEAVY = (
-    "pyarrow numba numpy deltalake duckdb pandas pyspark rich ssl asyncio cryptography broker.node"
-)
+HEAVY = "pyarrow numba numpy deltalake duckdb pandas pyspark rich ssl asyncio cryptography broker.broker_server"
 
 
 def test_help_loads_nothing_that_takes_time() -> None:

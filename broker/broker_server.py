@@ -96,7 +96,7 @@ DISK_THREADS_MAX = 4
 TICK_SECONDS = 1.0
 
 
-class Node:
+class BrokerServer:
     """Starts one broker, keeps it going, and stops it."""
 
     def __init__(
