@@ -127,11 +127,29 @@ def test_folders_of_a_unit_are_refused_to_a_single_broker(
     check_unit(from_given(given), SystemDisk())  # There is nothing yet.
     for node_id in ("1", "2", "3", "7x"):
         own(tmp_path / "log" / node_id)
-    with pytest.raises(ConfigError, match="has the folders of a unit's brokers"):
+    with pytest.raises(ConfigError, match=f"or log.dirs={tmp_path}/log/1 for node.id=1 alone"):
         check_single(brokers(log_dirs=tmp_path / "log")[0], SystemDisk())
+    with pytest.raises(ConfigError, match="has the folders of brokers 1, 2, 3 of a unit"):
+        check_single(brokers(log_dirs=tmp_path / "log", node_id=5)[0], SystemDisk())
     with caplog.at_level(logging.WARNING):
         check_unit(from_given(given), SystemDisk())
     assert "has folders of brokers 3, which broker.processes=2 does not start" in caplog.text
+
+
+def test_a_single_brokers_files_beside_a_units_are_not_moved_over_them(tmp_path: Path) -> None:
+    own(tmp_path / "log")
+    own(tmp_path / "log" / "2")
+    given = {"log.dirs": (str(tmp_path / "log"), ""), "broker.processes": ("2", "")}
+    with pytest.raises(ConfigError, match="move all but the folders 2 away"):
+        check_unit(from_given(given), SystemDisk())
+
+
+def test_a_directory_that_cannot_be_listed_stops_no_unit(tmp_path: Path) -> None:
+    (tmp_path / "bad").touch()
+    both = f"{tmp_path}/good,{tmp_path}/bad"
+    given = {"log.dirs": (both, ""), "broker.processes": ("2", "")}
+    check_unit(from_given(given), SystemDisk())
+    check_single(brokers(log_dirs=both)[0], SystemDisk())
 
 
 def test_config_check_shows_in_what_the_brokers_differ(tmp_path: Path) -> None:
