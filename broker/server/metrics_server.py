@@ -1,7 +1,7 @@
 """Shell: serves Prometheus metrics at /metrics on a port of its own.
 
-Requests are served one after the other. `broker.server.metrics_text` keeps their cost away from clients, which
-prometheus-client's own server, a thread, cannot. The headers choose text or OpenMetrics, plain or gzip.
+Requests for the same format share a text that is being made. `broker.server.metrics_text` keeps its cost away from
+clients, which prometheus-client's own server, a thread, cannot. The headers choose text or OpenMetrics, plain or gzip.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ class MetricsServer:
 
     def __init__(self, text: MetricsText, listener: BoundListener) -> None:
         self._text = text
-        self._server = HttpServer(self._answer, listener)
-        self._turn = asyncio.Lock()
+        self._server = HttpServer(self.answer, listener)
+        self._making: dict[str, asyncio.Task[tuple[bytes, str]]] = {}
+        """By content type."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -54,13 +55,29 @@ class MetricsServer:
         """Stop accepting connections."""
         await self._server.stop()
 
-    async def _answer(self, request: HttpRequest) -> HttpResponse:
+    async def answer(self, request: HttpRequest) -> HttpResponse:
+        """Answer a request."""
         from broker.server.metrics_text import packed
 
         if request.path != "/metrics":
             return HttpResponse(status="404 Not Found", body=b"the metrics are at /metrics\n")
-        async with self._turn:
-            text, content_type = await self._text(request.headers.get("accept", ""))
-            body, is_gzip = await packed(text, request.headers.get("accept-encoding", ""))
+        text, content_type = await self._shared(request.headers.get("accept", ""))
+        body, is_gzip = await packed(text, request.headers.get("accept-encoding", ""))
         headers = {"Content-Encoding": "gzip"} if is_gzip else {}
         return HttpResponse(body=body, content_type=content_type, headers=headers)
+
+    async def _shared(self, accept: str) -> tuple[bytes, str]:
+        from broker.server.metrics_text import format_of
+
+        content_type = format_of(accept)
+        making = self._making.get(content_type)
+        if making is None:
+
+            async def make() -> tuple[bytes, str]:
+                try:
+                    return await self._text(accept)
+                finally:
+                    del self._making[content_type]
+
+            making = self._making[content_type] = asyncio.get_running_loop().create_task(make())
+        return await asyncio.shield(making)  # Others may wait for it.

@@ -49,6 +49,11 @@ class _Labelled(Collector):
             yield family
 
 
+def format_of(accept: str) -> str:
+    """The content type that a request accepts."""
+    return choose_encoder(accept)[1]
+
+
 async def text_of(
     source: Source, accept: str, labels: Mapping[str, str] | None = None
 ) -> tuple[bytes, str]:

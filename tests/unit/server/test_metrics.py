@@ -9,6 +9,7 @@ import pytest
 
 from broker.metrics.names import MetricSample, Summary
 from broker.registry import Registry, serves, version_range
+from broker.server.http_server import HttpRequest
 from broker.server.metrics import FETCH_CONSUMER, Metrics, NetMetrics
 from broker.server.metrics_server import MetricsServer, text_source
 from kafka_ds.process.system import SystemNetwork
@@ -125,6 +126,28 @@ async def test_the_headers_choose_the_format() -> None:
     assert b"Content-Type: application/openmetrics-text" in head
     assert line in body
     assert body.endswith(b"# EOF\n")
+    await server.stop()
+
+
+@in_loop
+async def test_requests_for_one_format_share_a_text_and_wait_for_no_other() -> None:
+    made: list[str] = []
+    is_free = asyncio.Event()
+
+    async def text(accept: str) -> tuple[bytes, str]:
+        made.append(accept)
+        if accept:
+            is_free.set()
+        await is_free.wait()
+        return accept.encode(), accept
+
+    server = MetricsServer(text, SystemNetwork().bind("127.0.0.1", 0))
+    openmetrics = "application/openmetrics-text"
+    accepts = ("", "text/plain", openmetrics)
+    asked = [HttpRequest(path="/metrics", query="", headers={"accept": each}) for each in accepts]
+    answers = await asyncio.gather(*map(server.answer, asked))
+    assert [each.content_type for each in answers] == ["", "", openmetrics]
+    assert made == ["", openmetrics]
     await server.stop()
 
 
