@@ -33,10 +33,11 @@ REST_SECONDS_MAX = 1.2
 # How long an engine may have read the table before it writes to it.
 STALE_SECONDS_MAX = 0.6
 STALE = 0.3
-# How long a script waits for the worst moment.
-IN_FLIGHT_SECONDS_MAX = 3.0
+# How long an engine or a script waits for the worst moment.
+WORST_MOMENT_SECONDS_MAX = 3.0
 GLANCE_SECONDS = 0.002
 UNNAMED = "delete_unnamed_files"
+PACKING = ("optimize", "z_order")
 RESTORED_VERSIONS_MAX = 8
 PARTITION = "partition"
 # Retention in hours: none, an hour, a week; and whether files go that no version refers to.
@@ -79,6 +80,8 @@ VECTORS = {
 class Engine:
     """One table's other engine."""
 
+    CHOICE: tuple[str, ...] = ()
+    """The acts that it chooses from; all if there are none."""
     OBSTACLES = OBSTACLES
     """The properties that this engine sets, with which a topic is not copied."""
     TAKING: tuple[str, ...] = (
@@ -139,10 +142,13 @@ class Engine:
             await asyncio.sleep(self._random.random() * REST_SECONDS_MAX)
             if self._topic not in self._tables.tables:
                 continue
-            name = self._random.choice(list(self.acts))
+            name = self._random.choice(self.CHOICE or list(self.acts))
             table = DeltaTable(self._uri())
             if self._random.random() < STALE:
-                await asyncio.sleep(self._random.random() * STALE_SECONDS_MAX)
+                if name in PACKING:
+                    await self._a_file_is_replaced()
+                else:
+                    await asyncio.sleep(self._random.random() * STALE_SECONDS_MAX)
             if name == UNNAMED:
                 await self._a_file_in_flight()
             there = self._tables.tables[self._topic]
@@ -225,12 +231,30 @@ class Engine:
         self._commit("DELETE", [*first, {"remove": remove}, {"add": add}])
         return path, len(gone)
 
+    async def _a_file_is_replaced(self) -> None:
+        """Wait until the broker replaces a file that this engine has read."""
+        files = self._tables.tables[self._topic].files
+        before = set(files)
+        await self._until(lambda: bool(before - files.keys()))
+
     async def _a_file_in_flight(self) -> None:
-        """Wait for a file that no commit names yet."""
-        before, seconds = self._unnamed_files(), 0.0
-        while self._unnamed_files() <= before and seconds < IN_FLIGHT_SECONDS_MAX:
+        """Wait for a file that no commit names yet: of a copy, or of an OPTIMIZE."""
+        before = self._unnamed_files()
+        if self._random.random() < 0.5:
+            await self._until(lambda: bool(self._unnamed_files() - before))
+        else:
+            await self._until(lambda: any(map(self._is_rewritten, self._unnamed_files() - before)))
+
+    async def _until(self, is_so: Callable[[], bool]) -> None:
+        seconds = 0.0
+        while not is_so() and seconds < WORST_MOMENT_SECONDS_MAX:
             await asyncio.sleep(GLANCE_SECONDS)
             seconds += GLANCE_SECONDS
+
+    def _is_rewritten(self, path: Path) -> bool:
+        """Whether a file begins with an offset that the table has, which a copy's does not."""
+        partition, offset = int(path.parent.name.partition("=")[2]), int(path.name[:20])
+        return offset <= self._tables.end(self._topic, partition)
 
     def _unnamed_files(self) -> set[Path]:
         folder = Path(self._lake.root) / f"{TOPICS}{self._topic}"
@@ -349,3 +373,9 @@ class Engine:
         version = self._tables.tables[self._topic].version + 1
         path = f"{TOPICS}{self._topic}{LOG}{version:020d}.json"
         assert self._lake.put_if_absent(path, encode_actions([info, *actions]))
+
+
+class PackingEngine(Engine):
+    """Packs files as the broker does, and deletes those that no commit names."""
+
+    CHOICE = (*PACKING, UNNAMED)

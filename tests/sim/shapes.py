@@ -277,6 +277,18 @@ def foreign(seed: int, **named: Any) -> Scenario:
     return ForeignScenario(seed, shape, plan, settings, deletes_records=deletes_records, **named)
 
 
+def packing(seed: int) -> Scenario:
+    """Tables whose files another engine packs, or deletes, while the broker's OPTIMIZE replaces them."""
+    from tests.sim.engines import PackingEngine
+    from tests.sim.foreign import ForeignScenario
+    from tests.sim.tier_scenario import TIERED
+
+    shape = Shape(plain=1, idempotent=1, transactional=0, seconds=10)
+    plan = Plan(kinds=("crash_point", "worker_dies"), every_seconds=2.0)
+    settings = {**BRISK, **TIERED, "lake.max.lag.ms": "300"}
+    return ForeignScenario(seed, shape, plan, settings, engine=PackingEngine)
+
+
 def large(seed: int) -> Scenario:
     """Seven brokers with Kafka's own timeouts, and everything at once."""
     shape = Shape(
@@ -306,6 +318,7 @@ FAMILIES: dict[str, Callable[[int], Scenario]] = {
         reckless,
         switches,
         foreign,
+        packing,
         large,
     )
 }
