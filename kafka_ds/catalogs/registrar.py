@@ -32,7 +32,7 @@ from kafka_ds.client.admin import Admin
 from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.settings import parse_settings
 from kafka_ds.delta.log import DeltaLog
-from kafka_ds.delta.store.store import Store, UnsupportedStore
+from kafka_ds.delta.store.store import AZURE_SCHEMES, Store, UnsupportedStore
 from kafka_ds.delta.store.uri import check_there, open_store
 from kafka_ds.errors import OptionError
 from kafka_ds.topic.names import ERRORS, TOPICS, TYPED_TABLES, topic_id_of
@@ -70,7 +70,7 @@ class Registrar:
     ) -> None:
         """`lake`: its address for readers of the catalog; `topics` lists the topics that the brokers have."""
         self._store = store
-        self._lake = lake.rstrip("/") if "://" in lake else f"file://{os.path.abspath(lake)}"
+        self._lake = address_for_readers(store, lake)
         self._catalog = catalog
         self._topics = topics
         self._prefix = prefix
@@ -204,6 +204,13 @@ def _read(delta: DeltaTable) -> _TableState:
     )
     is_deleted = topic_id_of(metadata.configuration) is None
     return _TableState(version=delta.version(), columns=columns, is_deleted=is_deleted)
+
+
+def address_for_readers(store: Store, lake: str) -> str:
+    """The lake's address as it was given, but of Azure's the one that Hadoop knows."""
+    if "://" not in lake:
+        return f"file://{os.path.abspath(lake)}"
+    return store.uri("") if urlsplit(lake).scheme in AZURE_SCHEMES else lake.rstrip("/")
 
 
 def registrar_at(

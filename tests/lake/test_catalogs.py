@@ -14,10 +14,11 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from kafka_ds.catalogs.hive import HiveMetastore
-from kafka_ds.catalogs.registrar import Registrar, catalog_at
+from kafka_ds.catalogs.registrar import Registrar, address_for_readers, catalog_at
 from kafka_ds.catalogs.tables import CatalogError, sql_type
 from kafka_ds.catalogs.unity import TOKEN as TOKEN_NAME
 from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.delta.store.uri import open_store
 from kafka_ds.errors import OptionError
 from kafka_ds.topic.table import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
@@ -276,3 +277,14 @@ def test_unitys_own_client_takes_what_is_registered(unity, tmp_path):
     assert done.stdout.splitlines() == [
         "schemas kafka_topics", "tables orders", "schemas kafka_tables",
     ]  # fmt: skip
+
+
+def test_an_address_is_registered_as_readers_know_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
+    monkeypatch.delenv("AZURE_STORAGE_ENDPOINT", raising=False)
+    for given, registered in (
+        ("az://lake/x", "abfss://lake@account.dfs.core.windows.net/x"),
+        ("s3a://lake/x/", "s3a://lake/x"),
+        ("/lake", "file:///lake"),
+    ):
+        assert address_for_readers(open_store(given), given) == registered

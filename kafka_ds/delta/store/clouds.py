@@ -96,7 +96,11 @@ def _gcs(parts: SplitResult) -> Bucket:
 
 
 def _azure(parts: SplitResult) -> Bucket:
-    """`abfss://<container>@<account>.dfs.core.windows.net/…`; `az://<container>/…` has the account in a variable."""
+    """`abfss://<container>@<account>.dfs.core.windows.net/…`; `az://<container>/…` has the account in a variable.
+
+    Hadoop and `deltalake` know the first form only, with its domain. Where an endpoint is set, another cloud's address
+    is not known: there `az://` stays what it is.
+    """
     container, _, host = parts.netloc.partition("@")
     form = f"abfss://<container>@<account>.{_AZURE_DOMAIN}/<prefix>"
     _check_named(container, f"container: {form}")
@@ -113,11 +117,12 @@ def _azure(parts: SplitResult) -> Bucket:
             f"lake.uri={parts.geturl()} is not in {_AZURE_DOMAIN}: use az://<container>/<prefix>, "
             f"AZURE_STORAGE_ACCOUNT_NAME and {AZURE_ENDPOINT}"
         )
-    full = f"{container}@{host or f'{account}.{_AZURE_DOMAIN}'}"
+    full = f"{container}@{account}.{_AZURE_DOMAIN}"
+    is_short = endpoint and not host
     return Bucket(
         name=container,
         prefix=_prefix(parts),
-        root=_joined(f"abfss://{full}" if host else f"az://{container}", _prefix(parts)),
+        root=_joined(f"az://{container}" if is_short else f"abfss://{full}", _prefix(parts)),
         aliases=(
             *(f"{each}://{container}" for each in AZURE_SCHEMES),
             *(f"{each}://{full}" for each in AZURE_SCHEMES),

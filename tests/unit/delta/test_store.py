@@ -322,7 +322,10 @@ def test_addresses_of_azures(monkeypatch):
     ):
         with pytest.raises(UnsupportedStore, match=why):
             open_store(wrong)
+    assert open_store("abfs://lake@account/x").uri("a") == full.uri("a")
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
+    assert open_store("az://lake/x").uri("a") == full.uri("a")
+    monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", "https://store.example.com")
     short = open_store("az://lake/x")
     assert short.uri(f"abfss://lake@{host}/x/a") == short.uri("a") == "az://lake/x/a"
 
