@@ -23,7 +23,7 @@ def open_exclusive(uri: str) -> Store:
     store = open_lake(uri, is_there=False)
     root = store.local_path("")
     if root is not None and os.path.isfile(root):
-        raise UnsupportedStore(f"lake.uri={uri} is a file: name a folder or a bucket's address")
+        raise UnsupportedStore(f"{uri} is a file: name a folder or a bucket's address")
     probe(store)
     return store
 
@@ -33,7 +33,7 @@ def store_of(uri: str, open_lake: Callable[[str], Store]) -> Store:
     try:
         return open_lake(uri)
     except UnsupportedStore as error:
-        raise ConfigError(str(error)) from None
+        raise ConfigError(f"lake.uri: {error}") from None
     except StoreNotExclusive as error:
         raise ConfigError(f"lake.uri={uri}: {error}") from None
     except OSError as error:

@@ -239,7 +239,7 @@ def test_folders_that_cannot_be_used_are_one_line(tmp_path: Path) -> None:
     line = the_line(run(*listen, "--override", "lake.uri=file/lake", cwd=tmp_path))
     assert line.startswith("lake.uri=file/lake: ") or line.startswith("lake.uri: ")
     line = the_line(run(*listen, "--override", "lake.uri=file", cwd=tmp_path))
-    assert line == "lake.uri=file is a file: name a folder or a bucket's address"
+    assert line == "lake.uri: file is a file: name a folder or a bucket's address"
     line = the_line(run(*listen, "--override", "lake.uri=s3://bucket/lake", cwd=tmp_path))
     assert line.startswith("lake.uri=s3://bucket/lake: ")
 

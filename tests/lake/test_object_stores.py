@@ -134,7 +134,7 @@ def test_a_bucket_that_is_not_there_is_said_with_the_setting(cloud: Cloud, tmp_p
         lambda: nowhere.list(""),
         lambda: nowhere.folders(""),
     ):
-        with pytest.raises(OSError, match="no such .*: make it, or change lake.uri") as caught:
+        with pytest.raises(OSError, match="no such .*: make it, or change the lake") as caught:
             ask()
         assert not isinstance(caught.value, FileNotFoundError), "an everyday answer"
 

@@ -21,7 +21,7 @@ AWS_ENDPOINT = "AWS_ENDPOINT_URL"
 GCS_ENDPOINT = "GOOGLE_BASE_URL"
 AZURE_ENDPOINT = "AZURE_STORAGE_ENDPOINT"
 _AZURE_DOMAIN = "dfs.core.windows.net"
-_MAKE_IT = "make it, or change lake.uri"
+_MAKE_IT = "make it, or change the lake's address"
 
 BucketClient: TypeAlias = S3Store | GCSStore | AzureStore
 
@@ -64,7 +64,7 @@ def bucket_at(uri: str) -> Bucket:
 
 
 def _s3(parts: SplitResult) -> Bucket:
-    _check_named(parts.netloc, "bucket: s3://<bucket>/<prefix>")
+    _check_named(parts, parts.netloc, "bucket: s3://<bucket>/<prefix>")
     endpoint, is_plain = _endpoint(AWS_ENDPOINT)
     return Bucket(
         name=parts.netloc,
@@ -80,7 +80,7 @@ def _s3(parts: SplitResult) -> Bucket:
 
 
 def _gcs(parts: SplitResult) -> Bucket:
-    _check_named(parts.netloc, "bucket: gs://<bucket>/<prefix>")
+    _check_named(parts, parts.netloc, "bucket: gs://<bucket>/<prefix>")
     endpoint, is_plain = _endpoint(GCS_ENDPOINT)
     return Bucket(
         name=parts.netloc,
@@ -103,18 +103,17 @@ def _azure(parts: SplitResult) -> Bucket:
     """
     container, _, host = parts.netloc.partition("@")
     form = f"abfss://<container>@<account>.{_AZURE_DOMAIN}/<prefix>"
-    _check_named(container, f"container: {form}")
+    _check_named(parts, container, f"container: {form}")
     account, _, domain = host.partition(".")
     endpoint, is_plain = _endpoint(AZURE_ENDPOINT)
     account = account or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME", "")
     if not account:
         raise UnsupportedStore(
-            f"lake.uri={parts.geturl()} names no account, and AZURE_STORAGE_ACCOUNT_NAME is not set: "
-            f"{form}"
+            f"{parts.geturl()} names no account, and AZURE_STORAGE_ACCOUNT_NAME is not set: {form}"
         )
     if domain not in ("", _AZURE_DOMAIN):
         raise UnsupportedStore(
-            f"lake.uri={parts.geturl()} is not in {_AZURE_DOMAIN}: use az://<container>/<prefix>, "
+            f"{parts.geturl()} is not in {_AZURE_DOMAIN}: use az://<container>/<prefix>, "
             f"AZURE_STORAGE_ACCOUNT_NAME and {AZURE_ENDPOINT}"
         )
     full = f"{container}@{account}.{_AZURE_DOMAIN}"
@@ -135,9 +134,9 @@ def _azure(parts: SplitResult) -> Bucket:
     )
 
 
-def _check_named(name: str, form: str) -> None:
+def _check_named(parts: SplitResult, name: str, form: str) -> None:
     if not name:
-        raise UnsupportedStore(f"lake.uri names no {form}")
+        raise UnsupportedStore(f"{parts.geturl()} names no {form}")
 
 
 def _endpoint(variable: str) -> tuple[str, bool]:
@@ -164,7 +163,7 @@ _S3 = Refusals(
     missing_bucket="NoSuchBucket",
     meanings={
         "NoSuchBucket": f"there is no such bucket: {_MAKE_IT}",
-        "InvalidBucketName": "lake.uri names no bucket that there can be",
+        "InvalidBucketName": "the lake's address names no bucket that there can be",
         "InvalidAccessKeyId": "the store does not know AWS_ACCESS_KEY_ID",
         "SignatureDoesNotMatch": "AWS_SECRET_ACCESS_KEY is not that of AWS_ACCESS_KEY_ID",
         "InvalidToken": "AWS_SESSION_TOKEN is wrong",
@@ -197,7 +196,7 @@ _GCS = Refusals(
     missing_bucket="NoSuchBucket",
     meanings={
         "NoSuchBucket": f"there is no such bucket: {_MAKE_IT}",
-        "InvalidBucketName": "lake.uri names no bucket that there can be",
+        "InvalidBucketName": "the lake's address names no bucket that there can be",
         "AuthenticationRequired": "the credentials in GOOGLE_APPLICATION_CREDENTIALS are not valid",
         "AccessDenied": "the account in GOOGLE_APPLICATION_CREDENTIALS, or the machine's, may not do this "
         "(storage.objects.create, delete, get and list are needed)",
@@ -213,7 +212,7 @@ _AZURE = Refusals(
     meanings={
         "ContainerNotFound": f"there is no such container: {_MAKE_IT}",
         "ContainerBeingDeleted": f"the container is being deleted: {_MAKE_IT}",
-        "InvalidResourceName": "lake.uri names no container that there can be",
+        "InvalidResourceName": "the lake's address names no container that there can be",
         "AuthenticationFailed": "AZURE_STORAGE_ACCOUNT_KEY, the SAS or the token is not the account's, or this "
         "machine's clock is wrong",
         "AuthorizationFailure": "AZURE_STORAGE_ACCOUNT_KEY is not the account's, or its network rules forbid this",

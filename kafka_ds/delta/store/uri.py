@@ -52,9 +52,9 @@ def open_store(
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
         return open_folder(unquote(parts.path))
     if "://" in uri or parts.scheme == "file":
-        raise UnsupportedStore(f"lake.uri={uri} {NOT_SERVED}")
+        raise UnsupportedStore(f"{uri} {NOT_SERVED}")
     if not uri:
-        raise UnsupportedStore("lake.uri is empty: name a folder or a bucket's address")
+        raise UnsupportedStore("the lake's address is empty: name a folder or a bucket's address")
     return open_folder(uri)
 
 

@@ -22,7 +22,7 @@ def answer(status, code=""):
 @pytest.mark.parametrize(
     ("status", "code", "named"),
     [
-        (404, "NoSuchBucket", "lake.uri"),
+        (404, "NoSuchBucket", "the lake's address"),
         (403, "InvalidAccessKeyId", "AWS_ACCESS_KEY_ID"),
         (403, "SignatureDoesNotMatch", "AWS_SECRET_ACCESS_KEY"),
         (400, "ExpiredToken", "AWS_SESSION_TOKEN"),
@@ -45,10 +45,10 @@ def test_what_is_to_be_changed_is_named_first_and_the_stores_words_follow(status
 @pytest.mark.parametrize(
     ("store", "status", "code", "named"),
     [
-        (GCS, 404, "NoSuchBucket", "lake.uri"),
+        (GCS, 404, "NoSuchBucket", "the lake's address"),
         (GCS, 403, "AccessDenied", "storage.objects.create"),
         (GCS, 401, "", "GOOGLE_APPLICATION_CREDENTIALS"),
-        (AZURE, 404, "ContainerNotFound", "lake.uri"),
+        (AZURE, 404, "ContainerNotFound", "the lake's address"),
         (AZURE, 403, "AuthenticationFailed", "AZURE_STORAGE_ACCOUNT_KEY"),
         (AZURE, 403, "AuthorizationPermissionMismatch", "Storage Blob Data Contributor"),
         (AZURE, 403, "", "AZURE_STORAGE_ACCOUNT_KEY"),
