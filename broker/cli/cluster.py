@@ -115,7 +115,8 @@ def unregister(target: ClusterTarget, broker_id: int, as_json: bool) -> None:
     """Unregister a broker that will not come back, so that the cluster forgets it.
 
     The broker must be stopped, and no partition may have a replica on it: reassign its partitions first, with Kafka's
-    kafka-reassign-partitions. Kafka's own kafka-cluster unregister does the same without these checks.
+    kafka-reassign-partitions. Only topics that you may describe are looked at, so do this as a user who may describe
+    all. Kafka's own kafka-cluster unregister does the same without these checks.
 
     \b
     Example:
@@ -127,9 +128,10 @@ def unregister(target: ClusterTarget, broker_id: int, as_json: bool) -> None:
             raise CommandError(
                 f"broker {broker_id} is alive and would register again: stop it first"
             )
+        topics = admin.describe_topics()
         held = [
             TopicPartition(topic.name, each.partition)
-            for topic in admin.describe_topics().values()
+            for topic in topics.values()
             for each in topic.partitions
             if broker_id in each.replicas
         ]
@@ -140,6 +142,9 @@ def unregister(target: ClusterTarget, broker_id: int, as_json: bool) -> None:
             )
         admin.unregister_broker(broker_id)
     if as_json:
-        print_json({"id": broker_id, "unregistered": True})
+        print_json({"id": broker_id, "unregistered": True, "topics_seen": len(topics)})
     else:
-        click.echo(f"broker {broker_id} is no longer registered")
+        click.echo(
+            f"broker {broker_id} is no longer registered; it had no replica of the "
+            f"{counted(len(topics), 'topic')} that you may describe"
+        )

@@ -482,7 +482,9 @@ def test_a_broker_that_will_not_come_back_is_unregistered(tmp_path: Path) -> Non
             f"broker {gone} still has replicas of 2 partitions, the first is orders-0: reassign them first"
         )
         kafka_ds.ok("topic", "delete", "orders")
-        assert kafka_ds.json(*words) == {"id": gone, "unregistered": True}
+        seen = kafka_ds.json("cluster", "status")["topics"]
+        told = {"id": gone, "unregistered": True, "topics_seen": seen}
+        assert kafka_ds.json(*words) == told
         assert [each["id"] for each in kafka_ds.json("cluster", "status")["brokers"]] == [
             controller
         ]
