@@ -179,7 +179,7 @@ class Service:
 
     def _copy(self, request: CopyRequest) -> CopyAnswer:
         self._check_store()
-        with self._writing(*({each.segment.topic for each in request.sources})):
+        with self._writing(*(each.segment.topic for each in request.sources)):
             return replace(self._copier.copy(request), complaints=self._fresh_complaints())
 
     @contextmanager
