@@ -169,10 +169,10 @@ def test_both_forms_of_azures_addresses_are_one_place(cloud: Cloud, tmp_path: Pa
 def test_a_wrong_key_of_azures_is_named(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "d3Jvbmc=")
     store = open_store("az://lake/y")
-    with pytest.raises(PermissionError, match=r"az://lake/y.*: AZURE_STORAGE_ACCOUNT_KEY"):
+    with pytest.raises(PermissionError, match=r"abfss://lake@.*/y.*: AZURE_STORAGE_ACCOUNT_KEY"):
         store.put_if_absent("1.json", b"x")
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "no base64")
-    with pytest.raises(OSError, match=r"az://lake/y: .*Invalid Access Key"):
+    with pytest.raises(OSError, match=r"abfss://lake@.*/y: .*Invalid Access Key"):
         open_store("az://lake/y").list("")
 
 
@@ -230,8 +230,8 @@ def test_a_store_that_is_away_is_an_error_and_never_an_answer(
 ) -> None:
     for patience in ("DECISION_PATIENCE_SECONDS", "READ_PATIENCE_SECONDS"):
         monkeypatch.setattr(object_store, patience, 0.3)
-    uri = cloud.address_for(tmp_path)
-    store = open_store(uri)
+    store = open_store(cloud.address_for(tmp_path))
+    uri = store.uri("")
     assert store.put_if_absent("1.json", b"one")
     way.judge = lambda method, path: Fault(is_lost=True)
     for ask in (
