@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker import node
+from broker import broker_server
 from broker.config.broker import BrokerConfig
 from broker.coordinator.result import Instant, ProducerIdAndEpoch
 from broker.coordinator.runtime import partition_for
@@ -257,7 +257,7 @@ async def test_a_decision_in_a_log_that_opens_late_is_carried_out(
         return create(logs, place, *given, **more)
 
     monkeypatch.setattr(LogManager, "create", opens_late)
-    monkeypatch.setattr(node, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(broker_server, "TICK_SECONDS", 0.01)
     async with in_process(memory_path, transaction_state_log_num_partitions=1) as broker:
         assert broker.node.replica_manager.find(state, 0) is None
         partition = broker.node.replica_manager.get("t", 0)
