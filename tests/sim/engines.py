@@ -253,6 +253,8 @@ class Engine:
 
     def _is_rewritten(self, path: Path) -> bool:
         """Whether a file begins with an offset that the table has, which a copy's does not."""
+        if not path.name[:20].isdecimal():
+            return False  # It is an engine's own.
         partition, offset = int(path.parent.name.partition("=")[2]), int(path.name[:20])
         return offset <= self._tables.end(self._topic, partition)
 
