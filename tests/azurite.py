@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import hmac
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Self
 from urllib.request import Request, urlopen
 
 from spark_conf.jars import cache_folder
@@ -65,7 +64,7 @@ class AzureServer(StoreProcess):
         """A prefix of the container for the test with this temporary folder."""
         return f"az://{CONTAINER}/{folder.name}"
 
-    def start(self) -> AzureServer:
+    def start(self) -> Self:
         """Start it, wait until it accepts connections, and make the container."""
         words = ["node", str(fetched()), "--blobHost", "127.0.0.1", "--blobPort", str(self.port)]
         words += ["--location", str(self.folder), "--silent", "--disableTelemetry"]
@@ -93,14 +92,3 @@ class AzureServer(StoreProcess):
         )
         with urlopen(asked) as answer:
             assert answer.status == 201
-
-
-@contextlib.contextmanager
-def running_azure(folder: Path, port: int) -> Iterator[AzureServer]:
-    """A server for the time of a test."""
-    folder.mkdir(parents=True, exist_ok=True)
-    server = AzureServer(folder, port)
-    try:
-        yield server.start()
-    finally:
-        server.kill()

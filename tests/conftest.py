@@ -22,7 +22,7 @@ from tests.reruns import (  # noqa: F401 - hooks
     pytest_sessionfinish,
     pytest_terminal_summary,
 )
-from tests.s3_server import S3Server, running_s3
+from tests.s3_server import S3Server
 
 prepare()
 # Thousands of tests are millions of objects that all stay: looked through again and again they took a third of the
@@ -75,7 +75,7 @@ def quiet() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """One real S3 server for all tests of this process, started for the first one that asks for it."""
-    with running_s3(tmp_path_factory.mktemp("s3"), free_ports(1)[0]) as running:
+    with S3Server.running(tmp_path_factory.mktemp("s3"), free_ports(1)[0]) as running:
         yield running
 
 

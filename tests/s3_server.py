@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 from spark_conf.jars import fetch
 from spark_conf.java import java_command
@@ -59,7 +58,7 @@ class S3Server(StoreProcess):
         """A prefix of the bucket for the test with this temporary folder."""
         return address_for(folder)
 
-    def start(self) -> S3Server:
+    def start(self) -> Self:
         """Start it, and wait until it accepts connections; the bucket is a folder of that name."""
         objects = self.folder / "objects"
         (objects / BUCKET).mkdir(parents=True, exist_ok=True)
@@ -89,14 +88,3 @@ class S3Server(StoreProcess):
             ]
         )
         return self
-
-
-@contextlib.contextmanager
-def running_s3(folder: Path, port: int) -> Iterator[S3Server]:
-    """A server for the time of a test."""
-    folder.mkdir(parents=True, exist_ok=True)
-    server = S3Server(folder, port)
-    try:
-        yield server.start()
-    finally:
-        server.kill()

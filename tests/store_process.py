@@ -6,8 +6,9 @@ import contextlib
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Self
 
 READY_TIMEOUT_S = 120
 
@@ -23,6 +24,21 @@ class StoreProcess:
     @property
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    @classmethod
+    @contextlib.contextmanager
+    def running(cls, folder: Path, port: int) -> Iterator[Self]:
+        """A server for the time of a test."""
+        folder.mkdir(parents=True, exist_ok=True)
+        server = cls(folder, port)
+        try:
+            yield server.start()
+        finally:
+            server.kill()
+
+    def start(self) -> Self:
+        """Launch it as a store with a bucket."""
+        raise NotImplementedError
 
     def launch(self, command: Sequence[str]) -> None:
         """Start it, and wait until it accepts connections."""

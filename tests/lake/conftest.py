@@ -13,7 +13,7 @@ from kafka_ds.delta.store.store import Store
 from kafka_ds.delta.store.uri import open_store
 from spark_conf import jars
 from tests.apache_kafka import free_ports
-from tests.azurite import AzureServer, running_azure
+from tests.azurite import AzureServer
 from tests.gcs_server import GcsServer, running_gcs
 from tests.s3_server import S3Server
 from tests.spark.java import QUICK_JAVA
@@ -31,7 +31,7 @@ def gcs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GcsServer]:
 @pytest.fixture(scope="session")
 def azure_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureServer]:
     """One for all tests of this process, as `s3_server`. npm brings it: 186 MB, which takes a quarter of a minute."""
-    with running_azure(tmp_path_factory.mktemp("azure"), free_ports(1)[0]) as running:
+    with AzureServer.running(tmp_path_factory.mktemp("azure"), free_ports(1)[0]) as running:
         yield running
 
 
