@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import broker.handlers  # noqa: F401 - registers what is served
 from broker.adoption.mark import check_adopted
+from broker.broker_metrics import broker_samples
 from broker.cleaner.rpc import CleanerSettings
 from broker.compaction.log_cleaner import LogCleaner
 from broker.config.dynamic import DynamicBrokerConfig
@@ -51,7 +52,6 @@ from broker.metadata.image import MetadataImage
 from broker.metadata.log import MetadataLog
 from broker.metadata.publisher import publish
 from broker.metadata.topic_names import in_force
-from broker.node_metrics import node_samples
 from broker.rates import ByteRate
 from broker.registry import REGISTRY
 from broker.remote.remote_log_manager import RemoteLogManager
@@ -144,7 +144,7 @@ class BrokerServer:
     def broker(self) -> KafkaBroker:
         """The broker with all of its parts."""
         assert self.dispatcher is not None, "metadata and logs are not read yet"
-        return self.dispatcher.node
+        return self.dispatcher.broker
 
     # -- beginning ----------------------------------------------------------------------------------
 
@@ -190,7 +190,7 @@ class BrokerServer:
             if self.dispatcher is None or not self.broker.member.lifecycle.was_registered:
                 disown(self._disk, new_dirs)
             raise
-        self.metrics.add_source(lambda: node_samples(broker))
+        self.metrics.add_source(lambda: broker_samples(broker))
         return broker
 
     def _bind(self, setting: str, host: str, port: int) -> BoundListener:

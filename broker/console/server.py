@@ -57,17 +57,17 @@ class Console:
     """Serves the console of one broker."""
 
     def __init__(self, dispatcher: Dispatcher, net: NetMetrics, listener: BoundListener) -> None:
-        self._node = node = dispatcher.node
-        config = node.config
+        self._broker = broker = dispatcher.broker
+        config = broker.config
         self._views = Views(dispatcher, net)
         self._listener = config.console_listener
         advertised = {each.host.lower() for each in config.advertised_endpoints}
         host = config.console_host.lower()
         self._names = {"localhost", host, own_host().lower(), *advertised} - {""}
         self._logins = Logins(
-            f"kafka-ds-{node.metadata.cluster_id}-{config.node_id}",
+            f"kafka-ds-{broker.metadata.cluster_id}-{config.node_id}",
             net,
-            node.clock,
+            broker.clock,
             config.connection_failed_authentication_delay_ms,
         )
         self._server = HttpServer(self._answer, listener, serves_posts=True)
@@ -86,7 +86,7 @@ class Console:
 
     @property
     def _security(self) -> ListenerSecurity | None:
-        return self._node.keys.of(self._listener)
+        return self._broker.keys.of(self._listener)
 
     async def serve(self) -> None:
         """Start accepting."""
@@ -136,7 +136,7 @@ class Console:
             RequestHeader(0, 0, 0, CLIENT_ID),
             request.client_host,
             self._listener,
-            self._node,
+            self._broker,
             ClientInformation(),
             principal,
         )

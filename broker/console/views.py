@@ -92,7 +92,7 @@ class Views:
     """The views of one broker."""
 
     def __init__(self, dispatcher: Dispatcher, net: NetMetrics) -> None:
-        self._node = dispatcher.node
+        self._broker = dispatcher.broker
         self._dispatcher = dispatcher
         self._net = net
         # Decoding records in Python must not block the event loop, and the lake may not answer.
@@ -124,14 +124,14 @@ class Views:
     # -- cluster ------------------------------------------------------------------------------
 
     async def _cluster(self, query: Query, context: RequestContext) -> JsonRow:
-        image = self._node.metadata
+        image = self._broker.metadata
         topics = [each for each in image.topics.values() if sees(context, each.name)]
         is_operator = may(context, AclOperation.DESCRIBE, log_if_denied=False)
         return {
             "user": str(context.principal) if context.principal != ANONYMOUS else None,
             "cluster_id": image.cluster_id,
             "version": VERSION,
-            "node_id": self._node.config.node_id,
+            "node_id": self._broker.config.node_id,
             "controller_id": image.controller_id,
             "metadata_version": image.version,
             "topics": len(topics),
@@ -161,11 +161,11 @@ class Views:
         net = self._net
         counters = {
             metric.name: value
-            for metric, labels, value in self._node.replica_manager.topic_metrics.samples()
+            for metric, labels, value in self._broker.replica_manager.topic_metrics.samples()
             if not labels
         }
         return {
-            "now_ms": self._node.clock.monotonic_ms(),
+            "now_ms": self._broker.clock.monotonic_ms(),
             "bytes_in": net.bytes_in,
             "bytes_out": net.bytes_out,
             "connections": net.connections,
@@ -183,7 +183,7 @@ class Views:
         }
 
     async def _settings(self, query: Query, context: RequestContext) -> list[JsonRow]:
-        return await self._configs(context, BROKER_RESOURCE, str(self._node.config.node_id))
+        return await self._configs(context, BROKER_RESOURCE, str(self._broker.config.node_id))
 
     async def _configs(self, context: RequestContext, kind: int, name: str) -> list[JsonRow]:
         resource = DescribeConfigsResource(
@@ -208,7 +208,7 @@ class Views:
 
     async def _topics(self, query: Query, context: RequestContext) -> list[JsonRow]:
         rows, seen = [], 0
-        for topic in sorted(self._node.metadata.topics.values(), key=lambda each: each.name):
+        for topic in sorted(self._broker.metadata.topics.values(), key=lambda each: each.name):
             if not sees(context, topic.name):
                 continue
             if seen >= PARTITIONS_AT_ONCE:
@@ -263,17 +263,17 @@ class Views:
         name = query.get("topic", "")
         if not may(context, AclOperation.DESCRIBE, ResourceType.TOPIC, name):
             raise _refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-        topic = self._node.metadata.topics.get(name)
+        topic = self._broker.metadata.topics.get(name)
         if topic is None:
             raise ViewUnavailable(f"there is no topic {name}")
         return topic
 
     def _replica_row(self, context: RequestContext, topic: str, number: int) -> JsonRow:
         """The state of a replica on this broker; empty without one."""
-        replica = self._node.replica_manager.replica(topic, number)
+        replica = self._broker.replica_manager.replica(topic, number)
         if replica is None:
             return {}
-        log, remote_log_manager = replica.log, self._node.remote_log_manager
+        log, remote_log_manager = replica.log, self._broker.remote_log_manager
         shows_sizes = _may_see_sizes(context)
         place = TopicPartition(topic, number)
         size = (
@@ -296,7 +296,7 @@ class Views:
 
     def _tiered(self, replica: LeaderPartition | FollowerPartition) -> tuple[int, int | None]:
         """The log start offset and the last tiered offset; None for a topic that is not tiered."""
-        log, remote_log_manager = replica.log, self._node.remote_log_manager
+        log, remote_log_manager = replica.log, self._broker.remote_log_manager
         if not log.config.remote_storage_enable:
             return log.log_start_offset, None
         # Leaders know what is copied; followers check it up to a minute later.
@@ -313,7 +313,7 @@ class Views:
         limit = min(max(_number(query, "limit", HISTORY_SHOWN), 1), HISTORY_MAX)
         try:
             rows = await self._history_thread.run(
-                history, self._node.store, topic_table(topic.name), limit
+                history, self._broker.store, topic_table(topic.name), limit
             )
         except (OSError, CorruptLog) as error:
             raise ViewUnavailable(f"the lake cannot be read: {error}", "502 Bad Gateway") from error
@@ -336,7 +336,7 @@ class Views:
         registration = topic.partitions.get(number)
         if registration is None:
             raise ViewUnavailable(f"{topic.name} has no partition {number}")
-        replica = self._node.replica_manager.replica(topic.name, number)
+        replica = self._broker.replica_manager.replica(topic.name, number)
         if replica is None:
             raise ViewUnavailable(
                 f"{TopicPartition(topic.name, number)} is not on this broker: open the console of broker "
@@ -350,7 +350,7 @@ class Views:
         row = self._replica_row(context, topic.name, number)
         shows_sizes = _may_see_sizes(context)
         remote_log_manager, end = (
-            self._node.remote_log_manager,
+            self._broker.remote_log_manager,
             row["highest_offset_in_remote_storage"],
         )
         gaps = (
@@ -524,7 +524,7 @@ class Views:
         shares = [each.group_id for each in groups if each.group_type == group_admin.SHARE]
         others = [each.group_id for each in groups if each.group_type != group_admin.SHARE]
         found: dict[str, list[JsonRow]] = dict.fromkeys((*shares, *others), [])
-        names = {id_: each.name for id_, each in self._node.metadata.topics_by_id.items()}
+        names = {id_: each.name for id_, each in self._broker.metadata.topics_by_id.items()}
         if others:
             wanted = [OffsetFetchRequestGroup(group_id=each, topics=None) for each in others]
             answer = await self._handle(context, OffsetFetchRequest(groups=wanted))
@@ -558,7 +558,7 @@ class Views:
         return found
 
     def _lag_row(self, topic: str, number: int, committed: int) -> JsonRow:
-        replica = self._node.replica_manager.replica(topic, number)
+        replica = self._broker.replica_manager.replica(topic, number)
         end = replica.last_stable_offset() if replica is not None else None
         start, highest_offset_in_remote_storage = (
             self._tiered(replica) if replica is not None else (0, None)

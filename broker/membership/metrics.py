@@ -1,6 +1,6 @@
 """Pure: a broker's metrics of its part in the cluster, under Kafka's names.
 
-Counters only grow, from the start of the process. `broker.node_metrics` shows what is in the metadata themselves.
+Counters only grow, from the start of the process. `broker.broker_metrics` shows what is in the metadata themselves.
 """
 
 from __future__ import annotations

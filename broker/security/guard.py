@@ -44,7 +44,7 @@ def guarded(
 
     Raises KafkaError if the whole request is denied.
     """
-    security = context.node.security
+    security = context.broker.security
     authorizer, quotas = security.authorizer, security.quotas
     if not quotas.is_limiting or is_exempt(served, request):
         if authorizer is None:
@@ -193,7 +193,7 @@ class _GuardedRequest:
 
     def _remove_denied(self, rule: FilterRequest, request: Any) -> tuple[Any, Any]:
         """The request without denied elements; if none is left, also a response that lacks only their errors."""
-        image = self._context.node.metadata
+        image = self._context.broker.metadata
         left, refused = [], []
         for item in getattr(request, rule.field):
             resource = rule.resource(item, image, request)

@@ -74,8 +74,8 @@ class Unanswerable(Exception):
 class Dispatcher:
     """Dispatches the requests of all connections to their handlers."""
 
-    def __init__(self, registry: Registry, node: KafkaBroker, metrics: NetMetrics) -> None:
-        self.node = node
+    def __init__(self, registry: Registry, broker: KafkaBroker, metrics: NetMetrics) -> None:
+        self.broker = broker
         self._metrics = metrics
         self._serve_enveloped = self.serve_enveloped
         self._served = {
@@ -130,7 +130,7 @@ class Dispatcher:
                 header,
                 client_host,
                 listener,
-                self.node,
+                self.broker,
                 client,
                 principal,
                 self._serve_enveloped,
@@ -154,7 +154,7 @@ class Dispatcher:
 
     def disconnected(self, client: ClientInformation) -> None:
         """A client's connection is lost: nothing more comes from it."""
-        self.node.share_partitions.disconnected(client)
+        self.broker.share_partitions.disconnected(client)
 
     async def serve_enveloped(
         self, frame: memoryview, client_host: str, listener: str, principal: Principal

@@ -30,13 +30,13 @@ async def handle_locally(
     """This broker's response to a request, in the highest version it supports, authorized for `on_behalf_of`."""
     served = REGISTRY.get(api_key_of(type(request)))
     assert served is not None, f"{type(request).__name__} is not supported"
-    version, config = served.highest, dispatcher.node.config
+    version, config = served.highest, dispatcher.broker.config
     header = RequestHeader(served.api_key, version, 0, f"broker-{config.node_id}")
     context = RequestContext(
         header,
         HERE,
         config.inter_broker_listener,
-        dispatcher.node,
+        dispatcher.broker,
         ClientInformation(),
         serve_enveloped=dispatcher.serve_enveloped,
     )

@@ -205,7 +205,7 @@ class Host:
     def node(self) -> KafkaBroker | None:
         """The broker here, once it has read its metadata and logs."""
         dispatcher = None if self._owner is None else self._owner.dispatcher
-        return None if dispatcher is None else dispatcher.node
+        return None if dispatcher is None else dispatcher.broker
 
     def start(self) -> None:
         """Begin to start a process; whether the start succeeds is seen later."""

@@ -19,7 +19,7 @@ async def allocate_producer_ids(
     request: AllocateProducerIdsRequest, context: RequestContext
 ) -> AllocateProducerIdsResponse:
     """Give the next block."""
-    driver = context.node.metadata_driver
+    driver = context.broker.metadata_driver
     if driver.is_active:
         registered = driver.image.brokers.get(request.broker_id)
         if registered is None:

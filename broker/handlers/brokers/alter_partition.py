@@ -34,7 +34,7 @@ async def alter_partition(
         for topic in request.topics
         for partition in topic.partitions
     ]
-    results = await context.node.metadata_driver.decide(
+    results = await context.broker.metadata_driver.decide(
         lambda c: c.alter_partitions(request.broker_id, request.broker_epoch, wanted)
     )
     topics: dict[bytes, list[AlterPartitionResponsePartition]] = {}

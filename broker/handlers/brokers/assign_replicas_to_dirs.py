@@ -26,7 +26,7 @@ async def assign_replicas_to_dirs(
 ) -> AssignReplicasToDirsResponse:
     """Record where the replicas are."""
     wanted = [each for directory in request.directories for each in _assignments(directory)]
-    errors = await context.node.metadata_driver.decide(
+    errors = await context.broker.metadata_driver.decide(
         lambda c: c.assign_directories(request.broker_id, request.broker_epoch, wanted)
     )
     directories: dict[bytes, dict[bytes, list[AssignReplicasResponsePartition]]] = {}

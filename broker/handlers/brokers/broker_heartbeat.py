@@ -19,9 +19,9 @@ async def broker_heartbeat(
     request: BrokerHeartbeatRequest, context: RequestContext
 ) -> BrokerHeartbeatResponse:
     """Receive a broker's heartbeat, and answer its state."""
-    node = context.node
-    now_ms = node.clock.monotonic_ms()
-    reply = await node.metadata_driver.decide(
+    broker = context.broker
+    now_ms = broker.clock.monotonic_ms()
+    reply = await broker.metadata_driver.decide(
         lambda c: c.heartbeat(
             request.broker_id,
             request.broker_epoch,

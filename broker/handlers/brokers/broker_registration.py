@@ -26,7 +26,7 @@ async def broker_registration(
     request: BrokerRegistrationRequest, context: RequestContext
 ) -> BrokerRegistrationResponse:
     """Register the broker."""
-    image, driver = context.node.metadata, context.node.metadata_driver
+    image, driver = context.broker.metadata, context.broker.metadata_driver
     if request.cluster_id != image.cluster_id:
         message = f"Expected cluster ID {image.cluster_id}, but got cluster ID {request.cluster_id}"
         raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID, message)

@@ -18,11 +18,11 @@ def controller_liveness(
     request: ControllerLivenessRequest, context: RequestContext
 ) -> ControllerLivenessResponse:
     """Answer when that controller was last heard from."""
-    node = context.node
+    broker = context.broker
     return ControllerLivenessResponse(
-        last_heard_ms=node.member.candidacy.last_heard_ms(
+        last_heard_ms=broker.member.candidacy.last_heard_ms(
             request.controller_id, request.controller_epoch
         ),
-        metadata_version=node.metadata.version,
-        incarnation_id=node.member.lifecycle.identity.incarnation_id,
+        metadata_version=broker.metadata.version,
+        incarnation_id=broker.member.lifecycle.identity.incarnation_id,
     )

@@ -25,8 +25,8 @@ from kafka_ds.protocol.messages import EnvelopeRequest, EnvelopeResponse
 @serves(EnvelopeRequest, versions="0", internal=True, pipelined=True)
 async def envelope(request: EnvelopeRequest, context: RequestContext) -> EnvelopeResponse:
     """Serve the request inside the envelope."""
-    node = context.node
-    if not node.metadata_driver.is_active:
+    broker = context.broker
+    if not broker.metadata_driver.is_active:
         return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
     # A handler may write into its request.
     frame = memoryview(bytearray(request.request_data))

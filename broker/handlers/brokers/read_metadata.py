@@ -33,7 +33,7 @@ async def read_metadata(
     request: ReadMetadataRequest, context: RequestContext
 ) -> ReadMetadataResponse:
     """Return the following commits, or wait for them."""
-    driver = context.node.metadata_driver
+    driver = context.broker.metadata_driver
     image = driver.image
     if driver.is_active and (
         request.controller_epoch > image.controller_epoch or request.after_version > image.version

@@ -66,14 +66,14 @@ def api_versions(request: ApiVersionsRequest, context: RequestContext) -> ApiVer
         if not served.internal
         and (
             served.api_key not in CLIENT_METRICS_KEYS
-            or context.node.metadata.client_metrics_configs
+            or context.broker.metadata.client_metrics_configs
         )
     ]
     return ApiVersionsResponse(
         api_keys=keys,
         supported_features=_supported(context.header.api_version),
-        finalized_features_epoch=context.node.metadata.version,
-        finalized_features=_finalized(context.node.metadata),
+        finalized_features_epoch=context.broker.metadata.version,
+        finalized_features=_finalized(context.broker.metadata),
     )
 
 
@@ -81,7 +81,7 @@ def _check_destination(request: ApiVersionsRequest, context: RequestContext) -> 
     """Raise KafkaError if the client expects another broker; versions below 5 name none."""
     if (request.cluster_id is None) != (request.node_id == NO_NODE):
         raise KafkaError(ErrorCode.INVALID_REQUEST)
-    here = (context.node.metadata.cluster_id, context.node.config.node_id)
+    here = (context.broker.metadata.cluster_id, context.broker.config.node_id)
     if request.cluster_id is not None and (request.cluster_id, request.node_id) != here:
         log.debug(
             "Rejecting ApiVersionsRequest of client %.200r, which expects node %d of cluster %.200r",

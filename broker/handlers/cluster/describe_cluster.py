@@ -26,7 +26,7 @@ def describe_cluster(
     request: DescribeClusterRequest, context: RequestContext
 ) -> DescribeClusterResponse:
     """List the brokers of the cluster."""
-    image = context.node.metadata
+    image = context.broker.metadata
     asked = request.endpoint_type
     if asked != BROKERS:
         known = asked == CONTROLLERS

@@ -37,38 +37,38 @@ def describe_quorum(
     request: DescribeQuorumRequest, context: RequestContext
 ) -> DescribeQuorumResponse:
     """Describe the controller as a quorum of one."""
-    node = context.node
+    broker = context.broker
     return DescribeQuorumResponse(
         topics=[
             DescribeQuorumResponseTopicData(
                 topic_name=topic.topic_name,
                 partitions=[
-                    _partition(node, topic.topic_name, each.partition_index)
+                    _partition(broker, topic.topic_name, each.partition_index)
                     for each in topic.partitions
                 ],
             )
             for topic in request.topics
         ],
-        nodes=_nodes(node),
+        nodes=_nodes(broker),
     )
 
 
 def _partition(
-    node: KafkaBroker, topic: str, partition: int
+    broker: KafkaBroker, topic: str, partition: int
 ) -> DescribeQuorumResponsePartitionData:
     if (topic, partition) != (METADATA_TOPIC, 0):
         return refusal(
             DescribeQuorumResponsePartitionData, partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         )
-    if not node.metadata_driver.is_active:
+    if not broker.metadata_driver.is_active:
         return refusal(
             DescribeQuorumResponsePartitionData, partition, ErrorCode.NOT_LEADER_OR_FOLLOWER
         )
-    image, now_ms = node.metadata, node.clock.now_ms()
+    image, now_ms = broker.metadata, broker.clock.now_ms()
     end_offset = image.version + 1
     voter = DescribeQuorumReplicaState(
         replica_id=image.controller_id,
-        replica_directory_id=next(iter(node.log_manager.directory_ids.values())),
+        replica_directory_id=next(iter(broker.log_manager.directory_ids.values())),
         log_end_offset=end_offset,
         last_fetch_timestamp=now_ms,
         last_caught_up_timestamp=now_ms,
@@ -79,23 +79,23 @@ def _partition(
         leader_epoch=image.controller_epoch,
         high_watermark=end_offset,
         current_voters=[voter],
-        observers=_observers(node, now_ms),
+        observers=_observers(broker, now_ms),
     )
 
 
-def _observers(node: KafkaBroker, now_ms: int) -> list[DescribeQuorumReplicaState]:
-    image, monotonic_ms = node.metadata, node.clock.monotonic_ms()
+def _observers(broker: KafkaBroker, now_ms: int) -> list[DescribeQuorumReplicaState]:
+    image, monotonic_ms = broker.metadata, broker.clock.monotonic_ms()
     observers = []
-    for broker_id, session in sorted(node.metadata_driver.controller.sessions().items()):
-        broker = image.brokers.get(broker_id)
-        if broker is None or broker_id == image.controller_id:
+    for broker_id, session in sorted(broker.metadata_driver.controller.sessions().items()):
+        registered = image.brokers.get(broker_id)
+        if registered is None or broker_id == image.controller_id:
             continue
         heard_ms = now_ms - (monotonic_ms - session.last_contact_ms)
         is_caught_up = session.metadata_version >= image.version
         observers.append(
             DescribeQuorumReplicaState(
                 replica_id=broker_id,
-                replica_directory_id=next(iter(broker.log_dirs), NO_UUID),
+                replica_directory_id=next(iter(registered.log_dirs), NO_UUID),
                 log_end_offset=session.metadata_version + 1,
                 last_fetch_timestamp=heard_ms,
                 # A broker that was behind at its last heartbeat may have caught up since: unknown.
@@ -105,10 +105,10 @@ def _observers(node: KafkaBroker, now_ms: int) -> list[DescribeQuorumReplicaStat
     return observers
 
 
-def _nodes(node: KafkaBroker) -> list[QuorumNode]:
+def _nodes(broker: KafkaBroker) -> list[QuorumNode]:
     """Where the voter is."""
-    broker = node.metadata.brokers.get(node.metadata.controller_id)
-    if broker is None:
+    controller = broker.metadata.brokers.get(broker.metadata.controller_id)
+    if controller is None:
         return []
-    listeners = [Listener(name=e.listener, host=e.host, port=e.port) for e in broker.endpoints]
-    return [QuorumNode(node_id=broker.broker_id, listeners=listeners)]
+    listeners = [Listener(name=e.listener, host=e.host, port=e.port) for e in controller.endpoints]
+    return [QuorumNode(node_id=controller.broker_id, listeners=listeners)]

@@ -43,7 +43,7 @@ def describe_topic_partitions(
     cursor = request.cursor
     if request.response_partition_limit < 1 or (cursor and cursor.partition_index < 0):
         raise KafkaError(ErrorCode.INVALID_REQUEST)
-    image = context.node.metadata
+    image = context.broker.metadata
     wanted = {topic.name for topic in request.topics} or {
         name for name in image.topics if sees(context, name)
     }
@@ -58,7 +58,7 @@ def _page(
     context: RequestContext, names: Sequence[str], first: int, limit: int
 ) -> tuple[list[DescribeTopicPartitionsResponseTopic], Cursor | None]:
     """The partitions that fit, and where the next page begins."""
-    image: MetadataImage = context.node.metadata
+    image: MetadataImage = context.broker.metadata
     topics: list[DescribeTopicPartitionsResponseTopic] = []
     for name in names:
         if limit == 0:
@@ -82,7 +82,7 @@ def _page(
 def _topic(
     context: RequestContext, topic: TopicImage, numbers: Sequence[int]
 ) -> DescribeTopicPartitionsResponseTopic:
-    image: MetadataImage = context.node.metadata
+    image: MetadataImage = context.broker.metadata
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,

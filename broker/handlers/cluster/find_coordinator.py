@@ -46,11 +46,11 @@ def _topic_of(
     """The topic that keeps keys of the request's type; None if there is no such type in its version."""
     match request.key_type:
         case 0:  # a group
-            return context.node.groups.runtime
+            return context.broker.groups.runtime
         case 1:  # a transactional id
-            return context.node.transactions.runtime
+            return context.broker.transactions.runtime
         case 2 if context.header.api_version >= FIRST_VERSION_WITH_SHARE_PARTITIONS:
-            return context.node.shares.runtime
+            return context.broker.shares.runtime
     return None
 
 
@@ -91,7 +91,7 @@ def _find(key: str, request: FindCoordinatorRequest, context: RequestContext) ->
         return refusal(Coordinator, key, ErrorCode.INVALID_REQUEST, message)
     if request.key_type == SHARE_PARTITION and not _is_share_partition(key):
         return refusal(Coordinator, key, ErrorCode.INVALID_REQUEST, f"not a share partition: {key}")
-    image = context.node.metadata
+    image = context.broker.metadata
     partition = topic.partition_of(key)
     kept = None if partition is None else image.partition(topic.name, partition)
     for broker, host, port in brokers_of(image, context.listener):

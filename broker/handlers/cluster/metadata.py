@@ -111,11 +111,11 @@ def _may_create(context: RequestContext, name: str) -> bool:
 def _to_create(
     request: MetadataRequest, wanted: Sequence[MetadataRequestTopic], context: RequestContext
 ) -> list[str]:
-    node = context.node
-    if not (request.allow_auto_topic_creation and node.config.auto_create_topics_enable):
+    broker = context.broker
+    if not (request.allow_auto_topic_creation and broker.config.auto_create_topics_enable):
         return []
     names = dict.fromkeys(t.name for t in wanted if t.name is not None and t.topic_id == NO_UUID)
-    topics = node.metadata.topics
+    topics = broker.metadata.topics
     return [
         name
         for name in names
@@ -144,8 +144,8 @@ async def _create_coordinated(
     names: Sequence[str], context: RequestContext
 ) -> dict[str, ErrorCode]:
     """Create coordinators' topics with their own settings, whichever client names them first; returns their answers."""
-    node, results = context.node, {}
-    for topic in (node.groups.runtime, node.transactions.runtime):
+    broker, results = context.broker, {}
+    for topic in (broker.groups.runtime, broker.transactions.runtime):
         if topic.name in names:
             with suppress(KafkaError):
                 await topic.ensure()
@@ -159,7 +159,7 @@ async def _create(names: Sequence[str], context: RequestContext) -> dict[str, Er
         return {}
     served = REGISTRY.get(api_key_of(CreateTopicsRequest))
     assert served is not None, "CreateTopics is served"
-    node = context.node
+    broker = context.broker
     wanted = CreateTopicsRequest(
         topics=[
             CreatableTopic(
@@ -167,13 +167,13 @@ async def _create(names: Sequence[str], context: RequestContext) -> dict[str, Er
             )
             for name in names
         ],
-        timeout_ms=node.config.request_timeout_ms,
+        timeout_ms=broker.config.request_timeout_ms,
     )
     header = context.header._replace(api_key=served.api_key, api_version=served.highest)
     answer = guarded(served, wanted, context._replace(header=header))
     response = await answer if isinstance(answer, Awaitable) else answer
     assert isinstance(response, CreateTopicsResponse)
-    await node.member.requests.seen({t.topic_id for t in response.topics if not t.error_code})
+    await broker.member.requests.seen({t.topic_id for t in response.topics if not t.error_code})
     codes = {topic.name: ErrorCode(topic.error_code) for topic in response.topics}
     return {name: _NOT_NOW.get(code, code) for name, code in codes.items()}
 
@@ -184,7 +184,7 @@ class MetadataAnswer:
     def __init__(self, request: MetadataRequest, context: RequestContext) -> None:
         self._request = request
         self._context = context
-        self._image = context.node.metadata
+        self._image = context.broker.metadata
         self._brokers = brokers_of(self._image, context.listener)
         self._reachable = {broker.broker_id for broker, _, _ in self._brokers}
 

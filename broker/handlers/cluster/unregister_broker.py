@@ -18,5 +18,5 @@ async def unregister_broker(
     request: UnregisterBrokerRequest, context: RequestContext
 ) -> UnregisterBrokerResponse:
     """Unregister the broker."""
-    await context.node.metadata_driver.decide(lambda c: c.unregister_broker(request.broker_id))
+    await context.broker.metadata_driver.decide(lambda c: c.unregister_broker(request.broker_id))
     return UnregisterBrokerResponse(error_message=None)

@@ -42,7 +42,7 @@ async def update_features(
             return ControllerResult(events=(), result=decision.result)
         return decision
 
-    results = await within(request.timeout_ms, context.node.metadata_driver.decide(decide))
+    results = await within(request.timeout_ms, context.broker.metadata_driver.decide(decide))
     refused = next((each for each in results if each.error), None)
     if refused is not None:
         raise KafkaError(refused.error, refused.message)

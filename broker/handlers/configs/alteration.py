@@ -49,17 +49,17 @@ async def alter(
     context: RequestContext, resources: Sequence[ResourceAlteration], *, validate_only: bool
 ) -> list[AlterConfigsResourceResponse]:
     """Change the settings, or refuse with the reason, resource by resource."""
-    node = context.node
+    broker = context.broker
     left = list(resources)
-    refusals, validated = await _validate_on_brokers(node, left)
+    refusals, validated = await _validate_on_brokers(broker, left)
     refused_now = refusals
     while refused_now:
         # The others were asked including what is refused: ask again without it.
         left = [each for each in left if _key(each) not in refused_now]
-        refused_now, validated = await _validate_on_brokers(node, left)
+        refused_now, validated = await _validate_on_brokers(broker, left)
         refusals |= refused_now
-    rules = rules_of(node.config, validated)
-    results = await node.metadata_driver.decide(
+    rules = rules_of(broker.config, validated)
+    results = await broker.metadata_driver.decide(
         lambda c: c.alter_configs(left, rules, validate_only=validate_only)
     )
     by_key = {**refusals, **{_key(result): result for result in results}}
@@ -71,7 +71,7 @@ def _key(resource: ResourceAlteration | ResourceResult) -> tuple[int, str]:
 
 
 async def _validate_on_brokers(
-    node: KafkaBroker, resources: Sequence[ResourceAlteration]
+    broker: KafkaBroker, resources: Sequence[ResourceAlteration]
 ) -> tuple[dict[tuple[int, str], ResourceResult], Validated]:
     """What the brokers among the resources refuse; and what each was asked about."""
     names = [each.resource_name for each in resources if each.resource_type == BROKER_RESOURCE]
@@ -83,12 +83,12 @@ async def _validate_on_brokers(
         wanted.update(changes)
 
     # Other mistakes are found when the change is decided.
-    rules = replace(rules_of(node.config), check_broker=look)
+    rules = replace(rules_of(broker.config), check_broker=look)
     of_brokers = [each for each in resources if each.resource_type == BROKER_RESOURCE]
-    await node.metadata_driver.decide(
+    await broker.metadata_driver.decide(
         lambda c: c.alter_configs(of_brokers, rules, validate_only=True)
     )
-    found = await validate_on_brokers(node, wanted, names)
+    found = await validate_on_brokers(broker, wanted, names)
     refusals: dict[tuple[int, str], ResourceResult] = {}
     for name in names:
         reasons = [

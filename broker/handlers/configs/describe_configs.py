@@ -82,41 +82,41 @@ def describe_configs(
 def _describe(
     resource: DescribeConfigsResource, context: RequestContext
 ) -> Sequence[DescribedConfig]:
-    node = context.node
+    broker = context.broker
     name = resource.resource_name
     if resource.resource_type == TOPIC_RESOURCE:
-        return _describe_topic(node, name)
+        return _describe_topic(broker, name)
     if resource.resource_type == BROKER_RESOURCE:
         if not name:
-            return describe_all_brokers(node.config)
-        if name != str(node.config.node_id):
-            message = f"Unexpected broker id, expected {node.config.node_id} or empty string, but received {name}"
+            return describe_all_brokers(broker.config)
+        if name != str(broker.config.node_id):
+            message = f"Unexpected broker id, expected {broker.config.node_id} or empty string, but received {name}"
             raise KafkaError(ErrorCode.INVALID_REQUEST, message)
-        return [_for_elsewhere(each) for each in describe_broker(node.config)]
+        return [_for_elsewhere(each) for each in describe_broker(broker.config)]
     if resource.resource_type == GROUP_RESOURCE:
         if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
-        return describe_group(node.config, node.metadata.group_configs.get(name, {}))
+        return describe_group(broker.config, broker.metadata.group_configs.get(name, {}))
     if resource.resource_type == CLIENT_METRICS_RESOURCE:
         if not name:
             message = "Client metrics subscription name must not be empty"
             raise KafkaError(ErrorCode.INVALID_REQUEST, message)
-        return describe_client_metrics(node.metadata.client_metrics_configs.get(name, {}))
+        return describe_client_metrics(broker.metadata.client_metrics_configs.get(name, {}))
     if resource.resource_type == BROKER_LOGGER_RESOURCE:
-        return describe_loggers(node.config.node_id, name)
+        return describe_loggers(broker.config.node_id, name)
     message = f"Unsupported resource type: {resource.resource_type}"
     raise KafkaError(ErrorCode.INVALID_REQUEST, message)
 
 
-def _describe_topic(node: KafkaBroker, name: str) -> Sequence[DescribedConfig]:
+def _describe_topic(broker: KafkaBroker, name: str) -> Sequence[DescribedConfig]:
     illegal = why_illegal(name)
     if illegal:
         message = f"Topic name is invalid: {illegal}"
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
-    topic = node.metadata.topics.get(name)
+    topic = broker.metadata.topics.get(name)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    return describe_topic(node.config, in_force(topic.name, topic.configs))
+    return describe_topic(broker.config, in_force(topic.name, topic.configs))
 
 
 def _for_elsewhere(described: DescribedConfig) -> DescribedConfig:

@@ -69,7 +69,7 @@ def _loggers_altered(
         try:
             if times[name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"{name} is named twice")
-            node_id = context.node.config.node_id
+            node_id = context.broker.config.node_id
             alter_loggers(node_id, name, wanted.alterations, validate_only=validate_only)
         except KafkaError as error:
             code, message = error.code, error.message

@@ -57,7 +57,7 @@ def list_config_resources(
 
 
 def _names(kind: int, context: RequestContext) -> Iterable[str]:
-    image = context.node.metadata
+    image = context.broker.metadata
     if kind == TOPIC_RESOURCE:
         return image.topics
     if kind == GROUP_RESOURCE:

@@ -70,36 +70,36 @@ def _check_threads(config: BrokerConfig, changed: BrokerConfig) -> None:
             raise ConfigError(f"{name}={after} is more than double the present value, {before}")
 
 
-async def why_not(node: KafkaBroker, changes: Changes) -> str | None:
+async def why_not(broker: KafkaBroker, changes: Changes) -> str | None:
     """Why this broker could not work with them."""
     try:
-        changed = check_settings(node.config, changes, node.metadata)
-        await node.keys.validate(changed)
+        changed = check_settings(broker.config, changes, broker.metadata)
+        await broker.keys.validate(changed)
     except ConfigError as error:
         return str(error)
     return None
 
 
 async def validate_on_brokers(
-    node: KafkaBroker, changes: Changes, concerned: Iterable[str]
+    broker: KafkaBroker, changes: Changes, concerned: Iterable[str]
 ) -> dict[str, str | None]:
     """Why a broker could not work with them, or None, of each that could be asked, by its number.
 
     `concerned` are the resources that change; the empty name is all brokers.
     """
-    names, own = set(concerned), str(node.config.node_id)
+    names, own = set(concerned), str(broker.config.node_id)
     wanted = [
         str(broker_id)
-        for broker_id, broker in node.metadata.brokers.items()
-        if ("" in names or str(broker_id) in names) and not broker.fenced
+        for broker_id, registered in broker.metadata.brokers.items()
+        if ("" in names or str(broker_id) in names) and not registered.fenced
     ]
     answers = await asyncio.gather(
-        *(_validated_by(node, name, changes) for name in wanted if name != own),
+        *(_validated_by(broker, name, changes) for name in wanted if name != own),
         return_exceptions=True,
     )
     found: dict[str, str | None] = {}
     if own in wanted:
-        found[own] = await why_not(node, changes)
+        found[own] = await why_not(broker, changes)
     for name, answer in zip((each for each in wanted if each != own), answers, strict=True):
         if isinstance(answer, ConnectionError | KafkaError | TimeoutError):
             why = str(answer) or type(answer).__name__
@@ -111,7 +111,7 @@ async def validate_on_brokers(
     return found
 
 
-async def _validated_by(node: KafkaBroker, name: str, changes: Changes) -> str | None:
+async def _validated_by(broker: KafkaBroker, name: str, changes: Changes) -> str | None:
     request = ValidateSettingsRequest(
         resources=[
             ValidatedResource(
@@ -126,6 +126,6 @@ async def _validated_by(node: KafkaBroker, name: str, changes: Changes) -> str |
     )
     # Connecting and answering together: each by itself may take as long.
     async with asyncio.timeout(VALIDATION_MS_MAX / 1_000):
-        answer = await node.member.send(int(name), request, timeout_ms=VALIDATION_MS_MAX)
+        answer = await broker.member.send(int(name), request, timeout_ms=VALIDATION_MS_MAX)
     reason: str | None = answer.error_message
     return (reason or "it says not why") if answer.error_code else None

@@ -23,7 +23,7 @@ async def validate_settings(
         resource.name: {setting.name: setting.value for setting in resource.settings}
         for resource in request.resources
     }
-    reason = await why_not(context.node, changes)
+    reason = await why_not(context.broker, changes)
     if reason is None:
         return ValidateSettingsResponse()
     return ValidateSettingsResponse(error_code=ErrorCode.INVALID_CONFIG, error_message=reason)

@@ -23,10 +23,10 @@ async def alter_share_group_offsets(
 ) -> AlterShareGroupOffsetsResponse:
     """Move the start offsets."""
     try:
-        check_share_groups(context.node.metadata)
+        check_share_groups(context.broker.metadata)
         if not request.group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
-        return await context.node.groups.share_states.alter(request, client_of(context))
+        return await context.broker.groups.share_states.alter(request, client_of(context))
     except KafkaError as error:
         # As in Kafka, without an element for each topic.
         return AlterShareGroupOffsetsResponse(

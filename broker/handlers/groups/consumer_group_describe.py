@@ -23,6 +23,6 @@ async def consumer_group_describe(
     request: ConsumerGroupDescribeRequest, context: RequestContext
 ) -> ConsumerGroupDescribeResponse:
     """Describe the groups, each by itself."""
-    check_served(context.node.metadata)
+    check_served(context.broker.metadata)
     groups = await described_groups(request, ConsumerGroupDescribeResponseDescribedGroup, context)
     return ConsumerGroupDescribeResponse(groups=groups)

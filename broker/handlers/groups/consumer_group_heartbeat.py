@@ -41,10 +41,10 @@ def consumer_group_heartbeat(
     request: ConsumerGroupHeartbeatRequest, context: RequestContext
 ) -> ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]:
     """Process a member's heartbeat; the answer has its assignment."""
-    check_served(context.node.metadata)
+    check_served(context.broker.metadata)
     if not request.group_id.strip():
         raise KafkaError(ErrorCode.INVALID_REQUEST, "GroupId can't be empty.")
     answer: ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse] = (
-        context.node.groups.submit(request.group_id, request, client_of(context))
+        context.broker.groups.submit(request.group_id, request, client_of(context))
     )
     return answer

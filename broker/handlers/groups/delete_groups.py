@@ -27,7 +27,7 @@ async def delete_groups(
 
 
 async def _delete(name: str, context: RequestContext) -> DeletableGroupResult:
-    groups, client = context.node.groups, client_of(context)
+    groups, client = context.broker.groups, client_of(context)
     request = DeleteGroupsRequest(groups_names=[name])
     answer = await settled(lambda: groups.share_states.delete_all(name, client))
     if not isinstance(answer, KafkaError):

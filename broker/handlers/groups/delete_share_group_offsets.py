@@ -26,10 +26,10 @@ async def delete_share_group_offsets(
 ) -> DeleteShareGroupOffsetsResponse:
     """Delete the states."""
     try:
-        check_share_groups(context.node.metadata)
+        check_share_groups(context.broker.metadata)
         if not request.group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
-        return await context.node.groups.share_states.delete_offsets(request, client_of(context))
+        return await context.broker.groups.share_states.delete_offsets(request, client_of(context))
     except KafkaError as error:
         # As in Kafka, without an element for each topic.
         return DeleteShareGroupOffsetsResponse(

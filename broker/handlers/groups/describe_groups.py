@@ -43,7 +43,7 @@ async def describe_groups(
 
 
 async def _describe(group_id: str, context: RequestContext) -> DescribedGroup:
-    groups, client = context.node.groups, client_of(context)
+    groups, client = context.broker.groups, client_of(context)
     request = DescribeGroupsRequest(groups=[group_id])
     answer = await settled(lambda: groups.submit(group_id, request, client))
     if isinstance(answer, KafkaError):

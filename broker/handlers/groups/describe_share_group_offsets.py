@@ -50,8 +50,8 @@ async def _describe(
     if asked.topics is not None:
         asked.topics = [each for each in asked.topics if client.sees(each.topic_name)]
     try:
-        check_share_groups(context.node.metadata)
-        described = await context.node.groups.share_states.describe(asked, client)
+        check_share_groups(context.broker.metadata)
+        described = await context.broker.groups.share_states.describe(asked, client)
     except KafkaError as error:
         return refusal(
             DescribeShareGroupOffsetsResponseGroup, asked, error.code, error.message or None

@@ -25,7 +25,7 @@ def heartbeat(
 ) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
     """Answer the state of the member's group."""
     try:
-        answer: HeartbeatResponse | Awaitable[HeartbeatResponse] = context.node.groups.submit(
+        answer: HeartbeatResponse | Awaitable[HeartbeatResponse] = context.broker.groups.submit(
             request.group_id, request, client_of(context)
         )
     except KafkaError as error:

@@ -32,7 +32,7 @@ def join_group(
     request: JoinGroupRequest, context: RequestContext
 ) -> JoinGroupResponse | Awaitable[JoinGroupResponse]:
     """Admit the member, once the group's next generation begins."""
-    answer: JoinGroupResponse | Awaitable[JoinGroupResponse] = context.node.groups.submit(
+    answer: JoinGroupResponse | Awaitable[JoinGroupResponse] = context.broker.groups.submit(
         request.group_id, request, client_of(context)
     )
     if context.header.api_version >= FIRST_VERSION_WITHOUT_A_PROTOCOL:

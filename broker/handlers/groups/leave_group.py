@@ -31,7 +31,7 @@ def leave_group(
     alone = context.header.api_version < FIRST_VERSION_WITH_MANY_MEMBERS
     if alone:
         request.members = [MemberIdentity(member_id=request.member_id)]
-    answer = context.node.groups.submit(request.group_id, request, client_of(context))
+    answer = context.broker.groups.submit(request.group_id, request, client_of(context))
     return then(answer, _of_one) if alone else then(answer, lambda response: response)
 
 

@@ -21,7 +21,7 @@ from kafka_ds.protocol.messages import ListGroupsRequest, ListGroupsResponse
 async def list_groups(request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
     """List the groups of all partitions that are led here."""
     groups = []
-    for answer in context.node.groups.submit_to_all(request, client_of(context)):
+    for answer in context.broker.groups.submit_to_all(request, client_of(context)):
         response = await answer if isinstance(answer, Awaitable) else answer
         groups.extend(response.groups)
     return ListGroupsResponse(groups=groups)

@@ -46,7 +46,7 @@ async def described_groups(
 async def _describe(
     request: DescribeRequest, group_id: str, element: type[Any], context: RequestContext
 ) -> Any:
-    groups, client = context.node.groups, client_of(context)
+    groups, client = context.broker.groups, client_of(context)
     if not group_id:
         return refusal(element, group_id, ErrorCode.INVALID_GROUP_ID, None)
     asked: DescribeRequest = type(request)(group_ids=[group_id])

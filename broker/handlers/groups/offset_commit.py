@@ -34,7 +34,7 @@ def offset_commit(
     """Commit the offsets of partitions that exist."""
     version = context.header.api_version
     by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
-    refused = remove_unknown(request, version, context.node.metadata, by_id=by_id)
+    refused = remove_unknown(request, version, context.broker.metadata, by_id=by_id)
     if refused and not request.topics:
         return OffsetCommitResponse(topics=refused)
 
@@ -46,6 +46,6 @@ def offset_commit(
         return finish(refusal_of(request, version, code))
 
     def submit() -> object:
-        return context.node.groups.submit(request.group_id, request, client_of(context))
+        return context.broker.groups.submit(request.group_id, request, client_of(context))
 
     return answered(submit, finish, fail)

@@ -25,8 +25,8 @@ def offset_delete(
     request: OffsetDeleteRequest, context: RequestContext
 ) -> OffsetDeleteResponse | Awaitable[OffsetDeleteResponse]:
     """Delete the offsets of partitions that exist."""
-    refused = remove_unknown(request, context.header.api_version, context.node.metadata)
-    answer = context.node.groups.submit(request.group_id, request, client_of(context))
+    refused = remove_unknown(request, context.header.api_version, context.broker.metadata)
+    answer = context.broker.groups.submit(request.group_id, request, client_of(context))
 
     def finish(response: OffsetDeleteResponse) -> OffsetDeleteResponse:
         if not response.error_code:

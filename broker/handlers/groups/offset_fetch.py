@@ -77,11 +77,11 @@ async def _fetch(
     group: OffsetFetchRequestGroup, require_stable: bool, context: RequestContext
 ) -> OffsetFetchResponseGroup:
     by_id = context.header.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
-    image = context.node.metadata
+    image = context.broker.metadata
     asked_for_all = group.topics is None
     wanted = _resolve(group, context, by_id=by_id)
     request = FetchOffsets(group=wanted.group, require_stable=require_stable)
-    groups, client = context.node.groups, client_of(context)
+    groups, client = context.broker.groups, client_of(context)
     answer = await settled(lambda: groups.submit(group.group_id, request, client))
     if isinstance(answer, KafkaError):
         return OffsetFetchResponseGroup(
@@ -109,7 +109,7 @@ def _resolve(
     group: OffsetFetchRequestGroup, context: RequestContext, *, by_id: bool
 ) -> GroupOffsetFetch:
     """Give each topic its name and id; refuse those that may not be described."""
-    image: MetadataImage = context.node.metadata
+    image: MetadataImage = context.broker.metadata
     if group.topics is None:
         return GroupOffsetFetch(group, [])
     known, refused = [], []

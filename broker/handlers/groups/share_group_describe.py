@@ -23,6 +23,6 @@ async def share_group_describe(
     request: ShareGroupDescribeRequest, context: RequestContext
 ) -> ShareGroupDescribeResponse:
     """Describe the groups, each by itself."""
-    check_share_groups(context.node.metadata)
+    check_share_groups(context.broker.metadata)
     groups = await described_groups(request, ShareGroupDescribeResponseDescribedGroup, context)
     return ShareGroupDescribeResponse(groups=groups)

@@ -26,11 +26,11 @@ def share_group_heartbeat(
     request: ShareGroupHeartbeatRequest, context: RequestContext
 ) -> ShareGroupHeartbeatResponse | Awaitable[ShareGroupHeartbeatResponse]:
     """Process a member's heartbeat; the answer has its assignment."""
-    check_share_groups(context.node.metadata)
+    check_share_groups(context.broker.metadata)
     check_share_member(request.member_id)
     if not request.group_id.strip():
         raise KafkaError(ErrorCode.INVALID_REQUEST, "GroupId can't be empty.")
     answer: ShareGroupHeartbeatResponse | Awaitable[ShareGroupHeartbeatResponse] = (
-        context.node.groups.submit(request.group_id, request, client_of(context))
+        context.broker.groups.submit(request.group_id, request, client_of(context))
     )
     return answer

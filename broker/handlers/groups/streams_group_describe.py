@@ -24,6 +24,6 @@ async def streams_group_describe(
     request: StreamsGroupDescribeRequest, context: RequestContext
 ) -> StreamsGroupDescribeResponse:
     """Describe the groups, each by itself."""
-    check_streams_groups(context.node.metadata)
+    check_streams_groups(context.broker.metadata)
     groups = await described_groups(request, StreamsGroupDescribeResponseDescribedGroup, context)
     return StreamsGroupDescribeResponse(groups=groups)

@@ -40,7 +40,7 @@ def streams_group_heartbeat(
     request: StreamsGroupHeartbeatRequest, context: RequestContext
 ) -> StreamsGroupHeartbeatResponse | Awaitable[StreamsGroupHeartbeatResponse]:
     """Process a member's heartbeat; the answer has its tasks."""
-    check_streams_groups(context.node.metadata)
+    check_streams_groups(context.broker.metadata)
     if request.topology is not None:
         _check_names(request.topology)
     if not request.group_id.strip():
@@ -51,7 +51,7 @@ def streams_group_heartbeat(
             _create(result.missing_topics, result.response, context)
         return result.response
 
-    answer = context.node.groups.submit(request.group_id, request, client_of(context))
+    answer = context.broker.groups.submit(request.group_id, request, client_of(context))
     return then(answer, finish)
 
 
@@ -83,7 +83,7 @@ def _create(
         if denied:
             _add(response, f"Unauthorized to CREATE on topics {', '.join(denied)}.")
             return
-    creation = context.node.groups.streams_topics
+    creation = context.broker.groups.streams_topics
     errors = creation.errors(names)
     if errors:
         shown = ", ".join(f"{name} ({why})" for name, why in errors.items())

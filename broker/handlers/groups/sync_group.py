@@ -33,7 +33,7 @@ def sync_group(
         request.protocol_name,
     ):
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    answer: SyncGroupResponse | Awaitable[SyncGroupResponse] = context.node.groups.submit(
+    answer: SyncGroupResponse | Awaitable[SyncGroupResponse] = context.broker.groups.submit(
         request.group_id, request, client_of(context)
     )
     return answer

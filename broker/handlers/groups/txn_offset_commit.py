@@ -45,7 +45,7 @@ def txn_offset_commit(
     """Commit the offsets of partitions that exist, with the transaction."""
     version = context.header.api_version
     by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
-    refused = remove_unknown(request, version, context.node.metadata, by_id=by_id)
+    refused = remove_unknown(request, version, context.broker.metadata, by_id=by_id)
 
     def finish(response: TxnOffsetCommitResponse) -> TxnOffsetCommitResponse:
         merge(response, refused, by_id=by_id)
@@ -55,7 +55,7 @@ def txn_offset_commit(
         return finish(refusal_of(request, version, _code_for_client(code, version)))
 
     def submit() -> object:
-        return context.node.groups.submit(request.group_id, request, client_of(context))
+        return context.broker.groups.submit(request.group_id, request, client_of(context))
 
     def join_and_submit() -> object:
         pending = _join(request, context) if request.group_id else None
@@ -68,12 +68,12 @@ def txn_offset_commit(
 
 def _join(request: TxnOffsetCommitRequest, context: RequestContext) -> PendingVerification | None:
     """Check that the offsets belong to the open transaction: None, or what to wait for; raises KafkaError."""
-    node = context.node
-    partition = node.groups.runtime.partition_of(request.group_id)
+    broker = context.broker
+    partition = broker.groups.runtime.partition_of(request.group_id)
     if partition is None:
         raise KafkaError(ErrorCode.NOT_COORDINATOR)
-    return node.transactions.add_partitions_to_txn.join(
-        node.replica_manager.get(GROUP_METADATA_TOPIC_NAME, partition),
+    return broker.transactions.add_partitions_to_txn.join(
+        broker.replica_manager.get(GROUP_METADATA_TOPIC_NAME, partition),
         request.transactional_id,
         ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
         support_of(context.header.api_version, FIRST_VERSION_THAT_JOINS),

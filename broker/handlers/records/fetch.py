@@ -98,15 +98,15 @@ def _fetch_context(request: FetchRequest, context: RequestContext) -> FetchConte
     if request.session_epoch == FINAL_EPOCH and not request.session_id:
         # As most clients do that know nothing of sessions.
         return FetchContext(topics=request.topics)
-    node = context.node
+    broker = context.broker
     version = context.header.api_version
     replica_id, broker_epoch = replica_of(request)
-    return node.fetch_manager.sessions.begin(
+    return broker.fetch_manager.sessions.begin(
         request,
         has_topic_ids=version >= FIRST_VERSION_WITH_TOPIC_IDS,
         replica_id=replica_id,
-        now_ms=node.clock.monotonic_ms(),
-        basis=(version, broker_epoch, request.isolation_level, node.metadata.version),
+        now_ms=broker.clock.monotonic_ms(),
+        basis=(version, broker_epoch, request.isolation_level, broker.metadata.version),
     )
 
 
@@ -137,7 +137,7 @@ class FetchProcessor:
         self._request = request
         self._results = FetchResults(fetch_context)
         self._context = context
-        self._node = context.node
+        self._node = context.broker
         version = context.header.api_version
         self._by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
         self._is_before_zstd = version < FIRST_VERSION_WITH_ZSTD

@@ -99,8 +99,8 @@ class Lookup:
     def __init__(self, request: ListOffsetsRequest, context: RequestContext) -> None:
         self._request = request
         self._version = context.header.api_version
-        self._replicas = context.node.replica_manager
-        self._remote_log_manager: RemoteLogManager | None = context.node.remote_log_manager
+        self._replicas = context.broker.replica_manager
+        self._remote_log_manager: RemoteLogManager | None = context.broker.remote_log_manager
         self.waiting: list[Coroutine[Any, Any, None]] = []
 
     def answer(self, topic: str, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:

@@ -28,7 +28,7 @@ def offset_for_leader_epoch(
     request: OffsetForLeaderEpochRequest, context: RequestContext
 ) -> OffsetForLeaderEpochResponse:
     """Answer where each epoch ends."""
-    replicas = context.node.replica_manager
+    replicas = context.broker.replica_manager
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(

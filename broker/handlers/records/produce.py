@@ -91,14 +91,14 @@ def produce(
     acks = request.acks
     if acks not in (-1, 0, 1):
         raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
-    node = context.node
+    broker = context.broker
     by_id = context.header.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
-    append = Appender(node.replica_manager, context, acks, request.transactional_id)
+    append = Appender(broker.replica_manager, context, acks, request.transactional_id)
     responses = []
     for topic in request.topic_data:
         name: str | None = topic.name
         if by_id:
-            known = node.metadata.topics_by_id.get(topic.topic_id)
+            known = broker.metadata.topics_by_id.get(topic.topic_id)
             name = known.name if known is not None else None
         responses.append(
             TopicProduceResponse(
@@ -140,10 +140,10 @@ class Appender:
     ) -> None:
         self._transactional_id = transactional_id
         self._replicas = replicas
-        self._preparer: BatchPreparer = context.node.preparer
+        self._preparer: BatchPreparer = context.broker.preparer
         self._context = context
         self.acks = acks
-        self._now_ms = context.node.clock.now_ms()
+        self._now_ms = context.broker.clock.now_ms()
         self.failed: KafkaError | None = None
         self.unacknowledged: list[ProducePartitionStatus] = []
 
@@ -254,7 +254,7 @@ class Appender:
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, message)
         header = BatchHeader._make(HEADER.unpack_from(records))
         add_partitions_to_txn, log = (
-            self._context.node.transactions.add_partitions_to_txn,
+            self._context.broker.transactions.add_partitions_to_txn,
             partition.log,
         )
         version = self._context.header.api_version
@@ -279,7 +279,7 @@ class Appender:
 
         Raises KafkaError.
         """
-        firsts = self._context.node.transactions.add_partitions_to_txn.first_sequences
+        firsts = self._context.broker.transactions.add_partitions_to_txn.first_sequences
         header = BatchHeader._make(HEADER.unpack_from(records))
         topic_id, number = partition.topic_id, partition.partition
         firsts.check(topic_id, number, header, partition.log.producers)
@@ -402,7 +402,7 @@ def _refused(
 
 def _name_leaders(response: ProduceResponse, context: RequestContext) -> None:
     """Send clients that asked the wrong broker to the leader."""
-    image = context.node.metadata
+    image = context.broker.metadata
     leaders = []
     for topic in response.responses:
         name = topic.name

@@ -33,8 +33,8 @@ async def share_acknowledge(
     request: ShareAcknowledgeRequest, context: RequestContext
 ) -> ShareAcknowledgeResponse:
     """Take the acknowledgements of each partition."""
-    check_share_groups(context.node.metadata)
-    shares = context.node.share_partitions
+    check_share_groups(context.broker.metadata)
+    shares = context.broker.share_partitions
     key = session_key(request)
     if request.share_session_epoch == INITIAL_EPOCH:
         raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)

@@ -60,7 +60,7 @@ async def _acknowledge(
 ) -> None:
     check_topic(partition_id, context)
     _check(batches, may_renew)
-    shares = context.node.share_partitions
+    shares = context.broker.share_partitions
     led = shares.get(key.group_id, partition_id)
     if led is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -73,7 +73,7 @@ async def _acknowledge(
 
 def check_topic(partition_id: PartitionId, context: RequestContext) -> None:
     """Raises UNKNOWN_TOPIC_ID and TOPIC_AUTHORIZATION_FAILED."""
-    topic = context.node.metadata.topics_by_id.get(partition_id[0])
+    topic = context.broker.metadata.topics_by_id.get(partition_id[0])
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
     if not may(context, AclOperation.READ, ResourceType.TOPIC, topic.name):

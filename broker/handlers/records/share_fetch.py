@@ -90,8 +90,8 @@ class _Batch(NamedTuple):
 @serves(ShareFetchRequest, versions="1-2")
 async def share_fetch(request: ShareFetchRequest, context: RequestContext) -> ShareFetchResponse:
     """Take acknowledgements, and acquire records."""
-    check_share_groups(context.node.metadata)
-    shares = context.node.share_partitions
+    check_share_groups(context.broker.metadata)
+    shares = context.broker.share_partitions
     key = session_key(request)
     acknowledgements = acknowledgements_of(request.topics)
     if request.is_renew_ack and any((request.max_bytes, request.max_records, request.max_wait_ms)):
@@ -122,13 +122,13 @@ def _session(
     key: ShareSessionKey, request: ShareFetchRequest, acknowledges: bool, context: RequestContext
 ) -> ShareSession:
     """The request's session, with the partitions that it adds and forgets."""
-    shares, now_ms = context.node.share_partitions, context.node.clock.monotonic_ms()
+    shares, now_ms = context.broker.share_partitions, context.broker.clock.monotonic_ms()
     if request.share_session_epoch != INITIAL_EPOCH:
         session = shares.sessions.use(key, request.share_session_epoch, now_ms=now_ms)
     elif acknowledges:
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     else:
-        limit = context.node.config.group_share_max_share_sessions
+        limit = context.broker.config.group_share_max_share_sessions
         session, evicted = shares.sessions.open(
             key, connection=context.client, now_ms=now_ms, limit=limit
         )
@@ -160,7 +160,7 @@ class _ShareFetch:
         self._request = request
         self._key = key
         self._context = context
-        self._shares = context.node.share_partitions
+        self._shares = context.broker.share_partitions
         self._data: dict[PartitionId, ShareFetchPartitionData] = {}
         self._leaders: list[ShareLeaderIdAndEpoch] = []
         level = self._shares.value_of(key.group_id, "share.isolation.level")
@@ -257,7 +257,7 @@ class _ShareFetch:
             return latest
         wanted = ListOffsetsPartition(
             partition_index=leader.partition,
-            timestamp=self._context.node.clock.now_ms() - duration_ms,
+            timestamp=self._context.broker.clock.now_ms() - duration_ms,
         )
         request = ListOffsetsRequest(
             replica_id=-1, topics=[ListOffsetsTopic(name=leader.topic, partitions=[wanted])]
@@ -427,7 +427,7 @@ async def _answer(processor: FetchProcessor) -> dict[PartitionId, FetchPartition
 
 def current_leader(partition_id: PartitionId, context: RequestContext) -> ShareLeaderIdAndEpoch:
     """Where a member should go instead; of no broker if that is not known."""
-    image = context.node.metadata
+    image = context.broker.metadata
     topic = image.topics_by_id.get(partition_id[0])
     leader = None if topic is None else leader_of(image, topic.name, partition_id[1])
     if leader is None:
@@ -440,7 +440,7 @@ def endpoints(
 ) -> list[NodeEndpoint]:
     """The addresses of these leaders."""
     wanted = [LeaderIdAndEpoch(leader_id=each.leader_id) for each in leaders]
-    return endpoints_of(context.node.metadata, context.listener, wanted) if wanted else []
+    return endpoints_of(context.broker.metadata, context.listener, wanted) if wanted else []
 
 
 def _batches(records: Any) -> Iterator[_Batch]:

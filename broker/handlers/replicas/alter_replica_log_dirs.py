@@ -39,7 +39,9 @@ def alter_replica_log_dirs(
             for partition in topic.partitions:
                 key = TopicPartition(topic.name, partition)
                 try:
-                    context.node.moves.alter(TopicPartition(topic.name, partition), directory.path)
+                    context.broker.moves.alter(
+                        TopicPartition(topic.name, partition), directory.path
+                    )
                     codes[key] = ErrorCode.NONE
                 except KafkaError as error:
                     _LOGGER.warning(

@@ -35,7 +35,7 @@ def describe_log_dirs(
     request: DescribeLogDirsRequest, context: RequestContext
 ) -> DescribeLogDirsResponse:
     """List the logs of each directory."""
-    manager = context.node.log_manager
+    manager = context.broker.log_manager
     wanted = None
     if request.topics is not None:
         wanted = {(topic.topic, number) for topic in request.topics for number in topic.partitions}
@@ -55,7 +55,7 @@ def describe_log_dirs(
     for log in manager.logs():
         add(log, max(log.committed_offset - log.log_end_offset, 0), is_future=False)
     for future in manager.future_logs:
-        add(future.log, context.node.moves.lag(future), is_future=True)
+        add(future.log, context.broker.moves.lag(future), is_future=True)
     return DescribeLogDirsResponse(
         results=[
             _directory(path, by_directory[path]) if error is None else _failed(path)

@@ -43,7 +43,7 @@ async def elect_leaders(
             for topic in request.topic_partitions
             for partition in topic.partitions
         ]
-    decision = context.node.metadata_driver.decide(lambda c: c.elect_leaders(kind, wanted))
+    decision = context.broker.metadata_driver.decide(lambda c: c.elect_leaders(kind, wanted))
     by_topic: dict[str, list[PartitionResult]] = {}
     for result in await within(request.timeout_ms, decision):
         by_topic.setdefault(result.topic, []).append(_answer(result))

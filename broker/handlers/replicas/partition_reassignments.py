@@ -46,7 +46,7 @@ async def alter(
         for topic in request.topics
         for each in topic.partitions
     ]
-    decision = context.node.metadata_driver.decide(
+    decision = context.broker.metadata_driver.decide(
         lambda c: c.alter_reassignments(wanted, allow_replication_factor_change=may_change)
     )
     by_topic: dict[str, list[ReassignablePartitionResponse]] = {}
@@ -77,7 +77,7 @@ async def list_moves(
         wanted = {}
         for topic in request.topics:
             wanted.setdefault(topic.name, []).extend(topic.partition_indexes)
-    decision = context.node.metadata_driver.decide(lambda c: c.list_reassignments(wanted))
+    decision = context.broker.metadata_driver.decide(lambda c: c.list_reassignments(wanted))
     by_topic: dict[str, list[OngoingPartitionReassignment]] = {}
     for move in await within(request.timeout_ms, decision):
         by_topic.setdefault(move.topic, []).append(

@@ -41,7 +41,7 @@ async def create_acls(request: CreateAclsRequest, context: RequestContext) -> Cr
     """Create the ACLs, or refuse with the reason."""
     _check_enabled(context)
     wanted = [_acl(each) for each in request.creations]
-    refusals = await context.node.metadata_driver.decide(lambda c: c.create_acls(wanted))
+    refusals = await context.broker.metadata_driver.decide(lambda c: c.create_acls(wanted))
     return CreateAclsResponse(
         results=[
             AclCreationResult()
@@ -57,7 +57,7 @@ async def delete_acls(request: DeleteAclsRequest, context: RequestContext) -> De
     """Delete the ACLs that match the filters; the answer lists them."""
     _check_enabled(context)
     filters = [_filter(each) for each in request.filters]
-    outcomes = await context.node.metadata_driver.decide(lambda c: c.delete_acls(filters))
+    outcomes = await context.broker.metadata_driver.decide(lambda c: c.delete_acls(filters))
     return DeleteAclsResponse(filter_results=[_deleted(each) for each in outcomes])
 
 
@@ -70,7 +70,7 @@ def describe_acls(request: DescribeAclsRequest, context: RequestContext) -> Desc
     if reason is not None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, reason)
     resources: dict[tuple[int, str, int], DescribeAclsResource] = {}
-    for acl in filter(wanted.matches, context.node.metadata.security.acls.values()):
+    for acl in filter(wanted.matches, context.broker.metadata.security.acls.values()):
         key = acl.resource_type, acl.resource_name, acl.pattern_type
         resource = resources.get(key)
         if resource is None:
@@ -89,7 +89,7 @@ def describe_acls(request: DescribeAclsRequest, context: RequestContext) -> Desc
 
 
 def _check_enabled(context: RequestContext) -> None:
-    if context.node.security.authorizer is None:
+    if context.broker.security.authorizer is None:
         message = "No Authorizer is configured on the broker"
         raise KafkaError(ErrorCode.SECURITY_DISABLED, message)
 

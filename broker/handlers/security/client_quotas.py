@@ -41,7 +41,7 @@ async def alter_client_quotas(
 ) -> AlterClientQuotasResponse:
     """Set and remove quotas, or say why not."""
     wanted = [_alteration(each) for each in request.entries]
-    refusals = await context.node.metadata_driver.decide(
+    refusals = await context.broker.metadata_driver.decide(
         lambda c: c.alter_quotas(wanted, validate_only=request.validate_only)
     )
     # An entity that stands there twice is refused, and answered once.
@@ -84,7 +84,7 @@ def describe_client_quotas(
             ],
             values=[QuotaValueData(key=name, value=value) for name, value in values.items()],
         )
-        for entity, values in context.node.metadata.security.quotas.items()
+        for entity, values in context.broker.metadata.security.quotas.items()
         if is_meant(entity, components, strict=request.strict)
     ]
     return DescribeClientQuotasResponse(entries=entries)

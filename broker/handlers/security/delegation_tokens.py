@@ -72,10 +72,10 @@ async def create_delegation_token(
 async def _create(
     request: CreateDelegationTokenRequest, context: RequestContext
 ) -> CreateDelegationTokenResponse:
-    node, requester = context.node, context.principal
-    owner, rules = _owner(request, context), token_rules(node.config)
+    broker, requester = context.broker, context.principal
+    owner, rules = _owner(request, context), token_rules(broker.config)
     try:
-        token = await node.metadata_driver.decide(
+        token = await broker.metadata_driver.decide(
             lambda c: c.create_token(
                 rules,
                 token_id=uuid_text(new_uuid()),
@@ -85,7 +85,7 @@ async def _create(
                     Principal(each.principal_type, each.principal_name) for each in request.renewers
                 ],
                 max_lifetime_ms=request.max_lifetime_ms,
-                now_ms=node.clock.now_ms(),
+                now_ms=broker.clock.now_ms(),
             )
         )
     except KafkaError as error:
@@ -144,15 +144,15 @@ async def renew_delegation_token(
 async def _renew(
     request: RenewDelegationTokenRequest, context: RequestContext
 ) -> RenewDelegationTokenResponse:
-    node = context.node
-    rules = token_rules(node.config)
-    expiry_ms = await node.metadata_driver.decide(
+    broker = context.broker
+    rules = token_rules(broker.config)
+    expiry_ms = await broker.metadata_driver.decide(
         lambda c: c.renew_token(
             rules,
             bytes(request.hmac),
             principal=context.principal,
             period_ms=request.renew_period_ms,
-            now_ms=node.clock.now_ms(),
+            now_ms=broker.clock.now_ms(),
         )
     )
     return RenewDelegationTokenResponse(expiry_timestamp_ms=expiry_ms)
@@ -175,15 +175,15 @@ async def expire_delegation_token(
 async def _expire(
     request: ExpireDelegationTokenRequest, context: RequestContext
 ) -> ExpireDelegationTokenResponse:
-    node = context.node
-    rules = token_rules(node.config)
-    expiry_ms = await node.metadata_driver.decide(
+    broker = context.broker
+    rules = token_rules(broker.config)
+    expiry_ms = await broker.metadata_driver.decide(
         lambda c: c.expire_token(
             rules,
             bytes(request.hmac),
             principal=context.principal,
             period_ms=request.expiry_time_period_ms,
-            now_ms=node.clock.now_ms(),
+            now_ms=broker.clock.now_ms(),
         )
     )
     return ExpireDelegationTokenResponse(expiry_timestamp_ms=expiry_ms)
@@ -196,7 +196,7 @@ def describe_delegation_token(
     """Show the tokens that the client may see."""
     if not _may_ask(context):
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
-    rules = token_rules(context.node.config)
+    rules = token_rules(context.broker.config)
     if rules.key is None:
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
     owners = None
@@ -205,7 +205,7 @@ def describe_delegation_token(
     return DescribeDelegationTokenResponse(
         tokens=[
             _described(token, rules)
-            for token in list(context.node.metadata.security.tokens.values())
+            for token in list(context.broker.metadata.security.tokens.values())
             if _sees(context, token, owners)
         ]
     )
@@ -247,7 +247,7 @@ def _may_ask(context: RequestContext) -> bool:
         return False
     if context.client is NO_CLIENT:
         return True
-    protocol = context.node.config.protocols[context.listener]
+    protocol = context.broker.config.protocols[context.listener]
     return protocol != "PLAINTEXT" and (protocol != "SSL" or context.principal != ANONYMOUS)
 
 

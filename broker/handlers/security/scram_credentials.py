@@ -51,12 +51,12 @@ async def alter_user_scram_credentials(
     request: AlterUserScramCredentialsRequest, context: RequestContext
 ) -> AlterUserScramCredentialsResponse:
     """Delete and set credentials, or say why not."""
-    credentials = context.node.security.credentials
+    credentials = context.broker.security.credentials
     deletions = [
         ScramDeletion(user=each.name, mechanism=MECHANISMS.get(each.mechanism))
         for each in request.deletions
     ]
-    epoch = context.node.metadata.controller_epoch
+    epoch = context.broker.metadata.controller_epoch
     upsertions = await _written(request.upsertions, credentials)
     alterations: list[ScramDeletion | ScramUpsertion] = [*deletions, *upsertions]
     over: list[str] = []
@@ -73,7 +73,7 @@ async def alter_user_scram_credentials(
                 over.append(known.credential)
         return decision
 
-    results = await context.node.metadata_driver.decide(decide)
+    results = await context.broker.metadata_driver.decide(decide)
     refused = [each.credential for each in upsertions if results[each.user] is not None]
     await credentials.delete([name for name in (*over, *refused) if name])
     await credentials.settled()
@@ -127,7 +127,7 @@ def describe_user_scram_credentials(
 ) -> DescribeUserScramCredentialsResponse:
     """Tell which credentials there are."""
     infos: dict[str, list[CredentialInfo]] = {}
-    for (user, mechanism), entry in context.node.metadata.security.credentials.items():
+    for (user, mechanism), entry in context.broker.metadata.security.credentials.items():
         infos.setdefault(user, []).append(
             CredentialInfo(mechanism=_NUMBERS[mechanism], iterations=entry.iterations)
         )

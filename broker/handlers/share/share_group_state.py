@@ -33,4 +33,4 @@ from kafka_ds.protocol.messages import (
 @serves(ReadShareGroupStateSummaryRequest, versions="0-1")
 def share_group_state(request: Any, context: RequestContext) -> Awaitable[Any]:
     """Have each share partition's coordinator decide."""
-    return context.node.shares.handle(request)
+    return context.broker.shares.handle(request)

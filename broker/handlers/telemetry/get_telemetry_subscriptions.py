@@ -31,19 +31,19 @@ def get_telemetry_subscriptions(
     request: GetTelemetrySubscriptionsRequest, context: RequestContext
 ) -> GetTelemetrySubscriptionsResponse:
     """Answer what this client is to push."""
-    node = context.node
+    broker = context.broker
     instance_id = request.client_instance_id
     if instance_id == NO_UUID:
         instance_id = new_uuid()
-    instance = node.client_instances.ask(
-        instance_id, attributes_of(instance_id, context), node.clock.monotonic_ms()
+    instance = broker.client_instances.ask(
+        instance_id, attributes_of(instance_id, context), broker.clock.monotonic_ms()
     )
     return GetTelemetrySubscriptionsResponse(
         client_instance_id=instance_id,
         subscription_id=instance.subscription_id,
         accepted_compression_types=[int(codec) for codec in ACCEPTED],
         push_interval_ms=instance.interval_ms,
-        telemetry_max_bytes=node.config.telemetry_max_bytes,
+        telemetry_max_bytes=broker.config.telemetry_max_bytes,
         delta_temporality=False,
         requested_metrics=list(instance.metrics),
     )

@@ -30,12 +30,12 @@ def push_telemetry(
     request: PushTelemetryRequest, context: RequestContext
 ) -> PushTelemetryResponse | Awaitable[PushTelemetryResponse]:
     """Take the metrics, or say why not."""
-    node = context.node
-    instance = node.client_instances.push(
+    broker = context.broker
+    instance = broker.client_instances.push(
         request,
         attributes_of(request.client_instance_id, context),
-        node.clock.monotonic_ms(),
-        bytes_max=node.config.telemetry_max_bytes,
+        broker.clock.monotonic_ms(),
+        bytes_max=broker.config.telemetry_max_bytes,
     )
     if not request.metrics:
         return PushTelemetryResponse()
@@ -45,9 +45,9 @@ def push_telemetry(
 async def _taken(
     request: PushTelemetryRequest, instance: ClientInstance, context: RequestContext
 ) -> PushTelemetryResponse:
-    node = context.node
+    broker = context.broker
     client = instance.attributes
-    now_ms = node.clock.now_ms()
+    now_ms = broker.clock.now_ms()
 
     def read() -> tuple[list[MetricPoint], list[bytes]]:
         points = points_of(request.compression_type, bytes(request.metrics))
@@ -55,13 +55,13 @@ async def _taken(
 
     try:
         points, batches = await asyncio.get_running_loop().run_in_executor(
-            node.preparer.threads, read
+            broker.preparer.threads, read
         )
     except InvalidMetrics as error:
-        node.telemetry_exporter.count_unreadable()
-        node.client_instances.refuse(instance, ErrorCode.INVALID_RECORD)
+        broker.telemetry_exporter.count_unreadable()
+        broker.client_instances.refuse(instance, ErrorCode.INVALID_RECORD)
         raise KafkaError(ErrorCode.INVALID_RECORD, str(error)) from None
-    node.client_instances.keep(instance, tuple(points))
+    broker.client_instances.keep(instance, tuple(points))
     if batches:
-        node.telemetry_exporter.export(instance.instance_id, batches)
+        broker.telemetry_exporter.export(instance.instance_id, batches)
     return PushTelemetryResponse()

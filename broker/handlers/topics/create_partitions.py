@@ -26,7 +26,7 @@ async def grow(
 ) -> CreatePartitionsResponse:
     """Add the partitions, or say why not."""
     wanted = [_wanted(topic) for topic in request.topics]
-    decision = context.node.metadata_driver.decide(
+    decision = context.broker.metadata_driver.decide(
         lambda c: c.create_partitions(wanted, validate_only=request.validate_only)
     )
     results = await within(request.timeout_ms, decision)

@@ -42,10 +42,10 @@ async def create_topics(
     request: CreateTopicsRequest, context: RequestContext
 ) -> CreateTopicsResponse:
     """Create the topics, or say why not."""
-    node = context.node
+    broker = context.broker
     results = await within(
         request.timeout_ms,
-        node.metadata_driver.create_topics(
+        broker.metadata_driver.create_topics(
             [_wanted(topic) for topic in request.topics], validate_only=request.validate_only
         ),
     )
@@ -69,7 +69,7 @@ def _answer(result: TopicResult, context: RequestContext) -> CreatableTopicResul
     if result.error or may(
         context, AclOperation.DESCRIBE_CONFIGS, topic, name, log_if_denied=False
     ):
-        return _result(result, context.node.config)
+        return _result(result, context.broker.config)
     return CreatableTopicResult(
         name=name,
         topic_id=result.topic_id,

@@ -53,10 +53,10 @@ async def delete_records(
     request: DeleteRecordsRequest, context: RequestContext
 ) -> DeleteRecordsResponse:
     """Move the log starts, or say why not."""
-    node = context.node
+    broker = context.broker
     moved: list[_MovedLogStart] = []
-    topics = [_of_topic(topic, node, moved) for topic in request.topics]
-    await _write_down(node, moved)
+    topics = [_of_topic(topic, broker, moved) for topic in request.topics]
+    await _write_down(broker, moved)
     waiting = [each for each in moved if each.result.error_code == ErrorCode.REQUEST_TIMED_OUT]
     if waiting:
         # The initial answer stays if the wait does not end in time: REQUEST_TIMED_OUT.
@@ -67,14 +67,14 @@ async def delete_records(
     return DeleteRecordsResponse(topics=topics)
 
 
-async def _write_down(node: KafkaBroker, moved: Sequence[_MovedLogStart]) -> None:
+async def _write_down(broker: KafkaBroker, moved: Sequence[_MovedLogStart]) -> None:
     """Make the log starts durable; a directory whose disk refuses does so for its own partitions alone."""
     by_home: dict[str, list[_MovedLogStart]] = {}
     for each in moved:
         home = each.partition.log.directory.rpartition("/")[0]
         by_home.setdefault(home, []).append(each)
     folders = [logs[0].partition.log.directory for logs in by_home.values()]
-    writes = map(node.log_manager.checkpoint_log_starts, folders)
+    writes = map(broker.log_manager.checkpoint_log_starts, folders)
     outcomes = await asyncio.gather(*writes, return_exceptions=True)
     for logs, outcome in zip(by_home.values(), outcomes, strict=True):
         if isinstance(outcome, OSError):
@@ -86,12 +86,12 @@ async def _write_down(node: KafkaBroker, moved: Sequence[_MovedLogStart]) -> Non
 
 
 def _of_topic(
-    topic: DeleteRecordsTopic, node: KafkaBroker, moved: list[_MovedLogStart]
+    topic: DeleteRecordsTopic, broker: KafkaBroker, moved: list[_MovedLogStart]
 ) -> DeleteRecordsTopicResult:
     results = []
     for wanted in topic.partitions:
         try:
-            partition, offset = _delete(topic.name, wanted, node)
+            partition, offset = _delete(topic.name, wanted, broker)
         except KafkaError as error:
             results.append(refusal(DeleteRecordsPartitionResult, wanted, error.code))
             continue
@@ -115,21 +115,21 @@ async def _when_replicated(moved: _MovedLogStart) -> None:
 
 
 def _delete(
-    topic: str, wanted: DeleteRecordsPartition, node: KafkaBroker
+    topic: str, wanted: DeleteRecordsPartition, broker: KafkaBroker
 ) -> tuple[LeaderPartition, int]:
     """Move the leader's log start; where it was to begin."""
-    image = node.metadata.topics.get(topic)
+    image = broker.metadata.topics.get(topic)
     if image is not None and image.is_internal:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
-    partition = node.replica_manager.get(topic, wanted.partition_index)
+    partition = broker.replica_manager.get(topic, wanted.partition_index)
     _check_may_delete(partition)
     high_watermark = partition.high_watermark
     offset = high_watermark if wanted.offset == TO_HIGH_WATERMARK else wanted.offset
     if not 0 <= offset <= high_watermark:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
     partition.log.advance_log_start_offset(offset)
-    if node.remote_log_manager is not None and partition.log.config.has_table:
-        node.remote_log_manager.log_start_incremented(partition.log)
+    if broker.remote_log_manager is not None and partition.log.config.has_table:
+        broker.remote_log_manager.log_start_incremented(partition.log)
     return partition, offset
 
 

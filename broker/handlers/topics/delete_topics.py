@@ -28,12 +28,14 @@ async def delete_topics(
     request: DeleteTopicsRequest, context: RequestContext
 ) -> DeleteTopicsResponse:
     """Delete the topics, or say why not."""
-    node = context.node
-    if not node.config.delete_topic_enable:
+    broker = context.broker
+    if not broker.config.delete_topic_enable:
         old = context.header.api_version < FIRST_VERSION_WITH_DISABLED
         code = ErrorCode.INVALID_REQUEST if old else ErrorCode.TOPIC_DELETION_DISABLED
         raise KafkaError(code, "Topic deletion is disabled.")
-    results = await within(request.timeout_ms, node.metadata_driver.delete_topics(_topics(request)))
+    results = await within(
+        request.timeout_ms, broker.metadata_driver.delete_topics(_topics(request))
+    )
     return DeleteTopicsResponse(responses=[_result(result) for result in results])
 
 

@@ -23,8 +23,8 @@ async def maintain_table(
     request: MaintainTableRequest, context: RequestContext
 ) -> MaintainTableResponse:
     """Do it, and say what was done."""
-    log = context.node.replica_manager.get(request.topic, request.partition).log
-    remote_log_manager = context.node.remote_log_manager
+    log = context.broker.replica_manager.get(request.topic, request.partition).log
+    remote_log_manager = context.broker.remote_log_manager
     if remote_log_manager is None or not log.config.has_table:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {request.topic} is not tiered")
     if request.operation == OPTIMIZE:

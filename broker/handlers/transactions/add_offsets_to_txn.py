@@ -31,7 +31,7 @@ def add_offsets_to_txn(
     """Take the partition of a group into the transaction."""
     if not request.group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
-    if not context.node.groups.runtime.is_there:
+    if not context.broker.groups.runtime.is_there:
         return _add_when_there_is_a_topic(request, context)
     return _add(request, context)
 
@@ -39,7 +39,7 @@ def add_offsets_to_txn(
 async def _add_when_there_is_a_topic(
     request: AddOffsetsToTxnRequest, context: RequestContext
 ) -> AddOffsetsToTxnResponse:
-    await context.node.groups.runtime.ensure()
+    await context.broker.groups.runtime.ensure()
     answer = _add(request, context)
     return await answer if isinstance(answer, Awaitable) else answer
 
@@ -47,12 +47,12 @@ async def _add_when_there_is_a_topic(
 def _add(
     request: AddOffsetsToTxnRequest, context: RequestContext
 ) -> AddOffsetsToTxnResponse | Awaitable[AddOffsetsToTxnResponse]:
-    partition = context.node.groups.runtime.partition_of(request.group_id)
+    partition = context.broker.groups.runtime.partition_of(request.group_id)
     if partition is None:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     knows = context.header.api_version >= FIRST_VERSION_WITH_FENCING
     return answered(
-        lambda: context.node.transactions.add_partitions(
+        lambda: context.broker.transactions.add_partitions(
             request.transactional_id,
             ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
             [TopicPartition(GROUP_METADATA_TOPIC_NAME, partition)],

@@ -112,7 +112,7 @@ def _add(
     """Each partition's result; nothing is added where one may not be, or does not exist."""
     topics = transaction.topics
     partitions = partitions_of(topics)
-    image = context.node.metadata
+    image = context.broker.metadata
     refused = {
         each: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         for each in partitions
@@ -124,7 +124,7 @@ def _add(
     if refused:
         return _results(topics, lambda each: refused.get(each, ErrorCode.OPERATION_NOT_ATTEMPTED))
     return answered(
-        lambda: context.node.transactions.add_partitions(
+        lambda: context.broker.transactions.add_partitions(
             transaction.transactional_id,
             ProducerIdAndEpoch(transaction.producer_id, transaction.producer_epoch),
             partitions,
@@ -142,7 +142,7 @@ def _verify(
     producer = ProducerIdAndEpoch(transaction.producer_id, transaction.producer_epoch)
     asked = {
         partition: answered(
-            partial(context.node.transactions.verify, transactional_id, producer, partition),
+            partial(context.broker.transactions.verify, transactional_id, producer, partition),
             lambda _: ErrorCode.NONE,
             lambda code: code,
         )

@@ -37,7 +37,7 @@ def describe_producers(
 
 
 def _describe(topic: str, partition: int, context: RequestContext) -> PartitionResponse:
-    replicas = context.node.replica_manager
+    replicas = context.broker.replica_manager
     replica = replicas.replica(topic, partition)
     if replica is None:
         return refusal(PartitionResponse, partition, replicas.why_absent(topic, partition))

@@ -34,7 +34,7 @@ def _describe(
     if not transactional_id:
         return _refused(transactional_id, ErrorCode.INVALID_REQUEST)
     try:
-        found = context.node.transactions.find(transactional_id)
+        found = context.broker.transactions.find(transactional_id)
     except KafkaError as error:
         return _refused(transactional_id, error.code)
     if found is None:

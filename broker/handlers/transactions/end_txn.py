@@ -45,7 +45,7 @@ def end_txn(
 
     knows = version >= FIRST_VERSION_WITH_FENCING
     return answered(
-        lambda: context.node.transactions.end(
+        lambda: context.broker.transactions.end(
             request.transactional_id,
             ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
             committed=request.committed,

@@ -38,7 +38,7 @@ def init_producer_id(
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     if request.transactional_id is not None:
         return _transactional(request, request.transactional_id, context)
-    producer_ids = context.node.producer_ids
+    producer_ids = context.broker.producer_ids
     producer_id = producer_ids.claim_next()
     if producer_id is None:
         return _wait(producer_ids)
@@ -53,7 +53,7 @@ def _transactional(
         expected = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
     knows = context.header.api_version >= FIRST_VERSION_WITH_FENCING
     return answered(
-        lambda: context.node.transactions.init_producer_id(
+        lambda: context.broker.transactions.init_producer_id(
             transactional_id, request.transaction_timeout_ms, expected
         ),
         lambda producer: InitProducerIdResponse(

@@ -28,12 +28,12 @@ def list_transactions(
     states = {BY_NAME[name] for name in request.state_filters if name in BY_NAME}
     unknown = [name for name in request.state_filters if name not in BY_NAME]
     producer_ids = set(request.producer_id_filters)
-    now_ms = context.node.clock.now_ms()
+    now_ms = context.broker.clock.now_ms()
     try:
         is_wanted = matcher(request.transactional_id_pattern or ".*")
         found = [
             each
-            for each in context.node.transactions.all()
+            for each in context.broker.transactions.all()
             if (not request.state_filters or each.state in states)
             and (not producer_ids or each.producer_id in producer_ids)
             and is_wanted(each.transactional_id)

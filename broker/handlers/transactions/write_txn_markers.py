@@ -45,7 +45,7 @@ async def write_txn_markers(
                 else:
                     waiting[asyncio.ensure_future(_of(outcome))] = partition
     if waiting:
-        timeout = context.node.config.request_timeout_ms / 1_000
+        timeout = context.broker.config.request_timeout_ms / 1_000
         done, late = await asyncio.wait(waiting, timeout=timeout)
         for task in done:
             waiting[task].error_code = task.result()
@@ -64,7 +64,7 @@ def _write(
         committed=wanted.transaction_result,
         transaction_version=wanted.transaction_version,
     )
-    return context.node.transactions.markers.write(marker, TopicPartition(topic, partition))
+    return context.broker.transactions.markers.write(marker, TopicPartition(topic, partition))
 
 
 async def _of(outcome: Awaitable[ErrorCode]) -> ErrorCode:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def authorizer_of(context: RequestContext) -> Authorizer | None:
     """The authorizer, if one is set up."""
-    return context.node.security.authorizer
+    return context.broker.security.authorizer
 
 
 def may(

@@ -118,7 +118,7 @@ class Throttling:
     def mutations(self, request: Any) -> tuple[str, list[Any], list[Any]] | None:
         """For a request that changes topics at the active controller: its field, allowed and rejected elements."""
         mutation = MUTATIONS.get(self._served.name)
-        node, header = self._context.node, self._context.header
+        node, header = self._context.broker, self._context.header
         if mutation is None or not node.metadata_driver.is_active:
             return None
         field = next((each for each in mutation.fields if getattr(request, each)), None)
@@ -209,7 +209,7 @@ class Throttling:
         if not self._throttle_ms:
             return response
         self._quotas.unfetched(user, client_id, size_bytes, now_ms)
-        sessions: FetchSessionCache = self._context.node.fetch_manager.sessions
+        sessions: FetchSessionCache = self._context.broker.fetch_manager.sessions
         return FetchResponse(
             throttle_time_ms=self._throttle_ms,
             error_code=response.error_code,
@@ -233,7 +233,7 @@ class Throttling:
             self._throttle_ms = max(self._throttle_ms, wait_ms)
 
     def _now_ms(self) -> int:
-        return self._context.node.clock.monotonic_ms()
+        return self._context.broker.clock.monotonic_ms()
 
 
 def is_exempt(served: Served, request: Any) -> bool:
@@ -245,7 +245,7 @@ def is_exempt(served: Served, request: Any) -> bool:
 
 def fetch_bytes_max(context: RequestContext) -> int:
     """The largest fetch that the consumer's quota allows."""
-    quotas = context.node.security.quotas
+    quotas = context.broker.security.quotas
     if not quotas.is_limiting:
         return BYTES_MAX
     return quotas.fetch_bytes_max(context.principal.name, context.header.client_id or "")

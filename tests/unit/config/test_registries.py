@@ -2,7 +2,7 @@
 
 import pytest
 
-import broker.node_metrics
+import broker.broker_metrics
 import broker.remote.remote_log_manager  # noqa: F401 - declares what it shows
 from broker.config.broker import changeable
 from broker.config.loader import known_names, topic_settings

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.node_metrics import node_samples
+from broker.broker_metrics import broker_samples
 from broker.principal import Principal
 from broker.rates import WindowedRate
 from broker.registry import REGISTRY
@@ -294,7 +294,7 @@ async def test_producers_consumers_and_those_who_make_topics_are_throttled(tmp_p
 
         shown = {
             (metric.name, labels): value
-            for metric, labels, value in node_samples(broker.node)
+            for metric, labels, value in broker_samples(broker.node)
             if labels == ("alice", "")
         }
         assert ("kafka_server_produce_byte_rate", ("alice", "")) in shown
@@ -400,7 +400,7 @@ async def test_what_followers_await_is_handed_on_as_it_is() -> None:
     served = next(each for each in REGISTRY if each.name == "Fetch")
     served = dataclasses.replace(served, handler=lambda request, context: parked)
     security = OpenSecurity(quotas=limited(request_percentage=1.0))
-    context: Any = SimpleNamespace(node=broker_of(security=security))
+    context: Any = SimpleNamespace(broker=broker_of(security=security))
     asked = fetch_request("a", 0, replica_id=2)
     assert guarded(served, asked, context, lambda *_: None) is parked, "it may be hurried"
     parked.cancel()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.node_metrics import node_samples
+from broker.broker_metrics import broker_samples
 from broker.share import dead_letter_queue
 from broker.share.share_partition import RecordState
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -56,7 +56,7 @@ async def letters_in(broker: InProcess, topic: str, partition: int = 0) -> list[
 
 
 def samples(broker: InProcess) -> dict[tuple[str, tuple[str, ...]], float]:
-    return {(metric.name, labels): value for metric, labels, value in node_samples(broker.node)}
+    return {(metric.name, labels): value for metric, labels, value in broker_samples(broker.node)}
 
 
 def is_done(broker: InProcess) -> bool:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from broker.broker_metrics import broker_samples
 from broker.handlers.records.fetch import SENT_BYTES_MIN
 from broker.metadata.topic_names import SHARE_GROUP_STATE_TOPIC_NAME
 from broker.metrics.names import Summary
-from broker.node_metrics import node_samples
 from broker.registry import ClientInformation
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages.share_state import InitializeStatePartition
@@ -63,7 +63,7 @@ async def test_members_share_the_records_of_a_partition(memory_path: Path) -> No
         (led,) = broker.node.share_partitions
         assert (led.machine.start_offset, led.machine.in_flight) == (4, 0)
         shown = {
-            (metric.name, labels): value for metric, labels, value in node_samples(broker.node)
+            (metric.name, labels): value for metric, labels, value in broker_samples(broker.node)
         }
         acknowledged = "kafka_server_sharegroupmetrics_recordacknowledgements_total"
         assert shown[acknowledged, ("Accept",)] == 3

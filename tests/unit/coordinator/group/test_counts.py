@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.node_metrics import node_samples
+from broker.broker_metrics import broker_samples
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import FindCoordinatorRequest, OffsetCommitRequest
 from kafka_ds.protocol.messages.group_offsets import (
@@ -18,7 +18,9 @@ COMMITTED = "kafka.server:type=group-coordinator-metrics:offset-commit-count"
 
 
 def committed(broker: InProcess) -> object:
-    (shown,) = (value for metric, _, value in node_samples(broker.node) if metric.bean == COMMITTED)
+    (shown,) = (
+        value for metric, _, value in broker_samples(broker.node) if metric.bean == COMMITTED
+    )
     return shown
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from broker.broker_metrics import broker_samples
 from broker.coordinator.share import shard
 from broker.metadata.topic_names import SHARE_GROUP_STATE_TOPIC_NAME
-from broker.node_metrics import node_samples
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import (
     DeleteTopicsRequest,
@@ -72,7 +72,7 @@ async def test_a_state_outlives_its_broker_and_not_its_topic(memory_path: Path) 
         assert (
             unknown.error_message == "Read operation on uninitialized share partition not allowed."
         )
-        shown = {metric.name: value for metric, _, value in node_samples(broker.node)}
+        shown = {metric.name: value for metric, _, value in broker_samples(broker.node)}
         assert shown["kafka_server_share_coordinator_metrics_num_partitions"] is not None
         await broker.ask(build(DeleteTopicsRequest, topic_names=["t"], timeout_ms=9_000), 5)
         contexts = list(broker.node.shares.runtime.begun())

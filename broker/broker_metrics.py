@@ -167,64 +167,64 @@ _OF_CLUSTER: Mapping[Metric, Callable[[MetadataImage], int]] = {
 }
 
 
-def node_samples(node: KafkaBroker) -> Iterator[MetricSample]:
+def broker_samples(broker: KafkaBroker) -> Iterator[MetricSample]:
     """Everything but what the network layer counts."""
-    partitions = list(node.replica_manager)
+    partitions = list(broker.replica_manager)
     yield APP_INFO, (VERSION,), 1
-    yield BROKER_STATE, (), _state(node)
-    yield from _replica_samples(node, partitions)
-    yield from node.replica_manager.topic_metrics.samples()
-    yield from node.cleaner.samples()
-    yield ACTIVE_CONTROLLER, (), int(node.metadata_driver.is_active)
-    yield from cluster_samples(node.metadata_driver, node.member)
+    yield BROKER_STATE, (), _state(broker)
+    yield from _replica_samples(broker, partitions)
+    yield from broker.replica_manager.topic_metrics.samples()
+    yield from broker.cleaner.samples()
+    yield ACTIVE_CONTROLLER, (), int(broker.metadata_driver.is_active)
+    yield from cluster_samples(broker.metadata_driver, broker.member)
     for metric, count in _OF_CLUSTER.items():
-        yield metric, (), count(node.metadata)
+        yield metric, (), count(broker.metadata)
     for metric, read in _OF_PARTITION.items():
         for partition in partitions:
             yield metric, (partition.topic, str(partition.partition)), read(partition)
-    followed = list(node.replica_manager.followed())
+    followed = list(broker.replica_manager.followed())
     replicas: list[LeaderPartition | FollowerPartition] = [*partitions, *followed]
     for metric, read_log in _OF_LOG.items():
         for replica in replicas:
             yield metric, (replica.topic, str(replica.partition)), read_log(replica)
-    if node.replica_manager.fetchers is not None:
+    if broker.replica_manager.fetchers is not None:
         yield from fetcher_samples(
-            node.replica_manager.fetchers, followed, node.clock.monotonic_ms()
+            broker.replica_manager.fetchers, followed, broker.clock.monotonic_ms()
         )
-    yield from move_samples(node.moves)
-    yield from quota_samples(node.security.quotas, node.clock.monotonic_ms())
-    yield from node.fetch_manager.samples()
-    yield from node.alter_partition_manager.samples()
-    yield from group_samples(list(node.groups.shards()), node.groups.counts)
-    yield from transaction_samples(node.transactions)
-    yield from share_coordinator_samples(node.shares)
-    yield from share_partition_samples(node.share_partitions)
-    now_ms = node.clock.monotonic_ms()
-    yield from GROUP_LOADS.samples(node.groups.loads, node.groups.states(), now_ms)
+    yield from move_samples(broker.moves)
+    yield from quota_samples(broker.security.quotas, broker.clock.monotonic_ms())
+    yield from broker.fetch_manager.samples()
+    yield from broker.alter_partition_manager.samples()
+    yield from group_samples(list(broker.groups.shards()), broker.groups.counts)
+    yield from transaction_samples(broker.transactions)
+    yield from share_coordinator_samples(broker.shares)
+    yield from share_partition_samples(broker.share_partitions)
+    now_ms = broker.clock.monotonic_ms()
+    yield from GROUP_LOADS.samples(broker.groups.loads, broker.groups.states(), now_ms)
     yield from TRANSACTION_LOADS.samples(
-        node.transactions.loads, node.transactions.states(), now_ms
+        broker.transactions.loads, broker.transactions.states(), now_ms
     )
-    yield from SHARE_LOADS.samples(node.shares.loads, node.shares.states(), now_ms)
+    yield from SHARE_LOADS.samples(broker.shares.loads, broker.shares.states(), now_ms)
     yield from late_samples(
         partitions,
-        now_ms=node.clock.now_ms(),
-        max_timeout_ms=node.config.transaction_max_timeout_ms,
+        now_ms=broker.clock.now_ms(),
+        max_timeout_ms=broker.config.transaction_max_timeout_ms,
     )
-    if node.remote_log_manager is not None:
-        yield from node.remote_log_manager.samples()
-    yield from telemetry_samples(node.client_instances, node.telemetry_exporter, now_ms)
+    if broker.remote_log_manager is not None:
+        yield from broker.remote_log_manager.samples()
+    yield from telemetry_samples(broker.client_instances, broker.telemetry_exporter, now_ms)
 
 
-def _state(node: KafkaBroker) -> int:
-    if node.metadata_driver.broker_epoch < 0:
+def _state(broker: KafkaBroker) -> int:
+    if broker.metadata_driver.broker_epoch < 0:
         return STARTING
-    return RECOVERY if node.replica_manager.is_recovering else RUNNING
+    return RECOVERY if broker.replica_manager.is_recovering else RUNNING
 
 
 def _replica_samples(
-    node: KafkaBroker, partitions: Sequence[LeaderPartition]
+    broker: KafkaBroker, partitions: Sequence[LeaderPartition]
 ) -> Iterator[MetricSample]:
-    node_id, image = node.config.node_id, node.metadata
+    node_id, image = broker.config.node_id, broker.metadata
     registered = [
         each
         for topic in list(image.topics.values())
