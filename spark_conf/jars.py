@@ -184,6 +184,9 @@ SETS: dict[str, tuple[Artifact, ...]] = {
         _spark_tests("spark-catalyst_2.13"),
         _spark_tests("spark-core_2.13"),
         Artifact(
+            organisation="org.mockito", name="mockito-core", revision="5.20.0", transitive=True
+        ),
+        Artifact(
             organisation="org.scalatest", name="scalatest_2.13", revision="3.2.19", transitive=True
         ),
     ),

@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
+from zipfile import ZipFile
 
 import pyspark
 
@@ -60,14 +61,15 @@ def _pyspark() -> Path:
     return Path(pyspark.__file__).parent / "jars"
 
 
-def _class_path(ours: Path) -> str:
+def _class_path(ours: Path, unpacked: Path) -> str:
     """PySpark's jars come after Spark's tests, and before those that scalatest brings for another Scala."""
     fetched = jars.fetch("spark-kafka-tests")
     tests = [str(each) for each in sorted(fetched.glob("*-tests.jar"))]
-    runner = [str(each) for each in sorted(fetched.glob("scala[tc]*.jar"))]
-    mockito = str(next(jars.fetch("kafka-tests").glob("mockito-core-*.jar")))
+    kinds = ("scala[tc]*.jar", "mockito-*.jar", "byte-buddy*.jar", "objenesis-*.jar")
+    runner = [str(each) for kind in kinds for each in sorted(fetched.glob(kind))]
     connector = f"{jars.fetch('spark-kafka')}/*"
-    return ":".join([str(ours), connector, *tests, f"{_pyspark()}/*", *runner, mockito])
+    path = [str(ours), connector, str(unpacked), *tests, f"{_pyspark()}/*", *runner]
+    return ":".join(path)
 
 
 def run_spark(ours: Path, work: Path, served: str, tests: Sequence[str]) -> Iterator[Outcome]:
@@ -75,9 +77,18 @@ def run_spark(ours: Path, work: Path, served: str, tests: Sequence[str]) -> Iter
     quiet = work / "log4j2.xml"
     quiet.write_text(QUIET)
     path = next(jars.fetch("spark-kafka-tests").glob("spark-sql-kafka-*-tests.jar"))
+    # Some tests read what lies beside them as files.
+    unpacked = work / "unpacked"
+    with ZipFile(path) as jar:
+        jar.extractall(unpacked)
     head = [java_command(), *JAVA, f"-Dlog4j2.configurationFile={quiet}"]
     head += [f"--add-opens=java.base/{each}=ALL-UNNAMED" for each in OPENED]
-    head += [f"-Dkafka_ds.served={served}", f"-Dspark.test.home={work}", "-cp", _class_path(ours)]
+    head += [
+        f"-Dkafka_ds.served={served}",
+        f"-Dspark.test.home={work}",
+        "-cp",
+        _class_path(ours, unpacked),
+    ]
     head += ["org.scalatest.tools.Runner", "-R", str(path), "-oW"]
     environment = {**os.environ, "SPARK_TESTING": "1", "SPARK_LOCAL_IP": "127.0.0.1"}
 

@@ -37,9 +37,12 @@ class KafkaTestUtils(withBrokerProps: Map[String, Object] = Map.empty, secure: B
     settings
   }
 
-  /** Kafka 4 has no segments of some bytes. To be deleted as soon, they are rolled with each millisecond here. */
+  /**
+   * Kafka 4 has no segments of some bytes. To be deleted as soon, they are rolled with each millisecond here. That
+   * brokers have no setting delete.retention.ms Kafka does not say.
+   */
   private def settings: Map[String, String] = {
-    val wanted = brokerConfiguration.asInstanceOf[java.util.Map[String, Object]].asScala.view.mapValues(_.toString).toMap
+    val wanted = brokerConfiguration.asInstanceOf[java.util.Map[String, Object]].asScala.view.mapValues(_.toString).toMap - "delete.retention.ms"
     if (wanted.get("log.segment.bytes").exists(_.toInt < 1048576)) {
       wanted - "log.segment.bytes" + ("log.roll.ms" -> "1")
     } else {
