@@ -28,10 +28,10 @@ class Tools:
         name = name if "." in name else f"{TOOLS}.{name}"
         return self.jvm.run(name, *words, "--bootstrap-server", self.broker.bootstrap)
 
-    def create(self, topic: str, partitions: int = 1) -> None:
+    def create(self, topic: str, partitions: int = 1, *, may_exist: bool = False) -> None:
         """Makes a topic, by the tool for it."""
-        words = ("--create", "--topic", topic, "--partitions", str(partitions))
-        self.run("TopicCommand", *words)
+        words = ["--create", "--topic", topic, "--partitions", str(partitions)]
+        self.run("TopicCommand", *words, *(["--if-not-exists"] if may_exist else []))
 
     def topic(self, name: str) -> MetadataResponseTopic:
         """What the broker says of a topic, without making it."""
