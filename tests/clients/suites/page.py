@@ -45,8 +45,9 @@ with the client of the same version, with classic groups and, where a name ends 
 Spark's tests of its own Kafka source and sink, real-time mode among them, come from Maven Central
 (`spark-sql-kafka-0-10_2.13`), and run with its Kafka clients, of 3.9.1. One class of theirs is replaced,
 `KafkaTestUtils`: each suite has a broker that is a process, of ours or Apache Kafka's. Where Spark's tests ask for
-segments of some bytes, which Kafka 4 refuses, segments are rolled with each millisecond. Suites without a broker are
-not listed.
+segments of some bytes, which Kafka 4 refuses, segments are rolled with each millisecond. Brokers are not given
+`delete.retention.ms`: it is no setting of brokers, Kafka ignores it, and kafka-ds refuses it. Suites without a broker
+are not listed.
 
 Trogdor is Apache Kafka's framework of long tests. Its coordinator and an agent are processes. A test is a workload; it
 passes when Trogdor calls it done without an error, each record was sent, each transaction committed, and no connection

@@ -38,8 +38,8 @@ class KafkaTestUtils(withBrokerProps: Map[String, Object] = Map.empty, secure: B
   }
 
   /**
-   * Kafka 4 has no segments of some bytes. To be deleted as soon, they are rolled with each millisecond here. That
-   * brokers have no setting delete.retention.ms Kafka does not say.
+   * Kafka 4 has no segments of some bytes. To be deleted as soon, they are rolled with each millisecond here.
+   * Kafka ignores delete.retention.ms, which is no setting of brokers; kafka-ds would refuse it.
    */
   private def settings: Map[String, String] = {
     val wanted = brokerConfiguration.asInstanceOf[java.util.Map[String, Object]].asScala.view.mapValues(_.toString).toMap - "delete.retention.ms"
