@@ -550,7 +550,7 @@ class BrokerServer:
             others=member.others(),
         )
         groups = GroupCoordinator(
-            config,
+            self.dynamic_config,
             partitions=replicas,
             image=image,
             clock=self._clock,

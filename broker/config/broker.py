@@ -324,6 +324,13 @@ class BrokerConfig(LogManagerSettings, CleanerSettings, ListenerConfig):
     )
 
     # -- groups -------------------------------------------------------------------------------------
+    group_consumer_assignment_interval_ms: int = i32(
+        1_000,
+        "How long after an assignment of a group of the consumer protocol the next one is made at the earliest "
+        "(KIP-1263).",
+        low=0,
+        changeable=True,
+    )
     group_consumer_assignors: tuple[str, ...] = strings(
         ("uniform", "range"),
         "The assignors of the consumer protocol (KIP-848); the first is for groups whose members ask for none.",
@@ -331,6 +338,9 @@ class BrokerConfig(LogManagerSettings, CleanerSettings, ListenerConfig):
     )
     group_consumer_heartbeat_interval_ms: int = i32(
         5_000, "How often members of the consumer protocol send heartbeats.", low=1
+    )
+    group_consumer_max_assignment_interval_ms: int = i32(
+        15_000, "The longest assignment interval that the broker or a group may be given.", low=0
     )
     group_consumer_max_heartbeat_interval_ms: int = i32(
         15_000, "The largest heartbeat interval that the broker or a group may be given.", low=1
@@ -346,6 +356,9 @@ class BrokerConfig(LogManagerSettings, CleanerSettings, ListenerConfig):
         "Which way a group may change its protocol while it runs: to the consumer protocol (upgrade), back "
         "(downgrade), or both.",
         choices=("bidirectional", "upgrade", "downgrade", "disabled"),
+    )
+    group_consumer_min_assignment_interval_ms: int = i32(
+        0, "The shortest assignment interval that the broker or a group may be given.", low=0
     )
     group_consumer_min_heartbeat_interval_ms: int = i32(
         5_000, "The smallest heartbeat interval that the broker or a group may be given.", low=1
@@ -370,6 +383,12 @@ class BrokerConfig(LogManagerSettings, CleanerSettings, ListenerConfig):
     group_min_session_timeout_ms: int = i32(
         6_000, "The shortest session timeout that a member of the classic protocol may ask for."
     )
+    group_share_assignment_interval_ms: int = i32(
+        1_000,
+        "How long after an assignment of a share group the next one is made at the earliest (KIP-1263).",
+        low=0,
+        changeable=True,
+    )
     group_share_assignors: tuple[str, ...] = strings(
         ("simple",), "The assignor of share groups (KIP-932).", honours=("simple",)
     )
@@ -378,6 +397,11 @@ class BrokerConfig(LogManagerSettings, CleanerSettings, ListenerConfig):
     )
     group_share_heartbeat_interval_ms: int = i32(
         5_000, "How often members of share groups send heartbeats.", low=1
+    )
+    group_share_max_assignment_interval_ms: int = i32(
+        15_000,
+        "The longest assignment interval that the broker or a share group may be given.",
+        low=0,
     )
     group_share_max_delivery_count_limit: int = i32(
         10,
@@ -409,6 +433,11 @@ class BrokerConfig(LogManagerSettings, CleanerSettings, ListenerConfig):
         2_000, "The most share sessions of this broker; at least group.share.max.size.", low=1
     )
     group_share_max_size: int = i32(200, "The most members of a share group.", low=1, high=1_000)
+    group_share_min_assignment_interval_ms: int = i32(
+        0,
+        "The shortest assignment interval that the broker or a share group may be given.",
+        low=0,
+    )
     group_share_min_delivery_count_limit: int = i32(
         2,
         "The smallest delivery count limit that the broker or a group may be given.",
@@ -450,6 +479,7 @@ class BrokerConfig(LogManagerSettings, CleanerSettings, ListenerConfig):
         1_000,
         "How long after an assignment of a streams group's tasks the next one is made at the earliest (KIP-1263).",
         low=0,
+        changeable=True,
     )
     group_streams_heartbeat_interval_ms: int = i32(
         5_000, "How often members of streams groups send heartbeats.", low=1

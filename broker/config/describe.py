@@ -149,7 +149,9 @@ def describe_group(config: BrokerConfig, overrides: Mapping[str, str]) -> list[D
             ConfigSynonym(name=name, value=value, source=ConfigSource.DEFAULT),
         )
         if setting.synonyms:
-            synonyms = _broker_synonyms(config, setting, setting.synonyms[0][0], value)
+            of_broker = setting.synonyms[0][0]
+            declared = settings_of(type(config))[of_broker]
+            synonyms = _broker_synonyms(config, declared, of_broker, value)
         if name in overrides:
             value = setting.text(setting.parse(overrides[name]))
             synonyms = (ConfigSynonym(name=name, value=value, source=ConfigSource.GROUP), *synonyms)

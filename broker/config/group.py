@@ -1,8 +1,7 @@
 """Pure: the settings of groups: of the consumer protocol (KIP-848), share groups (KIP-932), streams groups (KIP-1071).
 
 Where the broker has a setting of the same name with `group.` in front, a group without its own has that one, and the
-broker's `min` and `max` (as far as there are such) bound it. Kafka's settings of delayed assignments (KIP-1263) of
-consumer and share groups are unknown: they would have no effect.
+broker's `min` and `max` (as far as there are such) bound it.
 """
 
 from __future__ import annotations
@@ -25,8 +24,10 @@ from kafka_ds.process.settings import (
 
 # The broker's settings have these names after `group.`.
 _OF_BROKER = (
+    "consumer.assignment.interval.ms",
     "consumer.heartbeat.interval.ms",
     "consumer.session.timeout.ms",
+    "share.assignment.interval.ms",
     "share.delivery.count.limit",
     "share.heartbeat.interval.ms",
     "share.partition.max.record.locks",
@@ -104,12 +105,10 @@ def inherited(config: BrokerConfig, setting: Setting) -> SettingValue:
 def group_value(config: BrokerConfig, own: Mapping[str, str], name: str) -> SettingValue:
     """A group's value of a setting; `own` are those that it sets itself."""
     setting = group_settings()[name]
-    if name not in own:
-        return inherited(config, setting)
-    value = setting.parse(own[name])
+    value = setting.parse(own[name]) if name in own else inherited(config, setting)
     if not setting.synonyms:
         return value
-    # The broker's file may have other bounds than when it was set, or than the controller's.
+    # This broker's file may have other bounds than when it was set, or than that of the controller, which checked them.
     assert isinstance(value, int)
     least, most = bounds_of(name)
     if least is not None:

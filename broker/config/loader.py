@@ -244,7 +244,7 @@ def _contradictions(config: BrokerConfig, *, is_whole: bool) -> Iterator[ConfigE
         _check_reach,
         _check_console,
         _check_cluster,
-        _check_groups,
+        check_groups,
         check_cleaner,
         lambda whole: _check_topic(whole.topic),
     )
@@ -398,7 +398,8 @@ def check_cleaner(config: BrokerConfig) -> None:
         )
 
 
-def _check_groups(config: BrokerConfig) -> None:
+def check_groups(config: BrokerConfig) -> None:
+    """Raises ConfigError for settings of groups that contradict each other."""
     for name, setting in group_settings().items():
         if not setting.synonyms:
             continue

@@ -41,17 +41,11 @@ create.topic.policy.class.name C
 delete.records.purgatory.purge.interval.requests I 1
 early.start.listeners A
 fetch.purgatory.purge.interval.requests I 1000
-group.consumer.assignment.interval.ms I 1000
-group.consumer.max.assignment.interval.ms I 15000
-group.consumer.min.assignment.interval.ms I 0
 group.coordinator.append.linger.ms I -1
 group.coordinator.background.threads I 2
 group.coordinator.cached.buffer.max.bytes I 1048588
 group.coordinator.rebalance.protocols A classic,consumer,streams
 group.coordinator.threads I 4
-group.share.assignment.interval.ms I 1000
-group.share.max.assignment.interval.ms I 15000
-group.share.min.assignment.interval.ms I 0
 kafka.metrics.polling.interval.secs I 10
 kafka.metrics.reporters A
 log.dir.failure.timeout.ms L 30000

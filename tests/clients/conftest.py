@@ -30,6 +30,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         "num.partitions": 2,
         "message.max.bytes": 12 << 20,
         "group.initial.rebalance.delay.ms": 50,
+        "group.consumer.assignment.interval.ms": 0,
+        "group.share.assignment.interval.ms": 0,
         "group.min.session.timeout.ms": 1_000,
         "offsets.topic.num.partitions": 5,
         "transaction.state.log.num.partitions": 5,

@@ -36,6 +36,7 @@ from tests.topics import create_topic
 PARTITIONS = 4
 SETTINGS = {
     "group.initial.rebalance.delay.ms": 100,
+    "group.consumer.assignment.interval.ms": 0,
     "group.min.session.timeout.ms": 1_000,
     "offsets.topic.num.partitions": 5,
     "group.consumer.min.heartbeat.interval.ms": 100,

@@ -132,7 +132,7 @@ def group_record(data: bytes) -> None:
     key, value = _pair(data)
     batch = build_batch([Record(0, NOW_MS, key, value)])
     (found,) = iterate_headers(batch)
-    shard = GroupCoordinatorShard(BrokerConfig(), str, CoordinatorMetadataImage(MetadataImage()))
+    shard = GroupCoordinatorShard(BrokerConfig, str, CoordinatorMetadataImage(MetadataImage()))
     try:
         shard.replay_batch(batch, *found)
     except (MalformedFrame, CorruptRecord):

@@ -49,6 +49,7 @@ SETTINGS = {
     "offsets.topic.num.partitions": 4,
     "share.coordinator.state.topic.num.partitions": 4,
     "group.initial.rebalance.delay.ms": 0,
+    "group.share.assignment.interval.ms": 0,
 }
 
 

@@ -8,10 +8,13 @@ from kafka_ds.protocol.messages import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
     DeleteGroupsRequest,
+    DescribeConfigsRequest,
     DescribeGroupsRequest,
+    IncrementalAlterConfigsRequest,
     ListGroupsRequest,
     OffsetFetchRequest,
 )
+from kafka_ds.protocol.messages.configs import GROUP_RESOURCE
 from kafka_ds.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequestTopicPartitions
 from kafka_ds.protocol.messages.consumer_protocol import (
     ConsumerProtocolSubscription,
@@ -152,19 +155,20 @@ def static_consumers(talk: Talk) -> None:
         talk.ask("a", beat("c2", f"m{number}", 0), 1)
 
 
+def said(*owned: int, generation: int = -1) -> Any:
+    """What a member of the classic protocol joins with, which has these partitions of the topic t."""
+    subscription = build(
+        ConsumerProtocolSubscription,
+        topics=["t"],
+        owned_partitions=[{"topic": "t", "partitions": list(owned)}],
+        generation_id=generation,
+    )
+    return {"protocols": (("range", encode_numbered(subscription, 3)),)}
+
+
 def old_members(talk: Talk) -> None:
     """A member of the classic protocol in a group of the other one, and the way back."""
     talk.ask("a", beat("c3", "a", 0), 1)
-
-    def said(*owned: int, generation: int = -1) -> Any:
-        subscription = build(
-            ConsumerProtocolSubscription,
-            topics=["t"],
-            owned_partitions=[{"topic": "t", "partitions": list(owned)}],
-            generation_id=generation,
-        )
-        return {"protocols": (("range", encode_numbered(subscription, 3)),)}
-
     # Any id will do: it is the group's from here on.
     old = "old"
     talk.ask("b", join("c3", old, protocol_type="connect"), 9)
@@ -200,4 +204,59 @@ def old_members(talk: Talk) -> None:
     talk.ask("b", DescribeGroupsRequest(groups=["c3"]), 6)
 
 
-CONSUMER_TALKS = [what_is_no_heartbeat, members_of_one_group, static_consumers, old_members]
+def give_an_interval(talk: Talk, group: str, name: str) -> None:
+    """Let the targets of a group be 15 s apart."""
+    setting = {"name": f"{name}.assignment.interval.ms", "config_operation": 0, "value": "15000"}
+    resource = {"resource_type": GROUP_RESOURCE, "resource_name": group, "configs": [setting]}
+    alter = build(IncrementalAlterConfigsRequest, resources=[resource], validate_only=False)
+    talk.wait_for("a", lambda: alter, 1, lambda found: not found.responses[0].error_code)
+    key = {"resource_type": GROUP_RESOURCE, "resource_name": group, "configuration_keys": None}
+    asked = build(DescribeConfigsRequest, resources=[key])
+    talk.wait_for(
+        "a",
+        lambda: asked,
+        4,
+        lambda found: any(
+            (each.name, each.value) == (setting["name"], "15000")
+            for each in found.results[0].configs
+        ),
+    )
+
+
+def members_that_wait_for_a_target(talk: Talk) -> None:
+    """Members of both protocols that join, change and leave while the next target waits (KIP-1263)."""
+    give_an_interval(talk, "c6", "consumer")
+    talk.ask("a", beat("c6", "a", 0, subscribed_topic_names=["u"]), 1)
+    talk.ask("b", beat("c6", "b", 0), 1)
+    talk.ask("b", beat("c6", "b", 2), 1)
+    talk.ask("a", beat("c6", "a", 2), 1)
+    talk.ask("a", described("c6"), 1)
+    talk.ask("a", ListGroupsRequest(types_filter=["consumer"], states_filter=["assigning"]), 5)
+    old = "old"
+    generation = talk.ask("b", join("c6", old, **said()), 9).generation_id
+    talk.ask("b", sync("c6", old, generation), 5)
+    for _ in range(2):
+        talk.ask("b", heartbeat("c6", old, generation), 4)
+    generation = talk.ask("b", join("c6", old, **said()), 9).generation_id
+    talk.ask("b", sync("c6", old, generation), 5)
+    # A topic that it leaves goes at once.
+    talk.ask("a", beat("c6", "a", 2, rebalance_timeout_ms=60_000, subscribed_topic_names=["t"]), 1)
+    talk.ask("a", described("c6"), 1)
+    talk.ask("a", beat("c6", "a", 2, **owns(talk, u=[0])), 1)
+    talk.ask("a", beat("c6", "a", 2, **owns(talk)), 1)
+    talk.ask("a", described("c6"), 1)
+    talk.ask("b", beat("c6", "b", -1), 1)
+    talk.ask("b", heartbeat("c6", old, generation), 4)
+    talk.ask("a", beat("c6", "a", 2), 1)
+    talk.ask("a", beat("c6", "a", -1), 1)
+    talk.ask("a", described("c6"), 1)
+    talk.ask("b", DescribeGroupsRequest(groups=["c6"]), 6)
+
+
+CONSUMER_TALKS = [
+    what_is_no_heartbeat,
+    members_of_one_group,
+    static_consumers,
+    old_members,
+    members_that_wait_for_a_target,
+]

@@ -49,6 +49,7 @@ SETTINGS = {
     "group.min.session.timeout.ms": 1_000,
     "group.max.size": 3,
     "group.consumer.max.size": 3,
+    "group.consumer.assignment.interval.ms": 0,
 }
 TOPICS = ("t", "u")
 STRANGE_ID = bytes([9] * 16)

@@ -23,6 +23,7 @@ from kafka_ds.protocol.messages import (
 from kafka_ds.protocol.messages.topics import CreatableTopic
 from kafka_ds.protocol.types import uuid_text
 from tests.peer.consumer_talks import beat as consumer_beat
+from tests.peer.consumer_talks import give_an_interval
 from tests.peer.group_talks import (
     Talk,
     commit,
@@ -38,12 +39,12 @@ from tests.requests import build
 
 # What both brokers are set to, beside what they have in common.
 SHARE_SETTINGS = {
+    "group.share.assignment.interval.ms": 0,
     "group.share.max.size": 3,
     "share.coordinator.state.topic.num.partitions": 1,
 }
-# What only Apache Kafka needs: targets are made at once here, and a topic gets the replicas that there are.
+# What only Apache Kafka needs: here a topic gets the replicas that there are.
 PEER_SETTINGS = {
-    "group.share.assignment.interval.ms": 0,
     "share.coordinator.state.topic.replication.factor": 1,
     "share.coordinator.state.topic.min.isr": 1,
 }
@@ -231,9 +232,28 @@ def start_offsets(talk: Talk) -> None:
     talk.ask("a", DeleteGroupsRequest(groups_names=["s5"]), 2)
 
 
+def share_members_that_wait_for_a_target(talk: Talk) -> None:
+    """Members that join, change and leave while the next target waits (KIP-1263)."""
+    prepare(talk)
+    of_one = {"subscribed_topic_names": ["one"]}
+    talk.ask("a", beat("s9", "a", 0, **of_one), 1)
+    epoch = assigned(talk, "s9", "a", epoch=2)
+    give_an_interval(talk, "s9", "share")
+    talk.ask("b", beat("s9", "b", 0, **of_one), 1)
+    talk.ask("b", beat("s9", "b", epoch), 1)
+    talk.ask("a", beat("s9", "a", epoch), 1)
+    talk.ask("a", described("s9"), 1)
+    talk.ask("a", beat("s9", "a", epoch, subscribed_topic_names=["nothing"]), 1)
+    talk.ask("a", beat("s9", "a", epoch, **of_one), 1)
+    talk.ask("b", beat("s9", "b", -1), 1)
+    talk.ask("a", beat("s9", "a", epoch), 1)
+    talk.ask("a", described("s9"), 1)
+
+
 SHARE_TALKS = [
     what_is_no_share_heartbeat,
     members_of_one_share_group,
     share_groups_and_others,
     start_offsets,
+    share_members_that_wait_for_a_target,
 ]

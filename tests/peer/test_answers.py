@@ -70,7 +70,6 @@ MANY_PAIRS_MIN = 5_000
 
 @pytest.fixture(scope="module")
 def theirs(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
-    # Targets are made at once here (docs/concepts/groups.md); there they can wait for more changes.
     settings = {
         **SETTINGS,
         **PAIR_SETTINGS,
@@ -79,7 +78,6 @@ def theirs(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         **STREAMS_SETTINGS,
         **PEER_SETTINGS,
         **token_talks.SETTINGS,
-        "group.consumer.assignment.interval.ms": 0,
     }
     folder = tmp_path_factory.mktemp("peer") / "kafka"
     door = {sasl_talks.LISTENER: sasl_talks.PROTOCOL}
@@ -158,7 +156,7 @@ def known_to(bootstrap: str) -> dict[str, tuple[Any, ...]]:
 
 def shard_of(folder: Path) -> GroupCoordinatorShard:
     """Our machine, with the groups of a partition's files."""
-    shard = GroupCoordinatorShard(BrokerConfig(), str, CoordinatorMetadataImage(MetadataImage()))
+    shard = GroupCoordinatorShard(BrokerConfig, str, CoordinatorMetadataImage(MetadataImage()))
     for file in sorted(folder.glob("*.log")):
         data = file.read_bytes()
         for position, header in iterate_headers(data):

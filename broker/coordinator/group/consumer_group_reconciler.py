@@ -4,7 +4,8 @@
 - The records may be written in several batches: a member gives a partition up before another one gets it.
 - A member stays in its epoch until it reports that it no longer owns what others are to get; then takes what is free.
 - An expression stands for the topics that the asking member may describe; if none asks, for the same topics as before.
-- A new target is made at once; group.consumer.assignment.interval.ms (KIP-1263) is not supported.
+- A new target is made `consumer.assignment.interval.ms` after the last at the earliest (KIP-1263). Until then members
+  (new ones too) are in the epoch of the old one, and have only topics of it that they still subscribe to.
 """
 
 from __future__ import annotations
@@ -79,9 +80,9 @@ class ConsumerGroupReconciler:
             draft.write(regex_tombstone(group.group_id, regex))
 
     def retarget(self, draft: ConsumerDraft, now: Instant) -> None:
-        """Make the target for the group's epoch, if it has none."""
+        """Make the target for the group's epoch, if it has none and the last is old enough."""
         group = draft.group
-        if group.epoch <= group.target_epoch:
+        if not self._state.target_is_due(group, now):
             return
         shapes = group.shapes(self._state.topology)
         subscribers = {
@@ -132,14 +133,18 @@ class ConsumerGroupReconciler:
             self.refresh(draft, now, bump=changes_subscription)
         self.retarget(draft, now)
         group = draft.group
-        member = group.members[member_id]
+        member, target = group.members[member_id], group.target_for(member_id)
+        topic_ids = None
+        if changes_subscription or group.target_epoch < group.epoch:
+            topic_ids = self._topic_ids_of(group, member)
+            target = frozenset(p for p in target if p[0] in topic_ids)
         updated = reconciled(
             member,
-            target=group.target_for(member_id),
+            target=target,
             target_epoch=group.target_epoch,
             owner_of=group.owners.get,
             says_it_owns=says_it_owns,
-            subscribes_to=self._topic_ids_of(group, member) if changes_subscription else None,
+            subscribes_to=topic_ids if changes_subscription else None,
         )
         if updated != member:
             draft.write(current_record(group.group_id, updated))
@@ -196,10 +201,10 @@ def reconciled(
     """
     epoch = member.epoch
     if member.state is MemberState.STABLE and epoch == target_epoch:
-        return member
+        return member if subscribes_to is None else _within(member, subscribes_to, says_it_owns)
     revokes = member.state is MemberState.UNREVOKED_PARTITIONS
     if revokes and _still_owns(member.revoking, says_it_owns):
-        return member if subscribes_to is None else _within(member, subscribes_to)
+        return member if subscribes_to is None else _within(member, subscribes_to, says_it_owns)
     # Otherwise the request is fulfilled; whether the target has moved on meanwhile is checked below.
     if member.state is MemberState.UNKNOWN:
         if says_it_owns is None or says_it_owns:
@@ -245,17 +250,23 @@ def _next(
     )
 
 
-def _within(member: ConsumerGroupMember, topic_ids: Set[bytes]) -> ConsumerGroupMember:
-    """The member, which must revoke partitions of other topics as well."""
+def _within(
+    member: ConsumerGroupMember, topic_ids: Set[bytes], says_it_owns: Partitions | None
+) -> ConsumerGroupMember:
+    """The member, which must revoke partitions of other topics (as well)."""
     kept = {p: since for p, since in member.assigned.items() if p[0] in topic_ids}
     if len(kept) == len(member.assigned):
         return member
     more = {p: since for p, since in member.assigned.items() if p not in kept}
+    revoking = {**member.revoking, **more}
+    if not _still_owns(revoking, says_it_owns):
+        return replace(member, previous_epoch=member.epoch, assigned=kept)
     return replace(
         member,
+        state=MemberState.UNREVOKED_PARTITIONS,
         previous_epoch=member.epoch,
         assigned=kept,
-        revoking={**member.revoking, **more},
+        revoking=revoking,
     )
 
 

@@ -90,7 +90,7 @@ class Heartbeats:
         draft = GroupDraft(self._group(request.group_id, joins=joins), result)
         member_id = request.member_id or self._state.new_id()
         if joins and request.group_id not in self._state.consumers:
-            self._migrating.upgrade(request.group_id, draft, now, result)
+            self._migrating.upgrade(request.group_id, draft, result)
         size_max = self._state.settings.group_consumer_max_size
         draft.group.check_room(member_id, size_max, "consumer")
         old = self._member(draft, request, member_id)

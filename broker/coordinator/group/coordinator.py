@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from uuid import uuid4
 
-from broker.config.broker import BrokerConfig
+from broker.config.dynamic import DynamicBrokerConfig
 from broker.controller.topics import NewTopic
 from broker.coordinator.group.end_offsets import EndOffsets
 from broker.coordinator.group.metadata_image import CoordinatorMetadataImage
@@ -42,7 +42,7 @@ class GroupCoordinator:
 
     def __init__(
         self,
-        settings: BrokerConfig,
+        config: DynamicBrokerConfig,
         *,
         partitions: ReplicaManager,
         image: MetadataImage,
@@ -56,11 +56,12 @@ class GroupCoordinator:
         # Of all leaderships: totals must not shrink when a partition moves.
         self.counts: Counter[GroupMetric] = Counter()
         self._topology = CoordinatorMetadataImage(image)
+        settings = config.current
 
         def begin(partition: LeaderPartition) -> CoordinatorContext[GroupCoordinatorShard]:
             return CoordinatorContext(
                 partition,
-                GroupCoordinatorShard(settings, _new_id, self._topology, self.counts),
+                GroupCoordinatorShard(lambda: config.current, _new_id, self._topology, self.counts),
                 clock=clock,
                 loads=self.loads,
                 load_bytes=settings.offsets_load_buffer_size,

@@ -34,16 +34,16 @@ class GroupMetadataManager:
 
     def __init__(
         self,
-        settings: BrokerConfig,
+        config: Callable[[], BrokerConfig],
         new_id: Callable[[], str],
         topology: CoordinatorMetadataImage,
         counts: Counter[GroupMetric] | None = None,
     ) -> None:
-        """`new_id` gives a unique text for member ids; `topology` describes the topics.
+        """`config`: the settings in force; `new_id` gives a unique text for member ids; `topology`: the topics.
 
         `counts`: the counters of this shard and others; they outlive the shard.
         """
-        self.settings = settings
+        self._config = config
         self.new_id = new_id
         self.topology = topology
         self.matches = TopicRegexResolver(self.topology)
@@ -58,6 +58,11 @@ class GroupMetadataManager:
         # Which topics the asking client may describe; None while a timer and not a request runs. Most steps never ask,
         # and would have to pass it on.
         self.sees: Callable[[str], bool] | None = None
+
+    @property
+    def settings(self) -> BrokerConfig:
+        """The broker's settings in force."""
+        return self._config()
 
     def heartbeat_interval_ms(self, group_id: str, kind: str = "consumer") -> int:
         """The heartbeat interval of this group's members; `kind` is consumer, share or streams."""
@@ -75,9 +80,12 @@ class GroupMetadataManager:
         """How long an empty streams group waits for more members."""
         return self._of_group(group_id, "streams.initial.rebalance.delay.ms")
 
-    def assignment_interval_ms(self, group_id: str) -> int:
-        """How long a streams group's target stays as it is."""
-        return self._of_group(group_id, "streams.assignment.interval.ms")
+    def target_is_due(
+        self, group: ConsumerGroup | ShareGroup | StreamsGroup, now: Instant, kind: str = "consumer"
+    ) -> bool:
+        """Whether this group's next target may be made; `kind` is consumer, share or streams."""
+        interval_ms = self._of_group(group.group_id, f"{kind}.assignment.interval.ms")
+        return group.target_is_due(interval_ms, now.now_ms)
 
     def _of_group(self, group_id: str, name: str) -> int:
         value = group_value(self.settings, self.topology.settings_of(group_id), name)

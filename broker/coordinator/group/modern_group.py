@@ -3,7 +3,7 @@
 - Only `replay` changes a group; a member is a value. An event decides on a draft, the group as it will be when the
   records so far are replayed.
 - Three epochs follow each other: the group's goes up when members, subscriptions or topics change, the target's when an
-  assignment is made for it, each member's when it has taken that.
+  assignment is made for it (an interval after the last at the earliest, KIP-1263), each member's when it has taken it.
 """
 
 from __future__ import annotations
@@ -137,6 +137,16 @@ class ModernGroup(Generic[M, T]):
         """Whether the topics are unchanged since they were last looked up for this group."""
         version, epoch = self.checked
         return version == topology.version and self.epoch >= epoch
+
+    def target_is_due(self, interval_ms: int, now_ms: int) -> bool:
+        """Whether the target is older than the group's epoch, and the next may be made by now (KIP-1263).
+
+        `interval_ms`: how long a target stays as it is; `now_ms` is the wall clock's, which the log has of each target.
+        """
+        if self.epoch <= self.target_epoch:
+            return False
+        # After the clock was set back nothing waits.
+        return not self.target_made_ms or not 0 <= now_ms - self.target_made_ms < interval_ms
 
     def next_epoch(
         self, topology: CoordinatorMetadataImage, *, first: int, bump: bool

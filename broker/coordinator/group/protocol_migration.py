@@ -101,9 +101,7 @@ class ProtocolMigration:
 
     # -- to the consumer protocol -------------------------------------------------------------------
 
-    def upgrade(
-        self, group_id: str, draft: ConsumerDraft, now: Instant, result: ResultBuilder
-    ) -> None:
+    def upgrade(self, group_id: str, draft: ConsumerDraft, result: ResultBuilder) -> None:
         """If there is a classic group of this id, make it one of the consumer protocol; raises KafkaError."""
         classic = self._state.find(group_id)
         if classic is None:
@@ -112,7 +110,7 @@ class ProtocolMigration:
             members = self._members_of(classic)
             if group_id in self._state.metadata:
                 result.records.append(group_tombstone(group_id))
-            self._write(draft, members, classic.generation_id, now)
+            self._write(draft, members, classic.generation_id)
         elif group_id in self._state.metadata:
             result.records.append(group_tombstone(group_id))
         result.store(Upgrading(group_id=group_id))
@@ -168,7 +166,7 @@ class ProtocolMigration:
         )
 
     def _write(
-        self, draft: ConsumerDraft, members: Iterable[ConsumerGroupMember], epoch: int, now: Instant
+        self, draft: ConsumerDraft, members: Iterable[ConsumerGroupMember], epoch: int
     ) -> None:
         group_id = draft.group.group_id
         for member in members:
@@ -176,7 +174,8 @@ class ProtocolMigration:
         draft.write(epoch_record(group_id, epoch, 0))
         for member in members:
             draft.write(target_record(group_id, member.member_id, frozenset(member.assigned)))
-        draft.write(target_epoch_record(group_id, epoch, now.now_ms))
+        # Nothing was assigned here yet: the next target need not wait.
+        draft.write(target_epoch_record(group_id, epoch, 0))
         for member in members:
             draft.write(current_record(group_id, member))
 
@@ -428,7 +427,7 @@ class ClassicMembers:
             _check_generation(member, request.generation_id)
             self._check_protocol(member, request)
             revokes = member.state is MemberState.UNREVOKED_PARTITIONS
-            if group.epoch > member.epoch and not revokes:
+            if self._is_behind(group, member, now) and not revokes:
                 self._expect_join(group, member, now)
                 raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
         except KafkaError as error:
@@ -461,13 +460,17 @@ class ClassicMembers:
         self._changing.expect(group.group_id, member, now)
         waits = member.state is MemberState.UNRELEASED_PARTITIONS
         if (
-            member.epoch < group.epoch
+            self._is_behind(group, member, now)
             or member.state is MemberState.UNREVOKED_PARTITIONS
             or (waits and not group.waits_for_others(member))
         ):
             self._expect_join(group, member, now)
             return HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
         return HeartbeatResponse()
+
+    def _is_behind(self, group: ConsumerGroup, member: ConsumerGroupMember, now: Instant) -> bool:
+        """Whether joining again takes the member further; while the next target waits it does not."""
+        return member.epoch < group.target_epoch or self._state.target_is_due(group, now)
 
     def _expect_join(self, group: ConsumerGroup, member: ConsumerGroupMember, now: Instant) -> None:
         key = TimerKey(TimerKind.JOIN, group.group_id, member.member_id)

@@ -161,13 +161,13 @@ class GroupCoordinatorShard:
 
     def __init__(
         self,
-        settings: BrokerConfig,
+        config: Callable[[], BrokerConfig],
         new_id: Callable[[], str],
         topology: CoordinatorMetadataImage,
         counts: Counter[GroupMetric] | None = None,
     ) -> None:
-        self.state = GroupMetadataManager(settings, new_id, topology, counts)
-        self._settings = settings
+        """As of GroupMetadataManager."""
+        self.state = GroupMetadataManager(config, new_id, topology, counts)
         self._rebalancing = Rebalancing(self.state)
         self._joining = Joining(self.state, self._rebalancing)
         self._membership = Membership(self.state, self._rebalancing)
@@ -263,7 +263,7 @@ class GroupCoordinatorShard:
             group = self.state.groups[group_id] = ClassicGroup.loaded(group_id, value)
             for member in group.members.values():
                 self._rebalancing.begin_session(group, member, now)
-            if len(group.members) > self._settings.group_max_size:
+            if len(group.members) > self.state.settings.group_max_size:
                 # The limit was lowered: let all join again, and drop those that come last.
                 self._rebalancing.prepare(group, now, result)
         self._consumers.loaded(now)
@@ -543,7 +543,7 @@ class GroupCoordinatorShard:
         return result.build()
 
     def _expect_expiry(self, now: Instant, *, at_once: bool = False) -> None:
-        interval_ms = 0 if at_once else self._settings.offsets_retention_check_interval_ms
+        interval_ms = 0 if at_once else self.state.settings.offsets_retention_check_interval_ms
         self.state.timers.set(_EXPIRE, now.monotonic_ms + interval_ms)
 
     def _expect_deletion(self, now: Instant, *, more: bool) -> None:

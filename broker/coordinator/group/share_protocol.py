@@ -5,7 +5,7 @@
   shell ask the share coordinator; once that has answered, the next heartbeat of any member begins a new epoch.
 - What is asked for is in the log before it is asked. After INITIALIZE_RETRY_MS without an answer it is asked again, as
   it is after a restart.
-- A new target is made at once; group.share.assignment.interval.ms (KIP-1263) is not supported.
+- A new target is made `share.assignment.interval.ms` after the last at the earliest (KIP-1263).
 """
 
 from __future__ import annotations
@@ -145,7 +145,8 @@ class ShareGroups:
         if bump or not group.is_current(self._state.topology):
             self._refresh(draft, bump=bump)
         self._retarget(draft, now)
-        updated = self._reconcile(draft, new.member_id, resubscribed=bump)
+        changed = draft.group.epoch != group.epoch
+        updated = self._reconcile(draft, new.member_id, topics_changed=changed)
         self._begin_session(group.group_id, updated.member_id, now)
         self._initialize(draft, now, result)
         response = ShareGroupHeartbeatResponse(
@@ -191,9 +192,9 @@ class ShareGroups:
         draft.mark_checked(self._state.shares, topology)
 
     def _retarget(self, draft: GroupDraft[ShareGroup], now: Instant) -> None:
-        """Make the target for the group's epoch, if it has none."""
+        """Make the target for the group's epoch, if it has none and the last is old enough."""
         group = draft.group
-        if group.epoch <= group.target_epoch:
+        if not self._state.target_is_due(group, now, SHARE_KIND):
             return
         shapes = group.shapes(self._state.topology)
         subscribers = {
@@ -215,12 +216,12 @@ class ShareGroups:
         draft.write(target_epoch_record(group.group_id, group.epoch, now.now_ms, SHARE))
 
     def _reconcile(
-        self, draft: GroupDraft[ShareGroup], member_id: str, *, resubscribed: bool
+        self, draft: GroupDraft[ShareGroup], member_id: str, *, topics_changed: bool
     ) -> ShareGroupMember:
         """Give a member what the target says; returns the member after that."""
         group = draft.group
         member = group.members[member_id]
-        if member.epoch == group.target_epoch and not resubscribed:
+        if member.epoch == group.target_epoch and not topics_changed:
             return member
         shapes = map(self._state.topology.topic, member.topics)
         topic_ids = {shape.topic_id for shape in shapes if shape is not None}

@@ -283,9 +283,7 @@ class StreamsGroups:
             return [_delayed("initial rebalance delay")]
         if group.epoch <= group.target_epoch:
             return []
-        interval_ms = self._state.assignment_interval_ms(group.group_id)
-        # After the clock was set back nothing waits.
-        if 0 <= now.now_ms - group.target_made_ms < interval_ms:
+        if not self._state.target_is_due(group, now, STREAMS_KIND):
             return [_delayed("assignment interval")]
         self._make_target(draft, found, now)
         return []

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from broker.config.dynamic import with_changes
-from broker.config.loader import BrokerConfig, topic_config
+from broker.config.loader import BrokerConfig, check_groups, topic_config
 from broker.handlers.configs.tables import why_not_from
 from broker.metadata.topic_names import in_force
 from kafka_ds.process.settings import ConfigError
@@ -38,6 +38,7 @@ def check_settings(config: BrokerConfig, changes: Changes, image: MetadataImage)
     """The configuration after the change; ConfigError: invalid, by itself or with the topics' own settings."""
     changed = with_changes(config, changes)
     _check_threads(config, changed)
+    check_groups(changed)
     is_inherited_as_before = changed.topic == config.topic
     # Thousands of topics have the same few settings.
     validated: set[frozenset[tuple[str, str]]] = set()

@@ -29,9 +29,8 @@ A test can use a broker's address, settings and state, stop it and start it, and
 Old messages that a test appends to a log are written to its file while the broker is stopped. Where a class is to say
 who clients are, ACLs of what it says are made for `User:ANONYMOUS`, which clients are here. Tests that reach further
 into Apache Kafka's process fail, and so does each test that leaves a traceback in a broker's log. These settings of the
-tests are left out: those that Apache Kafka does not know (it ignores them) or calls internal, those of share groups and
-`group.consumer.assignment.interval.ms` (here each assignment is made at once); so is the level of
-`transaction.version`, of which there is one.
+tests are left out: those that Apache Kafka does not know (it ignores them) or calls internal, and those of the share
+coordinator's topic; so is the level of `transaction.version`, of which there is one.
 
 franz-go's tests of its package `kgo` come by Go's module proxy. `@chaos` is a test with `KGO_TEST_CHAOS`: connections
 break at random. Sarama's functional tests come the same way, and want five brokers, each in a rack of its own.

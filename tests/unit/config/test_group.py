@@ -7,7 +7,11 @@ from broker.config.describe import describe_group
 from broker.config.group import check_group_config, group_value, reset_duration_ms
 from kafka_ds.process.settings import ConfigError
 
-CONFIG = BrokerConfig(group_share_record_lock_duration_ms=20_000)
+CONFIG = BrokerConfig(
+    group_share_record_lock_duration_ms=20_000,
+    group_consumer_assignment_interval_ms=900,
+    group_consumer_max_assignment_interval_ms=700,
+)
 LOCK = "share.record.lock.duration.ms"
 
 
@@ -17,6 +21,7 @@ LOCK = "share.record.lock.duration.ms"
         ({}, LOCK, 20_000),
         ({LOCK: "40000"}, LOCK, 40_000),
         ({LOCK: "600000"}, LOCK, 60_000),  # Set while the broker's bound was another.
+        ({}, "consumer.assignment.interval.ms", 700),  # Above its bound.
         ({}, "share.auto.offset.reset", "latest"),
         ({"share.auto.offset.reset": "earliest"}, "share.auto.offset.reset", "earliest"),
         ({}, "share.renew.acknowledge.enable", True),

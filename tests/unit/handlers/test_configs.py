@@ -378,7 +378,8 @@ async def test_a_group_has_settings_of_its_own(memory_path: Path) -> None:
             ("g", session, "60001", ErrorCode.INVALID_CONFIG),
             ("g", interval, "15001", ErrorCode.INVALID_CONFIG),
             ("g", interval, "x", ErrorCode.INVALID_CONFIG),
-            ("g", "consumer.assignment.interval.ms", "1000", ErrorCode.INVALID_CONFIG),
+            ("g", "consumer.assignment.interval.ms", "15001", ErrorCode.INVALID_CONFIG),
+            ("g", "share.assignment.interval.ms", "-1", ErrorCode.INVALID_CONFIG),
             ("g", "streams.num.standby.replicas", "3", ErrorCode.INVALID_CONFIG),
             ("g", "streams.num.standby.replicas", "-1", ErrorCode.INVALID_CONFIG),
             ("g", "streams.assignment.interval.ms", "15001", ErrorCode.INVALID_CONFIG),
@@ -396,6 +397,27 @@ async def test_a_group_has_settings_of_its_own(memory_path: Path) -> None:
         await change(broker, GROUP, "g", (session, DELETE, None))
         assert (await described(broker, GROUP, "g", session)).config_source == DEFAULT
         assert await resources(broker, GROUP) == []
+
+
+@in_loop
+async def test_a_group_has_what_the_broker_has_now(memory_path: Path) -> None:
+    own, brokers = "consumer.assignment.interval.ms", "group.consumer.assignment.interval.ms"
+    async with in_process(memory_path, group_consumer_assignment_interval_ms=500) as broker:
+        for name, value in (("", "2000"), ("1", "3000")):
+            assert (await change(broker, BROKER, name, (brokers, SET, value))).error_code == 0
+        assert (await change(broker, GROUP, "g", (own, SET, "100"))).error_code == 0
+        entry = await described(broker, GROUP, "g", own)
+        assert [(each.name, each.value, each.source) for each in entry.synonyms] == [
+            (own, "100", OF_GROUP),
+            (brokers, "3000", DYNAMIC_BROKER),
+            (brokers, "2000", DYNAMIC_DEFAULT),
+            (brokers, "500", STATIC),
+            (brokers, "1000", DEFAULT),
+        ]
+        assert (await described(broker, GROUP, "another", own)).value == "3000"
+        refused = await change(broker, BROKER, "1", (brokers, SET, "15001"))
+        assert refused.error_code == ErrorCode.INVALID_CONFIG
+        assert "group.consumer.max.assignment.interval.ms" in refused.error_message
 
 
 @in_loop

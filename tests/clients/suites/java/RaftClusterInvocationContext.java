@@ -242,14 +242,12 @@ public class RaftClusterInvocationContext implements TestTemplateInvocationConte
         private static final int LAST_PORT = 32_000;
 
         /**
-         * Not honoured here, and what they say is so or has no subject: assignments are never put off, and no test has
-         * share groups. Those that Apache Kafka does not know, which it ignores, and its internal ones are left out, too.
+         * Not honoured here, and of no subject: those of share coordinators, whose topic gets the replicas that there are.
+         * Those that Apache Kafka does not know, which it ignores, and its internal ones are left out, too.
          */
         private static boolean withoutSubject(String name) {
             ConfigDef.ConfigKey key = KAFKAS_SETTINGS.get(name);
-            return name.equals("group.consumer.assignment.interval.ms")
-                || name.startsWith("group.share.")
-                || name.startsWith("share.coordinator.")
+            return name.startsWith("share.coordinator.")
                 || (key == null || key.internalConfig) && !OURS.matcher(name).matches();
         }
 

@@ -48,6 +48,12 @@ def subscription(*topics: str) -> bytes:
 
 
 RANGE: Protocols = (("range", subscription("t")),)
+# A test that is about waiting sets what it waits for.
+AT_ONCE = {
+    "group_initial_rebalance_delay_ms": 0,
+    "group_consumer_assignment_interval_ms": 0,
+    "group_share_assignment_interval_ms": 0,
+}
 # What no group begins with.
 REFUSED_JOINS: list[dict[str, Any]] = [
     {"member_id": "late"},
@@ -62,7 +68,7 @@ class GroupDesk:
 
     def __init__(self, topology: CoordinatorMetadataImage | None = None, **settings: Any) -> None:
         self.topology = topology or CoordinatorMetadataImage(MetadataImage())
-        self.settings = BrokerConfig(**{"group_initial_rebalance_delay_ms": 0, **settings})
+        self.settings = BrokerConfig(**{**AT_ONCE, **settings})
         self.now = BEGAN
         self.log: list[tuple[bytes, bytes | None, int]] = []
         self.answers: dict[int, Any] = {}
@@ -79,7 +85,9 @@ class GroupDesk:
         self.perform(self.shard.loaded(self.now))
 
     def _new_shard(self) -> GroupCoordinatorShard:
-        return GroupCoordinatorShard(self.settings, lambda: f"id{next(self._ids)}", self.topology)
+        return GroupCoordinatorShard(
+            lambda: self.settings, lambda: f"id{next(self._ids)}", self.topology
+        )
 
     # -- the shell ----------------------------------------------------------------------------------
 

@@ -242,6 +242,7 @@ class ConsumerGroups(GroupMachine):
         cooperative=st.booleans(),
         assignor=st.sampled_from([("uniform", "range"), ("range",)]),
         rounds=st.sampled_from([0, 5]),
+        interval_ms=st.sampled_from([0, 1_000, 15_000]),
     )
     def begin(
         self,
@@ -251,11 +252,13 @@ class ConsumerGroups(GroupMachine):
         cooperative: bool,
         assignor: tuple[str, ...],
         rounds: int,
+        interval_ms: int,
     ) -> None:
         self.topics = Topics(t=size, u=2)
         self.desk = GroupDesk(
             self.topics,
             group_consumer_assignors=assignor,
+            group_consumer_assignment_interval_ms=interval_ms,
             offsets_retention_check_interval_ms=10**12,
         )
         self.clients: list[New | Old] = []

@@ -46,7 +46,9 @@ class GroupsBench(PartitionBench):
     def runner(self, **settings: int) -> CoordinatorContext[GroupCoordinatorShard]:
         given = BrokerConfig(**{"group_initial_rebalance_delay_ms": 0, **settings})
         return self.context(
-            GroupCoordinatorShard(given, lambda: "id", CoordinatorMetadataImage(MetadataImage())),
+            GroupCoordinatorShard(
+                lambda: given, lambda: "id", CoordinatorMetadataImage(MetadataImage())
+            ),
             load_bytes=given.offsets_load_buffer_size,
             commit_timeout_ms=given.offsets_commit_timeout_ms,
         )

@@ -59,7 +59,7 @@ def test_a_coordinator_reads_what_was_restored_as_if_it_had_written_it() -> None
     )
     assert (found.groups, found.offsets, found.published_ms) == ({"billing", "simple"}, 3, 100)
     shard = GroupCoordinatorShard(
-        BrokerConfig(), lambda: "id", CoordinatorMetadataImage(MetadataImage())
+        BrokerConfig, lambda: "id", CoordinatorMetadataImage(MetadataImage())
     )
     for batch in record_batches([encode_record(each) for each in found.records], 1000):
         shard.replay_batch(batch, 0, read_header(batch))
@@ -99,7 +99,7 @@ def test_a_share_group_comes_back_with_its_partitions() -> None:
     published = checkpoint_of([*rows, share_state("others", 0, 7)])
     found = restored_groups(published, 3, end_of=lambda *_: None, name_of=NAMES.get, now_ms=1)
     shard = GroupCoordinatorShard(
-        BrokerConfig(), lambda: "id", CoordinatorMetadataImage(MetadataImage())
+        BrokerConfig, lambda: "id", CoordinatorMetadataImage(MetadataImage())
     )
     for batch in record_batches([encode_record(each) for each in found.records], 1000):
         shard.replay_batch(batch, 0, read_header(batch))

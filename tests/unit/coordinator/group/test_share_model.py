@@ -34,10 +34,10 @@ TOPICS = ("t", "u")
 class ShareGroupsModel(BeatingGroupMachine):
     """One share group."""
 
-    @initialize(size=st.integers(1, 3))
-    def begin(self, size: int) -> None:
+    @initialize(size=st.integers(1, 3), interval_ms=st.sampled_from([0, 1_000]))
+    def begin(self, size: int, interval_ms: int) -> None:
         self.topics = Topics(t=size)
-        self.desk = GroupDesk(self.topics)
+        self.desk = GroupDesk(self.topics, group_share_assignment_interval_ms=interval_ms)
         self.clients: list[Sharer] = []
         self.named = 0
         # What the share coordinator has begun, whether or not its answer arrived.
