@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from broker.broker_server import BrokerServer
     from broker.config.unit_settings import GivenSettings
     from broker.kafka_broker import KafkaBroker
+    from broker.read_replica.server import ReadReplica, ReadReplicaServer
     from broker.unit.member import UnitMember
 
 log = logging.getLogger("broker")
@@ -273,6 +274,7 @@ async def _serve(config: BrokerConfig, member: UnitMember | None) -> None:
     from broker.banner import banner
     from broker.broker_server import BrokerServer
     from broker.loop_stalls import LoopStalls
+    from broker.read_replica.server import ReadReplicaServer
     from kafka_ds.records import machine_code
 
     if member is None:
@@ -282,7 +284,10 @@ async def _serve(config: BrokerConfig, member: UnitMember | None) -> None:
     machine_code.build_in_background()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    node = BrokerServer(config, SystemClock(), SystemDisk(), SystemNetwork())
+    serves = ReadReplicaServer if config.lake_read_only else BrokerServer
+    node: BrokerServer | ReadReplicaServer = serves(
+        config, SystemClock(), SystemDisk(), SystemNetwork()
+    )
     stalls = LoopStalls()
     node.metrics.add_source(stalls.samples)
     looking = loop.create_task(stalls.run(), name="loop stalls")
@@ -305,7 +310,7 @@ async def _serve(config: BrokerConfig, member: UnitMember | None) -> None:
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     host, port = node.bound_address
-    log.info("serving %s:%d in cluster %s", host, port, broker.log_manager.cluster_id)
+    log.info("serving %s:%d in cluster %s", host, port, broker.metadata.cluster_id)
     if member is not None:
         member.say_ready(host, port)
     else:
@@ -342,9 +347,11 @@ async def _restore(
     await restore(node, say, report)
 
 
-async def _started(node: BrokerServer, stopping: asyncio.Event) -> KafkaBroker | None:
+async def _started(
+    node: BrokerServer | ReadReplicaServer, stopping: asyncio.Event
+) -> KafkaBroker | ReadReplica | None:
     """Start a node, which may have to wait for its cluster; None if it was stopped meanwhile."""
-    starting = asyncio.ensure_future(node.start())
+    starting: asyncio.Future[KafkaBroker | ReadReplica] = asyncio.ensure_future(node.start())
     stop = asyncio.ensure_future(stopping.wait())
     await asyncio.wait((starting, stop), return_when=asyncio.FIRST_COMPLETED)
     stop.cancel()
@@ -356,7 +363,9 @@ async def _started(node: BrokerServer, stopping: asyncio.Event) -> KafkaBroker |
     return None
 
 
-async def _ended(node: BrokerServer, stopping: asyncio.Event) -> BaseException | None:
+async def _ended(
+    node: BrokerServer | ReadReplicaServer, stopping: asyncio.Event
+) -> BaseException | None:
     """Wait until the node is stopped, or fails; returns why it failed."""
     stop = asyncio.ensure_future(stopping.wait())
     await asyncio.wait((stop, node.failed), return_when=asyncio.FIRST_COMPLETED)

@@ -59,6 +59,8 @@ Report = Callable[[int, int], object]
 
 def check(config: BrokerConfig, disk: Disk, open_lake: Callable[[str], Store]) -> None:
     """Refuse where there is nothing to restore, or something to lose. Raises ConfigError."""
+    if config.lake_read_only:
+        raise ConfigError("lake.read.only=true: a broker that is restored writes to the lake")
     if not config.remote_log_storage_system_enable:
         raise ConfigError("remote.log.storage.system.enable=false: restore needs tiered storage")
     for folder in config.log_dirs:

@@ -86,6 +86,7 @@ FATES: dict[str, dict[str | None, str]] = {
         None: PARSED,
         "kafka-client-metrics.sh": "Kafka's tool, which tests/peer/test_client_tools.py runs",
     },
+    "docs/how-to/read-replicas.md": {None: PARSED},
     "docs/how-to/repair-the-lake.md": {None: PAGES_TEST},
     "docs/how-to/restore.md": {None: PAGES_TEST, "```text": "a line of the report"},
     "docs/how-to/s3.md": {None: PAGES_TEST, "gs://archive": PARSED},

@@ -243,6 +243,7 @@ def _contradictions(config: BrokerConfig, *, is_whole: bool) -> Iterator[ConfigE
         _check_places,
         _check_reach,
         _check_console,
+        _check_read_only,
         _check_cluster,
         check_groups,
         check_cleaner,
@@ -348,6 +349,22 @@ def _check_console(config: BrokerConfig) -> None:
         raise ConfigError(
             f"console.host={host}: by the listener {name} {lacks}, so it must be at a loopback address: set "
             "console.listener.name to a listener with TLS"
+        )
+
+
+def _check_read_only(config: BrokerConfig) -> None:
+    """What a broker that only reads the lake cannot be."""
+    if not config.lake_read_only:
+        return
+    if config.console_port is not None:
+        raise ConfigError("console.port: a broker with lake.read.only=true has no console")
+    if config.broker_processes > 1:
+        raise ConfigError(
+            f"broker.processes={config.broker_processes}: a broker with lake.read.only=true is a process of its own"
+        )
+    if not config.remote_log_storage_system_enable:
+        raise ConfigError(
+            "remote.log.storage.system.enable=false: a broker with lake.read.only=true reads nothing but the lake"
         )
 
 

@@ -39,6 +39,18 @@ class TierSettings:
         "Where the Delta tables are: a folder, `s3://<bucket>/<prefix>`, `gs://…` or `abfss://…`.",
         ours=True,
     )
+    lake_read_only: bool = boolean(
+        False,
+        "Whether this broker only reads the lake, as a read replica: it serves what is in the tables and takes nothing "
+        "from producers, groups and administrators. It is no member of the cluster, and needs no right to write.",
+        ours=True,
+    )
+    lake_read_only_interval_ms: int = i64(
+        1_000,
+        "How often a broker with lake.read.only looks for new records, topics and offsets of groups in the lake.",
+        low=1,
+        ours=True,
+    )
     lake_max_lag_ms: int = i64(
         -1,
         "The longest time a record waits before it is in the table, even if its segment is still open; -1 means that "
@@ -645,6 +657,8 @@ class ReadAuxState(Request[SegmentAuxState]):
 
     partition: TopicIdPartition
     offset: int
+    has_producers: bool = True
+    """Whether the producers are asked for, too: they may have to be read from the table's rows."""
 
 
 # -- system tables ----------------------------------------------------------------------------------

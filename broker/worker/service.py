@@ -88,7 +88,9 @@ class Service:
     ) -> None:
         """`memory` is shared with the broker."""
         self._memory = memory
-        self._store = open_lake(settings.lake_uri, is_there=True)
+        self._store = open_lake(
+            settings.lake_uri, is_there=True, is_read_only=settings.lake_read_only
+        )
         self._checked = False
         self._touched: dict[str, None] = {}
         self._complaints_reported = 0
@@ -385,7 +387,9 @@ class Service:
         return FoundOffset(found=found)
 
     def _end_of_range(self, request: ReadAuxState) -> SegmentAuxState:
-        return self._storage.aux_state.at(request.partition, request.offset)
+        return self._storage.aux_state.at(
+            request.partition, request.offset, has_producers=request.has_producers
+        )
 
     def _state(self, request: ReadTieredState) -> list[TieredState | Unavailable]:
         return self._states(request.partitions, {})

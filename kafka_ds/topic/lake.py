@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kafka_ds.delta.actions import kafka_ds_info
 from kafka_ds.delta.log import DeltaLog
+from kafka_ds.delta.store.read_only import ReadOnlyStore
 from kafka_ds.delta.store.store import Store
 from kafka_ds.delta.store.uri import open_store
 from kafka_ds.topic.names import CLUSTER_MARK, CLUSTER_METADATA, CREDENTIALS
@@ -13,13 +14,15 @@ EVENTS_KEY = "events"
 _CREATED, _SNAPSHOT = "ClusterCreated", "Snapshot"
 
 
-def open_lake(uri: str, *, is_there: bool) -> Store:
+def open_lake(uri: str, *, is_there: bool, is_read_only: bool = False) -> Store:
     """The store behind `lake.uri`. Raises UnsupportedStore.
 
     `is_there`: a broker has created the lake before, so an empty folder means that the lake is missing.
+    `is_read_only`: each write raises.
     """
     mark = CLUSTER_MARK if is_there else None
-    return open_store(uri, mark=mark, later_mark=CLUSTER_MARK, private_folder=CREDENTIALS)
+    store = open_store(uri, mark=mark, later_mark=CLUSTER_MARK, private_folder=CREDENTIALS)
+    return ReadOnlyStore(store) if is_read_only else store
 
 
 def cluster_of(store: Store) -> str | None:

@@ -15,12 +15,12 @@ from tests.topics import create_topic
 
 DOCUMENTATION = Path(__file__).resolve().parents[2] / "docs" / "reference" / "metrics.md"
 # Shown where there is something to show: an error, another broker's partitions, a coordinator's reading at a start,
-# clients with quotas, share partitions and their coordinator, a unit of brokers.
+# clients with quotas, share partitions and their coordinator, a unit of brokers, a read-only broker.
 SHOWN_IF_ANY = re.compile(
     "requestmetrics_errors_total|kafka_server_fetcher|_partition_load_time_|logmanager_recoverydropped"
     "|kafka_server_(controllermutation|fetch|produce|request)_"
     "|sharepartitionmetrics_(inflight|fetchlock)|sharegroupmetrics_(request)?topicpartitions"
-    "|share_coordinator_metrics_last_pruned_offset|deadletterqueue|brokerunit"
+    "|share_coordinator_metrics_last_pruned_offset|deadletterqueue|brokerunit|readreplica"
 )
 
 

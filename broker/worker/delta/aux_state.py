@@ -39,8 +39,10 @@ class AuxStateReader:
         self._reader = reader
         self._residue = residue
 
-    def at(self, where: TopicIdPartition, offset: int) -> SegmentAuxState:
-        """The partition's state at the end of the range that holds `offset`.
+    def at(
+        self, where: TopicIdPartition, offset: int, *, has_producers: bool = True
+    ) -> SegmentAuxState:
+        """The partition's state at the end of the range that holds `offset`, with its producers if they are asked for.
 
         Raises OffsetOutOfRange if the lake does not hold it, StorageError.
         """
@@ -65,7 +67,7 @@ class AuxStateReader:
             end_offset=reached,
             leader_epochs=tuple(each for each in epochs if each[1] <= reached),
             epochs_known_to=known_to,
-            producer_snapshot=self._producers(where, start or 0, reached),
+            producer_snapshot=self._producers(where, start or 0, reached) if has_producers else b"",
         )
 
     def forget(self, topic: str) -> None:

@@ -439,6 +439,17 @@ def test_a_console_knows_its_readers_by_a_listener() -> None:
         load(None, [*secured, "console.listener.name=none"])
 
 
+@pytest.mark.parametrize(
+    "other", ["console.port=0", "broker.processes=2", "remote.log.storage.system.enable=false"]
+)
+def test_a_read_only_broker_says_what_it_cannot_be(other: str) -> None:
+    assert load(None, ["lake.read.only=true"]).lake_read_only
+    with pytest.raises(ConfigError) as refused:
+        load(None, ["lake.read.only=true", other])
+    assert str(refused.value).startswith(other.partition("=")[0])
+    assert "a broker with lake.read.only=true" in str(refused.value)
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "broker", ""])
 def test_a_console_beside_secured_listeners_stays_on_its_machine(host: str) -> None:
     secured = "listeners=PLAINTEXT://127.0.0.1:9092,SSL://127.0.0.1:9093"
