@@ -355,6 +355,8 @@ def _check_console(config: BrokerConfig) -> None:
 def _check_read_only(config: BrokerConfig) -> None:
     """What a broker that only reads the lake cannot be."""
     if not config.lake_read_only:
+        if config.lake_read_only_replicated:
+            raise ConfigError("lake.read.only.replicated=true needs lake.read.only=true")
         return
     if config.console_port is not None:
         raise ConfigError("console.port: a broker with lake.read.only=true has no console")

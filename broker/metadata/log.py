@@ -248,6 +248,12 @@ def _events_in(actions: Sequence[Action]) -> list[dict[str, Any]]:
     return listed if isinstance(listed, list) else []
 
 
+def begins_with_snapshot(actions: Sequence[Action]) -> bool:
+    """Whether reading may start at a version: it has the state before it."""
+    listed = _events_in(actions)
+    return bool(listed) and listed[0].get("type") == Snapshot.__name__
+
+
 def _end_at_events(version: int, actions: Sequence[Action]) -> None:
     if _events_in(actions):
         raise Conflict(f"version {version} was written by another controller", version=version)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Executor
 
@@ -18,7 +19,14 @@ from broker.read_replica.groups import LakeGroups
 from broker.read_replica.image import ServedImage
 from broker.read_replica.metrics import FollowerMetrics
 from broker.read_replica.partitions import LakePartition, LakePartitions
-from broker.worker.rpc import PublishedOffsets, ReadAuxState, ReadTieredState, Unavailable
+from broker.worker.rpc import (
+    PublishedOffsets,
+    ReadArrivals,
+    ReadAuxState,
+    ReadTieredState,
+    Unavailable,
+)
+from kafka_ds.delta.arrived_store import ArrivedStore
 from kafka_ds.ipc.child import ChildWorker, WorkerFailed, WorkerLost
 from kafka_ds.process.seams import Clock
 from kafka_ds.protocol.topic_partition import TopicPartition
@@ -29,6 +37,8 @@ _LOGGER = logging.getLogger(__name__)
 PARTITIONS_ASKED_AT_ONCE = 1_000
 # Between reads of the groups' offsets, which are read whole and published every minute.
 OFFSETS_MS = 5_000
+# How old a commit is that is said to wait for the rest of it.
+LATE_MS = 30_000
 
 
 class LakeFollower:
@@ -56,6 +66,11 @@ class LakeFollower:
         self._executor = executor
         self._publish = publish
         self._offsets_due_ms = 0
+        # Of a copy of a lake: the metadata's, as the worker has one of its own for the other tables.
+        store = metadata_log.delta_log.store
+        self._arrived = store if isinstance(store, ArrivedStore) else None
+        # The tables that were said to wait.
+        self._waiting: set[str] = set()
         self._said: str | None = None
         # Why each partition could not be read, as logged last.
         self._unreadable: dict[TopicPartition, str] = {}
@@ -78,6 +93,7 @@ class LakeFollower:
             await self._follow_metadata()
             await self._follow_tables()
             await self._follow_groups()
+            await self._measure_lag()
         except (OSError, WorkerLost, WorkerFailed) as error:
             self.metrics.failed_looks += 1
             if self._said != str(error):
@@ -166,3 +182,29 @@ class LakeFollower:
             partition = self._partitions.of_id(uuid_from_text(each.topic_id), each.partition)
             if partition is not None:
                 partition.ended_at(each.log_end_offset)
+
+    # -- lag --------------------------------------------------------------------------------------
+
+    async def _measure_lag(self) -> None:
+        behind: Counter[str] = Counter()
+        for each in self._partitions:
+            behind[each.topic] += max(0, each.log.published_end - each.high_watermark)
+        self.metrics.offsets_behind = behind
+        if self._arrived is None:
+            return
+        arrivals = [*self._arrived.arrivals(), *await self._worker.send(ReadArrivals())]
+        now_ms = self._clock.now_ms()
+        late = {}
+        for arrival in arrivals:
+            if arrival.since_ms and now_ms - arrival.since_ms >= LATE_MS:
+                late[arrival.table] = arrival
+        for table in sorted(late.keys() - self._waiting):
+            _LOGGER.warning(
+                "%s is shown as of version %d of %d: it has waited %d ms for %s",
+                table, late[table].version, late[table].newest, now_ms - late[table].since_ms,
+                late[table].waits_for,
+            )  # fmt: skip
+        for table in sorted(self._waiting - late.keys()):
+            _LOGGER.info("%s has arrived", table)
+        self._waiting = set(late)
+        self.metrics.arrivals = arrivals

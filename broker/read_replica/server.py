@@ -23,7 +23,7 @@ from broker.membership.lifecycle import advertised_endpoints
 from broker.metadata.events import ConfigChanged, Event
 from broker.metadata.features import supported_features
 from broker.metadata.image import BrokerRegistration, MetadataImage, TopicImage
-from broker.metadata.log import MetadataLog
+from broker.metadata.log import MetadataLog, begins_with_snapshot
 from broker.metadata.publisher import publish
 from broker.metadata.topic_names import in_force
 from broker.read_replica.apis import read_only_registry
@@ -41,6 +41,7 @@ from broker.server.metrics_server import MetricsServer, text_source
 from broker.server.server import Server, bind, own_host
 from broker.transport.secure_network import inter_broker_network
 from broker.worker.rpc import TierSettings
+from kafka_ds.delta.arrived_store import ArrivedStore
 from kafka_ds.process.seams import Clock, Disk, Network
 from kafka_ds.process.settings import ConfigError, part
 from kafka_ds.process.system import new_uuid
@@ -155,11 +156,15 @@ class ReadReplicaServer:
     def _load(self) -> tuple[Store, MetadataLog, MetadataImage]:
         uri = self.config.lake_uri
         store = store_of(uri, self._open_store)
+        is_copy = self.config.lake_read_only_replicated
+        if is_copy:
+            store = ArrivedStore(store, is_beginning=begins_with_snapshot)
         metadata_log = MetadataLog(store)
         cluster = metadata_log.load(begins=False)
         if cluster.cluster_id is None:
+            yet = ", or not all of its metadata have arrived" if is_copy else ""
             raise ConfigError(
-                f"lake.uri={uri} holds no cluster: a broker with lake.read.only=true begins none"
+                f"lake.uri={uri} holds no cluster{yet}: a broker with lake.read.only=true begins none"
             )
         return store, metadata_log, cluster
 
@@ -239,7 +244,7 @@ class ReadReplicaServer:
             *broker.replica_manager.topic_metrics.samples(),
             *broker.remote_log_manager.samples(),
             *broker.fetch_manager.samples(),
-            *follower.metrics.samples(self._clock.monotonic_ms()),
+            *follower.metrics.samples(self._clock.monotonic_ms(), self._clock.now_ms()),
         ]
 
     def _ended(self, task: asyncio.Task[None]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Self
 
+from kafka_ds.delta.arrivals import Arrival
 from kafka_ds.ipc.backoff import Backoff
 from kafka_ds.ipc.request import Request
 from kafka_ds.process.buffers import Buffer
@@ -49,6 +50,13 @@ class TierSettings:
         1_000,
         "How often a broker with lake.read.only looks for new records, topics and offsets of groups in the lake.",
         low=1,
+        ours=True,
+    )
+    lake_read_only_replicated: bool = boolean(
+        False,
+        "Whether the lake of a broker with lake.read.only is a copy whose objects arrive in any order, such as a "
+        "bucket that is replicated to another region. A version of a table then counts only once all that it needs is "
+        "there.",
         ours=True,
     )
     lake_max_lag_ms: int = i64(
@@ -774,6 +782,11 @@ class PublishOffsets(Request[None]):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedOffsets(Request[OffsetsCheckpoint]):
     """What all brokers have published."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadArrivals(Request[list[Arrival]]):
+    """How far the tables have arrived, with lake.read.only.replicated."""
 
 
 # Kinds of errors that a request may be answered with.

@@ -42,6 +42,7 @@ from broker.worker.rpc import (
     PublishOffsets,
     Read,
     ReadAnswer,
+    ReadArrivals,
     ReadAuxState,
     ReadTieredState,
     Repair,
@@ -58,6 +59,8 @@ from broker.worker.rpc import (
     Unavailable,
 )
 from broker.worker.sweeper import Sweeper
+from kafka_ds.delta.arrivals import Arrival
+from kafka_ds.delta.arrived_store import ArrivedStore
 from kafka_ds.delta.log import SystemLogClock
 from kafka_ds.delta.store.uri import probe
 from kafka_ds.ipc.request import LeasedAnswer, Operation
@@ -91,6 +94,9 @@ class Service:
         self._store = open_lake(
             settings.lake_uri, is_there=True, is_read_only=settings.lake_read_only
         )
+        self._arrived: ArrivedStore | None = None
+        if settings.lake_read_only_replicated:
+            self._store = self._arrived = ArrivedStore(self._store)
         self._checked = False
         self._touched: dict[str, None] = {}
         self._complaints_reported = 0
@@ -158,6 +164,7 @@ class Service:
             ReadAuxState: self._end_of_range,
             StopPartition: self._stop_partition,
             PublishedOffsets: self._published_offsets,
+            ReadArrivals: self._arrivals,
         }
 
     def maintaining(self) -> Mapping[type, Operation]:
@@ -350,6 +357,9 @@ class Service:
         """What all brokers have published."""
         # Not the publishing thread's object, which may be in use.
         return checkpoint_of(present(OffsetsTable(self._store).read()))
+
+    def _arrivals(self, request: ReadArrivals) -> list[Arrival]:
+        return [] if self._arrived is None else self._arrived.arrivals()
 
     def _materialise(self, request: Materialise) -> Materialised:
         return Materialised(version=self._materialiser.materialise(request.version))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 from confluent_kafka import (
@@ -17,6 +18,10 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
+from broker.metadata.log import MetadataLog, begins_with_snapshot
+from kafka_ds.delta.arrived_store import ArrivedStore
+from kafka_ds.delta.store.local import LocalStore
+from tests.integration.lake_copier import LakeCopier
 from tests.integration.tier_broker import (
     QUICK,
     Feeder,
@@ -238,6 +243,62 @@ def test_a_replica_refuses_what_would_change_something(
     said = replica.log_file.read_text()
     assert said.count("refused JoinGroup of client rdkafka") == 1
     assert writer.running()
+
+
+@pytest.mark.timeout(600)
+def test_a_replica_of_a_copy_in_any_order_serves_a_prefix_and_in_the_end_all(
+    writer: BrokerProcess, tmp_path: Path
+) -> None:
+    """In another region: objects are copied in any order while the cluster writes and lays its tables out again."""
+    writer.overrides |= {"lake.maintenance.interval.ms": 500, "lake.checkpoint.interval": 5}
+    feeder = fill(writer)
+    with LakeCopier(writer.lake, tmp_path / "copy", Random(7)) as copier:
+        replica = BrokerProcess(
+            tmp_path / "replica",
+            {
+                "lake.uri": copier.target,
+                "lake.read.only": "true",
+                "lake.read.only.replicated": "true",
+                "lake.read.only.interval.ms": 50,
+                "node.id": REPLICA_ID,
+            },
+        )
+        wait_until("metadata", lambda: has_metadata(copier.target), timeout_s=PATIENCE_S)
+        replica.start()
+        try:
+            for number in range(8):
+                feeder.send(rows(300, start=1_500 + 300 * number))
+                feeder.flush()
+                # What is there is read without an error, and whole.
+                end = end_of(replica)
+                read = consume(replica.bootstrap, TOPIC, 0, end=end) if end else {}
+                assert read == {
+                    n: row for n, row in feeder.acknowledged.partition(0).items() if n < end
+                }
+            tiered(writer, 3_899)
+            ended(replica, 3_900)
+            assert consume(replica.bootstrap, TOPIC, 0, end=3_900) == feeder.acknowledged.partition(
+                0
+            )
+            assert replica.stop() == 0
+        finally:
+            replica.kill()
+    assert copier.out_of_order > 10
+
+
+def has_metadata(lake: Path) -> bool:
+    store = ArrivedStore(LocalStore(str(lake)), is_beginning=begins_with_snapshot)
+    return MetadataLog(store).load(begins=False).cluster_id is not None
+
+
+def end_of(replica: BrokerProcess) -> int:
+    client = Consumer({"bootstrap.servers": replica.bootstrap, "group.id": "none"})
+    try:
+        return client.get_watermark_offsets(TopicPartition(TOPIC, 0), 30)[1]
+    except KafkaException:
+        return 0  # The topic has not come yet.
+    finally:
+        client.close()
 
 
 def test_a_replica_without_a_lake_is_refused(tmp_path: Path) -> None:

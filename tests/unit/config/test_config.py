@@ -443,6 +443,8 @@ def test_a_console_knows_its_readers_by_a_listener() -> None:
     "other", ["console.port=0", "broker.processes=2", "remote.log.storage.system.enable=false"]
 )
 def test_a_read_only_broker_says_what_it_cannot_be(other: str) -> None:
+    with pytest.raises(ConfigError, match="lake.read.only.replicated=true needs lake.read.only"):
+        load(None, ["lake.read.only.replicated=true"])
     assert load(None, ["lake.read.only=true"]).lake_read_only
     with pytest.raises(ConfigError) as refused:
         load(None, ["lake.read.only=true", other])

@@ -21,8 +21,8 @@ from broker.metadata.events import (
     TopicCreated,
     TopicDeleted,
 )
-from broker.metadata.log import MetadataLog
-from broker.read_replica.follower import OFFSETS_MS, LakeFollower
+from broker.metadata.log import MetadataLog, begins_with_snapshot
+from broker.read_replica.follower import LATE_MS, OFFSETS_MS, LakeFollower
 from broker.read_replica.groups import LakeGroups
 from broker.read_replica.image import ServedImage
 from broker.read_replica.partitions import LakePartitions
@@ -31,14 +31,18 @@ from broker.worker.rpc import (
     OffsetsCheckpoint,
     PublishedOffsets,
     PublishedPartition,
+    ReadArrivals,
     ReadAuxState,
     ReadTieredState,
     SegmentAuxState,
     TieredState,
     Unavailable,
 )
+from kafka_ds.delta.arrivals import Arrival
+from kafka_ds.delta.arrived_store import ArrivedStore
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.delta.store.read_only import ReadOnlyStore
+from kafka_ds.delta.store.store import Store
 from kafka_ds.ipc.child import WorkerLost
 from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import uuid_text
@@ -63,6 +67,7 @@ class Worker:
     def __init__(self) -> None:
         self.states: dict[int, TieredState | Unavailable] = {}
         self.published = OffsetsCheckpoint(partitions=(), groups=(), offsets=(), share_states=())
+        self.arrivals: list[Arrival] = []
         self.is_lost = False
         self.asked: list[Any] = []
 
@@ -75,6 +80,8 @@ class Worker:
                 return [self.states[each.partition] for each in request.partitions]
             case PublishedOffsets():
                 return self.published
+            case ReadArrivals():
+                return self.arrivals
             case ReadAuxState():
                 assert not request.has_producers
                 return SegmentAuxState(end_offset=request.offset, leader_epochs=((1, 0), (2, 5)))
@@ -88,11 +95,14 @@ def holds(end: int, start: int = 0) -> TieredState:
 class Bench:
     """A cluster's log of metadata in a folder, and a broker that follows it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, is_copy: bool = False) -> None:
         self.writer = MetadataLog(LocalStore(str(folder)))
         self.image = self.writer.load()
         self.commit([ClusterCreated(cluster_id="c")])
-        reader = MetadataLog(ReadOnlyStore(LocalStore(str(folder))))
+        store: Store = ReadOnlyStore(LocalStore(str(folder)))
+        if is_copy:
+            store = ArrivedStore(store, is_beginning=begins_with_snapshot)
+        reader = MetadataLog(store)
         self.served = ServedImage(registration_of(HERE), lambda topic: True)
         self.served.load(reader.load(begins=False))
         self.partitions = LakePartitions(self.served.image, HERE, lambda topic: LogConfig())
@@ -229,3 +239,49 @@ def test_epochs_are_read_when_they_are_asked_for(
     asyncio.run(bench.follower.know_epochs(named))
     assert "orders-0: leader epochs up to offset 20 cannot be read" in caplog.text
     assert bench.partitions.get("orders", 0).epoch_of(9) == 2
+
+
+def test_lag_is_measured_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(tmp_path, is_copy=True)
+    bench.worker.states = {0: holds(10), 1: holds(4)}
+    bench.worker.published = OffsetsCheckpoint(
+        partitions=tuple(
+            PublishedPartition(
+                topic="orders", topic_id=uuid_text(ID), partition=n, log_start_offset=0,
+                log_end_offset=12, event_time_ms=1,
+            )
+            for n in range(2)
+        ),
+        groups=(), offsets=(), share_states=(),
+    )  # fmt: skip
+    bench.commit(ORDERS)
+    since_ms = bench.clock.now_ms() - LATE_MS
+    bench.worker.arrivals = [
+        Arrival(table="topics/a", version=3, newest=5, waits_for="f", since_ms=since_ms),
+        Arrival(table="topics/b", version=2, newest=3, waits_for="g", since_ms=since_ms + 5_000),
+    ]
+    with caplog.at_level(logging.INFO):
+        for _ in range(2):
+            bench.look()
+        shown = {
+            (metric.name.rpartition("_")[2], labels): value
+            for metric, labels, value in bench.follower.metrics.samples(
+                bench.clock.monotonic_ms(), bench.clock.now_ms()
+            )
+            if labels
+        }
+        assert shown == {
+            ("offsetsbehind", ("orders",)): 10,
+            ("versionsbehind", ("__cluster_metadata",)): 0,
+            ("msbehind", ("__cluster_metadata",)): 0,
+            ("versionsbehind", ("topics/a",)): 2,
+            ("msbehind", ("topics/a",)): LATE_MS,
+            ("versionsbehind", ("topics/b",)): 1,
+            ("msbehind", ("topics/b",)): LATE_MS - 5_000,
+        }
+        bench.worker.arrivals = [Arrival(table="topics/a", version=5, newest=5)]
+        bench.look()
+    assert [each.getMessage() for each in caplog.records] == [
+        f"topics/a is shown as of version 3 of 5: it has waited {LATE_MS} ms for f",
+        "topics/a has arrived",
+    ]
