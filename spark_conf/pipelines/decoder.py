@@ -7,7 +7,7 @@ record fails a batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -40,7 +40,14 @@ from spark_conf.pipelines.schema_evolution import (
     TextPlace,
     place,
 )
-from spark_conf.pipelines.schema_names import SCHEMAS_MAX, schema_id_header, without_frame
+from spark_conf.pipelines.schema_names import (
+    ID,
+    PAYLOAD,
+    SCHEMAS_MAX,
+    framed,
+    has_name,
+    without_frame,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
@@ -54,7 +61,6 @@ RESCUED: Final = "_rescued"
 REASON: Final = "_reason"
 TOMBSTONE: Final = "_tombstone"
 VALUE: Final = "value"
-ID_HEADER: Final = schema_id_header(VALUE)
 # The most kinds of fields in one batch, and the longest text of one: beyond these limits values are rescued.
 KINDS_MAX: Final = 10_000
 KIND_CHARACTERS_MAX: Final = 1 << 16
@@ -173,17 +179,21 @@ def decode_json(
     registry: SchemaRegistry | None = None,
     *,
     envelope: str = NO_ENVELOPE,
+    declared: set[int] | None = None,
     cached: Callable[[DataFrame], DataFrame] = lambda rows: rows,
 ) -> DecodedRows:
     """The rows with a column for each field; `columns` are the table's present ones.
 
-    Values that fit them are read by their types, which takes a sixth of the CPU time of `_decode_parsed`. `cached`
-    caches what is read more than once.
+    Values that fit them are read by their types, which takes a sixth of the CPU time of `_decode_parsed`. `declared`
+    are the ids of the schemas whose fields have columns; those of this batch are added. `cached` caches what is read
+    more than once.
     """
+    declared = set() if declared is None else declared
     objects = json_reader.object_type(columns)
     if envelope != NO_ENVELOPE or not objects.num_fields:
-        return _decode_parsed(cached(parse_json(rows, envelope)), columns, registry)
-    read = cached(_read_json(rows, objects))
+        parsed = cached(parse_json(rows, envelope))
+        return _decode_parsed(parsed, columns, registry, declared)
+    read = cached(_read_json(rows, objects, declared))
     is_read = f.col(VALUE).isNull()
     fitting = read.where(is_read).select(
         *METADATA,
@@ -193,38 +203,45 @@ def decode_json(
         TOMBSTONE,
     )
     others = read.where(~is_read).select(rows.columns)
-    if others.isEmpty():
+    if not others.count():
         return DecodedRows(rows=fitting)
-    decoded = _decode_parsed(cached(parse_json(others)), columns, registry)
+    decoded = _decode_parsed(cached(parse_json(others)), columns, registry, declared)
     now = decoded.rows.schema
     if any(now[each.name].dataType != each.dataType for each in fitting.schema):
         # A field within a column is new: the rows that fit do not have it.
-        return _decode_parsed(cached(parse_json(rows)), columns, registry)
+        return _decode_parsed(cached(parse_json(rows)), columns, registry, declared)
     both = decoded.rows.unionByName(fitting, allowMissingColumns=True)
     return replace(decoded, rows=both)
 
 
-def _read_json(rows: DataFrame, objects: pa.StructType) -> DataFrame:
+def _read_json(rows: DataFrame, objects: pa.StructType, declared: Collection[int]) -> DataFrame:
     """The rows with the fields of those values that fit them as a struct; others are still in `value`.
 
-    No field is a column yet: one may be called `value`.
+    No field is a column yet: one may be called `value`. A schema that is not `declared` may have fields without a
+    column.
     """
     fields = from_arrow_schema(pa.schema(list(objects)))
     # PySpark infers the UDF's kind from its type hints.
     read = arrow_udf(json_reader.json_reader(objects), fields)  # type: ignore[call-overload]
-    has_id = f.coalesce(f.exists("_headers", lambda each: each["key"] == ID_HEADER), f.lit(False))
-    found = f.col(_FIELDS)
-    return rows.withColumn(_FIELDS, read(f.when(~has_id, f.col(VALUE)))).withColumn(
-        VALUE, f.when(found.isNull(), f.col(VALUE))
+    named = framed(rows, VALUE)
+    is_plain = ~has_name()
+    text = f.when(is_plain, f.col(VALUE)).when(f.col(ID).isin(*declared), f.col(PAYLOAD))
+    is_read = f.col(_FIELDS).isNotNull()
+    return (
+        named.withColumn(_FIELDS, read(text))
+        .withColumns(
+            {VALUE: f.when(~is_read, f.col(VALUE)), "_schema_id": f.when(is_read, f.col(ID))}
+        )
+        .select(*rows.columns, _FIELDS)
     )
 
 
 def _decode_parsed(
-    parsed: DataFrame, columns: ObjectOf, registry: SchemaRegistry | None
+    parsed: DataFrame, columns: ObjectOf, registry: SchemaRegistry | None, declared: set[int]
 ) -> DecodedRows:
     """The rows of `parse_json` with a column for each field, whatever they are."""
     seen, is_all = _kinds_seen(parsed)
-    for name, texts in _kinds_declared(parsed, registry).items() if registry else ():
+    for name, texts in _kinds_declared(parsed, registry, declared).items() if registry else ():
         seen[name] = {**texts, **seen.get(name, {})}
     level = place(columns, seen, reserved=(*METADATA, RESCUED, REASON, TOMBSTONE))
     rescued = _rescued(level, is_all=is_all)
@@ -288,22 +305,28 @@ def _kinds_seen(parsed: DataFrame) -> tuple[dict[str, dict[str, TextPlace]], boo
     return seen, len(found) <= KINDS_MAX
 
 
-def _kinds_declared(parsed: DataFrame, registry: SchemaRegistry) -> Seen:
-    """The kinds of fields in the records' JSON Schemas, each with the first record that refers to its schema."""
+def _kinds_declared(parsed: DataFrame, registry: SchemaRegistry, declared: set[int]) -> Seen:
+    """The kinds of fields in the records' JSON Schemas, each with the first record that refers to its schema.
+
+    The schemas' ids are added to `declared`.
+    """
     named = parsed.where(f.col("_schema_id").isNotNull()).groupBy("_schema_id")
     first = named.agg(f.min(f.struct("_partition", "_offset")).alias("first"))
-    declared: dict[str, dict[str, TextPlace]] = {}
+    kinds_of: dict[str, dict[str, TextPlace]] = {}
     for schema_id, place_of_first in sorted(first.limit(SCHEMAS_MAX).collect()):
         schema = registry.schema(schema_id)
-        if schema is None or schema.kind != "JSON":
+        if schema is None:
+            continue
+        declared.add(schema_id)
+        if schema.kind != "JSON":
             continue
         try:
             kinds = kinds_of_fields(schema.text, schema.references)
         except ValueError:
             continue  # The kinds are inferred from the values.
         for name, kind in kinds.items():
-            declared.setdefault(name, {}).setdefault(kind, tuple(place_of_first))
-    return declared
+            kinds_of.setdefault(name, {}).setdefault(kind, tuple(place_of_first))
+    return kinds_of
 
 
 def _text_of_kind(value: SparkColumn) -> SparkColumn:

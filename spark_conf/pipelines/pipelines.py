@@ -37,7 +37,7 @@ from spark_conf.pipelines.history import CompactedHistory, HistoryPolicy, policy
 from spark_conf.pipelines.progress import lost_offsets, next_step, reset_step
 from spark_conf.pipelines.protobuf import ProtobufReader
 from spark_conf.pipelines.registry import SchemaRegistry
-from spark_conf.pipelines.schema_names import SchemaReader
+from spark_conf.pipelines.schema_names import UNEXPECTED, ExpectedNames, SchemaReader
 from spark_conf.pipelines.typed_table import (
     APPEND,
     CURRENT,
@@ -112,6 +112,8 @@ class Pipelines:
         # The topics of which a step was written.
         self._written: set[str] = set()
         self._histories: dict[str, CompactedHistory] = {}
+        # By topic id and the formats of keys and values.
+        self._expected: dict[tuple[str, str, str], ExpectedNames] = {}
         self._cluster = Cluster(parse_settings(self._options))
         self._admin = Admin(self._cluster)
 
@@ -307,13 +309,23 @@ class Pipelines:
     ) -> Iterator[DecodedRows]:
         """The rows of records, cached: they are read once, and used for types, for errors and for the write."""
         all_cached: list[DataFrame] = []
+        # It is read once or twice: to compress it takes more CPU time than that (2 s a million, 2026-11-29).
+        self._spark.conf.set("spark.sql.inMemoryColumnarStorage.compressed", "false")
 
         def cached(rows: DataFrame) -> DataFrame:
             all_cached.append(rows.persist(StorageLevel.MEMORY_AND_DISK))
             return all_cached[-1]
 
+        formats = (pipeline.topic_id, pipeline.key_format, pipeline.value_format)
+        expected = self._expected.pop(formats, ExpectedNames())
+        is_guess = bool(expected.of_column)
         try:
-            yield self._decode(pipeline, table, records, cached)
+            decoded = self._decode(pipeline, table, records, expected, cached)
+            if is_guess and (decoded.clashes or has_unexpected(decoded)):
+                expected = ExpectedNames()
+                decoded = self._decode(pipeline, table, records, expected, cached)
+            yield decoded
+            self._expected[formats] = expected
         finally:
             for each in all_cached:
                 each.unpersist()
@@ -323,23 +335,32 @@ class Pipelines:
         pipeline: Pipeline,
         table: TypedTable,
         records: DataFrame,
+        expected: ExpectedNames,
         cached: Callable[[DataFrame], DataFrame] = lambda rows: rows,
     ) -> DecodedRows:
+        # Records are read twice if their schemas are looked for.
+        read_twice = (lambda rows: rows) if expected.of_column else cached
         rows = decoder.with_metadata(records, pipeline.key_format)
         envelope = pipeline.envelope
         if envelope == decoder.DEBEZIUM and pipeline.key_format == "json":
             rows = decoder.without_schema(rows)
         if pipeline.key_format in decoder.REGISTERED:
-            rows = registry_decoder.with_keys(cached(rows), self._reader(pipeline.key_format))
+            reader = self._reader(pipeline.key_format)
+            rows = registry_decoder.with_keys(read_twice(rows), reader, expected)
         match pipeline.value_format:
             case "json":
                 return decoder.decode_json(
-                    rows, table.columns(), self._registry, envelope=envelope, cached=cached
+                    rows,
+                    table.columns(),
+                    self._registry,
+                    envelope=envelope,
+                    declared=expected.declared,
+                    cached=cached,
                 )
             case "avro" | "protobuf":
                 reader = self._reader(pipeline.value_format)
                 decoded = registry_decoder.decode_values(
-                    cached(rows), table.schema(), reader, envelope
+                    read_twice(rows), table.schema(), reader, expected, envelope
                 )
                 # Otherwise Spark decodes again for each condition on a decoded column.
                 return replace(decoded, rows=cached(decoded.rows))
@@ -367,7 +388,8 @@ class Pipelines:
         tail = replace(done, start=start, end=end)
         if not tail.offsets:
             return table.rows_at(version)
-        rows = self._decode(pipeline, table, self._records(pipeline, tail)).rows.drop(REASON)
+        decoded = self._decode(pipeline, table, self._records(pipeline, tail), ExpectedNames())
+        rows = decoded.rows.drop(REASON)
         if (done.mode or pipeline.mode) == CURRENT:
             return with_newer(table.rows_at(version), newest_by_key(rows))
         return table.rows_at(version).unionByName(rows.drop(TOMBSTONE), allowMissingColumns=True)
@@ -397,6 +419,11 @@ class Pipelines:
         asked = {TopicPartition(pipeline.topic, p): question for p in pipeline.partitions}
         answers = self._cluster.offsets(asked, read_committed=True)
         return {tp.partition: answer.offset for tp, answer in answers.items()}
+
+
+def has_unexpected(decoded: DecodedRows) -> bool:
+    """Whether a record has a schema whose name was not expected."""
+    return decoded.rows.where(f.contains(REASON, f.lit(UNEXPECTED))).count() > 0
 
 
 def absolute(lake: str) -> str:

@@ -28,9 +28,9 @@ from spark_conf.pipelines.schema_columns import OWN, SchemaColumns, is_nested
 from spark_conf.pipelines.schema_names import (
     ID,
     DecodedSchema,
+    ExpectedNames,
     SchemaReader,
     framed,
-    names_of,
     problem_of,
 )
 
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def with_keys(rows: DataFrame, reader: SchemaReader) -> DataFrame:
+def with_keys(rows: DataFrame, reader: SchemaReader, expected: ExpectedNames) -> DataFrame:
     """The rows with decoded keys: structs, arrays and maps as JSON, others as text."""
-    read, schemas, problem = _read(rows.withColumnRenamed(KEY, "key"), reader, "key")
+    read, schemas, problem = _read(rows.withColumnRenamed(KEY, "key"), reader, "key", expected)
     texts = [_text(each) for each in schemas]
     key = f.coalesce(*texts) if texts else f.lit(None).cast("string")
     keyed = read.withColumns(
@@ -55,10 +55,14 @@ def _text(schema: DecodedSchema) -> SparkColumn:
 
 
 def decode_values(
-    rows: DataFrame, columns: t.StructType, reader: SchemaReader, envelope: str = NO_ENVELOPE
+    rows: DataFrame,
+    columns: t.StructType,
+    reader: SchemaReader,
+    expected: ExpectedNames,
+    envelope: str = NO_ENVELOPE,
 ) -> DecodedRows:
     """The rows with a column for each field of their schemas; `columns` are the table's present ones."""
-    read, schemas, problem = _read(rows, reader, VALUE)
+    read, schemas, problem = _read(rows, reader, VALUE, expected)
     is_tombstone = f.col(TOMBSTONE)
     if envelope == DEBEZIUM:
         schemas, is_change, is_deletion = _of_changes(schemas)
@@ -107,11 +111,11 @@ def _fields(kind: t.StructType) -> Iterator[tuple[str, t.DataType]]:
 
 
 def _read(
-    rows: DataFrame, reader: SchemaReader, column: str
+    rows: DataFrame, reader: SchemaReader, column: str, expected: ExpectedNames
 ) -> tuple[DataFrame, list[DecodedSchema], SparkColumn]:
     """The rows with decoded keys or values, their schemas, and why some cannot be decoded."""
     has_messages = reader.has_messages
     named = framed(rows, column, has_messages=has_messages)
-    names = names_of(named, has_messages=has_messages)
+    names = expected.in_rows(named, column, has_messages=has_messages)
     read, schemas, problems = reader.read(named, names, column)
     return read, schemas, problem_of(column, schemas, problems, has_messages=has_messages)

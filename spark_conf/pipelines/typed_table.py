@@ -143,7 +143,8 @@ class TypedTable:
         if decoded.clashes:
             errors = errors.unionByName(self._clashes(decoded))
         errors = errors.withColumnRenamed(REASON, "reason")
-        if not errors.isEmpty():
+        # `isEmpty` reads the first partition before the others, so one core would decode alone.
+        if errors.count():
             write(errors, self.errors_path, step)
 
     def _clashes(self, decoded: DecodedRows) -> DataFrame:

@@ -19,6 +19,7 @@ from tests.spark.schema_registry import Sender, id_of
 from tests.spark.topics import Topic
 from tests.spark.typed_tables import alter, errors_of, keep, rows, state_of, values_of
 
+KEYS = (("int", 7), ("string", "seven"))
 AVRO = {"lake.table.value.format": "avro", "lake.table.key.format": "string"}
 POINT = {"type": "record", "name": "Point", "fields": [{"name": "lat", "type": "float"}]}
 WIDER = {**POINT, "fields": [*POINT["fields"], {"name": "alt", "type": ["null", "int"]}]}
@@ -177,3 +178,24 @@ def test_a_table_of_current_state_follows_debeziums_changes_in_avro(
     none = "the value is not a change event in Debezium's envelope"
     assert errors_of(topic) == [(6, none), (7, none)]
     assert state_of(spark, topic) == {"a": {"n": 3, "m": "x"}, "c": {"n": 4}, "d": {}, "e": {}}
+
+
+@pytest.mark.timeout(300)
+def test_keys_of_a_schema_that_earlier_steps_did_not_have(
+    registered: Pipelines, topic: Topic, registry: str
+) -> None:
+    """A step expects the schemas of the last one: these records would have no key, or those of an Avro value no row."""
+    settings = {"lake.table.value.format": "json", "lake.table.key.format": "avro"}
+    topic.create(partitions=1, **settings)
+    sender = Sender(topic, registry)
+    whole, text = (sender.framed(f'"{kind}"', key, MessageField.KEY) for kind, key in KEYS)
+    sender.send((whole, b'{"n": 1}'))
+    keep(registered, topic)
+    sender.send((whole, b'{"n": 2}'), (text, b'{"n": 3}'))
+    keep(registered, topic)
+    sender.send((text, b'{"n": 4}'), (b"bad", b'{"n": 5}'))
+    keep(registered, topic)
+    assert [row.get(KEY) for row in rows(topic)] == ["7", "7", "seven", "seven", None]
+    assert [each["n"] for each in values_of(topic)] == [1, 2, 3, 4, 5]
+    bad = "the key has no schema id: no serializer of a schema registry wrote it"
+    assert errors_of(topic) == [(4, bad)]

@@ -62,6 +62,14 @@ def test_a_schema_of_the_registry_says_the_types_of_json(
     ]
     assert {"note", "at"} <= set(topic_columns(topic)), "no value has them yet"
 
+    third = sender.other(schema(extra={"type": "integer"}), "JSON")
+    sender.send((None, framed(first, price=5)), (None, framed(third, price=6)))
+    sender.send((None, b"x"), headers=[("__value_schema_id", framed(first)[:5])])
+    keep(registered, topic)
+    assert values_of(topic)[7:] == [{"price": 5.0}, {"price": 6.0}, {}]
+    assert [row.get("_schema_id") for row in rows(topic)][7:] == [first, third, first]
+    assert "extra" in topic_columns(topic), "a schema that earlier steps did not have"
+
 
 def topic_columns(topic: Topic) -> list[str]:
     from deltalake import DeltaTable
