@@ -148,8 +148,8 @@ def _validated(
             return result
         # Only for a refused batch the records are named.
         listed = validate_records(payload, header, rules, listed_max=REFUSED_RECORDS_MAX)
-    except DecompressedTooLarge as error:
-        raise TakesLong from error
+    except DecompressedTooLarge as too_large:
+        raise TakesLong from too_large
     except CorruptRecord as error:
         raise _invalid(f"records that cannot be read: {error}") from error
     raise _refused(listed, rules)

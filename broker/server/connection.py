@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, cast
 from broker.principal import ANONYMOUS
 from broker.registry import ClientInformation
 from broker.security.quotas.address_rates import AddressRates
+from broker.security.quotas.throttle import Throttled
 from broker.server.connection_limits import ConnectionLimits, LimitSettings
-from broker.server.dispatch import ResponseParts, Throttled, Unanswerable, Waiting
+from broker.server.dispatch import ResponseParts, Unanswerable, Waiting
 from broker.transport.addresses import one_text
 from broker.transport.writes import write
 from kafka_ds.process.amounts import counted

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from broker.principal import ANONYMOUS, Principal
 from broker.registry import NO_CLIENT, ClientInformation, Handler, Registry, RequestContext, Served
 from broker.security.guard import guarded
-from broker.security.quotas.throttle import ThrottledRefusal, Unanswered
+from broker.security.quotas.throttle import Throttled, ThrottledRefusal, Unanswered
 from broker.server.metrics import ApiCounters, NetMetrics
 from broker.server.unsupported_version import refuse_unsupported
 from kafka_ds.protocol.codec import decode
@@ -43,16 +43,6 @@ _FETCH = api_key_of(FetchRequest)
 
 # An encoded response; None for a request without one.
 ResponseParts: TypeAlias = list[Any] | None
-
-
-class Throttled(list[Any]):
-    """A response that mutes its connection (KIP-219); without parts if the request has none."""
-
-    __slots__ = ("throttle_ms",)
-
-    def __init__(self, parts: list[Any], throttle_ms: int) -> None:
-        super().__init__(parts)
-        self.throttle_ms = throttle_ms
 
 
 class Waiting(NamedTuple):
@@ -174,8 +164,8 @@ class Dispatcher:
                 if isinstance(error, KafkaError) and error.code == ErrorCode.NOT_CONTROLLER:
                     raise error
                 outcome = self.finish(outcome, result, error)
-        except (MalformedFrame, Unanswerable) as error:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
+        except (MalformedFrame, Unanswerable) as malformed:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, str(malformed)) from None
         return b"".join(outcome)[LENGTH_BYTES:] if outcome is not None else None
 
     def answer_later(

@@ -14,7 +14,6 @@ import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
-from copy import copy
 
 from broker.log.config import LogConfig
 from broker.log.segment.aborted import TransactionIndex
@@ -438,7 +437,7 @@ class Segment:
 
     def rebuild_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         """Rebuild the indexes of a rolled or loaded segment from its headers: aside, as others may be reading here."""
-        aside = copy(self)
+        aside = self._copy()
         offsets, times = aside.reset()
         for _, header in headers(self.file.read, 0, self.size_bytes):
             aside.note(header)
@@ -560,7 +559,7 @@ class Segment:
         ):
             end_offset = min(end_offset, header.base_offset)
             break
-        left = copy(self)
+        left = self._copy()
         left._offset_index = offsets = self.offset_index.without(position)
         left._time_index = times = self.time_index.without(offset - self.base_offset)
         left._read_ends, left._tail = {}, (array("q"), array("q"))
@@ -583,8 +582,34 @@ class Segment:
         """Become what `without` returned; the next flush writes the indexes. OSError: nothing has changed."""
         if left.size_bytes < self.size_bytes:
             self.file.truncate(left.size_bytes)
-        for name in self.__slots__:
-            setattr(self, name, getattr(left, name))
+        self._become(left)
+
+    def _copy(self) -> Segment:
+        """The same segment in another object."""
+        copied = Segment(
+            self._disk,
+            self.directory,
+            self.base_offset,
+            created_ms=self.created_ms,
+            index_interval_bytes=self.index_interval_bytes,
+        )
+        copied._become(self)
+        return copied
+
+    def _become(self, other: Segment) -> None:
+        """Take each field of another one. (Neither `copy` nor a loop over names works if it is compiled.)"""
+        self._disk, self._file = other._disk, other._file
+        self.directory, self._suffix, self.path = other.directory, other._suffix, other.path
+        self.base_offset, self.next_offset = other.base_offset, other.next_offset
+        self.created_ms, self.index_interval_bytes = other.created_ms, other.index_interval_bytes
+        self.size_bytes, self.is_active = other.size_bytes, other.is_active
+        self.is_damaged, self.aborted = other.is_damaged, other.aborted
+        self._offset_index, self._time_index = other._offset_index, other._time_index
+        self._read_ends, self._tail = other._read_ends, other._tail
+        self._written, self.bytes_since_index = other._written, other.bytes_since_index
+        self.first_timestamp_ms = other.first_timestamp_ms
+        self.max_timestamp_ms = other.max_timestamp_ms
+        self.max_timestamp_offset = other.max_timestamp_offset
 
     def sync(self) -> None:
         """Make all of the segment's files durable; for a thread."""

@@ -43,6 +43,16 @@ class Unanswered(NamedTuple):
     throttle_ms: int
 
 
+class Throttled(list[Any]):
+    """An encoded response that mutes its connection (KIP-219); without parts if the request has none."""
+
+    __slots__ = ("throttle_ms",)
+
+    def __init__(self, parts: list[Any], throttle_ms: int) -> None:
+        super().__init__(parts)
+        self.throttle_ms = throttle_ms
+
+
 class ThrottledRefusal(KafkaError):
     """An error for the whole request, with the throttle time of its connection."""
 

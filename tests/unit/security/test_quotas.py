@@ -18,7 +18,7 @@ from broker.rates import WindowedRate
 from broker.registry import REGISTRY
 from broker.security.guard import guarded
 from broker.security.quotas.quotas import SENSORS_MAX, ClientQuotas, Quotas, Shared
-from broker.server.dispatch import Throttled
+from broker.security.quotas.throttle import Throttled
 from kafka_ds.protocol.codec import encode
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.frame import encode_request
