@@ -21,6 +21,12 @@ RUN pip install --constraint requirements.txt ".[broker]" && pip uninstall --yes
     && cd /opt/kafka-ds/lib/python3*/site-packages \
     && rm -rf pyarrow/include pyarrow/includes pyarrow/tests pyarrow/*flight* pyarrow/*s3* numba/tests zstandard/_cffi*
 
+# Compiled at the place where it will be installed, by the same Python; neither mypy nor the compiler is in the image.
+FROM source AS compiled-modules
+RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
+RUN pip install --constraint requirements.txt ".[broker,compiled]"
+RUN XDG_CACHE_HOME=/cache kafka-ds compile
+
 FROM source AS spark-packages
 RUN pip install --constraint requirements.txt ".[spark]" && pip uninstall --yes pip setuptools
 
@@ -30,6 +36,7 @@ RUN useradd --uid 1000 --create-home kafka \
 COPY --from=broker-packages /opt/kafka-ds /opt/kafka-ds
 # For a broker that is given no file of its own.
 COPY docs/operations/image.properties /etc/kafka-ds/image.properties
+COPY --from=compiled-modules --chown=kafka /cache /home/kafka/.cache
 USER kafka
 WORKDIR /var/lib/kafka-ds
 # Into the cache of the user who runs it.

@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Ours is PySpark's own, of the version that is pinned.
 unexport SPARK_HOME
 
-.PHONY: demo jars test test-slow bench sim check-histories fuzz soak client-suites spark-versions python-versions package kubernetes lint docs docs-build collect format java clean help
+.PHONY: demo jars test test-slow test-compiled compiled bench sim check-histories fuzz soak client-suites spark-versions python-versions package kubernetes lint docs docs-build collect format java clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -28,6 +28,8 @@ help:
 	@echo "make demo       end-to-end demo: produce 336,776 records, query them in Spark and Polars"
 	@echo "make test       all tests that CI runs"
 	@echo "make test-slow  those that take longer, too (Azure's emulator needs Node.js and npm)"
+	@echo "make compiled   the broker's most used modules compiled by mypyc (a minute or two): this checkout's brokers use them"
+	@echo "make test-compiled   unit, wire and integration tests with these"
 	@echo "make lint       ruff, ruff format, mypy --strict, import contracts; make format mends what ruff can"
 	@echo "make docs       the pages as a site at http://127.0.0.1:8000; docs-build builds it into build/site, warnings are errors"
 	@echo "make bench      ratios to Apache Kafka and Spark's own Kafka source, in one run"
@@ -91,6 +93,13 @@ test: jars $(KERNELS)
 test-slow: jars $(KERNELS)
 	@JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m spark_conf.jars old-kafkas > /dev/null
 	$(PYTEST)
+
+compiled: $(STAMP)
+	$(BIN)/python -m broker.cli compile
+
+# Those of Spark and the simulation find the same brokers, and are left to the interpreted ones.
+test-compiled: jars $(KERNELS) compiled
+	$(PYTEST) -p tests.compiled -m "not slow and not interpreted" -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests/unit tests/wire tests/integration
 
 bench: $(KERNELS) java
 	JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m tests.bench

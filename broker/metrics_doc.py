@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 
 import broker.broker_server
+import broker.compiled.metrics
 import broker.loop_stalls
 import broker.read_replica.server
 import broker.unit.supervisor  # noqa: F401 - these import everything that declares

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.compiled.finder import OFF, SWITCH
 from spark_conf import jars
 from tests.apache_kafka import free_ports
 from tests.leftovers import (  # noqa: F401 - hooks
@@ -25,6 +26,8 @@ from tests.reruns import (  # noqa: F401 - hooks
 from tests.s3_server import S3Server
 
 prepare()
+# Whatever a developer has compiled; `tests.compiled` is for the other way.
+os.environ.setdefault(SWITCH, OFF)
 # Thousands of tests are millions of objects that all stay: looked through again and again they took a third of the
 # time of collecting them, and each `gc.collect()` of a test half a second.
 gc.disable()

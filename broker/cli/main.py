@@ -14,6 +14,7 @@ import click
 
 from broker.cli.catalog import catalog
 from broker.cli.cluster import cluster
+from broker.cli.compile import compile_broker
 from broker.cli.config import config
 from broker.cli.demo import demo
 from broker.cli.erase import erase
@@ -161,6 +162,7 @@ for command in (
     config,
     restore,
     adopt,
+    compile_broker,
 ):
     program.add_command(command)
 

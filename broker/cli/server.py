@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from broker.cli.output import progress, tracked
+from broker.compiled.finder import use_build
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -61,7 +62,8 @@ def broker(properties: str | None, overrides: tuple[str, ...], processes: str | 
       kafka-ds broker server.properties --override lake.max.lag.ms=5000
       kafka-ds broker server.properties --processes 4
     """
-    from broker.__main__ import run
+    use_build()  # Before what it compiles is imported.
+    from broker.commands import run
 
     return run(properties, overrides, processes)
 
@@ -79,7 +81,7 @@ def restore(properties: str | None, overrides: tuple[str, ...]) -> int:
     Example:
       kafka-ds restore server.properties
     """
-    from broker.__main__ import restore_disks
+    from broker.commands import restore_disks
 
     with ExitStack() as stack:
         done, advance = 0, None
@@ -128,7 +130,7 @@ def adopt(
       kafka-ds adopt server.properties --dry-run
       kafka-ds adopt server.properties --topic-config orders:retention.ms=-1
     """
-    from broker.__main__ import adopt_directories
+    from broker.commands import adopt_directories
 
     return adopt_directories(
         properties,

@@ -11,13 +11,15 @@ import os
 import tempfile
 from collections.abc import Iterator
 
-__all__ = ["cache_folder", "private_folders"]
+__all__ = ["NUMBA", "cache_folder", "private_folders"]
+
+NUMBA = "numba"
 
 
 @contextlib.contextmanager
-def cache_folder() -> Iterator[str | None]:
+def cache_folder(kind: str = NUMBA) -> Iterator[str | None]:
     """The folder, locked; None if there is none. Other processes wait, and then load what this one compiles."""
-    for folder in private_folders():
+    for folder in private_folders(kind):
         with contextlib.ExitStack() as stack:
             try:
                 lock = stack.enter_context(open(os.path.join(folder, "lock"), "wb"))
@@ -29,9 +31,9 @@ def cache_folder() -> Iterator[str | None]:
     yield None
 
 
-def private_folders() -> Iterator[str]:
+def private_folders(kind: str = NUMBA) -> Iterator[str]:
     """The folders that no other user may write to or replace, created if necessary; the preferred one first."""
-    return filter(_is_private, _candidates())
+    return filter(_is_private, _candidates(kind))
 
 
 def _wait_for(descriptor: int) -> None:
@@ -43,12 +45,12 @@ def _wait_for(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
-def _candidates() -> Iterator[str]:
+def _candidates(kind: str) -> Iterator[str]:
     user = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     if os.path.isabs(user):
-        yield os.path.join(user, "kafka-ds", "numba")
+        yield os.path.join(user, "kafka-ds", kind)
     uid = os.geteuid() if hasattr(os, "geteuid") else 0
-    yield os.path.join(tempfile.gettempdir(), f"kafka-ds-{uid}", "numba")
+    yield os.path.join(tempfile.gettempdir(), f"kafka-ds-{uid}", kind)
 
 
 def _is_private(folder: str) -> bool:

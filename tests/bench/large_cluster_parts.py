@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from broker.__main__ import GC_THRESHOLDS
+from broker.commands import GC_THRESHOLDS
 from broker.controller.controller import NewTopic
 from broker.controller.metadata_driver import MetadataDriver
 from broker.metadata.events import decode_events, encode_events
@@ -134,7 +134,7 @@ def _heartbeat_us(driver: MetadataDriver) -> float:
 _LOAD = """
 import gc, sys
 from time import perf_counter
-from broker.__main__ import GC_THRESHOLDS
+from broker.commands import GC_THRESHOLDS
 from broker.metadata.log import MetadataLog
 from kafka_ds.delta.store.local import LocalStore
 from os import getpid

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from broker.compiled.finder import OFF, SWITCH
 from spark_conf import jars
 from tests.apache_kafka import ApacheKafka
 from tests.bench import machine
@@ -62,8 +63,14 @@ class Running(Protocol):
 
 
 class OurSide(BrokerProcess):
+    """Interpreted, whether or not there are compiled modules."""
+
     name = "kafka-ds"
     launch = BrokerProcess.start
+
+    def __init__(self, *arguments: Any, compiled: bool = False, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.environment.setdefault(SWITCH, "on" if compiled else OFF)
 
     def pids(self) -> list[int]:
         return machine.children(self.pid)

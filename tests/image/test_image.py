@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 
+from broker.compiled.modules import MODULES
 from tests.pages import own_blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE = "docker.io/library/python:3.11-slim-bookworm"
-PACKAGES = "python3,python3-pip,python3-venv,ca-certificates"
+PACKAGES = "python3,python3-dev,python3-pip,python3-venv,ca-certificates"
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 # As the base image has it: python is what pip installs for, and pip may.
 MAKE_ALIKE = "; ".join(
@@ -179,6 +180,9 @@ def test_no_compiler_and_no_installer_is_in_the_brokers_image(builder: Builder) 
     container = builder.run("from", "--pull-never", "localhost/broker")
     # What one types with `docker exec`.
     assert builder.run("run", container, "--", "kafka-ds", "--version").startswith("kafka-ds ")
+    said = "from broker.compiled.finder import use_build; print(use_build().says)"
+    line = builder.run("run", container, "--", "python", "-c", said)
+    assert line == f"{len(MODULES)} modules are compiled"
     find = "import shutil; print([name for name in ('gcc', 'cc', 'java') if shutil.which(name)])"
     assert builder.run("run", container, "--", "python", "-c", find) == "[]"
     absent = (

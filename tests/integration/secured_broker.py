@@ -9,8 +9,8 @@ from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from broker.__main__ import loop_factory
 from broker.broker_server import BrokerServer
+from broker.commands import loop_factory
 from broker.config.loader import from_given
 from broker.kafka_broker import KafkaBroker
 from broker.security.authentication.scram_users import ScramCredential

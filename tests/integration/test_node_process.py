@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.compiled.finder import SWITCH
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.frame import encode_request
 from kafka_ds.protocol.messages import (
@@ -32,6 +33,8 @@ from kafka_ds.protocol.messages.data import (
 )
 from kafka_ds.protocol.messages.topics import CreatableTopic
 from kafka_ds.records.batch import Record, build_batch
+from kafka_ds.records.code_folder import NUMBA, private_folders
+from tests.builds import cached_build
 from tests.integration.raw_client import RawClient
 from tests.processes import BrokerProcess, running_broker
 from tests.requests import build
@@ -416,3 +419,21 @@ def test_metrics_are_on_their_port(tmp_path: Path, free_port: int) -> None:
         )
         assert 'kafka_log_log_logendoffset{partition="0",topic="t"} 30.0\n' in text
         assert "kafka_server_replicamanager_partitioncount 1.0\n" in text
+
+
+def test_a_broken_build_of_compiled_modules_stops_no_broker(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    place = cached_build(cache)
+    # What validates records is there: else the broker would compile it.
+    shutil.copytree(next(private_folders(NUMBA)), cache / "kafka-ds" / NUMBA)
+    environment = {"XDG_CACHE_HOME": str(cache), SWITCH: "on"}
+    with (
+        running_broker(tmp_path / "broker", environment=environment) as broker,
+        RawClient(broker.bootstrap) as client,
+    ):
+        create(client, "orders")
+        assert produce(client, "orders", 2) == 2 * RECORDS_PER_BATCH
+    log = broker.log_file.read_text()
+    (line,) = (each for each in log.splitlines() if "modules are compiled" in each)
+    assert f" WARNING [node 1] no modules are compiled: the build in {place} is not used: " in line
+    assert " it cannot be loaded: " in line

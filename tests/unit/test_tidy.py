@@ -173,7 +173,7 @@ def test_the_broker_process_stays_small() -> None:
     """Importing the broker brings in none of the libraries that belong to the worker (139 MiB of memory)."""
     heavy = "pyarrow numba numpy deltalake pandas pyspark"
     code = (
-        "import sys, broker.__main__, broker.broker_server, broker.handlers; "
+        "import sys, broker.commands, broker.broker_server, broker.handlers; "
         f"print(' '.join(m for m in {heavy.split()!r} if m in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)

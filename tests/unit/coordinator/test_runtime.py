@@ -187,6 +187,7 @@ async def test_an_event_that_waited_for_the_log_and_is_refused_concerns_itself_a
     context.close()
 
 
+@pytest.mark.interpreted
 @in_loop
 async def test_a_machine_hears_of_its_records_where_that_means_something(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -269,6 +269,7 @@ async def test_much_that_a_consumer_reads_is_sent_from_the_file(
         assert counters.replication_bytes_out > SENT_BYTES_MIN
 
 
+@pytest.mark.interpreted
 @in_loop
 async def test_what_is_not_in_memory_is_read_beside_the_loop(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -301,6 +302,7 @@ async def test_what_is_not_in_memory_is_read_beside_the_loop(
         assert data.error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("is_found", [False, True])
 @in_loop
 async def test_a_disk_that_fails_under_one_partition_is_no_others_trouble(
@@ -342,6 +344,7 @@ async def test_old_offsets_come_from_the_lake(memory_path: Path) -> None:
         assert values_of(data.records) == [b"hot"]
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE])
 @pytest.mark.parametrize("is_found", [False, True])
 @in_loop

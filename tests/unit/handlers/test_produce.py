@@ -292,6 +292,7 @@ async def test_flush_messages_is_waited_for_beside_the_loop(
         assert partition.high_watermark == partition.log.recovery_point == 4
 
 
+@pytest.mark.interpreted
 @in_loop
 async def test_a_disk_that_fails_is_an_error_of_those_who_wait(memory_path: Path) -> None:
     async with in_process(memory_path) as broker:
@@ -309,6 +310,7 @@ async def test_a_disk_that_fails_is_an_error_of_those_who_wait(memory_path: Path
         assert partition.high_watermark == 0
 
 
+@pytest.mark.interpreted
 @in_loop
 async def test_an_append_that_takes_too_long_times_out(memory_path: Path) -> None:
     async with in_process(memory_path) as broker:
@@ -359,6 +361,7 @@ async def test_a_partition_led_elsewhere_names_its_leader(memory_path: Path) -> 
         assert (endpoint.node_id, endpoint.port) == (1, broker.owner.bound_address[1])
 
 
+@pytest.mark.interpreted
 @in_loop
 async def test_stopping_answers_those_who_wait(memory_path: Path) -> None:
     async with in_process(memory_path) as broker:

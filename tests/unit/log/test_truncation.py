@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from broker.log.log import Log
+from broker.log.segment.segment import Segment
 from broker.log.values import RemoteLogAuxState
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.records.batch import ControlType, iterate_headers
@@ -319,3 +320,16 @@ def test_what_was_cut_off_is_not_back_below_what_is_durable(seed: int) -> None:
     assert recovery_point == 8
     disk.lose_power(Random(seed))
     assert offsets(open_log(disk, recovery_point=recovery_point)) == [0, 2, 4, 6]
+
+
+@pytest.mark.interpreted  # Compiled, its fields have types, and no list of names.
+def test_a_truncated_segment_becomes_what_was_left_in_each_of_its_fields() -> None:
+    segment, left = (
+        Segment(MemoryDisk(), "/data/t-0", 0, created_ms=0, index_interval_bytes=4096)
+        for _ in range(2)
+    )
+    for number, name in enumerate(Segment.__slots__):
+        setattr(left, name, number)
+    segment.shorten(left)
+    fields = [getattr(segment, name) for name in Segment.__slots__]
+    assert fields == list(range(len(Segment.__slots__)))

@@ -394,6 +394,7 @@ async def test_a_throttled_fetch_leaves_no_session_and_takes_nothing_as_told(
         assert told.responses[0].partitions[0].high_watermark == 1
 
 
+@pytest.mark.interpreted
 @in_loop
 async def test_what_followers_await_is_handed_on_as_it_is() -> None:
     parked: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

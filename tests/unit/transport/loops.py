@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from broker.__main__ import loop_factory
+from broker.commands import loop_factory
 
 HOST = "127.0.0.1"
 

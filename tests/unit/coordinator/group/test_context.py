@@ -206,6 +206,7 @@ async def test_very_many_records_go_into_several_batches(
     again.close()
 
 
+@pytest.mark.interpreted
 @in_loop
 async def test_of_several_batches_all_are_appended_or_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -43,6 +43,7 @@ def fail_one_flush(partition: LeaderPartition) -> None:
     log.flush = fail  # type: ignore[method-assign, assignment]
 
 
+@pytest.mark.interpreted
 @in_loop
 async def test_what_a_full_disk_did_not_flush_counts_once_there_is_room(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -58,6 +59,7 @@ async def test_what_a_full_disk_did_not_flush_counts_once_there_is_room(
         await until(lambda: partition.high_watermark == 1)
 
 
+@pytest.mark.interpreted
 @in_loop
 async def test_a_decision_that_a_full_disk_did_not_flush_is_carried_out(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -78,6 +80,7 @@ async def test_a_decision_that_a_full_disk_did_not_flush_is_carried_out(
         assert broker.node.replica_manager.get("t", 0).log.log_end_offset == 1, "a marker"
 
 
+@pytest.mark.interpreted
 @in_loop
 async def test_nothing_is_verified_that_may_be_forgotten(memory_path: Path) -> None:
     """The next coordinator may not know of the partition: it would never get a marker, and the write stay open."""

@@ -57,6 +57,7 @@ async def test_a_write_behind_one_that_could_not_be_looked_up_waits_for_it(
         await refused_once(broker, producer_id, monkeypatch)
 
 
+@pytest.mark.interpreted
 @in_loop
 async def test_a_write_behind_one_that_was_not_appended_waits_for_it(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
