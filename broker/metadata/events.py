@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any, ClassVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, NamedTuple, get_args, get_origin, get_type_hints
 
 from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import uuid_from_text, uuid_text
@@ -47,13 +47,22 @@ class SupportedFeature:
     highest: int
 
 
+class WalId(NamedTuple):
+    """The write-ahead log of one incarnation of a broker (docs/concepts/diskless.md)."""
+
+    node_id: int
+    broker_epoch: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRegistration:
     """What the controller knows of a partition; `partition_epoch` is the token of each change.
 
     `replicas` begins with the preferred leader. `isr`, and without one `elr`, hold all that was committed; one of them
     may lead. `last_known_elr` is the last leader of a partition that has neither (KIP-966). `directories` are those of
-    `replicas`, one each, or none if no broker has reported them (KIP-858).
+    `replicas`, one each, or none if no broker has reported them (KIP-858). `wals`, of diskless topics alone, are all
+    write-ahead logs that may hold records above the end of the table, the last leader's last; only what leaders of the
+    epoch `wals_since` and later have written there counts.
     """
 
     replicas: tuple[int, ...]
@@ -67,6 +76,13 @@ class PartitionRegistration:
     adding_replicas: tuple[int, ...] = ()
     removing_replicas: tuple[int, ...] = ()
     directories: tuple[bytes, ...] = ()
+    wals: tuple[WalId, ...] = ()
+    wals_since: int = 0
+
+    @property
+    def is_diskless(self) -> bool:
+        """Whether its records are put into write-ahead logs of the lake, so that any broker may lead it."""
+        return bool(self.wals)
 
     def directory_of(self, broker_id: int) -> bytes:
         """The directory in which this broker has its replica, as far as that is known (KIP-858)."""
@@ -329,6 +345,9 @@ def _plain_fields(value: Any) -> dict[str, Any]:
         item = getattr(value, name)
         if isinstance(item, PartitionRegistration):
             plain |= _plain_fields(item)
+            if not item.is_diskless:
+                # Most are not, and there may be hundreds of thousands.
+                del plain["wals"], plain["wals_since"]
         else:
             plain[name] = _plain(item)
     return plain
@@ -376,6 +395,8 @@ def _readers(cls: type) -> dict[str, Callable[[Any], Any]]:
 def _reader(hint: Any) -> Callable[[Any], Any]:
     if hint is bytes:
         return uuid_from_text
+    if hint is WalId:
+        return _read_wal
     if get_origin(hint) is tuple:
         item = _reader(get_args(hint)[0])
         return lambda values: tuple(map(item, values))
@@ -391,6 +412,12 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
         return value
 
     return checked
+
+
+def _read_wal(value: Any) -> WalId:
+    if type(value) is not list or [type(each) for each in value] != [int, int]:
+        raise ValueError(f"{value!r} is no write-ahead log")
+    return WalId(*value)
 
 
 def encode_events(events: Sequence[Event]) -> bytes:

@@ -73,9 +73,9 @@ def gauge(bean: str, says: str, *labels: str, ours: bool = False) -> Metric:
     return _declare(bean, bean, "", MetricKind.GAUGE, says, labels, ours)
 
 
-def histogram(bean: str, says: str, *labels: str) -> Metric:
+def histogram(bean: str, says: str, *labels: str, ours: bool = False) -> Metric:
     """Declares a distribution; values are `Summary`."""
-    return _declare(bean, bean, "", MetricKind.SUMMARY, says, labels, False)
+    return _declare(bean, bean, "", MetricKind.SUMMARY, says, labels, ours)
 
 
 def attribute(bean: str, name: str, says: str, *labels: str, ours: bool = False) -> Metric:

@@ -1,5 +1,7 @@
 """The cluster's events and the state that they make: JSON and back, replay, snapshots, contradictions."""
 
+from dataclasses import replace
+
 import pytest
 
 from broker.metadata.events import (
@@ -24,6 +26,7 @@ from broker.metadata.events import (
     Snapshot,
     TopicCreated,
     TopicDeleted,
+    WalId,
     from_json,
     to_json,
 )
@@ -43,6 +46,8 @@ PARTITION = PartitionRegistration(
     leader_recovery_state=RECOVERING,
     elr=(2,),
     directories=(ID_A,),
+    wals=(WalId(2, 17), WalId(1, 1 << 40)),
+    wals_since=2,
 )
 EVENTS: list[Event] = [
     ClusterCreated(cluster_id="a cluster"),
@@ -111,6 +116,9 @@ def test_a_partition_is_flat_in_json_for_those_who_read_it_as_a_row() -> None:
         {"type": "ControllerChange", "controller_id": True, "controller_epoch": 1},
         {"type": "Snapshot", "events": [{"type": "Nonsense"}]},
         {"type": "RegisterBroker", "broker_id": 1, "incarnation_id": None, "endpoints": []},
+        {**to_json(EVENTS[4]), "wals": [[1]]},
+        {**to_json(EVENTS[4]), "wals": [[1, "2"]]},
+        {**to_json(EVENTS[4]), "wals": 1},
     ],
 )  # fmt: skip
 def test_what_is_no_event_is_an_error_that_says_so(data: dict[str, object]) -> None:
@@ -121,6 +129,15 @@ def test_what_is_no_event_is_an_error_that_says_so(data: dict[str, object]) -> N
 def test_keys_that_nobody_knows_are_passed_over() -> None:
     data = {**to_json(EVENTS[0]), "of_the_future": 1}
     assert from_json(data) == EVENTS[0]
+
+
+def test_a_partition_of_a_log_without_write_ahead_logs_has_none() -> None:
+    data = to_json(EVENTS[4])
+    del data["wals"], data["wals_since"]
+    event = from_json(data)
+    assert isinstance(event, PartitionChanged)
+    assert event.registration == replace(PARTITION, wals=(), wals_since=0)
+    assert to_json(event) == data
 
 
 def test_replay_builds_the_state() -> None:

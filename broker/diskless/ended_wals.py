@@ -1,0 +1,96 @@
+"""Shell: erases the objects of write-ahead logs whose brokers have ended, once no partition needs them.
+
+The active controller's broker does it. Fences stay for good: without them a put of a broker that was only paused, and
+does not know that it has ended, would count. So each ended log keeps an object of a hundred bytes a take-over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Set
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING
+
+from broker.diskless.wal_object import CorruptWalObject, place_of, wal_folder
+from broker.diskless.wal_reader import read_header, wals_in
+from broker.metadata.events import WalId
+from kafka_ds.delta.store.store import Store
+
+if TYPE_CHECKING:
+    from broker.metadata.image import MetadataImage
+
+_LOGGER = logging.getLogger(__name__)
+
+INTERVAL_SECONDS = 300.0
+
+
+class EndedWals:
+    """The write-ahead logs of a lake that nobody writes any more."""
+
+    def __init__(
+        self, store: Store, executor: Executor, image: MetadataImage, is_active: Callable[[], bool]
+    ) -> None:
+        """`is_active`: whether the controller is here."""
+        self._store = store
+        self._executor = executor
+        self._image = image
+        self._is_active = is_active
+        # Paths of objects that were read and are only fences.
+        self._fences: dict[WalId, set[str]] = {}
+
+    async def run(self) -> None:
+        """Look now and then, until cancelled."""
+        while True:
+            await asyncio.sleep(INTERVAL_SECONDS)
+            if not self._is_active():
+                continue
+            try:
+                await self.erase()
+            except (OSError, CorruptWalObject) as error:
+                _LOGGER.warning("Unable to erase write-ahead logs of ended brokers: %s", error)
+            except Exception:
+                _LOGGER.exception("Unable to erase write-ahead logs of ended brokers")
+
+    async def erase(self) -> int:
+        """Erase what nobody needs; returns how many objects. Raises OSError, CorruptWalObject."""
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(self._executor, wals_in, self._store)
+        named = self._named()
+        erased = 0
+        for wal in sorted(found):
+            if wal not in named and self._has_ended(wal):
+                count = await loop.run_in_executor(self._executor, self._erase, wal)
+                erased += count
+                if count:
+                    _LOGGER.info(
+                        "Erased %d objects of the write-ahead log of broker %d in its epoch %d",
+                        count, wal.node_id, wal.broker_epoch,
+                    )  # fmt: skip
+        return erased
+
+    def _named(self) -> Set[WalId]:
+        """Those that may hold records of a partition that the table lacks."""
+        topics = self._image.topics.values()
+        return {wal for topic in topics for each in topic.partitions.values() for wal in each.wals}
+
+    def _has_ended(self, wal: WalId) -> bool:
+        """Whether the metadata here are later than the broker's incarnation: no partition will ever name it again."""
+        if wal.broker_epoch > self._image.last_broker_epoch:
+            return False
+        broker = self._image.brokers.get(wal.node_id)
+        return broker is None or broker.broker_epoch > wal.broker_epoch
+
+    def _erase(self, wal: WalId) -> int:
+        """In a thread: erase a log's objects except fences."""
+        fences = self._fences.setdefault(wal, set())
+        erased = 0
+        for each in self._store.list(wal_folder(wal)):
+            if place_of(each.path) is None or each.path in fences:
+                continue
+            if any(not entry.is_fence for entry in read_header(self._store, each.path).entries):
+                self._store.delete(each.path)
+                erased += 1
+            else:
+                fences.add(each.path)
+        return erased

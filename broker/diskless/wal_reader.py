@@ -1,0 +1,142 @@
+"""Shell: fences the write-ahead logs of a partition's earlier leaders, and reads what counts in them.
+
+An object that a listing has shown and that is gone when it is read was erased, which says nothing about the places
+behind it: the log is listed again. Damage is an error, which ends the attempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Any, TypeVar
+
+from broker.diskless.take_over import FoundEntry, TakenPartition, WalTakeOver
+from broker.diskless.wal_object import (
+    FOLDER,
+    HEADER_READ_BYTES,
+    CorruptWalObject,
+    WalHeader,
+    decode_header,
+    encode_fence,
+    header_size,
+    object_path,
+    place_of,
+    wal_folder,
+)
+from broker.metadata.events import WalId
+from kafka_ds.delta.store.store import Store
+from kafka_ds.protocol.topic_partition import PartitionId
+
+_T = TypeVar("_T")
+
+# Headers that are read one after the other in one thread.
+HEADERS_A_THREAD = 16
+# Objects are erased once a minute, so that the next listing is whole.
+ATTEMPTS_MAX = 5
+
+
+def read_header(store: Store, path: str) -> WalHeader:
+    """An object's header. Raises OSError (FileNotFoundError: there is none), CorruptWalObject with the path."""
+    try:
+        data = store.read_range(path, 0, HEADER_READ_BYTES)
+        size = header_size(data)
+        if size > len(data):
+            data += store.read_range(path, len(data), size - len(data))
+        return decode_header(data)
+    except CorruptWalObject as error:
+        raise CorruptWalObject(f"{path}: {error}") from error
+
+
+def wals_in(store: Store) -> list[WalId]:
+    """The write-ahead logs that have objects. Raises OSError."""
+    return [
+        WalId(int(node), int(epoch))
+        for node in store.folders(FOLDER)
+        if node.isdecimal()
+        for epoch in store.folders(f"{FOLDER}/{node}")
+        if epoch.isdecimal()
+    ]
+
+
+def count_objects_of(store: Store, topic_id: bytes) -> int:
+    """How many objects of write-ahead logs have records of this topic. Raises OSError, CorruptWalObject."""
+    found = 0
+    for wal in wals_in(store):
+        for each in store.list(wal_folder(wal)):
+            if place_of(each.path) is None:
+                continue
+            with contextlib.suppress(FileNotFoundError):  # Erased since.
+                entries = read_header(store, each.path).entries
+                found += any(e.topic_id == topic_id and not e.is_fence for e in entries)
+    return found
+
+
+class WalReader:
+    """Reads write-ahead logs in threads."""
+
+    def __init__(self, store: Store, executor: Executor, new_id: Callable[[], bytes]) -> None:
+        self._store = store
+        self._executor = executor
+        self._new_id = new_id
+
+    def _in_thread(self, work: Callable[..., _T], *args: Any) -> asyncio.Future[_T]:
+        return asyncio.get_running_loop().run_in_executor(self._executor, work, *args)
+
+    async def take_over(
+        self, wal: WalId, partitions: Mapping[PartitionId, TakenPartition]
+    ) -> dict[PartitionId, list[FoundEntry]]:
+        """The entries that count; no earlier leader's write is acknowledged from now on if it is not among them.
+
+        Raises OSError, CorruptWalObject.
+        """
+        for attempts_left in reversed(range(ATTEMPTS_MAX)):
+            machine = WalTakeOver(wal, partitions)
+            try:
+                await self._fence(machine)
+                break
+            except FileNotFoundError:
+                if not attempts_left:
+                    raise
+        return machine.counting()
+
+    async def _fence(self, machine: WalTakeOver) -> None:
+        places = await self._in_thread(self._places, machine.wal)
+        shares = [
+            places[at : at + HEADERS_A_THREAD] for at in range(0, len(places), HEADERS_A_THREAD)
+        ]
+        for read in await asyncio.gather(
+            *(self._in_thread(self._headers, machine.wal, share) for share in shares)
+        ):
+            for place, header in read:
+                machine.read(place, header)
+        while (fence := machine.next_fence()) is not None:
+            place, fenced = fence
+            data = encode_fence(self._new_id(), fenced)
+            machine.read(place, await self._in_thread(self._put_fence, machine.wal, place, data))
+
+    def _places(self, wal: WalId) -> list[int]:
+        listed = self._store.list(wal_folder(wal))
+        return [place for each in listed if (place := place_of(each.path)) is not None]
+
+    def _headers(self, wal: WalId, places: Sequence[int]) -> list[tuple[int, WalHeader]]:
+        return [(place, read_header(self._store, object_path(wal, place))) for place in places]
+
+    def _put_fence(self, wal: WalId, place: int, data: bytes) -> WalHeader:
+        """What is at this place now: the fence, or what came before it."""
+        path = object_path(wal, place)
+        if self._store.put_if_absent(path, data):
+            return decode_header(data)
+        return read_header(self._store, path)
+
+    async def bodies(self, wal: WalId, place: int, entries: Sequence[FoundEntry]) -> list[bytes]:
+        """The record batches of these entries of one object. Raises OSError."""
+        start = min(each.entry.position for each in entries)
+        end = max(each.entry.position + each.entry.length for each in entries)
+        path = object_path(wal, place)
+        data = await self._in_thread(self._store.read_range, path, start, end - start)
+        if len(data) < end - start:
+            raise CorruptWalObject(f"{path}: {len(data)} bytes from {start}, not {end - start}")
+        cut = [(each.entry.position - start, each.entry.length) for each in entries]
+        return [data[at : at + length] for at, length in cut]

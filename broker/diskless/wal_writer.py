@@ -1,0 +1,203 @@
+"""Pure: the order in which a broker's write-ahead log is written: places, acknowledgements, fences, what may be erased.
+
+A bundle is what one object holds; it is acknowledged when all bundles before it are, its object is there, and all
+places before that are decided: each has an object of ours or a fence. So a new leader that reads places in order, and
+fences the first one that is empty, finds all that was acknowledged. If a fence has a bundle's place, its partitions'
+earlier leaders are deposed: none of their parts is acknowledged any more; the rest of the bundle moves to the next
+free place. A place is never left undecided, and its bytes never change. An object may be erased only if one that stays
+says that its place was decided (`acked_to`): an empty place above would look as if nothing had been written there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from broker.diskless.wal_object import WalHeader, WalPart, encode
+from kafka_ds.protocol.topic_partition import PartitionId
+
+ErasureCheck = Callable[[PartitionId, int], bool]
+"""Whether a partition's records up to this offset are needed in this write-ahead log no more."""
+
+
+class PutObject(NamedTuple):
+    """Put these bytes at this place, again until it is known who has it."""
+
+    place: int
+    data: bytes
+
+
+class Outcome(NamedTuple):
+    """What an object's fate has decided."""
+
+    puts: tuple[PutObject, ...] = ()
+    acknowledged: tuple[WalPart, ...] = ()
+    """These count, in this order."""
+    dropped: tuple[WalPart, ...] = ()
+    """These do not: their leaders are deposed."""
+    fenced: tuple[tuple[PartitionId, int], ...] = ()
+    """Partitions with leaders of these epochs elsewhere."""
+
+
+NO_OUTCOME = Outcome()
+
+
+@dataclass(slots=True)
+class _Bundle:
+    parts: Sequence[WalPart]
+    object_id: bytes
+    place: int
+    acked_to: int
+    is_there: bool = False
+
+
+class _Object(NamedTuple):
+    """An object that is there and acknowledged."""
+
+    acked_to: int
+    last_offsets: list[tuple[PartitionId, int]]
+
+
+class WalWriter:
+    """One incarnation's write-ahead log."""
+
+    def __init__(self, new_id: Callable[[], bytes]) -> None:
+        """`new_id` gives 16 random bytes: by them a put whose answer was lost is known."""
+        self._new_id = new_id
+        self._next_place = 0
+        self._decided_to = 0
+        self._decided: set[int] = set()
+        # Not acknowledged yet, in the order in which they were made; and by their places, if these are undecided.
+        self._bundles: deque[_Bundle] = deque()
+        self._in_flight: dict[int, _Bundle] = {}
+        self._fenced: dict[PartitionId, int] = {}
+        self._objects: dict[int, _Object] = {}
+        # The highest `acked_to` of an acknowledged object, and that of the last clean-up.
+        self._covered_to = self._erased_to = 0
+
+    # -- writing ------------------------------------------------------------------------------
+
+    @property
+    def in_flight(self) -> int:
+        """How many objects are being put."""
+        return len(self._in_flight)
+
+    @property
+    def object_count(self) -> int:
+        """How many acknowledged objects are there."""
+        return len(self._objects)
+
+    def is_fenced(self, key: PartitionId, leader_epoch: int) -> bool:
+        """Whether a partition's leader of this epoch is known to be deposed."""
+        return leader_epoch < self._fenced.get(key, -1)
+
+    def knows(self, key: PartitionId) -> bool:
+        """Whether this log has, or may have, records of the partition."""
+        if any(part.key == key for bundle in self._bundles for part in bundle.parts):
+            return True
+        return any(
+            key == each for found in self._objects.values() for each, _ in found.last_offsets
+        )
+
+    def put(self, parts: Sequence[WalPart]) -> Outcome:
+        """Make an object of these parts; of a partition they must follow those of earlier calls."""
+        wanted = [part for part in parts if not self.is_fenced(part.key, part.leader_epoch)]
+        dropped = tuple(part for part in parts if self.is_fenced(part.key, part.leader_epoch))
+        if not wanted:
+            return Outcome(dropped=dropped)
+        bundle = _Bundle(wanted, b"", 0, 0)
+        self._bundles.append(bundle)
+        return Outcome(puts=(self._place(bundle),), dropped=dropped)
+
+    def _place(self, bundle: _Bundle) -> PutObject:
+        bundle.place, self._next_place = self._next_place, self._next_place + 1
+        bundle.object_id, bundle.acked_to = self._new_id(), self._decided_to
+        self._in_flight[bundle.place] = bundle
+        return PutObject(bundle.place, encode(bundle.object_id, bundle.acked_to, bundle.parts))
+
+    # -- what became of it ----------------------------------------------------------------------
+
+    def created(self, place: int) -> Outcome:
+        """The object that was put at this place is there."""
+        self._in_flight.pop(place).is_there = True
+        self._decide(place)
+        return self._acknowledge()
+
+    def is_own(self, place: int, found: WalHeader) -> bool:
+        """Whether the object at a place where one was put is the one that was put."""
+        return self._in_flight[place].object_id == found.object_id
+
+    def exists(self, place: int, found: WalHeader) -> Outcome:
+        """The place was taken, by this object: ours, if an answer was lost, or another's."""
+        if self.is_own(place, found):
+            return self.created(place)
+        fenced = tuple((entry.key, entry.leader_epoch) for entry in found.entries if entry.is_fence)
+        for key, epoch in fenced:
+            self._fenced[key] = max(epoch, self._fenced.get(key, -1))
+        bundle = self._in_flight.pop(place)
+        self._decide(place)
+        left = [part for part in bundle.parts if not self.is_fenced(part.key, part.leader_epoch)]
+        dropped = tuple(p for p in bundle.parts if self.is_fenced(p.key, p.leader_epoch))
+        bundle.parts = left
+        puts: tuple[PutObject, ...] = ()
+        if left:
+            puts = (self._place(bundle),)
+        else:
+            self._bundles.remove(bundle)
+        after = self._acknowledge()
+        return after._replace(puts=puts, dropped=dropped + after.dropped, fenced=fenced)
+
+    def _decide(self, place: int) -> None:
+        self._decided.add(place)
+        while self._decided_to in self._decided:
+            self._decided.remove(self._decided_to)
+            self._decided_to += 1
+
+    def _acknowledge(self) -> Outcome:
+        acknowledged: list[WalPart] = []
+        dropped: list[WalPart] = []
+        while self._bundles and self._counts(self._bundles[0]):
+            bundle = self._bundles.popleft()
+            for part in bundle.parts:
+                is_fenced = self.is_fenced(part.key, part.leader_epoch)
+                (dropped if is_fenced else acknowledged).append(part)
+            # Also what was dropped: the new leader may have read it before this clean-up.
+            ends = [(part.key, part.last_offset) for part in bundle.parts]
+            self._objects[bundle.place] = _Object(bundle.acked_to, ends)
+            self._covered_to = max(self._covered_to, bundle.acked_to)
+        return Outcome(acknowledged=tuple(acknowledged), dropped=tuple(dropped))
+
+    def _counts(self, bundle: _Bundle) -> bool:
+        return bundle.is_there and bundle.place < self._decided_to
+
+    # -- cleaning up ----------------------------------------------------------------------------
+
+    def erasable(self, is_safe: ErasureCheck, count_max: int) -> list[int]:
+        """The places of objects that nobody needs, to be erased now; call it every minute or so.
+
+        One call passes between the object that makes another one superfluous and the other's end: a listing that has
+        begun before may lack the new one.
+        """
+        places = [
+            place
+            for place, found in self._objects.items()
+            if place < self._erased_to and _is_safe(found.last_offsets, is_safe)
+        ]
+        self._erased_to = self._covered_to
+        return places[:count_max]
+
+    def erased(self, places: Iterable[int]) -> None:
+        """These objects are gone."""
+        for place in places:
+            self._objects.pop(place, None)
+
+
+def _is_safe(last_offsets: list[tuple[PartitionId, int]], is_safe: ErasureCheck) -> bool:
+    for index, (key, last_offset) in enumerate(last_offsets):
+        if not is_safe(key, last_offset):
+            # The next call looks at this one first.
+            last_offsets[0], last_offsets[index] = last_offsets[index], last_offsets[0]
+            return False
+    return True

@@ -1,0 +1,393 @@
+"""Shell: this broker's write-ahead log: puts what leaders of diskless partitions have appended, and tells them.
+
+Leaders say that they have appended; some milliseconds later (lake.diskless.linger.ms, or as soon as
+lake.diskless.batch.bytes wait) the batches of all of them are read from their logs and put as one object. What
+`WalWriter` decides is done here; puts are tried again until it is known who has the place. Nothing of a local log is
+trusted later: it is a cache of what the store has, or soon will have. At most lake.diskless.buffer.bytes wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from broker.diskless.metrics import WalMetrics
+from broker.diskless.wal_object import (
+    CorruptWalObject,
+    WalHeader,
+    WalPart,
+    object_path,
+)
+from broker.diskless.wal_reader import WalReader, read_header
+from broker.diskless.wal_writer import ErasureCheck, Outcome, PutObject, WalWriter
+from broker.log.values import LogRead
+from broker.metadata.events import WalId
+from broker.metrics.names import MetricSample
+from kafka_ds.delta.store.store import Store
+from kafka_ds.process.seams import Clock
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.topic_partition import PartitionId
+
+_LOGGER = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+# Objects being put at the same time, so that linger.ms decides how long a record waits, and not the store.
+IN_FLIGHT_MAX = 4
+# Those puts, and what is read for take-overs.
+WAL_THREADS_MAX = 16
+# How much of a partition is put before it is another one's turn.
+SHARE_BYTES = 1 << 20
+RETRY_SECONDS = 0.1
+RETRY_SECONDS_MAX = 2.0
+CLEAN_UP_SECONDS = 60.0
+ERASED_AT_ONCE = 1_000
+# After so long without an answer of the store a line is written, and again each time it is twice as long.
+AWAY_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WalSettings:
+    """The settings of a write-ahead log, as they are now."""
+
+    linger_ms: int
+    batch_bytes: int
+    buffer_bytes: int
+
+
+class WalLeader(Protocol):
+    """The leader of a diskless partition."""
+
+    @property
+    def key(self) -> PartitionId: ...
+    @property
+    def leader_epoch(self) -> int: ...
+    def read_appended(self, offset: int, max_bytes: int) -> LogRead:
+        """Whole batches of the log's end. Raises OSError, KafkaError."""
+
+    def failed_to_read(self, error: Exception) -> None:
+        """What was appended cannot be read, and so not be put."""
+
+    def wal_has(self, first_offset: int, end_offset: int) -> None:
+        """These records are in the store."""
+
+    def deposed(self, leader_epoch: int) -> None:
+        """A later leader of this epoch has fenced the write-ahead log."""
+
+
+@dataclass(slots=True)
+class _Appended:
+    """What of a log waits to be put."""
+
+    leader: WalLeader
+    next_offset: int
+    end_offset: int
+    size_bytes: int
+
+
+class WriteAheadLog:
+    """The write-ahead log of this process."""
+
+    def __init__(
+        self,
+        store: Store,
+        wal_id: Callable[[], WalId | None],
+        settings: Callable[[], WalSettings],
+        *,
+        clock: Clock,
+        executor: Executor,
+        new_id: Callable[[], bytes],
+    ) -> None:
+        """`wal_id` is asked until it has an answer: that is when this broker is registered."""
+        self.store, self.executor = store, executor
+        self._find_id = wal_id
+        self._id: WalId | None = None
+        self._settings = settings
+        self._clock = clock
+        self._writer = WalWriter(new_id)
+        self.reader = WalReader(store, executor, new_id)
+        self._appended: dict[PartitionId, _Appended] = {}
+        self._leaders: dict[PartitionId, WalLeader] = {}
+        self._waiting_bytes = self._flying_bytes = 0
+        self._since_ms = 0
+        self._wake = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._away_since_ms: int | None = None
+        self._said_away_ms = 0
+        self._clean_up_soon = asyncio.Event()
+        self.metrics = WalMetrics()
+
+    # -- for the leaders --------------------------------------------------------------------------
+
+    @property
+    def wal_id(self) -> WalId | None:
+        """Whose log this is; None before the broker is registered."""
+        if self._id is None:
+            self._id = self._find_id()
+        return self._id
+
+    def check_room(self) -> None:
+        """Refuse an append while too much waits for the store."""
+        buffer_bytes = self._settings().buffer_bytes
+        if self.buffered_bytes >= buffer_bytes:
+            away = f", which has not answered for {self.away_ms} ms" if self.away_ms else ""
+            raise KafkaError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{self.buffered_bytes} bytes of diskless topics wait for the store{away} "
+                f"(lake.diskless.buffer.bytes={buffer_bytes})",
+            )
+
+    def appended(self, leader: WalLeader, first_offset: int, end_offset: int, size: int) -> None:
+        """A leader has appended these records, of so many bytes."""
+        known = self._appended.get(leader.key)
+        if known is not None:
+            known.end_offset = end_offset
+            known.size_bytes += size
+        else:
+            if not self._appended:
+                self._since_ms = self._clock.monotonic_ms()
+            self._appended[leader.key] = _Appended(leader, first_offset, end_offset, size)
+            self._leaders[leader.key] = leader
+        self._waiting_bytes += size
+        if known is None or self._waiting_bytes >= self._settings().batch_bytes:
+            self._wake.set()
+
+    def forget(self, leader: WalLeader) -> None:
+        """What this leader has appended is not put any more, nor acknowledged."""
+        if self._leaders.get(leader.key) is not leader:
+            return
+        del self._leaders[leader.key]
+        self._drop(leader.key)
+
+    def _drop(self, key: PartitionId) -> None:
+        if (waiting := self._appended.pop(key, None)) is not None:
+            self._waiting_bytes -= waiting.size_bytes
+
+    def knows(self, key: PartitionId) -> bool:
+        """Whether this log has, or may have, records of the partition."""
+        return self._writer.knows(key)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Appended, but not in the store yet."""
+        return self._waiting_bytes + self._flying_bytes
+
+    @property
+    def away_ms(self) -> int:
+        """For how long the store has not answered any put; 0 if it does."""
+        since_ms = self._away_since_ms
+        return 0 if since_ms is None else max(self._clock.monotonic_ms() - since_ms, 1)
+
+    @property
+    def object_count(self) -> int:
+        """Objects that are there, fences not counted."""
+        return self._writer.object_count
+
+    def samples(self) -> Iterator[MetricSample]:
+        """Its metrics."""
+        return self.metrics.samples(
+            buffered_bytes=self.buffered_bytes,
+            away_ms=self.away_ms,
+            object_count=self.object_count,
+        )
+
+    # -- working ------------------------------------------------------------------------------
+
+    def start(self, is_safe: ErasureCheck) -> None:
+        """Begin; `is_safe` tells which records are needed no more."""
+        self.spawn(self._take_turns())
+        self.spawn(self._clean_up(is_safe))
+
+    def stop(self) -> None:
+        """End; what is not acknowledged is never acknowledged."""
+        for task in tuple(self._tasks):
+            task.cancel()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do this until the log ends."""
+        task = asyncio.get_running_loop().create_task(work, name="wal")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _LOGGER.error("The write-ahead log has failed", exc_info=error)
+
+    def _in_thread(self, work: Callable[..., _T], *args: Any) -> asyncio.Future[_T]:
+        return asyncio.get_running_loop().run_in_executor(self.executor, work, *args)
+
+    async def _take_turns(self) -> None:
+        while True:
+            self._wake.clear()
+            wait_ms = self._next_turn_ms()
+            if wait_ms is None or wait_ms > 0:
+                await self._wait(wait_ms)
+                continue
+            parts = await self._collect()
+            if parts:
+                self._flying_bytes += sum(len(part.data) for part in parts)
+                self._learn(self._writer.put(parts))
+
+    def _next_turn_ms(self) -> int | None:
+        """In how many milliseconds the next object is made; None: when something happens."""
+        if not self._appended or self._writer.in_flight >= IN_FLIGHT_MAX or self.wal_id is None:
+            return None
+        settings = self._settings()
+        if self._waiting_bytes >= settings.batch_bytes:
+            return 0
+        return max(self._since_ms + settings.linger_ms - self._clock.monotonic_ms(), 0)
+
+    async def _wait(self, wait_ms: int | None) -> None:
+        if wait_ms is None:
+            await self._wake.wait()
+            return
+        handle = asyncio.get_running_loop().call_later(wait_ms / 1000, self._wake.set)
+        try:
+            await self._wake.wait()
+        finally:
+            handle.cancel()
+
+    async def _collect(self) -> list[WalPart]:
+        """The next object's batches: a share of each partition that has some, until it is large enough."""
+        parts: list[WalPart] = []
+        left = self._settings().batch_bytes
+        self._since_ms = self._clock.monotonic_ms()
+        while left > 0 and self._appended:
+            key, waiting = next(iter(self._appended.items()))
+            part = await self._read(key, waiting, min(left, SHARE_BYTES))
+            if part is not None:
+                parts.append(part)
+                left -= len(part.data)
+        return parts
+
+    async def _read(self, key: PartitionId, waiting: _Appended, max_bytes: int) -> WalPart | None:
+        leader, first, epoch = waiting.leader, waiting.next_offset, waiting.leader.leader_epoch
+        try:
+            found = leader.read_appended(first, max_bytes)
+            pieces = [each.read_now() for each in found.slices]
+            for at, each in enumerate(found.slices):
+                if pieces[at] is None:
+                    pieces[at] = await self._in_thread(each.read)
+            data = b"".join(piece for piece in pieces if piece is not None)
+            if not data:
+                raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"nothing is at offset {first}")
+        except Exception as error:  # noqa: BLE001 - one partition's trouble must not end the log of all
+            if self._appended.get(key) is waiting:
+                self.forget(leader)
+                leader.failed_to_read(error)
+            return None
+        if self._appended.get(key) is not waiting or leader.leader_epoch != epoch:
+            return None  # It leads no more, or in another epoch.
+        end = min(found.upper_bound_offset, waiting.end_offset)
+        del self._appended[key]
+        self._waiting_bytes -= waiting.size_bytes
+        if end < waiting.end_offset:
+            waiting.next_offset = end
+            waiting.size_bytes = max(waiting.size_bytes - len(data), 0)
+            self._waiting_bytes += waiting.size_bytes
+            self._appended[key] = waiting  # To the end of the line.
+        return WalPart(*key, epoch, first, end - 1, data)
+
+    # -- the store ------------------------------------------------------------------------------
+
+    def _learn(self, outcome: Outcome) -> None:
+        for put in outcome.puts:
+            self.spawn(self._put(put))
+        for key, leader_epoch in outcome.fenced:
+            leader = self._leaders.get(key)
+            if leader is not None and leader.leader_epoch < leader_epoch:
+                self.metrics.fenced += 1
+                self.forget(leader)
+                leader.deposed(leader_epoch)
+        for part in outcome.dropped:
+            self._flying_bytes -= len(part.data)
+        for part in outcome.acknowledged:
+            self._flying_bytes -= len(part.data)
+            leader = self._leaders.get(part.key)
+            if leader is not None and leader.leader_epoch == part.leader_epoch:
+                leader.wal_has(part.first_offset, part.last_offset + 1)
+        self._wake.set()
+
+    async def _put(self, put: PutObject) -> None:
+        """Put an object until it is known who has its place."""
+        assert self._id is not None
+        path = object_path(self._id, put.place)
+        began_ms, wait_s = self._clock.monotonic_ms(), RETRY_SECONDS
+        while True:
+            try:
+                found = await self._in_thread(self._put_or_read, path, put.data)
+                break
+            except (FileNotFoundError, OSError, CorruptWalObject) as error:
+                self._failed(path, error)
+            except Exception as error:
+                _LOGGER.exception("Unable to put %s, will try again", path)
+                self._failed(path, error)
+            await asyncio.sleep(wait_s)
+            wait_s = min(wait_s * 2, RETRY_SECONDS_MAX)
+        self._succeeded(began_ms, len(put.data))
+        if found is None:
+            self._learn(self._writer.created(put.place))
+            return
+        if not self._writer.is_own(put.place, found) and not any(e.is_fence for e in found.entries):
+            _LOGGER.error("%s was put by another process: two brokers have one incarnation", path)
+        self._learn(self._writer.exists(put.place, found))
+
+    def _put_or_read(self, path: str, data: bytes) -> WalHeader | None:
+        """In a thread: None if the object is there now and was not before; else what was there."""
+        if self.store.put_if_absent(path, data):
+            return None
+        return read_header(self.store, path)
+
+    def _failed(self, path: str, error: Exception) -> None:
+        self.metrics.errors += 1
+        if self._away_since_ms is None:
+            self._away_since_ms, self._said_away_ms = self._clock.monotonic_ms(), AWAY_MS
+            _LOGGER.warning("Unable to put %s, will try again: %s", path, error)
+        elif self.away_ms >= self._said_away_ms:
+            _LOGGER.warning(
+                "The store has taken no record of diskless topics for %d ms; %d bytes wait: %s",
+                self.away_ms, self.buffered_bytes, error,
+            )  # fmt: skip
+            self._said_away_ms = 2 * self.away_ms
+
+    def _succeeded(self, began_ms: int, size: int) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if (away_ms := self.away_ms) and away_ms >= AWAY_MS:
+            _LOGGER.info("The store takes records of diskless topics again, after %d ms", away_ms)
+        self._away_since_ms = None
+        self.metrics.puts += 1
+        self.metrics.bytes += size
+        self.metrics.put_times.add((now_ms - began_ms) / 1000, now_ms / 1000)
+
+    # -- cleaning up ----------------------------------------------------------------------------
+
+    async def _clean_up(self, is_safe: ErasureCheck) -> None:
+        while True:
+            await asyncio.sleep(CLEAN_UP_SECONDS)
+            if self.wal_id is None:
+                continue
+            try:
+                await self.erase(is_safe)
+            except OSError as error:
+                _LOGGER.warning("Unable to erase objects of the write-ahead log: %s", error)
+            except Exception:
+                _LOGGER.exception("Unable to erase objects of the write-ahead log")
+
+    async def erase(self, is_safe: ErasureCheck) -> int:
+        """Erase the objects that nobody needs since the last call; returns how many. Raises OSError."""
+        assert self._id is not None
+        places = self._writer.erasable(is_safe, ERASED_AT_ONCE)
+        paths = [object_path(self._id, place) for place in places]
+        await self._in_thread(_delete_all, self.store, paths)
+        self._writer.erased(places)
+        self.metrics.erased += len(places)
+        return len(places)
+
+
+def _delete_all(store: Store, paths: Iterable[str]) -> None:
+    for path in paths:
+        store.delete(path)
