@@ -191,6 +191,8 @@ def broker_samples(broker: KafkaBroker) -> Iterator[MetricSample]:
         yield from fetcher_samples(
             broker.replica_manager.fetchers, followed, broker.clock.monotonic_ms()
         )
+    if (diskless := broker.replica_manager.applier.diskless) is not None:
+        yield from diskless.wal.samples()
     yield from move_samples(broker.moves)
     yield from quota_samples(broker.security.quotas, broker.clock.monotonic_ms())
     yield from broker.fetch_manager.samples()

@@ -32,6 +32,7 @@ from broker.coordinator.group.coordinator import GroupCoordinator
 from broker.coordinator.offset_publisher import PUBLISH_SECONDS, OffsetPublisher
 from broker.coordinator.share.coordinator import ShareCoordinator
 from broker.coordinator.transaction.coordinator import TransactionCoordinator
+from broker.diskless.write_ahead_log import WAL_THREADS_MAX, WalSettings, WriteAheadLog
 from broker.kafka_broker import KafkaBroker
 from broker.lake_store import open_exclusive, reason, store_of
 from broker.log.config import LogConfig, LogManagerSettings
@@ -46,7 +47,7 @@ from broker.membership.lifecycle import BrokerIdentity, advertised_endpoints
 from broker.membership.member import ClusterMember, MemberContext
 from broker.membership.producer_ids import ProducerIds
 from broker.metadata.event_lines import Logged, lines_of
-from broker.metadata.events import ConfigChanged, Event
+from broker.metadata.events import ConfigChanged, Event, WalId
 from broker.metadata.features import supported_features
 from broker.metadata.image import MetadataImage
 from broker.metadata.log import MetadataLog
@@ -364,19 +365,15 @@ class BrokerServer:
         alter_partition_manager = AlterPartitionManager(
             member.channel, member.lifecycle, timeout_ms=config.request_timeout_ms
         )
-        replicas = self._new_replica_manager(image, logs, member, alter_partition_manager, tier)
+        wal = self._new_wal(store, member) if tier is not None else None
+        leading = self._leading(member, alter_partition_manager, wal)
+        replicas = self._new_replica_manager(image, logs, tier, leading)
         producer_ids = ProducerIds(member.requests)
         shares, groups, transactions = self._new_coordinators(member, replicas, producer_ids)
-        offset_publisher = None
         # A restore must not publish that there are no groups, while it brings them back from what was published.
+        offset_publisher = None
         if tier is not None and serves_clients:
-            offset_publisher = OffsetPublisher(
-                tier.worker.send,
-                replicas,
-                groups.runtime,
-                shares.runtime,
-                config.lake_offsets_interval_ms,
-            )
+            offset_publisher = self._new_offset_publisher(tier, replicas, groups, shares)
         return KafkaBroker(
             dynamic_config=self.dynamic_config,
             clock=self._clock,
@@ -412,6 +409,46 @@ class BrokerServer:
             telemetry_exporter=TelemetryExporter(image, member),
             remote_log_manager=tier,
             offset_publisher=offset_publisher,
+        )
+
+    def _new_offset_publisher(
+        self,
+        tier: RemoteLogManager,
+        replicas: ReplicaManager,
+        groups: GroupCoordinator,
+        shares: ShareCoordinator,
+    ) -> OffsetPublisher:
+        return OffsetPublisher(
+            tier.worker.send,
+            replicas,
+            groups.runtime,
+            shares.runtime,
+            self.config.lake_offsets_interval_ms,
+        )
+
+    def _new_wal(self, store: Store, member: ClusterMember) -> WriteAheadLog:
+        """What this broker's diskless partitions are put into."""
+        dynamic = self.dynamic_config
+
+        def wal_id() -> WalId | None:
+            epoch = member.lifecycle.broker_epoch
+            return None if epoch == NO_BROKER_EPOCH else WalId(self.config.node_id, epoch)
+
+        def settings() -> WalSettings:
+            config = dynamic.current
+            return WalSettings(
+                linger_ms=config.lake_diskless_linger_ms,
+                batch_bytes=config.lake_diskless_batch_bytes,
+                buffer_bytes=config.lake_diskless_buffer_bytes,
+            )
+
+        return WriteAheadLog(
+            store,
+            wal_id,
+            settings,
+            clock=self._clock,
+            executor=self._threads(WAL_THREADS_MAX, "wal"),
+            new_id=new_uuid,
         )
 
     def _new_security(self, store: Store, image: MetadataImage) -> Security:
@@ -488,9 +525,8 @@ class BrokerServer:
         self,
         image: MetadataImage,
         logs: LogManager,
-        member: ClusterMember,
-        alter_partition_manager: AlterPartitionManager,
         tier: RemoteLogManager | None,
+        leading: LeadingContext,
     ) -> ReplicaManager:
         dynamic, config = self.dynamic_config, self.config
         return ReplicaManager(
@@ -510,13 +546,22 @@ class BrokerServer:
                     sample_ms=config.replication_quota_window_size_seconds * 1_000,
                 ),
             ),
-            LeadingContext(
-                log_config=dynamic.log_config,
-                alter_partition=alter_partition_manager,
-                controller=member.requests,
-                lag_ms_max=config.replica_lag_time_max_ms,
-            ),
+            leading,
             checkpoint_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
+        )
+
+    def _leading(
+        self,
+        member: ClusterMember,
+        alter_partition_manager: AlterPartitionManager,
+        wal: WriteAheadLog | None,
+    ) -> LeadingContext:
+        return LeadingContext(
+            log_config=self.dynamic_config.log_config,
+            alter_partition=alter_partition_manager,
+            controller=member.requests,
+            lag_ms_max=self.config.replica_lag_time_max_ms,
+            wal=wal,
         )
 
     def _new_moves(self, logs: LogManager, member: ClusterMember) -> LogMoves:

@@ -170,6 +170,29 @@ class BrokerConfig(LogManagerSettings, CleanerSettings, ListenerConfig):
         low=1,
         ours=True,
     )
+    lake_diskless_linger_ms: int = i32(
+        50,
+        "How long a record of a diskless topic waits for others, of all partitions that this broker leads, before they "
+        "are put into the lake as one object. Each object costs a request to the store.",
+        low=0,
+        high=10_000,
+        ours=True,
+    )
+    lake_diskless_batch_bytes: int = i32(
+        8 << 20,
+        "The size at which records of diskless topics are put into the lake without waiting for "
+        "lake.diskless.linger.ms.",
+        low=1 << 10,
+        high=1 << 30,
+        ours=True,
+    )
+    lake_diskless_buffer_bytes: int = i64(
+        128 << 20,
+        "How many bytes of diskless topics may wait for the store; beyond that producers are told to try again "
+        "(NOT_ENOUGH_REPLICAS).",
+        low=1 << 20,
+        ours=True,
+    )
     initial_broker_registration_timeout_ms: int = i32(
         60_000, "How long a starting broker tries to register before it stops.", low=1
     )

@@ -29,6 +29,7 @@ from broker.config.properties import PropertiesError, parse_properties
 from broker.config.unit_settings import GivenSettings, derived
 from broker.log.config import (
     CLUSTER_COLUMNS_MAX,
+    DISKLESS_WITHOUT_TABLE,
     REMOTE_STORAGE_KEPT,
     LogConfig,
     unknown_topic_setting,
@@ -537,6 +538,8 @@ def topic_config(config: BrokerConfig, overrides: Mapping[str, str]) -> LogConfi
 
 def check_new_topic(topic: LogConfig) -> None:
     """Check the settings of a new topic. Raises ConfigError."""
+    if topic.lake_diskless and not topic.copies_to_lake:
+        raise ConfigError(DISKLESS_WITHOUT_TABLE)
     if not topic.lake_load:
         return
     try:

@@ -283,7 +283,8 @@ def _leave(draft: Draft, leaving: Collection[int], *, is_clean: bool) -> None:
 def _arrive(draft: Draft, broker_id: int) -> None:
     """Partitions without a leader may have waited for this broker."""
     for _, key, registration in draft.partitions():
-        if registration.leader == NO_LEADER and broker_id in registration.replicas:
+        may_lead = broker_id in registration.replicas or registration.is_diskless
+        if registration.leader == NO_LEADER and may_lead:
             draft.change(key)
 
 

@@ -8,11 +8,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
+from broker.metadata.diskless_change import diskless_change
 from broker.metadata.events import (
+    NO_LEADER,
     UNASSIGNED_DIRECTORY,
     BrokerRegistrationChanged,
     BrokerUnregistered,
@@ -24,6 +27,7 @@ from broker.metadata.events import (
     PartitionRegistration,
     RegisterBroker,
     UnfenceBroker,
+    WalId,
 )
 from broker.metadata.features import ELR_FEATURE, level_of
 from broker.metadata.image import MetadataImage, TopicImage, registration_of
@@ -78,6 +82,8 @@ class Draft:
         self._events: list[Event] = []
         self._partitions: dict[PartitionId, PartitionRegistration] = {}
         self._settings: dict[tuple[str, str], str | None] = {}
+        # How many partitions each broker leads after the decision; counted when it is first needed.
+        self._leaders: Counter[int] | None = None
 
     def events(self) -> tuple[Event, ...]:
         """All events to make durable, in order."""
@@ -265,7 +271,46 @@ class Draft:
             default_directory=self.default_directory,
         )
         alter(making)
-        new = making.build()
+        if old.is_diskless:
+            new = diskless_change(
+                old,
+                making,
+                is_acceptable=is_acceptable,
+                choose=lambda: self._diskless_leader(old, excluded),
+                wal_of=self.wal_of,
+                default_directory=self.default_directory,
+            )
+        else:
+            new = making.build()
         if new is not None:
             self._partitions[key] = new
+            if self._leaders is not None:
+                self._leaders[old.leader] -= 1
+                self._leaders[new.leader] += 1
         return new
+
+    # -- diskless partitions ------------------------------------------------------------------
+
+    def wal_of(self, broker_id: int) -> WalId:
+        """The write-ahead log of this broker's present incarnation."""
+        return WalId(broker_id, self.brokers[broker_id].broker_epoch)
+
+    def _diskless_leader(self, old: PartitionRegistration, excluded: Collection[int]) -> int:
+        """The next leader: in the rack of the last one, if possible, and the one that leads least.
+
+        The last leader itself comes last: the directory of its log has failed.
+        """
+        leaders = self._leaders
+        if leaders is None:
+            leaders = Counter(each.leader for _, _, each in self.partitions())
+            self._leaders = leaders
+        (last,) = old.replicas
+        known = self.brokers.get(last) or self.image.brokers.get(last)
+        rack = None if known is None else known.rack
+
+        def rank(broker_id: int) -> tuple[bool, bool, int, int]:
+            is_elsewhere = self.brokers[broker_id].rack != rack
+            return broker_id == old.leader, is_elsewhere, leaders[broker_id], broker_id
+
+        candidates = (b for b in self.brokers if self.is_active(b) and b not in excluded)
+        return min(candidates, key=rank, default=NO_LEADER)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntEnum
 
+from broker.controller import diskless
 from broker.controller.draft import Draft, PartitionChangeResult
 from broker.metadata.events import NO_LEADER, PartitionRegistration
 from broker.metadata.partition_change import PartitionChange, PartitionElection
@@ -84,7 +85,7 @@ def _hold_election(
 
 
 def balance_leaders(draft: Draft) -> int:
-    """Give leadership back to preferred replicas; returns how many partitions moved."""
+    """Give leadership back to preferred replicas, spread diskless partitions; returns how many partitions moved."""
 
     def hold(change: PartitionChange) -> None:
         change.election = PartitionElection.PREFERRED
@@ -96,7 +97,7 @@ def balance_leaders(draft: Draft) -> int:
         first = registration.replicas[0]
         if registration.leader != first and first in registration.isr:
             moved += draft.change(key, hold) is not None
-    return moved
+    return moved + diskless.balance(draft, ELECTIONS_PER_TURN_MAX - moved)
 
 
 def elect_where_allowed(draft: Draft) -> None:

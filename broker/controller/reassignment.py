@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from broker.controller import diskless
 from broker.controller.draft import Draft, PartitionChangeResult
 from broker.controller.topics import check_replicas
 from broker.metadata.events import RECOVERING, PartitionRegistration
@@ -72,6 +73,9 @@ def _alter(draft: Draft, wanted: Reassignment, may_change_factor: bool) -> None:
         _cancel(draft, key, registration, wanted)
         return
     check_replicas(draft, wanted.replicas, None)
+    if registration.is_diskless:
+        diskless.reassign(draft, key, wanted.replicas)
+        return
     before = len(_before(registration))
     if not may_change_factor and len(wanted.replicas) != before:
         message = (

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from broker.controller import diskless
 from broker.controller.draft import ControllerResult, Defaults, Draft
 from broker.controller.replica_placer import place
 from broker.log.config import REMOTE_STORAGE_KEPT, unknown_topic_setting
+from broker.metadata.diskless_change import new_wals
 from broker.metadata.events import (
     UNASSIGNED_DIRECTORY,
     ConfigChanged,
@@ -103,7 +105,8 @@ class TopicCreation:
             try:
                 if count > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-                assignment = self._plan(topic, keys)
+                is_diskless = diskless.is_requested(name, dict(topic.configs))
+                assignment = self._plan(topic, keys, is_diskless=is_diskless)
                 created += len(assignment)
                 if created > PARTITIONS_PER_REQUEST_MAX:
                     raise KafkaError(ErrorCode.POLICY_VIOLATION, _TOO_MANY_PARTITIONS)
@@ -123,13 +126,21 @@ class TopicCreation:
                 )
             )
             if not validate_only:
-                events.extend(self._creation(name, topic_id, assignment, configs))
+                events.extend(
+                    self._creation(name, topic_id, assignment, configs, is_diskless=is_diskless)
+                )
         return ControllerResult(events=tuple(events), result=results)
 
-    def _plan(self, topic: NewTopic, keys: Mapping[str, str]) -> list[tuple[int, ...]]:
+    def _plan(
+        self, topic: NewTopic, keys: Mapping[str, str], *, is_diskless: bool
+    ) -> list[tuple[int, ...]]:
         """The replicas of each partition of a topic that may be created, or the refusal."""
         self._check_name(topic.name, keys)
+        if is_diskless and not topic.assignments and topic.replication_factor == DEFAULT:
+            topic = replace(topic, replication_factor=diskless.REPLICATION_FACTOR)
         assignment = self._place(topic) if not topic.assignments else self._assigned(topic)
+        if is_diskless:
+            diskless.check_factor(len(assignment[0]))
         for name, value in topic.configs:
             if value is None:
                 message = f"Null value not supported for topic configs: {name}"
@@ -223,6 +234,8 @@ class TopicCreation:
         topic_id: bytes,
         assignment: Sequence[tuple[int, ...]],
         configs: Mapping[str, str],
+        *,
+        is_diskless: bool,
     ) -> list[Event]:
         events: list[Event] = [TopicCreated(topic=name, topic_id=topic_id)]
         for partition, replicas in enumerate(assignment):
@@ -231,7 +244,7 @@ class TopicCreation:
                     topic=name,
                     topic_id=topic_id,
                     partition=partition,
-                    registration=new_partition(self._draft, replicas),
+                    registration=new_partition(self._draft, replicas, is_diskless=is_diskless),
                 )
             )
         for key, value in configs.items():
@@ -243,13 +256,21 @@ class TopicCreation:
         return events
 
 
-def new_partition(draft: Draft, replicas: tuple[int, ...]) -> PartitionRegistration:
+def new_partition(
+    draft: Draft, replicas: tuple[int, ...], *, is_diskless: bool
+) -> PartitionRegistration:
     """A partition that begins with these replicas: the active ones are in sync, their first leads."""
     isr = tuple(replica for replica in replicas if draft.is_active(replica))
     directories = tuple(map(draft.default_directory, replicas))
     if all(each == UNASSIGNED_DIRECTORY for each in directories):
         directories = ()
-    return PartitionRegistration(replicas=replicas, isr=isr, leader=isr[0], directories=directories)
+    return PartitionRegistration(
+        replicas=replicas,
+        isr=isr,
+        leader=isr[0],
+        directories=directories,
+        wals=new_wals(draft.wal_of(isr[0])) if is_diskless else (),
+    )
 
 
 def check_active(draft: Draft, partition: int, replicas: Sequence[int]) -> None:
@@ -320,7 +341,7 @@ def _growth(draft: Draft, wanted: MorePartitions) -> list[PartitionChanged]:
             topic=topic.name,
             topic_id=topic.topic_id,
             partition=present + index,
-            registration=new_partition(draft, replicas),
+            registration=new_partition(draft, replicas, is_diskless=first.is_diskless),
         )
         for index, replicas in enumerate(_replicas(draft, wanted, present, factor))
     ]

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from broker.diskless.wal_reader import count_objects_of
 from broker.erasure import erasure_state, removal
 from broker.erasure.checks import ErasureRefused, check_spelling, check_topic_of, snapshot_of
 from broker.erasure.search import (
@@ -166,6 +167,11 @@ class Erasure:
         if account.expired_rows and self._has_condition:
             unsearched.append(
                 f"{account.expired_rows} rows of typed tables whose records have expired in the topic"
+            )
+        if waiting := count_objects_of(self._store, self._topic_id):
+            unsearched.append(
+                f"{counted(waiting, 'object')} of write-ahead logs (wal/) with records of the topic: they go some "
+                "minutes after the table has all records in them, and later ones were written"
             )
         account.left, account.unsearched = found, unsearched
         account.files = len(self._search.files)

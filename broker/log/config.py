@@ -30,6 +30,11 @@ DAY_MS = 24 * HOUR_MS
 # Beside a topic's own settings: it was a table when it became compacted, and remains one. The controller records it;
 # clients see no such setting.
 REMOTE_STORAGE_KEPT = "remote.storage.kept"
+# Nothing but a copy ever takes its records out of the write-ahead logs.
+DISKLESS_WITHOUT_TABLE = (
+    "lake.diskless=true: a diskless topic is a Delta table, with remote.storage.enable=true and "
+    "remote.log.copy.disable=false"
+)
 # Of typed tables.
 _FORMATS = ("none", "json", "avro", "protobuf", "string")
 # Delta's bound.
@@ -120,6 +125,12 @@ class LogConfig:
         "How long the table of a compacted topic keeps a record after a newer one of its key, if lake.table.mode is "
         "current and `kafka-ds pipelines run` keeps the typed table. -1: forever.",
         low=-1,
+        ours=True,
+    )
+    lake_diskless: bool = boolean(
+        False,
+        "Whether the topic is diskless: its leaders put records into the lake before they acknowledge them, and it has "
+        "no followers. It is given when the topic is created, and stays.",
         ours=True,
     )
     lake_load: str = string(

@@ -64,6 +64,11 @@ class ControllerRequests:
         self._node_id = lifecycle.identity.node_id
         self._timeout_ms = request_timeout_ms
 
+    @property
+    def is_controller_here(self) -> bool:
+        """Whether this broker is the active controller."""
+        return self._driver.is_active
+
     async def create_topics(self, topics: Sequence[NewTopic]) -> list[TopicResult]:
         """Create topics; the metadata here include them when this returns, if they could be created."""
         if self._driver.is_active:

@@ -49,6 +49,9 @@ log = logging.getLogger(__name__)
 
 # Several partitions often roll at once: after a short wait they share commits, whose fsyncs delay produce requests.
 GROUPING_SECONDS = 0.5
+# Of diskless topics, unless lake.max.lag.ms is set: until a record is in the table, its object in the write-ahead log
+# stays, with all others in it.
+DISKLESS_LAG_MS = 60_000
 # When a rolled segment that is not yet below the last stable offset is looked at again.
 UNSTABLE_RECHECK_MS = 1_000
 # The rate may change while the copy waits for it; Kafka checks again every second, too.
@@ -168,11 +171,15 @@ class CopyLoop:
         self._next_round_ms = now_ms + self._round_ms()
         for key in self.led:
             self._due[key] = min(now_ms, self._due.get(key, now_ms))
-        lag_ms = self._settings.lake_max_lag_ms
-        if lag_ms >= 0 and now_ms >= self._next_active_ms:
+        if now_ms >= self._next_active_ms:
             # Not at each record: a topic with a few records a second would get a commit for each.
-            self._next_active_ms = now_ms + lag_ms // 2
-            self._active_due.update(self.led)
+            lag_ms = self._settings.lake_max_lag_ms
+            self._next_active_ms = now_ms + (DISKLESS_LAG_MS if lag_ms < 0 else lag_ms) // 2
+            self._active_due.update(
+                key
+                for key, tiered in self.led.items()
+                if lag_ms >= 0 or tiered.log.config.lake_diskless
+            )
 
     def _round_ms(self) -> int:
         """How often every partition is looked at: twice in each `lake.max.lag.ms` at least."""

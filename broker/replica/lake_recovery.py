@@ -69,7 +69,7 @@ class LakeRecovery:
     async def _recover(self) -> None:
         """Compare each recovering partition's end with the lake's, until none is left."""
         try:
-            while waiting := [p for p in self._led if p.leader.is_recovering]:
+            while waiting := [p for p in self._led if p.leader.is_recovering and not p.is_diskless]:
                 try:
                     are_known = await self._end_recovery(waiting)
                 except (KafkaError, OSError) as error:

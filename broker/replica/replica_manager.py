@@ -116,6 +116,8 @@ class ReplicaManager:
         """Lead and follow what the image says, set aside the logs of others, begin to recover."""
         self._replicas.high_watermarks_checkpointed(self._log_manager.high_watermark_checkpoints())
         set_strays_aside(self._log_manager, self._image, self._node_id)
+        if self.applier.diskless is not None:
+            self.applier.diskless.start()
         await self.applier.start(
             PartitionChanged(
                 topic=topic.name,

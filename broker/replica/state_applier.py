@@ -12,13 +12,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from broker.log.config import LogConfig
 from broker.log.log import Log
-from broker.metadata.events import NO_LEADER, PartitionChanged, PartitionRegistration
+from broker.metadata.events import NO_LEADER, RECOVERING, PartitionChanged, PartitionRegistration
 from broker.metadata.topic_names import in_force
+from broker.replica.diskless_partitions import DisklessPartitions
 from broker.replica.fetcher.context import FetcherContext
 from broker.replica.fetcher.fetchers import Fetchers
 from broker.replica.follower.partition import FollowerPartition
@@ -33,6 +34,7 @@ from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
+    from broker.diskless.write_ahead_log import WriteAheadLog
     from broker.membership.requests import ControllerRequests
 
 _LOGGER = logging.getLogger(__name__)
@@ -64,6 +66,8 @@ class LeadingContext:
     alter_partition: AlterPartitionManager
     controller: ControllerRequests
     lag_ms_max: int
+    wal: WriteAheadLog | None = None
+    """What diskless partitions are put into; None without tiered storage."""
 
 
 class ReplicaStateApplier:
@@ -93,6 +97,17 @@ class ReplicaStateApplier:
             controller=leading.controller,
             elected=self.elected,
         )
+        self.diskless: DisklessPartitions | None = None
+        if leading.wal is not None and context.remote_log_manager is not None:
+            self.diskless = DisklessPartitions(
+                replicas,
+                leading.wal,
+                logs=context.logs,
+                image=context.image,
+                clock=context.clock,
+                remote_log_manager=context.remote_log_manager,
+                controller=leading.controller,
+            )
         # At a start no log is known to be new.
         self._is_starting = False
         # Logs that failed to open, and whether they may be new.
@@ -184,6 +199,8 @@ class ReplicaStateApplier:
         """Begin nothing more."""
         self.is_stopped = True
         self._recovery.stop()
+        if self.diskless is not None:
+            self.diskless.stop()
 
     # -- leading ------------------------------------------------------------------------------
 
@@ -202,11 +219,32 @@ class ReplicaStateApplier:
             return
         leader = partition.leader
         epoch, was_recovering = leader.leader_epoch, leader.is_recovering
-        partition.registration_changed(registration)
+        partition.registration_changed(self._as_led(registration))
         if leader.is_recovering:
-            self._recovery.soon()
+            self._recover(partition)
         elif leader.leader_epoch != epoch or was_recovering:
             self.elected(partition)
+
+    def _recover(self, partition: LeaderPartition) -> None:
+        """Let it lead when it has found what earlier leaders, and the lake, have."""
+        if not partition.is_diskless:
+            self._recovery.soon()
+        elif self.diskless is None or self._remote_log_manager is None:
+            _LOGGER.error(
+                "Unable to lead partition %s: it is diskless, and remote.log.storage.system.enable is false here",
+                partition.log.name,
+            )  # fmt: skip
+        else:
+            # Its log is about to be emptied.
+            self._remote_log_manager.partition_closed(partition.topic_id, partition.partition)
+            self.diskless.soon()
+
+    def _as_led(self, registration: PartitionRegistration) -> PartitionRegistration:
+        """A diskless partition for which an earlier process of this broker was elected is not led by this one."""
+        wal = self._leading.wal
+        if not registration.is_diskless or (wal is not None and wal.wal_id in registration.wals):
+            return registration
+        return replace(registration, leader_recovery_state=RECOVERING)
 
     def _begin(self, event: PartitionChanged, followed: FollowerPartition | None) -> None:
         """Start leading a partition that was followed until now, or whose log is on the disk."""
@@ -219,7 +257,7 @@ class ReplicaStateApplier:
         else:
             log, watermark, has_lost_records = self._open(event)
         leader = LeaderState(
-            event.registration,
+            self._as_led(event.registration),
             node_id=self._node_id,
             log_end_offset=_counted_end(log, watermark),
             high_watermark=watermark,
@@ -235,10 +273,11 @@ class ReplicaStateApplier:
             clock=self._clock,
             alter_partition=self._leading.alter_partition,
             remote_log_manager=self._remote_log_manager,
+            wal=self._leading.wal if leader.is_diskless else None,
         )
         self._replicas.led.setdefault(event.topic, {})[event.partition] = partition
         if leader.is_recovering:
-            self._recovery.soon()
+            self._recover(partition)
         else:
             self.elected(partition)
 
@@ -260,6 +299,8 @@ class ReplicaStateApplier:
         self, log: Log, existed: bool, checkpoint: int, registration: PartitionRegistration
     ) -> bool:
         """Whether a log that may be in the lake holds less than it is known to have held."""
+        if registration.is_diskless:
+            return False  # Whoever leads it takes over all that was acknowledged.
         has_lake = self._remote_log_manager is not None and log.config.has_table
         if log.config.lake_load and log.log_end_offset == 0 and has_lake:
             return True  # What it begins with may be in the lake, committed or not.

@@ -8,14 +8,14 @@ See docs/decisions/0019-tables-of-compacted-topics.md and KIP-950:
 - A compacted topic that is a table remains both. Compaction has removed tombstones from its log. If the log's beginning
   were deleted locally now, readers would find in the lake the records that those had deleted.
 - Once copying has ended it cannot begin again: compaction has not waited for it.
-- The bulk load that a topic begins with never changes.
+- The bulk load that a topic begins with never changes, nor whether a topic is diskless.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.log.config import REMOTE_STORAGE_KEPT
+from broker.log.config import DISKLESS_WITHOUT_TABLE, REMOTE_STORAGE_KEPT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,15 +24,17 @@ if TYPE_CHECKING:
 
 REMOTE_STORAGE = "remote.storage.enable"
 LOAD = "lake.load"
+DISKLESS = "lake.diskless"
 
 
 def with_table_kept(
     before: Mapping[str, str], after: Mapping[str, str], present: LogConfig, wanted: LogConfig
 ) -> Mapping[str, str]:
     """A topic's own settings after a change of them, and what is kept about its table."""
-    if LOAD in before and LOAD not in after:
-        # A tool that declares topics would remove it, and a leader that begins without a log needs it.
-        after = {**after, LOAD: before[LOAD]}
+    for name in (LOAD, DISKLESS):
+        if name in before and name not in after:
+            # A tool that declares topics would remove it, and leaders need it.
+            after = {**after, name: before[name]}
     becomes_compacted = wanted.is_compacted and not present.is_compacted
     is_kept = becomes_compacted and present.remote_storage_enable and REMOTE_STORAGE not in after
     if not is_kept and REMOTE_STORAGE_KEPT not in before:
@@ -44,6 +46,10 @@ def why_not_from(present: LogConfig, wanted: LogConfig) -> str | None:
     """Why a topic cannot change from these settings to those; None if it can."""
     if wanted.lake_load != present.lake_load:
         return f"{LOAD}: it is given when a topic is created, and stays as it is"
+    if wanted.lake_diskless != present.lake_diskless:
+        return f"{DISKLESS}: it is given when a topic is created, and stays as it is"
+    if wanted.lake_diskless and not wanted.copies_to_lake:
+        return DISKLESS_WITHOUT_TABLE
     if not present.has_table:
         return None
     is_compacted, was_compacted = wanted.is_compacted, present.is_compacted

@@ -1,9 +1,10 @@
 """Shell: one partition that this broker leads: its log, the leader's view of it, and its watchers.
 
 It performs what `LeaderState` decides, in the event loop's thread only. With flush.messages an append counts once the
-disk has it, and later appends with it. Watchers are called, never polled: when more may be read, or when this broker no
-longer serves the partition. Before any change that a lookup may show, `_changing` notifies the sessions in which the
-partition is idle; a session checks by itself whether the log's start or the metadata have changed.
+disk has it, and later appends with it; one to a diskless partition once the write-ahead log has it. Watchers are
+called, never polled: when more may be read, or when this broker no longer serves the partition. Before any change that
+a lookup may show, `_changing` notifies the sessions in which the partition is idle; a session checks by itself whether
+the log's start or the metadata have changed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, assert_never
 
 from broker.log.log import Log
-from broker.log.values import READ_COMMITTED, AppendInfo
+from broker.log.values import READ_COMMITTED, AppendInfo, LogRead, RemoteLogAuxState
 from broker.metadata.events import PartitionRegistration
 from broker.replica.leader.alter_partition import AlterPartitionManager
 from broker.replica.leader.effects import AdvanceHighWatermark, CountIsrChange, Effects, ProposeIsr
@@ -27,10 +28,12 @@ from broker.replica.topic_metrics import TopicCounters
 from broker.replica.watcher import Watcher
 from kafka_ds.process.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.topic_partition import PartitionId
 from kafka_ds.segments.index import AbortedTxn
 from kafka_ds.segments.producers import AppendOrigin
 
 if TYPE_CHECKING:
+    from broker.diskless.write_ahead_log import WriteAheadLog
     from broker.remote.remote_log_manager import RemoteLogManager
 
 _LOGGER = logging.getLogger(__name__)
@@ -48,11 +51,13 @@ class LeaderPartition:
         "_deletions",
         "_flush_again",
         "_log_end_watchers",
+        "_is_deposed",
         "_is_lost",
         "alter_partition",
         "idle_sessions",
         "_remote_log_manager",
         "_unflushed_since",
+        "_wal",
         "watchers",
         "changes",
         "counters",
@@ -72,10 +77,11 @@ class LeaderPartition:
         clock: Clock,
         alter_partition: AlterPartitionManager | None = None,
         remote_log_manager: RemoteLogManager | None = None,
+        wal: WriteAheadLog | None = None,
     ) -> None:
         """`counters` are those of the partition's topic; without `alter_partition` there must be no followers.
 
-        `remote_log_manager` copies rolled segments.
+        `remote_log_manager` copies rolled segments; `wal` has what a diskless partition's producers get acknowledged.
         """
         self.counters = counters if counters is not None else TopicCounters()
         self.topic = log.topic
@@ -96,7 +102,8 @@ class LeaderPartition:
         self._deletions: dict[asyncio.Future[int], int] = {}
         self._unflushed_since: int | None = None
         self._flush_again: asyncio.TimerHandle | None = None
-        self._is_lost = False
+        self._wal = wal
+        self._is_lost = self._is_deposed = False
         log.update_high_watermark(leader.high_watermark)
 
     # -- reading ------------------------------------------------------------------------------
@@ -149,6 +156,8 @@ class LeaderPartition:
         """
         leader, log = self.leader, self.log
         leader.check_append(acks)
+        if self._wal is not None:
+            self._check_wal(self._wal, origin)
         self._changing()
         active = log.active
         try:
@@ -165,7 +174,9 @@ class LeaderPartition:
                 self._remote_log_manager.segment_rolled(log)
         self.counters.appended(info.last_offset - info.first_offset + 1, len(records))
         if not info.duplicate:
-            if self._unflushed_since is None and not self._must_flush():
+            if self._wal is not None:
+                self._wal.appended(self, info.first_offset, log.log_end_offset, info.size_bytes)
+            elif self._unflushed_since is None and not self._must_flush():
                 self._perform(leader.appended(log.log_end_offset, self._clock.monotonic_ms()))
             elif self._unflushed_since is None:
                 self._unflushed_since = info.first_offset
@@ -209,6 +220,89 @@ class LeaderPartition:
         if self.leader.effective_end_offset < self.log.log_end_offset:
             self._unflushed_since = self.leader.effective_end_offset
             self.log.flush(then=self._flushed)
+
+    # -- diskless -------------------------------------------------------------------------------
+
+    @property
+    def is_diskless(self) -> bool:
+        """Whether the partition's records are acknowledged once the write-ahead log has them."""
+        return self.leader.is_diskless
+
+    @property
+    def key(self) -> PartitionId:
+        """The partition."""
+        return self.topic_id, self.partition
+
+    @property
+    def leader_epoch(self) -> int:
+        """The epoch in which this broker leads."""
+        return self.leader.leader_epoch
+
+    def _check_wal(self, wal: WriteAheadLog, origin: AppendOrigin) -> None:
+        if self._is_deposed:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another broker leads it by now")
+        if origin is AppendOrigin.CLIENT:
+            wal.check_room()
+
+    def read_appended(self, offset: int, max_bytes: int) -> LogRead:
+        """Whole batches up to the log's end. Raises OSError, KafkaError."""
+        log = self.log
+        return log.read(
+            offset,
+            max_bytes=max_bytes,
+            upper_bound_offset=log.log_end_offset,
+            min_one_batch=True,
+        )
+
+    def failed_to_read(self, error: Exception) -> None:
+        """What was appended cannot be put: this broker leads no more, and producers that wait are told."""
+        _LOGGER.error(
+            "%s: unable to read offsets from %d on to put them into the write-ahead log: %s",
+            self.log.name, self.leader.effective_end_offset, error,
+        )  # fmt: skip
+        if isinstance(error, OSError):
+            self.log.failed_to_read(error)
+        self._is_deposed = True
+        self._fail(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+
+    def wal_has(self, first_offset: int, end_offset: int) -> None:
+        """The write-ahead log has these records; they count if it has all before them."""
+        counted, end_offset = (
+            self.leader.effective_end_offset,
+            min(end_offset, self.log.log_end_offset),
+        )
+        if self._is_lost or first_offset > counted or end_offset <= counted:
+            return
+        self._changing()
+        self._perform(self.leader.appended(end_offset, self._clock.monotonic_ms()))
+        self._settle_all()
+
+    def deposed(self, leader_epoch: int) -> None:
+        """Another broker leads in this epoch, says its fence: what is not acknowledged never will be."""
+        _LOGGER.info(
+            "%s: the write-ahead log was fenced by the leader of epoch %d: offsets %d to %d were not acknowledged",
+            self.log.name, leader_epoch, self.leader.effective_end_offset, self.log.log_end_offset - 1,
+        )  # fmt: skip
+        self._is_deposed = True
+        self._fail(ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
+
+    def restart_at(self, offset: int, aux_state: RemoteLogAuxState) -> None:
+        """Empty the local log and go on at an offset, with what the lake says, for a take-over. Raises OSError."""
+        self._changing()
+        self.log.restart_at(offset, aux_state)
+        self.leader.restarted(offset)
+        self.log.update_high_watermark(offset)
+
+    def take_over(self, records: memoryview, now_ms: int) -> None:
+        """Append batches of earlier leaders, and put them again. Raises KafkaError."""
+        assert self._wal is not None
+        log, first = self.log, self.log.log_end_offset
+        epoch = self.leader.leader_epoch
+        size = log.append_as_follower(records, leader_epoch=epoch, now_ms=now_ms)
+        if log.log_end_offset > first:
+            self._wal.appended(self, first, log.log_end_offset, size)
+
+    # -- acknowledging --------------------------------------------------------------------------
 
     def is_acknowledged(self, last_offset: int, acks: int) -> bool:
         """Whether an append up to this offset may be answered now."""
@@ -257,7 +351,7 @@ class LeaderPartition:
     def elected(self) -> None:
         """Begin the leader's epoch at the end of the log; records that the disk lacks count once they are flushed."""
         self._changing()
-        if self._flush_again is None:
+        if self._flush_again is None and self._wal is None:
             self._flush_left()
         self._perform(self.leader.elected(self.log.log_end_offset, self._clock.monotonic_ms()))
 
@@ -268,6 +362,11 @@ class LeaderPartition:
     def registration_changed(self, registration: PartitionRegistration) -> None:
         """The metadata describe the partition; with a new leader epoch `elected` must follow."""
         self._changing()
+        if self._wal is not None and registration.leader_epoch > self.leader.leader_epoch:
+            # What is not acknowledged may be missing in what this leader takes over.
+            self._fail(ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
+            self._wal.forget(self)
+            self._is_deposed = False
         self._perform(self.leader.registration_changed(registration, self._clock.monotonic_ms()))
 
     def configured(self, min_insync_replicas: int) -> None:
@@ -452,6 +551,8 @@ class LeaderPartition:
         if self._flush_again is not None:
             self._flush_again.cancel()
             self._flush_again = None
+        if self._wal is not None:
+            self._wal.forget(self)
         self._fail(code, None)
         watchers = tuple(self.watchers)
         self.watchers.clear()

@@ -57,6 +57,7 @@ class LeaderState:
         "effective_end_offset",
         "epoch_start_offset",
         "high_watermark",
+        "is_diskless",
         "lag_ms_max",
         "leader_epoch",
         "min_insync_replicas",
@@ -103,6 +104,7 @@ class LeaderState:
         self._assign(registration)
         self._state = CommittedIsr(frozenset(registration.isr))
         self._was_unclean = registration.leader_recovery_state == RECOVERING
+        self.is_diskless = registration.is_diskless
         self._recovering = self._was_unclean or self._has_lost_records
 
     def _assign(self, registration: PartitionRegistration) -> None:

@@ -12,10 +12,12 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
+from broker.diskless.wal_object import WalPart, encode, encode_fence, object_path
 from broker.erasure import erase as module
 from broker.erasure import erasure_state
 from broker.erasure.checks import ErasureRefused
 from broker.erasure.erase import Erasure
+from broker.metadata.events import WalId
 from kafka_ds.client.admin import (
     BrokerDescription,
     ClusterDescription,
@@ -150,6 +152,18 @@ def test_every_directory_is_searched_or_named(admin, lake, folder, tmp_path):
         "/nowhere of broker 1 is not on this machine: run the command there, too",
         f"{other} of broker 1 is offline",
     ]
+
+
+def test_write_ahead_logs_of_a_diskless_topic_are_not_proven_to_be_clean(admin, lake):
+    wal = WalId(1, 7)
+    part = WalPart(TOPIC_ID, 0, 1, 0, 0, b"batch")
+    other = part._replace(topic_id=b"o" * 16)
+    lake.put_if_absent(object_path(wal, 0), encode(bytes(16), 0, [other]))
+    lake.put_if_absent(object_path(wal, 1), encode_fence(bytes(16), [((TOPIC_ID, 0), 2)]))
+    assert unsearched(admin, lake) == []
+    lake.put_if_absent(object_path(wal, 2), encode(bytes(16), 0, [other, part]))
+    (where,) = unsearched(admin, lake)
+    assert where.startswith("1 object of write-ahead logs (wal/) with records of the topic")
 
 
 def test_every_replica_has_to_be_somewhere(admin, lake, folder):

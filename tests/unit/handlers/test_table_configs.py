@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.controller.controller import NewTopic
 from broker.log.config import REMOTE_STORAGE_KEPT
 from kafka_ds.protocol.errors import ErrorCode
 from tests.in_process import batch_of, in_process
@@ -209,3 +210,53 @@ async def test_a_topic_ceases_to_be_a_table_if_its_rows_are_to_go(memory_path: P
         answer = await change(broker, TOPIC, "t", ("remote.log.copy.disable", SET, "true"))
         assert not answer.error_code
         assert (log.config.copies_to_lake, log.config.remote_storage_enable) == (False, True)
+
+
+DISKLESS = "lake.diskless"
+
+
+@in_loop
+async def test_a_topic_is_diskless_from_its_creation_on_or_never(memory_path: Path) -> None:
+    settings = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}
+    async with in_process(memory_path, **settings) as broker:
+        await broker.create("t", lake_diskless="true")
+        await broker.create("replicated")
+        for topic, value in (("t", "false"), ("replicated", "true")):
+            answer = await change(broker, TOPIC, topic, (DISKLESS, SET, value))
+            assert answer.error_code == ErrorCode.INVALID_CONFIG
+            assert answer.error_message.startswith(f"{DISKLESS}: it is given when a topic is")
+        # A tool that declares topics does not name what it does not know.
+        assert not (await replace(broker, "t", retention_ms="5000")).error_code
+        assert log_of(broker, "t").config.lake_diskless
+        assert not (await change(broker, TOPIC, "t", (DISKLESS, DELETE, None))).error_code
+        assert log_of(broker, "t").config.lake_diskless
+
+
+@pytest.mark.parametrize(
+    "also",
+    [
+        {"remote.storage.enable": "false"},
+        {"remote.log.copy.disable": "true"},
+        {"cleanup.policy": "compact"},
+    ],
+)
+@in_loop
+async def test_a_diskless_topic_is_a_table_that_grows(
+    memory_path: Path, also: dict[str, str]
+) -> None:
+    """Nothing else would ever take its records out of the write-ahead logs."""
+    settings = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}
+    async with in_process(memory_path, **settings) as broker:
+        topic = NewTopic(name="u", configs=((DISKLESS, "true"), *also.items()))
+        (result,) = await broker.node.metadata_driver.create_topics([topic])
+        assert result.error == ErrorCode.INVALID_CONFIG
+        assert result.message is not None
+        assert result.message.startswith("lake.diskless=true: a diskless topic is a Delta table")
+        await broker.create("t", lake_diskless="true")
+        for name, value in also.items():
+            answer = await change(broker, TOPIC, "t", (name, SET, value))
+            if name == "cleanup.policy":
+                assert not answer.error_code  # A table by default remains one.
+                continue
+            assert answer.error_code == ErrorCode.INVALID_CONFIG
+            assert "a diskless topic is a Delta table" in answer.error_message

@@ -391,6 +391,27 @@ def test_a_trickle_is_copied_twice_in_each_lag_and_not_record_by_record() -> Non
     assert max(behind) <= 10
 
 
+def test_a_trickle_into_a_diskless_topic_is_copied_now_and_then() -> None:
+    """Without lake.max.lag.ms: its records must leave the write-ahead log some time."""
+    diskless, other = led_partition("diskless", 0, 0, 1_000), led_partition("t", 0, 0, 1_000)
+    diskless.log.config = log_settings(remote_storage_enable=True, lake_diskless=True)
+    desk = CopyDesk(diskless, other)
+    with_active_segment(other).log_end_offset = 10
+    log = with_active_segment(diskless)
+
+    async def trickle() -> None:
+        for _ in range(60):  # Six minutes.
+            log.log_end_offset += 1
+            desk.loop.begin_round()
+            await desk.until(0)
+            desk.clock.ms += 6_000
+
+    asyncio.run(trickle())
+    assert 6 <= len(desk.worker.copied) <= 13
+    assert diskless.state.copied_offset >= log.log_end_offset - 11
+    assert other.state.copied_offset == -1
+
+
 def test_a_round_of_hundreds_of_trickles_is_a_few_copies() -> None:
     """Each copy has commits of its own: on a store that takes its time they decide how long a round takes."""
     many = [led_partition(f"t{at // 100}", at % 100, 0, 0) for at in range(500)]

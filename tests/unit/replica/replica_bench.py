@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from broker.config.broker import BrokerConfig
+from broker.diskless.write_ahead_log import WriteAheadLog
 from broker.metadata.events import (
     Event,
     PartitionChanged,
@@ -92,8 +93,12 @@ class Tier:
 class ReplicaBench:
     """One broker's replicas on a disk that outlives it."""
 
-    def __init__(self, tier: object = None) -> None:
+    def __init__(
+        self, tier: object = None, *, wal: WriteAheadLog | None = None, controller: object = None
+    ) -> None:
         self.tier = cast(Any, tier)
+        self.wal = wal
+        self.controller = cast(Any, controller or SimpleNamespace(recovered=_nothing))
         self.disk = MemoryDisk()
         self.clock = ManualClock(NOW_MS)
         self.image = MetadataImage()
@@ -128,8 +133,9 @@ class ReplicaBench:
             LeadingContext(
                 log_config=lambda _: self.config,
                 alter_partition=cast(Any, None),
-                controller=cast(Any, SimpleNamespace(recovered=_nothing)),
+                controller=self.controller,
                 lag_ms_max=BrokerConfig().replica_lag_time_max_ms,
+                wal=self.wal,
             ),
             new_fetchers=lambda _: cast(Fetchers, self.fetchers),
         )

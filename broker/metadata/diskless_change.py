@@ -1,0 +1,101 @@
+"""Pure: how the registration of a diskless partition changes (docs/concepts/diskless.md).
+
+Any live broker may lead it, for its records are in the lake: the leader is the only replica, and in sync. A new leader,
+and one whose incarnation is new, has a new leader epoch and is RECOVERING until it has taken over what the write-ahead
+logs of earlier leaders hold. `wals` name all that may hold such records: each new leader's is added. A leader that has
+taken over has put all that counts once more: it removes the others, and nothing of an earlier epoch counts any more,
+also if its log is named again. Without a live broker the last leader stays as the replica, out of sync.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from broker.metadata.events import (
+    NO_LEADER,
+    RECOVERING,
+    UNASSIGNED_DIRECTORY,
+    PartitionRegistration,
+    WalId,
+)
+from broker.metadata.partition_change import PartitionChange
+
+
+def diskless_change(
+    old: PartitionRegistration,
+    wanted: PartitionChange,
+    *,
+    is_acceptable: Callable[[int], bool],
+    choose: Callable[[], int],
+    wal_of: Callable[[int], WalId],
+    default_directory: Callable[[int], bytes],
+) -> PartitionRegistration | None:
+    """The registration after what is wanted, or None if nothing changes.
+
+    A leader that is not in the wanted ISR goes; wanted replicas are the new leader. `is_acceptable`: whether a broker
+    may go on with the log that it has; `choose` returns the best broker that may begin one, or NO_LEADER.
+    """
+    stays = old.leader in wanted.isr and wanted.replicas == old.replicas
+    if old.leader != NO_LEADER and stays and is_acceptable(old.leader):
+        new = _with_state(old, wanted.leader_recovery_state)
+    elif wanted.replicas != old.replicas:
+        new = _led_by(old, wanted.replicas[0], wal_of)
+    elif (leader := choose()) != NO_LEADER:
+        new = _led_by(old, leader, wal_of)
+    else:
+        new = replace(
+            old,
+            isr=(),
+            leader=NO_LEADER,
+            leader_epoch=old.leader_epoch + (old.leader != NO_LEADER),
+        )
+    directory = _directory(old, new, wanted, is_acceptable, default_directory)
+    directories = () if directory == UNASSIGNED_DIRECTORY else (directory,)
+    new = replace(new, directories=directories)
+    return None if new == old else replace(new, partition_epoch=old.partition_epoch + 1)
+
+
+def new_wals(leader: WalId) -> tuple[WalId, ...]:
+    """The write-ahead logs of a new partition, or of one whose leader has taken over all the others."""
+    return (leader,)
+
+
+def _with_state(old: PartitionRegistration, state: int) -> PartitionRegistration:
+    """The same leader, which may have taken over: no other state follows RECOVERED (`isr.alter_partitions`)."""
+    if old.leader_recovery_state == state:
+        return old
+    wals = new_wals(old.wals[-1])
+    return replace(old, leader_recovery_state=state, wals=wals, wals_since=old.leader_epoch)
+
+
+def _led_by(
+    old: PartitionRegistration, leader: int, wal_of: Callable[[int], WalId]
+) -> PartitionRegistration:
+    """Led by this broker from now on, which has everything to take over."""
+    wal = wal_of(leader)
+    return replace(
+        old,
+        replicas=(leader,),
+        isr=(leader,),
+        leader=leader,
+        leader_epoch=old.leader_epoch + 1,
+        leader_recovery_state=RECOVERING,
+        wals=(*(each for each in old.wals if each != wal), wal),
+    )
+
+
+def _directory(
+    old: PartitionRegistration,
+    new: PartitionRegistration,
+    wanted: PartitionChange,
+    is_acceptable: Callable[[int], bool],
+    default_directory: Callable[[int], bytes],
+) -> bytes:
+    """Where the replica is: as its broker has reported, or where that broker puts a new one (KIP-858)."""
+    (replica,) = new.replicas
+    known = wanted.directories.get(replica) or old.directory_of(replica)
+    stays = new.replicas == old.replicas and known != UNASSIGNED_DIRECTORY
+    if stays and (new.leader == NO_LEADER or is_acceptable(replica)):
+        return known
+    return default_directory(replica)

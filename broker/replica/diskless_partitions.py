@@ -1,0 +1,336 @@
+"""Shell: takes over diskless partitions that this broker is to lead, and says what their write-ahead log needs no more.
+
+A take-over fences the table and reads its end, fences the write-ahead logs that the registration names, begins the
+local log at the table's end, appends what counts as a follower would, and puts it again into this broker's own
+log. Only when all of that is in the store it tells the controller, whose answer, as metadata, lets the partition lead.
+What fails is tried again; nothing of a failed attempt is trusted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from broker.diskless.ended_wals import EndedWals
+from broker.diskless.take_over import FoundEntry, TakenPartition, contiguous
+from broker.diskless.wal_object import CorruptWalObject
+from broker.log.log import NOTHING_REMOTE
+from broker.metadata.events import PartitionRegistration, WalId
+from broker.replica.leader.partition import LeaderPartition
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.topic_partition import PartitionId
+from kafka_ds.records.batch import HEADER, HEADER_BYTES, BatchHeader
+
+if TYPE_CHECKING:
+    from broker.diskless.write_ahead_log import WriteAheadLog
+    from broker.log.directories.log_manager import LogManager
+    from broker.membership.requests import ControllerRequests
+    from broker.metadata.image import MetadataImage
+    from broker.remote.remote_log_manager import RemoteLogManager
+    from broker.replica.replicas import Replicas
+    from kafka_ds.process.seams import Clock
+
+_LOGGER = logging.getLogger(__name__)
+
+# What comes within so long is taken over together: a dead broker's partitions come in one commit, applied in parts.
+GATHERING_SECONDS = 0.02
+RETRY_SECONDS = 1.0
+PARTITIONS_AT_ONCE = 1_000
+# So much is appended before other tasks get their turn.
+APPENDED_AT_ONCE_BYTES = 1 << 20
+# Objects that are read at the same time.
+READS_AT_ONCE = 4
+
+
+@dataclass(slots=True)
+class _TakeOver:
+    """One partition, in the leader epoch in which it is taken over."""
+
+    partition: LeaderPartition
+    registration: PartitionRegistration
+    leader_epoch: int
+    is_appended: bool = False
+    """Whether the local log has all that counts, and the rest is a matter of the write-ahead log."""
+
+    @property
+    def is_current(self) -> bool:
+        leader = self.partition.leader
+        is_same = leader.leader_epoch == self.leader_epoch and leader.is_recovering
+        return is_same and not self.partition.is_lost
+
+    @property
+    def name(self) -> str:
+        return self.partition.log.name
+
+
+class DisklessPartitions:
+    """The diskless partitions of one broker."""
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        wal: WriteAheadLog,
+        *,
+        logs: LogManager,
+        image: MetadataImage,
+        clock: Clock,
+        remote_log_manager: RemoteLogManager,
+        controller: ControllerRequests,
+    ) -> None:
+        self._replicas = replicas
+        self.wal = self._wal = wal
+        self._reader = wal.reader
+        self._logs = logs
+        self._image = image
+        self._clock = clock
+        self._remote_log_manager = remote_log_manager
+        self._controller = controller
+        self.ended = EndedWals(
+            wal.store, wal.executor, image, is_active=lambda: controller.is_controller_here
+        )
+        self._begun: dict[PartitionId, int] = {}
+        self._gathering: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._said: dict[PartitionId, str] = {}
+        self._stopped = False
+
+    def start(self) -> None:
+        """Begin to put records, and to erase what is needed no more."""
+        self._wal.start(self.is_safe)
+        self._wal.spawn(self.ended.run())
+
+    # -- taking over ----------------------------------------------------------------------------
+
+    def soon(self) -> None:
+        """There is a partition to be taken over."""
+        if self._gathering is None and not self._stopped:
+            loop = asyncio.get_running_loop()
+            self._gathering = loop.call_later(GATHERING_SECONDS, self._begin)
+
+    def stop(self) -> None:
+        """Begin nothing more."""
+        self._stopped = True
+        if self._gathering is not None:
+            self._gathering.cancel()
+        for task in tuple(self._tasks):
+            task.cancel()
+        self._wal.stop()
+
+    def _begin(self) -> None:
+        self._gathering = None
+        waiting = []
+        for partition in self._replicas:
+            if not partition.is_diskless or not partition.leader.is_recovering:
+                continue
+            found = self._image.partition(partition.topic, partition.partition)
+            epoch = partition.leader.leader_epoch
+            if found is None or found.leader_epoch != epoch or self._wal.wal_id not in found.wals:
+                continue  # Of an earlier process, or of a later commit: other metadata are coming.
+            if self._begun.get(partition.key) != epoch:
+                self._begun[partition.key] = epoch
+                waiting.append(_TakeOver(partition, found, epoch))
+        for start in range(0, len(waiting), PARTITIONS_AT_ONCE):
+            task = asyncio.get_running_loop().create_task(
+                self._take_over(waiting[start : start + PARTITIONS_AT_ONCE]), name="take over"
+            )
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _take_over(self, waiting: list[_TakeOver]) -> None:
+        began_ms = self._clock.monotonic_ms()
+        while waiting := [each for each in waiting if each.is_current]:
+            try:
+                await self._append([each for each in waiting if not each.is_appended])
+                done = await self._report([each for each in waiting if each.is_appended])
+                if done:
+                    _LOGGER.info(
+                        "Took over %d diskless partitions in %d ms",
+                        done, self._clock.monotonic_ms() - began_ms,
+                    )  # fmt: skip
+            except (KafkaError, OSError, CorruptWalObject) as error:
+                for each in waiting:
+                    self._say(each, str(error) or type(error).__name__)
+            except Exception:  # The root of a task: an error would go unnoticed.
+                _LOGGER.exception("Unable to take over %d partitions, will try again", len(waiting))
+            await asyncio.sleep(RETRY_SECONDS)
+
+    def _say(self, taken: _TakeOver, what: str) -> None:
+        """Log what a partition waits for, once, however often it is tried."""
+        key = taken.partition.key
+        if self._said.get(key) != what:
+            self._said[key] = what
+            _LOGGER.warning("Unable to take over %s yet: %s", taken.name, what)
+
+    async def _append(self, waiting: Sequence[_TakeOver]) -> None:
+        """Give the logs all that counts, of those partitions for which the lake answers."""
+        if not waiting:
+            return
+        restarted = await self._restart_at_lake(waiting)
+        counting = await self._counting(restarted)
+        plans: dict[PartitionId, list[FoundEntry]] = {}
+        for each in restarted:
+            key, log = each.partition.key, each.partition.log
+            plans[key] = contiguous(counting[key], log.log_end_offset)
+            _say_what_is_left(each, counting[key], plans[key])
+        await self._append_entries({each.partition.key: each for each in restarted}, plans)
+        for each in restarted:
+            if each.is_current:
+                each.is_appended = True
+                self._wal.metrics.take_overs += 1
+
+    async def _restart_at_lake(self, waiting: Sequence[_TakeOver]) -> list[_TakeOver]:
+        """Fence the tables, and empty the logs, which go on at their ends; returns those for which the lake answers."""
+        manager = self._remote_log_manager
+        epochs = {each.partition.log.topic_id_partition: each.leader_epoch for each in waiting}
+        ends = await manager.fence(epochs, {})
+        restarted, folders = [], {}
+        for each, end in zip(waiting, ends, strict=True):
+            log = each.partition.log
+            try:
+                if isinstance(end, KafkaError):
+                    raise end
+                aux_state = NOTHING_REMOTE
+                if end >= 0:
+                    _, aux_state = await manager.aux_state(log.topic_id_partition, end)
+                if each.is_current:
+                    # Markers that end what is in the table may be in the write-ahead logs.
+                    aux_state = replace(aux_state, has_markers_to_come=True)
+                    self._wal.forget(each.partition)
+                    each.partition.restart_at(end + 1, aux_state)
+                    folders[log.directory.rpartition("/")[0]] = log.directory
+                    restarted.append(each)
+            except (KafkaError, OSError) as error:
+                self._say(each, f"the lake does not answer what it holds: {error}")
+        for folder in folders.values():
+            await self._logs.checkpoint_recovery_points(folder)
+        return restarted
+
+    async def _counting(self, waiting: Sequence[_TakeOver]) -> dict[PartitionId, list[FoundEntry]]:
+        """Fence the write-ahead logs of earlier leaders; what counts in them."""
+        of_wal: defaultdict[WalId, dict[PartitionId, TakenPartition]] = defaultdict(dict)
+        found: dict[PartitionId, list[FoundEntry]] = {}
+        for each in waiting:
+            key, registration = each.partition.key, each.registration
+            found[key] = []
+            for wal in registration.wals:
+                if wal != self._wal.wal_id or self._wal.knows(key):
+                    of_wal[wal][key] = TakenPartition(each.leader_epoch, registration.wals_since)
+        read = await asyncio.gather(
+            *(self._reader.take_over(wal, partitions) for wal, partitions in of_wal.items())
+        )
+        for entries in read:
+            for key, some in entries.items():
+                found[key] += some
+        return found
+
+    async def _append_entries(
+        self, waiting: dict[PartitionId, _TakeOver], plans: dict[PartitionId, list[FoundEntry]]
+    ) -> None:
+        """Read objects, and append what is in them, each partition's in the order of offsets."""
+        objects: defaultdict[tuple[WalId, int], list[FoundEntry]] = defaultdict(list)
+        for plan in plans.values():
+            for entry in plan:
+                objects[entry.wal, entry.place].append(entry)
+        next_of = {key: iter(plan) for key, plan in plans.items()}
+        expected = {key: next(rest, None) for key, rest in next_of.items()}
+        ahead: dict[FoundEntry, bytes] = {}
+        order = sorted(objects)
+        for start in range(0, len(order), READS_AT_ONCE):
+            some = order[start : start + READS_AT_ONCE]
+            read = await asyncio.gather(
+                *(self._reader.bodies(*where, objects[where]) for where in some)
+            )
+            for where, bodies in zip(some, read, strict=True):
+                ahead |= zip(objects[where], bodies, strict=True)
+                for key in {each.entry.key for each in objects[where]}:
+                    while (due := expected[key]) is not None and due in ahead:
+                        await self._append_batches(waiting[key], ahead.pop(due))
+                        expected[key] = next(next_of[key], None)
+
+    async def _append_batches(self, taken: _TakeOver, data: bytes) -> None:
+        """Append what of an entry the log lacks. Raises KafkaError."""
+        log = taken.partition.log
+        for batches in _pieces(data, log.log_end_offset):
+            if not taken.is_current:
+                return
+            end = log.log_end_offset
+            taken.partition.take_over(batches, self._clock.now_ms())
+            if log.log_end_offset == end:
+                raise KafkaError(
+                    ErrorCode.CORRUPT_MESSAGE, f"no batch follows offset {end} of {log.name}"
+                )
+            await asyncio.sleep(0)
+
+    async def _report(self, waiting: Sequence[_TakeOver]) -> int:
+        """Tell the controller which partitions' records are all in this broker's own write-ahead log; how many."""
+        wait = [
+            each.partition.acknowledgement(each.partition.log.log_end_offset - 1, acks=1)
+            for each in waiting
+            if each.partition.leader.effective_end_offset < each.partition.log.log_end_offset
+        ]
+        if wait:
+            await asyncio.wait(wait, timeout=RETRY_SECONDS)
+        done = [
+            each.partition.key
+            for each in waiting
+            if each.is_current
+            and self._is_latest(each)
+            and each.partition.leader.effective_end_offset == each.partition.log.log_end_offset
+        ]
+        if done:
+            await self._controller.recovered(done)
+            for key in done:
+                self._said.pop(key, None)
+        return len(done)
+
+    def _is_latest(self, taken: _TakeOver) -> bool:
+        """Whether the metadata know of no later leader epoch, for which the partition must be taken over again."""
+        found = self._image.partition(taken.partition.topic, taken.partition.partition)
+        return found is not None and found.leader_epoch == taken.leader_epoch
+
+    # -- cleaning up ----------------------------------------------------------------------------
+
+    def is_safe(self, key: PartitionId, last_offset: int) -> bool:
+        """Whether records up to this offset are needed in this broker's write-ahead log no more."""
+        topic = self._image.topics_by_id.get(key[0])
+        registration = topic.partitions.get(key[1]) if topic is not None else None
+        if topic is None or registration is None or self._wal.wal_id not in registration.wals:
+            return True
+        partition = self._replicas.find(topic.name, key[1])
+        if partition is None or partition.topic_id != key[0] or partition.leader.is_recovering:
+            return False
+        return last_offset <= partition.log.highest_offset_in_remote_storage
+
+
+def _pieces(data: bytes, next_offset: int) -> Iterable[memoryview]:
+    """The batches from the one that holds this offset, in pieces of whole ones."""
+    view = memoryview(data)
+    begin = position = 0
+    while len(data) - position >= HEADER_BYTES:
+        header = BatchHeader._make(HEADER.unpack_from(data, position))
+        position += header.size_in_bytes
+        if header.last_offset < next_offset:
+            begin = position
+        elif position - begin >= APPENDED_AT_ONCE_BYTES:
+            yield view[begin:position]
+            begin = position
+    if position > begin:
+        yield view[begin:position]
+
+
+def _say_what_is_left(
+    taken: _TakeOver, found: Sequence[FoundEntry], plan: Sequence[FoundEntry]
+) -> None:
+    """Log what lies behind a gap: acknowledgements are given in order, so it was never acknowledged."""
+    end = plan[-1].entry.last_offset + 1 if plan else taken.partition.log.log_end_offset
+    left = [each.entry for each in found if each.entry.last_offset >= end]
+    if left:
+        _LOGGER.info(
+            "%s: offsets %d to %d were put behind a gap at %d, so never acknowledged: leaving them out",
+            taken.name, min(each.first_offset for each in left),
+            max(each.last_offset for each in left), end,
+        )  # fmt: skip

@@ -1,0 +1,251 @@
+"""Diskless topics on real brokers: leaders are killed, their disks wiped, or they are paused; nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from tests.processes import BrokerCluster, cluster, wait_until
+from tests.s3_faults import bad_weather, faulty_way
+from tests.s3_server import S3Server
+from tests.topics import create_topic
+
+TOPIC = "orders"
+PARTITIONS = 4
+SETTINGS: Mapping[str, object] = {
+    "remote.log.storage.system.enable": "true",
+    "log.segment.bytes": 1 << 20,
+    "lake.local.grace.ms": 500,
+    "offsets.topic.num.partitions": 3,
+    "transaction.state.log.num.partitions": 3,
+    "offsets.topic.replication.factor": 3,
+    "transaction.state.log.replication.factor": 3,
+    "transaction.state.log.min.isr": 2,
+    "lake.diskless.linger.ms": 20,
+}
+DISKLESS = {"lake.diskless": "true", "remote.storage.enable": "true"}
+PATIENCE_S = 60
+
+
+@pytest.fixture
+def brokers(tmp_path: Path) -> Iterator[BrokerCluster]:
+    with cluster(tmp_path, overrides=SETTINGS) as started:
+        yield started
+
+
+def leaders(brokers: BrokerCluster) -> list[int]:
+    """As a broker that lives knows them."""
+    client = AdminClient({"bootstrap.servers": brokers.bootstrap, "log_level": 0})
+    found = client.list_topics(TOPIC, timeout=PATIENCE_S).topics[TOPIC].partitions
+    return [found[each].leader for each in range(PARTITIONS)]
+
+
+def wait_for_other_leaders(brokers: BrokerCluster, node_id: int) -> None:
+    wait_until("other leaders", lambda: node_id not in leaders(brokers), timeout_s=PATIENCE_S)
+
+
+def wipe(brokers: BrokerCluster, node_id: int) -> None:
+    brokers[node_id].kill()
+    shutil.rmtree(brokers[node_id].data)
+
+
+class Writer:
+    """An idempotent producer in a thread, and what was acknowledged to it."""
+
+    def __init__(self, brokers: BrokerCluster, **settings: Any) -> None:
+        self.acknowledged: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
+        self.failed: list[str] = []
+        self.count = 0
+        self._producer = Producer(
+            {
+                "bootstrap.servers": brokers.bootstrap,
+                "acks": "all",
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "delivery.timeout.ms": PATIENCE_S * 1_000,
+                "log_level": 0,
+                **settings,
+            }
+        )
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._write)
+
+    def __enter__(self) -> Writer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        self._thread.join()
+
+    def _write(self) -> None:
+        while not self._ends.is_set():
+            for _ in range(20):
+                value = b"%08d" % self.count + bytes(500)
+                self._producer.produce(
+                    TOPIC, value, partition=self.count % PARTITIONS, on_delivery=self._delivered
+                )
+                self.count += 1
+            self._producer.poll(0.01)
+        self._producer.flush(PATIENCE_S)
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self.failed.append(str(error))
+        else:
+            self.acknowledged[message.partition()].append((message.offset(), message.value()))
+
+    @property
+    def acknowledged_count(self) -> int:
+        return sum(len(each) for each in self.acknowledged.values())
+
+    def wait_for(self, more: int) -> None:
+        target = self.acknowledged_count + more
+        wait_until(
+            f"{more} more acknowledgements",
+            lambda: self.acknowledged_count >= target,
+            timeout_s=PATIENCE_S,
+        )
+
+
+def read(brokers: BrokerCluster, partition: int, **settings: Any) -> dict[int, bytes]:
+    """All that a consumer gets of a partition, from its begin to its end."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": brokers.bootstrap,
+            "group.id": f"g{time.time_ns()}",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "log_level": 0,
+            **settings,
+        }
+    )
+    found: dict[int, bytes] = {}
+    try:
+        consumer.assign([TopicPartition(TOPIC, partition, 0)])
+        give_up = time.monotonic() + PATIENCE_S
+        while time.monotonic() < give_up:
+            for message in consumer.consume(1_000, 1.0):
+                if message.error() is None:
+                    assert message.offset() not in found
+                    found[message.offset()] = message.value()
+                elif message.error().name() == "_PARTITION_EOF":
+                    return found
+        raise TimeoutError(f"partition {partition} has no end")
+    finally:
+        consumer.close()
+
+
+def check(brokers: BrokerCluster, writer: Writer) -> None:
+    """All that was acknowledged is there, once, at its offset, in the order in which it was sent."""
+    assert not writer.failed
+    for partition in range(PARTITIONS):
+        found = read(brokers, partition)
+        for offset, value in writer.acknowledged[partition]:
+            assert found.get(offset) == value, f"{partition}: {offset}"
+        numbers = [int(found[offset][:8]) for offset in sorted(found)]
+        assert numbers == sorted(set(numbers)), "in order, without duplicates"
+
+
+def test_leaders_are_killed_and_their_disks_wiped(brokers: BrokerCluster) -> None:
+    create_topic(brokers.bootstrap, TOPIC, DISKLESS, partitions=PARTITIONS)
+    with Writer(brokers) as writer:
+        writer.wait_for(2_000)
+        for node_id in (1, 2, 3):
+            wipe(brokers, node_id)
+            wait_for_other_leaders(brokers, node_id)
+            writer.wait_for(4_000)
+            brokers.start()
+            writer.wait_for(4_000)
+    check(brokers, writer)
+
+
+def test_all_brokers_are_killed_at_once_and_all_disks_wiped(brokers: BrokerCluster) -> None:
+    create_topic(brokers.bootstrap, TOPIC, DISKLESS, partitions=PARTITIONS)
+    with Writer(brokers) as writer:
+        writer.wait_for(4_000)
+        for _ in range(2):
+            for node_id in (1, 2, 3):
+                wipe(brokers, node_id)
+            brokers.start()
+            writer.wait_for(4_000)
+    check(brokers, writer)
+
+
+def test_a_leader_that_was_only_paused_acknowledges_nothing_any_more(
+    brokers: BrokerCluster,
+) -> None:
+    create_topic(brokers.bootstrap, TOPIC, DISKLESS, partitions=PARTITIONS)
+    with Writer(brokers) as writer:
+        for node_id in (1, 2, 3):
+            writer.wait_for(2_000)
+            os.kill(brokers[node_id].pid, signal.SIGSTOP)
+            try:
+                wait_for_other_leaders(brokers, node_id)
+                writer.wait_for(2_000)
+            finally:
+                os.kill(brokers[node_id].pid, signal.SIGCONT)
+    check(brokers, writer)
+
+
+def test_transactions_are_whole_though_leaders_are_killed(brokers: BrokerCluster) -> None:
+    """Each transaction writes its number to every partition; every third one is aborted."""
+    create_topic(brokers.bootstrap, TOPIC, DISKLESS, partitions=PARTITIONS)
+    producer = Producer(
+        {
+            "bootstrap.servers": brokers.bootstrap,
+            "transactional.id": "x",
+            "transaction.timeout.ms": 60_000,
+            "log_level": 0,
+        }
+    )
+    producer.init_transactions(PATIENCE_S)
+    committed = []
+    for number in range(90):
+        if number % 30 == 15:
+            wipe(brokers, number // 30 + 1)
+        producer.begin_transaction()
+        for partition in range(PARTITIONS):
+            producer.produce(TOPIC, b"%d" % number, partition=partition)
+        if number % 3:
+            producer.commit_transaction(PATIENCE_S)
+            committed.append(b"%d" % number)
+        else:
+            producer.flush(PATIENCE_S)
+            producer.abort_transaction(PATIENCE_S)
+        if number % 30 == 25:
+            brokers.start()
+    for partition in range(PARTITIONS):
+        found = read(brokers, partition)
+        assert [found[offset] for offset in sorted(found)] == committed
+
+
+def test_the_store_is_slow_throttles_and_loses_answers(tmp_path: Path, s3_server: S3Server) -> None:
+    """A twentieth of all requests fails in one way or another."""
+    weather = bad_weather(5, delay_ms=20, throttled=0.03, lost=0.02)
+    with faulty_way(s3_server.endpoint, weather) as way:
+        settings = {**SETTINGS, "lake.uri": s3_server.address_for(tmp_path)}
+        environment = {**s3_server.environment, "AWS_ENDPOINT_URL": way.endpoint}
+        with cluster(tmp_path, overrides=settings, environment=environment) as brokers:
+            create_topic(brokers.bootstrap, TOPIC, DISKLESS, partitions=PARTITIONS)
+            with Writer(brokers) as writer:
+                writer.wait_for(1_000)
+                for node_id in (1, 2):
+                    wipe(brokers, node_id)
+                    wait_for_other_leaders(brokers, node_id)
+                    writer.wait_for(2_000)
+                    brokers.start()
+                    writer.wait_for(2_000)
+            check(brokers, writer)

@@ -1,0 +1,503 @@
+"""Diskless topics at the controller: who may be created, who leads, and which write-ahead logs are kept in mind."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from broker.controller.brokers import DirectoryAssignment
+from broker.controller.elections import ElectionType
+from broker.controller.isr import AlterPartition, AlterPartitionResult
+from broker.controller.topics import MorePartitions, NewTopic, TopicResult
+from broker.metadata.events import (
+    NO_LEADER,
+    RECOVERED,
+    RECOVERING,
+    PartitionRegistration,
+    WalId,
+)
+from kafka_ds.protocol.errors import ErrorCode
+from tests.unit.controller.controller_desk import ClusterDesk
+
+SETTING = ("lake.diskless", "true")
+
+
+class DisklessDesk(ClusterDesk):
+    """A cluster with the diskless topic `t`."""
+
+    def ask(self, name: str = "t", **options: Any) -> TopicResult:
+        options = {"num_partitions": 1, "configs": (SETTING,)} | options
+        (result,) = self.take(self.controller.create_topics([NewTopic(name=name, **options)]))
+        created: TopicResult = result
+        return created
+
+    def wal(self, broker: int) -> WalId:
+        return WalId(broker, self.epoch(broker))
+
+    def taken_over(self, partition: int = 0) -> AlterPartitionResult:
+        """The leader has taken over what other write-ahead logs hold."""
+        present = self.partition(partition)
+        wanted = AlterPartition(
+            topic_id=self.image.topics["t"].topic_id,
+            partition=partition,
+            new_isr=((present.leader, -1),),
+            leader_epoch=present.leader_epoch,
+            partition_epoch=present.partition_epoch,
+            leader_recovery_state=RECOVERED,
+        )
+        leader = present.leader
+        (result,) = self.take(
+            self.controller.alter_partitions(leader, self.epoch(leader), [wanted])
+        )
+        altered: AlterPartitionResult = result
+        return altered
+
+    def leaders(self) -> Counter[int]:
+        return Counter(each.leader for each in self.image.topics["t"].partitions.values())
+
+
+def led_by(
+    desk: DisklessDesk,
+    broker: int,
+    *wals: WalId,
+    epoch: int,
+    state: int = RECOVERING,
+    since: int = 0,
+) -> PartitionRegistration:
+    return PartitionRegistration(
+        replicas=(broker,),
+        isr=(broker,),
+        leader=broker,
+        leader_epoch=epoch,
+        leader_recovery_state=state,
+        wals=wals or (desk.wal(broker),),
+        wals_since=since,
+        partition_epoch=desk.partition().partition_epoch,
+    )
+
+
+# -- creation -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("factor", [-1, 1])
+def test_a_diskless_partition_is_its_leader(factor: int) -> None:
+    desk = DisklessDesk(1, 2, 3, replication_factor=3)
+    result = desk.ask(num_partitions=3, replication_factor=factor)
+    assert (result.error, result.replication_factor) == (ErrorCode.NONE, 1)
+    assert desk.leaders() == {1: 1, 2: 1, 3: 1}
+    first = desk.partition()
+    assert first == led_by(desk, first.leader, epoch=0, state=RECOVERED)
+    assert all(each.is_diskless for each in desk.image.topics["t"].partitions.values())
+
+
+def test_other_topics_have_no_write_ahead_log() -> None:
+    desk = DisklessDesk(1)
+    assert not desk.ask(configs=(("lake.diskless", "false"),)).error
+    assert desk.partition().wals == ()
+
+
+@pytest.mark.parametrize(
+    "options", [{"replication_factor": 2}, {"num_partitions": -1, "assignments": ((0, (1, 2)),)}]
+)
+def test_more_than_one_replica_is_refused(options: dict[str, Any]) -> None:
+    desk = DisklessDesk(1, 2)
+    result = desk.ask(**options)
+    assert result.error == ErrorCode.INVALID_REPLICATION_FACTOR
+    assert result.message is not None
+    assert "one replica, its leader, not 2" in result.message
+    assert "t" not in desk.image.topics
+
+
+def test_an_assignment_names_the_leaders() -> None:
+    desk = DisklessDesk(1, 2)
+    assert not desk.ask(num_partitions=-1, assignments=((0, (2,)), (1, (2,)))).error
+    assert desk.leaders() == {2: 2}
+
+
+def test_internal_topics_are_not_diskless() -> None:
+    result = DisklessDesk(1).ask("__consumer_offsets")
+    assert (result.error, result.message) == (
+        ErrorCode.INVALID_CONFIG,
+        "lake.diskless=true: __consumer_offsets is an internal topic",
+    )
+
+
+def test_more_partitions_are_diskless_too() -> None:
+    desk = DisklessDesk(1, 2)
+    desk.ask(num_partitions=1)
+    more = MorePartitions(name="t", count=4)
+    (result,) = desk.take(desk.controller.create_partitions([more]))
+    assert not result.error
+    assert set(desk.leaders()) == {1, 2}
+    for each in desk.image.topics["t"].partitions.values():
+        assert (each.replicas, each.wals) == ((each.leader,), (desk.wal(each.leader),))
+
+
+# -- leaders --------------------------------------------------------------------------------------
+
+
+def kill(desk: DisklessDesk, broker: int) -> None:
+    desk.fence(broker)
+
+
+def stop(desk: DisklessDesk, broker: int) -> None:
+    desk.beat(broker, want_shut_down=True)
+
+
+def remove(desk: DisklessDesk, broker: int) -> None:
+    desk.take(desk.controller.unregister_broker(broker))
+
+
+def lose_disk(desk: DisklessDesk, broker: int) -> None:
+    desk.beat(broker, offline_log_dirs=[bytes([broker]) * 16])
+
+
+def restart_killed(desk: DisklessDesk, broker: int) -> None:
+    desk.restart(broker, clean=False)
+
+
+def restart_stopped(desk: DisklessDesk, broker: int) -> None:
+    desk.restart(broker, clean=True)
+
+
+def with_directories(*brokers: int) -> DisklessDesk:
+    desk = DisklessDesk()
+    for broker in brokers:
+        desk.register(broker, log_dirs=[bytes([broker]) * 16])
+        desk.beat(broker)
+    return desk
+
+
+@pytest.mark.parametrize("leave", [kill, stop, remove, lose_disk, restart_killed, restart_stopped])
+def test_any_other_broker_leads_when_the_leader_goes(
+    leave: Callable[[DisklessDesk, int], None],
+) -> None:
+    desk = with_directories(1, 2)
+    desk.ask(num_partitions=-1, assignments=((0, (1,)),))
+    first = desk.wal(1)
+    leave(desk, 1)
+    expected = led_by(desk, 2, first, desk.wal(2), epoch=1)
+    assert desk.partition() == replace(expected, directories=(bytes([2]) * 16,))
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_lone_broker_begins_with_another_write_ahead_log(clean: bool) -> None:
+    """What its former incarnation has begun to put may still arrive: it must be fenced, too."""
+    desk = DisklessDesk(1)
+    desk.ask()
+    first = desk.wal(1)
+    desk.restart(1, clean=clean)
+    gone = desk.partition()
+    assert (gone.leader, gone.isr, gone.replicas, gone.wals) == (NO_LEADER, (), (1,), (first,))
+    desk.beat(1)
+    assert desk.wal(1) != first
+    # Two changes: one of them when it was fenced, or registered.
+    assert desk.partition() == led_by(desk, 1, first, desk.wal(1), epoch=2)
+
+
+def test_a_controller_that_registers_itself_begins_again_at_once() -> None:
+    desk = DisklessDesk(1)
+    desk.ask()
+    first = desk.wal(1)
+    desk.now_ms += 60_000
+    desk.expire()
+    desk.controller = desk.new_controller()
+    desk.register(1, fenced=False)
+    assert desk.partition() == led_by(desk, 1, first, desk.wal(1), epoch=2)
+
+
+def test_a_partition_without_a_leader_is_led_by_the_next_broker_that_comes() -> None:
+    desk = DisklessDesk(1)
+    desk.ask()
+    first = desk.wal(1)
+    desk.fence(1)
+    desk.register(2)
+    assert desk.partition().leader == NO_LEADER
+    desk.beat(2)
+    assert desk.partition() == led_by(desk, 2, first, desk.wal(2), epoch=2)
+
+
+def test_a_broker_that_was_fenced_by_mistake_goes_on_with_its_write_ahead_log() -> None:
+    desk = DisklessDesk(1)
+    desk.ask()
+    first = desk.wal(1)
+    desk.fence(1)
+    desk.beat(1)
+    assert desk.partition() == led_by(desk, 1, first, epoch=2)
+
+
+def test_the_next_leader_is_in_the_rack_of_the_last_and_leads_least() -> None:
+    desk = DisklessDesk()
+    desk.racks = {1: "a", 2: "a", 3: "a", 4: "b"}
+    for broker in desk.racks:
+        desk.register(broker)
+        desk.beat(broker)
+    desk.ask(num_partitions=-1, assignments=tuple((i, (1,)) for i in range(4)))
+    desk.create((2,), (2,), name="other")
+    desk.fence(1)
+    assert desk.leaders() == {3: 3, 2: 1}
+    desk.fence(2, 3)
+    assert desk.leaders() == {4: 4}
+
+
+def test_leaders_of_many_partitions_are_spread() -> None:
+    desk = DisklessDesk(1, 2, 3, 4)
+    desk.ask(num_partitions=400)
+    desk.fence(2)
+    assert max(desk.leaders().values()) - min(desk.leaders().values()) <= 1
+    assert 2 not in desk.leaders()
+
+
+def test_brokers_that_go_together_leave_nothing_to_each_other() -> None:
+    desk = DisklessDesk(1, 2, 3)
+    desk.ask(num_partitions=3)
+    desk.fence(1, 2)
+    assert desk.leaders() == {3: 3}
+    for each in desk.image.topics["t"].partitions.values():
+        assert len(each.wals) == (1 if each.leader_epoch == 0 else 2)
+
+
+# -- taking over ----------------------------------------------------------------------------------
+
+
+def test_who_has_taken_over_needs_no_other_write_ahead_log() -> None:
+    desk = DisklessDesk(1, 2, 3)
+    desk.ask(num_partitions=-1, assignments=((0, (1,)),))
+    first = desk.wal(1)
+    desk.fence(1)
+    second = desk.partition().leader
+    assert desk.partition().wals == (first, desk.wal(second))
+    result = desk.taken_over()
+    assert result.error == ErrorCode.NONE
+    assert result.registration == desk.partition()
+    assert desk.partition() == led_by(desk, second, epoch=1, state=RECOVERED, since=1)
+    desk.fence(second)
+    assert desk.partition().wals_since == 1
+
+
+def test_until_then_all_are_kept_in_mind_once() -> None:
+    desk = DisklessDesk(1, 2)
+    desk.ask(num_partitions=-1, assignments=((0, (1,)),))
+    one, two = desk.wal(1), desk.wal(2)
+    assert not desk.reassign(2).error
+    assert not desk.reassign(1).error
+    assert desk.partition() == led_by(desk, 1, two, one, epoch=2)
+    assert not desk.reassign(2).error
+    assert desk.partition().wals == (one, two)
+
+
+def test_a_deposed_leader_has_taken_over_nothing() -> None:
+    desk = DisklessDesk(1, 2)
+    desk.ask(num_partitions=-1, assignments=((0, (1,)),))
+    desk.reassign(2)
+    before = desk.partition()
+    desk.reassign(1)
+    present = desk.partition()
+    wanted = AlterPartition(
+        topic_id=desk.image.topics["t"].topic_id,
+        partition=0,
+        new_isr=((2, -1),),
+        leader_epoch=before.leader_epoch,
+        partition_epoch=before.partition_epoch,
+    )
+    (result,) = desk.take(desk.controller.alter_partitions(2, desk.epoch(2), [wanted]))
+    assert result.error == ErrorCode.FENCED_LEADER_EPOCH
+    assert desk.partition() == present
+
+
+# -- requests -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "code"),
+    [
+        ((2, 3), ErrorCode.INVALID_REPLICATION_FACTOR),
+        ((4,), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ((9,), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ((), ErrorCode.NO_REASSIGNMENT_IN_PROGRESS),
+    ],
+)
+def test_a_move_that_cannot_be_is_refused(target: tuple[int, ...], code: ErrorCode) -> None:
+    desk = DisklessDesk(1, 2, 3, 4)
+    desk.ask(num_partitions=-1, assignments=((0, (1,)),))
+    desk.fence(4)
+    before = desk.partition()
+    assert desk.reassign(*target).error == code
+    assert desk.partition() == before
+
+
+def test_a_move_to_the_leader_changes_nothing() -> None:
+    desk = DisklessDesk(1, 2)
+    desk.ask(num_partitions=-1, assignments=((0, (1,)),))
+    before = desk.partition()
+    assert not desk.reassign(1).error
+    assert desk.partition() == before
+
+
+@pytest.mark.parametrize("kind", list(ElectionType))
+def test_there_is_no_other_leader_to_elect(kind: ElectionType) -> None:
+    desk = DisklessDesk(1, 2)
+    desk.ask()
+    before = desk.partition()
+    (result,) = desk.take(desk.controller.elect_leaders(kind, [("t", 0)]))
+    assert result.error == ErrorCode.ELECTION_NOT_NEEDED
+    assert desk.partition() == before
+
+
+def test_leaders_are_spread_again_when_a_broker_is_back() -> None:
+    desk = DisklessDesk(1, 2, 3)
+    desk.ask(num_partitions=9)
+    desk.fence(3)
+    desk.beat(3)
+    assert 3 not in desk.leaders()
+    assert desk.take(desk.controller.balance_leaders()) == 3
+    assert desk.leaders() == {1: 3, 2: 3, 3: 3}
+    assert desk.take(desk.controller.balance_leaders()) == 0
+
+
+def test_a_leader_that_takes_over_is_left_in_peace() -> None:
+    desk = DisklessDesk(1, 2)
+    desk.ask(num_partitions=4)
+    desk.fence(1)
+    for partition in range(4):
+        desk.taken_over(partition)
+    desk.fence(2)
+    desk.beat(1)
+    desk.beat(2)
+    assert desk.take(desk.controller.balance_leaders()) == 0
+    for partition in range(4):
+        desk.taken_over(partition)
+    assert desk.take(desk.controller.balance_leaders()) == 2
+    assert desk.leaders() == {1: 2, 2: 2}
+
+
+@pytest.mark.parametrize("are_two", [True, False])
+def test_a_lone_broker_leads_on_with_another_disk(are_two: bool) -> None:
+    directories = [bytes([1]) * 16, bytes([2]) * 16]
+    desk = DisklessDesk()
+    desk.register(1, log_dirs=directories[: 1 + are_two])
+    desk.beat(1)
+    desk.ask()
+    topic_id = desk.image.topics["t"].topic_id
+    where = DirectoryAssignment(directory=directories[0], topic_id=topic_id, partition=0)
+    desk.take(desk.controller.assign_directories(1, desk.epoch(1), [where]))
+    desk.beat(1, offline_log_dirs=directories[:1])
+    if are_two:
+        expected = led_by(desk, 1, epoch=1)
+        assert desk.partition() == replace(expected, directories=(directories[1],))
+    else:
+        assert desk.partition().leader == NO_LEADER
+
+
+# -- chance ---------------------------------------------------------------------------------------
+
+
+class Incarnations:
+    """What each incarnation of a broker may have put since the last leader took over, as it really is."""
+
+    def __init__(self) -> None:
+        self.writers: dict[int, set[WalId]] = {}
+        # The epoch of that leader.
+        self.since: dict[int, int] = {}
+        self.last: dict[int, PartitionRegistration] = {}
+
+    def check(self, desk: DisklessDesk) -> None:
+        topic = desk.image.topics["t"]
+        active = {each for each, known in desk.image.brokers.items() if known.is_active}
+        for partition, now in topic.partitions.items():
+            before = self.last.get(partition)
+            self.last[partition] = now
+            assert now.is_diskless
+            assert len(set(now.wals)) == len(now.wals)
+            if now.leader == NO_LEADER:
+                assert not active, f"broker {active} could lead partition {partition}"
+                assert now.isr == ()
+            else:
+                assert now.replicas == now.isr == (now.leader,)
+                assert now.leader in active
+                assert now.wals[-1] == desk.wal(now.leader)
+                self._leads(partition, before, now)
+            assert self.writers[partition] <= set(now.wals)
+            assert now.wals_since == self.since.get(partition, 0)
+
+    def _leads(
+        self, partition: int, before: PartitionRegistration | None, now: PartitionRegistration
+    ) -> None:
+        writers = self.writers.setdefault(partition, set())
+        if before is not None and before.leader_epoch == now.leader_epoch:
+            assert before.leader == now.leader
+            assert before.wals[-1] == now.wals[-1]
+            if before.leader_recovery_state == RECOVERING != now.leader_recovery_state:
+                writers.clear()
+                self.since[partition] = now.leader_epoch
+        elif before is not None:
+            assert now.leader_recovery_state == RECOVERING
+        writers.add(now.wals[-1])
+
+
+def take_a_step(desk: DisklessDesk, chance: random.Random) -> None:
+    """Something happens to a broker or to a partition."""
+    brokers = desk.image.brokers
+    unfenced = [each for each, known in brokers.items() if not known.fenced]
+    broker = chance.choice(sorted(brokers))
+    what = chance.choice(
+        ("beat", "beat", "beat", "kill", "kill all", "stop", "restart", "take over", "take over",
+         "take over", "move", "lose disk", "remove", "balance", "controller", "grow")
+    )  # fmt: skip
+    match what:
+        case "kill":
+            desk.fence(broker)
+        case "kill all":
+            desk.fence(*chance.sample(unfenced, chance.randint(0, len(unfenced))))
+        case "stop" if broker in unfenced:
+            desk.beat(broker, want_shut_down=True)
+        case "restart":
+            desk.restart(broker, clean=chance.random() < 0.5, log_dirs=directories(broker))
+        case "take over":
+            for partition, each in desk.image.topics["t"].partitions.items():
+                if each.leader != NO_LEADER and chance.random() < 0.5:
+                    assert not desk.taken_over(partition).error
+        case "move":
+            desk.reassign(broker)
+        case "lose disk":
+            desk.beat(broker, offline_log_dirs=[chance.choice(directories(broker))])
+        case "remove" if len(brokers) > 2:
+            remove(desk, broker)
+            if chance.random() < 0.8:
+                desk.register(broker, log_dirs=directories(broker))
+        case "balance":
+            desk.take(desk.controller.balance_leaders())
+        case "controller":
+            desk.image = desk.replayed()
+            desk.controller = desk.new_controller()
+            desk.controller.begin_sessions(desk.now_ms)
+        case "grow" if len(desk.image.topics["t"].partitions) < 6 and unfenced:
+            more = MorePartitions(name="t", count=len(desk.image.topics["t"].partitions) + 1)
+            desk.take(desk.controller.create_partitions([more]))
+        case _:
+            desk.beat(broker)
+
+
+def directories(broker: int) -> list[bytes]:
+    return [bytes([broker]) * 16, bytes([broker + 100]) * 16]
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_no_write_ahead_log_that_may_hold_records_is_forgotten(seed: int) -> None:
+    chance = random.Random(seed)
+    desk = DisklessDesk()
+    for broker in range(1, chance.randint(2, 5)):
+        desk.register(broker, log_dirs=directories(broker))
+        desk.beat(broker)
+    desk.ask(num_partitions=3)
+    really = Incarnations()
+    really.check(desk)
+    for _ in range(80):
+        take_a_step(desk, chance)
+        really.check(desk)
+    assert desk.replayed().topics["t"].partitions == desk.image.topics["t"].partitions

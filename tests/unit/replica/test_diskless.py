@@ -1,0 +1,365 @@
+"""Diskless partitions of one broker: when appends count, and what a take-over gives its log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from broker.diskless.wal_object import WalPart, decode_header, encode, object_path
+from broker.diskless.write_ahead_log import WalSettings, WriteAheadLog
+from broker.log.values import RemoteLogAuxState
+from broker.metadata.events import RECOVERED, RECOVERING, PartitionRegistration, WalId
+from kafka_ds.process.system import SystemClock, new_uuid
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.topic_partition import PartitionId
+from kafka_ds.records.batch import stamp
+from tests.fakes.settings import log_settings
+from tests.fakes.store import ALWAYS, MemoryStore
+from tests.loops import in_loop, until
+from tests.unit.log.log_model import client_batch
+from tests.unit.replica.followed_logs import NOW_MS, content
+from tests.unit.replica.replica_bench import ID, ME, OTHER, ReplicaBench, Tier, changed, produce
+
+OWN, BEFORE = WalId(ME, 11), WalId(OTHER, 7)
+ANY = "*.wal"
+
+
+def led(epoch: int, *wals: WalId, state: int = RECOVERED, since: int = 0) -> PartitionRegistration:
+    return PartitionRegistration(
+        replicas=(ME,),
+        isr=(ME,),
+        leader=ME,
+        leader_epoch=epoch,
+        partition_epoch=2 * epoch + (state == RECOVERED),
+        leader_recovery_state=state,
+        wals=wals,
+        wals_since=since,
+    )
+
+
+class FencedTier(Tier):
+    """A tier whose lake ends somewhere."""
+
+    def __init__(self, end: int = -1) -> None:
+        super().__init__()
+        self.end = end
+        self.failing: Exception | None = None
+
+    async def fence(self, leader_epochs: Any, loads: object) -> Sequence[int]:
+        if self.failing is not None:
+            raise self.failing
+        self.told.append(f"fenced {sorted(leader_epochs.values())}")
+        return [self.end] * len(leader_epochs)
+
+    async def aux_state(self, *where: object) -> tuple[int, RemoteLogAuxState]:
+        return self.end + 1, RemoteLogAuxState(leader_epochs=((0, 0),))
+
+
+class DisklessBench(ReplicaBench):
+    """One broker whose write-ahead log is in memory, and a controller that believes it."""
+
+    is_controller_here = False
+
+    def __init__(self, store: MemoryStore, wal: WriteAheadLog, tier: FencedTier) -> None:
+        super().__init__(tier, wal=wal, controller=self)
+        self.store = store
+        self.recovered_epochs: list[int] = []
+        self.config = log_settings(remote_storage_enable=True, lake_diskless=True)
+
+    async def use_disk(self) -> None:
+        """Do what waits for the disk."""
+        while True:
+            self.background.run()
+            await asyncio.sleep(0.001)
+
+    async def recovered(self, partitions: Sequence[PartitionId]) -> None:
+        (found,) = (self.image.topics["t"].partitions[number] for _, number in partitions)
+        self.recovered_epochs.append(found.leader_epoch)
+        epoch = found.leader_epoch
+        await self.commit(changed(led(epoch, OWN, since=epoch)))
+
+
+@asynccontextmanager
+async def bench(tier: FencedTier | None = None) -> AsyncIterator[DisklessBench]:
+    store = MemoryStore()
+    settings = WalSettings(linger_ms=1, batch_bytes=1 << 20, buffer_bytes=1_000)
+    with ThreadPoolExecutor(8) as threads:
+        wal = WriteAheadLog(
+            store,
+            lambda: OWN,
+            lambda: settings,
+            clock=SystemClock(),
+            executor=threads,
+            new_id=new_uuid,
+        )
+        made = DisklessBench(store, wal, tier or FencedTier())
+        await made.manager.start()
+        disk = asyncio.get_running_loop().create_task(made.use_disk())
+        try:
+            yield made
+        finally:
+            disk.cancel()
+            store.mend()
+            made.manager.stop()
+            made.background.run()
+            made.logs.close()
+
+
+def part(first: int, *, epoch: int = 2, count: int = 1) -> WalPart:
+    """One batch of an earlier leader."""
+    batch = memoryview(client_batch(count, timestamp_ms=NOW_MS))
+    stamp(batch, 0, base_offset=first, leader_epoch=epoch)
+    return WalPart(ID, 0, epoch, first, first + count - 1, bytes(batch))
+
+
+def put(store: MemoryStore, place: int, *parts: WalPart, acked_to: int = 0) -> None:
+    store.put_durable(object_path(BEFORE, place), encode(new_uuid(), acked_to, parts))
+
+
+def own_entries(store: MemoryStore) -> list[tuple[int, int, int]]:
+    """Epoch and offsets of all that is in this broker's own log."""
+    own = (data for path, data in sorted(store.objects.items()) if path.startswith("wal/1/11/"))
+    return [each[2:5] for data in own for each in decode_header(data).entries]
+
+
+@in_loop
+async def test_an_append_counts_once_the_write_ahead_log_has_it() -> None:
+    async with bench() as broker:
+        held = broker.store.hold(path=ANY)
+        await broker.create(led(0, OWN))
+        partition = broker.led()
+        produce(partition)
+        produce(partition, acks=1)
+        answers = [partition.acknowledgement(0, -1), partition.acknowledgement(1, 1)]
+        await until(lambda: held.reached.is_set())
+        assert (partition.high_watermark, partition.log.log_end_offset) == (0, 2)
+        assert not any(each.done() for each in answers)
+        held.goes_on.set()
+        async with asyncio.timeout(20):
+            await asyncio.gather(*answers)
+        assert partition.high_watermark == 2
+        assert own_entries(broker.store) == [(0, 0, 1)]
+
+
+@in_loop
+async def test_too_much_that_waits_for_the_store_is_refused() -> None:
+    async with bench() as broker:
+        broker.store.refuse(path=ANY, times=ALWAYS)
+        await broker.create(led(0, OWN))
+        partition = broker.led()
+        with pytest.raises(KafkaError, match=r"bytes of diskless topics wait for the store"):
+            for _ in range(100):
+                produce(partition)
+        end = partition.log.log_end_offset
+        broker.store.mend()
+        await until(lambda: partition.high_watermark == end)
+        produce(partition)
+
+
+@in_loop
+async def test_a_take_over_has_what_counts_and_puts_it_again() -> None:
+    async with bench() as broker:
+        put(broker.store, 0, part(0), part(1, count=2))
+        put(broker.store, 1, part(3))
+        put(broker.store, 3, part(4), acked_to=1)
+        await broker.create(led(3, BEFORE, OWN, state=RECOVERING))
+        await until(lambda: broker.recovered_epochs)
+        partition = broker.led()
+        assert (partition.high_watermark, partition.log.log_end_offset) == (4, 4)
+        assert content(partition.log) == b"".join(
+            each.data for each in (part(0), part(1, count=2), part(3))
+        )
+        assert own_entries(broker.store) == [(3, 0, 3)]
+        fence = decode_header(broker.store.objects[object_path(BEFORE, 2)])
+        assert [(each.key, each.leader_epoch) for each in fence.entries] == [((ID, 0), 3)]
+        produce(partition)
+        await until(lambda: partition.high_watermark == 5)
+        assert partition.log.leader_epochs.entries == ((2, 0), (3, 4))
+
+
+@in_loop
+async def test_a_take_over_goes_on_at_the_end_of_the_table() -> None:
+    async with bench(FencedTier(end=1)) as broker:
+        put(broker.store, 0, part(0, count=2), part(2))
+        await broker.create(led(3, BEFORE, OWN, state=RECOVERING))
+        await until(lambda: broker.recovered_epochs)
+        partition = broker.led()
+        assert (partition.log.local_log_start_offset, partition.high_watermark) == (2, 3)
+        assert broker.tier.told == ["closed 0", "fenced [3]", "opened t-0 in 3"]
+
+
+@in_loop
+async def test_a_leader_serves_nothing_before_all_of_it_is_put_again() -> None:
+    async with bench() as broker:
+        put(broker.store, 0, part(0))
+        held = broker.store.hold(path="wal/1/11/*")
+        await broker.create(led(3, BEFORE, OWN, state=RECOVERING))
+        await until(lambda: held.reached.is_set())
+        partition = broker.led()
+        assert partition.log.log_end_offset == 1
+        assert not broker.recovered_epochs
+        with pytest.raises(KafkaError) as refused:
+            produce(partition)
+        assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        held.goes_on.set()
+        await until(lambda: partition.high_watermark == 1)
+
+
+@in_loop
+async def test_what_lies_behind_a_gap_is_left_out_and_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with bench() as broker:
+        put(broker.store, 0, part(0))
+        put(broker.store, 1, part(2), part(3))
+        await broker.create(led(3, BEFORE, OWN, state=RECOVERING))
+        await until(lambda: broker.recovered_epochs)
+        assert broker.led().log.log_end_offset == 1
+    assert "t-0: offsets 2 to 3 were put behind a gap at 1, so never acknowledged" in caplog.text
+
+
+@in_loop
+async def test_a_take_over_that_fails_is_tried_again(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.replica.diskless_partitions.RETRY_SECONDS", 0.001)
+    tier = FencedTier()
+    tier.failing = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "no lake")
+    async with bench(tier) as broker:
+        put(broker.store, 0, part(0))
+        broker.store.refuse(calls="list", path="wal/*")
+        broker.store.refuse(calls="read_range", path=object_path(BEFORE, 0))
+        await broker.create(led(3, BEFORE, OWN, state=RECOVERING))
+        await until(lambda: "Unable to take over t-0 yet: " in caplog.text)
+        tier.failing = None
+        await until(lambda: broker.recovered_epochs)
+        assert broker.led().high_watermark == 1
+        assert not broker.store.scripted
+
+
+@in_loop
+async def test_damage_in_a_write_ahead_log_is_no_reason_to_lead_without_it(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.replica.diskless_partitions.RETRY_SECONDS", 0.001)
+    async with bench() as broker:
+        put(broker.store, 0, part(0))
+        whole = broker.store.objects[object_path(BEFORE, 0)]
+        broker.store.objects[object_path(BEFORE, 0)] = whole[:30]
+        await broker.create(led(3, BEFORE, OWN, state=RECOVERING))
+        await until(lambda: "00000000000000000000.wal: " in caplog.text)
+        damaged = bytearray(whole)
+        damaged[-1] ^= 1
+        broker.store.objects[object_path(BEFORE, 0)] = bytes(damaged)
+        await until(lambda: "CORRUPT" in caplog.text)
+        assert not broker.recovered_epochs
+        broker.store.objects[object_path(BEFORE, 0)] = whole
+        await until(lambda: broker.recovered_epochs)
+        assert broker.led().high_watermark == 1
+
+
+@in_loop
+async def test_a_fence_ends_a_leader_before_the_metadata_do() -> None:
+    async with bench() as broker:
+        await broker.create(led(0, OWN))
+        partition = broker.led()
+        produce(partition)
+        await until(lambda: partition.high_watermark == 1)
+        broker.store.put_durable(
+            object_path(OWN, 1), encode(new_uuid(), 0, [WalPart(ID, 0, 1, -1, -1, b"")])
+        )
+        produce(partition)
+        with pytest.raises(KafkaError) as refused:
+            async with asyncio.timeout(20):
+                await partition.acknowledgement(1, -1)
+        assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        with pytest.raises(KafkaError) as refused:
+            produce(partition)
+        assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert partition.high_watermark == 1
+
+
+@in_loop
+async def test_the_same_process_that_leads_anew_takes_over_its_own_log() -> None:
+    """Another broker was elected in between, and did not recover."""
+    async with bench() as broker:
+        await broker.create(led(0, OWN))
+        partition = broker.led()
+        produce(partition)
+        await until(lambda: partition.high_watermark == 1)
+        held = broker.store.hold(path=ANY)
+        produce(partition)
+        waiting = partition.acknowledgement(1, -1)
+        await until(lambda: held.reached.is_set())
+        await broker.commit(changed(led(2, BEFORE, OWN, state=RECOVERING)))
+        assert isinstance(waiting.exception(), KafkaError)
+        held.goes_on.set()
+        await until(lambda: broker.recovered_epochs)
+        assert broker.led() is partition
+        assert partition.high_watermark in (1, 2), "the last one may have been put in time"
+        assert partition.high_watermark == partition.log.log_end_offset
+        end = partition.log.log_end_offset
+        produce(partition)
+        await until(lambda: partition.high_watermark == end + 1)
+
+
+@in_loop
+async def test_a_registration_of_an_earlier_process_is_not_led() -> None:
+    async with bench() as broker:
+        await broker.create(led(0, replace_epoch(OWN, 10)))
+        await asyncio.sleep(0.05)
+        with pytest.raises(KafkaError) as refused:
+            produce(broker.led())
+        assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert broker.tier.told == ["closed 0"]
+        await broker.commit(changed(led(1, replace_epoch(OWN, 10), OWN, state=RECOVERING)))
+        await until(lambda: broker.recovered_epochs == [1])
+        produce(broker.led())
+
+
+def replace_epoch(wal: WalId, epoch: int) -> WalId:
+    return WalId(wal.node_id, epoch)
+
+
+@in_loop
+async def test_a_later_election_is_not_reported_as_recovered() -> None:
+    """The metadata here know of it, while this broker has taken over for the one before."""
+    async with bench() as broker:
+        put(broker.store, 0, part(0))
+        held = broker.store.hold(path="wal/1/11/*")
+        await broker.create(led(3, BEFORE, OWN, state=RECOVERING))
+        await until(lambda: held.reached.is_set())
+        late = led(5, BEFORE, WalId(3, 9), OWN, state=RECOVERING)
+        image = broker.image.topics["t"].partitions
+        image[0] = late
+        held.goes_on.set()
+        await until(lambda: broker.led().leader.effective_end_offset == 1)
+        await asyncio.sleep(0.05)
+        assert not broker.recovered_epochs
+        await broker.commit(changed(replace(late, partition_epoch=late.partition_epoch + 1)))
+        await until(lambda: broker.recovered_epochs == [5])
+
+
+@in_loop
+async def test_records_are_needed_until_the_table_has_them_or_nobody_asks_for_them_here() -> None:
+    async with bench() as broker:
+        await broker.create(led(0, OWN))
+        diskless, key = broker.manager.applier.diskless, (ID, 0)
+        assert diskless is not None
+        assert not diskless.is_safe(key, 0)
+        broker.led().log.update_highest_offset_in_remote_storage(3)
+        assert diskless.is_safe(key, 3)
+        assert not diskless.is_safe(key, 4)
+        await broker.commit(changed(led(1, OWN, BEFORE, state=RECOVERING)))
+        assert not diskless.is_safe(key, 0), "it is being taken over"
+        await broker.commit(changed(led(1, BEFORE, since=1)))
+        assert diskless.is_safe(key, 99), "somebody else has put all of it again"
+        assert diskless.is_safe((b"gone" * 4, 0), 0)
