@@ -172,6 +172,8 @@ class Faults:
         for topic in self.truth.image().topics.values():
             least = int(topic.configs.get(MIN_ISR, self._world.settings.get(MIN_ISR, "1")))
             for each in topic.partitions.values():
+                if each.is_diskless:
+                    continue  # Its records are in the lake.
                 counting = {*each.isr, *each.elr}
                 if not counting - unclean and (forgets or self._incomplete):
                     # The last leader would lead again, whatever it has (KIP-966), so it must be complete.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kafka_ds.protocol.errors import ErrorCode
@@ -30,15 +30,21 @@ PREFERRED = 0
 
 
 def topic_named(
-    name: str, *, partitions: int, replication_factor: int, min_insync_replicas: int
+    name: str,
+    *,
+    partitions: int,
+    replication_factor: int,
+    min_insync_replicas: int,
+    configs: Mapping[str, str],
 ) -> CreatableTopic:
     """A topic for CreateTopics."""
+    settings = {"min.insync.replicas": str(min_insync_replicas), **configs}
     return CreatableTopic(
         name=name,
         num_partitions=partitions,
         replication_factor=replication_factor,
         assignments=[],
-        configs=[CreatableTopicConfig(name="min.insync.replicas", value=str(min_insync_replicas))],
+        configs=[CreatableTopicConfig(name=name, value=value) for name, value in settings.items()],
     )
 
 
@@ -53,8 +59,11 @@ class Operator(Client):
         replication_factor: int,
         min_insync_replicas: int,
         log: Callable[[str], None],
+        configs: Mapping[str, str],
     ) -> None:
+        """`configs` are settings of every topic that it creates."""
         super().__init__(*args)
+        self._configs = configs
         self._partitions = partitions
         self._brokers_there = brokers
         self._replication_factor = replication_factor
@@ -68,6 +77,7 @@ class Operator(Client):
             partitions=partitions,
             replication_factor=self._replication_factor,
             min_insync_replicas=self._min_insync_replicas,
+            configs=self._configs,
         )
         try:
             answer = await self.ask_any(CreateTopicsRequest(topics=[topic]), 7)

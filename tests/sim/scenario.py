@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from kafka_ds.protocol.errors import ErrorCode
@@ -86,6 +87,9 @@ class Shape:
 
 class Scenario:
     """The run of one seed."""
+
+    # Of every topic that clients create.
+    TOPIC_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
     def __init__(
         self,
@@ -207,6 +211,7 @@ class Scenario:
             replication_factor=shape.replication_factor,
             min_insync_replicas=shape.min_insync_replicas,
             log=self.world.log,
+            configs=self.TOPIC_SETTINGS,
         )
         return operator, process
 

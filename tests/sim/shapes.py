@@ -289,6 +289,70 @@ def packing(seed: int) -> Scenario:
     return ForeignScenario(seed, shape, plan, settings, engine=PackingEngine)
 
 
+DISKLESS = (
+    "lost_logs",
+    "lost_logs",
+    "lost_logs_and_back",
+    "zombie",
+    "zombie",
+    "zombie",
+    "lost_disk",
+    "power",
+    "kill",
+    "stop",
+    "pause",
+    "pause",
+    "isolate",
+    "isolate",
+    "cut",
+    "slow_disk",
+    "late_puts",
+    "late_puts",
+    "lake_away",
+    "lake_fails",
+    "lake_loses_answers",
+    "lake_loses_answers",
+    "crash_point",
+    "worker_dies",
+    "worker_sleeps",
+)
+
+
+def diskless(seed: int) -> Scenario:
+    """Diskless topics, whose leaders lose their disks, are deposed while they write, and write late."""
+    from tests.sim.diskless_scenario import DisklessScenario
+    from tests.sim.tier_scenario import TIERED
+
+    chance = Random(f"diskless {seed}")
+    brokers = chance.choice((1, 2, 3, 3, 4))
+    has_groups = brokers >= 3 and chance.random() < 0.3
+    shape = Shape(
+        brokers=brokers,
+        replication_factor=1,
+        plain=1,
+        idempotent=2,
+        transactional=chance.choice((0, 1)) if brokers >= 3 else 0,
+        members=has_groups,
+        transformers=has_groups,
+        has_operator=chance.random() < 0.5,
+        log_dirs=chance.choice((1, 1, 2)),
+        seconds=10,
+    )
+    settings = {
+        **BRISK,
+        **REPLICATED,
+        **TIERED,
+        "group.min.session.timeout.ms": "1000",
+        "lake.max.lag.ms": chance.choice(("-1", "300", "3000")),
+        "lake.diskless.linger.ms": chance.choice(("0", "20", "100")),
+        "leader.imbalance.check.interval.seconds": chance.choice(("2", "300")),
+    }
+    settings |= {} if has_groups else chance.choice(RETENTIONS)
+    deletes_records = not has_groups and chance.random() < 0.3
+    plan = Plan(kinds=DISKLESS, every_seconds=0.45, scale=BRISK_SCALE)
+    return DisklessScenario(seed, shape, plan, settings, deletes_records=deletes_records)
+
+
 def large(seed: int) -> Scenario:
     """Seven brokers with Kafka's own timeouts, and everything at once."""
     shape = Shape(
@@ -319,6 +383,7 @@ FAMILIES: dict[str, Callable[[int], Scenario]] = {
         switches,
         foreign,
         packing,
+        diskless,
         large,
     )
 }

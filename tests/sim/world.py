@@ -84,6 +84,9 @@ def _lines(events: Sequence[Event]) -> Iterator[str]:
 
 
 PORT = 9092
+# The folder of write-ahead logs, and how late a put into one may be done whose broker has long given it up, or died.
+WAL = "wal/"
+LATE_SECONDS_MAX = 20.0
 HOST = "host-"
 # Fewer than Kafka's 50 partitions of each internal topic: 50 would cost most of a run's time and show nothing.
 CHEAP = {
@@ -132,12 +135,15 @@ class SimClock:
 class SimLake:
     """The shared store as one host reaches it: it may be away, fail, or lose the answer to a call that it did."""
 
-    def __init__(self, store: Any, random: Random) -> None:
+    def __init__(self, store: Any, random: Random, loop: SimLoop) -> None:
+        self._loop = loop
         self._store = store
         self._random = random
         self.is_away = False
         self.failing = 0.0  # the share of calls that fail before anything happens
         self.losing = 0.0  # the share of writes whose answer is lost
+        # The share of puts into write-ahead logs that are given up, and done all the same later.
+        self.late = 0.0
         self.losing_next = ""  # the answer to the next commit in a folder below this one is lost
 
     def __getattr__(self, name: str) -> Any:
@@ -153,6 +159,10 @@ class SimLake:
             return do(path)
         if self.is_away or self._random.random() < self.failing:
             raise TimeoutError(errno.ETIMEDOUT, "the lake does not answer")
+        if name == "put_if_absent" and path.startswith(WAL) and self._random.random() < self.late:
+            seconds = self._random.random() * LATE_SECONDS_MAX
+            self._loop.call_later(seconds, do, path, *rest, context=Context())
+            raise TimeoutError(errno.ETIMEDOUT, "the lake takes too long")
         answer = do(path, *rest, **named)
         if name in ("put_if_absent", "put_durable"):
             is_next = name == "put_if_absent" and answer and self.losing_next
@@ -176,7 +186,7 @@ class Host:
         self.disk = MemoryDisk()
         self.clock = SimClock(world.loop)
         self.disk.clock = self.clock.now_ms
-        self.lake = SimLake(world.store, world.random)
+        self.lake = SimLake(world.store, world.random, world.loop)
         self.process: Process | None = None
         self._owner: BrokerServer | None = None
         self.log_dirs = [f"/data{number}" for number in range(1, world.log_dirs + 1)]

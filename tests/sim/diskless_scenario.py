@@ -1,0 +1,179 @@
+"""Runs with diskless topics: an acknowledged record is in the lake, whatever becomes of the brokers and their disks.
+
+Leaders lose their disks as often as not, puts into write-ahead logs are done long after their broker has given them up,
+and at the end every broker is killed and finds nothing of diskless topics on its disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from types import MappingProxyType
+from typing import Any
+
+from broker.diskless import ended_wals, write_ahead_log
+from broker.diskless.wal_object import (
+    FOLDER,
+    WalEntry,
+    WalHeader,
+    decode_header,
+    object_path,
+    place_of,
+)
+from broker.metadata.events import RECOVERED, WalId
+from tests.sim.clients import Partition
+from tests.sim.model import HistoryModel
+from tests.sim.scenario import QUIET_SECONDS_MAX, RESULTS, TOPIC
+from tests.sim.sequences import NotSo
+from tests.sim.tier_scenario import EVENTS_SECONDS, FLEETING, TierFaults, TierScenario
+from tests.sim.world import Host
+
+DISKLESS_TOPICS = (TOPIC, RESULTS, FLEETING)
+# How often a run cleans up write-ahead logs.
+CLEAN_UP_SECONDS = 0.7
+
+
+class DisklessFaults(TierFaults):
+    """Faults of the lake and of disks, in addition to those of workers and brokers."""
+
+    def _lost_logs(self, host: Host) -> str | None:
+        """A broker is killed, and nothing of diskless topics is on its disk when it comes back."""
+        if not host.is_up or not self._may_go_down(host, forgets=False):
+            return None
+        host.kill()
+        lose_logs(host)
+        self._crashed(host)
+        return f"{host.name} is killed and loses its logs of diskless topics"
+
+    def _lost_logs_and_back(self, host: Host) -> str | None:
+        """The same with a start at once: no other broker may have led meanwhile."""
+        if not host.is_up or not self._may_go_down(host, forgets=False):
+            return None
+        host.kill()
+        lose_logs(host)
+        self.crashed.add(host.node_id)
+        self._start_at_once(host)
+        return f"{host.name} is killed, loses its logs of diskless topics, and starts again at once"
+
+    def _zombie(self, _: Host) -> str | None:
+        return self._begin(
+            "a leader sleeps until another one leads", self._sleep_through_an_election()
+        )
+
+    async def _sleep_through_an_election(self) -> None:
+        """A leader is paused while it puts, some puts done and some not, and wakes when its successor leads.
+
+        What producers have sent to it meanwhile it appends, puts, and would acknowledge.
+        """
+        topic, index = self._place()
+        before = self.truth.image().partition(topic, index)
+        if before is None or before.leader < 0 or len(self._world.hosts) < 2:
+            raise NotSo("nobody leads it, or nobody else can")
+        host = self._host(before.leader)
+        process = host.process
+        if process is None or not host.is_up or process.is_paused:
+            raise NotSo("its leader is away")
+        host.lake.late = self._random.choice((0.0, 0.5, 0.5, 1.0))
+        await self._soon()
+        process.pause()
+        try:
+            await self._until(
+                lambda: self._has_taken_over((topic, index), before.leader_epoch),
+                "nobody else leads",
+            )
+            if self._random.random() < 0.5:
+                await self._soon()
+        finally:
+            host.lake.late = 0.0
+            process.resume()
+
+    def _has_taken_over(self, place: Partition, epoch: int) -> bool:
+        now = self.truth.image().partition(*place)
+        if now is None:
+            raise NotSo("the topic is gone")
+        return now.leader_epoch > epoch and now.leader_recovery_state == RECOVERED
+
+    def _late_puts(self, host: Host) -> str | None:
+        host.lake.late = self._random.choice((0.2, 0.5, 1.0))
+
+        def undo() -> None:
+            host.lake.late = 0.0
+
+        self._later(self._random.random() * 8, undo)
+        return f"puts of {host.name} into write-ahead logs come late"
+
+
+def lose_logs(host: Host) -> None:
+    """Remove all logs of diskless topics from the disk of a broker that does not run."""
+    for path in host.disk.paths():
+        folder = path.rpartition("/")[0].rpartition("/")[2]
+        if folder.rpartition("-")[0] in DISKLESS_TOPICS:
+            host.disk.unlink(path)
+    host.disk.sync_everything()
+
+
+class DisklessScenario(TierScenario):
+    """A cluster whose topics are diskless; internal topics have replicas, and nothing else has."""
+
+    FAULTS = DisklessFaults
+    TOPIC_SETTINGS = MappingProxyType({"lake.diskless": "true"})
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.model = HistoryModel(DISKLESS_TOPICS)
+        self.history = self.model.history
+        self.tables._model = self.bounds._model = self.model
+
+    def _listen(self, patch: Any) -> None:
+        super()._listen(patch)
+        patch.setattr(write_ahead_log, "CLEAN_UP_SECONDS", CLEAN_UP_SECONDS)
+        patch.setattr(ended_wals, "INTERVAL_SECONDS", CLEAN_UP_SECONDS)
+
+    async def _check(self, members: list[asyncio.Task[None]]) -> None:
+        await self._in_sync()
+        self.world.log("all brokers are killed, and lose their logs of diskless topics")
+        for host in self.world.hosts:
+            host.kill()
+            lose_logs(host)
+        for host in self.world.hosts:
+            host.start()
+        await super()._check(members)
+
+    async def _check_storage(self, committed: dict[Partition, list[tuple[int, bytes]]]) -> None:
+        await super()._check_storage(committed)
+        async with asyncio.timeout(QUIET_SECONDS_MAX):
+            while left := list(self._left_over()):
+                self.world.log(f"nobody needs {', '.join(left)}")
+                await asyncio.sleep(EVENTS_SECONDS)
+
+    def _left_over(self) -> Iterator[str]:
+        """The objects that nobody needs any more, without those by which the end of a log is found, and fences."""
+        image = self.world.truth.image()
+        live = {WalId(each.node_id, each.broker_epoch) for each in self.world.up()}
+        named = {
+            wal
+            for topic in image.topics.values()
+            for each in topic.partitions.values()
+            for wal in each.wals
+        }
+        for wal, headers in self._write_ahead_logs().items():
+            decided_to = max(header.acked_to for header in headers.values())
+            for place, header in headers.items():
+                data = [entry for entry in header.entries if not entry.is_fence]
+                is_past = wal not in live | named or (wal in live and place < decided_to)
+                if data and is_past and all(map(self._is_copied_entry, data)):
+                    yield object_path(wal, place)
+
+    def _write_ahead_logs(self) -> dict[WalId, dict[int, WalHeader]]:
+        found: dict[WalId, dict[int, WalHeader]] = {}
+        for each in self._lake.list(FOLDER):
+            _, node_id, broker_epoch, _ = each.path.split("/")
+            place = place_of(each.path)
+            assert place is not None, each.path
+            header = decode_header(self._lake.read(each.path))
+            found.setdefault(WalId(int(node_id), int(broker_epoch)), {})[place] = header
+        return found
+
+    def _is_copied_entry(self, entry: WalEntry) -> bool:
+        topic = self.world.truth.image().topics_by_id.get(entry.topic_id)
+        return topic is None or entry.last_offset <= self.tables.end(topic.name, entry.partition)
