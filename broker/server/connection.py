@@ -101,7 +101,7 @@ class Connections:
             config.sasl_server_max_receive_size, self.request_bytes_max
         )
         most = config.queued_max_request_bytes
-        self.memory = RequestMemory(most) if most > 0 else None
+        self.memory = metrics.memory = RequestMemory(most) if most > 0 else None
         self.limits = ConnectionLimits(limits)
         self.address_rates = AddressRates(
             samples=config.quota_window_num, window_ms=config.quota_window_size_seconds * 1_000

@@ -9,8 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from broker.metrics.names import MetricSample, Source, Summary, attribute, histogram, meter
+from broker.metrics.names import (
+    MetricSample,
+    Source,
+    Summary,
+    attribute,
+    gauge,
+    histogram,
+    meter,
+)
 from broker.metrics.times import RecentTimes
+from kafka_ds.protocol.request_memory import RequestMemory
 
 _REQUESTS = "kafka.network:type=RequestMetrics,name="
 _SOCKETS = "kafka.server:type=socket-server-metrics"
@@ -40,6 +49,14 @@ REMOTE_TIME = histogram(
     f"{_REQUESTS}RemoteTimeMs",
     "Time requests waited for replicas, more records, the disk or the lake, in ms.",
     "request",
+)
+MEMORY_AVAILABLE = gauge(
+    "kafka.network:type=SocketServer,name=MemoryPoolAvailable",
+    "How many bytes of queued.max.request.bytes requests do not take; below 0 while the last one exceeds it.",
+)
+MEMORY_USED = gauge(
+    "kafka.network:type=SocketServer,name=MemoryPoolUsed",
+    "How many bytes of queued.max.request.bytes requests take.",
 )
 BYTES_IN = attribute(_SOCKETS, "incoming-byte-total", "Bytes read from clients.")
 BYTES_OUT = attribute(_SOCKETS, "outgoing-byte-total", "Bytes written to clients.")
@@ -140,6 +157,8 @@ class NetMetrics:
     reauthentications: int = 0
     failed_reauthentications: int = 0
     malformed: int = 0
+    # None: without a limit.
+    memory: RequestMemory | None = None
 
     def api(self, key: int, name: str) -> ApiCounters:
         """The counters of one API."""
@@ -157,6 +176,9 @@ class NetMetrics:
                 yield from _api_samples(FETCH, both)
                 yield from _api_samples(FETCH_FOLLOWER, both[1:])
             yield from _api_samples(counters.name, (counters,))
+        if self.memory is not None:
+            yield MEMORY_AVAILABLE, (), self.memory.bytes_max - self.memory.used_bytes
+            yield MEMORY_USED, (), self.memory.used_bytes
         yield BYTES_IN, (), self.bytes_in
         yield BYTES_OUT, (), self.bytes_out
         yield CONNECTIONS, (), self.connections

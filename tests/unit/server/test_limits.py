@@ -139,6 +139,11 @@ async def test_a_request_begins_when_there_is_memory() -> None:
     start = struct.pack(">i", large) + bytes(SCRATCH_BYTES // 2)
     feed(first, start)
     assert memory.used_bytes == large and not memory.has_room
+    shown = {
+        metric.name: value for metric, _, value in harness.server.connections.metrics.samples()
+    }
+    assert shown["kafka_network_socketserver_memorypoolavailable"] == 0
+    assert shown["kafka_network_socketserver_memorypoolused"] == large
     # The second one's length is a promise that nobody takes; it is not read any further.
     feed(second, start)
     assert memory.used_bytes == large and not second_transport.is_reading
