@@ -175,6 +175,11 @@ SETS: dict[str, tuple[Artifact, ...]] = {
         Artifact(organisation="org.mockito", name="mockito-core", revision="5.20.0"),
         Artifact(organisation="org.hamcrest", name="hamcrest", revision="3.0"),
     ),
+    # Kafka Streams' integration tests, in addition to the sets "kafka", "kafka-tests" and "kafka-streams".
+    "kafka-streams-tests": (
+        _kafka("kafka-streams-integration-tests", transitive=False, classifiers=("test",)),
+        _kafka("kafka-streams", transitive=False, classifiers=("test",)),
+    ),
     # Apache Kafka's framework of long workloads, in addition to the set "kafka".
     "trogdor": (_kafka("trogdor"),),
     # Spark's own tests of its Kafka connector, in addition to PySpark's jars and the set "spark-kafka".

@@ -18,7 +18,7 @@ from pathlib import Path
 from spark_conf import jars
 from spark_conf.java import java_command
 from tests.clients.suites.allowances import Suite
-from tests.clients.suites.junit import compiled
+from tests.clients.suites.junit import compiled, compiled_for_streams
 from tests.clients.suites.spark import compiled_for_spark
 
 ROOT = Path(__file__).parents[3]
@@ -74,6 +74,8 @@ class KafkaCluster:
     def stop(self, cleanup=False):
         pass
 """
+# Of Apache Kafka's own suites, the class that is replaced.
+COMPILE = {"kafka": compiled, "kafka-streams": compiled_for_streams}
 TOXIPROXY = "github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0"
 
 
@@ -84,10 +86,10 @@ class CannotBuild(RuntimeError):
 def built(suite: Suite, source: Path | None, *, apache: bool = False) -> Path | None:
     """The folder of the suite, ready to run; raises CannotBuild.
 
-    `apache`: for Apache Kafka's brokers, with which the suite "kafka" is a matter of its jars alone: None.
+    `apache`: for Apache Kafka's brokers, with which its own suites are a matter of their jars alone: None.
     """
-    if suite.name == "kafka":
-        return None if apache else compiled(FOLDER / f"kafka-{suite.tag}")
+    if suite.name in COMPILE:
+        return None if apache else COMPILE[suite.name](FOLDER / f"{suite.name}-{suite.tag}")
     if suite.name == "trogdor":
         return None
     if suite.name == "spark-kafka":

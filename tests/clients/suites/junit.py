@@ -1,8 +1,9 @@
-"""Apache Kafka's own integration tests of its clients, class by class, on brokers of ours or on Apache Kafka.
+"""Apache Kafka's own integration tests of its clients and of Kafka Streams, on brokers of ours or on Apache Kafka.
 
-The tests and the extension that runs them are Apache Kafka's jars, unchanged. On brokers of ours one class is replaced,
-RaftClusterInvocationContext in java, which is compiled when it is needed and comes first on the class path. A test is
-`Class.method[n]`, with n of a method's clusters. What failed is run once more, alone.
+The tests and what runs them are Apache Kafka's jars, unchanged. On brokers of ours one class is replaced, which is
+compiled when it is needed and comes first on the class path: RaftClusterInvocationContext in java, for Streams
+KafkaClusterTestKit in java/streams. A test is `Class.method[n]`, with n of a method's clusters or parameters. What
+failed is run once more, alone.
 """
 
 from __future__ import annotations
@@ -26,30 +27,46 @@ JAVA = ("-Xmx900m", "-XX:+UseSerialGC")
 DISCOVERY = ("--config", "junit.jupiter.extensions.autodetection.enabled=true")
 
 
+# Of Streams in addition to the sets of all.
+STREAMS = ("kafka-streams-tests", "kafka-streams")
+
+
 def compiled(folder: Path) -> Path:
     """The folder of our cluster's classes, compiled against Apache Kafka's."""
+    return _compiled(folder, sorted(CLUSTER.glob("*.java")))
+
+
+def compiled_for_streams(folder: Path) -> Path:
+    """The folder of the cluster under Streams' tests."""
+    return _compiled(folder, [CLUSTER / "Brokers.java", *(CLUSTER / "streams").glob("*.java")])
+
+
+def _compiled(folder: Path, sources: Sequence[Path]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     compiler = Path(java_command()).parent / "javac"
-    words = [str(compiler), "-d", str(folder), "-cp", _jars(), *map(str, CLUSTER.glob("*.java"))]
+    words = [str(compiler), "-d", str(folder), "-cp", _jars(), *map(str, sources)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(words)}\n{done.stdout}{done.stderr}")
     return folder
 
 
-def _jars() -> str:
-    return f"{jars.fetch('kafka-tests')}/*:{jars.fetch('kafka')}/*"
+def _jars(more: Sequence[str] = ()) -> str:
+    return ":".join(f"{jars.fetch(each)}/*" for each in (*more, "kafka-tests", "kafka"))
 
 
 def run_kafka(
-    ours: Path | None, work: Path, _served: str, tests: Sequence[str]
+    ours: Path | None, work: Path, served: str, tests: Sequence[str], more: Sequence[str] = ()
 ) -> Iterator[Outcome]:
-    """Each test of the classes, by their names without PACKAGE; `ours`: from `compiled`, None for Apache Kafka."""
+    """Each test of the classes, by their names without PACKAGE; `ours`: from `compiled`, None for Apache Kafka.
+
+    `served`: the command that keeps brokers; `more`: further sets of jars.
+    """
     quiet = work / "log4j2.xml"
     quiet.write_text('<Configuration><Loggers><Root level="off"/></Loggers></Configuration>')
     head = [java_command(), *JAVA, f"-Dlog4j2.configurationFile={quiet}"]
-    head += [f"-Dkafka_ds.python={sys.executable}", "-cp"]
-    head += [_jars() if ours is None else f"{ours}:{_jars()}"]
+    head += [f"-Dkafka_ds.python={sys.executable}", f"-Dkafka_ds.served={served}", "-cp"]
+    head += [_jars(more) if ours is None else f"{ours}:{_jars(more)}"]
     head += [
         "org.junit.platform.console.ConsoleLauncher",
         "execute",
@@ -74,6 +91,13 @@ def run_kafka(
                     state, printed = again[0][1].state, again[0][1].printed
                     outcome = Outcome(test=outcome.test, state=state, printed=printed, tries=2)
             yield outcome
+
+
+def run_streams(
+    ours: Path | None, work: Path, served: str, tests: Sequence[str]
+) -> Iterator[Outcome]:
+    """As `run_kafka`, of Kafka Streams' classes."""
+    yield from run_kafka(ours, work, served, tests, STREAMS)
 
 
 def _outcome(case: ElementTree.Element) -> tuple[str, Outcome]:

@@ -26,6 +26,7 @@ same settings), and `python -m tests.clients.suites.page` writes this page. For 
 Apache Kafka's integration tests of its Java clients come from Maven Central (`kafka-clients-integration-tests`). One
 class of the extension that starts their clusters is replaced: the brokers are processes of ours, without a tier.
 A test can use a broker's address, settings and state, stop it and start it, and see whether it has or leads a replica.
+Of metrics it sees what the broker's page for Prometheus shows; of producers' expiration what the broker says.
 Old messages that a test appends to a log are written to its file while the broker is stopped. Where a class is to say
 who clients are, ACLs of what it says are made for `User:ANONYMOUS`, which clients are here. Tests that reach further
 into Apache Kafka's process fail, and so does each test that leaves a traceback in a broker's log. These settings of the

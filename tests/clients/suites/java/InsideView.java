@@ -2,27 +2,35 @@ package org.apache.kafka.common.test.junit;
 
 import kafka.cluster.Partition;
 import kafka.log.LogManager;
+import kafka.network.SocketServer;
 import kafka.server.ControllerServer;
 import kafka.server.ReplicaManager;
 
+import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.internals.Plugin;
+import org.apache.kafka.common.memory.MemoryPool;
 import org.apache.kafka.common.record.internal.MemoryRecords;
 import org.apache.kafka.common.record.internal.RecordVersion;
 import org.apache.kafka.server.authorizer.Authorizer;
 import org.apache.kafka.storage.internals.log.LogAppendInfo;
 import org.apache.kafka.storage.internals.log.LogOffsetMetadata;
+import org.apache.kafka.storage.internals.log.ProducerStateManagerConfig;
 import org.apache.kafka.storage.internals.log.UnifiedLog;
 
 import java.io.File;
 import java.io.IOException;
 import java.lang.reflect.Field;
+import java.nio.ByteBuffer;
 import java.nio.channels.FileChannel;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
 import java.util.List;
+import java.util.Map;
 import java.util.Optional;
+import java.util.concurrent.ExecutionException;
 
 import scala.Option;
 import scala.collection.Seq;
@@ -31,7 +39,8 @@ import sun.misc.Unsafe;
 
 /**
  * What tests look for inside Apache Kafka's process, as far as it can be seen from outside: which replicas a broker has
- * (its folders say so), whether it leads them (it says so), and a log to which old messages are appended.
+ * (its folders say so), whether it leads them and what its settings are (it says so), how much memory requests take (its
+ * metrics say so), and a log to which old messages are appended.
  *
  * The classes are Apache Kafka's; objects of ours have none of its state, and no constructor runs.
  */
@@ -61,6 +70,19 @@ final class InsideView {
             log.broker = broker;
             log.cluster = cluster;
             return log.folder == null ? Option.empty() : Option.apply(log);
+        }
+
+        /** What the broker says of its settings now. */
+        @Override
+        public ProducerStateManagerConfig producerStateManagerConfig() {
+            ConfigResource resource = new ConfigResource(ConfigResource.Type.BROKER, String.valueOf(broker.id));
+            try (Admin admin = cluster.allowed()) {
+                String value = admin.describeConfigs(List.of(resource)).all().get().get(resource)
+                    .get("producer.id.expiration.ms").value();
+                return new ProducerStateManagerConfig(Integer.parseInt(value), true);
+            } catch (ExecutionException | InterruptedException error) {
+                throw new IllegalStateException(error);
+            }
         }
 
         @Override
@@ -149,6 +171,49 @@ final class InsideView {
         @Override
         public Optional<LogOffsetMetadata> maybeIncrementHighWatermark(LogOffsetMetadata end) {
             return Optional.empty();
+        }
+    }
+
+    /** The memory of requests, of which the broker's metrics tell. */
+    static final class Sockets extends SocketServer {
+        /** Tests look for it by this name. */
+        private MemoryPool memoryPool;
+
+        private Sockets() {
+            super(null, null, null, null, null, null, null);
+        }
+
+        static Sockets of(RaftClusterInvocationContext.Broker broker) {
+            Sockets sockets = without(Sockets.class);
+            sockets.memoryPool = new RequestMemory(broker.metrics);
+            return sockets;
+        }
+    }
+
+    private record RequestMemory(int port) implements MemoryPool {
+        @Override
+        public long availableMemory() {
+            return (long) MetricsPage.value(port, "kafka_network_socketserver_memorypoolavailable", Map.of()).orElseThrow();
+        }
+
+        @Override
+        public ByteBuffer tryAllocate(int size) {
+            throw new RaftClusterInvocationContext.InsideTheBroker("MemoryPool.tryAllocate");
+        }
+
+        @Override
+        public void release(ByteBuffer memory) {
+            throw new RaftClusterInvocationContext.InsideTheBroker("MemoryPool.release");
+        }
+
+        @Override
+        public long size() {
+            throw new RaftClusterInvocationContext.InsideTheBroker("MemoryPool.size");
+        }
+
+        @Override
+        public boolean isOutOfMemory() {
+            return availableMemory() <= 0;
         }
     }
 

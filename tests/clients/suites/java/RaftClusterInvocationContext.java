@@ -148,6 +148,8 @@ public class RaftClusterInvocationContext implements TestTemplateInvocationConte
         final int port;
         final Path folder;
         final Map<String, String> settings;
+        /** The port of its metrics. */
+        final int metrics = Processes.freePort();
         /** The port of the listener for those who may do all, if there is one. */
         int apart;
         private Process process;
@@ -157,6 +159,7 @@ public class RaftClusterInvocationContext implements TestTemplateInvocationConte
             this.port = port;
             this.folder = folder;
             this.settings = settings;
+            settings.put("metrics.port", String.valueOf(metrics));
         }
 
         Path log() {
@@ -299,7 +302,7 @@ public class RaftClusterInvocationContext implements TestTemplateInvocationConte
         }
 
         /** An administrator who may do all. */
-        private Admin allowed() {
+        Admin allowed() {
             if (!mapsPrincipals()) {
                 return admin();
             }
@@ -441,6 +444,7 @@ public class RaftClusterInvocationContext implements TestTemplateInvocationConte
                 brokers.values().forEach(Broker::launch);
                 waitForReadyBrokers();
                 setFeatures();
+                MetricsPage.register(brokers.values().stream().filter(Broker::runs).map(each -> each.metrics).toList());
             } catch (IOException error) {
                 throw new UncheckedIOException(error);
             } catch (InterruptedException interrupted) {
@@ -668,6 +672,10 @@ public class RaftClusterInvocationContext implements TestTemplateInvocationConte
                     return broker.runs() ? BrokerState.RUNNING : BrokerState.SHUTTING_DOWN;
                 case "logManager":
                     return InsideView.Logs.of(broker, this);
+                case "metrics":
+                    return MetricsPage.of(broker.metrics);
+                case "socketServer":
+                    return InsideView.Sockets.of(broker);
                 case "replicaManager":
                     return InsideView.Replicas.of(InsideView.Logs.of(broker, this));
                 case "groupCoordinator":
