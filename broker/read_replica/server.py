@@ -61,6 +61,13 @@ log = logging.getLogger(__name__)
 STORE_THREADS_MAX = 2
 
 
+class NoSharePartitions:
+    """No share consumer has anything on a read-only broker."""
+
+    def disconnected(self, client: ClientInformation) -> None:
+        """Nothing is to be given back."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ReadReplica:
     """The parts of a read-only broker, under the names that `KafkaBroker` has for them."""
@@ -73,6 +80,7 @@ class ReadReplica:
     replica_manager: LakePartitions
     fetch_manager: FetchManager
     groups: LakeGroups
+    share_partitions: NoSharePartitions
     security: Security
     remote_log_manager: RemoteLogManager
 
@@ -80,13 +88,6 @@ class ReadReplica:
     def config(self) -> BrokerConfig:
         """The settings in force now."""
         return self.dynamic_config.current
-
-
-class ReadOnlyDispatcher(Dispatcher):
-    """Dispatches requests to handlers of reads, for which a read-only broker has all parts."""
-
-    def disconnected(self, client: ClientInformation) -> None:
-        """No share consumer has anything here."""
 
 
 class ReadReplicaServer:
@@ -144,7 +145,7 @@ class ReadReplicaServer:
         await follower.look()
         registry = read_only_registry(follower.know_epochs)
         # The handlers of reads use no part that a read-only broker lacks.
-        dispatcher = ReadOnlyDispatcher(registry, cast("KafkaBroker", broker), self.metrics.net)
+        dispatcher = Dispatcher(registry, cast("KafkaBroker", broker), self.metrics.net)
         self._following = loop.create_task(
             follower.run(self.config.lake_read_only_interval_ms), name="following the lake"
         )
@@ -200,6 +201,7 @@ class ReadReplicaServer:
                 unsent_bytes=lambda: self.server.connections.unsent_bytes,
             ),
             groups=LakeGroups(lambda: self.config, image, self._clock),
+            share_partitions=NoSharePartitions(),
             security=Security(
                 config,
                 image,
