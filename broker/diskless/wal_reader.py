@@ -107,7 +107,7 @@ class WalReader:
             places[at : at + HEADERS_A_THREAD] for at in range(0, len(places), HEADERS_A_THREAD)
         ]
         for read in await asyncio.gather(
-            *(self._in_thread(self._headers, machine.wal, share) for share in shares)
+            *(self._in_thread(self._headers, machine, share) for share in shares)
         ):
             for place, header in read:
                 machine.read(place, header)
@@ -120,8 +120,14 @@ class WalReader:
         listed = self._store.list(wal_folder(wal))
         return [place for each in listed if (place := place_of(each.path)) is not None]
 
-    def _headers(self, wal: WalId, places: Sequence[int]) -> list[tuple[int, WalHeader]]:
-        return [(place, read_header(self._store, object_path(wal, place))) for place in places]
+    def _headers(self, machine: WalTakeOver, places: Sequence[int]) -> list[tuple[int, WalHeader]]:
+        """In a thread: what these objects have of the partitions that are taken over."""
+        found = []
+        for place in places:
+            header = read_header(self._store, object_path(machine.wal, place))
+            entries = tuple(each for each in header.entries if each.key in machine.partitions)
+            found.append((place, header._replace(entries=entries)))
+        return found
 
     def _put_fence(self, wal: WalId, place: int, data: bytes) -> WalHeader:
         """What is at this place now: the fence, or what came before it."""

@@ -10,7 +10,8 @@ says that its place was decided (`acked_to`): an empty place above would look as
 
 from __future__ import annotations
 
-from collections import deque
+from array import array
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -54,10 +55,20 @@ class _Bundle:
 
 
 class _Object(NamedTuple):
-    """An object that is there and acknowledged."""
+    """An object that is there and acknowledged: where each of its parts ends."""
 
-    acked_to: int
-    last_offsets: list[tuple[PartitionId, int]]
+    keys: list[PartitionId]
+    ends: array[int]
+
+    def is_safe(self, is_safe: ErasureCheck) -> bool:
+        keys, ends = self.keys, self.ends
+        for at, (key, last_offset) in enumerate(zip(keys, ends, strict=True)):
+            if not is_safe(key, last_offset):
+                # The next call looks at this one first.
+                keys[0], keys[at] = keys[at], keys[0]
+                ends[0], ends[at] = ends[at], ends[0]
+                return False
+        return True
 
 
 class WalWriter:
@@ -73,7 +84,11 @@ class WalWriter:
         self._bundles: deque[_Bundle] = deque()
         self._in_flight: dict[int, _Bundle] = {}
         self._fenced: dict[PartitionId, int] = {}
+        # There may be thousands of objects, while the table cannot be written, with hundreds of parts each.
         self._objects: dict[int, _Object] = {}
+        # In how many parts each partition is; and its one tuple, for all of them.
+        self._parts: Counter[PartitionId] = Counter()
+        self._keys: dict[PartitionId, PartitionId] = {}
         # The highest `acked_to` of an acknowledged object, and that of the last clean-up.
         self._covered_to = self._erased_to = 0
 
@@ -95,11 +110,7 @@ class WalWriter:
 
     def knows(self, key: PartitionId) -> bool:
         """Whether this log has, or may have, records of the partition."""
-        if any(part.key == key for bundle in self._bundles for part in bundle.parts):
-            return True
-        return any(
-            key == each for found in self._objects.values() for each, _ in found.last_offsets
-        )
+        return self._parts[key] > 0
 
     def put(self, parts: Sequence[WalPart]) -> Outcome:
         """Make an object of these parts; of a partition they must follow those of earlier calls."""
@@ -109,6 +120,7 @@ class WalWriter:
             return Outcome(dropped=dropped)
         bundle = _Bundle(wanted, b"", 0, 0)
         self._bundles.append(bundle)
+        self._parts.update(part.key for part in wanted)
         return Outcome(puts=(self._place(bundle),), dropped=dropped)
 
     def _place(self, bundle: _Bundle) -> PutObject:
@@ -141,6 +153,7 @@ class WalWriter:
         left = [part for part in bundle.parts if not self.is_fenced(part.key, part.leader_epoch)]
         dropped = tuple(p for p in bundle.parts if self.is_fenced(p.key, p.leader_epoch))
         bundle.parts = left
+        self._forget(part.key for part in dropped)
         puts: tuple[PutObject, ...] = ()
         if left:
             puts = (self._place(bundle),)
@@ -164,8 +177,10 @@ class WalWriter:
                 is_fenced = self.is_fenced(part.key, part.leader_epoch)
                 (dropped if is_fenced else acknowledged).append(part)
             # Also what was dropped: the new leader may have read it before this clean-up.
-            ends = [(part.key, part.last_offset) for part in bundle.parts]
-            self._objects[bundle.place] = _Object(bundle.acked_to, ends)
+            self._objects[bundle.place] = _Object(
+                [self._keys.setdefault(part.key, part.key) for part in bundle.parts],
+                array("q", [part.last_offset for part in bundle.parts]),
+            )
             self._covered_to = max(self._covered_to, bundle.acked_to)
         return Outcome(acknowledged=tuple(acknowledged), dropped=tuple(dropped))
 
@@ -183,7 +198,7 @@ class WalWriter:
         places = [
             place
             for place, found in self._objects.items()
-            if place < self._erased_to and _is_safe(found.last_offsets, is_safe)
+            if place < self._erased_to and found.is_safe(is_safe)
         ]
         self._erased_to = self._covered_to
         return places[:count_max]
@@ -191,13 +206,12 @@ class WalWriter:
     def erased(self, places: Iterable[int]) -> None:
         """These objects are gone."""
         for place in places:
-            self._objects.pop(place, None)
+            self._forget(self._objects.pop(place).keys)
 
-
-def _is_safe(last_offsets: list[tuple[PartitionId, int]], is_safe: ErasureCheck) -> bool:
-    for index, (key, last_offset) in enumerate(last_offsets):
-        if not is_safe(key, last_offset):
-            # The next call looks at this one first.
-            last_offsets[0], last_offsets[index] = last_offsets[index], last_offsets[0]
-            return False
-    return True
+    def _forget(self, keys: Iterable[PartitionId]) -> None:
+        """As many parts of these partitions are gone."""
+        for key in keys:
+            self._parts[key] -= 1
+            if not self._parts[key]:
+                del self._parts[key]
+                self._keys.pop(key, None)

@@ -280,8 +280,10 @@ class LeaderPartition:
     def deposed(self, leader_epoch: int) -> None:
         """Another broker leads in this epoch, says its fence: what is not acknowledged never will be."""
         _LOGGER.info(
-            "%s: the write-ahead log was fenced by the leader of epoch %d: offsets %d to %d were not acknowledged",
-            self.log.name, leader_epoch, self.leader.effective_end_offset, self.log.log_end_offset - 1,
+            "%s: the write-ahead log was fenced by the leader of epoch %d: leading no more; not acknowledged were %d "
+            "offsets from %d on",
+            self.log.name, leader_epoch, self.log.log_end_offset - self.leader.effective_end_offset,
+            self.leader.effective_end_offset,
         )  # fmt: skip
         self._is_deposed = True
         self._fail(ErrorCode.NOT_LEADER_OR_FOLLOWER, None)

@@ -241,6 +241,13 @@ async def test_a_take_over_ends_the_old_leader() -> None:
         assert leader.counted == 2
         assert await read(store, leader) == b"ab"
         assert wal.metrics.fenced == 1
+        assert wal.knows(leader.key), "what was put before"
+        other = Leader(wal, 1)
+        assert not wal.knows(other.key)
+        store.put_durable(object_path(OWN, 2), encode_fence(new_uuid(), [(other.key, 4)]))
+        other.append(b"late")
+        await until(lambda: other.deposed_by == 4)
+        assert not wal.knows(other.key)
 
 
 @in_loop
@@ -281,6 +288,7 @@ async def test_objects_are_erased_once_a_later_one_says_that_they_were_there() -
             await leader.all_count()
         assert await wal.erase(lambda *_: True) == 0, "a listing may have begun before the last"
         assert await wal.erase(lambda *_: False) == 0, "somebody needs it"
+        assert wal.knows(leader.key)
         assert await wal.erase(lambda *_: True) == 2
         assert list(store.objects) == [object_path(OWN, 2)]
         assert await wal.erase(lambda *_: True) == 0, "the last one stays"
