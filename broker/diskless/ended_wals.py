@@ -36,8 +36,8 @@ class EndedWals:
         self._executor = executor
         self._image = image
         self._is_active = is_active
-        # Paths of objects that were read and are only fences.
-        self._fences: dict[WalId, set[str]] = {}
+        # Those that were found to have only fences: what comes later is a late put, and waits for another process.
+        self._clean: set[WalId] = set()
 
     async def run(self) -> None:
         """Look now and then, until cancelled."""
@@ -59,10 +59,12 @@ class EndedWals:
         named = self._named()
         erased = 0
         for wal in sorted(found):
-            if wal not in named and self._has_ended(wal):
+            if wal not in named and wal not in self._clean and self._has_ended(wal):
                 count = await loop.run_in_executor(self._executor, self._erase, wal)
                 erased += count
-                if count:
+                if not count:
+                    self._clean.add(wal)
+                else:
                     _LOGGER.info(
                         "Erased %d objects of the write-ahead log of broker %d in its epoch %d",
                         count, wal.node_id, wal.broker_epoch,
@@ -83,14 +85,11 @@ class EndedWals:
 
     def _erase(self, wal: WalId) -> int:
         """In a thread: erase a log's objects except fences."""
-        fences = self._fences.setdefault(wal, set())
         erased = 0
         for each in self._store.list(wal_folder(wal)):
-            if place_of(each.path) is None or each.path in fences:
+            if place_of(each.path) is None:
                 continue
             if any(not entry.is_fence for entry in read_header(self._store, each.path).entries):
                 self._store.delete(each.path)
                 erased += 1
-            else:
-                fences.add(each.path)
         return erased

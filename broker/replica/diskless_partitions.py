@@ -232,13 +232,16 @@ class DisklessPartitions:
     ) -> None:
         """Read objects, and append what is in them, each partition's in the order of offsets."""
         objects: defaultdict[tuple[WalId, int], list[FoundEntry]] = defaultdict(list)
+        # In the order of places, and logs with earlier offsets first: what comes too early waits in memory.
+        rank: dict[WalId, int] = {}
         for plan in plans.values():
             for entry in plan:
+                rank.setdefault(entry.wal, len(rank))
                 objects[entry.wal, entry.place].append(entry)
         next_of = {key: iter(plan) for key, plan in plans.items()}
         expected = {key: next(rest, None) for key, rest in next_of.items()}
         ahead: dict[FoundEntry, bytes] = {}
-        order = sorted(objects)
+        order = sorted(objects, key=lambda where: (rank[where[0]], where[1]))
         for start in range(0, len(order), READS_AT_ONCE):
             some = order[start : start + READS_AT_ONCE]
             read = await asyncio.gather(

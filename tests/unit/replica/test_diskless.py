@@ -213,6 +213,23 @@ async def test_a_leader_serves_nothing_before_all_of_it_is_put_again() -> None:
 
 
 @in_loop
+async def test_records_of_several_logs_are_joined_by_their_offsets() -> None:
+    """The leader between them put again only a part before it was gone."""
+    first = WalId(OTHER, 9)
+    async with bench() as broker:
+        put(broker.store, 0, part(0, count=3, epoch=3))
+        for place, each in enumerate((part(0), part(1, count=2), part(3), part(4))):
+            broker.store.put_durable(object_path(first, place), encode(new_uuid(), 0, [each]))
+        await broker.create(led(4, first, BEFORE, OWN, state=RECOVERING, since=2))
+        await until(lambda: broker.recovered_epochs)
+        partition = broker.led()
+        assert partition.high_watermark == 5
+        assert own_entries(broker.store) == [(4, 0, 4)]
+        fences = [object_path(first, 4), object_path(BEFORE, 1)]
+        assert all(decode_header(broker.store.objects[each]).entries for each in fences)
+
+
+@in_loop
 async def test_what_lies_behind_a_gap_is_left_out_and_said(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
