@@ -84,6 +84,8 @@ class GroupMetadataManager:
         self, group: ConsumerGroup | ShareGroup | StreamsGroup, now: Instant, kind: str = "consumer"
     ) -> bool:
         """Whether this group's next target may be made; `kind` is consumer, share or streams."""
+        if group.epoch <= group.target_epoch:  # As most heartbeats find it.
+            return False
         interval_ms = self._of_group(group.group_id, f"{kind}.assignment.interval.ms")
         return group.target_is_due(interval_ms, now.now_ms)
 

@@ -12,6 +12,7 @@ from tests.clients.suites.results import Results, read
 PAGE = Path(__file__).parents[3] / "docs" / "internals" / "compatibility.md"
 NAMES = {
     "kafka": "Apache Kafka's clients",
+    "kafka-streams": "Kafka Streams",
     "sarama": "Sarama",
     "spark-kafka": "Spark's Kafka connector",
     "trogdor": "Trogdor",
@@ -32,6 +33,10 @@ who clients are, ACLs of what it says are made for `User:ANONYMOUS`, which clien
 into Apache Kafka's process fail, and so does each test that leaves a traceback in a broker's log. These settings of the
 tests are left out: those that Apache Kafka does not know (it ignores them) or calls internal, and those of the share
 coordinator's topic; so is the level of `transaction.version`, of which there is one.
+
+Kafka Streams' integration tests come from Maven Central (`kafka-streams-integration-tests`), too. Their clusters stand
+on a class of Apache Kafka's test kit, which is replaced: brokers are processes of ours, and a traceback in a log
+fails the class. A test `[1]`, `[2]` is one with parameters, as with classic groups and with streams groups (KIP-1071).
 
 franz-go's tests of its package `kgo` come by Go's module proxy. `@chaos` is a test with `KGO_TEST_CHAOS`: connections
 break at random. Sarama's functional tests come the same way, and want five brokers, each in a rack of its own.

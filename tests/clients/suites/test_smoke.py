@@ -10,6 +10,7 @@ FEW = {
     "kafka-python": ("test_consumer_integration.py::test_kafka_consumer",),
     "trogdor": ("RoundTripWorkload", "ProduceBench@transactions"),
     "spark-kafka": ("KafkaRealTimeModeE2ESuite",),
+    "kafka-streams": ("streams.integration.JoinStoreIntegrationTest",),
     "sarama": ("TestFuncProducing", "TestFuncAdminListConsumerGroupOffsets"),
 }
 
