@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 300.0
+# Every hour.
+CLEAN_ROUNDS = 12
 
 
 class EndedWals:
@@ -36,8 +38,9 @@ class EndedWals:
         self._executor = executor
         self._image = image
         self._is_active = is_active
-        # Those that were found to have only fences: what comes later is a late put, and waits for another process.
+        # Those that were found to have only fences. A late put may still come, so they are looked at again some time.
         self._clean: set[WalId] = set()
+        self._rounds = 0
 
     async def run(self) -> None:
         """Look now and then, until cancelled."""
@@ -55,6 +58,9 @@ class EndedWals:
     async def erase(self) -> int:
         """Erase what nobody needs; returns how many objects. Raises OSError, CorruptWalObject."""
         loop = asyncio.get_running_loop()
+        self._rounds += 1
+        if self._rounds % CLEAN_ROUNDS == 0:
+            self._clean.clear()
         found = await loop.run_in_executor(self._executor, wals_in, self._store)
         named = self._named()
         erased = 0

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from broker.diskless.ended_wals import EndedWals
+from broker.diskless.ended_wals import CLEAN_ROUNDS, EndedWals
 from broker.diskless.take_over import TakenPartition, contiguous
 from broker.diskless.wal_object import WalHeader, decode_header, encode_fence, object_path
 from broker.diskless.wal_reader import WalReader
@@ -350,3 +350,7 @@ async def test_logs_of_ended_brokers_lose_all_but_their_fences() -> None:
         before = store.count("list")
         assert await ended.erase() == 0
         assert store.count("list") == before, "a log of fences only is not read again"
+        store.put_durable(object_path(OTHER, 9), data)
+        for _ in range(CLEAN_ROUNDS):
+            await ended.erase()
+        assert object_path(OTHER, 9) not in store.objects, "a late put"
