@@ -50,7 +50,7 @@ from broker.metadata.event_lines import Logged, lines_of
 from broker.metadata.events import ConfigChanged, Event, WalId
 from broker.metadata.features import supported_features
 from broker.metadata.image import MetadataImage
-from broker.metadata.log import MetadataLog
+from broker.metadata.log import FencedCluster, MetadataLog, refuse_if_fenced
 from broker.metadata.publisher import publish
 from broker.metadata.topic_names import in_force
 from broker.rates import ByteRate
@@ -280,6 +280,7 @@ class BrokerServer:
             )
         elif serves_clients:
             check_adopted(self._disk, image, config)
+        refuse_if_fenced(image, metadata_log.folder)
         return store, metadata_log, image
 
     def _has_empty_disks(self) -> bool:
@@ -642,6 +643,13 @@ class BrokerServer:
 
     async def _publish(self, broker: KafkaBroker, events: Sequence[Event]) -> None:
         """Let what is durable now take effect: settings of this broker first, as topics inherit them."""
+        try:
+            refuse_if_fenced(broker.metadata, broker.metadata_driver.folder)
+        except FencedCluster as error:
+            # What is acknowledged from now on would be lost: nothing more is.
+            broker.replica_manager.stop()
+            self._fail(error)
+            return
         if broker.member.lifecycle.has_a_successor:
             # Another process leads this broker's partitions: what is appended here would be in vain.
             broker.replica_manager.stop()
@@ -683,7 +691,12 @@ class BrokerServer:
 
     def _fail(self, error: BaseException) -> None:
         """A part of this broker has ended that it cannot do without."""
-        log.error("Encountered fatal fault, shutting down the broker: %s", error, exc_info=error)
+        is_bug = not isinstance(error, ConfigError)
+        log.error(
+            "Encountered fatal fault, shutting down the broker: %s",
+            error,
+            exc_info=error if is_bug else None,
+        )
         if not self.failed.done():
             self.failed.set_result(error)
 

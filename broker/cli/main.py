@@ -24,6 +24,7 @@ from broker.cli.options import ClusterTarget, cluster_options, plain
 from broker.cli.output import complain
 from broker.cli.pipelines import pipelines
 from broker.cli.produce import produce
+from broker.cli.promote import promote
 from broker.cli.server import adopt, broker, restore
 from broker.cli.sql import sql
 from broker.cli.table import table
@@ -161,6 +162,7 @@ for command in (
     cluster,
     config,
     restore,
+    promote,
     adopt,
     compile_broker,
 ):

@@ -32,6 +32,7 @@ from broker.membership.metadata_fetcher import MetadataFetcher
 from broker.membership.other_brokers import OtherBrokers
 from broker.membership.requests import ControllerRequests
 from broker.metadata.events import ClusterCreated
+from broker.metadata.log import refuse_if_fenced
 from broker.transport.peers import Peers
 from kafka_ds.process.settings import ConfigError
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -231,9 +232,10 @@ class ClusterMember:
 def decide_claim(claiming: ControllerClaim, identity: BrokerIdentity, dead: int | None) -> None:
     """The decisions in the commit with which a broker becomes the controller.
 
-    Raises ConfigError if the metadata are another cluster's, or demand features that this broker lacks.
+    Raises ConfigError if the metadata are another cluster's, are fenced, or demand features that this broker lacks.
     """
     image, node_id = claiming.image, identity.node_id
+    refuse_if_fenced(image, claiming.folder)
     if image.cluster_id is None:
         event = ClusterCreated(cluster_id=identity.cluster_id)
         claiming.apply(lambda _: ControllerResult(events=(event,), result=None))

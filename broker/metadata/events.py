@@ -118,6 +118,20 @@ class ClusterCreated(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFenced(Event):
+    """The cluster goes on in another lake, at this address: no broker may write to this one any more."""
+
+    successor: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterPromoted(Event):
+    """The cluster goes on in the lake at this address, which was a copy: a fence before this holds no longer."""
+
+    lake: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerChange(Event):
     """This broker is the controller from now on; controllers with a lower epoch resign."""
 

@@ -20,6 +20,8 @@ from broker.metadata.events import (
     BrokerRegistrationChanged,
     BrokerUnregistered,
     ClusterCreated,
+    ClusterFenced,
+    ClusterPromoted,
     ConfigChanged,
     ControllerChange,
     Endpoint,
@@ -118,6 +120,10 @@ class MetadataImage:
 
     def __init__(self) -> None:
         self.cluster_id: str | None = None
+        # Where the cluster goes on, if this lake was fenced.
+        self.fenced_by: str | None = None
+        # The lake that it went on in when it was promoted last.
+        self.promoted_in: str | None = None
         self.controller_id = -1
         self.controller_epoch = 0
         self.version = -1
@@ -163,6 +169,7 @@ class MetadataImage:
         """The same state, to be changed without changing this one."""
         twin = MetadataImage()
         twin.cluster_id = self.cluster_id
+        twin.fenced_by, twin.promoted_in = self.fenced_by, self.promoted_in
         twin.controller_id, twin.controller_epoch = self.controller_id, self.controller_epoch
         twin.version, twin.next_producer_id = self.version, self.next_producer_id
         twin.last_broker_epoch = self.last_broker_epoch
@@ -191,6 +198,12 @@ class MetadataImage:
     def _replay_cluster(self, event: ClusterCreated, _: MetadataPosition) -> None:
         _fits(self.cluster_id is None, event)
         self.cluster_id = event.cluster_id
+
+    def _replay_fence(self, event: ClusterFenced, _: MetadataPosition) -> None:
+        self.fenced_by = event.successor
+
+    def _replay_promotion(self, event: ClusterPromoted, _: MetadataPosition) -> None:
+        self.fenced_by, self.promoted_in = None, event.lake
 
     def _replay_controller(self, event: ControllerChange, _: MetadataPosition) -> None:
         _fits(event.controller_epoch > self.controller_epoch, event)
@@ -303,6 +316,10 @@ class MetadataImage:
     def _as_events(self) -> Iterator[Event]:
         if self.cluster_id is not None:
             yield ClusterCreated(cluster_id=self.cluster_id)
+        if self.promoted_in is not None:
+            yield ClusterPromoted(lake=self.promoted_in)
+        if self.fenced_by is not None:
+            yield ClusterFenced(successor=self.fenced_by)
         if self.controller_epoch:
             yield ControllerChange(
                 controller_id=self.controller_id, controller_epoch=self.controller_epoch
@@ -380,6 +397,8 @@ def _fits(fits: bool, event: Event) -> None:
 
 _REPLAYS: Mapping[type, Callable[[MetadataImage, Any, MetadataPosition], None]] = {
     ClusterCreated: MetadataImage._replay_cluster,
+    ClusterFenced: MetadataImage._replay_fence,
+    ClusterPromoted: MetadataImage._replay_promotion,
     ControllerChange: MetadataImage._replay_controller,
     RegisterBroker: MetadataImage._replay_broker,
     FenceBroker: MetadataImage._replay_fencing,

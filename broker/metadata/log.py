@@ -44,6 +44,10 @@ class ForeignMetadata(ConfigError):
     """The lake holds something else where the cluster's metadata should be; the text names the folder."""
 
 
+class FencedCluster(ConfigError):
+    """The cluster of this lake goes on in another one."""
+
+
 class VersionsMissing(Exception):
     """Versions after the one that was read were cleaned up: only a start from the last snapshot helps."""
 
@@ -246,6 +250,15 @@ def _events_in(actions: Sequence[Action]) -> list[dict[str, Any]]:
     ours = kafka_ds_info(actions)
     listed = ours.get(EVENTS_KEY) if ours else None
     return listed if isinstance(listed, list) else []
+
+
+def refuse_if_fenced(image: MetadataImage, folder: str) -> None:
+    """Raises FencedCluster if another lake has taken the place of this one."""
+    if image.fenced_by is not None:
+        raise FencedCluster(
+            f"lake.uri: {folder}: this cluster was fenced by kafka-ds promote: it goes on in the lake "
+            f"{image.fenced_by}, and no broker writes here any more"
+        )
 
 
 def begins_with_snapshot(actions: Sequence[Action]) -> bool:

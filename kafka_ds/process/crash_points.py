@@ -53,6 +53,13 @@ CHECK_POINTS = (
     "broker_after_repair",
     "broker_after_local_deletion",
 )
+PROMOTION_POINTS = (
+    "after_fence",
+    "after_table_fences",
+    "after_missing_objects",
+    "after_cut",
+    "after_promotion",
+)
 ALL_BROKER_POINTS = BROKER_POINTS + EXPIRY_POINTS + CHECK_POINTS
 
 
@@ -92,7 +99,7 @@ def armed_from_environment(points: Sequence[str]) -> CrashPoints:
     armed: dict[str, int] = {}
     for text in filter(None, os.environ.get("KAFKA_DS_CRASH_AT", "").split(",")):
         point, _, nth = text.partition(":")
-        if point not in WORKER_POINTS + TRANSACTION_POINTS + ALL_BROKER_POINTS:
+        if point not in WORKER_POINTS + TRANSACTION_POINTS + ALL_BROKER_POINTS + PROMOTION_POINTS:
             raise ValueError(f"KAFKA_DS_CRASH_AT: unknown crash point {point!r}")
         if point in points:
             armed[point] = int(nth or 1)

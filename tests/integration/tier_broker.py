@@ -158,6 +158,10 @@ class Feeder:
 
         return delivered
 
+    def settle(self, timeout_s: float) -> None:
+        """Wait for answers, whatever they are."""
+        self._producer.flush(timeout_s)
+
     def flush(self, timeout_s: float = 120.0) -> None:
         left = self._producer.flush(timeout_s)
         assert left == 0, f"{left} records are not acknowledged"
