@@ -183,7 +183,7 @@ class BrokerConfig(LogManagerSettings, CleanerSettings, ListenerConfig):
         "The size at which records of diskless topics are put into the lake without waiting for "
         "lake.diskless.linger.ms.",
         low=1 << 10,
-        high=1 << 30,
+        high=64 << 20,
         ours=True,
     )
     lake_diskless_buffer_bytes: int = i64(

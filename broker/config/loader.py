@@ -540,6 +540,10 @@ def check_new_topic(topic: LogConfig) -> None:
     """Check the settings of a new topic. Raises ConfigError."""
     if topic.lake_diskless and not topic.copies_to_lake:
         raise ConfigError(DISKLESS_WITHOUT_TABLE)
+    if topic.lake_diskless and topic.lake_load:
+        raise ConfigError(
+            "lake.load: a diskless topic (lake.diskless=true) cannot begin with a load"
+        )
     if not topic.lake_load:
         return
     try:

@@ -289,7 +289,9 @@ class ReplicaStateApplier:
         )
         existed = self._logs.get(key) is not None
         may_be_new = not self._is_starting and self._unopened.get(key, True)
-        is_new = may_be_new and event.registration.partition_epoch == 0
+        # A diskless log is a cache: what a failed directory may have of it is not missed.
+        is_cache = event.registration.is_diskless
+        is_new = is_cache or (may_be_new and event.registration.partition_epoch == 0)
         log = self._logs.create(key, event.topic_id, config, is_new=is_new)
         checkpoint = self._replicas.checkpointed.get(key, 0)
         watermark = min(max(checkpoint, log.log_start_offset), log.log_end_offset)

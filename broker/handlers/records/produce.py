@@ -5,8 +5,9 @@
   is INVALID_REQUIRED_ACKS. With acks=0 an error closes the connection, as in Kafka: a client can see nothing else.
 - acks=-1 with fewer in-sync replicas than min.insync.replicas (or than all replicas, if there are fewer):
   NOT_ENOUGH_REPLICAS, and nothing is written; NOT_ENOUGH_REPLICAS_AFTER_APPEND if they became too few after the append.
-- The answer comes at once, unless flush.messages demands an fsync or replicas have to follow. It then comes within the
-  request's timeout, or is REQUEST_TIMED_OUT; the event loop is not blocked.
+- The answer comes at once, unless flush.messages demands an fsync, replicas have to follow, or the topic is diskless:
+  then acks=1 and -1 wait until the lake has the batch, and NOT_ENOUGH_REPLICAS says that too much waits for the store.
+  It comes within the request's timeout, or is REQUEST_TIMED_OUT; the event loop is not blocked.
 - A duplicate of an idempotent producer is answered with the first one's offset (the last five batches are known).
 - The records fit their batch's header, or it is INVALID_RECORD; compressed ones are decompressed for that. If records
   lack a key (compaction) or have a time that is not allowed (message.timestamp.before.max.ms, .after.max.ms), their

@@ -232,6 +232,19 @@ async def test_a_topic_is_diskless_from_its_creation_on_or_never(memory_path: Pa
         assert log_of(broker, "t").config.lake_diskless
 
 
+@in_loop
+async def test_a_diskless_topic_does_not_begin_with_a_load(memory_path: Path) -> None:
+    settings = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}
+    async with in_process(memory_path, **settings) as broker:
+        configs = ((DISKLESS, "true"), ("lake.load", "A" * 22))
+        (result,) = await broker.node.metadata_driver.create_topics(
+            [NewTopic(name="t", configs=configs)]
+        )
+        assert result.error == ErrorCode.INVALID_CONFIG
+        assert result.message is not None
+        assert result.message.startswith("lake.load: a diskless topic")
+
+
 @pytest.mark.parametrize(
     "also",
     [

@@ -14,6 +14,7 @@ import pytest
 
 from broker.diskless.wal_object import WalPart, decode_header, encode, object_path
 from broker.diskless.write_ahead_log import WalSettings, WriteAheadLog
+from broker.log.directories.directories import LogDirectories
 from broker.log.values import RemoteLogAuxState
 from broker.metadata.events import RECOVERED, RECOVERING, PartitionRegistration, WalId
 from kafka_ds.process.system import SystemClock, new_uuid
@@ -344,6 +345,19 @@ async def test_a_registration_of_an_earlier_process_is_not_led() -> None:
 
 def replace_epoch(wal: WalId, epoch: int) -> WalId:
     return WalId(wal.node_id, epoch)
+
+
+@in_loop
+async def test_a_broker_with_a_failed_log_directory_takes_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What that directory may have of the partition is a cache."""
+    monkeypatch.setattr(LogDirectories, "some_failed", property(lambda _: True))
+    async with bench() as broker:
+        put(broker.store, 0, part(0), part(1))
+        await broker.create(led(3, BEFORE, OWN, state=RECOVERING))
+        await until(lambda: broker.recovered_epochs == [3])
+        assert broker.led().log.log_end_offset == 2
 
 
 @in_loop
