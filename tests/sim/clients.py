@@ -161,6 +161,9 @@ class Client:
 class Producer(Client):
     """A producer that sends to one partition after the other; idempotent if it has a producer id."""
 
+    # How long a broker may take to acknowledge.
+    timeout_ms = 5_000
+
     def __init__(self, *args: Any, name: str, history: History, acks: int = -1) -> None:
         super().__init__(*args)
         self.name = name
@@ -242,7 +245,7 @@ class Producer(Client):
         return ProduceRequest(
             transactional_id=transaction[0] if transaction else None,
             acks=self.acks,
-            timeout_ms=5_000,
+            timeout_ms=self.timeout_ms,
             topic_data=[TopicProduceData(name=partition[0], partition_data=[data])],
         )
 

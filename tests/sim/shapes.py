@@ -353,6 +353,23 @@ def diskless(seed: int) -> Scenario:
     return DisklessScenario(seed, shape, plan, settings, deletes_records=deletes_records)
 
 
+def sleepers(seed: int) -> Scenario:
+    """Leaders of diskless partitions that sleep through an election, with puts on their way."""
+    from tests.sim.diskless_scenario import DisklessScenario
+    from tests.sim.tier_scenario import TIERED
+
+    chance = Random(f"sleepers {seed}")
+    shape = Shape(replication_factor=1, plain=2, idempotent=4, transactional=0, seconds=20)
+    settings = {
+        **BRISK,
+        **TIERED,
+        "lake.max.lag.ms": chance.choice(("-1", "300")),
+        "lake.diskless.linger.ms": chance.choice(("0", "20")),
+    }
+    plan = Plan(kinds=("zombie",), every_seconds=0.3)
+    return DisklessScenario(seed, shape, plan, settings)
+
+
 def large(seed: int) -> Scenario:
     """Seven brokers with Kafka's own timeouts, and everything at once."""
     shape = Shape(
@@ -384,6 +401,7 @@ FAMILIES: dict[str, Callable[[int], Scenario]] = {
         foreign,
         packing,
         diskless,
+        sleepers,
         large,
     )
 }

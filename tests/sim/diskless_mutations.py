@@ -1,0 +1,146 @@
+"""Mutations of diskless topics: each removes one rule. `test_diskless.py` shows which runs or tests notice that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from broker.diskless.take_over import TakenPartition, WalTakeOver
+from broker.diskless.wal_object import WalHeader, object_path
+from broker.diskless.wal_reader import WalReader
+from broker.diskless.wal_writer import ErasureCheck, Outcome, WalWriter
+from broker.diskless.write_ahead_log import WriteAheadLog
+from broker.metadata import diskless_change
+from broker.metadata.events import PartitionRegistration, WalId
+from broker.remote.remote_log_manager import RemoteLogManager
+from broker.replica.diskless_partitions import DisklessPartitions
+from broker.replica.leader.partition import LeaderPartition
+from tests.sim.mutations import Mutation, registry
+
+MUTATIONS: dict[str, Mutation] = {}
+mutation = registry(MUTATIONS)
+
+
+@mutation
+def acknowledged_before_it_is_put(patch: pytest.MonkeyPatch) -> None:
+    """A record counts once it is in the local log."""
+    appended = WriteAheadLog.appended
+
+    def at_once(self: Any, leader: Any, first_offset: int, end_offset: int, size: int) -> None:
+        appended(self, leader, first_offset, end_offset, size)
+        leader.wal_has(first_offset, end_offset)
+
+    patch.setattr(WriteAheadLog, "appended", at_once)
+
+
+@mutation
+def acknowledged_out_of_order(patch: pytest.MonkeyPatch) -> None:
+    """An object counts as soon as it is there, whatever is missing before it."""
+    acknowledge = WalWriter._acknowledge
+
+    def whatever_is_there(self: Any) -> Outcome:
+        bundles = self._bundles
+        there = [each for each in bundles if each.is_there]
+        rest = [each for each in bundles if not each.is_there]
+        bundles.clear()
+        bundles.extend([*there, *rest])
+        return acknowledge(self)
+
+    patch.setattr(WalWriter, "_acknowledge", whatever_is_there)
+    patch.setattr(WalWriter, "_counts", lambda self, bundle: bundle.is_there)
+
+
+@mutation
+def former_leaders_are_not_fenced(patch: pytest.MonkeyPatch) -> None:
+    """A new leader reads what is there, and puts nothing."""
+    patch.setattr(WalTakeOver, "next_fence", lambda self: None)
+
+
+@mutation
+def fences_stand_behind_everything(patch: pytest.MonkeyPatch) -> None:
+    """A fence goes behind the last object, and places that are empty before it stay so."""
+    next_fence = WalTakeOver.next_fence
+
+    def behind(self: Any) -> Any:
+        found = next_fence(self)
+        return None if found is None else (max(self.headers, default=-1) + 1, found[1])
+
+    patch.setattr(WalTakeOver, "next_fence", behind)
+
+
+@mutation
+def fences_are_erased(patch: pytest.MonkeyPatch) -> None:
+    """A fence does not stay."""
+    put_fence = WalReader._put_fence
+
+    def put_and_erased(self: Any, wal: WalId, place: int, data: bytes) -> WalHeader:
+        header = put_fence(self, wal, place, data)
+        if all(entry.is_fence for entry in header.entries):
+            self._store.delete(object_path(wal, place))
+        return header
+
+    patch.setattr(WalReader, "_put_fence", put_and_erased)
+
+
+@mutation
+def the_newest_objects_are_erased(patch: pytest.MonkeyPatch) -> None:
+    """An object goes when its records are in the table, also if nothing else shows that it was there."""
+    erasable = WalWriter.erasable
+
+    def everything(self: Any, is_safe: ErasureCheck, count_max: int) -> list[int]:
+        self._erased_to = self._covered_to = self._next_place
+        return erasable(self, is_safe, count_max)
+
+    patch.setattr(WalWriter, "erasable", everything)
+
+
+@mutation
+def objects_are_erased_before_they_are_copied(patch: pytest.MonkeyPatch) -> None:
+    """Whatever is acknowledged may go."""
+    patch.setattr(DisklessPartitions, "is_safe", lambda self, key, last_offset: True)
+
+
+@mutation
+def the_table_is_not_fenced(patch: pytest.MonkeyPatch) -> None:
+    """A former leader may copy on, and erase what it has copied."""
+
+    async def fence(self: Any, epochs: Mapping[Any, int], loads: Any) -> Sequence[Any]:
+        found: Sequence[Any] = await self.highest_offsets_in_remote_storage(list(epochs))
+        return found
+
+    patch.setattr(RemoteLogManager, "fence", fence)
+
+
+@mutation
+def what_is_taken_over_is_not_put_again(patch: pytest.MonkeyPatch) -> None:
+    """A leader has taken over once its local log has everything."""
+
+    def taken(self: Any, records: memoryview, now_ms: int) -> None:
+        self.log.append_as_follower(records, leader_epoch=self.leader.leader_epoch, now_ms=now_ms)
+        self._perform(self.leader.appended(self.log.log_end_offset, self._clock.monotonic_ms()))
+
+    patch.setattr(LeaderPartition, "take_over", taken)
+
+
+@mutation
+def logs_of_former_leaders_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """The controller names the write-ahead log of the new leader alone."""
+    led_by = diskless_change._led_by
+
+    def led(old: PartitionRegistration, leader: int, wal_of: Any) -> PartitionRegistration:
+        return replace(led_by(old, leader, wal_of), wals=(wal_of(leader),))
+
+    patch.setattr(diskless_change, "_led_by", led)
+
+
+@mutation
+def what_was_left_out_counts_again(patch: pytest.MonkeyPatch) -> None:
+    """Entries count though a later leader has left them out, and put all that counts again."""
+
+    def made(cls: Any, leader_epoch: int, wals_since: int) -> Any:
+        return tuple.__new__(cls, (leader_epoch, 0))
+
+    patch.setattr(TakenPartition, "__new__", made)
