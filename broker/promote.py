@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
+from broker.controller.diskless import LAKE_DISKLESS
 from broker.membership.lease import LEASE_PATH
 from broker.metadata.events import (
     NO_LEADER,
@@ -334,7 +335,8 @@ class Promotion:
         snapshots: dict[bytes, TopicSnapshot | None] = {}
         for row in sorted(rows, key=lambda each: (each["topic"], each["partition"])):
             topic = image.topics_by_id.get(uuid_from_text(row["topic_id"]))
-            if topic is None or topic.is_internal:
+            # A diskless topic's newest records are in write-ahead logs of the lake: `restore` says where it ends.
+            if topic is None or topic.is_internal or topic.configs.get(LAKE_DISKLESS) == "true":
                 continue
             if topic.topic_id not in snapshots:
                 snapshots[topic.topic_id] = self._snapshot_of(topic)

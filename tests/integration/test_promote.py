@@ -217,6 +217,32 @@ def test_a_region_that_is_gone_is_replaced_by_what_has_arrived(
 
 
 @pytest.mark.timeout(600)
+def test_a_diskless_topic_loses_nothing_that_was_acknowledged_before(
+    first: BrokerProcess, second: BrokerProcess, tmp_path: Path
+) -> None:
+    """Its newest records are in the lake, though not in its table."""
+    first.overrides |= {"lake.max.lag.ms": 600_000}
+    first.start()
+    create_topic(first, TOPIC, lake_diskless="true")
+    feeder = Feeder(first.bootstrap, TOPIC)
+    feeder.send(rows(300))
+    feeder.flush()
+    done = promote("--lake", tmp_path / "copy", "--from", first.lake)
+    assert done.returncode == 0, done.stderr
+    assert "lost" not in done.stdout
+    wait_until("its end", lambda: not first.running(), timeout_s=PATIENCE_S)
+    done = restore(second)
+    assert done.returncode == 0, done.stderr
+    assert f"{TOPIC}-0: offsets 0 to 299; nothing is known to be lost" in done.stdout
+    second.start()
+    assert consume(second.bootstrap, TOPIC, 0, end=300) == feeder.acknowledged.partition(0)
+    again = Feeder(second.bootstrap, TOPIC)
+    again.send(rows(10))
+    again.flush()
+    assert min(again.acknowledged.partition(0)) == 300
+
+
+@pytest.mark.timeout(600)
 def test_each_broker_of_the_first_region_stops(tmp_path: Path) -> None:
     """Those that follow the controller, too, and one that is paused meanwhile."""
     with cluster(tmp_path / "first") as brokers:
