@@ -27,6 +27,7 @@ from broker.metadata.log import FencedCluster, MetadataLog, refuse_if_fenced
 from broker.promote import Promotion
 from kafka_ds.delta.names import commit_file
 from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.delta.store.uri import open_store
 from kafka_ds.process.crash_points import PROMOTION_POINTS
 from kafka_ds.process.settings import ConfigError
 from kafka_ds.topic.commit_rules import LeaderEpochFenced
@@ -34,6 +35,7 @@ from kafka_ds.topic.metadata_table import MetadataPosition
 from kafka_ds.topic.offsets import OffsetsTable
 from kafka_ds.topic.table import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of, filled_table
+from tests.s3_server import address_for
 
 LED = PartitionRegistration(replicas=(1, 2), isr=(1,), leader=1, leader_epoch=3, partition_epoch=9)
 EVENTS: list[Event] = [
@@ -268,3 +270,20 @@ def test_fences_survive_a_snapshot() -> None:
     again.replay(image.snapshot(), MetadataPosition(9, 0))
     for each in (image, again, image.copy()):
         assert (each.promoted_in, each.fenced_by) == ("a", "b")
+
+
+def test_lakes_in_buckets(s3_environment: None, tmp_path: Path) -> None:
+    """From one to the other, object by object."""
+    first, copy = (
+        open_store(address_for(tmp_path / f"{tmp_path.name}-{name}")) for name in ("first", "copy")
+    )
+    log = MetadataLog(first)
+    log.commit(log.begin(EVENTS, log.load()))
+    filled_table(first)
+    said: list[str] = []
+    Promotion(copy, first, said.append, sleep=lambda seconds: None).run()
+    assert MetadataLog(copy).load(begins=False).promoted_in == copy.uri("")
+    assert MetadataLog(first).load(begins=False).fenced_by == copy.uri("")
+    table = TopicTable(copy, "orders")
+    assert table.read().highest_offset_in_remote_storage(0) == 39
+    commit(table, copy_of(table, 0, 40, 49, leader_epoch=5))
