@@ -19,6 +19,7 @@ from broker.diskless.ended_wals import EndedWals
 from broker.diskless.take_over import FoundEntry, TakenPartition, contiguous
 from broker.diskless.wal_object import CorruptWalObject
 from broker.log.log import NOTHING_REMOTE
+from broker.log.values import RemoteLogAuxState
 from broker.metadata.events import PartitionRegistration, WalId
 from broker.replica.leader.partition import LeaderPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -39,11 +40,14 @@ _LOGGER = logging.getLogger(__name__)
 # What comes within so long is taken over together: a dead broker's partitions come in one commit, applied in parts.
 GATHERING_SECONDS = 0.02
 RETRY_SECONDS = 1.0
+RETRY_SECONDS_MAX = 8.0
 PARTITIONS_AT_ONCE = 1_000
 # So much is appended before other tasks get their turn.
 APPENDED_AT_ONCE_BYTES = 1 << 20
 # Objects that are read at the same time.
 READS_AT_ONCE = 4
+# Partitions of which the lake is asked at the same time what precedes their records.
+AUX_STATES_AT_ONCE = 16
 
 
 @dataclass(slots=True)
@@ -53,6 +57,10 @@ class _TakeOver:
     partition: LeaderPartition
     registration: PartitionRegistration
     leader_epoch: int
+    table_end: int | None = None
+    """The last offset in the table, since its earlier leaders are fenced; -1 for none."""
+    has_failed: bool = False
+    """Whether this attempt has failed."""
     is_appended: bool = False
     """Whether the local log has all that counts, and the rest is a matter of the write-ahead log."""
 
@@ -95,6 +103,8 @@ class DisklessPartitions:
         self._begun: dict[PartitionId, int] = {}
         self._gathering: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        # Whether a group of partitions is tried for the first time: those that come meanwhile are the next group.
+        self._is_trying = False
         self._said: dict[PartitionId, str] = {}
         self._stopped = False
 
@@ -122,7 +132,9 @@ class DisklessPartitions:
 
     def _begin(self) -> None:
         self._gathering = None
-        waiting = []
+        if self._is_trying:
+            return
+        waiting: list[_TakeOver] = []
         for partition in self._replicas:
             if not partition.is_diskless or not partition.leader.is_recovering:
                 continue
@@ -130,19 +142,33 @@ class DisklessPartitions:
             epoch = partition.leader.leader_epoch
             if found is None or found.leader_epoch != epoch or self._wal.wal_id not in found.wals:
                 continue  # Of an earlier process, or of a later commit: other metadata are coming.
-            if self._begun.get(partition.key) != epoch:
+            if self._begun.get(partition.key) != epoch and len(waiting) < PARTITIONS_AT_ONCE:
                 self._begun[partition.key] = epoch
                 waiting.append(_TakeOver(partition, found, epoch))
-        for start in range(0, len(waiting), PARTITIONS_AT_ONCE):
+        if waiting:
+            self._is_trying = True
             task = asyncio.get_running_loop().create_task(
-                self._take_over(waiting[start : start + PARTITIONS_AT_ONCE]), name="take over"
+                self._take_over(waiting), name="take over"
             )
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     async def _take_over(self, waiting: list[_TakeOver]) -> None:
-        began_ms = self._clock.monotonic_ms()
+        began_ms, pause_s = self._clock.monotonic_ms(), RETRY_SECONDS
+        await self._try(waiting, began_ms)
+        self._is_trying = False
+        self.soon()
         while waiting := [each for each in waiting if each.is_current]:
+            await asyncio.sleep(pause_s)
+            is_failing = not all(each.is_appended for each in waiting)
+            pause_s = min(2 * pause_s, RETRY_SECONDS_MAX) if is_failing else RETRY_SECONDS
+            await self._try([each for each in waiting if each.is_current], began_ms)
+
+    async def _try(self, waiting: Sequence[_TakeOver], began_ms: int) -> None:
+        """One attempt. What fails for one partition does not keep the others."""
+        for each in waiting:
+            each.has_failed = False
+        if waiting:
             try:
                 await self._append([each for each in waiting if not each.is_appended])
                 done = await self._report([each for each in waiting if each.is_appended])
@@ -156,7 +182,11 @@ class DisklessPartitions:
                     self._say(each, str(error) or type(error).__name__)
             except Exception:  # The root of a task: an error would go unnoticed.
                 _LOGGER.exception("Unable to take over %d partitions, will try again", len(waiting))
-            await asyncio.sleep(RETRY_SECONDS)
+
+    def _fail(self, taken: _TakeOver, error: BaseException) -> None:
+        """This attempt has failed for this partition."""
+        taken.has_failed = True
+        self._say(taken, str(error) or type(error).__name__)
 
     def _say(self, taken: _TakeOver, what: str) -> None:
         """Log what a partition waits for, once, however often it is tried."""
@@ -174,40 +204,65 @@ class DisklessPartitions:
         plans: dict[PartitionId, list[FoundEntry]] = {}
         for each in restarted:
             key, log = each.partition.key, each.partition.log
+            if each.has_failed:
+                continue
             plans[key] = contiguous(counting[key], log.log_end_offset)
             _say_what_is_left(each, counting[key], plans[key])
         await self._append_entries({each.partition.key: each for each in restarted}, plans)
         for each in restarted:
-            if each.is_current:
+            if each.is_current and not each.has_failed:
                 each.is_appended = True
                 self._wal.metrics.take_overs += 1
 
     async def _restart_at_lake(self, waiting: Sequence[_TakeOver]) -> list[_TakeOver]:
         """Fence the tables, and empty the logs, which go on at their ends; returns those for which the lake answers."""
-        manager = self._remote_log_manager
-        epochs = {each.partition.log.topic_id_partition: each.leader_epoch for each in waiting}
-        ends = await manager.fence(epochs, {})
-        restarted, folders = [], {}
-        for each, end in zip(waiting, ends, strict=True):
-            log = each.partition.log
-            try:
+        unfenced = [each for each in waiting if each.table_end is None]
+        if unfenced:
+            epochs = {each.partition.log.topic_id_partition: each.leader_epoch for each in unfenced}
+            ends = await self._remote_log_manager.fence(epochs, {})
+            for each, end in zip(unfenced, ends, strict=True):
                 if isinstance(end, KafkaError):
-                    raise end
-                aux_state = NOTHING_REMOTE
-                if end >= 0:
-                    _, aux_state = await manager.aux_state(log.topic_id_partition, end)
-                if each.is_current:
-                    # Markers that end what is in the table may be in the write-ahead logs.
-                    aux_state = replace(aux_state, has_markers_to_come=True)
-                    self._wal.forget(each.partition)
-                    each.partition.restart_at(end + 1, aux_state)
-                    folders[log.directory.rpartition("/")[0]] = log.directory
-                    restarted.append(each)
-            except (KafkaError, OSError) as error:
-                self._say(each, f"the lake does not answer what it holds: {error}")
+                    self._say(each, f"the lake does not answer what it holds: {end}")
+                else:
+                    each.table_end = end
+        fenced = [(each, at) for each in waiting if (at := each.table_end) is not None]
+        at_once = asyncio.Semaphore(AUX_STATES_AT_ONCE)
+        aux_states = await asyncio.gather(
+            *(self._aux_state(each, at, at_once) for each, at in fenced)
+        )
+        restarted, folders = [], {}
+        for (each, at), aux_state in zip(fenced, aux_states, strict=True):
+            log = each.partition.log
+            if aux_state is None or not each.is_current:
+                continue
+            try:
+                self._wal.forget(each.partition)
+                each.partition.restart_at(at + 1, aux_state)
+            except OSError as error:
+                self._say(each, f"its log cannot begin at the end of the lake: {error}")
+                continue
+            folders[log.directory.rpartition("/")[0]] = log.directory
+            restarted.append(each)
         for folder in folders.values():
             await self._logs.checkpoint_recovery_points(folder)
         return restarted
+
+    async def _aux_state(
+        self, taken: _TakeOver, end: int, at_once: asyncio.Semaphore
+    ) -> RemoteLogAuxState | None:
+        """What precedes the records behind the table's end; None if the lake does not answer."""
+        aux_state = NOTHING_REMOTE
+        if end >= 0:
+            try:
+                async with at_once:
+                    _, aux_state = await self._remote_log_manager.aux_state(
+                        taken.partition.log.topic_id_partition, end
+                    )
+            except (KafkaError, OSError) as error:
+                self._say(taken, f"the lake does not answer what it holds: {error}")
+                return None
+        # Markers that end what is in the table may be in the write-ahead logs.
+        return replace(aux_state, has_markers_to_come=True)
 
     async def _counting(self, waiting: Sequence[_TakeOver]) -> dict[PartitionId, list[FoundEntry]]:
         """Fence the write-ahead logs of earlier leaders; what counts in them."""
@@ -220,9 +275,15 @@ class DisklessPartitions:
                 if wal != self._wal.wal_id or self._wal.knows(key):
                     of_wal[wal][key] = TakenPartition(each.leader_epoch, registration.wals_since)
         read = await asyncio.gather(
-            *(self._reader.take_over(wal, partitions) for wal, partitions in of_wal.items())
+            *(self._reader.take_over(wal, partitions) for wal, partitions in of_wal.items()),
+            return_exceptions=True,
         )
-        for entries in read:
+        by_key = {each.partition.key: each for each in waiting}
+        for partitions, entries in zip(of_wal.values(), read, strict=True):
+            if isinstance(entries, BaseException):
+                for key in partitions:
+                    self._fail(by_key[key], _expected(entries))
+                continue
             for key, some in entries.items():
                 found[key] += some
         return found
@@ -245,27 +306,39 @@ class DisklessPartitions:
         for start in range(0, len(order), READS_AT_ONCE):
             some = order[start : start + READS_AT_ONCE]
             read = await asyncio.gather(
-                *(self._reader.bodies(*where, objects[where]) for where in some)
+                *(self._reader.bodies(*where, objects[where]) for where in some),
+                return_exceptions=True,
             )
             for where, bodies in zip(some, read, strict=True):
+                keys = {each.entry.key for each in objects[where]}
+                if isinstance(bodies, BaseException):
+                    for key in keys:
+                        self._fail(waiting[key], _expected(bodies))
+                    continue
                 ahead |= zip(objects[where], bodies, strict=True)
-                for key in {each.entry.key for each in objects[where]}:
+                for key in keys:
                     while (due := expected[key]) is not None and due in ahead:
-                        await self._append_batches(waiting[key], ahead.pop(due))
+                        data = ahead.pop(due)
+                        if not waiting[key].has_failed:
+                            await self._append_batches(waiting[key], data)
                         expected[key] = next(next_of[key], None)
 
     async def _append_batches(self, taken: _TakeOver, data: bytes) -> None:
-        """Append what of an entry the log lacks. Raises KafkaError."""
+        """Append what of an entry the log lacks."""
         log = taken.partition.log
         for batches in _pieces(data, log.log_end_offset):
             if not taken.is_current:
                 return
             end = log.log_end_offset
-            taken.partition.take_over(batches, self._clock.now_ms())
-            if log.log_end_offset == end:
-                raise KafkaError(
-                    ErrorCode.CORRUPT_MESSAGE, f"no batch follows offset {end} of {log.name}"
-                )
+            try:
+                taken.partition.take_over(batches, self._clock.now_ms())
+                if log.log_end_offset == end:
+                    raise KafkaError(
+                        ErrorCode.CORRUPT_MESSAGE, f"no batch follows offset {end} of {log.name}"
+                    )
+            except (KafkaError, OSError) as error:
+                self._fail(taken, error)
+                return
             await asyncio.sleep(0)
 
     async def _report(self, waiting: Sequence[_TakeOver]) -> int:
@@ -307,6 +380,13 @@ class DisklessPartitions:
         if partition is None or partition.topic_id != key[0] or partition.leader.is_recovering:
             return False
         return last_offset <= partition.log.highest_offset_in_remote_storage
+
+
+def _expected(error: BaseException) -> BaseException:
+    """An error of the store or of what is in it; any other is raised."""
+    if not isinstance(error, KafkaError | OSError | CorruptWalObject):
+        raise error
+    return error
 
 
 def _pieces(data: bytes, next_offset: int) -> Iterable[memoryview]:

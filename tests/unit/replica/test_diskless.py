@@ -81,10 +81,10 @@ class DisklessBench(ReplicaBench):
             await asyncio.sleep(0.001)
 
     async def recovered(self, partitions: Sequence[PartitionId]) -> None:
-        (found,) = (self.image.topics["t"].partitions[number] for _, number in partitions)
-        self.recovered_epochs.append(found.leader_epoch)
-        epoch = found.leader_epoch
-        await self.commit(changed(led(epoch, OWN, since=epoch)))
+        for _, number in partitions:
+            epoch = self.image.topics["t"].partitions[number].leader_epoch
+            self.recovered_epochs.append(epoch)
+            await self.commit(changed(led(epoch, OWN, since=epoch), number))
 
 
 @asynccontextmanager
@@ -282,6 +282,50 @@ async def test_damage_in_a_write_ahead_log_is_no_reason_to_lead_without_it(
         broker.store.objects[object_path(BEFORE, 0)] = whole
         await until(lambda: broker.recovered_epochs)
         assert broker.led().high_watermark == 1
+
+
+@in_loop
+async def test_what_is_damaged_of_one_partition_keeps_no_other(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table is fenced once for each epoch, however often the damaged one is tried again."""
+    monkeypatch.setattr("broker.replica.diskless_partitions.RETRY_SECONDS", 0.001)
+    monkeypatch.setattr("broker.replica.diskless_partitions.RETRY_SECONDS_MAX", 0.001)
+    tier = FencedTier()
+    async with bench(tier) as broker:
+        damaged = part(0)
+        damaged = damaged._replace(data=damaged.data[:-1] + bytes([damaged.data[-1] ^ 1]))
+        put(broker.store, 0, damaged)
+        put(broker.store, 1, part(0)._replace(partition=1))
+        both = led(3, BEFORE, OWN, state=RECOVERING)
+        await broker.create(both, led(4, BEFORE, OWN, state=RECOVERING))
+        await until(lambda: broker.recovered_epochs == [4])
+        assert broker.led(1).high_watermark == 1
+        await until(lambda: "Unable to take over t-0 yet: " in caplog.text)
+        await asyncio.sleep(0.1)
+        assert tier.told.count("fenced [3, 4]") == 1
+        assert not [told for told in tier.told if told == "fenced [3]"]
+        assert broker.recovered_epochs == [4]
+
+
+@in_loop
+async def test_what_comes_while_others_are_taken_over_is_the_next_group() -> None:
+    """One group at a time: each has fences and listings of its own."""
+    tier = FencedTier()
+    async with bench(tier) as broker:
+        held = broker.store.hold(calls="list", path="wal/*")
+        waiting = [led(3 + n, BEFORE, OWN, state=RECOVERING) for n in range(4)]
+        await broker.create(waiting[0])
+        await until(lambda: held.reached.is_set())
+        for number, each in enumerate(waiting[1:], 1):
+            await broker.commit(changed(each, number))
+            await asyncio.sleep(0.03)
+        held.goes_on.set()
+        await until(lambda: sorted(broker.recovered_epochs) == [3, 4, 5, 6])
+        assert [told for told in tier.told if told.startswith("fenced")] == [
+            "fenced [3]",
+            "fenced [4, 5, 6]",
+        ]
 
 
 @in_loop
