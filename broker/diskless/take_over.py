@@ -1,11 +1,10 @@
 """Pure: how a new leader takes over the records of a write-ahead log: where it fences it, and what counts in it.
 
-Places are read in order, from the highest `acked_to` of the objects that are there: all below is decided, and what is
-missing there was erased. The first empty place above gets the fence; if another object takes it first, that one is
-read, and the next place is tried. The log's writer acknowledges nothing behind that place for these partitions, for it
-has to pass it. An entry counts unless a fence of a later epoch is at its place or below, or it is of an epoch before
-that of the last leader that recovered: that one has put all that counted again. Entries that count do not contradict
-one another, so those of all logs are joined by their offsets; what lies behind a gap was never acknowledged.
+The first empty place at or above the highest `acked_to` gets a fence; below, what is missing was erased. Then the log
+is listed again: if an object says that the fence's place had been decided, the writer has passed it, and another one is
+put further on. Behind the last one the writer acknowledges nothing of these partitions, for it has to pass all places.
+Entries count from the epoch of the last leader that recovered on: that one has put again all that counted. They never
+contradict one another, so those of all logs are joined by offsets; what is behind a gap was never acknowledged.
 """
 
 from __future__ import annotations
@@ -42,28 +41,33 @@ class WalTakeOver:
         self.wal = wal
         self.partitions = partitions
         self.headers: dict[int, WalHeader] = {}
+        self._lost = 0
+        self.known_to = 0
+        """All places below were read, or erased: listings have to begin here."""
 
     def read(self, place: int, header: WalHeader) -> None:
         """There is an object at this place. All that a listing has shown must be read before `next_fence`."""
         self.headers[place] = header
 
+    def put(self, place: int, header: WalHeader, *, is_ours: bool) -> None:
+        """A fence was put at this place, or something else came first; the log is to be listed again now."""
+        self.headers[place] = header
+        self._lost = 0 if is_ours else self._lost + 1
+
     def next_fence(self) -> tuple[int, tuple[tuple[PartitionId, int], ...]] | None:
         """The place for a fence and the partitions to fence there; None when the log is fenced.
 
-        If something is at that place already, `read` must say what, as it must of a fence that was put.
+        A writer that is busy has puts under way: after each place that it was first to take it is met further ahead,
+        and the places before are looked at again.
         """
         missing = {key: taken.leader_epoch for key, taken in self.partitions.items()}
         place = max((header.acked_to for header in self.headers.values()), default=0)
-        # A fence of an earlier attempt is as good, if all places below it are decided.
-        for at, header in self.headers.items():
-            if at < place:
-                for entry in header.entries:
-                    self._meet(missing, entry)
         while missing and place in self.headers:
             for entry in self.headers[place].entries:
                 self._meet(missing, entry)
             place += 1
-        return (place, tuple(missing.items())) if missing else None
+        self.known_to = place
+        return (place + self._lost, tuple(missing.items())) if missing else None
 
     @staticmethod
     def _meet(missing: dict[PartitionId, int], entry: WalEntry) -> None:
@@ -73,14 +77,10 @@ class WalTakeOver:
     def counting(self) -> dict[PartitionId, list[FoundEntry]]:
         """The entries that count, by partition, once the log is fenced."""
         found: dict[PartitionId, list[FoundEntry]] = {key: [] for key in self.partitions}
-        least = {key: taken.wals_since for key, taken in self.partitions.items()}
         for place in sorted(self.headers):
-            entries = [each for each in self.headers[place].entries if each.key in found]
-            for entry in entries:
-                if entry.is_fence:
-                    least[entry.key] = max(entry.leader_epoch, least[entry.key])
-            for entry in entries:
-                if not entry.is_fence and entry.leader_epoch >= least[entry.key]:
+            for entry in self.headers[place].entries:
+                taken = self.partitions.get(entry.key)
+                if taken and not entry.is_fence and entry.leader_epoch >= taken.wals_since:
                     found[entry.key].append(FoundEntry(self.wal, place, entry))
         return found
 
@@ -106,8 +106,3 @@ def contiguous(entries: Iterable[FoundEntry], start_offset: int) -> list[FoundEn
     if best is not None:
         chosen.append(best)
     return chosen
-
-
-def end_offset(entries: Iterable[FoundEntry]) -> int:
-    """The offset behind the last of these entries; -1 for none."""
-    return max((each.entry.last_offset + 1 for each in entries), default=-1)

@@ -102,7 +102,20 @@ class WalReader:
         return machine.counting()
 
     async def _fence(self, machine: WalTakeOver) -> None:
-        places = await self._in_thread(self._places, machine.wal)
+        await self._list(machine)
+        while (fence := machine.next_fence()) is not None:
+            place, fenced = fence
+            data = encode_fence(self._new_id(), fenced)
+            header, is_ours = await self._in_thread(self._put_fence, machine.wal, place, data)
+            machine.put(place, header, is_ours=is_ours)
+            await self._list(machine)
+
+    async def _list(self, machine: WalTakeOver) -> None:
+        """Read the objects that were not read yet."""
+        known = machine.known_to
+        start_after = object_path(machine.wal, known - 1) if known else ""
+        listed = await self._in_thread(self._places, machine.wal, start_after)
+        places = [place for place in listed if place not in machine.headers]
         shares = [
             places[at : at + HEADERS_A_THREAD] for at in range(0, len(places), HEADERS_A_THREAD)
         ]
@@ -111,13 +124,9 @@ class WalReader:
         ):
             for place, header in read:
                 machine.read(place, header)
-        while (fence := machine.next_fence()) is not None:
-            place, fenced = fence
-            data = encode_fence(self._new_id(), fenced)
-            machine.read(place, await self._in_thread(self._put_fence, machine.wal, place, data))
 
-    def _places(self, wal: WalId) -> list[int]:
-        listed = self._store.list(wal_folder(wal))
+    def _places(self, wal: WalId, start_after: str) -> list[int]:
+        listed = self._store.list(wal_folder(wal), start_after=start_after)
         return [place for each in listed if (place := place_of(each.path)) is not None]
 
     def _headers(self, machine: WalTakeOver, places: Sequence[int]) -> list[tuple[int, WalHeader]]:
@@ -129,12 +138,14 @@ class WalReader:
             found.append((place, header._replace(entries=entries)))
         return found
 
-    def _put_fence(self, wal: WalId, place: int, data: bytes) -> WalHeader:
-        """What is at this place now: the fence, or what came before it."""
+    def _put_fence(self, wal: WalId, place: int, data: bytes) -> tuple[WalHeader, bool]:
+        """What is at this place now, and whether it is the fence."""
         path = object_path(wal, place)
+        fence = decode_header(data)
         if self._store.put_if_absent(path, data):
-            return decode_header(data)
-        return read_header(self._store, path)
+            return fence, True
+        found = read_header(self._store, path)
+        return found, found.object_id == fence.object_id
 
     async def bodies(self, wal: WalId, place: int, entries: Sequence[FoundEntry]) -> list[bytes]:
         """The record batches of these entries of one object. Raises OSError."""

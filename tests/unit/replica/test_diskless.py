@@ -169,7 +169,7 @@ async def test_a_take_over_has_what_counts_and_puts_it_again() -> None:
     async with bench() as broker:
         put(broker.store, 0, part(0), part(1, count=2))
         put(broker.store, 1, part(3))
-        put(broker.store, 3, part(4), acked_to=1)
+        put(broker.store, 3, part(5), acked_to=1)
         await broker.create(led(3, BEFORE, OWN, state=RECOVERING))
         await until(lambda: broker.recovered_epochs)
         partition = broker.led()
