@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from broker.diskless.wal_object import CorruptWalObject, place_of, wal_folder
 from broker.diskless.wal_reader import read_header, wals_in
@@ -20,11 +20,13 @@ from kafka_ds.delta.store.store import Store
 if TYPE_CHECKING:
     from broker.metadata.image import MetadataImage
 
+_T = TypeVar("_T")
 _LOGGER = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 300.0
 # Every hour.
 CLEAN_ROUNDS = 12
+THREADS_MAX = 4
 
 
 class EndedWals:
@@ -50,32 +52,39 @@ class EndedWals:
                 continue
             try:
                 await self.erase()
-            except (OSError, CorruptWalObject) as error:
+            except OSError as error:
                 _LOGGER.warning("Unable to erase write-ahead logs of ended brokers: %s", error)
             except Exception:
                 _LOGGER.exception("Unable to erase write-ahead logs of ended brokers")
 
     async def erase(self) -> int:
-        """Erase what nobody needs; returns how many objects. Raises OSError, CorruptWalObject."""
-        loop = asyncio.get_running_loop()
+        """Erase what nobody needs; returns how many objects. Raises OSError."""
         self._rounds += 1
         if self._rounds % CLEAN_ROUNDS == 0:
             self._clean.clear()
-        found = await loop.run_in_executor(self._executor, wals_in, self._store)
+        found = await self._in_thread(wals_in, self._store)
         named = self._named()
         erased = 0
         for wal in sorted(found):
-            if wal not in named and wal not in self._clean and self._has_ended(wal):
-                count = await loop.run_in_executor(self._executor, self._erase, wal)
-                erased += count
-                if not count:
-                    self._clean.add(wal)
-                else:
-                    _LOGGER.info(
-                        "Erased %d objects of the write-ahead log of broker %d in its epoch %d",
-                        count, wal.node_id, wal.broker_epoch,
-                    )  # fmt: skip
+            if wal in named or wal in self._clean or not self._has_ended(wal):
+                continue
+            try:
+                count = await self._erase(wal)
+            except (OSError, CorruptWalObject) as error:
+                _LOGGER.warning("Unable to erase the write-ahead log of an ended broker: %s", error)
+                continue
+            erased += count
+            if not count:
+                self._clean.add(wal)
+            else:
+                _LOGGER.info(
+                    "Erased %d objects of the write-ahead log of broker %d in its epoch %d",
+                    count, wal.node_id, wal.broker_epoch,
+                )  # fmt: skip
         return erased
+
+    def _in_thread(self, work: Callable[..., _T], *args: Any) -> asyncio.Future[_T]:
+        return asyncio.get_running_loop().run_in_executor(self._executor, work, *args)
 
     def _named(self) -> Set[WalId]:
         """Those that may hold records of a partition that the table lacks."""
@@ -89,13 +98,19 @@ class EndedWals:
         broker = self._image.brokers.get(wal.node_id)
         return broker is None or broker.broker_epoch > wal.broker_epoch
 
-    def _erase(self, wal: WalId) -> int:
-        """In a thread: erase a log's objects except fences."""
+    async def _erase(self, wal: WalId) -> int:
+        """Erase a log's objects except fences."""
+        listed = await self._in_thread(self._store.list, wal_folder(wal))
+        paths = [each.path for each in listed if place_of(each.path) is not None]
+        shares = [paths[at::THREADS_MAX] for at in range(min(THREADS_MAX, len(paths)))]
+        return sum(
+            await asyncio.gather(*(self._in_thread(self._erase_some, share) for share in shares))
+        )
+
+    def _erase_some(self, paths: Sequence[str]) -> int:
         erased = 0
-        for each in self._store.list(wal_folder(wal)):
-            if place_of(each.path) is None:
-                continue
-            if any(not entry.is_fence for entry in read_header(self._store, each.path).entries):
-                self._store.delete(each.path)
+        for path in paths:
+            if any(not entry.is_fence for entry in read_header(self._store, path).entries):
+                self._store.delete(path)
                 erased += 1
         return erased

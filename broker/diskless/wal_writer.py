@@ -189,19 +189,20 @@ class WalWriter:
 
     # -- cleaning up ----------------------------------------------------------------------------
 
-    def erasable(self, is_safe: ErasureCheck, count_max: int) -> list[int]:
-        """The places of objects that nobody needs, to be erased now; call it every minute or so.
+    def begin_clean_up(self) -> list[int]:
+        """The places of objects that are not needed to find the end of the log; call it every minute or so.
 
         One call passes between the object that makes another one superfluous and the other's end: a listing that has
         begun before may lack the new one.
         """
-        places = [
-            place
-            for place, found in self._objects.items()
-            if place < self._erased_to and found.is_safe(is_safe)
-        ]
+        places = [place for place in self._objects if place < self._erased_to]
         self._erased_to = self._covered_to
-        return places[:count_max]
+        return places
+
+    def is_erasable(self, place: int, is_safe: ErasureCheck) -> bool:
+        """Whether nobody needs the records of this object, one of those to be cleaned up."""
+        found = self._objects.get(place)
+        return found is not None and found.is_safe(is_safe)
 
     def erased(self, places: Iterable[int]) -> None:
         """These objects are gone."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -44,7 +44,9 @@ SHARE_BYTES = 1 << 20
 RETRY_SECONDS = 0.1
 RETRY_SECONDS_MAX = 2.0
 CLEAN_UP_SECONDS = 60.0
-ERASED_AT_ONCE = 1_000
+# An object may have a thousand parts, each of which is asked about before other tasks get their turn.
+ERASED_AT_ONCE = 32
+ERASING_THREADS = 4
 # After so long without an answer of the store a line is written, and again each time it is twice as long.
 AWAY_MS = 1_000
 
@@ -379,13 +381,30 @@ class WriteAheadLog:
 
     async def erase(self, is_safe: ErasureCheck) -> int:
         """Erase the objects that nobody needs since the last call; returns how many. Raises OSError."""
+        candidates = self._writer.begin_clean_up()
+        erased = 0
+        for start in range(0, len(candidates), ERASED_AT_ONCE):
+            places = [
+                place
+                for place in candidates[start : start + ERASED_AT_ONCE]
+                if self._writer.is_erasable(place, is_safe)
+            ]
+            await self._delete(places)
+            self._writer.erased(places)
+            self.metrics.erased += len(places)
+            erased += len(places)
+        return erased
+
+    async def _delete(self, places: Sequence[int]) -> None:
         assert self._id is not None
-        places = self._writer.erasable(is_safe, ERASED_AT_ONCE)
         paths = [object_path(self._id, place) for place in places]
-        await self._in_thread(_delete_all, self.store, paths)
-        self._writer.erased(places)
-        self.metrics.erased += len(places)
-        return len(places)
+        await asyncio.gather(
+            asyncio.sleep(0),
+            *(
+                self._in_thread(_delete_all, self.store, paths[at::ERASING_THREADS])
+                for at in range(min(ERASING_THREADS, len(paths)))
+            ),
+        )
 
 
 def _delete_all(store: Store, paths: Iterable[str]) -> None:

@@ -297,6 +297,20 @@ async def test_objects_are_erased_once_a_later_one_says_that_they_were_there() -
 
 
 @in_loop
+async def test_all_that_nobody_needs_goes_at_once() -> None:
+    """A busy broker makes a thousand objects a minute, and a clean-up comes once a minute."""
+    store = MemoryStore()
+    async with write_ahead_log(store, linger_ms=0, batch_bytes=1) as wal:
+        leader = Leader(wal, 0)
+        leader.append(bytes(1_500))
+        await leader.all_count()
+        assert wal.object_count == 1_500
+        assert await wal.erase(lambda *_: True) == 0
+        assert await wal.erase(lambda key, last_offset: last_offset < 1_400) == 1_400
+        assert wal.object_count == len(store.objects) == 100
+
+
+@in_loop
 async def test_an_object_that_is_erased_while_it_is_read_has_the_log_listed_again() -> None:
     store = MemoryStore()
     async with write_ahead_log(store) as wal:
