@@ -108,6 +108,10 @@ class WalWriter:
         """Whether a partition's leader of this epoch is known to be deposed."""
         return leader_epoch < self._fenced.get(key, -1)
 
+    def fenced_by(self, key: PartitionId) -> int:
+        """The epoch of the latest leader elsewhere whose fence was met; -1 for none."""
+        return self._fenced.get(key, -1)
+
     def knows(self, key: PartitionId) -> bool:
         """Whether this log has, or may have, records of the partition."""
         return self._parts[key] > 0

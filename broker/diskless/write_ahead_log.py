@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from broker.diskless.metrics import WalMetrics
@@ -70,8 +71,8 @@ class WalLeader(Protocol):
     def read_appended(self, offset: int, max_bytes: int) -> LogRead:
         """Whole batches of the log's end. Raises OSError, KafkaError."""
 
-    def failed_to_read(self, error: Exception) -> None:
-        """What was appended cannot be read, and so not be put."""
+    def failed_to_put(self, error: Exception) -> None:
+        """What was appended is never put."""
 
     def wal_has(self, first_offset: int, end_offset: int) -> None:
         """These records are in the store."""
@@ -230,9 +231,17 @@ class WriteAheadLog:
                 await self._wait(wait_ms)
                 continue
             parts = await self._collect()
-            if parts:
-                self._flying_bytes += sum(len(part.data) for part in parts)
+            if not parts:
+                continue
+            self._flying_bytes += sum(len(part.data) for part in parts)
+            try:
                 self._learn(self._writer.put(parts))
+            except Exception as error:
+                _LOGGER.exception("Unable to make an object of the write-ahead log")
+                for leader in [
+                    self._leaders[each.key] for each in parts if each.key in self._leaders
+                ]:
+                    self._give_up(leader, error)
 
     def _next_turn_ms(self) -> int | None:
         """In how many milliseconds the next object is made; None: when something happens."""
@@ -279,8 +288,7 @@ class WriteAheadLog:
                 raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"nothing is at offset {first}")
         except Exception as error:  # noqa: BLE001 - one partition's trouble must not end the log of all
             if self._appended.get(key) is waiting:
-                self.forget(leader)
-                leader.failed_to_read(error)
+                self._give_up(leader, error)
             return None
         if self._appended.get(key) is not waiting or leader.leader_epoch != epoch:
             return None  # It leads no more, or in another epoch.
@@ -299,20 +307,34 @@ class WriteAheadLog:
     def _learn(self, outcome: Outcome) -> None:
         for put in outcome.puts:
             self.spawn(self._put(put))
-        for key, leader_epoch in outcome.fenced:
-            leader = self._leaders.get(key)
-            if leader is not None and leader.leader_epoch < leader_epoch:
+        self._wake.set()
+        self._flying_bytes -= sum(len(p.data) for p in (*outcome.dropped, *outcome.acknowledged))
+        for key in {*(key for key, _ in outcome.fenced), *(part.key for part in outcome.dropped)}:
+            leader, fenced_by = self._leaders.get(key), self._writer.fenced_by(key)
+            if leader is not None and leader.leader_epoch < fenced_by:
                 self.metrics.fenced += 1
                 self.forget(leader)
-                leader.deposed(leader_epoch)
-        for part in outcome.dropped:
-            self._flying_bytes -= len(part.data)
+                self._tell(leader, partial(leader.deposed, fenced_by))
         for part in outcome.acknowledged:
-            self._flying_bytes -= len(part.data)
             leader = self._leaders.get(part.key)
             if leader is not None and leader.leader_epoch == part.leader_epoch:
-                leader.wal_has(part.first_offset, part.last_offset + 1)
-        self._wake.set()
+                end_offset = part.last_offset + 1
+                self._tell(leader, partial(leader.wal_has, part.first_offset, end_offset))
+
+    def _tell(self, leader: WalLeader, news: Callable[[], None]) -> None:
+        """Tell a leader; its trouble must not be that of others."""
+        try:
+            news()
+        except Exception as error:
+            _LOGGER.exception("A leader cannot be told what its write-ahead log has")
+            self._give_up(leader, error)
+
+    def _give_up(self, leader: WalLeader, error: Exception) -> None:
+        self.forget(leader)
+        try:
+            leader.failed_to_put(error)
+        except Exception:
+            _LOGGER.exception("A leader cannot be told that its records are not put")
 
     async def _put(self, put: PutObject) -> None:
         """Put an object until it is known who has its place."""

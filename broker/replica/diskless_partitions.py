@@ -349,7 +349,9 @@ class DisklessPartitions:
             if each.partition.leader.effective_end_offset < each.partition.log.log_end_offset
         ]
         if wait:
-            await asyncio.wait(wait, timeout=RETRY_SECONDS)
+            _, left = await asyncio.wait(wait, timeout=RETRY_SECONDS)
+            for future in left:
+                future.cancel()
         done = [
             each.partition.key
             for each in waiting

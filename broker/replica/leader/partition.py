@@ -10,6 +10,7 @@ the log's start or the metadata have changed.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -254,15 +255,16 @@ class LeaderPartition:
             min_one_batch=True,
         )
 
-    def failed_to_read(self, error: Exception) -> None:
-        """What was appended cannot be put: this broker leads no more, and producers that wait are told."""
+    def failed_to_put(self, error: Exception) -> None:
+        """What was appended is never put: the log's directory counts as failed, so that another broker leads."""
         _LOGGER.error(
-            "%s: unable to read offsets from %d on to put them into the write-ahead log: %s",
+            "%s: unable to put offsets from %d on into the write-ahead log: %s",
             self.log.name, self.leader.effective_end_offset, error,
         )  # fmt: skip
-        if isinstance(error, OSError):
-            self.log.failed_to_read(error)
         self._is_deposed = True
+        self.log.failed_to_read(
+            error if isinstance(error, OSError) else OSError(errno.EIO, str(error))
+        )
         self._fail(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
 
     def wal_has(self, first_offset: int, end_offset: int) -> None:
@@ -271,8 +273,12 @@ class LeaderPartition:
             self.leader.effective_end_offset,
             min(end_offset, self.log.log_end_offset),
         )
-        if self._is_lost or first_offset > counted or end_offset <= counted:
+        if self._is_lost or end_offset <= counted:
             return
+        if first_offset > counted:
+            if self.leader.is_recovering:
+                return  # Of an earlier attempt to take over: this one puts it again.
+            raise AssertionError(f"offsets {counted} to {first_offset - 1} were left out")
         self._changing()
         self._perform(self.leader.appended(end_offset, self._clock.monotonic_ms()))
         self._settle_all()

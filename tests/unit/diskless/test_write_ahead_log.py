@@ -65,7 +65,7 @@ class Leader:
         file: Any = self.file
         return LogRead((FileSlice(file, offset, size),), size, offset + size)
 
-    def failed_to_read(self, error: Exception) -> None:
+    def failed_to_put(self, error: Exception) -> None:
         self.deposed_by = -2
 
     def wal_has(self, first_offset: int, end_offset: int) -> None:
@@ -241,6 +241,10 @@ async def test_a_take_over_ends_the_old_leader() -> None:
         assert leader.counted == 2
         assert await read(store, leader) == b"ab"
         assert wal.metrics.fenced == 1
+        again = Leader(wal, 0)
+        again.append(b"late")
+        await until(lambda: again.deposed_by == 4)
+        assert wal.buffered_bytes == 0
         assert wal.knows(leader.key), "what was put before"
         other = Leader(wal, 1)
         assert not wal.knows(other.key)
@@ -261,6 +265,24 @@ async def test_a_log_that_cannot_be_read_stops_no_other() -> None:
         await other.all_count()
         assert broken.deposed_by == -2
         assert wal.buffered_bytes == 0
+
+
+@in_loop
+async def test_trouble_of_one_leader_is_not_that_of_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = MemoryStore()
+    async with write_ahead_log(store, linger_ms=20) as wal:
+        broken, other = Leader(wal, 0), Leader(wal, 1)
+        broken.counted = 7  # Contradicts what it is told.
+        broken.append(b"a")
+        other.append(b"b")
+        await other.all_count()
+        assert broken.deposed_by == -2
+        other.append(b"c")
+        await other.all_count()
+        assert wal.buffered_bytes == 0
+    assert "A leader cannot be told what its write-ahead log has" in caplog.text
 
 
 @in_loop
