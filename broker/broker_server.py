@@ -450,6 +450,7 @@ class BrokerServer:
             clock=self._clock,
             executor=self._threads(WAL_THREADS_MAX, "wal"),
             new_id=new_uuid,
+            failed=self._fail,
         )
 
     def _new_security(self, store: Store, image: MetadataImage) -> Security:

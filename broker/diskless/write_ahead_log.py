@@ -103,13 +103,18 @@ class WriteAheadLog:
         clock: Clock,
         executor: Executor,
         new_id: Callable[[], bytes],
+        failed: Callable[[BaseException], None],
     ) -> None:
-        """`wal_id` is asked until it has an answer: that is when this broker is registered."""
+        """`wal_id` is asked until it has an answer: that is when this broker is registered.
+
+        `failed` is called if this broker cannot go on.
+        """
         self.store, self.executor = store, executor
         self._find_id = wal_id
         self._id: WalId | None = None
         self._settings = settings
         self._clock = clock
+        self._fail = failed
         self._writer = WalWriter(new_id)
         self.reader = WalReader(store, executor, new_id)
         self._appended: dict[PartitionId, _Appended] = {}
@@ -131,6 +136,22 @@ class WriteAheadLog:
         if self._id is None:
             self._id = self._find_id()
         return self._id
+
+    def is_leaders(self, wals: Sequence[WalId]) -> bool:
+        """Whether a registration means this log, the leader's, which comes last.
+
+        If it means that of a later registration of this process, the process cannot go on: it has only this one.
+        """
+        own, leaders = self.wal_id, wals[-1]
+        if own is None or own == leaders:
+            return own == leaders
+        if leaders.node_id == own.node_id and leaders.broker_epoch > own.broker_epoch:
+            message = (
+                f"this broker was registered again, in epoch {leaders.broker_epoch}, while it ran, and its "
+                f"write-ahead log is that of epoch {own.broker_epoch}: start it again"
+            )
+            self._fail(RuntimeError(message))
+        return False
 
     def check_room(self) -> None:
         """Refuse an append while too much waits for the store."""

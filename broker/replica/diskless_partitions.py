@@ -140,7 +140,7 @@ class DisklessPartitions:
                 continue
             found = self._image.partition(partition.topic, partition.partition)
             epoch = partition.leader.leader_epoch
-            if found is None or found.leader_epoch != epoch or self._wal.wal_id not in found.wals:
+            if found is None or found.leader_epoch != epoch or not self._wal.is_leaders(found.wals):
                 continue  # Of an earlier process, or of a later commit: other metadata are coming.
             if self._begun.get(partition.key) != epoch and len(waiting) < PARTITIONS_AT_ONCE:
                 self._begun[partition.key] = epoch

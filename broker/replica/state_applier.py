@@ -242,7 +242,7 @@ class ReplicaStateApplier:
     def _as_led(self, registration: PartitionRegistration) -> PartitionRegistration:
         """A diskless partition for which an earlier process of this broker was elected is not led by this one."""
         wal = self._leading.wal
-        if not registration.is_diskless or (wal is not None and wal.wal_id in registration.wals):
+        if not registration.is_diskless or (wal is not None and wal.is_leaders(registration.wals)):
             return registration
         return replace(registration, leader_recovery_state=RECOVERING)
 

@@ -11,7 +11,7 @@ import pytest
 from broker.diskless.take_over import TakenPartition, WalTakeOver
 from broker.diskless.wal_object import WalHeader, object_path
 from broker.diskless.wal_reader import WalReader
-from broker.diskless.wal_writer import ErasureCheck, Outcome, WalWriter
+from broker.diskless.wal_writer import Outcome, WalWriter
 from broker.diskless.write_ahead_log import WriteAheadLog
 from broker.metadata import diskless_change
 from broker.metadata.events import PartitionRegistration, WalId
@@ -77,10 +77,10 @@ def fences_are_erased(patch: pytest.MonkeyPatch) -> None:
     put_fence = WalReader._put_fence
 
     def put_and_erased(self: Any, wal: WalId, place: int, data: bytes) -> WalHeader:
-        header = put_fence(self, wal, place, data)
-        if all(entry.is_fence for entry in header.entries):
+        found = put_fence(self, wal, place, data)
+        if all(entry.is_fence for entry in found[0].entries):
             self._store.delete(object_path(wal, place))
-        return header
+        return found
 
     patch.setattr(WalReader, "_put_fence", put_and_erased)
 
@@ -88,13 +88,13 @@ def fences_are_erased(patch: pytest.MonkeyPatch) -> None:
 @mutation
 def the_newest_objects_are_erased(patch: pytest.MonkeyPatch) -> None:
     """An object goes when its records are in the table, also if nothing else shows that it was there."""
-    erasable = WalWriter.erasable
+    begin_clean_up = WalWriter.begin_clean_up
 
-    def everything(self: Any, is_safe: ErasureCheck, count_max: int) -> list[int]:
+    def everything(self: Any) -> list[int]:
         self._erased_to = self._covered_to = self._next_place
-        return erasable(self, is_safe, count_max)
+        return begin_clean_up(self)
 
-    patch.setattr(WalWriter, "erasable", everything)
+    patch.setattr(WalWriter, "begin_clean_up", everything)
 
 
 @mutation

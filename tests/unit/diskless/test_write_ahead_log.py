@@ -92,6 +92,7 @@ async def write_ahead_log(
             clock=SystemClock(),
             executor=threads,
             new_id=new_uuid,
+            failed=pytest.fail,
         )
         wal.start(lambda key, last_offset: True)
         try:

@@ -72,6 +72,7 @@ class DisklessBench(ReplicaBench):
         super().__init__(tier, wal=wal, controller=self)
         self.store = store
         self.recovered_epochs: list[int] = []
+        self.failures: list[BaseException] = []
         self.config = log_settings(remote_storage_enable=True, lake_diskless=True)
 
     async def use_disk(self) -> None:
@@ -89,7 +90,7 @@ class DisklessBench(ReplicaBench):
 
 @asynccontextmanager
 async def bench(tier: FencedTier | None = None) -> AsyncIterator[DisklessBench]:
-    store = MemoryStore()
+    store, failures = MemoryStore(), list[BaseException]()
     settings = WalSettings(linger_ms=1, batch_bytes=1 << 20, buffer_bytes=1_000)
     with ThreadPoolExecutor(8) as threads:
         wal = WriteAheadLog(
@@ -99,8 +100,10 @@ async def bench(tier: FencedTier | None = None) -> AsyncIterator[DisklessBench]:
             clock=SystemClock(),
             executor=threads,
             new_id=new_uuid,
+            failed=failures.append,
         )
         made = DisklessBench(store, wal, tier or FencedTier())
+        made.failures = failures
         await made.manager.start()
         disk = asyncio.get_running_loop().create_task(made.use_disk())
         try:
@@ -402,6 +405,19 @@ async def test_a_broker_with_a_failed_log_directory_takes_over(
         await broker.create(led(3, BEFORE, OWN, state=RECOVERING))
         await until(lambda: broker.recovered_epochs == [3])
         assert broker.led().log.log_end_offset == 2
+
+
+@in_loop
+async def test_a_process_that_is_registered_again_while_it_runs_ends() -> None:
+    """UnregisterBroker: its next heartbeat registers it in another epoch, whose write-ahead log it does not have."""
+    async with bench() as broker:
+        await broker.create(led(0, OWN))
+        assert not broker.failures
+        await broker.commit(changed(led(2, OWN, replace_epoch(OWN, 12), state=RECOVERING)))
+        await until(lambda: broker.failures)
+        await asyncio.sleep(0.05)
+        assert not broker.recovered_epochs
+        assert "was registered again, in epoch 12" in str(broker.failures[0])
 
 
 @in_loop
