@@ -89,6 +89,8 @@ class _Appended:
     next_offset: int
     end_offset: int
     size_bytes: int
+    is_again: bool
+    """Whether it was taken over, so that an earlier log has it as well."""
 
 
 class WriteAheadLog:
@@ -119,7 +121,8 @@ class WriteAheadLog:
         self.reader = WalReader(store, executor, new_id)
         self._appended: dict[PartitionId, _Appended] = {}
         self._leaders: dict[PartitionId, WalLeader] = {}
-        self._waiting_bytes = self._flying_bytes = 0
+        # Of the waiting ones, those that were taken over: their producers are not here.
+        self._waiting_bytes = self._flying_bytes = self._again_bytes = 0
         self._since_ms = 0
         self._wake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -156,7 +159,7 @@ class WriteAheadLog:
     def check_room(self) -> None:
         """Refuse an append while too much waits for the store."""
         buffer_bytes = self._settings().buffer_bytes
-        if self.buffered_bytes >= buffer_bytes:
+        if self.buffered_bytes - self._again_bytes >= buffer_bytes:
             away = f", which has not answered for {self.away_ms} ms" if self.away_ms else ""
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -164,18 +167,25 @@ class WriteAheadLog:
                 f"(lake.diskless.buffer.bytes={buffer_bytes})",
             )
 
-    def appended(self, leader: WalLeader, first_offset: int, end_offset: int, size: int) -> None:
-        """A leader has appended these records, of so many bytes."""
-        known = self._appended.get(leader.key)
-        if known is not None:
-            known.end_offset = end_offset
-            known.size_bytes += size
-        else:
+    def appended(
+        self,
+        leader: WalLeader,
+        first_offset: int,
+        end_offset: int,
+        size: int,
+        *,
+        is_again: bool = False,
+    ) -> None:
+        """A leader has appended these records, of so many bytes; `is_again`: those of earlier leaders."""
+        known = waiting = self._appended.get(leader.key)
+        if waiting is None:
             if not self._appended:
                 self._since_ms = self._clock.monotonic_ms()
-            self._appended[leader.key] = _Appended(leader, first_offset, end_offset, size)
+            waiting = _Appended(leader, first_offset, end_offset, 0, is_again)
+            self._appended[leader.key] = waiting
             self._leaders[leader.key] = leader
-        self._waiting_bytes += size
+        waiting.end_offset = end_offset
+        self._count(waiting, size)
         if known is None or self._waiting_bytes >= self._settings().batch_bytes:
             self._wake.set()
 
@@ -188,7 +198,13 @@ class WriteAheadLog:
 
     def _drop(self, key: PartitionId) -> None:
         if (waiting := self._appended.pop(key, None)) is not None:
-            self._waiting_bytes -= waiting.size_bytes
+            self._count(waiting, -waiting.size_bytes)
+
+    def _count(self, waiting: _Appended, size: int) -> None:
+        waiting.size_bytes += size
+        self._waiting_bytes += size
+        if waiting.is_again:
+            self._again_bytes += size
 
     def knows(self, key: PartitionId) -> bool:
         """Whether this log has, or may have, records of the partition."""
@@ -315,11 +331,12 @@ class WriteAheadLog:
             return None  # It leads no more, or in another epoch.
         end = min(found.upper_bound_offset, waiting.end_offset)
         del self._appended[key]
-        self._waiting_bytes -= waiting.size_bytes
-        if end < waiting.end_offset:
+        is_whole = end >= waiting.end_offset
+        self._count(
+            waiting, -(waiting.size_bytes if is_whole else min(waiting.size_bytes, len(data)))
+        )
+        if not is_whole:
             waiting.next_offset = end
-            waiting.size_bytes = max(waiting.size_bytes - len(data), 0)
-            self._waiting_bytes += waiting.size_bytes
             self._appended[key] = waiting  # To the end of the line.
         return WalPart(*key, epoch, first, end - 1, data)
 

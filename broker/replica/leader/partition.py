@@ -308,7 +308,7 @@ class LeaderPartition:
         epoch = self.leader.leader_epoch
         size = log.append_as_follower(records, leader_epoch=epoch, now_ms=now_ms)
         if log.log_end_offset > first:
-            self._wal.appended(self, first, log.log_end_offset, size)
+            self._wal.appended(self, first, log.log_end_offset, size, is_again=True)
 
     # -- acknowledging --------------------------------------------------------------------------
 

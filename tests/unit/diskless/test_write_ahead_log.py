@@ -216,6 +216,25 @@ async def test_while_the_store_is_away_so_much_waits_and_no_more(
 
 
 @in_loop
+async def test_what_is_taken_over_takes_no_room_from_producers() -> None:
+    store = MemoryStore()
+    store.refuse(path=ANY, times=ALWAYS)
+    async with write_ahead_log(store, linger_ms=10_000, batch_bytes=1 << 20) as wal:
+        taken, own = Leader(wal, 0), Leader(wal, 1)
+        taken.file.data = bytes(5 * BUFFER_BYTES)
+        wal.appended(taken, 0, 5 * BUFFER_BYTES, 5 * BUFFER_BYTES, is_again=True)
+        assert wal.buffered_bytes == 5 * BUFFER_BYTES
+        wal.check_room()
+        own.append(bytes(BUFFER_BYTES))
+        with pytest.raises(KafkaError):
+            wal.check_room()
+        wal.forget(taken)
+        wal.forget(own)
+        wal.check_room()
+        assert wal.buffered_bytes == 0
+
+
+@in_loop
 async def test_a_fence_deposes_a_leader_and_moves_the_others_behind_it() -> None:
     store = MemoryStore()
     async with write_ahead_log(store, linger_ms=20) as wal:
