@@ -21,10 +21,11 @@ ANY_PORT = "listeners=PLAINTEXT://127.0.0.1:0"
 PROPERTIES = f"node.id=1\n{ANY_PORT}\nlog.dirs=empty/log\nlake.uri=data/lake\n"
 ORDERS = "".join(f'{{"total": {n}.5}}\n' for n in range(100))
 # What needs Spark (tests/spark/test_typed_pages.py), the disks of an Apache Kafka (tests/peer/test_command_line.py),
-# a catalog (tests/lake/test_catalogs.py), or two lakes (tests/integration/test_promote.py).
+# a catalog (tests/lake/test_catalogs.py), two lakes (tests/integration/test_promote.py), or a C compiler and minutes
+# (`make test-compiled`).
 ELSEWHERE = (
     *("kafka-ds pipelines", "--spark", "lake.table.value.format"),
-    *("kafka-ds adopt", "kafka-ds catalog sync", "kafka-ds promote"),
+    *("kafka-ds adopt", "kafka-ds catalog sync", "kafka-ds promote", "kafka-ds compile"),
 )
 
 
