@@ -23,6 +23,33 @@ from the same registry. "From" is where the advertised range begins when that is
 """
 # What a handler's heading begins with: "EndTxn 0-5: ", or two APIs that share a file.
 NAMES_AND_VERSIONS = re.compile(r"\w+ \d+(-\d+)?(, [A-Z]\w+ \d+(-\d+)?)*[,:] ")
+NO_QUORUM = "of a Raft quorum of controllers: here the lake's conditional put takes its place"
+# What Kafka 4.4 has and this broker does not serve, by key: the name, the versions, and why.
+NOT_SERVED = {
+    22: ("InitProducerId", "6", "two-phase commit (KIP-939): not stable in Kafka"),
+    52: ("Vote", "0–2", NO_QUORUM),
+    53: ("BeginQuorumEpoch", "0–1", NO_QUORUM),
+    54: ("EndQuorumEpoch", "0–1", NO_QUORUM),
+    59: ("FetchSnapshot", "0–1", NO_QUORUM),
+    70: ("ControllerRegistration", "0", NO_QUORUM),
+    80: ("AddRaftVoter", "0–1", NO_QUORUM),
+    81: ("RemoveRaftVoter", "0", NO_QUORUM),
+    82: ("UpdateRaftVoter", "0", NO_QUORUM),
+    93: (
+        "StreamsGroupTopologyDescriptionUpdate",
+        "0",
+        "the full description of a topology (KIP-1331), for which Kafka needs a plugin",
+    ),
+    94: ("UnregisterController", "0", NO_QUORUM),
+}
+NOT_SERVED_HEAD = """
+## Not served
+
+The rest of Kafka 4.4's keys and versions; a test compares both tables with Kafka's definitions.
+
+| key | API | versions | why |
+| --- | --- | --- | --- |
+"""
 TAIL = """
 A version that was not advertised, or an unknown key, closes the connection, as in Kafka. ApiVersions in an unknown
 version is answered in version 0 (KIP-511); Produce 0–2, advertised for the sake of old librdkafka, is answered with
@@ -32,7 +59,12 @@ UNSUPPORTED_VERSION.
 
 def render(registry: Registry = REGISTRY) -> str:
     """The page, in markdown."""
-    return HEAD + "".join(_row(served) for served in registry) + TAIL
+    not_served = "".join(
+        f"| {key} | {name} | {versions} | {why} |\n"
+        for key, (name, versions, why) in NOT_SERVED.items()
+    )
+    rows = "".join(_row(served) for served in registry)
+    return HEAD + rows + TAIL + NOT_SERVED_HEAD + not_served
 
 
 def _row(served: Served) -> str:

@@ -4,10 +4,14 @@ The definitions are read from the kafka-clients jar at hand when the test runs.
 """
 
 import re
+import zipfile
 from pathlib import Path
 
 import pytest
 
+import broker.handlers  # noqa: F401 - registers what is served
+from broker.protocol_doc import NOT_SERVED
+from broker.registry import REGISTRY
 from kafka_ds.protocol.messages import OWN_KEYS_FROM, REQUESTS
 from kafka_ds.protocol.plan import plan
 from kafka_ds.protocol.types import Versions, message_info
@@ -43,6 +47,28 @@ def test_no_version_of_kafka_is_missing(cls: type, kafka_clients_jar: Path) -> N
     left_out = VERSIONS_LEFT_OUT.get(re.sub("(Request|Response)$", "", cls.__name__))
     last = theirs.last if left_out is None else left_out - 1
     assert message_info(cls).versions == Versions(theirs.first, last)
+
+
+def test_each_key_of_kafka_is_served_or_the_page_says_why_not(kafka_clients_jar: Path) -> None:
+    found = {}
+    with zipfile.ZipFile(kafka_clients_jar) as archive:
+        names = [Path(each).stem for each in archive.namelist() if each.endswith("Request.json")]
+    for name in names:
+        theirs = definition(kafka_clients_jar, name)
+        if theirs["validVersions"] != "none":  # Those of ZooKeeper's time.
+            found[theirs["apiKey"]] = (name.removesuffix("Request"), theirs["validVersions"])
+    served = {each.api_key for each in REGISTRY if each.api_key < OWN_KEYS_FROM}
+    unserved = {key: found[key] for key in found.keys() - served}
+    listed = {
+        key: (name, versions.replace("–", "-"))
+        for key, (name, versions, _) in NOT_SERVED.items()
+        if name not in VERSIONS_LEFT_OUT
+    }
+    assert served <= found.keys()
+    assert listed == unserved
+    assert VERSIONS_LEFT_OUT.keys() == {each[0] for each in NOT_SERVED.values()} - {
+        name for name, _ in unserved.values()
+    }
 
 
 def test_every_field_is_absent_somewhere_only_with_kafkas_default(kafka_clients_jar: Path) -> None:

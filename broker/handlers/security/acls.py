@@ -9,7 +9,6 @@
 - Any broker answers DescribeAcls, from the metadata that it has read so far.
 
 Versions: 1 patterns (KIP-290); 2 flexible; 3 users as resources (KIP-373).
-Left out: delegation tokens are not served, but there may be ACLs about them.
 """
 
 from __future__ import annotations
