@@ -39,6 +39,7 @@ SUBMITTED = "tests/spark/test_submitted_pages.py"
 FATES: dict[str, dict[str | None, str]] = {
     "CONTRIBUTING.md": {None: "sets up a checkout, tests it, and writes its pages"},
     "README.md": {None: PAGES_TEST, "pip install": INSTALLS},
+    "docs/concepts/diskless.md": {None: PARSED, "```text": PICTURE},
     "docs/concepts/groups.md": {None: PICTURE},
     "docs/concepts/table.md": {
         None: PARSED,

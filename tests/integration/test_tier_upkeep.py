@@ -62,7 +62,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderStore:
     """What services to come open as their lake."""
     begin_lake(tmp_path / "lake")
     store = FolderStore(tmp_path / "lake")
-    monkeypatch.setattr(worker_service, "open_lake", lambda uri, is_there: store)
+    monkeypatch.setattr(worker_service, "open_lake", lambda uri, **_: store)
     return store
 
 

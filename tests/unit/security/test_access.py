@@ -438,7 +438,10 @@ async def test_topics_to_create_and_the_cluster(tmp_path: Path) -> None:
 
 @in_loop
 async def test_members_of_the_consumer_protocol_see_what_they_may_describe(tmp_path: Path) -> None:
-    async with in_process(tmp_path, **SETTINGS, offsets_topic_num_partitions=1) as broker:
+    at_once = {"group_consumer_assignment_interval_ms": 0}
+    async with in_process(
+        tmp_path, **SETTINGS, **at_once, offsets_topic_num_partitions=1
+    ) as broker:
         ids = {await broker.create("t-open"): "t-open", await broker.create("t-closed"): "t-closed"}
         await allow(broker, GROUP, "g", AclOperation.READ)
         await allow(broker, TOPIC, "t-open", AclOperation.DESCRIBE)
