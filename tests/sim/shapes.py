@@ -370,6 +370,58 @@ def sleepers(seed: int) -> Scenario:
     return DisklessScenario(seed, shape, plan, settings)
 
 
+FOLLOWERS = (
+    "replica_killed",
+    "replica_worker_dies",
+    "replica_worker_dies",
+    "replica_paused",
+    "copy_away",
+    "copy_fails",
+    "crash_point",
+    "crash_point",
+    "worker_dies",
+    "worker_sleeps",
+    "kill",
+    "power",
+    "pause",
+    "lake_away",
+)
+
+
+def followers(seed: int) -> Scenario:
+    """Read replicas over a copy of the lake, whose objects come in any order."""
+    from tests.sim.followers import FollowerScenario
+    from tests.sim.tier_scenario import TIERED
+
+    chance = Random(f"followers {seed}")
+    has_groups = chance.random() < 0.4
+    shape = Shape(
+        plain=1,
+        idempotent=1,
+        transactional=0 if has_groups else chance.choice((0, 1)),
+        members=has_groups,
+        seconds=12,
+    )
+    settings = {
+        **BRISK,
+        **REPLICATED,
+        **TIERED,
+        "group.min.session.timeout.ms": "1000",
+        "lake.max.lag.ms": chance.choice(("-1", "300")),
+        "lake.offsets.interval.ms": "1000" if has_groups else "-1",
+    }
+    settings |= {} if has_groups else chance.choice(RETENTIONS)
+    deletes_records = not has_groups and chance.random() < 0.4
+    return FollowerScenario(
+        seed,
+        shape,
+        Plan(kinds=FOLLOWERS, every_seconds=0.6, scale=BRISK_SCALE),
+        settings,
+        deletes_records=deletes_records,
+        replicas=chance.choice((1, 1, 2)),
+    )
+
+
 def large(seed: int) -> Scenario:
     """Seven brokers with Kafka's own timeouts, and everything at once."""
     shape = Shape(
@@ -402,6 +454,7 @@ FAMILIES: dict[str, Callable[[int], Scenario]] = {
         packing,
         diskless,
         sleepers,
+        followers,
         large,
     )
 }

@@ -127,6 +127,8 @@ class TableWatch:
         """The ids of the copy attempts that were committed."""
         self.on_start: Callable[[str, int, int, int], None] = lambda *_: None
         """Called when a log start moves: topic, partition, from, to."""
+        self.on_version: Callable[[str, _Table], None] = lambda *_: None
+        """Called when a version was made: topic, the table as of it."""
         store.script(self._put, path=f"*{LOG}*.json", times=ALWAYS)
 
     def _put(self, call: Call) -> bool:
@@ -184,6 +186,7 @@ class TableWatch:
         for (topic_id, partition), start in table.starts.items():
             if topic_id == table.topic_id and start > starts.get((topic_id, partition), 0):
                 self.on_start(topic, partition, starts.get((topic_id, partition), 0), start)
+        self.on_version(topic, table)
 
     def _erased(self, folder: str, version: int) -> dict[str, list[bool]]:
         """Which rows of files with deletion vectors are kept, by the files' names."""

@@ -29,7 +29,9 @@ from broker.worker.main import KINDS, Worker
 from broker.worker.metadata import materialise
 from broker.worker.metadata import remote_log as delta_metadata
 from broker.worker.rpc import TierSettings
+from kafka_ds.delta import arrived_store
 from kafka_ds.delta import log as lake_log
+from kafka_ds.delta.store.read_only import ReadOnlyStore
 from kafka_ds.ipc.channel import split
 from kafka_ds.ipc.child import WorkerDied, WorkerFailed, WorkerLost
 from kafka_ds.ipc.codec import decode, encode
@@ -243,6 +245,7 @@ class SimWorker:
 
     async def send(self, request: object) -> Any:
         """As the real one's."""
+        self._tier.on_request(request)
         body = await self._living()
         process = self._host.process
         assert process is not None
@@ -289,6 +292,10 @@ class SimTier:
         self.trouble: list[str] = []
         """Answers of workers that are our own mistakes."""
         self.opening: Any = None
+        self.others: list[Host] = []
+        """Hosts whose brokers are no members of the cluster."""
+        self.on_request: Callable[[object], None] = lambda _: None
+        """Called with what brokers ask of their workers."""
         self._store = store
 
     def begin(self, world: World) -> None:
@@ -300,8 +307,12 @@ class SimTier:
     def host(self) -> Host:
         """The host whose process is running now."""
         process = PROCESS.get()
-        (found,) = [each for each in self.world.hosts if each.process is process]
+        hosts = (*self.world.hosts, *self.others)
+        (found,) = [each for each in hosts if each.process is process]
         return found
+
+    def _open_lake(self, uri: str, *, is_there: bool, is_read_only: bool) -> Any:
+        return ReadOnlyStore(self.opening) if is_read_only else self.opening
 
     def _points_of_broker(self, _: Sequence[str]) -> BrokerPoints:
         points = self.broker_points[self.host().node_id] = BrokerPoints()
@@ -313,7 +324,7 @@ class SimTier:
             manager, "new_worker", lambda arguments, clock, **_: SimWorker(self, arguments)
         )
         patch.setattr(manager, "armed_from_environment", self._points_of_broker)
-        patch.setattr(service, "open_lake", lambda uri, **_: self.opening)
+        patch.setattr(service, "open_lake", self._open_lake)
         patch.setattr(service, "STORE_THREADS", 1)
         patch.setattr(service, "probe", lambda store: None)
         patch.setattr(service, "open_cache", lambda settings: None)
@@ -328,6 +339,7 @@ class SimTier:
         patch.setattr(materialise, "SystemLogClock", lambda: young)
         threads = SimpleNamespace(Lock=Lock, RLock=Lock, Event=Event, Thread=None)
         for module in (
+            arrived_store,
             delta_tables,
             delta_residue,
             orphans,
