@@ -188,8 +188,9 @@ class ArrivedTable:
             self._settle(self._whole, {}, self._waiting)
         now_ms = self._clock.boot_ms()
         if self._listed_ms is None or now_ms - self._listed_ms >= self._patience_ms():
-            self._listed_ms = now_ms
+            # A look that failed says nothing: the next one is not made to wait.
             self._begin()
+            self._listed_ms = now_ms
 
     def _patience_ms(self) -> int:
         """How long after the last look for a later beginning the next one is made."""

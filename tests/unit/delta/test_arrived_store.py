@@ -27,6 +27,7 @@ from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.delta.table_writer import TableWriter
 from kafka_ds.topic.schemas import OFFSETS_SCHEMA
 from tests.fakes.log_clock import ManualLogClock
+from tests.fakes.store import MemoryStore, new_log
 
 TABLE = "t"
 VERSIONS = 40
@@ -302,3 +303,13 @@ def test_a_deletion_vector_is_needed_too() -> None:
     assert data == NeededFile(f"{TABLE}/a.parquet", 10)
     assert deleted.path.startswith(f"{TABLE}/ab/deletion_vector_")
     assert commit.removed == {f"{TABLE}/a.parquet"}
+
+
+def test_a_look_that_failed_is_made_again_at_once() -> None:
+    """What has arrived would seem not to be there meanwhile."""
+    copy, clock = MemoryStore(), ManualLogClock()
+    store, first = ArrivedStore(copy, clock=clock), new_log(copy).path(commit_file(0))
+    copy.refuse(calls="list", path="*")
+    with pytest.raises(TimeoutError):
+        store.size(first)
+    assert store.size(first)
