@@ -704,9 +704,7 @@ class BrokerServer:
     @property
     def bound_address(self) -> tuple[str, int]:
         """Host and port of the first listener, as clients of this machine reach it."""
-        first = self.config.endpoints[0]
-        host, port = self.server.addresses[first.name]
-        return (host if first.host else own_host(), port)
+        return self.server.first_address
 
     # -- all along ----------------------------------------------------------------------------------
 

@@ -16,7 +16,6 @@ from broker.controller import diskless
 from broker.controller.draft import ControllerResult, Defaults, Draft
 from broker.controller.replica_placer import place
 from broker.log.config import REMOTE_STORAGE_KEPT, unknown_topic_setting
-from broker.metadata.diskless_change import new_wals
 from broker.metadata.events import (
     UNASSIGNED_DIRECTORY,
     ConfigChanged,
@@ -269,7 +268,7 @@ def new_partition(
         isr=isr,
         leader=isr[0],
         directories=directories,
-        wals=new_wals(draft.wal_of(isr[0])) if is_diskless else (),
+        wals=(draft.wal_of(isr[0]),) if is_diskless else (),
     )
 
 

@@ -106,7 +106,7 @@ class WalWriter:
 
     def is_fenced(self, key: PartitionId, leader_epoch: int) -> bool:
         """Whether a partition's leader of this epoch is known to be deposed."""
-        return leader_epoch < self._fenced.get(key, -1)
+        return leader_epoch < self.fenced_by(key)
 
     def fenced_by(self, key: PartitionId) -> int:
         """The epoch of the latest leader elsewhere whose fence was met; -1 for none."""
@@ -151,7 +151,7 @@ class WalWriter:
             return self.created(place)
         fenced = tuple((entry.key, entry.leader_epoch) for entry in found.entries if entry.is_fence)
         for key, epoch in fenced:
-            self._fenced[key] = max(epoch, self._fenced.get(key, -1))
+            self._fenced[key] = max(epoch, self.fenced_by(key))
         bundle = self._in_flight.pop(place)
         self._decide(place)
         left = [part for part in bundle.parts if not self.is_fenced(part.key, part.leader_epoch)]

@@ -56,17 +56,12 @@ def diskless_change(
     return None if new == old else replace(new, partition_epoch=old.partition_epoch + 1)
 
 
-def new_wals(leader: WalId) -> tuple[WalId, ...]:
-    """The write-ahead logs of a new partition, or of one whose leader has taken over all the others."""
-    return (leader,)
-
-
 def _with_state(old: PartitionRegistration, state: int) -> PartitionRegistration:
     """The same leader, which may have taken over: no other state follows RECOVERED (`isr.alter_partitions`)."""
     if old.leader_recovery_state == state:
         return old
-    wals = new_wals(old.wals[-1])
-    return replace(old, leader_recovery_state=state, wals=wals, wals_since=old.leader_epoch)
+    own = old.wals[-1]
+    return replace(old, leader_recovery_state=state, wals=(own,), wals_since=old.leader_epoch)
 
 
 def _led_by(

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, NoReturn
 
+from broker.handlers.cluster.find_coordinator import answer_of
 from broker.handlers.common import brokers_of
 from broker.handlers.records.fetch import replica_of
 from broker.registry import REGISTRY, HandlerResult, Registry, RequestContext, Served
@@ -83,7 +84,6 @@ _REFUSALS = {
 }
 _CODES = {name: code for code, names in _REFUSALS.items() for name in names}
 GROUP = 0
-FIRST_VERSION_WITH_MANY_KEYS = 4
 # So many clients are named in the log when their first request of a kind is refused.
 NAMED_MAX = 1_000
 
@@ -200,13 +200,4 @@ def find_coordinator(
             Coordinator, key, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, IS_READ_ONLY
         )
 
-    if context.header.api_version >= FIRST_VERSION_WITH_MANY_KEYS:
-        return FindCoordinatorResponse(coordinators=[find(key) for key in request.coordinator_keys])
-    found = find(request.key)
-    return FindCoordinatorResponse(
-        error_code=found.error_code,
-        error_message=found.error_message,
-        node_id=found.node_id,
-        host=found.host,
-        port=found.port,
-    )
+    return answer_of(request, context, find)

@@ -258,9 +258,7 @@ class ReadReplicaServer:
     @property
     def bound_address(self) -> tuple[str, int]:
         """Host and port of the first listener, as clients of this machine reach it."""
-        first = self.config.endpoints[0]
-        host, port = self.server.addresses[first.name]
-        return (host if first.host else own_host(), port)
+        return self.server.first_address
 
     async def stop(self) -> None:
         """End: no more clients are accepted, and those that wait are answered."""

@@ -90,7 +90,7 @@ class DisklessPartitions:
         controller: ControllerRequests,
     ) -> None:
         self._replicas = replicas
-        self.wal = self._wal = wal
+        self.wal = wal
         self._reader = wal.reader
         self._logs = logs
         self._image = image
@@ -110,8 +110,8 @@ class DisklessPartitions:
 
     def start(self) -> None:
         """Begin to put records, and to erase what is needed no more."""
-        self._wal.start(self.is_safe)
-        self._wal.spawn(self.ended.run())
+        self.wal.start(self.is_safe)
+        self.wal.spawn(self.ended.run())
 
     # -- taking over ----------------------------------------------------------------------------
 
@@ -128,7 +128,7 @@ class DisklessPartitions:
             self._gathering.cancel()
         for task in tuple(self._tasks):
             task.cancel()
-        self._wal.stop()
+        self.wal.stop()
 
     def _begin(self) -> None:
         self._gathering = None
@@ -140,7 +140,7 @@ class DisklessPartitions:
                 continue
             found = self._image.partition(partition.topic, partition.partition)
             epoch = partition.leader.leader_epoch
-            if found is None or found.leader_epoch != epoch or not self._wal.is_leaders(found.wals):
+            if found is None or found.leader_epoch != epoch or not self.wal.is_leaders(found.wals):
                 continue  # Of an earlier process, or of a later commit: other metadata are coming.
             if self._begun.get(partition.key) != epoch and len(waiting) < PARTITIONS_AT_ONCE:
                 self._begun[partition.key] = epoch
@@ -212,7 +212,7 @@ class DisklessPartitions:
         for each in restarted:
             if each.is_current and not each.has_failed:
                 each.is_appended = True
-                self._wal.metrics.take_overs += 1
+                self.wal.metrics.take_overs += 1
 
     async def _restart_at_lake(self, waiting: Sequence[_TakeOver]) -> list[_TakeOver]:
         """Fence the tables, and empty the logs, which go on at their ends; returns those for which the lake answers."""
@@ -236,7 +236,7 @@ class DisklessPartitions:
             if aux_state is None or not each.is_current:
                 continue
             try:
-                self._wal.forget(each.partition)
+                self.wal.forget(each.partition)
                 each.partition.restart_at(at + 1, aux_state)
             except OSError as error:
                 self._say(each, f"its log cannot begin at the end of the lake: {error}")
@@ -272,7 +272,7 @@ class DisklessPartitions:
             key, registration = each.partition.key, each.registration
             found[key] = []
             for wal in registration.wals:
-                if wal != self._wal.wal_id or self._wal.knows(key):
+                if wal != self.wal.wal_id or self.wal.knows(key):
                     of_wal[wal][key] = TakenPartition(each.leader_epoch, registration.wals_since)
         read = await asyncio.gather(
             *(self._reader.take_over(wal, partitions) for wal, partitions in of_wal.items()),
@@ -376,7 +376,7 @@ class DisklessPartitions:
         """Whether records up to this offset are needed in this broker's write-ahead log no more."""
         topic = self._image.topics_by_id.get(key[0])
         registration = topic.partitions.get(key[1]) if topic is not None else None
-        if topic is None or registration is None or self._wal.wal_id not in registration.wals:
+        if topic is None or registration is None or self.wal.wal_id not in registration.wals:
             return True
         partition = self._replicas.find(topic.name, key[1])
         if partition is None or partition.topic_id != key[0] or partition.leader.is_recovering:

@@ -53,6 +53,13 @@ class Server:
         """The bound host and port of each listener."""
         return {endpoint.name: listener.address for endpoint, listener in self._listeners}
 
+    @property
+    def first_address(self) -> tuple[str, int]:
+        """Host and port of the first listener, as clients of this machine reach it."""
+        endpoint, listener = self._listeners[0]
+        host, port = listener.address
+        return (host if endpoint.host else own_host(), port)
+
     async def serve(self, dispatcher: Dispatcher) -> None:
         """Start accepting clients, whose requests this dispatcher handles."""
         self.connections.begin()

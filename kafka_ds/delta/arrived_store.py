@@ -12,7 +12,6 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import IO
 
 from kafka_ds.delta.actions import Action, CorruptLog
 from kafka_ds.delta.arrivals import (
@@ -29,6 +28,7 @@ from kafka_ds.delta.arrivals import (
 from kafka_ds.delta.log import DeltaLog, LogClock, LogListing, SystemLogClock
 from kafka_ds.delta.names import LOG_FOLDER, checkpoint_of, commit_file, version_of_commit
 from kafka_ds.delta.store.store import Store, StoreEntry
+from kafka_ds.delta.store.wrapper import WrappedStore
 
 # Between looks for a later checkpoint, each of which lists the table.
 RELIST_MS = 5_000
@@ -41,7 +41,7 @@ _IN_LOG = re.compile(rf"(.+)/{LOG_FOLDER}/([^/]+)")
 IsBeginning = Callable[[Sequence[Action]], bool]
 
 
-class ArrivedStore:
+class ArrivedStore(WrappedStore):
     """The copy, as far as it has arrived."""
 
     def __init__(
@@ -52,7 +52,7 @@ class ArrivedStore:
         clock: LogClock | None = None,
     ) -> None:
         """With `is_beginning` a log is all that is read of a table, from a version on of which it says True."""
-        self._store = store
+        super().__init__(store)
         self._is_beginning = is_beginning
         self._clock: LogClock = clock or SystemLogClock()
         self._tables: dict[str, ArrivedTable] = {}
@@ -82,9 +82,6 @@ class ArrivedStore:
             raise FileNotFoundError(f"{path} has not wholly arrived")
         return self._store.read(path)
 
-    def read_range(self, path: str, start: int, length: int) -> bytes:
-        return self._store.read_range(path, start, length)
-
     def size(self, path: str) -> int | None:
         return self._store.size(path) if self._is_shown(path) else None
 
@@ -97,34 +94,6 @@ class ArrivedStore:
             for entry, place in zip(found, places, strict=True)
             if place is None or place[1] in shown[place[0]]
         )
-
-    def folders(self, prefix: str) -> tuple[str, ...]:
-        return self._store.folders(prefix)
-
-    def local_path(self, path: str) -> str | None:
-        return self._store.local_path(path)
-
-    def uri(self, path: str) -> str:
-        return self._store.uri(path)
-
-    @property
-    def delta_options(self) -> dict[str, str]:
-        return self._store.delta_options
-
-    def put_if_absent(self, path: str, data: bytes) -> bool:
-        return self._store.put_if_absent(path, data)
-
-    def put_durable(self, path: str, data: bytes) -> None:
-        self._store.put_durable(path, data)
-
-    def create(self, path: str) -> contextlib.AbstractContextManager[IO[bytes]]:
-        return self._store.create(path)
-
-    def delete(self, path: str) -> None:
-        self._store.delete(path)
-
-    def make_durable(self, path: str) -> None:
-        self._store.make_durable(path)
 
 
 class ArrivedTable:

@@ -12,7 +12,7 @@ Versions: 1 key types and error messages; 3 flexible; 4 several keys in one requ
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from broker.coordinator.runtime import CoordinatorRuntime
@@ -72,6 +72,13 @@ def _answer(
             return refusal(Coordinator, key, error.code, error.message or error.code.name)
         return _find(key, request, context)
 
+    return answer_of(request, context, find)
+
+
+def answer_of(
+    request: FindCoordinatorRequest, context: RequestContext, find: Callable[[str], Coordinator]
+) -> FindCoordinatorResponse:
+    """What is found for the request's keys, or for its one key before version 4."""
     if context.header.api_version >= FIRST_VERSION_WITH_MANY_KEYS:
         return FindCoordinatorResponse(coordinators=[find(key) for key in request.coordinator_keys])
     found = find(request.key)

@@ -10,15 +10,16 @@ import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import IO, Any, NoReturn
+from typing import Any, NoReturn
 
+from kafka_ds.delta.store.read_only import RefusesWrites
 from kafka_ds.delta.store.store import StoreEntry, UnsupportedStore
 
 # What file systems call the time at which a file was written, in a listing.
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
 
 
-class FsspecStore:
+class FsspecStore(RefusesWrites):
     """Paths are below the address; one that is an address itself is taken as it is."""
 
     def __init__(self, uri: str, options: str = "") -> None:
@@ -107,28 +108,6 @@ class FsspecStore:
     def delta_options(self) -> dict[str, str]:
         """`deltalake` knows nothing of fsspec."""
         return {}
-
-    # -- writing ------------------------------------------------------------------------------
-
-    def put_if_absent(self, path: str, data: bytes) -> bool:
-        """Refused."""
-        self._refuse(path)
-
-    def put_durable(self, path: str, data: bytes) -> None:
-        """Refused."""
-        self._refuse(path)
-
-    def create(self, path: str) -> contextlib.AbstractContextManager[IO[bytes]]:
-        """Refused."""
-        self._refuse(path)
-
-    def delete(self, path: str) -> None:
-        """Refused."""
-        self._refuse(path)
-
-    def make_durable(self, path: str) -> None:
-        """Refused."""
-        self._refuse(path)
 
     def _refuse(self, path: str) -> NoReturn:
         raise UnsupportedStore(f"{self.uri(path)}: through fsspec a lake is read, never written")
