@@ -70,9 +70,7 @@ class TypedTable:
 
     def _step_of_rows(self) -> TableStep | None:
         """The step that ends where the rows end, for a log whose cleanup has deleted every step."""
-        from deltalake import DeltaTable
-
-        number = DeltaTable(self.path).transaction_version(APP_ID)
+        number = _txn_version(self._log, APP_ID)
         if number is None:
             return None
         ends = self._rows().groupBy("_partition").agg(f.max("_offset")).collect()
@@ -210,10 +208,7 @@ class TypedTable:
 
     def deletions_version(self, topic_id: str) -> int:
         """The version of the topic's table up to which its deletions were applied here; -1 if unknown."""
-        from deltalake import DeltaTable
-
-        table = DeltaTable(self._log.store.uri(self._log.table))
-        number = table.transaction_version(f"{DELETIONS}-{topic_id}")
+        number = _txn_version(self._log, f"{DELETIONS}-{topic_id}")
         return -1 if number is None else number
 
     def places(self) -> DataFrame:
@@ -257,6 +252,14 @@ class TypedTable:
         """Run OPTIMIZE if it is due."""
         if step.number % STEPS_PER_OPTIMIZE == 0:
             self._spark.sql(f"OPTIMIZE delta.`{self.path}`")
+
+
+def _txn_version(log: DeltaLog, app_id: str) -> int | None:
+    """The version of an application's `txn` action; None if there is none."""
+    from deltalake import DeltaTable
+
+    table = DeltaTable(log.store.uri(log.table), storage_options=log.store.delta_options)
+    return table.transaction_version(app_id)
 
 
 def write(rows: DataFrame, path: str, step: TableStep, mode: str = "append") -> None:
