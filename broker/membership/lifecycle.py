@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from broker.membership.channel import ControllerChannel
     from broker.metadata.image import BrokerRegistration
     from kafka_ds.protocol.messages import BrokerHeartbeatResponse
+    from kafka_ds.protocol.topic_partition import TopicPartition
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -241,6 +242,7 @@ class Lifecycle:
         while True:
             is_behind = self._driver.applied_version < self._driver.image.version
             answer = await self._beat()
+            self._give_up_full()
             waits = answer is None or (answer.is_fenced and not self._wants_shut_down)
             waits = waits or is_behind
             await asyncio.sleep(min(SOON_SECONDS, interval) if waits else interval)
@@ -273,8 +275,25 @@ class Lifecycle:
         return None
 
     def _offline_log_dirs(self) -> list[bytes]:
+        """The failed directories, and the full ones: of those another in-sync replica can lead a refused partition."""
         online = self._logs.directory_ids.values()
-        return [each for each in self.identity.log_dirs if each not in online]
+        refused = self._logs.take_refused().items()
+        full = {each for key, each in refused if self._could_be_led_elsewhere(key)}
+        return [each for each in self.identity.log_dirs if each not in online or each in full]
+
+    def _could_be_led_elsewhere(self, key: TopicPartition) -> bool:
+        known = self._driver.image.partition(*key)
+        if known is None or self.identity.node_id not in known.isr:
+            return False
+        return len(known.isr) > 1 or (known.is_diskless and self.has_others())
+
+    def _give_up_full(self) -> None:
+        """Take full directories offline that the metadata show as such: their leaders have moved.
+
+        Not before: while the controller can commit nothing, nobody else could lead, and what is here can be read.
+        """
+        if (known := self.registration) is not None:
+            self._logs.keep_online(known.log_dirs)
 
     # -- controlled shutdown --------------------------------------------------------------------
 

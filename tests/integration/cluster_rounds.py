@@ -133,20 +133,17 @@ class Rounds:
             os.kill(self.brokers[node].pid, signal.SIGCONT)
 
     def fill_disk(self, node: int) -> None:
-        """Its leaders take nothing until there is room; partitions that it follows continue without it."""
+        """Its only directory goes offline, which ends it; its partitions continue without it."""
         broker = self.brokers[node]
         before = broker.log_file.stat().st_size
         self.disks[node].fill()
-
-        def has_noticed() -> bool:
-            with broker.log_file.open("rb") as log:
-                log.seek(before)
-                return b"No space left on device" in log.read()
-
-        wait_until("a disk that is full", has_noticed, timeout_s=PATIENCE_S)
-        time.sleep(SESSION_MS / 1_000)
-        assert broker.running()
+        wait_until("the broker's end", lambda: not broker.running(), timeout_s=PATIENCE_S)
+        log = broker.log_file.read_bytes()[before:].decode()
+        assert "No space left on device" in log, log
+        assert "Shutdown broker because all log dirs have failed" in log, log
+        self.progress()
         self.disks[node].free()
+        broker.start()
 
     def cut_off(self, node: int) -> None:
         """Cut a broker from all brokers and clients."""

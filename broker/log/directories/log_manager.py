@@ -25,7 +25,7 @@ from broker.log.directories.directories import Done, LogDirectories, Soon, give_
 from broker.log.directories.directory import CheckpointOffsets, LogDirectory
 from broker.log.directories.loader import DirectoryContents, LogLoader
 from broker.log.directories.upkeep import Interval, LogUpkeep
-from broker.log.failures import LogDirectoryError
+from broker.log.failures import LogDirectoryError, is_full
 from broker.log.log import Log
 from kafka_ds.process.seams import Background, Clock, Disk
 from kafka_ds.process.system import new_uuid
@@ -40,6 +40,8 @@ CLOSE_THREADS = 8
 CLOSE_IN_THREADS_FROM = 32
 # Deleted logs of a directory that are remembered by name; beyond that, any name may be one of them.
 GONE_MAX = 1_000
+# How often a full disk is logged.
+FULL_LOG_MS = 60_000
 _ANY = TopicPartition("", -1)
 
 _LOGGER = logging.getLogger(__name__)
@@ -166,6 +168,10 @@ class LogManager:
             threads_per_directory=settings.num_recovery_threads_per_data_dir,
         )
         self._topic_id_for, self._home_for = cluster.topic_id_for, cluster.home_for
+        # What full disks have refused since the last `take_refused`; their last errors, and when one was logged.
+        self._refused: dict[TopicPartition, LogDirectory] = {}
+        self._full: dict[LogDirectory, OSError] = {}
+        self._full_logged_ms: dict[LogDirectory, int] = {}
         # Partitions whose log is, or may be, in a directory that has failed.
         self._offline: set[TopicPartition] = set()
         self._directory_failed, self._all_failed = failures.directory_failed, failures.all_failed
@@ -416,11 +422,15 @@ class LogManager:
         self._offline.discard(key)
         in_turn = self._in_turn(key)
         self.preferred.pop(key, None)
+        refusals: list[tuple[LogDirectory, OSError]] = []
         for directory in in_turn:
             try:
                 return self._make(directory, key, topic_id, config, is_new=is_new)
             except OSError as error:
                 self._directories.note(directory, directory.path, error)
+                refusals.append((directory, error))
+        for directory, refusal in refusals:
+            self._note_full(directory, key, refusal)
         raise _unavailable(f"no log directory can take {key}")
 
     def _pass_damaged(self, key: TopicPartition, topic_id: bytes, *, is_new: bool) -> None:
@@ -526,8 +536,33 @@ class LogManager:
         home = next(
             each for each in self._directories.all if folder.rpartition("/")[0] == each.path
         )
-        if not self._is_closing:
-            self._directories.note(home, folder, error)
+        if self._is_closing:
+            return
+        self._directories.note(home, folder, error)
+        name = names.parse_folder_name(folder.rpartition("/")[2])
+        if name is not None and not name.suffix:
+            self._note_full(home, TopicPartition(name.topic, name.partition), error)
+
+    def _note_full(self, home: LogDirectory, key: TopicPartition, error: OSError) -> None:
+        if not is_full(error):
+            return
+        now_ms, logged_ms = self._clock.monotonic_ms(), self._full_logged_ms.get(home)
+        if logged_ms is None or now_ms - logged_ms >= FULL_LOG_MS:
+            self._full_logged_ms[home] = now_ms
+            _LOGGER.error("Error while appending records to %s in dir %s: %s", key, home, error)
+        self._refused[key], self._full[home] = home, error
+
+    def take_refused(self) -> dict[TopicPartition, bytes]:
+        """The partitions whose log a full disk has refused to write since the last call, and their directories' ids."""
+        refused = {key: home.directory_id for key, home in self._refused.items()}
+        self._refused.clear()
+        return refused
+
+    def keep_online(self, directory_ids: Collection[bytes]) -> None:
+        """Take offline each directory with a full disk that is not one of these."""
+        for home, error in tuple(self._full.items()):
+            if home.failure is None and home.directory_id not in directory_ids:
+                self.fail(home, error)
 
     def fail(self, directory: LogDirectory, error: OSError) -> None:
         """Take a directory offline, with everything in it."""

@@ -135,14 +135,54 @@ def test_where_a_log_is() -> None:
     assert bench.manager.directory_id_of(TopicPartition("t", 9)) is None
 
 
-def test_no_room_is_no_failure() -> None:
-    bench = TwoDisks()
-    used = sum(len(bench.disk.contents(path)) for path in bench.disk.paths())
-    bench.disk.capacity_bytes = used
+class FullDisks(TwoDisks):
+    """The same without room for another byte."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids = self.manager.directory_ids
+        self.disk.capacity_bytes = sum(len(self.disk.contents(path)) for path in self.disk.paths())
+
+
+def test_no_room_is_no_failure_while_nobody_else_leads(caplog: pytest.LogCaptureFixture) -> None:
+    bench = FullDisks()
     append(bench)
+    append(bench)
+    assert bench.manager.take_refused() == {TopicPartition("t", 1): bench.ids["/b"]}
+    assert bench.manager.take_refused() == {}, "nothing was refused since"
+    bench.manager.keep_online(bench.ids.values())
+    assert caplog.text.count("Error while appending records to t-1 in dir /b: ") == 1
     bench.disk.capacity_bytes = None
     bench.append("t", 1)
     assert not bench.failed
+
+
+def test_a_full_disk_is_logged_again_after_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    bench = FullDisks()
+    append(bench)
+    bench.clock.ms += 60_000
+    append(bench)
+    assert caplog.text.count("Error while appending records to t-1 in dir /b: ") == 2
+
+
+def test_a_full_directory_that_the_cluster_gives_up_goes_offline() -> None:
+    bench = FullDisks()
+    append(bench)
+    bench.disk.capacity_bytes = None
+    bench.manager.keep_online([bench.ids["/a"]])
+    bench.assert_b_is_offline()
+    assert bench.manager.failures["/b"] is not None
+    bench.manager.keep_online([])
+    assert list(bench.manager.directory_ids) == ["/a"], "it is not full"
+
+
+def test_a_log_that_no_disk_has_room_for_was_refused_by_each() -> None:
+    bench = FullDisks()
+    with pytest.raises(KafkaError):
+        bench.manager.create(TopicPartition("new", 0), TOPIC_ID)
+    assert list(bench.manager.take_refused()) == [TopicPartition("new", 0)]
+    bench.manager.keep_online([])
+    assert bench.ends == 1
 
 
 def test_a_reader_that_comes_too_late_breaks_nothing() -> None:
