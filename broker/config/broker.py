@@ -394,6 +394,13 @@ class BrokerConfig(LogManagerSettings, CleanerSettings, ListenerConfig):
         "How long a member of the consumer protocol may go without a heartbeat before it is removed.",
         low=1,
     )
+    group_coordinator_rebalance_protocols: tuple[str, ...] = strings(
+        ("classic", "consumer", "streams"),
+        "The protocols of groups that this broker serves; classic has to be one of them. Deprecated, as in Kafka: the "
+        "features group.version, streams.version and share.version turn protocols off for the whole cluster, and that "
+        "of share groups is turned off by its feature alone.",
+        choices=("consumer", "classic", "share", "streams"),
+    )
     group_initial_rebalance_delay_ms: int = i32(
         3_000, "How long a new group waits for more members before its first rebalance ends.", low=0
     )

@@ -446,6 +446,10 @@ def check_groups(config: BrokerConfig) -> None:
             raise ConfigError(
                 f"group.{kind}.heartbeat.interval.ms is not below group.{kind}.session.timeout.ms"
             )
+    if "classic" not in config.group_coordinator_rebalance_protocols:
+        raise ConfigError(
+            "group.coordinator.rebalance.protocols lacks classic, which cannot be disabled"
+        )
     if not config.group_consumer_assignors:
         raise ConfigError("group.consumer.assignors is empty")
     if config.group_share_max_share_sessions < config.group_share_max_size:

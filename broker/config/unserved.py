@@ -44,7 +44,6 @@ fetch.purgatory.purge.interval.requests I 1000
 group.coordinator.append.linger.ms I -1
 group.coordinator.background.threads I 2
 group.coordinator.cached.buffer.max.bytes I 1048588
-group.coordinator.rebalance.protocols A classic,consumer,streams
 group.coordinator.threads I 4
 kafka.metrics.polling.interval.secs I 10
 kafka.metrics.reporters A

@@ -9,33 +9,43 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from broker.metadata.acls import CLUSTER_NAME, AclOperation, ResourceType
-from broker.metadata.features import SHARE_FEATURE, STREAMS_FEATURE, level_of
+from broker.metadata.features import GROUP_FEATURE, SHARE_FEATURE, STREAMS_FEATURE, level_of
 from broker.metadata.image import BrokerRegistration, MetadataImage
 from broker.security.authorization.permissions import may, operations_for
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.data import LeaderIdAndEpoch, NodeEndpoint
 
 if TYPE_CHECKING:
+    from broker.kafka_broker import KafkaBroker
     from broker.registry import RequestContext
 
 NOT_ASKED = -2147483648
 
 
-LEVEL_OF_SHARE_GROUPS = 1
-LEVEL_OF_STREAMS_GROUPS = 1
 MEMBER_ID_LENGTH_MAX = 36
+
+
+def check_consumer_groups(broker: KafkaBroker) -> None:
+    """Refuse while group.version is 0, or the broker's settings leave the protocol out; raises KafkaError."""
+    _check_protocol(broker, GROUP_FEATURE, "consumer")
 
 
 def check_share_groups(image: MetadataImage) -> None:
     """Refuse while share.version is 0; raises KafkaError."""
-    if level_of(image, SHARE_FEATURE) < LEVEL_OF_SHARE_GROUPS:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{SHARE_FEATURE} is 0")
+    if level_of(image, SHARE_FEATURE) == 0:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
 
 
-def check_streams_groups(image: MetadataImage) -> None:
-    """Refuse while streams.version is 0; raises KafkaError."""
-    if level_of(image, STREAMS_FEATURE) < LEVEL_OF_STREAMS_GROUPS:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{STREAMS_FEATURE} is 0")
+def check_streams_groups(broker: KafkaBroker) -> None:
+    """Refuse while streams.version is 0, or the broker's settings leave the protocol out; raises KafkaError."""
+    _check_protocol(broker, STREAMS_FEATURE, "streams")
+
+
+def _check_protocol(broker: KafkaBroker, feature: str, protocol: str) -> None:
+    """As in Kafka without a message: its clients have one of their own."""
+    is_left_out = protocol not in broker.config.group_coordinator_rebalance_protocols
+    if is_left_out or level_of(broker.metadata, feature) == 0:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
 
 
 def check_share_member(member_id: str | None) -> None:

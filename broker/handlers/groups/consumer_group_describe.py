@@ -3,7 +3,7 @@
 - A group that does not exist, or is of another kind: GROUP_ID_NOT_FOUND; clients then send DescribeGroups.
 - On request the answer has the operations that the client may do, as in DescribeGroups.
 - The coordinator's errors, for each group by itself.
-- While group.version is 0: UNSUPPORTED_VERSION.
+- While group.version is 0, or group.coordinator.rebalance.protocols lacks the protocol: UNSUPPORTED_VERSION.
 
 Versions: 1 which protocol each member speaks (KIP-1099).
 Left out: nothing.
@@ -11,7 +11,7 @@ Left out: nothing.
 
 from __future__ import annotations
 
-from broker.handlers.groups.consumer_group_heartbeat import check_served
+from broker.handlers.common import check_consumer_groups
 from broker.handlers.groups.modern_groups import described_groups
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.messages import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
@@ -23,6 +23,6 @@ async def consumer_group_describe(
     request: ConsumerGroupDescribeRequest, context: RequestContext
 ) -> ConsumerGroupDescribeResponse:
     """Describe the groups, each by itself."""
-    check_served(context.broker.metadata)
+    check_consumer_groups(context.broker)
     groups = await described_groups(request, ConsumerGroupDescribeResponseDescribedGroup, context)
     return ConsumerGroupDescribeResponse(groups=groups)

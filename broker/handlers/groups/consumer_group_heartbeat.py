@@ -7,7 +7,7 @@
 - A member that names a topic that it may not describe is refused; an expression does not match such topics.
 - Refused: INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, INVALID_REGULAR_EXPRESSION, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID,
   GROUP_MAX_SIZE_REACHED, FENCED_MEMBER_EPOCH, UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID.
-- While group.version is 0: UNSUPPORTED_VERSION.
+- While group.version is 0, or group.coordinator.rebalance.protocols lacks the protocol: UNSUPPORTED_VERSION.
 
 Versions: 1 regular expressions, and members that bring their own ids (KIP-1082).
 Left out: nothing.
@@ -17,9 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from broker.handlers.common import check_consumer_groups
 from broker.handlers.groups.common import client_of
-from broker.metadata.features import GROUP_FEATURE, level_of
-from broker.metadata.image import MetadataImage
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (
@@ -27,21 +26,13 @@ from kafka_ds.protocol.messages import (
     ConsumerGroupHeartbeatResponse,
 )
 
-LEVEL_OF_CONSUMER_GROUPS = 1
-
-
-def check_served(image: MetadataImage) -> None:
-    """Refuse while group.version is 0; raises KafkaError."""
-    if level_of(image, GROUP_FEATURE) < LEVEL_OF_CONSUMER_GROUPS:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{GROUP_FEATURE} is 0")
-
 
 @serves(ConsumerGroupHeartbeatRequest, versions="0-1")
 def consumer_group_heartbeat(
     request: ConsumerGroupHeartbeatRequest, context: RequestContext
 ) -> ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]:
     """Process a member's heartbeat; the answer has its assignment."""
-    check_served(context.broker.metadata)
+    check_consumer_groups(context.broker)
     if not request.group_id.strip():
         raise KafkaError(ErrorCode.INVALID_REQUEST, "GroupId can't be empty.")
     answer: ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse] = (

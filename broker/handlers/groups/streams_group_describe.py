@@ -4,7 +4,7 @@
 - A client that may not DESCRIBE all topics of a group's topology gets TOPIC_AUTHORIZATION_FAILED in its place.
 - On request the answer has the operations that the client may do, as in DescribeGroups.
 - The coordinator's errors, for each group by itself.
-- While streams.version is 0: UNSUPPORTED_VERSION.
+- While streams.version is 0, or group.coordinator.rebalance.protocols lacks streams: UNSUPPORTED_VERSION.
 
 Versions: 1 the assignor's name (KIP-1357), and the full description of the topology (KIP-1331), which is not stored.
 Left out: nothing.
@@ -24,6 +24,6 @@ async def streams_group_describe(
     request: StreamsGroupDescribeRequest, context: RequestContext
 ) -> StreamsGroupDescribeResponse:
     """Describe the groups, each by itself."""
-    check_streams_groups(context.broker.metadata)
+    check_streams_groups(context.broker)
     groups = await described_groups(request, StreamsGroupDescribeResponseDescribedGroup, context)
     return StreamsGroupDescribeResponse(groups=groups)

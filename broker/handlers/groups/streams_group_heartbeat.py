@@ -6,7 +6,8 @@
 - A member that may not DESCRIBE all topics of its topology is refused, and so are names that no topic may have and
   Kafka's own topics (STREAMS_INVALID_TOPOLOGY).
 - Refused: INVALID_REQUEST, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID, GROUP_MAX_SIZE_REACHED, FENCED_MEMBER_EPOCH,
-  STREAMS_INVALID_TOPOLOGY. While streams.version is 0: UNSUPPORTED_VERSION.
+  STREAMS_INVALID_TOPOLOGY. While streams.version is 0, or group.coordinator.rebalance.protocols lacks streams:
+  UNSUPPORTED_VERSION.
 
 Versions: 1 the full description of the topology (KIP-1331), which is never asked for.
 Left out: static members, changes of the topology, warm-up tasks, source topics by expressions (as in Kafka).
@@ -40,7 +41,7 @@ def streams_group_heartbeat(
     request: StreamsGroupHeartbeatRequest, context: RequestContext
 ) -> StreamsGroupHeartbeatResponse | Awaitable[StreamsGroupHeartbeatResponse]:
     """Process a member's heartbeat; the answer has its tasks."""
-    check_streams_groups(context.broker.metadata)
+    check_streams_groups(context.broker)
     if request.topology is not None:
         _check_names(request.topology)
     if not request.group_id.strip():

@@ -35,6 +35,10 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "told"),
     [
+        (
+            "node.id=2\ngroup.coordinator.rebalance.protocols=consumer\n",
+            "group.coordinator.rebalance.protocols lacks classic, which cannot be disabled (FILE line 2)",
+        ),
         ("node.id=2\n= 4\n", "there is a value, but no name of a setting before it (FILE line 2)"),
         (
             "node.id=2\nlisteners=A://:1\n",

@@ -12,6 +12,8 @@ from broker.metadata.acls import AclOperation
 from broker.principal import ANONYMOUS, Principal
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest,
     FindCoordinatorRequest,
     StreamsGroupDescribeRequest,
     StreamsGroupHeartbeatRequest,
@@ -119,6 +121,26 @@ async def test_streams_groups_are_turned_off(memory_path: Path) -> None:
         request = StreamsGroupDescribeRequest(group_ids=["g"])
         (group,) = (await broker.ask(request, 0)).groups
         assert group.error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+@in_loop
+async def test_protocols_that_the_settings_leave_out_are_refused_as_by_kafka(
+    memory_path: Path,
+) -> None:
+    protocols = "classic,share"
+    async with in_process(
+        memory_path, **SETTINGS, group_coordinator_rebalance_protocols=protocols
+    ) as broker:
+        await prepared(broker)
+        answers = [await beat(broker, 0)]
+        request = ConsumerGroupHeartbeatRequest(
+            group_id="c", member_id="m", member_epoch=0, rebalance_timeout_ms=1_000
+        )
+        answers.append(await broker.ask(request, 1))
+        answers += (await broker.ask(StreamsGroupDescribeRequest(group_ids=["g"]), 0)).groups
+        answers += (await broker.ask(ConsumerGroupDescribeRequest(group_ids=["c"]), 0)).groups
+    said = [(each.error_code, each.error_message) for each in answers]
+    assert said == [(ErrorCode.UNSUPPORTED_VERSION, None)] * 4
 
 
 @in_loop
