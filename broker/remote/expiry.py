@@ -161,13 +161,12 @@ class ExpirationLoop:
 
     def _retention(self, tiered: TieredPartition) -> Retention:
         config = tiered.log.config
-        retention_ms = config.retention_ms if config.deletes_old else NO_LIMIT
         # In a compacted log the limit applies to what compaction has left: the log's own retention knows that.
         by_size = config.deletes_old and not config.is_compacted
         retention_bytes = config.retention_bytes if by_size else NO_LIMIT
         return Retention(
             now_ms=self._clock.now_ms(),
-            retention_ms=retention_ms,
+            retention_ms=tiered.retention_ms,
             retention_bytes=retention_bytes,
             log_start_offset=tiered.log.log_start_offset,
             limit_offset=min(tiered.log.committed_offset, tiered.last_stable_offset()),

@@ -197,6 +197,7 @@ class OptimizeLoop:
                 request = Optimize(
                     partition=tiered.topic_id_partition,
                     leader_epoch=tiered.leader_epoch,
+                    retention_ms=tiered.retention_ms,
                     rewrites_any_expired=rewrites_any,
                     merges_any=merges_any,
                 )

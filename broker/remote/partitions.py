@@ -21,6 +21,7 @@ from broker.remote.copy_policy import (
 )
 from broker.worker.rpc import LogSegmentData
 from kafka_ds.protocol.topic_partition import PartitionId, TopicIdPartition, TopicPartition
+from kafka_ds.topic.expiration import NO_LIMIT
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment
 
 _LOGGER = logging.getLogger(__name__)
@@ -44,6 +45,12 @@ class TieredPartition:
     """Where the lake says that the partition begins; None before it was asked."""
     deleted_below: int = 0
     """The log start that DeleteRecords set under this leadership."""
+
+    @property
+    def retention_ms(self) -> int:
+        """How long records are kept; NO_LIMIT where none is deleted for its age."""
+        config = self.log.config
+        return config.retention_ms if config.deletes_old else NO_LIMIT
 
     @property
     def key(self) -> PartitionId:

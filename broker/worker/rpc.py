@@ -167,8 +167,8 @@ class TierSettings:
     )
     lake_maintenance_compression_level: int = i32(
         9,
-        "The zstd level of files that are merged or rewritten. It may be higher than lake.compression.level, because "
-        "no request waits for them.",
+        "The highest zstd level of files that are merged or rewritten. It is used where the bytes that it saves are "
+        "worth its CPU for as long as retention.ms keeps them; otherwise lake.compression.level, or one more, is.",
         low=1,
         high=22,
         ours=True,
@@ -576,6 +576,7 @@ class Optimize(Request[Optimized]):
 
     partition: TopicIdPartition
     leader_epoch: int
+    retention_ms: int
     rewrites_any_expired: bool
     """Whether a file is rewritten for a single expired row."""
     merges_any: bool = False

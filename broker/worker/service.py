@@ -178,6 +178,7 @@ class Service:
         done = self._storage.optimizer.optimize(
             partition,
             leader_epoch=leader_epoch,
+            retention_ms=request.retention_ms,
             rewrites_any_expired=request.rewrites_any_expired,
             merges_any=request.merges_any,
             goes_on=lambda: not given_up(*key, leader_epoch),

@@ -31,7 +31,15 @@ from kafka_ds.process.system import new_uuid
 from kafka_ds.protocol.topic_partition import PartitionId, TopicIdPartition, TopicPartition
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.commit_rules import FilesRemoved, Intent, PartitionIntent, fields_of
-from kafka_ds.topic.files.optimize import OptimizeReason, OptimizeRules, OptimizeTask, next_task
+from kafka_ds.topic.expiration import NO_LIMIT
+from kafka_ds.topic.files.optimize import (
+    LevelChoice,
+    OptimizeReason,
+    OptimizeRules,
+    OptimizeTask,
+    days_kept,
+    next_task,
+)
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile, WrittenFile
 from kafka_ds.topic.files.rewrite import NotRewritable, RewrittenFiles, is_optimized, rewrite_files
 from kafka_ds.topic.index import FileEntry
@@ -57,6 +65,7 @@ class _FilesState:
     log_start: int
     columns: tuple[str, ...]
     missing_offsets: int
+    retention_ms: int
 
 
 class TableOptimizer:
@@ -79,7 +88,10 @@ class TableOptimizer:
             files_min=settings.lake_maintenance_min_files,
             expired_ratio=min(1.0, settings.lake_maintenance_expired_ratio),
         )
-        self._level = settings.lake_maintenance_compression_level
+        self._levels = LevelChoice(
+            lowest=settings.lake_compression_level,
+            highest=settings.lake_maintenance_compression_level,
+        )
         self._crash_points = crash_points
         self._clock = clock
         self._looked_for: set[PartitionId] = set()
@@ -96,15 +108,16 @@ class TableOptimizer:
         where: TopicIdPartition,
         *,
         leader_epoch: int,
+        retention_ms: int = NO_LIMIT,
         rewrites_any_expired: bool = False,
         merges_any: bool = False,
         goes_on: Callable[[], bool] = lambda: True,
     ) -> Optimized:
         """Do a bounded part of the work; `goes_on` is asked before each step that matters.
 
-        `rewrites_any_expired`: a file is rewritten for a single expired row, whatever the ratio is; `merges_any`: two
-        small files are merged, whatever number is otherwise waited for. Raises StorageError, also for an earlier leader
-        epoch than one that wrote; FateUnknown, OSError.
+        `retention_ms` is the topic's. `rewrites_any_expired`: a file is rewritten for a single expired row, whatever
+        the ratio is; `merges_any`: two small files are merged, whatever number is otherwise waited for. Raises
+        StorageError, also for an earlier leader epoch than one that wrote; FateUnknown, OSError.
         """
         topic_id, topic, partition = where
         shared = self._tables.get(topic)
@@ -117,7 +130,7 @@ class TableOptimizer:
         for _ in range(TASKS_MAX):
             if not goes_on() or time.monotonic() - began > SECONDS_MAX:
                 break
-            state = self._look(shared, topic_id, partition)
+            state = self._look(shared, topic_id, partition, retention_ms)
             missing_offsets = 0 if state is None else state.missing_offsets
             task = self._task(state, rules)
             if state is None or task is None:
@@ -133,7 +146,9 @@ class TableOptimizer:
             milliseconds=round((time.monotonic() - began) * 1000),
         )
 
-    def _look(self, shared: SharedTable, topic_id: bytes, partition: int) -> _FilesState | None:
+    def _look(
+        self, shared: SharedTable, topic_id: bytes, partition: int, retention_ms: int = NO_LIMIT
+    ) -> _FilesState | None:
         with shared.view(fresh=True) as snapshot:
             if snapshot is None or snapshot.topic_id != topic_id:
                 return None
@@ -144,6 +159,7 @@ class TableOptimizer:
                 missing_offsets=sum(
                     last - first + 1 for first, last in snapshot.missing(partition)
                 ),
+                retention_ms=retention_ms,
             )
 
     def _has_expired(self, state: _FilesState) -> bool:
@@ -240,6 +256,7 @@ class TableOptimizer:
         attempt: str,
     ) -> RewrittenFiles:
         """New files with the rows of the old ones. Raises NotRewritable, UnreadableFile, ArrowException, OSError."""
+        kept = days_kept(files, state.retention_ms, self._clock.wall_ms())
         try:
             return rewrite_files(
                 self._store,
@@ -250,7 +267,7 @@ class TableOptimizer:
                 log_start_offset=state.log_start,
                 file_bytes=file_bytes,
                 columns=state.columns,
-                level=self._level,
+                level=replace(self._levels, days_kept=kept),
             )
         except (NotRewritable, UnreadableFile, pa.ArrowException, OSError):
             # Usually a full disk: no commit was tried, and each new try would leave as many files again.

@@ -8,6 +8,7 @@ whole result is dropped.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from kafka_ds.delta.deletion_vector import DeletionVector
 from kafka_ds.delta.store.store import Store
+from kafka_ds.topic.files.optimize import LevelChoice
 from kafka_ds.topic.files.parquet import (
     COMPRESSION_LEVEL,
     ROW_GROUP_BYTES,
@@ -25,6 +27,7 @@ from kafka_ds.topic.files.parquet import (
     UnreadableFile,
     WrittenFile,
     conform,
+    encode_rows,
     write_rows,
 )
 from kafka_ds.topic.index import FileEntry
@@ -100,14 +103,14 @@ def rewrite_files(
     log_start_offset: int,
     file_bytes: int | None,
     columns: Iterable[str] = (),
-    level: int = COMPRESSION_LEVEL,
+    level: int | LevelChoice = COMPRESSION_LEVEL,
     without: NDArray[np.int64] = NO_OFFSETS,
 ) -> RewrittenFiles:
     """Write the rows of files of one partition, from the log start on, to new files of that attempt.
 
     `file_bytes` is the approximate size of a new file in the store, None: one file holds all. `columns` are those of
-    the table, `level` is zstd's. `without` are offsets, from the log start on, whose rows are to go. Raises
-    NotRewritable, UnreadableFile, OSError; files written by then are in no commit.
+    the table, `level` is zstd's, or a choice that the first rows decide. `without` are offsets, from the log start on,
+    whose rows are to go. Raises NotRewritable, UnreadableFile, OSError; files written by then are in no commit.
     """
     (partition,) = {each.partition for each in files}
     schema = _schema(reader, files, columns)
@@ -122,6 +125,8 @@ def rewrite_files(
     while (batch := rows.peek()) is not None:
         offset = batch.column("offset")[0].as_py()
         path = f"{table}/{data_file(partition, offset, attempt)}"
+        if isinstance(level, LevelChoice):
+            level = _chosen(level, batch, schema)
         made = write_rows(store, path, rows.up_to(limit), schema=schema, level=level)
         assert made is not None, "rows make a file"
         written.append(made)
@@ -130,6 +135,18 @@ def rewrite_files(
     if found != kept - len(without):
         raise NotRewritable(f"{found} rows were found where {kept - len(without)} were to be kept")
     return RewrittenFiles(files=tuple(written), rows=found, expired_rows=expired)
+
+
+def _chosen(choice: LevelChoice, batch: pa.RecordBatch, schema: pa.Schema) -> int:
+    """The best level of zstd for rows like these."""
+    if len(choice.levels) == 1:
+        return choice.levels[0]
+    sample = batch.slice(0, max(1, batch.num_rows * ROW_GROUP_BYTES // max(1, batch.nbytes)))
+    sizes = {
+        level: encode_rows(io.BytesIO(), "", [sample], schema=schema, level=level).size
+        for level in choice.levels
+    }
+    return choice.best(sample.nbytes, sizes)
 
 
 def _schema(reader: FileReader, files: Sequence[FileEntry], columns: Iterable[str]) -> pa.Schema:

@@ -18,7 +18,7 @@ from kafka_ds.protocol.topic_partition import TopicIdPartition
 from tests.fakes.clock import ManualClock
 from tests.fakes.logs import ScriptedLog
 from tests.fakes.network import Respondent
-from tests.fakes.settings import tier_settings
+from tests.fakes.settings import log_settings, tier_settings
 from tests.loops import in_loop, turns
 
 TOPIC_ID = bytes(range(16))
@@ -42,11 +42,13 @@ class OptimizingWorker(Respondent):
     def __init__(self) -> None:
         super().__init__(lambda _: DONE)
         self.rewrites_any: list[bool] = []
+        self.retentions: list[int] = []
         self.pid: int | None = 1
 
     async def send(self, request: Optimize | StopPartition) -> Any:
         if isinstance(request, Optimize):
             self.rewrites_any.append(request.rewrites_any_expired)
+            self.retentions.append(request.retention_ms)
         return await super().send(request)
 
 
@@ -67,7 +69,9 @@ class OptimizeDesk:
             self.lead(partition, end)
 
     def lead(self, partition: int, end: int) -> Any:
-        log: Any = ScriptedLog(TopicIdPartition(TOPIC_ID, "orders", partition))
+        log: Any = ScriptedLog(
+            TopicIdPartition(TOPIC_ID, "orders", partition), config=log_settings(retention_ms=1000)
+        )
         state = CopyState()
         state.learnt(end, 0)
         tiered = TieredPartition(
@@ -99,6 +103,7 @@ class OptimizeDesk:
 async def test_what_was_copied_is_looked_at_once() -> None:
     desk = OptimizeDesk()
     assert await desk.rounds(3) == [(Optimize, 0)]
+    assert desk.worker.retentions == [1000]
     counters = desk.metrics.topics.of("orders")
     assert (counters.optimize_requests, counters.optimize_files, counters.optimize_bytes) == (
         1,

@@ -1,10 +1,21 @@
 """Which files of a table are rewritten, and that rewriting ends."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
-from kafka_ds.topic.files.optimize import OptimizeReason, OptimizeRules, OptimizeTask, next_task
+from kafka_ds.delta.actions import DAY_MS
+from kafka_ds.topic.expiration import NO_LIMIT
+from kafka_ds.topic.files.optimize import (
+    DAYS_KEPT_MAX,
+    LevelChoice,
+    OptimizeReason,
+    OptimizeRules,
+    OptimizeTask,
+    days_kept,
+    next_task,
+)
 from kafka_ds.topic.index import FileEntry
 from kafka_ds.topic.names import data_file
 
@@ -168,3 +179,38 @@ def test_it_comes_to_an_end_and_writes_each_row_a_few_times(seed: int) -> None:
             written += found.size_bytes
     assert written < come * 7
     assert len(files) < 150
+
+
+def test_a_higher_level_is_for_rows_that_are_kept_long_enough_to_pay_for_it() -> None:
+    """The flights of 2013 as JSON: bytes of a million, by level."""
+    sizes = {1: 118_800, 2: 118_400, 9: 95_400}
+    levels = [
+        LevelChoice(lowest=1, highest=9, days_kept=days).best(1_000_000, sizes)
+        for days in (0, 7, 9, 10, 365)
+    ]
+    assert levels == [1, 1, 1, 9, 9]
+
+
+def test_a_level_that_saves_nothing_is_not_used_however_long_rows_are_kept() -> None:
+    prose = {1: 384_000, 2: 294_000, 9: 330_000}
+    assert LevelChoice(lowest=1, highest=9).best(1_000_000, prose) == 2
+    ids = {1: 239_900, 2: 252_000, 9: 242_100}
+    assert LevelChoice(lowest=1, highest=9).best(1_000_000, ids) == 1
+
+
+def test_levels_are_tried_only_where_there_is_a_choice() -> None:
+    assert LevelChoice(lowest=1, highest=9).levels == (1, 2, 9)
+    assert LevelChoice(lowest=8, highest=9).levels == (8, 9)
+    assert LevelChoice(lowest=3, highest=3).levels == (3,)
+    assert LevelChoice(lowest=3, highest=1).levels == (1,)
+    assert LevelChoice(lowest=1, highest=9, days_kept=0).levels == (1,)
+
+
+def test_rows_are_kept_as_long_as_the_newest_is() -> None:
+    day = 20_000 * DAY_MS
+    files = [replace(file(at, at), max_timestamp_ms=day - at * DAY_MS) for at in (3, 1, 2)]
+    assert days_kept(files, 7 * DAY_MS, day) == 6
+    assert days_kept([*files, file(0, 0)], 7 * DAY_MS, day) == 7, "its times are not known"
+    assert days_kept(files, DAY_MS // 2, day) == 0
+    assert days_kept(files, 1000 * DAY_MS, day) == DAYS_KEPT_MAX
+    assert days_kept(files, NO_LIMIT, day) == DAYS_KEPT_MAX

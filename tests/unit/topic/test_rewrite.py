@@ -2,6 +2,7 @@
 
 import datetime as dt
 import io
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,10 +11,13 @@ import pytest
 
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.delta.store.store import Store
-from kafka_ds.topic.files.parquet import FileReader
+from kafka_ds.topic.files.optimize import LevelChoice
+from kafka_ds.topic.files.parquet import FileReader, WrittenFile, write_rows
 from kafka_ds.topic.files.rewrite import rewrite_files
 from kafka_ds.topic.index import FileEntry
+from kafka_ds.topic.names import data_file
 from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA
+from tests.demo.flights import flights
 from tests.fakes.lake_rows import batch_of
 from tests.fakes.store import MemoryStore
 
@@ -61,3 +65,49 @@ def test_old_timestamps_in_a_column_of_others(kind: str, tmp_path: Path) -> None
     )
     assert found.column("timestamp").cast(pa.int64()).to_pylist() == microseconds
     assert made.max_timestamp_ms == time_ms
+
+
+def entry_of(made: WrittenFile) -> FileEntry:
+    return FileEntry(
+        path=made.path,
+        action_path=made.path.removeprefix("t/"),
+        partition=0,
+        size=made.size,
+        rows=made.rows,
+        min_offset=made.min_offset,
+        max_offset=made.max_offset,
+    )
+
+
+def test_json_that_is_kept_is_compressed_harder() -> None:
+    store = MemoryStore()
+    values = [each.value for each in islice(flights(), 4_000)]
+
+    def file(letter: str, level: int) -> WrittenFile:
+        rows = batch_of(range(len(values)), value=b"")
+        at = rows.schema.get_field_index("value")
+        made = write_rows(
+            store,
+            f"t/{data_file(0, 0, 22 * letter)}",
+            [rows.set_column(at, "value", pa.array(values, pa.binary()))],
+            level=level,
+        )
+        assert made is not None
+        return made
+
+    low, high = file("a", 1), file("b", 9)
+    assert high.size < 0.9 * low.size
+    sizes = []
+    for letter, days in (("c", 0.0), ("d", 365.0)):
+        rewritten = rewrite_files(
+            store,
+            FileReader(store),
+            "t",
+            [entry_of(low)],
+            attempt=22 * letter,
+            log_start_offset=0,
+            file_bytes=None,
+            level=LevelChoice(lowest=1, highest=9, days_kept=days),
+        )
+        sizes += [each.size for each in rewritten.files]
+    assert sizes == [low.size, high.size]
