@@ -85,7 +85,8 @@ class SchemaRegistry:
         request = Request(f"{self._url}/{path}")  # noqa: S310 (checked above)
         if self._user_info:
             token = base64.b64encode(self._user_info.encode()).decode()
-            request.add_header("Authorization", f"Basic {token}")
+            # Not sent to a host that the registry redirects to.
+            request.add_unredirected_header("Authorization", f"Basic {token}")
         try:
             with urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
                 found = json.load(answer)
