@@ -176,22 +176,25 @@ def compiled(text: str, references: tuple[tuple[str, str], ...]) -> bytes:
             Path(grpc_tools.__path__[0]) / "_proto",
             *(Path(each).parent.parent for each in google.type.__path__),
         ]
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "grpc_tools.protoc",
-                *(f"-I{each}" for each in (folder, *well_known)),
-                *([f"--descriptor_set_in={before}"] if compiled_before.file else ()),
-                "--include_imports",
-                f"--descriptor_set_out={folder}/compiled",
-                _MAIN,
-            ],
-            capture_output=True,
-            timeout=PROTOC_TIMEOUT_S,
-            text=True,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                [
+                    sys.executable,
+                    "-m",
+                    "grpc_tools.protoc",
+                    *(f"-I{each}" for each in (folder, *well_known)),
+                    *([f"--descriptor_set_in={before}"] if compiled_before.file else ()),
+                    "--include_imports",
+                    f"--descriptor_set_out={folder}/compiled",
+                    _MAIN,
+                ],
+                capture_output=True,
+                timeout=PROTOC_TIMEOUT_S,
+                text=True,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise ValueError(f"protoc took more than {PROTOC_TIMEOUT_S:.0f} s") from None
         if done.returncode:
             raise ValueError("; ".join(done.stderr.splitlines()))
         return Path(folder, "compiled").read_bytes()

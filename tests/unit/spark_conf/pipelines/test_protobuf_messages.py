@@ -14,6 +14,7 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_conf.pipelines import protobuf
 from spark_conf.pipelines.protobuf import compiled
 from spark_conf.pipelines.protobuf_messages import MessageType, UnreadableMessage
 
@@ -107,3 +108,12 @@ def test_one_bad_message_takes_no_other_with_it() -> None:
 @given(st.binary(max_size=40))
 def test_any_bytes_are_a_message_or_none(noise: bytes) -> None:
     assert len(read(noise, All(a=1).SerializeToString())) == 2
+
+
+def test_a_schema_for_which_protoc_takes_too_long_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As one with an error, so that its records are errors: other exceptions fail the step, which is tried again."""
+    monkeypatch.setattr(protobuf, "PROTOC_TIMEOUT_S", 0.0)
+    with pytest.raises(ValueError, match="protoc took more than"):
+        compiled('syntax = "proto3"; message Slow {}', ())
