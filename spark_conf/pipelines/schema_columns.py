@@ -31,6 +31,10 @@ _KEPT: Final = (
 )
 _WHOLE: Final = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
 OWN: Final = {*METADATA, RESCUED, REASON, TOMBSTONE}
+# Columns of values that do not fit the field's own column: no field gets one of these.
+_OF_CLASHES: Final = re.compile(
+    rf".*__({'|'.join(kind().simpleString() for kind in (*_KEPT, t.LongType))}|decimal_\d+_\d+|{JSON})"
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,8 +77,8 @@ class SchemaColumns:
     def _column_for(self, name: str, wanted: t.DataType, schema: DecodedSchema) -> str | None:
         """The column for values of this type, new or present; None if there can be none."""
         spelled = {each.lower(): each for each in self.now}
-        is_of_clash = re.fullmatch(r".*__(\w+)", name) is not None and name not in self.now
-        if name.lower() in OWN or spelled.get(name.lower(), name) != name or is_of_clash:
+        is_spelled_otherwise = spelled.get(name.lower(), name) != name
+        if name.lower() in OWN or is_spelled_otherwise or _OF_CLASHES.fullmatch(name):
             return None
         present = self.now.get(name)
         merged = wanted if present is None else _merged(present, wanted)

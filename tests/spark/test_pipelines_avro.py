@@ -9,11 +9,16 @@ from typing import Any
 import pytest
 from confluent_kafka.serialization import MessageField
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
 
 from kafka_ds.errors import OptionError
+from spark_conf.pipelines import schema_names
 from spark_conf.pipelines.decoder import KEY, RESCUED
 from spark_conf.pipelines.pipelines import Pipelines
 from spark_conf.pipelines.registry import SchemaRegistry
+from spark_conf.pipelines.schema_columns import SchemaColumns
+from spark_conf.pipelines.schema_names import UNEXPECTED, DecodedSchema, SchemaName
 from tests.processes import BrokerProcess
 from tests.spark.schema_registry import Sender, id_of
 from tests.spark.topics import Topic
@@ -113,6 +118,25 @@ def test_columns_follow_the_schemas_and_what_cannot_be_decoded_is_told(
     assert errors_of(topic)[-1][1].startswith(f"schema {id_of(endless)} cannot be read: ")
     alter(topic, "lake.table.value.format", "string")
     assert registered.replay(topic.name) == 3, "nope, JSON, and the endless one"
+
+
+def test_only_names_of_columns_of_clashes_are_refused(spark: SparkSession) -> None:
+    """`__deleted` and the like come from Debezium; a Delta table may have them as columns."""
+    taken = ["__deleted", "__op", "user__id", "n"]
+    refused = ["n__string", "o__json", "d__date", "p__decimal_10_2", "n__bigint"]
+    kind = t.StructType([t.StructField(name, t.StringType()) for name in (*taken, *refused)])
+    columns = SchemaColumns(now={})
+    columns.place(
+        DecodedSchema(
+            name=SchemaName(number=1, guid=None, message=None),
+            first=(0, 0),
+            type=kind,
+            value=f.col("value"),
+            is_read=f.lit(True),
+        )
+    )
+    assert [*columns.now] == taken
+    assert len(columns.rescued) == 1
 
 
 @pytest.mark.timeout(300)
