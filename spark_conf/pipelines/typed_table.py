@@ -21,7 +21,15 @@ from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.store.store import Store
 from kafka_ds.topic.names import ERRORS, TYPED_TABLES
 from kafka_ds.topic.typed_steps import APP_ID, TableStep, last_step
-from spark_conf.pipelines.decoder import KEY, REASON, RESCUED, TOMBSTONE, DecodedRows, columns_of
+from spark_conf.pipelines.decoder import (
+    KEY,
+    METADATA,
+    REASON,
+    RESCUED,
+    TOMBSTONE,
+    DecodedRows,
+    columns_of,
+)
 from spark_conf.pipelines.kinds import ObjectOf
 
 if TYPE_CHECKING:
@@ -120,8 +128,8 @@ class TypedTable:
             write(rows, self.path, step)
 
     def _evolve(self, rows: DataFrame) -> None:
-        """Add new columns, which MERGE does not do."""
-        if not {*columns_of(rows.schema).fields} <= {*self.columns().fields}:
+        """Add new columns, and new fields within columns, which MERGE does not do."""
+        if not _types_of(rows.schema) <= _types_of(self.schema()):
             rows.limit(0).write.format("delta").mode("append").option("mergeSchema", "true").save(
                 self.path
             )
@@ -252,6 +260,12 @@ class TypedTable:
         """Run OPTIMIZE if it is due."""
         if step.number % STEPS_PER_OPTIMIZE == 0:
             self._spark.sql(f"OPTIMIZE delta.`{self.path}`")
+
+
+def _types_of(schema: t.StructType) -> set[tuple[str, str]]:
+    """The value columns with their types: of these MERGE casts none that has other fields, as in a map's values."""
+    own = {*METADATA, RESCUED}
+    return {(each.name, each.dataType.simpleString()) for each in schema if each.name not in own}
 
 
 def _txn_version(log: DeltaLog, app_id: str) -> int | None:

@@ -175,6 +175,22 @@ def test_current_state_by_avro_keys_and_a_registry_that_is_away(
 
 
 @pytest.mark.timeout(300)
+def test_a_record_within_a_map_gains_a_field(
+    spark: SparkSession, registered: Pipelines, topic: Topic, registry: str
+) -> None:
+    topic.create(partitions=1, **AVRO, **{"lake.table.mode": "current"})
+    sender = Sender(topic, registry)
+    points: list[Any] = [{"a": {"lat": 1.5}}, {"a": {"lat": 2.5, "alt": 7}}]
+    for number, (of_point, value) in enumerate(zip((POINT, WIDER), points, strict=True)):
+        schema = record(at={"type": "map", "values": of_point})
+        sender.send((b"%d" % number, sender.framed(schema, {"at": value})))
+        keep(registered, topic)
+    found = {row: columns["at"]["a"].asDict() for row, columns in state_of(spark, topic).items()}
+    assert found == {"0": {"lat": 1.5, "alt": None}, "1": {"lat": 2.5, "alt": 7}}
+    assert errors_of(topic) == []
+
+
+@pytest.mark.timeout(300)
 def test_a_table_of_current_state_follows_debeziums_changes_in_avro(
     spark: SparkSession, registered: Pipelines, topic: Topic, registry: str
 ) -> None:
