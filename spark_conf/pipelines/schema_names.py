@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from pyspark.sql import functions as f
 
-from kafka_ds.errors import OptionError
 from spark_conf.pipelines.schema_evolution import TextPlace
 
 if TYPE_CHECKING:
@@ -23,13 +22,16 @@ if TYPE_CHECKING:
 
     from spark_conf.pipelines.registry import RegisteredSchema, SchemaRegistry
 
-# How many schemas the records of one step may name: each is an expression of its own.
+# How many schemas one step reads: each is an expression of its own.
 SCHEMAS_MAX: Final = 100
 ID, PAYLOAD = "_id", "_payload"
 _GUID, _MESSAGE, _REST = "_guid", "_message", "_rest"
 _ID_BYTES, _GUID_BYTES = 5, 17
-# Why a record is not decoded whose schema none of the expected names is: its step is decoded again.
-UNEXPECTED: Final = "the schema is not one of those that earlier steps had"
+# Why a record is not decoded: none of the expected names is its schema's. If those are an earlier step's, they are
+# looked for, and the step is decoded again.
+UNEXPECTED: Final = (
+    f"the schema is not one of the {SCHEMAS_MAX} that most records of this step have"
+)
 # The most bytes of message indexes.
 _INDEXES_BYTES: Final = 64
 
@@ -75,7 +77,7 @@ class ExpectedNames:
     def in_rows(
         self, rows: DataFrame, column: str, *, has_messages: bool
     ) -> list[tuple[SchemaName, TextPlace]]:
-        """The expected names, or those in framed rows, which are expected from now on. Raises OptionError."""
+        """The expected names, or those in framed rows, which are expected from now on."""
         if column not in self.of_column:
             self.of_column[column] = names_of(rows, has_messages=has_messages)
         return self.of_column[column]
@@ -181,18 +183,20 @@ def _indexes(rest: SparkColumn) -> SparkColumn:
 
 
 def names_of(rows: DataFrame, *, has_messages: bool = False) -> list[tuple[SchemaName, TextPlace]]:
-    """The schema names in framed rows, each with its first record. Raises OptionError."""
+    """The schema names that most framed rows have, SCHEMAS_MAX at most, each with its first record.
+
+    Others may be garbage, and no record stops a table.
+    """
     place = f.min(f.struct("_partition", "_offset")).alias("first")
-    found = rows.where(has_name(has_messages=has_messages)).groupBy(ID, _GUID, _MESSAGE).agg(place)
+    of_name = rows.where(has_name(has_messages=has_messages)).groupBy(ID, _GUID, _MESSAGE)
+    found = of_name.agg(place, f.count("*").alias("rows")).orderBy(f.desc("rows"), "first")
     named = [
         (
             SchemaName(number=row[ID], guid=row[_GUID], message=row[_MESSAGE]),
             tuple(row["first"]),
         )
-        for row in found.limit(SCHEMAS_MAX + 1).collect()
+        for row in found.limit(SCHEMAS_MAX).collect()
     ]
-    if len(named) > SCHEMAS_MAX:
-        raise OptionError(f"the records of one step have more than {SCHEMAS_MAX} schemas")
     return sorted(named, key=lambda each: (each[0].number or 0, each[1]))
 
 

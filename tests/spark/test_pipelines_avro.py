@@ -191,6 +191,23 @@ def test_a_record_within_a_map_gains_a_field(
 
 
 @pytest.mark.timeout(300)
+def test_more_schemas_than_a_step_looks_up_stop_no_topic(
+    registered: Pipelines, topic: Topic, registry: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ids may be garbage: those of most records are looked up, and records with other ids are errors."""
+    monkeypatch.setattr(schema_names, "SCHEMAS_MAX", 2)
+    topic.create(partitions=1, **AVRO)
+    sender = Sender(topic, registry)
+    good = sender.framed(record(n="int"), {"n": 1})
+    garbage = [struct.pack(">bI", 0, 900_000 + number) + good[5:] for number in range(3)]
+    sender.send(*((b"", each) for each in (*garbage, good, good)))
+    keep(registered, topic)
+    assert values_of(topic) == [{}, {}, {}, {"n": 1}, {"n": 1}]
+    none = "the registry has no schema 900000"
+    assert errors_of(topic) == [(0, none), (1, UNEXPECTED), (2, UNEXPECTED)]
+
+
+@pytest.mark.timeout(300)
 def test_a_table_of_current_state_follows_debeziums_changes_in_avro(
     spark: SparkSession, registered: Pipelines, topic: Topic, registry: str
 ) -> None:
