@@ -12,7 +12,12 @@ from collections.abc import Callable, Sequence, Set
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from broker.diskless.wal_object import CorruptWalObject, place_of, wal_folder
+from broker.diskless.wal_object import (
+    CorruptWalObject,
+    checkpoint_number,
+    place_of,
+    wal_folder,
+)
 from broker.diskless.wal_reader import read_header, wals_in
 from broker.metadata.events import WalId
 from kafka_ds.delta.store.store import Store
@@ -101,7 +106,7 @@ class EndedWals:
     async def _erase(self, wal: WalId) -> int:
         """Erase a log's objects except fences."""
         listed = await self._in_thread(self._store.list, wal_folder(wal))
-        paths = [each.path for each in listed if place_of(each.path) is not None]
+        paths = [each.path for each in listed if _is_of_wal(each.path)]
         shares = [paths[at::THREADS_MAX] for at in range(min(THREADS_MAX, len(paths)))]
         return sum(
             await asyncio.gather(*(self._in_thread(self._erase_some, share) for share in shares))
@@ -110,7 +115,13 @@ class EndedWals:
     def _erase_some(self, paths: Sequence[str]) -> int:
         erased = 0
         for path in paths:
-            if any(not entry.is_fence for entry in read_header(self._store, path).entries):
+            if place_of(path) is None or any(
+                not entry.is_fence for entry in read_header(self._store, path).entries
+            ):
                 self._store.delete(path)
                 erased += 1
         return erased
+
+
+def _is_of_wal(path: str) -> bool:
+    return place_of(path) is not None or checkpoint_number(path) is not None

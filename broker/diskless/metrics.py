@@ -31,14 +31,25 @@ FENCED = meter(
 TAKE_OVERS = meter(
     f"{_WAL}TakeOversPerSec", "Diskless partitions that this broker has taken over.", ours=True
 )
+DATA_MISSING = gauge(
+    f"{_WAL}DataMissingPartitionCount",
+    "Diskless partitions that this broker does not lead, because acknowledged records are neither in the table nor in "
+    "write-ahead logs.",
+    ours=True,
+)
 
 
 class WalMetrics:
     """What is counted."""
 
     def __init__(self) -> None:
+        self._incomplete = 0
         self.puts = self.bytes = self.errors = self.erased = self.fenced = self.take_overs = 0
         self.put_times = RecentTimes()
+
+    def found_incomplete(self, partitions: int) -> None:
+        """So many partitions are not led now because records are missing."""
+        self._incomplete = partitions
 
     def samples(
         self, *, buffered_bytes: int, away_ms: int, object_count: int
@@ -54,3 +65,4 @@ class WalMetrics:
         yield ERASED, (), self.erased
         yield FENCED, (), self.fenced
         yield TAKE_OVERS, (), self.take_overs
+        yield DATA_MISSING, (), self._incomplete

@@ -4,12 +4,13 @@ The first empty place at or above the highest `acked_to` gets a fence; below, wh
 is listed again: if an object says that the fence's place had been decided, the writer has passed it, and another one is
 put further on. Behind the last one the writer acknowledges nothing of these partitions, for it has to pass all places.
 Entries count from the epoch of the last leader that recovered on: that one has put again all that counted. They never
-contradict one another, so those of all logs are joined by offsets; what is behind a gap was never acknowledged.
+contradict one another, so those of all logs are joined by offsets; what is behind a gap was never acknowledged, unless
+the table has lost what a checkpoint says that it has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from broker.diskless.wal_object import WalEntry, WalHeader
@@ -34,6 +35,17 @@ class FoundEntry(NamedTuple):
     entry: WalEntry
 
 
+class FoundRecords(NamedTuple):
+    """What a write-ahead log says of partitions that are taken over."""
+
+    entries: dict[PartitionId, list[FoundEntry]]
+    table_ends: dict[PartitionId, int]
+    """The last offsets that the table has had, of those partitions of which something was erased."""
+
+
+NO_CHECKPOINT = WalHeader(b"", 0, ())
+
+
 class WalTakeOver:
     """Several partitions' records in one write-ahead log, taken over at once."""
 
@@ -41,6 +53,7 @@ class WalTakeOver:
         self.wal = wal
         self.partitions = partitions
         self.headers: dict[int, WalHeader] = {}
+        self._checkpoint, self.checkpoint_number = NO_CHECKPOINT, -1
         self._lost = 0
         self.known_to = 0
         """All places below were read, or erased: listings have to begin here."""
@@ -48,6 +61,10 @@ class WalTakeOver:
     def read(self, place: int, header: WalHeader) -> None:
         """There is an object at this place. All that a listing has shown must be read before `next_fence`."""
         self.headers[place] = header
+
+    def read_checkpoint(self, number: int, checkpoint: WalHeader) -> None:
+        """This is the newest one that a listing has shown; it must be read as objects must."""
+        self._checkpoint, self.checkpoint_number = checkpoint, number
 
     def put(self, place: int, header: WalHeader, *, is_ours: bool) -> None:
         """A fence was put at this place, or something else came first; the log is to be listed again now."""
@@ -61,7 +78,7 @@ class WalTakeOver:
         and the places before are looked at again.
         """
         missing = {key: taken.leader_epoch for key, taken in self.partitions.items()}
-        place = max((header.acked_to for header in self.headers.values()), default=0)
+        place = max(each.acked_to for each in (self._checkpoint, *self.headers.values()))
         while missing and place in self.headers:
             for entry in self.headers[place].entries:
                 self._meet(missing, entry)
@@ -73,6 +90,13 @@ class WalTakeOver:
     def _meet(missing: dict[PartitionId, int], entry: WalEntry) -> None:
         if entry.is_fence and entry.key in missing and entry.leader_epoch >= missing[entry.key]:
             del missing[entry.key]
+
+    def found(self) -> FoundRecords:
+        """What counts, once the log is fenced."""
+        ends = {each.key: each.last_offset for each in self._checkpoint.entries}
+        return FoundRecords(
+            self.counting(), {key: ends[key] for key in self.partitions if key in ends}
+        )
 
     def counting(self) -> dict[PartitionId, list[FoundEntry]]:
         """The entries that count, by partition, once the log is fenced."""
@@ -106,3 +130,14 @@ def contiguous(entries: Iterable[FoundEntry], start_offset: int) -> list[FoundEn
     if best is not None:
         chosen.append(best)
     return chosen
+
+
+def lost_offsets(
+    plan: Sequence[FoundEntry], start_offset: int, table_end: int
+) -> tuple[int, int] | None:
+    """The first and last offset that a leader would use twice.
+
+    The table has had all up to `table_end`; now it ends before `start_offset`, and these entries are all that follow.
+    """
+    next_offset = plan[-1].entry.last_offset + 1 if plan else start_offset
+    return (next_offset, table_end) if next_offset <= table_end else None

@@ -3,14 +3,15 @@
 A broker's incarnation has one WAL: objects at places 0, 1, 2, ..., each created by put-if-absent. A fence is an object
 in somebody's WAL, put by a new leader: an entry of the partition that was written with an earlier leader epoch, there
 or at a later place, does not count. `acked_to`: all places below it were decided when the object was made, so that one
-that is missing there was erased. The header has a checksum, the record batches have theirs.
+that is missing there was erased. A checkpoint is put before objects are erased: it says of each partition up to which
+offset its records are in the table, and not here. The header has a checksum, the record batches have theirs.
 """
 
 from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from broker.metadata.events import WalId
@@ -30,6 +31,8 @@ _SECOND = struct.Struct(">16sQI")
 # Topic id, partition, leader epoch, first and last offset, position in the object, length.
 _ENTRY = struct.Struct(">16siiqqQI")
 _NAME = re.compile(r"(\d{20})\.wal")
+# By path behind all objects, so that each listing shows it.
+_CHECKPOINT_NAME = re.compile(r"checkpoint-(\d{20})")
 
 
 class CorruptWalObject(ValueError):
@@ -99,6 +102,17 @@ def place_of(path: str) -> int | None:
     return int(found[1]) if found else None
 
 
+def checkpoint_path(wal: WalId, number: int) -> str:
+    """The path of a checkpoint, relative to the lake's root."""
+    return f"{wal_folder(wal)}/checkpoint-{number:020}"
+
+
+def checkpoint_number(path: str) -> int | None:
+    """The number of the checkpoint of this path, or None if it is no checkpoint's; the highest one holds."""
+    found = _CHECKPOINT_NAME.fullmatch(path.rpartition("/")[2])
+    return int(found[1]) if found else None
+
+
 def encode(object_id: bytes, acked_to: int, parts: Sequence[WalPart]) -> bytes:
     """An object with these record batches."""
     position = _FIRST.size + _SECOND.size + len(parts) * _ENTRY.size
@@ -112,6 +126,14 @@ def encode(object_id: bytes, acked_to: int, parts: Sequence[WalPart]) -> bytes:
 def encode_fence(object_id: bytes, fenced: Iterable[tuple[PartitionId, int]]) -> bytes:
     """An object with a fence for each of these partitions, whose new leaders have these epochs."""
     return _header(object_id, 0, [WalEntry(*key, epoch) for key, epoch in fenced])
+
+
+def encode_checkpoint(
+    object_id: bytes, acked_to: int, table_ends: Mapping[PartitionId, int]
+) -> bytes:
+    """A checkpoint: the table has these partitions' records up to these offsets."""
+    ends = [WalEntry(*key, 0, 0, end) for key, end in table_ends.items()]
+    return _header(object_id, acked_to, ends)
 
 
 def _header(object_id: bytes, acked_to: int, entries: Sequence[WalEntry]) -> bytes:

@@ -12,12 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any, TypeVar
 
-from broker.diskless.take_over import FoundEntry, TakenPartition, WalTakeOver
+from broker.diskless.take_over import FoundEntry, FoundRecords, TakenPartition, WalTakeOver
 from broker.diskless.wal_object import (
     FOLDER,
     HEADER_READ_BYTES,
     CorruptWalObject,
     WalHeader,
+    checkpoint_number,
+    checkpoint_path,
     decode_header,
     encode_fence,
     header_size,
@@ -86,8 +88,8 @@ class WalReader:
 
     async def take_over(
         self, wal: WalId, partitions: Mapping[PartitionId, TakenPartition]
-    ) -> dict[PartitionId, list[FoundEntry]]:
-        """The entries that count; no earlier leader's write is acknowledged from now on if it is not among them.
+    ) -> FoundRecords:
+        """What counts; no earlier leader's write is acknowledged from now on if it is not among the entries.
 
         Raises OSError, CorruptWalObject.
         """
@@ -99,7 +101,7 @@ class WalReader:
             except FileNotFoundError:
                 if not attempts_left:
                     raise
-        return machine.counting()
+        return machine.found()
 
     async def _fence(self, machine: WalTakeOver) -> None:
         await self._list(machine)
@@ -111,10 +113,20 @@ class WalReader:
             await self._list(machine)
 
     async def _list(self, machine: WalTakeOver) -> None:
-        """Read the objects that were not read yet."""
+        """Read the objects that were not read yet, and the newest checkpoint.
+
+        What was erased before the listing is in it: it was put first, and no object's path comes after its.
+        """
         known = machine.known_to
         start_after = object_path(machine.wal, known - 1) if known else ""
-        listed = await self._in_thread(self._places, machine.wal, start_after)
+        paths = await self._in_thread(self._paths, machine.wal, start_after)
+        numbers = [each for path in paths if (each := checkpoint_number(path)) is not None]
+        newest = max(numbers, default=-1)
+        if newest > machine.checkpoint_number:
+            path = checkpoint_path(machine.wal, newest)
+            checkpoint = await self._in_thread(read_header, self._store, path)
+            machine.read_checkpoint(newest, checkpoint)
+        listed = [place for path in paths if (place := place_of(path)) is not None]
         places = [place for place in listed if place not in machine.headers]
         shares = [
             places[at : at + HEADERS_A_THREAD] for at in range(0, len(places), HEADERS_A_THREAD)
@@ -125,9 +137,8 @@ class WalReader:
             for place, header in read:
                 machine.read(place, header)
 
-    def _places(self, wal: WalId, start_after: str) -> list[int]:
-        listed = self._store.list(wal_folder(wal), start_after=start_after)
-        return [place for each in listed if (place := place_of(each.path)) is not None]
+    def _paths(self, wal: WalId, start_after: str) -> list[str]:
+        return [each.path for each in self._store.list(wal_folder(wal), start_after=start_after)]
 
     def _headers(self, machine: WalTakeOver, places: Sequence[int]) -> list[tuple[int, WalHeader]]:
         """In a thread: what these objects have of the partitions that are taken over."""

@@ -4,8 +4,8 @@ A bundle is what one object holds; it is acknowledged when all bundles before it
 places before that are decided: each has an object of ours or a fence. So a new leader that reads places in order, and
 fences the first one that is empty, finds all that was acknowledged. If a fence has a bundle's place, its partitions'
 earlier leaders are deposed: none of their parts is acknowledged any more; the rest of the bundle moves to the next
-free place. A place is never left undecided, and its bytes never change. An object may be erased only if one that stays
-says that its place was decided (`acked_to`): an empty place above would look as if nothing had been written there.
+free place. A place is never left undecided, and its bytes never change. Before an object is erased a checkpoint says
+that its place was decided and its records are in the table: without it both would look as if they had never been.
 """
 
 from __future__ import annotations
@@ -16,17 +16,25 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from broker.diskless.wal_object import WalHeader, WalPart, encode
+from broker.diskless.wal_object import WalHeader, WalPart, encode, encode_checkpoint
 from kafka_ds.protocol.topic_partition import PartitionId
 
 ErasureCheck = Callable[[PartitionId, int], bool]
 """Whether a partition's records up to this offset are needed in this write-ahead log no more."""
+EVERY_OFFSET = (1 << 63) - 1
 
 
 class PutObject(NamedTuple):
     """Put these bytes at this place, again until it is known who has it."""
 
     place: int
+    data: bytes
+
+
+class Checkpoint(NamedTuple):
+    """Put these bytes before anything more is erased."""
+
+    acked_to: int
     data: bytes
 
 
@@ -89,8 +97,11 @@ class WalWriter:
         # In how many parts each partition is; and its one tuple, for all of them.
         self._parts: Counter[PartitionId] = Counter()
         self._keys: dict[PartitionId, PartitionId] = {}
-        # The highest `acked_to` of an acknowledged object, and that of the last clean-up.
-        self._covered_to = self._erased_to = 0
+        # What the table must have of partitions whose records were erased here or never were here.
+        self._table_ends: dict[PartitionId, int] = {}
+        # The newest checkpoint's `acked_to`, and whether another one is due.
+        self._checkpointed_to = 0
+        self.is_checkpoint_due = False
 
     # -- writing ------------------------------------------------------------------------------
 
@@ -185,7 +196,6 @@ class WalWriter:
                 [self._keys.setdefault(part.key, part.key) for part in bundle.parts],
                 array("q", [part.last_offset for part in bundle.parts]),
             )
-            self._covered_to = max(self._covered_to, bundle.acked_to)
         return Outcome(acknowledged=tuple(acknowledged), dropped=tuple(dropped))
 
     def _counts(self, bundle: _Bundle) -> bool:
@@ -193,20 +203,57 @@ class WalWriter:
 
     # -- cleaning up ----------------------------------------------------------------------------
 
-    def begin_clean_up(self) -> list[int]:
-        """The places of objects that are not needed to find the end of the log; call it every minute or so.
+    def places(self) -> list[int]:
+        """The places of objects that may be cleaned up; do so every minute or so."""
+        return list(self._objects)
 
-        One call passes between the object that makes another one superfluous and the other's end: a listing that has
-        begun before may lack the new one.
+    def begin_clean_up(self, places: Iterable[int], is_safe: ErasureCheck) -> list[int]:
+        """Of these objects, those to be erased as soon as no checkpoint is due.
+
+        Others that nobody needs are erased next time: a listing that has begun before a checkpoint may lack it.
         """
-        places = [place for place in self._objects if place < self._erased_to]
-        self._erased_to = self._covered_to
-        return places
+        erased = []
+        for place in places:
+            found = self._objects.get(place)
+            if found is None or not found.is_safe(is_safe):
+                continue
+            if place < self._checkpointed_to:
+                erased.append(place)
+            else:
+                self.is_checkpoint_due = True
+            for key, last_offset in zip(found.keys, found.ends, strict=True):
+                if last_offset > self.table_end(key) and not is_safe(key, EVERY_OFFSET):
+                    self.table_has(key, last_offset)
+        return erased
 
-    def is_erasable(self, place: int, is_safe: ErasureCheck) -> bool:
-        """Whether nobody needs the records of this object, one of those to be cleaned up."""
-        found = self._objects.get(place)
-        return found is not None and found.is_safe(is_safe)
+    def table_end(self, key: PartitionId) -> int:
+        """The last offset that the table must have, as far as it is known here; -1 for none."""
+        return self._table_ends.get(key, -1)
+
+    def table_has(self, key: PartitionId, last_offset: int) -> None:
+        """The table has the partition's records up to this offset, and here are only those behind it."""
+        if last_offset != self.table_end(key):
+            self._table_ends[key] = last_offset
+            self.is_checkpoint_due = True
+
+    def checkpoint(self) -> Checkpoint:
+        """What is known now."""
+        self.is_checkpoint_due = False
+        data = encode_checkpoint(self._new_id(), self._decided_to, self._table_ends)
+        return Checkpoint(self._decided_to, data)
+
+    def not_checkpointed(self) -> None:
+        """It is not known whether the checkpoint is in the store: another one is due."""
+        self.is_checkpoint_due = True
+
+    def checkpointed(self, checkpoint: Checkpoint) -> None:
+        """The checkpoint is in the store."""
+        self._checkpointed_to = max(self._checkpointed_to, checkpoint.acked_to)
+
+    def forget_table_ends(self, is_safe: ErasureCheck) -> None:
+        """Forget those of partitions of which nobody needs anything here."""
+        for key in [key for key in self._table_ends if is_safe(key, EVERY_OFFSET)]:
+            del self._table_ends[key]
 
     def erased(self, places: Iterable[int]) -> None:
         """These objects are gone."""

@@ -21,6 +21,7 @@ from broker.diskless.wal_object import (
     CorruptWalObject,
     WalHeader,
     WalPart,
+    checkpoint_path,
     object_path,
 )
 from broker.diskless.wal_reader import WalReader, read_header
@@ -126,6 +127,10 @@ class WriteAheadLog:
         self._since_ms = 0
         self._wake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._checkpointing = asyncio.Lock()
+        # The number of the next checkpoint, and those that may be there, oldest first.
+        self._next_checkpoint = 0
+        self._checkpoints: list[int] = []
         self._away_since_ms: int | None = None
         self._said_away_ms = 0
         self._clean_up_soon = asyncio.Event()
@@ -209,6 +214,14 @@ class WriteAheadLog:
     def knows(self, key: PartitionId) -> bool:
         """Whether this log has, or may have, records of the partition."""
         return self._writer.knows(key)
+
+    def table_end(self, key: PartitionId) -> int:
+        """The last offset of the partition that was in the table when this log needed it no more; -1 for none."""
+        return self._writer.table_end(key)
+
+    def table_has(self, key: PartitionId, last_offset: int) -> None:
+        """A leader begins here behind what the table has; `checkpoint` makes that durable."""
+        self._writer.table_has(key, last_offset)
 
     @property
     def buffered_bytes(self) -> int:
@@ -441,23 +454,44 @@ class WriteAheadLog:
 
     async def erase(self, is_safe: ErasureCheck) -> int:
         """Erase the objects that nobody needs since the last call; returns how many. Raises OSError."""
-        candidates = self._writer.begin_clean_up()
-        erased = 0
-        for start in range(0, len(candidates), ERASED_AT_ONCE):
-            places = [
-                place
-                for place in candidates[start : start + ERASED_AT_ONCE]
-                if self._writer.is_erasable(place, is_safe)
-            ]
-            await self._delete(places)
-            self._writer.erased(places)
-            self.metrics.erased += len(places)
-            erased += len(places)
-        return erased
-
-    async def _delete(self, places: Sequence[int]) -> None:
         assert self._id is not None
-        paths = [object_path(self._id, place) for place in places]
+        self._writer.forget_table_ends(is_safe)
+        candidates = self._writer.places()
+        places: list[int] = []
+        for start in range(0, len(candidates), ERASED_AT_ONCE):
+            some = candidates[start : start + ERASED_AT_ONCE]
+            places += self._writer.begin_clean_up(some, is_safe)
+            await asyncio.sleep(0)
+        await self.checkpoint()
+        for start in range(0, len(places), ERASED_AT_ONCE):
+            some = places[start : start + ERASED_AT_ONCE]
+            await self._delete([object_path(self._id, place) for place in some])
+            self._writer.erased(some)
+            self.metrics.erased += len(some)
+        return len(places)
+
+    async def checkpoint(self) -> None:
+        """Put a checkpoint if one is due. Raises OSError."""
+        async with self._checkpointing:
+            if not self._writer.is_checkpoint_due:
+                return
+            assert self._id is not None
+            made, number = self._writer.checkpoint(), self._next_checkpoint
+            # One whose put has failed may still come: it must not replace a later one.
+            self._next_checkpoint += 1
+            self._checkpoints.append(number)
+            path = checkpoint_path(self._id, number)
+            try:
+                await self._in_thread(self.store.put_if_absent, path, made.data)
+            except BaseException:
+                self._writer.not_checkpointed()
+                raise
+            self._writer.checkpointed(made)
+            # Somebody may be about to read the one before.
+            old, self._checkpoints = self._checkpoints[:-2], self._checkpoints[-2:]
+            await self._delete([checkpoint_path(self._id, each) for each in old])
+
+    async def _delete(self, paths: Sequence[str]) -> None:
         await asyncio.gather(
             asyncio.sleep(0),
             *(

@@ -171,7 +171,7 @@ class Erasure:
         if waiting := count_objects_of(self._store, self._topic_id):
             unsearched.append(
                 f"{counted(waiting, 'object')} of write-ahead logs (wal/) with records of the topic: they go some "
-                "minutes after the table has all records in them, and later ones were written"
+                "minutes after the table has all records in them"
             )
         account.left, account.unsearched = found, unsearched
         account.files = len(self._search.files)

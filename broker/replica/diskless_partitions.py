@@ -3,7 +3,8 @@
 A take-over fences the table and reads its end, fences the write-ahead logs that the registration names, begins the
 local log at the table's end, appends what counts as a follower would, and puts it again into this broker's own
 log. Only when all of that is in the store it tells the controller, whose answer, as metadata, lets the partition lead.
-What fails is tried again; nothing of a failed attempt is trusted.
+What fails is tried again; nothing of a failed attempt is trusted. A table that has lost what logs no longer have is
+not gone on from: offsets would be used twice.
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from broker.diskless.ended_wals import EndedWals
-from broker.diskless.take_over import FoundEntry, TakenPartition, contiguous
+from broker.diskless.take_over import (
+    FoundEntry,
+    FoundRecords,
+    TakenPartition,
+    contiguous,
+    lost_offsets,
+)
 from broker.diskless.wal_object import CorruptWalObject
 from broker.log.log import NOTHING_REMOTE
 from broker.log.values import RemoteLogAuxState
@@ -59,6 +66,8 @@ class _TakeOver:
     leader_epoch: int
     table_end: int | None = None
     """The last offset in the table, since its earlier leaders are fenced; -1 for none."""
+    incomplete_end: int | None = None
+    """The same, when an attempt has found that records behind it are missing."""
     has_failed: bool = False
     """Whether this attempt has failed."""
     is_appended: bool = False
@@ -106,6 +115,8 @@ class DisklessPartitions:
         # Whether a group of partitions is tried for the first time: those that come meanwhile are the next group.
         self._is_trying = False
         self._said: dict[PartitionId, str] = {}
+        # Those whose records are missing.
+        self._incomplete: dict[PartitionId, _TakeOver] = {}
         self._stopped = False
 
     def start(self) -> None:
@@ -163,6 +174,7 @@ class DisklessPartitions:
             is_failing = not all(each.is_appended for each in waiting)
             pause_s = min(2 * pause_s, RETRY_SECONDS_MAX) if is_failing else RETRY_SECONDS
             await self._try([each for each in waiting if each.is_current], began_ms)
+        self._count_incomplete()
 
     async def _try(self, waiting: Sequence[_TakeOver], began_ms: int) -> None:
         """One attempt. What fails for one partition does not keep the others."""
@@ -182,18 +194,24 @@ class DisklessPartitions:
                     self._say(each, str(error) or type(error).__name__)
             except Exception:  # The root of a task: an error would go unnoticed.
                 _LOGGER.exception("Unable to take over %d partitions, will try again", len(waiting))
+        self._count_incomplete()
+
+    def _count_incomplete(self) -> None:
+        left = self._incomplete.items()
+        self._incomplete = {k: each for k, each in left if each.is_current and not each.is_appended}
+        self.wal.metrics.found_incomplete(len(self._incomplete))
 
     def _fail(self, taken: _TakeOver, error: BaseException) -> None:
         """This attempt has failed for this partition."""
         taken.has_failed = True
         self._say(taken, str(error) or type(error).__name__)
 
-    def _say(self, taken: _TakeOver, what: str) -> None:
+    def _say(self, taken: _TakeOver, what: str, *, level: int = logging.WARNING) -> None:
         """Log what a partition waits for, once, however often it is tried."""
         key = taken.partition.key
         if self._said.get(key) != what:
             self._said[key] = what
-            _LOGGER.warning("Unable to take over %s yet: %s", taken.name, what)
+            _LOGGER.log(level, "Unable to take over %s yet: %s", taken.name, what)
 
     async def _append(self, waiting: Sequence[_TakeOver]) -> None:
         """Give the logs all that counts, of those partitions for which the lake answers."""
@@ -206,8 +224,14 @@ class DisklessPartitions:
             key, log = each.partition.key, each.partition.log
             if each.has_failed:
                 continue
-            plans[key] = contiguous(counting[key], log.log_end_offset)
-            _say_what_is_left(each, counting[key], plans[key])
+            plan = contiguous(counting.entries[key], log.log_end_offset)
+            lost = lost_offsets(plan, log.log_end_offset, counting.table_ends[key])
+            if lost is not None and not self._may_lose(each, *lost):
+                continue
+            plans[key] = plan
+            self.wal.table_has(key, log.log_end_offset - 1)
+            if lost is None:
+                _say_what_is_left(each, counting.entries[key], plan)
         await self._append_entries({each.partition.key: each for each in restarted}, plans)
         for each in restarted:
             if each.is_current and not each.has_failed:
@@ -223,7 +247,7 @@ class DisklessPartitions:
             for each, end in zip(unfenced, ends, strict=True):
                 if isinstance(end, KafkaError):
                     self._say(each, f"the lake does not answer what it holds: {end}")
-                else:
+                elif end != each.incomplete_end or _may_be_unclean(each):
                     each.table_end = end
         fenced = [(each, at) for each in waiting if (at := each.table_end) is not None]
         at_once = asyncio.Semaphore(AUX_STATES_AT_ONCE)
@@ -264,13 +288,35 @@ class DisklessPartitions:
         # Markers that end what is in the table may be in the write-ahead logs.
         return replace(aux_state, has_markers_to_come=True)
 
-    async def _counting(self, waiting: Sequence[_TakeOver]) -> dict[PartitionId, list[FoundEntry]]:
+    def _may_lose(self, taken: _TakeOver, first: int, last: int) -> bool:
+        """Acknowledged records are gone: whether their offsets may be used again, as the topic is set."""
+        if _may_be_unclean(taken):
+            _LOGGER.error(
+                "%s: offsets %d to %d were acknowledged, and are neither in the topic's table nor in write-ahead logs: "
+                "leading without them, as unclean.leader.election.enable is true",
+                taken.name, first, last,
+            )  # fmt: skip
+            return True
+        taken.has_failed = True
+        taken.table_end, taken.incomplete_end = None, taken.table_end
+        self._incomplete[taken.partition.key] = taken
+        self._say(
+            taken,
+            f"offsets {first} to {last} were acknowledged, and are neither in the topic's table, which has lost them, "
+            "nor in write-ahead logs (docs/how-to/repair-the-lake.md); bring them back into the table, or set "
+            "unclean.leader.election.enable=true for the topic to use their offsets again",
+            level=logging.ERROR,
+        )
+        return False
+
+    async def _counting(self, waiting: Sequence[_TakeOver]) -> FoundRecords:
         """Fence the write-ahead logs of earlier leaders; what counts in them."""
         of_wal: defaultdict[WalId, dict[PartitionId, TakenPartition]] = defaultdict(dict)
-        found: dict[PartitionId, list[FoundEntry]] = {}
+        found = FoundRecords({}, {})
         for each in waiting:
             key, registration = each.partition.key, each.registration
-            found[key] = []
+            found.entries[key] = []
+            found.table_ends[key] = self.wal.table_end(key)
             for wal in registration.wals:
                 if wal != self.wal.wal_id or self.wal.knows(key):
                     of_wal[wal][key] = TakenPartition(each.leader_epoch, registration.wals_since)
@@ -279,13 +325,15 @@ class DisklessPartitions:
             return_exceptions=True,
         )
         by_key = {each.partition.key: each for each in waiting}
-        for partitions, entries in zip(of_wal.values(), read, strict=True):
-            if isinstance(entries, BaseException):
+        for partitions, some in zip(of_wal.values(), read, strict=True):
+            if isinstance(some, BaseException):
                 for key in partitions:
-                    self._fail(by_key[key], _expected(entries))
+                    self._fail(by_key[key], _expected(some))
                 continue
-            for key, some in entries.items():
-                found[key] += some
+            for key, entries in some.entries.items():
+                found.entries[key] += entries
+            for key, end in some.table_ends.items():
+                found.table_ends[key] = max(end, found.table_ends[key])
         return found
 
     async def _append_entries(
@@ -360,6 +408,7 @@ class DisklessPartitions:
             and each.partition.leader.effective_end_offset == each.partition.log.log_end_offset
         ]
         if done:
+            await self.wal.checkpoint()
             await self._controller.recovered(done)
             for key in done:
                 self._said.pop(key, None)
@@ -382,6 +431,10 @@ class DisklessPartitions:
         if partition is None or partition.topic_id != key[0] or partition.leader.is_recovering:
             return False
         return last_offset <= partition.log.highest_offset_in_remote_storage
+
+
+def _may_be_unclean(taken: _TakeOver) -> bool:
+    return taken.partition.log.config.unclean_leader_election_enable
 
 
 def _expected(error: BaseException) -> BaseException:

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
 
+from kafka_ds.topic.names import topic_table
 from tests.processes import BrokerCluster, cluster, wait_until
 from tests.s3_faults import bad_weather, faulty_way
 from tests.s3_server import S3Server
@@ -257,3 +267,64 @@ def test_the_store_is_slow_throttles_and_loses_answers(tmp_path: Path, s3_server
                     brokers.start()
                     writer.wait_for(2_000)
             check(brokers, writer)
+
+
+def rows_of(lake: Path) -> int:
+    """How many records the topic's table has."""
+    try:
+        return int(DeltaTable(str(lake / topic_table(TOPIC))).to_pyarrow_table().num_rows)
+    except TableNotFoundError:
+        return 0
+
+
+def is_said(brokers: BrokerCluster, what: str) -> bool:
+    """Whether a broker has logged this pattern."""
+    return any(re.search(what, brokers[each].log_file.read_text()) for each in (1, 2, 3))
+
+
+def test_a_table_that_has_lost_commits_is_not_gone_on_from(tmp_path: Path) -> None:
+    """Only the table has the records, as an earlier take-over ended their log; then its newest versions are gone."""
+    with cluster(tmp_path, overrides={**SETTINGS, "lake.max.lag.ms": 500}) as brokers:
+        lake = Path(str(brokers[1].overrides["lake.uri"]))
+        create_topic(brokers.bootstrap, TOPIC, DISKLESS, partitions=PARTITIONS)
+        ends, versions, written = [], [], 0
+        for _ in range(2):
+            with Writer(brokers) as writer:
+                writer.wait_for(1_000)
+            written += writer.acknowledged_count
+            wait_until("copies", lambda rows=written: rows_of(lake) == rows, timeout_s=PATIENCE_S)
+            ends.append([writer.acknowledged[each][-1][0] for each in range(PARTITIONS)])
+            versions.append(DeltaTable(str(lake / topic_table(TOPIC))).version())
+        for is_again in (False, True):
+            for node_id in (1, 2, 3):
+                brokers[node_id].kill()
+            for commit in (lake / topic_table(TOPIC) / "_delta_log").glob("*.json"):
+                if is_again and int(commit.stem) > versions[0]:
+                    commit.unlink()
+            brokers.start()
+            if not is_again:
+                check_ends(brokers, ends[1])
+        for partition, (first, last) in enumerate(zip(*ends, strict=True)):
+            lost = f"{TOPIC}-{partition} yet: offsets {first + 1} to {last} were acknowledged"
+            wait_until(lost, lambda lost=lost: is_said(brokers, lost), timeout_s=PATIENCE_S)
+        allow_unclean_leaders(brokers)
+        with Writer(brokers) as writer:
+            writer.wait_for(100)
+        assert not writer.failed
+        assert writer.acknowledged[0][0][0] == ends[0][0] + 1
+
+
+def check_ends(brokers: BrokerCluster, ends: Sequence[int]) -> None:
+    for partition, end in enumerate(ends):
+        assert max(read(brokers, partition)) == end
+
+
+def allow_unclean_leaders(brokers: BrokerCluster) -> None:
+    admin = AdminClient({"bootstrap.servers": brokers.bootstrap, "log_level": 0})
+    entry = ConfigEntry(
+        "unclean.leader.election.enable",
+        "true",
+        incremental_operation=AlterConfigOpType.SET,
+    )
+    resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from broker.diskless.take_over import TakenPartition, WalTakeOver
-from broker.diskless.wal_object import WalHeader, object_path
+from broker.diskless.wal_object import WalHeader, encode_checkpoint, object_path
 from broker.diskless.wal_reader import WalReader
-from broker.diskless.wal_writer import Outcome, WalWriter
+from broker.diskless.wal_writer import Checkpoint, Outcome, WalWriter
 from broker.diskless.write_ahead_log import WriteAheadLog
 from broker.metadata import diskless_change
 from broker.metadata.events import PartitionRegistration, WalId
@@ -87,14 +87,13 @@ def fences_are_erased(patch: pytest.MonkeyPatch) -> None:
 
 @mutation
 def the_newest_objects_are_erased(patch: pytest.MonkeyPatch) -> None:
-    """An object goes when its records are in the table, also if nothing else shows that it was there."""
-    begin_clean_up = WalWriter.begin_clean_up
+    """An object goes when its records are in the table, also if nothing shows that it was there."""
 
-    def everything(self: Any) -> list[int]:
-        self._erased_to = self._covered_to = self._next_place
-        return begin_clean_up(self)
+    def checkpoint(self: Any) -> Checkpoint:
+        self.is_checkpoint_due = False
+        return Checkpoint(self._decided_to, encode_checkpoint(bytes(16), 0, self._table_ends))
 
-    patch.setattr(WalWriter, "begin_clean_up", everything)
+    patch.setattr(WalWriter, "checkpoint", checkpoint)
 
 
 @mutation

@@ -16,6 +16,7 @@ from broker.diskless.wal_object import (
     FOLDER,
     WalEntry,
     WalHeader,
+    checkpoint_number,
     decode_header,
     object_path,
     place_of,
@@ -154,7 +155,7 @@ class DisklessScenario(TierScenario):
                 await asyncio.sleep(EVENTS_SECONDS)
 
     def _left_over(self) -> Iterator[str]:
-        """The objects that nobody needs any more, without those by which the end of a log is found, and fences."""
+        """The objects that nobody needs any more, without fences."""
         image = self.world.truth.image()
         live = {WalId(each.node_id, each.broker_epoch) for each in self.world.up()}
         named = {
@@ -164,11 +165,10 @@ class DisklessScenario(TierScenario):
             for wal in each.wals
         }
         for wal, headers in self._write_ahead_logs().items():
-            decided_to = max(header.acked_to for header in headers.values())
             for place, header in headers.items():
                 data = [entry for entry in header.entries if not entry.is_fence]
-                is_past = wal not in live | named or (wal in live and place < decided_to)
-                if data and is_past and all(map(self._is_copied_entry, data)):
+                is_looked_after = wal in live or wal not in named
+                if data and is_looked_after and all(map(self._is_copied_entry, data)):
                     yield object_path(wal, place)
 
     def _write_ahead_logs(self) -> dict[WalId, dict[int, WalHeader]]:
@@ -176,7 +176,9 @@ class DisklessScenario(TierScenario):
         for each in self._lake.list(FOLDER):
             _, node_id, broker_epoch, _ = each.path.split("/")
             place = place_of(each.path)
-            assert place is not None, each.path
+            if place is None:
+                assert checkpoint_number(each.path) is not None, each.path
+                continue
             header = decode_header(self._lake.read(each.path))
             found.setdefault(WalId(int(node_id), int(broker_epoch)), {})[place] = header
         return found

@@ -1,7 +1,8 @@
 """Writers and take-overs of write-ahead logs under chance: what was acknowledged is what the next leader reads.
 
 Brokers pause, die and come back as other incarnations; puts arrive late, twice, or without an answer; leaders that do
-not know that they are deposed go on; objects are erased. A take-over is rare, as otherwise nothing is acknowledged.
+not know that they are deposed go on; objects are erased; tables lose their ends, and may get them back. A take-over is
+rare, as otherwise nothing is acknowledged.
 """
 
 from __future__ import annotations
@@ -13,16 +14,25 @@ from typing import Any
 
 import pytest
 
-from broker.diskless.take_over import FoundEntry, TakenPartition, WalTakeOver, contiguous
+from broker.diskless.take_over import (
+    FoundEntry,
+    TakenPartition,
+    WalTakeOver,
+    contiguous,
+    lost_offsets,
+)
 from broker.diskless.wal_object import (
     WalPart,
+    checkpoint_number,
+    checkpoint_path,
     decode_header,
+    encode_checkpoint,
     encode_fence,
     object_path,
     place_of,
     wal_folder,
 )
-from broker.diskless.wal_writer import Outcome, WalWriter
+from broker.diskless.wal_writer import Checkpoint, Outcome, WalWriter
 from broker.metadata.events import WalId
 from kafka_ds.protocol.topic_partition import PartitionId
 from tests.model_runs import examples
@@ -60,6 +70,7 @@ class WalBroker:
     paused_to: int = 0
     flying: dict[int, bytes] = field(default_factory=dict)
     """What is put and has no answer yet, by place."""
+    checkpoints: int = 0
 
 
 @dataclass
@@ -80,10 +91,12 @@ class WalModel:
         self.new_writer, self.new_take_over = writer, take_over
         self.objects: dict[str, bytes] = {}
         self.late: list[tuple[str, bytes]] = []
-        self.now = self.words = self.take_overs = self.erased = 0
+        self.now = self.words = self.take_overs = self.erased = self.refused = 0
         self.table = dict.fromkeys(PARTITIONS, 0)
         self.table_epoch = dict.fromkeys(PARTITIONS, -1)
         self.table_records: dict[PartitionId, list[bytes]] = {key: [] for key in PARTITIONS}
+        self.table_lost: dict[PartitionId, list[bytes]] = {}
+        """What a table had before it lost its end."""
         self.registered = {key: Registration() for key in PARTITIONS}
         self.acked: dict[PartitionId, dict[int, bytes]] = {key: {} for key in PARTITIONS}
         self.installed: dict[PartitionId, tuple[int, int, list[bytes]]] = {}
@@ -111,7 +124,11 @@ class WalModel:
             broker.paused_to = self.now + self.random.randrange(150)
         elif chance < 0.01 and self.tasks:
             self.tasks.pop(self.random.randrange(len(self.tasks)))  # It is tried again below.
-        elif chance < 0.013:
+        elif chance < 0.0103:
+            self.lose_table(self.random.choice(PARTITIONS))
+        elif self.table_lost and chance < 0.014:
+            self.bring_table_back(self.random.choice(list(self.table_lost)))
+        elif 0.0103 <= chance < 0.0133:
             self.take_over(self.random.choice(list(self.brokers.values())))
         elif chance < 0.03 and self.late:
             path, data = self.late.pop(self.random.randrange(len(self.late)))
@@ -248,11 +265,45 @@ class WalModel:
             return broker.wal not in self.registered[key].wals
 
         writer = broker.writer
-        places = [at for at in writer.begin_clean_up() if writer.is_erasable(at, is_safe)]
+        writer.forget_table_ends(is_safe)
+        places = writer.begin_clean_up(writer.places(), is_safe)
+        if not self.checkpoint(broker):
+            return
         for place in places:
             self.objects.pop(object_path(broker.wal, place), None)
         broker.writer.erased(places)
         self.erased += len(places)
+
+    def checkpoint(self, broker: WalBroker) -> bool:
+        """Whether it is in the store, if one is due."""
+        writer = broker.writer
+        if not writer.is_checkpoint_due:
+            return True
+        made, number = writer.checkpoint(), broker.checkpoints
+        broker.checkpoints += 1
+        path = checkpoint_path(broker.wal, number)
+        if self.random.random() < 0.2:
+            writer.not_checkpointed()
+            self.late.append((path, made.data))
+            return False
+        self.objects[path] = made.data
+        writer.checkpointed(made)
+        for old in range(number - 1):
+            self.objects.pop(checkpoint_path(broker.wal, old), None)
+        return True
+
+    def lose_table(self, key: PartitionId) -> None:
+        """Another writer overwrites commits, or a backup is taken for the table."""
+        if key not in self.table_lost and self.table[key]:
+            self.table_lost[key] = self.table_records[key]
+            self.table[key] = self.random.randrange(self.table[key])
+            self.table_records[key] = self.table_records[key][: self.table[key]]
+
+    def bring_table_back(self, key: PartitionId) -> None:
+        """Unless what it had was copied again."""
+        before = self.table_lost.pop(key)
+        if len(before) > self.table[key]:
+            self.table[key], self.table_records[key] = len(before), before
 
     # -- leaders ------------------------------------------------------------------------------------
 
@@ -275,6 +326,9 @@ class WalModel:
             led = broker.led.get(key)
             if each.node != broker.wal.node_id:
                 broker.led.pop(key, None)
+            elif led is not None and led.epoch == each.epoch and led.acked_to == led.end:
+                if not led.is_recovered:
+                    self.recovered(broker, key, led)
             elif led is None or led.epoch != each.epoch or not led.is_recovered:
                 keys[key] = each.epoch
                 broker.led.pop(key, None)
@@ -286,6 +340,7 @@ class WalModel:
             self.table_epoch[key] = max(epoch, self.table_epoch[key])
         starts = {key: self.table[key] for key in keys}
         found: dict[PartitionId, list[FoundEntry]] = {key: [] for key in keys}
+        ends = {key: broker.writer.table_end(key) for key in keys}
         for wal in {wal for key in keys for wal in self.registered[key].wals}:
             wanted = {
                 key: TakenPartition(epoch, self.registered[key].wals_since)
@@ -300,15 +355,17 @@ class WalModel:
             while not (yield from self.reading(machine)):
                 yield
                 machine = self.new_take_over(wal, wanted)
-            for key, entries in machine.counting().items():
+            for key, entries in machine.found().entries.items():
                 found[key] += entries
+            for key, end in machine.found().table_ends.items():
+                ends[key] = max(end, ends[key])
         yield
         for key, epoch in keys.items():
             led = broker.led.get(key)
             if led is not None and led.epoch == epoch and led.is_recovered:
                 continue  # By an earlier attempt.
             if self.registered[key].epoch == epoch and broker.paused_to <= self.now:
-                self.install(broker, key, epoch, starts[key], found[key])
+                self.install(broker, key, epoch, starts[key], found[key], ends[key])
 
     def reading(self, machine: WalTakeOver) -> Iterator[None]:
         """One attempt to fence and read a log; whether nothing was erased meanwhile."""
@@ -333,9 +390,18 @@ class WalModel:
     def listing(self, machine: WalTakeOver) -> Iterator[None]:
         folder, known = f"{wal_folder(machine.wal)}/", machine.known_to
         start_after = object_path(machine.wal, known - 1) if known else ""
-        for path in sorted(p for p in self.objects if p.startswith(folder) and p > start_after):
+        paths = sorted(p for p in self.objects if p.startswith(folder) and p > start_after)
+        for path in paths:
             place = place_of(path)
-            assert place is not None
+            if place is None:
+                number = checkpoint_number(path)
+                assert number is not None
+                yield
+                if path in self.objects:
+                    machine.read_checkpoint(number, decode_header(self.objects[path]))
+                elif path == paths[-1]:
+                    return False
+                continue
             if place in machine.headers:
                 continue
             yield
@@ -345,19 +411,32 @@ class WalModel:
         return True
 
     def install(
-        self, broker: WalBroker, key: PartitionId, epoch: int, start: int, found: list[FoundEntry]
+        self,
+        broker: WalBroker,
+        key: PartitionId,
+        epoch: int,
+        start: int,
+        found: list[FoundEntry],
+        table_end: int,
     ) -> None:
         led = Led(epoch, start, put_to=start, acked_to=start, safe_to=start)
-        for each in contiguous(found, start):
+        plan = contiguous(found, start)
+        if self.is_refused(plan, start, table_end):
+            self.refused += 1
+            return
+        broker.writer.table_has(key, start - 1)
+        for each in plan:
             path = object_path(each.wal, each.place)
             entry = each.entry
             data = self.objects[path][entry.position : entry.position + entry.length]
             words = [data[i : i + WORD] for i in range(0, len(data), WORD)]
             assert len(words) == entry.last_offset - entry.first_offset + 1
             led.records += words[led.end - entry.first_offset :]
+        # Whatever has become of it since it was asked.
+        table = max(self.table_lost.get(key, []), self.table_records[key], key=len)
         for offset, word in self.acked[key].items():
             if offset < start:
-                assert self.table_records[key][offset] == word
+                assert table[offset] == word
             else:
                 assert offset < led.end, "an acknowledged record is missing"
                 assert led.records[offset - start] == word, "an acknowledged record is another"
@@ -367,12 +446,17 @@ class WalModel:
         if not led.records:
             self.recovered(broker, key, led)
 
+    def is_refused(self, plan: list[FoundEntry], start: int, table_end: int) -> bool:
+        return lost_offsets(plan, start, table_end) is not None
+
     def recovered(self, broker: WalBroker, key: PartitionId, led: Led) -> None:
         if led.acked_to < led.end:
             return
         registration = self.registered[key]
         if registration.epoch != led.epoch:
             return
+        if not self.checkpoint(broker):
+            return  # It is tried again.
         led.is_recovered = True
         self.registered[key] = Registration(registration.node, led.epoch, (broker.wal,), led.epoch)
         data = b"".join(led.records)
@@ -393,6 +477,7 @@ def test_what_was_acknowledged_is_what_the_next_leader_reads() -> None:
     assert sum(model.take_overs for model in models) > 5 * len(models)
     assert sum(len(acked) for model in models for acked in model.acked.values()) > 100 * len(models)
     assert sum(model.erased for model in models) > 50 * len(models)
+    assert sum(model.refused for model in models) > len(models) // 4
 
 
 class AcknowledgesOutOfOrder(WalWriter):
@@ -418,6 +503,8 @@ class AcknowledgesBeforePlacesAreDecided(WalWriter):
 class RecoversBeforeThePut(WalModel):
     def install(self, broker: WalBroker, key: PartitionId, *found: Any) -> None:
         super().install(broker, key, *found)
+        if key not in broker.led:
+            return
         self.recovered(broker, key, replace(broker.led[key], acked_to=broker.led[key].end))
 
 
@@ -427,9 +514,34 @@ class AcknowledgesWhatIsFenced(WalWriter):
 
 
 class ErasesTheNewest(WalWriter):
-    def begin_clean_up(self) -> list[int]:
-        self._erased_to = self._next_place
-        return super().begin_clean_up()
+    """A checkpoint does not say where the log ended."""
+
+    def checkpoint(self) -> Checkpoint:
+        made = super().checkpoint()
+        return Checkpoint(made.acked_to, encode_checkpoint(bytes(16), 0, self._table_ends))
+
+
+class ForgetsWhatTheTableHas(WalWriter):
+    """A checkpoint does not say what was erased."""
+
+    def checkpoint(self) -> Checkpoint:
+        made = super().checkpoint()
+        return Checkpoint(made.acked_to, encode_checkpoint(bytes(16), made.acked_to, {}))
+
+
+class ForgetsWhatTheTableHadBefore(WalWriter):
+    """A checkpoint says what was erased here, but not what earlier leaders had erased."""
+
+    def table_has(self, key: PartitionId, last_offset: int) -> None:
+        if self.knows(key):
+            super().table_has(key, last_offset)
+
+
+class BelievesTheTable(WalModel):
+    """Whatever is missing behind its end was never acknowledged."""
+
+    def is_refused(self, plan: list[FoundEntry], start: int, table_end: int) -> bool:
+        return False
 
 
 class NeverFences(WalTakeOver):
@@ -479,11 +591,14 @@ class CountsWhatWasLeftBehindAGap(WalTakeOver):
         {"writer": AcknowledgesBeforePlacesAreDecided},
         {"writer": AcknowledgesWhatIsFenced},
         {"writer": ErasesTheNewest},
+        {"writer": ForgetsWhatTheTableHas},
+        {"writer": ForgetsWhatTheTableHadBefore},
         {"take_over": NeverFences},
         {"take_over": FencesBehindTheLast},
         {"take_over": FencesWhereSomethingWasErased},
         {"take_over": CountsWhatWasLeftBehindAGap},
         {"made": RecoversBeforeThePut},
+        {"made": BelievesTheTable},
     ],
 )
 def test_the_model_finds_what_is_left_out(left_out: dict[str, type]) -> None:

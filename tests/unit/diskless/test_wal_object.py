@@ -2,14 +2,23 @@
 
 import pytest
 
-from broker.diskless.take_over import FoundEntry, TakenPartition, WalTakeOver, contiguous
+from broker.diskless.take_over import (
+    FoundEntry,
+    TakenPartition,
+    WalTakeOver,
+    contiguous,
+    lost_offsets,
+)
 from broker.diskless.wal_object import (
     CorruptWalObject,
     WalEntry,
     WalHeader,
     WalPart,
+    checkpoint_number,
+    checkpoint_path,
     decode_header,
     encode,
+    encode_checkpoint,
     encode_fence,
     header_size,
     object_path,
@@ -64,6 +73,16 @@ def test_a_place_is_in_the_path() -> None:
     assert place_of(f"{path}.tmp") is None
 
 
+def test_a_checkpoint_has_what_the_table_has() -> None:
+    header = decode_header(encode_checkpoint(ID, 7, {P: 12, Q: 1 << 40}))
+    assert header.acked_to == 7
+    assert {each.key: each.last_offset for each in header.entries} == {P: 12, Q: 1 << 40}
+    path = checkpoint_path(WAL, 42)
+    assert (checkpoint_number(path), place_of(path)) == (42, None)
+    assert checkpoint_number(object_path(WAL, 42)) is None
+    assert path > object_path(WAL, 10**20 - 1), "each listing shows it"
+
+
 def entry(first: int, last: int, *, epoch: int = 5) -> WalEntry:
     return WalEntry(*P, epoch, first, last, 100, 10)
 
@@ -78,6 +97,15 @@ def taken(*objects: WalEntry, acked_to: int = 0, epoch: int = 9, since: int = 0)
     for place, each in enumerate(objects):
         machine.read(place, WalHeader(ID, acked_to, (each,)))
     return machine
+
+
+def test_the_end_of_a_log_that_is_all_erased_is_known_by_its_checkpoint() -> None:
+    machine = taken()
+    machine.read_checkpoint(4, decode_header(encode_checkpoint(ID, 7, {P: 12, Q: 3})))
+    assert machine.next_fence() == (7, ((P, 9),))
+    machine.put(7, WalHeader(ID, 0, (fence(9),)), is_ours=True)
+    assert machine.next_fence() is None
+    assert machine.found() == ({P: []}, {P: 12})
 
 
 def counted(machine: WalTakeOver) -> list[int]:
@@ -158,3 +186,20 @@ def test_what_is_contiguous_is_taken_and_no_more_than_needed() -> None:
     assert chosen(0, (0, 1), (1, 2), (2, 9)) == [(0, 1), (2, 9)]
     assert chosen(5, (0, 3), (6, 7)) == []
     assert chosen(0) == []
+
+
+@pytest.mark.parametrize(
+    ("start", "spans", "lost"),
+    [
+        (5, [], None),
+        (3, [], (3, 4)),
+        (3, [(3, 3)], (4, 4)),
+        (3, [(2, 4)], None),
+        (3, [(3, 3), (4, 9)], None),
+    ],
+)
+def test_a_table_that_ends_before_its_checkpoint_has_lost_what_no_entry_has(
+    start: int, spans: list[tuple[int, int]], lost: tuple[int, int] | None
+) -> None:
+    plan = [FoundEntry(WAL, place, entry(*span)) for place, span in enumerate(spans)]
+    assert lost_offsets(plan, start, table_end=4) == lost

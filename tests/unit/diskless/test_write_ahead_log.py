@@ -12,15 +12,23 @@ from typing import Any
 import pytest
 
 from broker.diskless.ended_wals import CLEAN_ROUNDS, EndedWals
-from broker.diskless.take_over import TakenPartition, contiguous
-from broker.diskless.wal_object import WalHeader, decode_header, encode_fence, object_path
+from broker.diskless.take_over import FoundRecords, TakenPartition, contiguous
+from broker.diskless.wal_object import (
+    WalHeader,
+    checkpoint_path,
+    decode_header,
+    encode_fence,
+    object_path,
+)
 from broker.diskless.wal_reader import WalReader
+from broker.diskless.wal_writer import EVERY_OFFSET
 from broker.diskless.write_ahead_log import IN_FLIGHT_MAX, WalSettings, WriteAheadLog
 from broker.log.values import FileSlice, LogRead
 from broker.metadata.events import PartitionRegistration, RegisterBroker, WalId
 from broker.metadata.image import MetadataImage, TopicImage
 from kafka_ds.process.system import SystemClock, new_uuid
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.topic_partition import PartitionId
 from kafka_ds.topic.metadata_table import MetadataPosition
 from tests.fakes.store import ALWAYS, MemoryStore
 from tests.loops import in_loop, until
@@ -102,12 +110,23 @@ async def write_ahead_log(
             store.mend()
 
 
+def in_table(key: PartitionId, last_offset: int) -> bool:
+    """The table has all records."""
+    return last_offset < EVERY_OFFSET
+
+
+async def found_by(store: MemoryStore, *keys: PartitionId) -> FoundRecords:
+    with ThreadPoolExecutor(8) as threads:
+        taken = dict.fromkeys(keys, TakenPartition(4, 0))
+        return await WalReader(store, threads, new_uuid).take_over(OWN, taken)
+
+
 async def read(store: MemoryStore, leader: Leader, wal: WalId = OWN) -> bytes:
     """What a new leader of the partition finds."""
     with ThreadPoolExecutor(8) as threads:
         reader = WalReader(store, threads, new_uuid)
         taken = {leader.key: TakenPartition(leader.leader_epoch + 1, 0)}
-        entries = (await reader.take_over(wal, taken))[leader.key]
+        entries = (await reader.take_over(wal, taken)).entries[leader.key]
         found = b""
         for each in contiguous(entries, 0):
             (body,) = await reader.bodies(each.wal, each.place, [each])
@@ -321,21 +340,58 @@ async def test_a_leader_that_is_forgotten_hears_nothing() -> None:
 
 
 @in_loop
-async def test_objects_are_erased_once_a_later_one_says_that_they_were_there() -> None:
+async def test_objects_are_erased_once_a_checkpoint_says_that_they_were_there() -> None:
     store = MemoryStore()
     async with write_ahead_log(store) as wal:
         leader = Leader(wal, 0)
         for word in (b"a", b"b", b"c"):
             leader.append(word)
             await leader.all_count()
-        assert await wal.erase(lambda *_: True) == 0, "a listing may have begun before the last"
+        assert await wal.erase(in_table) == 0, "a listing may have begun before the checkpoint"
         assert await wal.erase(lambda *_: False) == 0, "somebody needs it"
         assert wal.knows(leader.key)
-        assert await wal.erase(lambda *_: True) == 2
-        assert list(store.objects) == [object_path(OWN, 2)]
-        assert await wal.erase(lambda *_: True) == 0, "the last one stays"
-        await read(store, leader)
+        assert await wal.erase(in_table) == 3
+        assert not wal.knows(leader.key)
+        assert list(store.objects) == [checkpoint_path(OWN, 0)]
+        puts = store.count("put_if_absent")
+        assert await wal.erase(in_table) == 0
+        assert store.count("put_if_absent") == puts, "there is nothing new"
+        assert await read(store, leader) == b""
         assert header(store, 3).entries[0].is_fence, "nothing is fenced where something was"
+
+
+@in_loop
+async def test_a_checkpoint_says_what_the_table_has_before_it_is_erased() -> None:
+    store = MemoryStore()
+    async with write_ahead_log(store) as wal:
+        leader, gone = Leader(wal, 0), Leader(wal, 1)
+        for _ in range(2):
+            leader.append(b"ab")
+            gone.append(b"c")
+            await leader.all_count()
+            await gone.all_count()
+
+        def is_safe(key: PartitionId, last_offset: int) -> bool:
+            return key == gone.key or last_offset < 3
+
+        store.lose(path="*checkpoint*", times=2)
+        for _ in range(2):
+            with pytest.raises(TimeoutError):
+                await wal.erase(is_safe)
+        assert wal.object_count, "it is not known what is durable"
+        await wal.erase(is_safe)
+        erased = await wal.erase(is_safe)
+        assert erased
+        assert len(header(store, wal.object_count).entries) <= 2
+        found = await found_by(store, leader.key, gone.key)
+        assert found.table_ends == {leader.key: wal.table_end(leader.key)}
+        (kept, *_) = found.entries[leader.key]
+        assert kept.entry.first_offset == wal.table_end(leader.key) + 1
+        wal.table_has(leader.key, 7)
+        await wal.checkpoint()
+        checkpoints = [path for path in store.objects if "checkpoint" in path]
+        assert len(checkpoints) == 2, "somebody may read the one before"
+        assert (await found_by(store, leader.key)).table_ends == {leader.key: 7}
 
 
 @in_loop
@@ -349,7 +405,7 @@ async def test_all_that_nobody_needs_goes_at_once() -> None:
         assert wal.object_count == 1_500
         assert await wal.erase(lambda *_: True) == 0
         assert await wal.erase(lambda key, last_offset: last_offset < 1_400) == 1_400
-        assert wal.object_count == len(store.objects) == 100
+        assert wal.object_count == sum(path.endswith(".wal") for path in store.objects) == 100
 
 
 @in_loop
@@ -393,15 +449,18 @@ async def test_logs_of_ended_brokers_lose_all_but_their_fences() -> None:
             replicas=(1,), isr=(1,), leader=1, wals=(OTHER,)
         )
         image.topics["t"] = topic
+        store.put_durable(checkpoint_path(OTHER, 5), fence)
         ended = EndedWals(store, wal.executor, image, lambda: True)
         assert await ended.erase() == 1
+        assert checkpoint_path(OTHER, 5) in store.objects, "it is named"
         gone = {path for listed in paths.values() for path in listed} - store.objects.keys()
         assert gone == {paths[WalId(3, 30)][0]}, (
             "not one that lives, is named, or comes to be known"
         )
         del topic.partitions[0]
         image.last_broker_epoch = 40
-        assert await ended.erase() == 2
+        assert await ended.erase() == 3
+        assert checkpoint_path(OTHER, 5) not in store.objects
         assert await ended.erase() == 0
         before = store.count("list")
         assert await ended.erase() == 0

@@ -12,7 +12,15 @@ from typing import Any
 
 import pytest
 
-from broker.diskless.wal_object import WalPart, decode_header, encode, object_path
+from broker.diskless.metrics import DATA_MISSING
+from broker.diskless.wal_object import (
+    WalPart,
+    checkpoint_path,
+    decode_header,
+    encode,
+    encode_checkpoint,
+    object_path,
+)
 from broker.diskless.write_ahead_log import WalSettings, WriteAheadLog
 from broker.log.directories.directories import LogDirectories
 from broker.log.values import RemoteLogAuxState
@@ -245,6 +253,79 @@ async def test_what_lies_behind_a_gap_is_left_out_and_said(
         await until(lambda: broker.recovered_epochs)
         assert broker.led().log.log_end_offset == 1
     assert "t-0: offsets 2 to 3 were put behind a gap at 1, so never acknowledged" in caplog.text
+
+
+def data_missing(broker: DisklessBench) -> Any:
+    """Of how many partitions this broker says that their records are missing."""
+    diskless = broker.manager.applier.diskless
+    assert diskless is not None
+    return {sample[0]: sample[2] for sample in diskless.wal.samples()}[DATA_MISSING]
+
+
+def put_checkpoint(store: MemoryStore, wal: WalId, end: int) -> None:
+    data = encode_checkpoint(new_uuid(), 0, {(ID, 0): end})
+    store.put_durable(checkpoint_path(wal, 0), data)
+
+
+@in_loop
+async def test_a_table_that_has_lost_its_end_is_not_gone_on_from(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.replica.diskless_partitions.RETRY_SECONDS", 0.001)
+    tier = FencedTier(end=1)
+    async with bench(tier) as broker:
+        put_checkpoint(broker.store, BEFORE, 3)
+        put(broker.store, 0, part(4))
+        await broker.create(led(3, BEFORE, OWN, state=RECOVERING))
+        await until(lambda: "Unable to take over t-0 yet: offsets 2 to 3 were ackn" in caplog.text)
+        await until(lambda: data_missing(broker) == 1)
+        reads = broker.store.count("read_range")
+        fences = tier.told.count("fenced [3]")
+        await until(lambda: tier.told.count("fenced [3]") > fences + 2)
+        assert broker.store.count("read_range") == reads, "the table still ends there"
+        assert [each.levelname for each in caplog.records if "2 to 3" in each.message] == ["ERROR"]
+        assert not broker.recovered_epochs
+        tier.end = 3
+        await until(lambda: broker.recovered_epochs)
+        assert broker.led().high_watermark == 5
+        await until(lambda: data_missing(broker) == 0)
+
+
+@in_loop
+async def test_what_a_table_has_lost_is_taken_from_logs_that_have_it_still() -> None:
+    async with bench(FencedTier(end=1)) as broker:
+        put_checkpoint(broker.store, BEFORE, 3)
+        put(broker.store, 0, part(2, count=2))
+        await broker.create(led(3, BEFORE, OWN, state=RECOVERING))
+        await until(lambda: broker.recovered_epochs)
+        assert broker.led().high_watermark == 4
+
+
+@in_loop
+async def test_offsets_of_lost_records_are_used_again_where_the_topic_allows_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with bench(FencedTier(end=1)) as broker:
+        broker.config = replace(broker.config, unclean_leader_election_enable=True)
+        put_checkpoint(broker.store, BEFORE, 3)
+        await broker.create(led(3, BEFORE, OWN, state=RECOVERING))
+        await until(lambda: broker.recovered_epochs)
+        assert broker.led().high_watermark == 2
+    assert "t-0: offsets 2 to 3 were acknowledged, and are neither in the topic's" in caplog.text
+
+
+@in_loop
+async def test_a_leader_of_an_idle_partition_says_what_the_table_has_before_it_leads() -> None:
+    """The logs of earlier leaders are named no more, and nothing is put for it here."""
+    async with bench(FencedTier(end=3)) as broker:
+        held = broker.store.hold(path="wal/1/11/checkpoint-*")
+        await broker.create(led(3, BEFORE, OWN, state=RECOVERING))
+        await until(lambda: held.reached.is_set())
+        assert not broker.recovered_epochs
+        held.goes_on.set()
+        await until(lambda: broker.recovered_epochs)
+        (own,) = decode_header(broker.store.objects[checkpoint_path(OWN, 0)]).entries
+        assert (own.key, own.last_offset) == ((ID, 0), 3)
 
 
 @in_loop
