@@ -179,7 +179,8 @@ class BrokerServer:
             broker = self._new_broker(
                 store, metadata_log, image, security, logs, serves_clients=serves_clients
             )
-            self.dispatcher = Dispatcher(REGISTRY, broker, self.metrics.net)
+            apis = REGISTRY.enabled(unstable_versions=config.unstable_api_versions_enable)
+            self.dispatcher = Dispatcher(apis, broker, self.metrics.net)
             await self._unless_failed(self._begin(broker, lost_its_disks=lost_its_disks))
             if serves_clients:
                 await self._unless_failed(self._serve(self.dispatcher, console_listener))

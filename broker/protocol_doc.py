@@ -26,7 +26,6 @@ NAMES_AND_VERSIONS = re.compile(r"\w+ \d+(-\d+)?(, [A-Z]\w+ \d+(-\d+)?)*[,:] ")
 NO_QUORUM = "of a Raft quorum of controllers: here the lake's conditional put takes its place"
 # What Kafka 4.4 has and this broker does not serve, by key: the name, the versions, and why.
 NOT_SERVED = {
-    22: ("InitProducerId", "6", "two-phase commit (KIP-939): not stable in Kafka"),
     52: ("Vote", "0–2", NO_QUORUM),
     53: ("BeginQuorumEpoch", "0–1", NO_QUORUM),
     54: ("EndQuorumEpoch", "0–1", NO_QUORUM),
@@ -45,7 +44,7 @@ NOT_SERVED = {
 NOT_SERVED_HEAD = """
 ## Not served
 
-The rest of Kafka 4.4's keys and versions; a test compares both tables with Kafka's definitions.
+The rest of Kafka 4.4's keys; a test compares both tables with Kafka's definitions.
 
 | key | API | versions | why |
 | --- | --- | --- | --- |
@@ -53,7 +52,8 @@ The rest of Kafka 4.4's keys and versions; a test compares both tables with Kafk
 TAIL = """
 A version that was not advertised, or an unknown key, closes the connection, as in Kafka. ApiVersions in an unknown
 version is answered in version 0 (KIP-511); Produce 0–2, advertised for the sake of old librdkafka, is answered with
-UNSUPPORTED_VERSION.
+UNSUPPORTED_VERSION. InitProducerId 6 (two-phase commit, KIP-939), which Kafka 4.4 calls unstable, is served with
+`unstable.api.versions.enable=true`, as in Kafka.
 """
 
 

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
@@ -69,6 +69,7 @@ class Served:
     range as a sign of what compression it may use). `pipelined`: when
     the handler returns, everything that depends on the order of the connection's requests is done, so the next
     request may start while this one's answer is still awaited. Without it requests run one after the other.
+    `unstable`: the highest version is served with `unstable.api.versions.enable` only, as in Kafka.
     """
 
     api_key: int
@@ -80,6 +81,14 @@ class Served:
     pipelined: bool
     forwarded: bool = False
     internal: bool = False
+    unstable: bool = False
+
+    def enabled(self, *, unstable_versions: bool) -> Served:
+        """What a broker serves of it, with or without Kafka's unstable versions."""
+        if not self.unstable or unstable_versions:
+            return self
+        highest = self.highest - 1
+        return replace(self, highest=highest, advertised=(self.advertised[0], highest))
 
     @property
     def name(self) -> str:
@@ -110,6 +119,13 @@ class Registry:
     def __len__(self) -> int:
         return len(self._served)
 
+    def enabled(self, *, unstable_versions: bool) -> Registry:
+        """The APIs of a broker, with or without Kafka's unstable versions."""
+        found = Registry()
+        for served in self:
+            found.add(served.enabled(unstable_versions=unstable_versions))
+        return found
+
 
 REGISTRY = Registry()
 
@@ -123,11 +139,13 @@ def serves(
     forwarded: bool = False,
     enveloped: bool = False,
     internal: bool = False,
+    unstable: bool = False,
     registry: Registry = REGISTRY,
 ) -> Callable[[HandlerT], HandlerT]:
     """Registers the decorated function as the handler of `request` in `versions` ("4-18" or "3").
 
-    `forwarded`: the controller answers it; `enveloped`: the handler itself sends on what is the controller's.
+    `forwarded`: the controller answers it; `enveloped`: the handler itself sends on what is the controller's;
+    `unstable`: Kafka calls the highest version unstable.
     """
     lowest, highest = version_range(versions)
 
@@ -143,6 +161,7 @@ def serves(
                 pipelined=pipelined,
                 forwarded=forwarded or enveloped,
                 internal=internal,
+                unstable=unstable,
             )
         )
         return handler

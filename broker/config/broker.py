@@ -212,6 +212,9 @@ class BrokerConfig(LogManagerSettings, CleanerSettings, ListenerConfig):
     request_timeout_ms: int = i32(
         30_000, "How long this broker waits for another broker's answer.", low=1
     )
+    unstable_api_versions_enable: bool = boolean(
+        False, "Whether versions are served that Kafka calls unstable: InitProducerId 6."
+    )
 
     # -- topics -------------------------------------------------------------------------------------
     auto_create_topics_enable: bool = boolean(
@@ -606,6 +609,10 @@ class BrokerConfig(LogManagerSettings, CleanerSettings, ListenerConfig):
     )
     transaction_max_timeout_ms: int = i32(
         900_000, "The longest transaction timeout that a producer may ask for.", low=1
+    )
+    transaction_two_phase_commit_enable: bool = boolean(
+        False,
+        "Whether producers may have transactions without a timeout (KIP-939). Also needs unstable.api.versions.enable.",
     )
     transactional_id_expiration_ms: int = i32(
         7 * DAY_MS, "How long an unused transactional id is remembered.", low=1

@@ -135,7 +135,6 @@ ssl.provider S
 ssl.secure.random.implementation S
 ssl.trustmanager.algorithm S PKIX
 transaction.partition.verification.enable B true
-transaction.two.phase.commit.enable B false
 """
 
 

@@ -278,6 +278,7 @@ _BY_TYPE: dict[str, Pool] = {
     "uuid": Pool(likely=(NO_UUID,), odd=(STRANGE_ID,)),
     "bytes": Pool(likely=(b"",), odd=(b"\0\1",)),
     "f64": Pool(likely=(1.0,), odd=(0.0, -1.0)),
+    "u16": Pool(likely=(0, 1), odd=(7, 2**16 - 1)),
 }
 _NUMBER = Pool(likely=(0, 1), odd=(-1, 7))
 

@@ -62,6 +62,8 @@ PAIR_SETTINGS = {
     "auto.create.topics.enable": "false",
     "log.retention.ms": -1,
     "message.max.bytes": MESSAGE_BYTES_MAX,
+    "transaction.two.phase.commit.enable": "true",
+    "unstable.api.versions.enable": "true",
 }
 # Pairs of each version of an API, in the quick run and in the long one.
 FEW, MANY = 2, 28

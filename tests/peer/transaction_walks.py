@@ -75,6 +75,8 @@ _VERSIONS: dict[type, tuple[tuple[int, ...], tuple[int, ...]]] = {
 # Of AddPartitionsToTxn, and of EndTxn which producer follows.
 FIRST_VERSION_FOR_BROKERS = 4
 FIRST_VERSION_THAT_TELLS = 5
+# Of InitProducerId; the next one has two-phase commit.
+STABLE_VERSION = 5
 
 
 @dataclass(slots=True)
@@ -94,6 +96,8 @@ class TransactionWalk:
     def __init__(self, number: int) -> None:
         self._number = number
         self._random = Random(number)
+        # By itself: who may ask for two-phase commit leaves the rest of the walk as it is.
+        self._random_two_phase = Random(number)
         self.topic = f"w{number}"
         self._group = f"walked-{number}"
         self.ids = [f"walk-{number}-{letter}" for letter in "ab"]
@@ -125,6 +129,9 @@ class TransactionWalk:
         version = self._random.choice(versions)
         if isinstance(request, AddPartitionsToTxnRequest):
             self._as_brokers_ask(request, version)
+        if isinstance(request, InitProducerIdRequest) and version == STABLE_VERSION:
+            version += self._random_two_phase.randrange(2)
+            request.enable2_pc = version > STABLE_VERSION and self._random_two_phase.random() < 0.5
         case = Case(
             served=_SERVED[type(request)], version=version, number=self._number, request=request
         )

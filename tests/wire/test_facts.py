@@ -3,7 +3,6 @@
 The definitions are read from the kafka-clients jar at hand when the test runs.
 """
 
-import re
 import zipfile
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from broker.protocol_doc import NOT_SERVED
 from broker.registry import REGISTRY
 from kafka_ds.protocol.messages import OWN_KEYS_FROM, REQUESTS
 from kafka_ds.protocol.plan import plan
-from kafka_ds.protocol.types import Versions, message_info
+from kafka_ds.protocol.types import message_info
 from tests.wire.definitions import (
     NULL_INSTEAD,
     Comparison,
@@ -26,9 +25,6 @@ from tests.wire.definitions import (
 from tests.wire.random_messages import MESSAGES
 
 pytestmark = pytest.mark.jars
-
-# What the newest Kafka knows and we leave out, with the reason.
-VERSIONS_LEFT_OUT = {"InitProducerId": 6}  # not stable in Kafka (KIP-939)
 
 
 @pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
@@ -44,9 +40,7 @@ def test_a_message_is_declared_as_kafka_defines_it(cls: type, kafka_clients_jar:
 @pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
 def test_no_version_of_kafka_is_missing(cls: type, kafka_clients_jar: Path) -> None:
     theirs = kafka_range(definition(kafka_clients_jar, cls.__name__)["validVersions"])
-    left_out = VERSIONS_LEFT_OUT.get(re.sub("(Request|Response)$", "", cls.__name__))
-    last = theirs.last if left_out is None else left_out - 1
-    assert message_info(cls).versions == Versions(theirs.first, last)
+    assert message_info(cls).versions == theirs
 
 
 def test_each_key_of_kafka_is_served_or_the_page_says_why_not(kafka_clients_jar: Path) -> None:
@@ -60,15 +54,10 @@ def test_each_key_of_kafka_is_served_or_the_page_says_why_not(kafka_clients_jar:
     served = {each.api_key for each in REGISTRY if each.api_key < OWN_KEYS_FROM}
     unserved = {key: found[key] for key in found.keys() - served}
     listed = {
-        key: (name, versions.replace("–", "-"))
-        for key, (name, versions, _) in NOT_SERVED.items()
-        if name not in VERSIONS_LEFT_OUT
+        key: (name, versions.replace("–", "-")) for key, (name, versions, _) in NOT_SERVED.items()
     }
     assert served <= found.keys()
     assert listed == unserved
-    assert VERSIONS_LEFT_OUT.keys() == {each[0] for each in NOT_SERVED.values()} - {
-        name for name, _ in unserved.values()
-    }
 
 
 def test_every_field_is_absent_somewhere_only_with_kafkas_default(kafka_clients_jar: Path) -> None:

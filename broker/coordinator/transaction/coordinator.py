@@ -130,7 +130,13 @@ class TransactionCoordinator:
     # -- requests: each gives the answer or a future of it, or raises KafkaError ------------------------
 
     def init_producer_id(
-        self, transactional_id: str, timeout_ms: int, expected: ProducerIdAndEpoch | None
+        self,
+        transactional_id: str,
+        timeout_ms: int,
+        expected: ProducerIdAndEpoch | None,
+        *,
+        two_phase_commit: bool = False,
+        keep_prepared: bool = False,
     ) -> Any:
         """The next producer of the transactional id: ProducerIdAndEpoch."""
         context = self.runtime.context_of(transactional_id)
@@ -141,6 +147,8 @@ class TransactionCoordinator:
                     transactional_id,
                     timeout_ms,
                     expected,
+                    two_phase_commit=two_phase_commit,
+                    keep_prepared=keep_prepared,
                     now_ms=now_ms,
                     spare_producer_id=spare_producer_id,
                 )

@@ -25,6 +25,7 @@ from broker.coordinator.transaction.transaction_metadata import (
     EPOCH_MAX,
     NO_EPOCH,
     NO_PRODUCER_ID,
+    NO_TIMEOUT_MS,
     NO_TIMESTAMP,
     TRANSACTION_VERSION_0,
     TRANSACTION_VERSION_2,
@@ -137,14 +138,18 @@ class TransactionCoordinatorShard:
         timeout_ms: int,
         expected: ProducerIdAndEpoch | None,
         *,
+        two_phase_commit: bool = False,
+        keep_prepared: bool = False,
         now_ms: int,
         spare_producer_id: int | None = None,
     ) -> CoordinatorResult:
-        """The next producer of this transactional id; raises KafkaError."""
+        """The next producer of this transactional id; raises KafkaError.
+
+        `two_phase_commit`: its transactions have no timeout (KIP-939). `keep_prepared` is refused, as by Kafka 4.4.
+        """
         if not transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
-        if not 0 < timeout_ms <= self._settings.transaction_max_timeout_ms:
-            raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+        timeout_ms = self._granted_timeout_ms(timeout_ms, two_phase_commit, keep_prepared)
         known = self._transactions.get(transactional_id)
         if known is None:
             begun = TransactionMetadata(
@@ -177,6 +182,19 @@ class TransactionCoordinatorShard:
             client_transaction_version=TRANSACTION_VERSION_0,
         )
         return _stored(begun, _producer_of(begun))
+
+    def _granted_timeout_ms(
+        self, timeout_ms: int, two_phase_commit: bool, keep_prepared: bool
+    ) -> int:
+        if two_phase_commit and not self._settings.transaction_two_phase_commit_enable:
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        if keep_prepared:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+        if two_phase_commit:
+            return NO_TIMEOUT_MS
+        if not 0 < timeout_ms <= self._settings.transaction_max_timeout_ms:
+            raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+        return timeout_ms
 
     def _fence(
         self,
@@ -358,7 +376,7 @@ class TransactionCoordinatorShard:
             known = self._transactions.get(transactional_id)
             if known is None or known.state is not TransactionState.ONGOING:
                 continue  # Others may change while this goes on.
-            if known.started_ms + known.timeout_ms < now_ms:
+            if known.timeout_ms != NO_TIMEOUT_MS and known.started_ms + known.timeout_ms < now_ms:
                 # The producer was not replaced: it may continue under the raised epoch (KIP-588, KIP-890), which it
                 # learns if it asks for it by its own, or aborts. The last epoch of all is only for fencing.
                 is_last = known.is_epoch_exhausted

@@ -102,6 +102,8 @@ NO_PRODUCER_ID = -1
 NO_EPOCH = -1
 NO_TIMESTAMP = -1
 EPOCH_MAX = 2**15 - 1
+# Of a producer with two-phase commit (KIP-939): the form in which Kafka's log says so.
+NO_TIMEOUT_MS = 2**31 - 1
 # The first and last transaction protocols (KIP-890): the second raises the epoch with every end.
 TRANSACTION_VERSION_0 = 0
 TRANSACTION_VERSION_2 = 2

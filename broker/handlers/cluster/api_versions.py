@@ -56,13 +56,15 @@ def api_versions(request: ApiVersionsRequest, context: RequestContext) -> ApiVer
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         context.client.software_name, context.client.software_version = names
     _check_destination(request, context)
+    unstable = context.broker.config.unstable_api_versions_enable
+    apis = (each.enabled(unstable_versions=unstable) for each in REGISTRY)
     keys = [
         ApiVersion(
             api_key=served.api_key,
             min_version=served.advertised[0],
             max_version=served.advertised[1],
         )
-        for served in REGISTRY
+        for served in apis
         if not served.internal
         and (
             served.api_key not in CLIENT_METRICS_KEYS

@@ -1,4 +1,4 @@
-"""Shell: InitProducerId 0-5: a producer id, for idempotent and for transactional producers.
+"""Shell: InitProducerId 0-6: a producer id, for idempotent and for transactional producers.
 
 - A producer without a transactional id always gets a new producer id with epoch 0: in Kafka, too, only transactional
   producers keep theirs.
@@ -9,8 +9,8 @@
 - Ids come from durable blocks of 1000 (KIP-730), so that no id is given twice after a restart or a crash. While no
   block can be made durable the answer is COORDINATOR_NOT_AVAILABLE, which clients retry.
 
-Versions: 1 is 0; 2 flexible; 3 the present id and epoch (KIP-360); 4 PRODUCER_FENCED; 5 TRANSACTION_ABORTABLE.
-Left out: version 6, two-phase commit (KIP-939).
+Versions: 1 is 0; 2 flexible; 3 the present id and epoch (KIP-360); 4 PRODUCER_FENCED; 5 TRANSACTION_ABORTABLE; 6,
+which Kafka 4.4 calls unstable: two-phase commit (KIP-939), of which Kafka refuses to keep a prepared transaction, too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NONE = -1
 FIRST_VERSION_WITH_FENCING = 4
 
 
-@serves(InitProducerIdRequest, versions="0-5")
+@serves(InitProducerIdRequest, versions="0-6", unstable=True)
 def init_producer_id(
     request: InitProducerIdRequest, context: RequestContext
 ) -> InitProducerIdResponse | Awaitable[InitProducerIdResponse]:
@@ -54,7 +54,11 @@ def _transactional(
     knows = context.header.api_version >= FIRST_VERSION_WITH_FENCING
     return answered(
         lambda: context.broker.transactions.init_producer_id(
-            transactional_id, request.transaction_timeout_ms, expected
+            transactional_id,
+            request.transaction_timeout_ms,
+            expected,
+            two_phase_commit=request.enable2_pc,
+            keep_prepared=request.keep_prepared_txn,
         ),
         lambda producer: InitProducerIdResponse(
             producer_id=producer.producer_id, producer_epoch=producer.producer_epoch

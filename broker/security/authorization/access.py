@@ -156,6 +156,10 @@ def _transaction(request: Any) -> Resource | None:
     return ResourceType.TRANSACTIONAL_ID, request.transactional_id
 
 
+def _two_phase_transaction(request: Any) -> Resource | None:
+    return _transaction(request) if request.enable2_pc else None
+
+
 def _old_transaction(request: Any) -> Resource | None:
     return ResourceType.TRANSACTIONAL_ID, request.v3_and_below_transactional_id
 
@@ -280,6 +284,7 @@ ACCESS: Mapping[str, tuple[AccessRule, ...]] = {
     # Transactions.
     "InitProducerId": (
         _WRITES_IN_TRANSACTION,
+        AuthorizeRequest(AclOperation.TWO_PHASE_COMMIT, _two_phase_transaction),
         AuthorizeRequest(AclOperation.IDEMPOTENT_WRITE, _idempotent, or_any_topic=True),
     ),
     "AddPartitionsToTxn": (

@@ -21,7 +21,7 @@ from kafka_ds.protocol.types import (
 FIRST_VERSION_WITH_TOPIC_IDS = 6
 
 
-@message(key=22, versions="0-5", flexible="2+")
+@message(key=22, versions="0-6", flexible="2+")
 class InitProducerIdRequest:
     """Request a producer id, and fence earlier producers with the transactional id."""
 
@@ -29,9 +29,11 @@ class InitProducerIdRequest:
     transaction_timeout_ms: i32
     producer_id: i64 = v("3+", default=-1)
     producer_epoch: i16 = v("3+", default=-1)
+    enable2_pc: boolean = v("6+", default=False)
+    keep_prepared_txn: boolean = v("6+", default=False)
 
 
-@message(key=22, versions="0-5", flexible="2+")
+@message(key=22, versions="0-6", flexible="2+")
 class InitProducerIdResponse:
     """The producer id and its epoch."""
 
@@ -39,6 +41,8 @@ class InitProducerIdResponse:
     error_code: i16 = v(default=0)
     producer_id: i64 = v(default=-1)
     producer_epoch: i16
+    ongoing_txn_producer_id: i64 = v("6+", default=-1)
+    ongoing_txn_producer_epoch: i16 = v("6+", default=-1)
 
 
 @struct

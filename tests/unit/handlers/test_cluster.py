@@ -26,6 +26,7 @@ from kafka_ds.protocol.messages import (
 )
 from kafka_ds.protocol.messages.configs import CLIENT_METRICS_RESOURCE, DescribeConfigsResource
 from kafka_ds.protocol.topic_partition import TopicIdPartition, TopicPartition
+from kafka_ds.protocol.types import api_key_of
 from kafka_ds.segments.producers import Producers
 from tests.in_process import InProcess, batch_of, in_process, values_of
 from tests.loops import in_loop, until
@@ -35,9 +36,12 @@ TOPIC, BROKER = 2, 4
 
 
 @pytest.mark.parametrize("version", range(0, 6))
+@pytest.mark.parametrize("unstable", [False, True])
 @in_loop
-async def test_api_versions_are_those_of_the_registry(memory_path: Path, version: int) -> None:
-    async with in_process(memory_path) as broker:
+async def test_api_versions_are_those_of_the_registry(
+    memory_path: Path, version: int, unstable: bool
+) -> None:
+    async with in_process(memory_path, unstable_api_versions_enable=unstable) as broker:
         request = ApiVersionsRequest(client_software_name="x", client_software_version="1.0")
         response = await broker.ask(request, version)
         told = {k.api_key: (k.min_version, k.max_version) for k in response.api_keys}
@@ -46,7 +50,9 @@ async def test_api_versions_are_those_of_the_registry(memory_path: Path, version
             for served in REGISTRY
             if not served.internal and served.api_key not in CLIENT_METRICS_KEYS
         ]
-        assert told == {served.api_key: served.advertised for served in clients}
+        init_producer_id = api_key_of(InitProducerIdRequest)
+        known = {served.api_key: served.advertised for served in clients}
+        assert told == known | {init_producer_id: (0, 6 if unstable else 5)}
         assert told[0] == (0, 13)
         assert told[1] == (4, 18)
 

@@ -384,6 +384,12 @@ async def test_producer_ids_and_transactions(
         refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         assert (await asks(named, 4)).error_code == refused
         await allow(broker, TXN, "t", AclOperation.WRITE)
+        two_phase = InitProducerIdRequest(
+            transactional_id="t", transaction_timeout_ms=0, enable2_pc=True
+        )
+        assert (await asks(two_phase, 6)).error_code == refused
+        await allow(broker, TXN, "t", AclOperation.TWO_PHASE_COMMIT)
+        assert (await asks(two_phase, 6)).error_code == ErrorCode.NOT_COORDINATOR
         adding = build(AddPartitionsToTxnRequest, 
             v3_and_below_transactional_id="t", v3_and_below_producer_id=1, v3_and_below_producer_epoch=0,
             v3_and_below_topics=[{"name": name, "partitions": [0]} for name in ("a", "b")],

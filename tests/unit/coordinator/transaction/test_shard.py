@@ -102,6 +102,16 @@ def test_a_timeout_out_of_bounds_is_refused(timeout_ms: int) -> None:
     assert code_of(error) is ErrorCode.INVALID_TRANSACTION_TIMEOUT
 
 
+def test_two_phase_commit_has_to_be_enabled() -> None:
+    for asked, expected in (
+        ({"two_phase_commit": True}, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+        ({"keep_prepared": True}, ErrorCode.UNSUPPORTED_VERSION),
+    ):
+        with pytest.raises(KafkaError) as error:
+            init(shard_with(), **asked)
+        assert code_of(error) is expected
+
+
 @pytest.mark.parametrize("state", [S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT])
 def test_beginning_anew_raises_the_epoch(state: TransactionState) -> None:
     shard = shard_with(in_state(state))

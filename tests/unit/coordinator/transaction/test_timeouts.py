@@ -6,17 +6,24 @@ from typing import Any
 
 import pytest
 
+from broker.config.broker import BrokerConfig
 from broker.coordinator.result import ProducerIdAndEpoch
 from broker.coordinator.transaction.shard import TransactionCoordinatorShard
-from broker.coordinator.transaction.transaction_metadata import EPOCH_MAX
+from broker.coordinator.transaction.transaction_metadata import (
+    EPOCH_MAX,
+    decode_record,
+    encode_record,
+)
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.unit.coordinator.transaction.transaction_desk import (
     ME,
     NOW,
+    P0,
     TIMEOUT_MS,
     V1,
     V2,
     S,
+    X,
     apply,
     code_of,
     complete,
@@ -33,6 +40,19 @@ def timed_out(**changes: Any) -> TransactionCoordinatorShard:
         apply(shard, result)
     complete(shard)
     return shard
+
+
+@pytest.mark.parametrize("asked_ms", [0, TIMEOUT_MS])
+def test_two_phase_commit_has_no_timeout_also_after_a_restart(asked_ms: int) -> None:
+    shard = TransactionCoordinatorShard(BrokerConfig(transaction_two_phase_commit_enable=True))
+    who = init(shard, timeout_ms=asked_ms, two_phase_commit=True)
+    apply(shard, shard.add_partitions(X, who, [P0], now_ms=NOW, client_transaction_version=V2))
+    prepared = shard.find(X)
+    assert prepared is not None
+    _, read_again = decode_record(*encode_record(X, prepared)) or (X, None)
+    late_ms = NOW + 2**31 + 1
+    assert not list(shard_with(read_again).timed_out(late_ms))
+    assert end(shard, True, V2, who) == ProducerIdAndEpoch(who.producer_id, 1)
 
 
 def test_who_was_too_slow_goes_on_under_the_next_epoch() -> None:
