@@ -199,6 +199,9 @@ class _ShareFetch:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout_at(deadline):
                         await event.wait()
+            if self._request.share_session_epoch == INITIAL_EPOCH:
+                for each in free:  # As in Kafka; later answers leave out what has nothing new.
+                    self._of(each.key[1])
             percent = 100 * len(free) / max(len(partitions), 1)
             self._shares.count_fetch(self._key.group_id, waited_ms=waited_ms, percent=percent)
         finally:

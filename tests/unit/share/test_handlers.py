@@ -97,6 +97,19 @@ async def test_a_fetch_waits_for_records_and_for_released_ones(memory_path: Path
 
 
 @in_loop
+async def test_the_first_answer_of_a_session_names_partitions_without_records(
+    memory_path: Path,
+) -> None:
+    async with in_process(memory_path) as broker:
+        topic_id = await topic_of(broker, [b"a"])
+        one, two = Member(broker, topic_id, "one"), Member(broker, topic_id, "two")
+        assert await one.acquire(max_wait_ms=HAPPENS_MS) == [(0, 0, 1)]
+        (topic,) = (await two.fetch(max_wait_ms=0)).responses
+        assert [(each.partition_index, each.records) for each in topic.partitions] == [(0, b"")]
+        assert (await two.fetch(max_wait_ms=0)).responses == []
+
+
+@in_loop
 async def test_a_fetch_waits_for_its_min_bytes(memory_path: Path) -> None:
     async with in_process(memory_path) as broker:
         topic_id = await topic_of(broker, [b"a"])
