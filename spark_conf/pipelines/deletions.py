@@ -1,15 +1,15 @@
 """Shell: deletes from a typed table and its errors table what retention or another engine deleted from the topic.
 
-Retention moves the log start offset in the topic's table. A DELETE, MERGE, … of another engine is a commit that removes
-files; then the records of those partitions are compared in both tables, up to the tiered end. Rows that a RESTORE
-removed stay in the typed table: another RESTORE may bring them back.
+Retention moves the log start offsets, which the brokers tell: a topic without a table has them, too. A DELETE, MERGE, …
+of another engine is a commit that removes files; then the records of those partitions are compared in both tables, up
+to the tiered end. Rows that a RESTORE removed stay in the typed table: another RESTORE may bring them back.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Final
@@ -52,22 +52,26 @@ class Deletions:
         self._expired: float | None = None
 
     def are_due(self) -> bool:
-        """Whether it is time to check, and the topic has a table."""
-        is_time = self._looked is None or time.monotonic() - self._looked >= ERASED_S
-        return is_time and self._log.exists()
+        """Whether it is time to check."""
+        return self._looked is None or time.monotonic() - self._looked >= ERASED_S
 
-    def carry_out(self, table: TypedTable, topic_id: str, *, expires: bool) -> None:
-        """Delete what is due; `expires`: also what retention deleted."""
+    def carry_out(self, table: TypedTable, topic_id: str, starts: Mapping[int, int]) -> None:
+        """Delete what is due; `starts` are the log start offsets, none if what retention deleted stays."""
         now = time.monotonic()
-        self._read()
-        if self._snapshot.topic_id is None or uuid_text(self._snapshot.topic_id) != topic_id:
-            return
-        if expires and (self._expired is None or now - self._expired >= EXPIRED_S):
-            starts = {p: self._snapshot.log_start(p) for p in self._snapshot.partitions()}
+        if self._expired is None or now - self._expired >= EXPIRED_S:
             below = [_at(p) & (f.col("_offset") < start) for p, start in starts.items() if start]
             if below:
                 table.delete(reduce(or_, below))
             self._expired = now
+        if self._log.exists():
+            self._erase(table, topic_id)
+        self._looked = now
+
+    def _erase(self, table: TypedTable, topic_id: str) -> None:
+        """Delete what another engine deleted."""
+        self._read()
+        if self._snapshot.topic_id is None or uuid_text(self._snapshot.topic_id) != topic_id:
+            return
         since = max(self._seen, table.deletions_version(topic_id))
         version = self._snapshot.version
         partitions = self._erased_in(since) & {*self._snapshot.partitions()}
@@ -76,7 +80,7 @@ class Deletions:
         elif version - since >= VERSIONS_MAX:
             # Then a later start need not read these versions, nor compare all rows if log cleanup has deleted them.
             table.delete_rows(table.places().limit(0), topic_id, version)
-        self._seen, self._looked = version, now
+        self._seen = version
 
     def _read(self) -> None:
         if self._snapshot.version < 0:

@@ -236,7 +236,8 @@ class Pipelines:
         table = TypedTable(self._spark, self._store, self._lake, topic)
         done = table.last_step()
         if done is not None and done.topic_id in ("", pipeline.topic_id):
-            deletions.carry_out(table, pipeline.topic_id, expires=pipeline.expires)
+            starts = self._offsets(pipeline, EARLIEST) if pipeline.expires else {}
+            deletions.carry_out(table, pipeline.topic_id, starts)
 
     def replay(self, topic: str) -> int:
         """Decode the records with rescued data again, with the present settings; how many fit now."""

@@ -47,6 +47,10 @@ def delete_records(topic: Topic, offset: int) -> None:
     admin = AdminClient({"bootstrap.servers": topic.broker.bootstrap})
     place = TopicPartition(topic.name, 0, offset)
     admin.delete_records([place])[place].result(60)
+
+
+def delete_tiered_records(topic: Topic, offset: int) -> None:
+    delete_records(topic, offset)
     store = LocalStore(str(topic.broker.lake))
     wait_until(
         f"the table to begin at {offset}",
@@ -75,11 +79,11 @@ def test_rows_leave_with_their_records(spark: SparkSession, topic: Topic) -> Non
     assert offsets(topic) == [0, 3, 4, 5, 6], "what is not in the lake yet stays"
     assert [offset for offset, _ in errors_of(topic)] == [4]
 
-    delete_records(topic, 5)
+    delete_tiered_records(topic, 5)
     keep_anew(spark, topic)
     assert (offsets(topic), errors_of(topic)) == ([5, 6], [])
     alter(topic, "lake.table.retention.enable", "false")
-    delete_records(topic, 6)
+    delete_tiered_records(topic, 6)
     send(topic, b"7", b"8")
     topic.wait_until_tiered(0, least=9)
     erase(topic, "partition = 0 AND offset = 7")
@@ -94,6 +98,18 @@ def test_rows_leave_with_their_records(spark: SparkSession, topic: Topic) -> Non
     assert (offsets(topic), offsets(topic, 1)) == ([5, 6, 8], [])
 
 
+@pytest.mark.timeout(300)
+def test_rows_leave_with_the_records_of_a_topic_without_a_table(
+    spark: SparkSession, topic: Topic
+) -> None:
+    topic.create(partitions=1, **SETTINGS, **{"remote.storage.enable": "false"})
+    send(topic, b"0", b"\xff", b"2")
+    keep_anew(spark, topic)
+    delete_records(topic, 2)
+    keep_anew(spark, topic)
+    assert (offsets(topic), errors_of(topic)) == ([2], [])
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_state_of_a_key_leaves_with_its_record(spark: SparkSession, topic: Topic) -> None:
@@ -104,6 +120,6 @@ def test_the_state_of_a_key_leaves_with_its_record(spark: SparkSession, topic: T
     erase(topic, "offset = 1")
     keep_anew(spark, topic)
     assert state_of(spark, topic) == {"k0": {"value": "0"}, "k2": {"value": "2"}}
-    delete_records(topic, 2)
+    delete_tiered_records(topic, 2)
     keep_anew(spark, topic)
     assert state_of(spark, topic) == {"k2": {"value": "2"}}
