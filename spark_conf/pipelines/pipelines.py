@@ -41,6 +41,7 @@ from spark_conf.pipelines.schema_names import UNEXPECTED, ExpectedNames, SchemaR
 from spark_conf.pipelines.typed_table import (
     APPEND,
     CURRENT,
+    VACUUM_MS,
     TypedTable,
     newest_by_key,
     with_newer,
@@ -112,6 +113,8 @@ class Pipelines:
         # The topics of which a step was written.
         self._written: set[str] = set()
         self._histories: dict[str, CompactedHistory] = {}
+        # When this process looked last whether VACUUM is due.
+        self._vacuumed: dict[str, float] = {}
         # By topic id and the formats of keys and values.
         self._expected: dict[tuple[str, str, str], ExpectedNames] = {}
         self._cluster = Cluster(parse_settings(self._options))
@@ -209,6 +212,16 @@ class Pipelines:
             self._expire(pipeline, pipeline.history, is_ended)
         if not is_ended():
             self._delete(pipeline)
+        if not is_ended():
+            self._vacuum(pipeline)
+
+    def _vacuum(self, pipeline: Pipeline) -> None:
+        """Run VACUUM on the tables, if it is due, in each process and then once a day."""
+        now = time.monotonic()
+        looked = self._vacuumed.get(pipeline.topic)
+        if looked is None or now - looked >= VACUUM_MS / 1e3:
+            TypedTable(self._spark, self._store, self._lake, pipeline.topic).vacuum()
+            self._vacuumed[pipeline.topic] = now
 
     def _expire(
         self, pipeline: Pipeline, policy: HistoryPolicy, is_ended: Callable[[], bool]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
+from kafka_ds.delta.actions import DAY_MS, commit_info
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.store.store import Store
 from kafka_ds.topic.names import ERRORS, TYPED_TABLES
@@ -39,6 +40,12 @@ if TYPE_CHECKING:
 LOGGER = logging.getLogger("kafka_ds.pipelines")
 # One OPTIMIZE per so many steps, each of which adds small files.
 STEPS_PER_OPTIMIZE: Final = 100
+# VACUUM keeps what versions of the last week need, unless the table says otherwise.
+VACUUM_MS: Final = DAY_MS
+# How many versions are searched for the last VACUUM. A pipeline that is started again and again reads so many at most.
+_VERSIONS_MAX: Final = 1_000
+# VACUUM would list the table's few folders by 10,000 tasks.
+_LISTING: Final = {"spark.sql.sources.parallelPartitionDiscovery.parallelism": "2"}
 # The `txn` application whose version is the topic table's version up to which deletions were applied here.
 DELETIONS: Final = "kafkaDs-deletions"
 APPEND: Final = "append"
@@ -136,10 +143,9 @@ class TypedTable:
 
     def reset(self, step: TableStep) -> None:
         """Empty both tables: the topic was recreated."""
-        for log, path in ((self._errors_log, self.errors_path), (self._log, self.path)):
-            if log.exists():
-                empty = self._spark.read.format("delta").load(path).limit(0)
-                write(empty, path, step, mode="overwrite")
+        for _, path in self._there():
+            empty = self._spark.read.format("delta").load(path).limit(0)
+            write(empty, path, step, mode="overwrite")
 
     def _append_errors(self, step: TableStep, decoded: DecodedRows) -> None:
         begun = self.begun_step()
@@ -229,14 +235,14 @@ class TypedTable:
 
     def delete(self, condition: Column) -> None:
         """Delete rows and errors by a condition on `_partition` and `_offset`."""
-        for path in self._there():
+        for _, path in self._there():
             self._delta(path).delete(condition)
 
     def delete_rows(self, places: DataFrame, topic_id: str, version: int) -> None:
         """Delete the rows and errors of these partitions and offsets, and record the topic table's version."""
         deleted = places.persist()
         try:
-            for path in self._there():
+            for _, path in self._there():
                 txn = _of_txn(f"{DELETIONS}-{topic_id}", version)
                 with _set(self._spark, txn if path == self.path else {}):
                     deletion = self._delta(path).alias("t").merge(deleted.alias("s"), _OF_RECORD)
@@ -244,10 +250,10 @@ class TypedTable:
         finally:
             deleted.unpersist()
 
-    def _there(self) -> list[str]:
+    def _there(self) -> list[tuple[DeltaLog, str]]:
         """The tables that exist, errors first: after a crash in between, the rows show that they are still due."""
         tables = ((self._errors_log, self.errors_path), (self._log, self.path))
-        return [path for log, path in tables if log.exists()]
+        return [(log, path) for log, path in tables if log.exists()]
 
     def _delta(self, path: str) -> DeltaTable:
         from delta.tables import DeltaTable
@@ -257,9 +263,30 @@ class TypedTable:
     # -- maintenance ----------------------------------------------------------------------------
 
     def optimize(self, step: TableStep) -> None:
-        """Run OPTIMIZE if it is due."""
+        """Run OPTIMIZE on both tables if it is due."""
         if step.number % STEPS_PER_OPTIMIZE == 0:
-            self._spark.sql(f"OPTIMIZE delta.`{self.path}`")
+            for _, path in self._there():
+                self._spark.sql(f"OPTIMIZE delta.`{path}`")
+
+    def vacuum(self) -> None:
+        """Run VACUUM on each table that is older than a day and had none for a day."""
+        for log, path in self._there():
+            if _is_vacuum_due(log):
+                # The table may get no other commits for weeks, and log cleanup delete that of the last step.
+                step = last_step(log)
+                with _set(self._spark, _LISTING if step is None else {**_LISTING, **_told(step)}):
+                    self._spark.sql(f"VACUUM delta.`{path}`")
+
+
+def _is_vacuum_due(log: DeltaLog) -> bool:
+    latest, since_ms = log.latest_version(), log.clock.wall_ms() - VACUUM_MS
+    for version in range(latest, -1, -1):
+        info = commit_info(log.read_version(version) or ())
+        if info.get("timestamp", 0) < since_ms or latest - version >= _VERSIONS_MAX:
+            return True
+        if info.get("operation") == "VACUUM START":
+            return False
+    return False
 
 
 def _types_of(schema: t.StructType) -> set[tuple[str, str]]:
@@ -361,10 +388,11 @@ def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
 
 
 def _of_commit(step: TableStep) -> dict[str, str]:
-    return {
-        f"{_DELTA}.commitInfo.userMetadata": step.text(),
-        **_of_txn(APP_ID, step.number),
-    }
+    return {**_told(step), **_of_txn(APP_ID, step.number)}
+
+
+def _told(step: TableStep) -> dict[str, str]:
+    return {f"{_DELTA}.commitInfo.userMetadata": step.text()}
 
 
 def _of_txn(app_id: str, version: int) -> dict[str, str]:

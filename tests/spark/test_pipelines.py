@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from pyspark.sql import SparkSession
 import kafka_ds
 from broker.cli.lake import Lake, LakeQueries
 from kafka_ds.errors import OptionError
+from kafka_ds.topic.typed_steps import TableStep
+from spark_conf.pipelines import typed_table
 from spark_conf.pipelines.decoder import (
     METADATA,
     RESCUED,
@@ -37,6 +40,7 @@ from tests.spark.typed_tables import (
     alter,
     errors_of,
     keep,
+    keep_anew,
     parsed,
     rows,
     send,
@@ -277,6 +281,43 @@ def test_current_state_has_the_newest_value_of_each_key_and_a_feed_of_its_change
     send(topic, b'{"n":7}', keys=[b"e"])
     with pytest.raises(OptionError, match="the table was created with current"):
         keep(pipelines, topic)
+
+
+@pytest.mark.timeout(300)
+def test_small_files_are_merged_and_old_ones_removed(
+    spark: SparkSession, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In both tables, and by processes that have just started, as with `--once`."""
+    monkeypatch.setattr(typed_table, "STEPS_PER_OPTIMIZE", 2)
+    topic.create(partitions=1, **{**JSON_TOPIC, "lake.table.value.format": "string"})
+    paths = [topic.broker.lake / "tables" / f"{topic.name}{part}" for part in ("", "__errors")]
+
+    def operations() -> list[list[str]]:
+        return [[each["operation"] for each in DeltaTable(path).history()] for path in paths]
+
+    def steps() -> list[TableStep | None]:
+        newest = (DeltaTable(path).history(1)[0] for path in paths)
+        return [TableStep.parse(each.get("userMetadata")) for each in newest]
+
+    for _ in range(2):
+        send(topic, b"a", b"\xff")
+        keep_anew(spark, topic)
+    assert steps() == [None, None]
+    assert [each[0] for each in operations()] == ["OPTIMIZE", "OPTIMIZE"]
+    leftovers = [path / "part-of-a-writer-that-died.parquet" for path in paths]
+    for each in leftovers:
+        each.touch()
+        os.utime(each, (0, 0))
+    with monkeypatch.context() as patch:
+        patch.setattr(typed_table, "VACUUM_MS", 0)
+        keep_anew(spark, topic)
+    after = operations()
+    assert [each[:2] for each in after] == [["VACUUM END", "VACUUM START"]] * 2
+    assert not any(each.exists() for each in leftovers)
+    assert [step and step.end for step in steps()] == [{0: 4}, {0: 4}]
+    keep_anew(spark, topic)
+    assert operations() == after
+    assert (len(rows(topic)), len(errors_of(topic))) == (4, 2)
 
 
 @pytest.mark.slow
