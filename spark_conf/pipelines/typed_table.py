@@ -51,7 +51,10 @@ DELETIONS: Final = "kafkaDs-deletions"
 APPEND: Final = "append"
 CURRENT: Final = "current"
 NO_KEY: Final = "the record has no key: a table of current state has a row for each key"
+# As topics' tables: statistics in the log name keys that were erased. VACUUM carries the last step on.
+_FOR_ALL: Final = {"delta.logRetentionDuration": "interval 7 days"}
 _FOR_CURRENT: Final = {
+    **_FOR_ALL,
     "delta.enableChangeDataFeed": "true",
     "delta.enableDeletionVectors": "true",
 }
@@ -181,7 +184,7 @@ class TypedTable:
         if missing := [name for name in cluster_columns if name not in there]:
             LOGGER.warning("%s: no column %s to cluster by", self.path, ", ".join(missing))
         made = DeltaTable.createIfNotExists(self._spark).location(self.path).addColumns(rows.schema)
-        for name, text in (_FOR_CURRENT if mode == CURRENT else {}).items():
+        for name, text in (_FOR_CURRENT if mode == CURRENT else _FOR_ALL).items():
             made = made.property(name, text)
         (made.clusterBy(*there) if there else made).execute()
 

@@ -303,6 +303,8 @@ def test_small_files_are_merged_and_old_ones_removed(
         send(topic, b"a", b"\xff")
         keep_anew(spark, topic)
     assert steps() == [None, None]
+    kept = DeltaTable(paths[0]).metadata().configuration["delta.logRetentionDuration"]
+    assert kept == "interval 7 days"
     assert [each[0] for each in operations()] == ["OPTIMIZE", "OPTIMIZE"]
     leftovers = [path / "part-of-a-writer-that-died.parquet" for path in paths]
     for each in leftovers:
