@@ -10,12 +10,16 @@ import json
 import os
 import random
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from confluent_kafka import Producer
 
+from kafka_ds.delta.actions import Action, commit_info
+from kafka_ds.delta.log import DeltaLog
+from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.topic.names import TYPED_TABLES
 from tests.bench import machine
 from tests.bench.report import Figure, Report
 from tests.bench.sides import OurSide, create_topic, ready
@@ -55,6 +59,7 @@ def _measure(
     spark: SparkSession, pipelines: Pipelines, side: OurSide, report: Report, runs: int
 ) -> None:
     path = f"{side.lake}/tables/{TOPIC}"
+    log = DeltaLog(LocalStore(str(side.lake)), f"{TYPED_TABLES}/{TOPIC}")
     (pipeline,) = pipelines.wanted()
     _send(side, range(KEYS), 0)
     with machine.watching(machine.children(os.getpid())) as load:
@@ -71,7 +76,7 @@ def _measure(
         walls.append(use.wall_s)
         cpus.append(use.cpu_s)
         background.append(use.background_load)
-        amplification.append(_bytes_added(spark, path) / (CHANGES * row_bytes))
+        amplification.append(_bytes_added(log) / (CHANGES * row_bytes))
     assert spark.read.format("delta").load(path).count() == KEYS
     busy = statistics.median(background)
     report.add(Figure(name="current, load, keys/s", unit="1/s", ours=[KEYS / load.wall_s]))
@@ -100,9 +105,25 @@ def _send(side: OurSide, keys: Iterable[int], change: int) -> None:
     assert producer.flush(120) == 0
 
 
-def _bytes_added(spark: SparkSession, path: str) -> float:
-    """What the newest MERGE of the table wrote: rows and their change data."""
-    history = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").where("operation = 'MERGE'")
-    newest = history.orderBy("version", ascending=False).first()
-    assert newest is not None
-    return float(newest["operationMetrics"]["numTargetBytesAdded"])
+def _bytes_added(log: DeltaLog) -> int:
+    """What the newest MERGE of the table wrote: rows, their change data, and deletion vectors.
+
+    Delta's own metric `numTargetBytesAdded` has the rows alone.
+    """
+    for version in range(log.latest_version(), -1, -1):
+        actions = log.read_version(version) or []
+        if commit_info(actions).get("operation") == "MERGE":
+            return sum(_written(actions))
+    raise LookupError("the table has no MERGE")
+
+
+def _written(actions: Sequence[Action]) -> Iterator[int]:
+    before = {each["remove"]["path"] for each in actions if "remove" in each}
+    for each in actions:
+        if "cdc" in each:
+            yield each["cdc"]["size"]
+        elif "add" in each and each["add"]["path"] in before:
+            # The file stays; it got a deletion vector.
+            yield (each["add"].get("deletionVector") or {"sizeInBytes": 0})["sizeInBytes"]
+        elif "add" in each:
+            yield each["add"]["size"]
