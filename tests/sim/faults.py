@@ -11,6 +11,8 @@ from typing import Any
 from broker.metadata.events import PartitionRegistration
 from tests.sim.world import Host, World
 
+# How long after there is room again a directory may go offline, because its broker had reported that it is full.
+REPORTED_SECONDS = 10
 RESTART_SECONDS_MAX = 15.0
 PAUSE_SECONDS = (2.0, 20.0)
 CUT_SECONDS_MAX = 15.0
@@ -102,6 +104,8 @@ class Faults:
         for host in self._world.hosts:
             if not host.is_up:
                 host.start()
+        if "disk_full" in self.plan.kinds:
+            await asyncio.sleep(REPORTED_SECONDS)
         for host in self._world.hosts:
             await self._renew(host)
         self._world.log("healed")
@@ -270,7 +274,8 @@ class Faults:
         node = host.node
         if not host.is_up or node is None or host.process is None or host.process.is_paused:
             return None
-        is_clean = host.has_started and not _has_failed_log_dirs(host)
+        is_full = host.disk.capacity_bytes is not None
+        is_clean = host.has_started and not is_full and not _has_failed_log_dirs(host)
         if not is_clean:
             # It may be registered and not serve yet, or be unable to say that everything is on its disks. In both
             # cases the cluster takes its end for a crash.
@@ -370,13 +375,14 @@ class Faults:
 
     def _disk_full(self, host: Host) -> str | None:
         if not self._may_go_down(host, forgets=False):
-            return None  # A full disk ends the process at the first write.
+            return None  # A full disk ends the process, if others are in sync.
         self._doomed.add(host.node_id)
         host.disk.capacity_bytes = 0
 
         def undo() -> None:
             self._doomed.discard(host.node_id)
             host.disk.capacity_bytes = None
+            self._world.loop.create_task(self._renew(host))
 
         self._later(self._random.random() * 10, undo)
         return f"the disk of {host.name} is full"
