@@ -148,9 +148,9 @@ _OF_CLUSTER: Mapping[Metric, Callable[[MetadataImage], int]] = {
     ),
     gauge(
         f"{_CONTROLLER}PreferredReplicaImbalanceCount",
-        "Partitions that are not led by their first replica.",
+        "Partitions that are not led by their preferred leader.",
     ): lambda image: sum(
-        each.leader != each.replicas[0]
+        each.leader != each.preferred_leader
         for topic in image.topics.values()
         for each in topic.partitions.values()
     ),

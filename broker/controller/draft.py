@@ -296,7 +296,7 @@ class Draft:
         return WalId(broker_id, self.brokers[broker_id].broker_epoch)
 
     def _diskless_leader(self, old: PartitionRegistration, excluded: Collection[int]) -> int:
-        """The next leader: in the rack of the last one, if possible, and the one that leads least.
+        """The next leader: the preferred one, else one in its rack, if possible, and of these the one that leads least.
 
         The last leader itself comes last: the directory of its log has failed.
         """
@@ -304,13 +304,17 @@ class Draft:
         if leaders is None:
             leaders = Counter(each.leader for _, _, each in self.partitions())
             self._leaders = leaders
-        (last,) = old.replicas
-        known = self.brokers.get(last) or self.image.brokers.get(last)
-        rack = None if known is None else known.rack
+        preferred = old.preferred_leader
+        known = [
+            self.brokers.get(each) or self.image.brokers.get(each)
+            for each in (preferred, *old.replicas)
+        ]
+        rack = next((each.rack for each in known if each is not None), None)
 
-        def rank(broker_id: int) -> tuple[bool, bool, int, int]:
+        def rank(broker_id: int) -> tuple[bool, bool, bool, int, int]:
+            is_last, is_other = broker_id == old.leader, broker_id != preferred
             is_elsewhere = self.brokers[broker_id].rack != rack
-            return broker_id == old.leader, is_elsewhere, leaders[broker_id], broker_id
+            return is_last, is_other, is_elsewhere, leaders[broker_id], broker_id
 
         candidates = (b for b in self.brokers if self.is_active(b) and b not in excluded)
         return min(candidates, key=rank, default=NO_LEADER)

@@ -96,7 +96,7 @@ class Duties:
             return
         if moved:
             _LOGGER.info(
-                "moved the leaders of %s: back to the preferred replicas, or to spread diskless partitions",
+                "moved the leaders of %s back to the preferred replicas",
                 counted(moved, "partition"),
             )
 

@@ -1,7 +1,7 @@
 """Pure: the active controller's decisions about leaders, on request or by the clock (KIP-183, KIP-460).
 
-As KRaft's ReplicationControlManager: a preferred election is needed if the first replica does not lead, an unclean one
-if there is no leader, else ELECTION_NOT_NEEDED, which is not listed if all partitions were requested. With
+As KRaft's ReplicationControlManager: a preferred election is needed if the preferred leader does not lead, an unclean
+one if there is no leader, else ELECTION_NOT_NEEDED, which is not listed if all partitions were requested. With
 auto.leader.rebalance.enable leadership goes back to all preferred replicas that are in sync, so many a round. A topic
 that begins to allow unclean elections gets its leaders in the same commit.
 """
@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntEnum
 
-from broker.controller import diskless
 from broker.controller.draft import Draft, PartitionChangeResult
-from broker.metadata.events import NO_LEADER, PartitionRegistration
+from broker.metadata.events import NO_LEADER, RECOVERED, PartitionRegistration
 from broker.metadata.partition_change import PartitionChange, PartitionElection
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.topic_partition import PartitionId, TopicPartition
@@ -67,7 +66,7 @@ def _hold_election(
     draft: Draft, kind: ElectionType, key: PartitionId, registration: PartitionRegistration
 ) -> ErrorCode:
     if kind is ElectionType.PREFERRED:
-        if registration.leader == registration.replicas[0]:
+        if registration.leader == registration.preferred_leader:
             return ErrorCode.ELECTION_NOT_NEEDED
         election, nobody = PartitionElection.PREFERRED, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
     else:
@@ -85,7 +84,7 @@ def _hold_election(
 
 
 def balance_leaders(draft: Draft) -> int:
-    """Give leadership back to preferred replicas, spread diskless partitions; returns how many partitions moved."""
+    """Give leadership back to preferred replicas; returns how many partitions moved."""
 
     def hold(change: PartitionChange) -> None:
         change.election = PartitionElection.PREFERRED
@@ -94,10 +93,17 @@ def balance_leaders(draft: Draft) -> int:
     for _, key, registration in draft.partitions():
         if moved == ELECTIONS_PER_TURN_MAX:
             break
-        first = registration.replicas[0]
-        if registration.leader != first and first in registration.isr:
+        preferred = registration.preferred_leader
+        if registration.leader != preferred and _may_lead(draft, registration, preferred):
             moved += draft.change(key, hold) is not None
-    return moved + diskless.balance(draft, ELECTIONS_PER_TURN_MAX - moved)
+    return moved
+
+
+def _may_lead(draft: Draft, registration: PartitionRegistration, broker_id: int) -> bool:
+    """Whether a broker may lead without a loss. A diskless partition stays where it is being taken over."""
+    if registration.is_diskless:
+        return registration.leader_recovery_state == RECOVERED and draft.is_active(broker_id)
+    return broker_id in registration.isr
 
 
 def elect_where_allowed(draft: Draft) -> None:

@@ -17,6 +17,7 @@ from broker.controller.draft import ControllerResult, Defaults, Draft
 from broker.controller.replica_placer import place
 from broker.log.config import REMOTE_STORAGE_KEPT, unknown_topic_setting
 from broker.metadata.events import (
+    NO_LEADER,
     UNASSIGNED_DIRECTORY,
     ConfigChanged,
     Event,
@@ -269,6 +270,7 @@ def new_partition(
         leader=isr[0],
         directories=directories,
         wals=(draft.wal_of(isr[0]),) if is_diskless else (),
+        preferred=isr[0] if is_diskless else NO_LEADER,
     )
 
 

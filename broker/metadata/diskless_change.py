@@ -4,7 +4,8 @@ Any live broker may lead it, for its records are in the lake: the leader is the 
 and one whose incarnation is new, has a new leader epoch and is RECOVERING until it has taken over what the write-ahead
 logs of earlier leaders hold. `wals` name all that may hold such records: each new leader's is added. A leader that has
 taken over has put all that counts once more: it removes the others, and nothing of an earlier epoch counts any more,
-also if its log is named again. Without a live broker the last leader stays as the replica, out of sync.
+also if its log is named again. Without a live broker the last leader stays as the replica, out of sync. `preferred`
+is the broker that an assignment has named: a preferred election lets it lead again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from broker.metadata.events import (
     PartitionRegistration,
     WalId,
 )
-from broker.metadata.partition_change import PartitionChange
+from broker.metadata.partition_change import PartitionChange, PartitionElection
 
 
 def diskless_change(
@@ -33,14 +34,18 @@ def diskless_change(
 ) -> PartitionRegistration | None:
     """The registration after what is wanted, or None if nothing changes.
 
-    A leader that is not in the wanted ISR goes; wanted replicas are the new leader. `is_acceptable`: whether a broker
+    A leader that is not in the wanted ISR goes; wanted replicas are the new leader, and so is the preferred one in its
+    election. `is_acceptable`: whether a broker
     may go on with the log that it has; `choose` returns the best broker that may begin one, or NO_LEADER.
     """
-    stays = old.leader in wanted.isr and wanted.replicas == old.replicas
+    replicas = wanted.replicas
+    if wanted.election is PartitionElection.PREFERRED and is_acceptable(old.preferred_leader):
+        replicas = (old.preferred_leader,)
+    stays = old.leader in wanted.isr and replicas == old.replicas
     if old.leader != NO_LEADER and stays and is_acceptable(old.leader):
         new = _with_state(old, wanted.leader_recovery_state)
-    elif wanted.replicas != old.replicas:
-        new = _led_by(old, wanted.replicas[0], wal_of)
+    elif replicas != old.replicas:
+        new = _led_by(old, replicas[0], wal_of)
     elif (leader := choose()) != NO_LEADER:
         new = _led_by(old, leader, wal_of)
     else:
@@ -52,7 +57,7 @@ def diskless_change(
         )
     directory = _directory(old, new, wanted, is_acceptable, default_directory)
     directories = () if directory == UNASSIGNED_DIRECTORY else (directory,)
-    new = replace(new, directories=directories)
+    new = replace(new, directories=directories, preferred=wanted.preferred)
     return None if new == old else replace(new, partition_epoch=old.partition_epoch + 1)
 
 

@@ -58,8 +58,9 @@ class WalId(NamedTuple):
 class PartitionRegistration:
     """What the controller knows of a partition; `partition_epoch` is the token of each change.
 
-    `replicas` begins with the preferred leader. `isr`, and without one `elr`, hold all that was committed; one of them
-    may lead. `last_known_elr` is the last leader of a partition that has neither (KIP-966). `directories` are those of
+    `replicas` begins with the preferred leader; a diskless partition has only its leader there, and `preferred` is the
+    broker to which it was assigned. `isr`, and without one `elr`, hold all that was committed; one of them may lead.
+    `last_known_elr` is the last leader of a partition that has neither (KIP-966). `directories` are those of
     `replicas`, one each, or none if no broker has reported them (KIP-858). `wals`, of diskless topics alone, are all
     write-ahead logs that may hold records above the end of the table, the last leader's last; only what leaders of the
     epoch `wals_since` and later have written there counts.
@@ -78,6 +79,12 @@ class PartitionRegistration:
     directories: tuple[bytes, ...] = ()
     wals: tuple[WalId, ...] = ()
     wals_since: int = 0
+    preferred: int = NO_LEADER
+
+    @property
+    def preferred_leader(self) -> int:
+        """The broker that shall lead whenever it can."""
+        return self.replicas[0] if self.preferred == NO_LEADER else self.preferred
 
     @property
     def is_diskless(self) -> bool:
@@ -361,7 +368,7 @@ def _plain_fields(value: Any) -> dict[str, Any]:
             plain |= _plain_fields(item)
             if not item.is_diskless:
                 # Most are not, and there may be hundreds of thousands.
-                del plain["wals"], plain["wals_since"]
+                del plain["wals"], plain["wals_since"], plain["preferred"]
         else:
             plain[name] = _plain(item)
     return plain

@@ -65,6 +65,8 @@ class PartitionChange:
         self.isr = old.isr
         self.leader_recovery_state = old.leader_recovery_state
         self.directories: Mapping[int, bytes] = {}
+        # Of a diskless partition, whose replica changes with its leader.
+        self.preferred = old.preferred
         # Those that were in the ISR or the ELR and have lost what they did not flush.
         self.unclean_shutdown_replicas: Collection[int] = ()
         self._elr = old.elr

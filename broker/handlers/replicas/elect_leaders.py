@@ -1,8 +1,8 @@
 """Shell: ElectLeaders 0-2: elects the preferred leader, or any live replica (KIP-183, KIP-460).
 
 - Answered by the active controller, once it is durable; other brokers forward it.
-- A preferred election is for partitions that are not led by their first replica, an unclean one for partitions without
-  a leader. All others are ELECTION_NOT_NEEDED, or not listed if the request asks for all partitions (null).
+- A preferred election is for partitions that their preferred leader does not lead, an unclean one for partitions that
+  have no leader. All others are ELECTION_NOT_NEEDED, or not listed if the request asks for all partitions (null).
 - No replica can be elected: PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE.
 - Unknown: UNKNOWN_TOPIC_OR_PARTITION; an unknown kind of election: INVALID_REQUEST.
 

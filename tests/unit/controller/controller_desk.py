@@ -187,9 +187,11 @@ class ClusterDesk:
         altered: AlterPartitionResult = result
         return altered
 
-    def reassign(self, *target: int, name: str = "t", **options: Any) -> PartitionChangeResult:
-        """Move t-0; without a target: cancel the move."""
-        wanted = Reassignment(topic=name, partition=0, replicas=target or None)
+    def reassign(
+        self, *target: int, name: str = "t", partition: int = 0, **options: Any
+    ) -> PartitionChangeResult:
+        """Move a partition; without a target: cancel the move."""
+        wanted = Reassignment(topic=name, partition=partition, replicas=target or None)
         (result,) = self.take(self.controller.alter_reassignments([wanted], **options))
         moved: PartitionChangeResult = result
         return moved

@@ -68,6 +68,7 @@ def led_by(
     epoch: int,
     state: int = RECOVERING,
     since: int = 0,
+    preferred: int | None = None,
 ) -> PartitionRegistration:
     return PartitionRegistration(
         replicas=(broker,),
@@ -77,6 +78,7 @@ def led_by(
         leader_recovery_state=state,
         wals=wals or (desk.wal(broker),),
         wals_since=since,
+        preferred=broker if preferred is None else preferred,
         partition_epoch=desk.partition().partition_epoch,
     )
 
@@ -181,7 +183,7 @@ def test_any_other_broker_leads_when_the_leader_goes(
     desk.ask(num_partitions=-1, assignments=((0, (1,)),))
     first = desk.wal(1)
     leave(desk, 1)
-    expected = led_by(desk, 2, first, desk.wal(2), epoch=1)
+    expected = led_by(desk, 2, first, desk.wal(2), epoch=1, preferred=1)
     assert desk.partition() == replace(expected, directories=(bytes([2]) * 16,))
 
 
@@ -219,7 +221,7 @@ def test_a_partition_without_a_leader_is_led_by_the_next_broker_that_comes() -> 
     desk.register(2)
     assert desk.partition().leader == NO_LEADER
     desk.beat(2)
-    assert desk.partition() == led_by(desk, 2, first, desk.wal(2), epoch=2)
+    assert desk.partition() == led_by(desk, 2, first, desk.wal(2), epoch=2, preferred=1)
 
 
 def test_a_broker_that_was_fenced_by_mistake_goes_on_with_its_write_ahead_log() -> None:
@@ -275,7 +277,8 @@ def test_who_has_taken_over_needs_no_other_write_ahead_log() -> None:
     result = desk.taken_over()
     assert result.error == ErrorCode.NONE
     assert result.registration == desk.partition()
-    assert desk.partition() == led_by(desk, second, epoch=1, state=RECOVERED, since=1)
+    expected = led_by(desk, second, epoch=1, state=RECOVERED, since=1, preferred=1)
+    assert desk.partition() == expected
     desk.fence(second)
     assert desk.partition().wals_since == 1
 
@@ -349,26 +352,93 @@ def test_there_is_no_other_leader_to_elect(kind: ElectionType) -> None:
     assert desk.partition() == before
 
 
-def test_leaders_are_spread_again_when_a_broker_is_back() -> None:
+def test_leaders_go_back_to_a_broker_that_is_back() -> None:
     desk = DisklessDesk(1, 2, 3)
     desk.ask(num_partitions=9)
+    before = {p: each.leader for p, each in desk.image.topics["t"].partitions.items()}
     desk.fence(3)
-    desk.beat(3)
-    assert 3 not in desk.leaders()
-    assert desk.take(desk.controller.balance_leaders()) == 3
-    assert desk.leaders() == {1: 3, 2: 3, 3: 3}
+    assert desk.leaders() == {1: 4, 2: 5} or desk.leaders() == {1: 5, 2: 4}
+    for partition in range(9):
+        desk.taken_over(partition)
     assert desk.take(desk.controller.balance_leaders()) == 0
+    desk.beat(3)
+    assert desk.take(desk.controller.balance_leaders()) == 3
+    assert {p: each.leader for p, each in desk.image.topics["t"].partitions.items()} == before
+    assert desk.take(desk.controller.balance_leaders()) == 0
+
+
+def test_a_place_that_was_given_by_hand_stays() -> None:
+    """Though its broker leads more than others: producers of its zone pay nothing for the way there."""
+    desk = DisklessDesk()
+    desk.racks = {1: "a", 2: "b", 3: "c"}
+    for broker in desk.racks:
+        desk.register(broker)
+        desk.beat(broker)
+    desk.ask(num_partitions=6)
+    for partition in range(6):
+        assert not desk.reassign(1, partition=partition).error
+        desk.taken_over(partition)
+    assert desk.take(desk.controller.balance_leaders()) == 0
+    desk.fence(1)
+    assert desk.leaders() == {2: 3, 3: 3}
+    for partition in range(6):
+        desk.taken_over(partition)
+    desk.beat(1)
+    assert desk.take(desk.controller.balance_leaders()) == 6
+    assert desk.leaders() == {1: 6}
+
+
+def test_a_move_to_the_leader_of_a_time_makes_it_the_preferred_one() -> None:
+    desk = DisklessDesk(1, 2)
+    desk.ask(num_partitions=-1, assignments=((0, (1,)),))
+    desk.fence(1)
+    desk.taken_over()
+    desk.beat(1)
+    epoch = desk.partition().leader_epoch
+    assert not desk.reassign(2).error
+    assert (desk.partition().preferred, desk.partition().leader_epoch) == (2, epoch)
+    assert desk.take(desk.controller.balance_leaders()) == 0
+
+
+def test_the_next_leader_is_in_the_rack_of_the_preferred_one() -> None:
+    """Not in that of the broker which led meanwhile."""
+    desk = DisklessDesk()
+    desk.racks = {1: "a", 2: "a", 3: "b", 4: "b"}
+    for broker in desk.racks:
+        desk.register(broker)
+        desk.beat(broker)
+    desk.ask(num_partitions=-1, assignments=((0, (1,)),))
+    desk.fence(1, 2)
+    assert desk.partition().leader == 3
+    desk.beat(2)
+    desk.fence(3)
+    assert desk.partition().leader == 2
+
+
+def test_a_preferred_election_lets_the_preferred_leader_lead() -> None:
+    desk = DisklessDesk(1, 2)
+    desk.ask(num_partitions=-1, assignments=((0, (1,)),))
+    first, second = desk.wal(1), desk.wal(2)
+    desk.fence(1)
+
+    def elect() -> ErrorCode:
+        (result,) = desk.take(desk.controller.elect_leaders(ElectionType.PREFERRED, [("t", 0)]))
+        code: ErrorCode = result.error
+        return code
+
+    before = desk.partition()
+    assert elect() == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+    assert desk.partition() == before
+    desk.beat(1)
+    assert elect() == ErrorCode.NONE
+    assert desk.partition() == led_by(desk, 1, second, first, epoch=2)
 
 
 def test_a_leader_that_takes_over_is_left_in_peace() -> None:
     desk = DisklessDesk(1, 2)
     desk.ask(num_partitions=4)
     desk.fence(1)
-    for partition in range(4):
-        desk.taken_over(partition)
-    desk.fence(2)
     desk.beat(1)
-    desk.beat(2)
     assert desk.take(desk.controller.balance_leaders()) == 0
     for partition in range(4):
         desk.taken_over(partition)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from broker.metadata.events import (
+    NO_LEADER,
     RECOVERING,
     AclCreated,
     AclDeleted,
@@ -48,6 +49,7 @@ PARTITION = PartitionRegistration(
     directories=(ID_A,),
     wals=(WalId(2, 17), WalId(1, 1 << 40)),
     wals_since=2,
+    preferred=3,
 )
 EVENTS: list[Event] = [
     ClusterCreated(cluster_id="a cluster"),
@@ -133,10 +135,10 @@ def test_keys_that_nobody_knows_are_passed_over() -> None:
 
 def test_a_partition_of_a_log_without_write_ahead_logs_has_none() -> None:
     data = to_json(EVENTS[4])
-    del data["wals"], data["wals_since"]
+    del data["wals"], data["wals_since"], data["preferred"]
     event = from_json(data)
     assert isinstance(event, PartitionChanged)
-    assert event.registration == replace(PARTITION, wals=(), wals_since=0)
+    assert event.registration == replace(PARTITION, wals=(), wals_since=0, preferred=NO_LEADER)
     assert to_json(event) == data
 
 
