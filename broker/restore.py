@@ -383,8 +383,18 @@ class Restoration:
         if used:
             self._say(
                 "transactional ids: not in the lake; their producers get new producer ids, and a transaction that was "
-                "open is gone"
+                "open is gone, but in diskless topics"
             )
+        for each in self._node.replica_manager:
+            place = TopicPartition(each.topic, each.partition)
+            for producer_id, producer in each.log.producers:
+                if producer.transaction_start >= 0:
+                    self._say(
+                        f"{place}: a transaction of producer {producer_id} is open from offset "
+                        f"{producer.transaction_start}: if its coordinator's disks are lost, end it: "
+                        f"kafka-transactions.sh --bootstrap-server HOST:PORT abort --topic {place.topic} "
+                        f"--partition {place.partition} --start-offset {producer.transaction_start}"
+                    )
 
 
 def _line(partition: LeaderPartition, published: PublishedPartition | None) -> str:

@@ -12,7 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import AcknowledgeType, Consumer, Message, ShareConsumer, TopicPartition
+from confluent_kafka import (
+    AcknowledgeType,
+    Consumer,
+    Message,
+    Producer,
+    ShareConsumer,
+    TopicPartition,
+)
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -25,11 +32,17 @@ from confluent_kafka.admin import (
 from broker.metadata.image import MetadataImage
 from broker.metadata.log import MetadataLog
 from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import DescribeProducersRequest, WriteTxnMarkersRequest
+from kafka_ds.protocol.messages.transaction_admin import DescribeProducersTopicRequest
+from kafka_ds.protocol.messages.transactions import WritableTxnMarker
 from kafka_ds.topic.offsets import OffsetsTable, present
 from spark_conf.system_views import duckdb_views
 from tests import topics
 from tests.bench.machine import children
+from tests.clients.transactional_reads import read_committed
 from tests.duck import connect
+from tests.integration.raw_client import RawClient
 from tests.integration.tier_broker import (
     QUICK,
     Feeder,
@@ -39,7 +52,9 @@ from tests.integration.tier_broker import (
     restore,
     rows,
 )
+from tests.integration.transactional_client import TransactionalClient
 from tests.processes import BrokerCluster, BrokerProcess, wait_until
+from tests.requests import build
 
 TOPIC, UNTIERED, GROUP = "orders", "prices", "billing"
 SETTINGS = {
@@ -262,6 +277,51 @@ def test_a_share_group_goes_on_where_it_was(broker: BrokerProcess) -> None:
     assert "share groups: the states of 1 partitions, as published at " in restored.stdout
     broker.start()
     assert acknowledge(broker, set(range(100)) - done) == set(range(100)) - done
+
+
+def test_an_open_transaction_of_a_diskless_topic_is_named_and_can_be_ended(
+    broker: BrokerProcess,
+) -> None:
+    """Its records come back, its coordinator does not: the report has what `kafka-transactions.sh abort` needs."""
+    broker.start()
+    create_topic(broker, TOPIC, lake_diskless="true", remote_storage_enable="true")
+    client = TransactionalClient(broker.bootstrap, "x", TOPIC)
+    client.begin()
+    assert client.add(0) == ErrorCode.NONE
+    assert client.write([b"open"]) == ErrorCode.NONE
+    client.close()
+    gone = [Path(f"/proc/{each}") for each in children(broker.pid)]
+    broker.kill()
+    # A worker that still begins would make folders.
+    wait_until("the worker's end", lambda: not any(each.exists() for each in gone))
+    shutil.rmtree(broker.data)
+    restored = restore(broker)
+    assert restored.returncode == 0, restored.stderr
+    assert (
+        f"{TOPIC}-0: a transaction of producer {client.producer_id} is open from offset 0"
+        in restored.stdout
+    )
+    assert f"abort --topic {TOPIC} --partition 0 --start-offset 0" in restored.stdout
+    broker.start()
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+    producer.produce(TOPIC, b"later")
+    assert producer.flush(120) == 0
+    # The tool looks for the producer of this start offset, and has the partition's leader write a marker (KIP-664).
+    with RawClient(broker.bootstrap) as raw:
+        wanted = DescribeProducersTopicRequest(name=TOPIC, partition_indexes=[0])
+        described = raw.ask(DescribeProducersRequest(topics=[wanted]), 0).topics[0].partitions[0]
+        (found,) = (e for e in described.active_producers if e.current_txn_start_offset == 0)
+        marker = build(
+            WritableTxnMarker,
+            producer_id=found.producer_id,
+            producer_epoch=found.producer_epoch,
+            coordinator_epoch=max(found.coordinator_epoch, 0),
+            transaction_result=False,
+            topics=[{"name": TOPIC, "partition_indexes": [0]}],
+        )
+        answer = raw.ask(WriteTxnMarkersRequest(markers=[marker]), 1)
+    assert answer.markers[0].topics[0].partitions[0].error_code == ErrorCode.NONE
+    assert read_committed["librdkafka"](broker.bootstrap, TOPIC) == [b"later"]
 
 
 def test_a_lake_without_a_cluster_is_refused(broker: BrokerProcess) -> None:
