@@ -139,7 +139,7 @@ def _exit_status_of(work: Callable[[], int | None]) -> int:
     except ConfigError as error:
         for line in str(error).splitlines():
             sys.stderr.write(f"kafka-ds: {line}\n")
-        return 1
+        return error.exit_status
     except KeyboardInterrupt:  # Before the signal handlers are set.
         return 1
 

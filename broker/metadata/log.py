@@ -9,6 +9,7 @@ has read all versions first (`read_after`). One thread at a time; every method m
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,7 +46,9 @@ class ForeignMetadata(ConfigError):
 
 
 class FencedCluster(ConfigError):
-    """The cluster of this lake goes on in another one."""
+    """The cluster of this lake goes on in another one: to start again would be in vain."""
+
+    exit_status = os.EX_CONFIG
 
 
 class VersionsMissing(Exception):

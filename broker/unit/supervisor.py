@@ -1,7 +1,7 @@
 """Shell: runs the brokers of a unit (`broker.processes`), each in a process of its own, and serves their metrics.
 
-- A broker that does not start ends the unit. One that ends later is logged with its status and started again, with a
-  pause that doubles up to RESTART_PAUSE_MS_MAX: the others go on.
+- A broker that does not start ends the unit, and so does one whose cluster was fenced. One that ends otherwise is
+  logged with its status and started again, with a pause that doubles up to RESTART_PAUSE_MS_MAX: the others go on.
 - The unit stops when it is told to (SIGTERM, SIGINT): all brokers at once, so that each leader moves once, to another
   machine. A second signal kills them. They stop as well when this process ends, however it does: the pipe by which each
   has its settings and is asked for metrics then ends.
@@ -20,6 +20,7 @@ from typing import Any
 
 from broker.config.broker import BrokerConfig
 from broker.config.unit_settings import GivenSettings
+from broker.metadata.log import FencedCluster
 from broker.metrics.names import MetricSample, gauge, meter
 from broker.server.metrics_server import MetricsServer
 from broker.server.server import bind
@@ -228,12 +229,16 @@ class BrokerUnit:
                 each.process.stop()
 
     async def _keep(self, place: _Place) -> None:
-        """Run a broker until the unit stops. Raises ConfigError if it does not start."""
+        """Run a broker until the unit stops. Raises ConfigError if it does not start, or is fenced for good."""
         loop = asyncio.get_running_loop()
         backoff = Backoff(RESTART_PAUSE_MS, RESTART_PAUSE_MS_MAX)
         while not self._stopping.is_set():
             began_s = loop.time()
             how = await self._run(place)
+            if how == _said(FencedCluster.exit_status):
+                raise FencedCluster(
+                    f"broker {place.node_id} was fenced by kafka-ds promote, as it says: the unit has stopped"
+                )
             if self._stopping.is_set():
                 return
             if not self._is_ready:

@@ -27,6 +27,9 @@ _METADATA_KEY = "setting"
 class ConfigError(Exception):
     """The configuration is invalid; the message names the setting, the value and the place."""
 
+    exit_status = 1
+    """Of a process that ends with it."""
+
     def at(self, place: str) -> ConfigError:
         """The same error with the place of the setting."""
         return ConfigError(f"{self} ({place})")

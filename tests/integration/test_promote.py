@@ -255,6 +255,7 @@ def test_each_broker_of_the_first_region_stops(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         for number in (1, 3):
             wait_until("its end", lambda b=brokers[number]: not b.running(), timeout_s=PATIENCE_S)
+            assert brokers[number].stop() == os.EX_CONFIG
         os.kill(paused.pid, signal.SIGCONT)
         wait_until("its end", lambda: not paused.running(), timeout_s=PATIENCE_S)
         for broker in brokers.brokers.values():

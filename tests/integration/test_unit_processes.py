@@ -19,6 +19,9 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
+from broker.metadata.events import ClusterFenced
+from broker.metadata.log import MetadataLog
+from kafka_ds.delta.store.local import LocalStore
 from tests.command_line import CommandLine
 from tests.processes import BrokerCluster, BrokerDied, BrokerProcess, wait_until
 
@@ -181,6 +184,23 @@ def test_a_broker_that_dies_is_told_and_started_again(tmp_path: Path) -> None:
         produce(brokers, "t")
         consume(brokers, "t", 2 * RECORDS)
         assert brokers.stop() == 0
+
+
+def test_a_unit_whose_lake_was_fenced_ends(tmp_path: Path) -> None:
+    """Its brokers would be started again, and end again, for ever."""
+    with unit(tmp_path) as brokers:
+        brokers.start()
+        create(brokers, "t")
+        first = MetadataLog(LocalStore(str(brokers.lake)))
+        first.commit(
+            first.begin([ClusterFenced(successor="s3://elsewhere")], first.load(begins=False))
+        )
+        wait_until("the unit's end", lambda: not brokers.running(), timeout_s=60)
+        assert brokers.stop() == os.EX_CONFIG
+        said = log_of(brokers)
+        assert "was fenced by kafka-ds promote, as it says: the unit has stopped" in said
+        assert "it goes on in the lake s3://elsewhere" in said
+        assert not any(map(is_there, pids(brokers).values()))
 
 
 def test_no_broker_outlives_its_unit(tmp_path: Path) -> None:
