@@ -335,7 +335,6 @@ class Promotion:
         snapshots: dict[bytes, TopicSnapshot | None] = {}
         for row in sorted(rows, key=lambda each: (each["topic"], each["partition"])):
             topic = image.topics_by_id.get(uuid_from_text(row["topic_id"]))
-            # A diskless topic's newest records are in write-ahead logs of the lake: `restore` says where it ends.
             if topic is None or topic.is_internal or topic.configs.get(LAKE_DISKLESS) == "true":
                 continue
             if topic.topic_id not in snapshots:
@@ -355,6 +354,12 @@ class Promotion:
                     f"{place}: goes on at {next_offset}: {lost} offsets at least are lost, as the log had ended at "
                     f"{row['log_end_offset']} when that was published last"
                 )
+        diskless = [t.name for t in image.topics.values() if t.configs.get(LAKE_DISKLESS) == "true"]
+        if diskless and self.first is None:
+            self.say(
+                f"diskless topics ({', '.join(sorted(diskless))}): records behind the first missing object of a "
+                "write-ahead log are lost; kafka-ds restore says where each partition goes on"
+            )
         numbers = ", ".join(map(str, sorted(image.brokers)))
         self.say(
             f"next: kafka-ds restore with lake.uri={self.copy.uri('')} and empty log.dirs for each of the brokers "

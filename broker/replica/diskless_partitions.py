@@ -64,6 +64,8 @@ class _TakeOver:
     partition: LeaderPartition
     registration: PartitionRegistration
     leader_epoch: int
+    is_of_copy: bool
+    """Whether the lake was a copy (`kafka-ds promote`), in which objects may be missing for good."""
     table_end: int | None = None
     """The last offset in the table, since its earlier leaders are fenced; -1 for none."""
     incomplete_end: int | None = None
@@ -155,7 +157,8 @@ class DisklessPartitions:
                 continue  # Of an earlier process, or of a later commit: other metadata are coming.
             if self._begun.get(partition.key) != epoch and len(waiting) < PARTITIONS_AT_ONCE:
                 self._begun[partition.key] = epoch
-                waiting.append(_TakeOver(partition, found, epoch))
+                is_of_copy = self._image.promoted_in is not None
+                waiting.append(_TakeOver(partition, found, epoch, is_of_copy))
         if waiting:
             self._is_trying = True
             task = asyncio.get_running_loop().create_task(
@@ -463,12 +466,18 @@ def _pieces(data: bytes, next_offset: int) -> Iterable[memoryview]:
 def _say_what_is_left(
     taken: _TakeOver, found: Sequence[FoundEntry], plan: Sequence[FoundEntry]
 ) -> None:
-    """Log what lies behind a gap: acknowledgements are given in order, so it was never acknowledged."""
+    """Log what lies behind a gap: acknowledgements are given in order, so it was never acknowledged.
+
+    But where the gap is an object that never arrived in a copy of the lake.
+    """
     end = plan[-1].entry.last_offset + 1 if plan else taken.partition.log.log_end_offset
     left = [each.entry for each in found if each.entry.last_offset >= end]
     if left:
-        _LOGGER.info(
-            "%s: offsets %d to %d were put behind a gap at %d, so never acknowledged: leaving them out",
+        _LOGGER.log(
+            logging.WARNING if taken.is_of_copy else logging.INFO,
+            "%s: offsets %d to %d were put behind a gap at %d, %s: leaving them out",
             taken.name, min(each.first_offset for each in left),
             max(each.last_offset for each in left), end,
+            "and are lost if the gap is what this copy of the lake never got"
+            if taken.is_of_copy else "so never acknowledged",
         )  # fmt: skip

@@ -15,8 +15,10 @@ from random import Random
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from broker.diskless.wal_object import decode_header
 from broker.metadata.log import MetadataLog
 from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.topic.offsets import OffsetsTable, present
 from tests import topics
 from tests.integration.crash_runs import crash_environment, crashed
 from tests.integration.lake_copier import LakeCopier
@@ -240,6 +242,47 @@ def test_a_diskless_topic_loses_nothing_that_was_acknowledged_before(
     again.send(rows(10))
     again.flush()
     assert min(again.acknowledged.partition(0)) == 300
+
+
+@pytest.mark.timeout(600)
+def test_a_diskless_topic_goes_on_where_the_first_object_is_missing(
+    first: BrokerProcess, second: BrokerProcess, tmp_path: Path
+) -> None:
+    """The first region is gone, and one object of its write-ahead log has not arrived: what is lost is said."""
+    first.overrides |= {"lake.max.lag.ms": 600_000}
+    first.start()
+    create_topic(first, TOPIC, lake_diskless="true")
+    feeder = Feeder(first.bootstrap, TOPIC)
+    for start in (0, 100, 200):
+        feeder.send(rows(100, start=start))
+        feeder.flush()  # Each time other objects.
+
+    def published() -> int:
+        kept = present(OffsetsTable(LocalStore(str(first.lake))).read())
+        return max((e["log_end_offset"] or 0 for e in kept if e["topic"] == TOPIC), default=0)
+
+    wait_until("its end to be published", lambda: published() == 300, timeout_s=PATIENCE_S)
+    first.kill()
+    shutil.copytree(first.lake, tmp_path / "copy")
+    objects = sorted((tmp_path / "copy" / "wal").rglob("*.wal"))
+    ends = {
+        path: [each.last_offset for each in decode_header(path.read_bytes()).entries]
+        for path in objects
+    }
+    missing = next(path for path in objects if ends[path] and min(ends[path]) >= 100)
+    begin = 1 + max(end for path in objects for end in ends[path] if path < missing)
+    missing.unlink()
+    done = promote("--lake", tmp_path / "copy", "--force")
+    assert done.returncode == 0, done.stderr
+    assert f"diskless topics ({TOPIC}): records behind the first missing object" in done.stdout
+    done = restore(second)
+    assert done.returncode == 0, done.stderr
+    end = f"{TOPIC}-0: offsets 0 to {begin - 1}; {300 - begin} offsets at least are lost"
+    assert end in done.stdout
+    assert f"to 299 were put behind a gap at {begin}, and are lost if the gap" in done.stderr
+    second.start()
+    there = {n: row for n, row in feeder.acknowledged.partition(0).items() if n < begin}
+    assert consume(second.bootstrap, TOPIC, 0, end=begin) == there
 
 
 @pytest.mark.timeout(600)

@@ -241,18 +241,24 @@ async def test_records_of_several_logs_are_joined_by_their_offsets() -> None:
         assert all(decode_header(broker.store.objects[each]).entries for each in fences)
 
 
+@pytest.mark.parametrize("is_of_copy", [False, True])
 @in_loop
 async def test_what_lies_behind_a_gap_is_left_out_and_said(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, is_of_copy: bool
 ) -> None:
+    """It was never acknowledged, but in a promoted copy, where an acknowledged object may be missing."""
     caplog.set_level(logging.INFO)
     async with bench() as broker:
+        broker.image.promoted_in = "/copy" if is_of_copy else None
         put(broker.store, 0, part(0))
         put(broker.store, 1, part(2), part(3))
         await broker.create(led(3, BEFORE, OWN, state=RECOVERING))
         await until(lambda: broker.recovered_epochs)
         assert broker.led().log.log_end_offset == 1
-    assert "t-0: offsets 2 to 3 were put behind a gap at 1, so never acknowledged" in caplog.text
+    (said,) = [each for each in caplog.records if "behind a gap" in each.getMessage()]
+    why = "and are lost if" if is_of_copy else "so never acknowledged"
+    assert f"t-0: offsets 2 to 3 were put behind a gap at 1, {why}" in said.getMessage()
+    assert said.levelname == ("WARNING" if is_of_copy else "INFO")
 
 
 def data_missing(broker: DisklessBench) -> Any:
