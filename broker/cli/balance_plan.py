@@ -7,9 +7,11 @@ or no such move is left. A move never puts a partition's replicas on fewer racks
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 
 from kafka_ds.protocol.topic_partition import TopicPartition
 
@@ -127,21 +129,21 @@ def _evened(
     moves_max: int | None = None,
 ) -> Iterator[tuple[TopicPartition, int, int]]:
     """Moves (partition, from, to), each applied to ``holders``, until no broker has too much."""
-    held: dict[int, set[TopicPartition]] = {broker: set() for broker in brokers}
+    held = {broker: _Held() for broker in brokers}
     for place, of_place in holders.items():
         for broker in of_place & held.keys():
-            held[broker].add(place)
-    load = {broker: sum(weights[place] for place in places) for broker, places in held.items()}
+            held[broker].add(place, weights[place])
+    load = {broker: each.load for broker, each in held.items()}
     limit = sum(load.values()) / max(len(load), 1) * (1 + tolerance)
     count = 0
     while moves_max is None or count < moves_max:
-        found = _best(weights, held, load, may_move, limit)
+        found = _best(held, load, may_move, limit)
         if found is None:
             return
         place, source, target = found
         holders[place].symmetric_difference_update({source, target})
-        held[source].remove(place)
-        held[target].add(place)
+        held[source].remove(place, weights[place])
+        held[target].add(place, weights[place])
         load[source] -= weights[place]
         load[target] += weights[place]
         count += 1
@@ -149,31 +151,94 @@ def _evened(
 
 
 def _best(
-    weights: Mapping[TopicPartition, float],
-    held: Mapping[int, set[TopicPartition]],
+    held: Mapping[int, _Held],
     load: Mapping[int, float],
     may_move: Callable[[TopicPartition, int, int], bool],
     limit: float,
 ) -> tuple[TopicPartition, int, int] | None:
     """The move from the fullest broker to the emptiest that brings them closest, or one between others."""
+    targets = sorted(load, key=lambda b: load[b])
     for source in sorted((each for each in load if load[each] > limit), key=lambda b: -load[b]):
-        for target in sorted(load, key=lambda b: load[b]):
+        for target in targets:
             gap = load[source] - load[target]
-            fitting = [
-                place
-                for place in held[source]
-                if weights[place] < gap and may_move(place, source, target)
-            ]
-            if fitting:
-                more = Counter(each.topic for each in held[source])
-                more.subtract(each.topic for each in held[target])
-                # Of equal ones that of the topic of which the fullest has most more: its load comes at one time.
-                return (
-                    min(
-                        fitting,
-                        key=lambda each: (abs(weights[each] - gap / 2), -more[each.topic], each),
-                    ),
-                    source,
-                    target,
-                )
+            if gap <= 0:
+                break
+            place = held[source].first(gap, may_move, source, target)
+            if place is not None:
+                return place, source, target
     return None
+
+
+class _Held:
+    """A broker's partitions by their weights: a move looks at those that it may take, not at all of them."""
+
+    def __init__(self) -> None:
+        self.load = 0.0
+        self._counts: Counter[str] = Counter()
+        self._weights: list[float] = []
+        self._places: dict[float, dict[str, list[TopicPartition]]] = {}
+        # By weight, a heap of topics by how many partitions of them the broker has; counts may be of before.
+        self._topics: dict[float, list[tuple[int, str]]] = {}
+
+    def add(self, place: TopicPartition, weight: float) -> None:
+        if weight not in self._places:
+            insort(self._weights, weight)
+            self._places[weight], self._topics[weight] = {}, []
+        insort(self._places[weight].setdefault(place.topic, []), place)
+        self._counts[place.topic] += 1
+        heappush(self._topics[weight], (-self._counts[place.topic], place.topic))
+        self.load += weight
+
+    def remove(self, place: TopicPartition, weight: float) -> None:
+        of_weight = self._places[weight]
+        of_topic = of_weight[place.topic]
+        del of_topic[bisect_left(of_topic, place)]
+        self._counts[place.topic] -= 1
+        if not of_topic:
+            del of_weight[place.topic]
+        if not of_weight:
+            del self._places[weight], self._topics[weight]
+            del self._weights[bisect_left(self._weights, weight)]
+
+    def first(
+        self,
+        gap: float,
+        may_move: Callable[[TopicPartition, int, int], bool],
+        source: int,
+        target: int,
+    ) -> TopicPartition | None:
+        """One that may go and weighs less than the gap, as near to half of it as possible.
+
+        Of equal ones one of the topic of which the broker has most: its load comes at one time.
+        """
+        weights, above = self._weights, bisect_left(self._weights, gap / 2)
+        below = above - 1
+        while below >= 0 or (above < len(weights) and weights[above] < gap):
+            has_above = above < len(weights) and weights[above] < gap
+            if has_above and (below < 0 or weights[above] - gap / 2 < gap / 2 - weights[below]):
+                weight, above = weights[above], above + 1
+            else:
+                weight, below = weights[below], below - 1
+            place = self._first_of(weight, lambda each: may_move(each, source, target))
+            if place is not None:
+                return place
+        return None
+
+    def _first_of(
+        self, weight: float, may: Callable[[TopicPartition], bool]
+    ) -> TopicPartition | None:
+        places, topics = self._places[weight], self._topics[weight]
+        tried: dict[str, int] = {}
+        found = None
+        while topics and found is None:
+            count, topic = heappop(topics)
+            if topic not in places or topic in tried:
+                continue  # Of before, or twice.
+            if count != -self._counts[topic]:
+                heappush(topics, (-self._counts[topic], topic))
+                continue
+            tried[topic] = count
+            found = next((each for each in places[topic] if may(each)), None)
+        for topic, count in tried.items():
+            heappush(topics, (count, topic))
+        return found

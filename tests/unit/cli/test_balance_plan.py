@@ -130,3 +130,28 @@ def test_any_plan_keeps_replicas_apart_and_makes_nothing_worse(seed: int) -> Non
         return max(held.values(), default=0.0)
 
     assert largest(after) <= largest(partitions)
+
+
+class LookedAt(dict[int, str | None]):
+    """Racks that count how often they are asked for: once or more for each partition that a move may take."""
+
+    count = 0
+
+    def get(self, key: int, default: str | None = None) -> str | None:  # type: ignore[override]
+        self.count += 1
+        return super().get(key, default)
+
+
+def test_a_move_does_not_look_at_all_partitions() -> None:
+    """A new broker beside three full ones: twice as many partitions take twice as many looks."""
+    for count in (1_000, 2_000):
+        racks = LookedAt(dict.fromkeys(range(1, 5)))
+        partitions = [
+            PartitionLoad(
+                place=TopicPartition(f"t{n % 40}", n), replicas=(1 + n % 3,), size_bytes=n * MIB
+            )
+            for n in range(count)
+        ]
+        plan = reassignments(partitions, racks)
+        assert plan
+        assert racks.count / len(plan) < 50
