@@ -17,6 +17,7 @@ from confluent_kafka.admin import (
 )
 
 from kafka_ds.segments.checkpoint import decode_offsets
+from tests import topics
 from tests.integration.tier_broker import (
     QUICK,
     Acknowledged,
@@ -31,7 +32,7 @@ from tests.integration.tier_broker import (
     restore,
     table,
 )
-from tests.processes import BrokerProcess, wait_until
+from tests.processes import BrokerProcess, cluster, wait_until
 
 TOPIC = "accounts"
 KEYS = 40
@@ -219,3 +220,35 @@ def test_a_table_by_default_becomes_a_compacted_one_from_where_it_is(
     found = consume(broker.bootstrap, TOPIC, 0, end=end)
     assert last_values(found) == last_values(feeder.acknowledged.partition(0))
     assert len(found) < len(feeder.acknowledged.rows)
+
+
+def test_a_diskless_topic_is_compacted_whoever_leads_it(tmp_path: Path) -> None:
+    """Each leader begins its log at the table's end and compacts that; what is before comes from the table."""
+    random = Random(15)
+    overrides = {**SETTINGS, "remote.log.storage.system.enable": "true"}
+    with cluster(tmp_path, 2, overrides) as brokers:
+        settings = {name.replace("_", "."): str(value) for name, value in COMPACTED.items()}
+        topics.create_topic(brokers.bootstrap, TOPIC, {**settings, "lake.diskless": "true"})
+        feeder = Feeder(brokers.bootstrap, TOPIC)
+        client = AdminClient({"bootstrap.servers": brokers.bootstrap, "log_level": 0})
+
+        def leader() -> int:
+            found: int = client.list_topics(TOPIC, timeout=60).topics[TOPIC].partitions[0].leader
+            return found
+
+        for _ in range(3):
+            feeder.send(changes(random, 700))
+            feeder.flush(120)
+            led = leader()
+            wait_until(
+                "a part to be clean", lambda at=led: cleaned_offset(brokers[at]) > 0, timeout_s=60
+            )
+            acknowledged = feeder.acknowledged.partition(0)
+            found = consume(brokers.bootstrap, TOPIC, 0, end=max(acknowledged) + 1)
+            assert last_values(found) == last_values(acknowledged)
+            brokers[led].kill()
+            shutil.rmtree(brokers[led].data)
+            wait_until("another leader", lambda at=led: leader() not in (-1, at), timeout_s=60)
+            found = consume(brokers.bootstrap, TOPIC, 0, end=max(acknowledged) + 1)
+            assert last_values(found) == last_values(acknowledged)
+            brokers.start()
