@@ -11,7 +11,7 @@ from tests.bench.rates import SETTLE_S, throughput_of
 from tests.bench.report import Figure, Report
 from tests.bench.sides import ApacheSide, OurSide, client, create_topic, ready
 
-RECORDS = {100: 1_000_000, 1024: 200_000}
+RECORDS = {100: 1_000_000, 1024: 200_000, 10_240: 40_000}
 FAN_OUT = {"count": 500_000, "size": 1024}
 READERS, PARTITIONS = 10, 6
 

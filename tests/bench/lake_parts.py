@@ -69,7 +69,7 @@ def flights_topic(folder: Path, report: Report, runs: int) -> None:
                 name=f"flights: lake / zstd segments of {name} batches",
                 unit="",
                 ours=[merged / (log / len(records))],
-                at_most=0.7,
+                at_most=0.6,
             )
         )
 
