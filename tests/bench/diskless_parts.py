@@ -26,25 +26,32 @@ LATENCIES_MS = (0, 20, 100)
 LINGER_MS = 20
 RECORDS = 200
 PUTS = 100
-PARTITIONS = (1, 100, 2_000)
-COUNTED_SECONDS = 10
+# 0: nobody writes.
+PARTITIONS = (0, 1, 100, 2_000)
+# Records are copied into the table each minute: the first copies come before the window, two or more within it.
+SETTLING_SECONDS = 60
+COUNTED_SECONDS = 120
 RECORDS_A_SECOND = 2_000
 # What an acknowledgement may take beside the linger, in puts.
 PUTS_MAX = 1.3
 
 
 class CountingJudge:
-    """Delays every request, and counts those to write-ahead logs."""
+    """Delays every request, and counts all of them by kind, and those to write-ahead logs once more."""
 
     def __init__(self) -> None:
         self.delay_ms = 0.0
         self.counts: Counter[str] = Counter()
 
     def __call__(self, method: str, path: str) -> Fault:
+        kind = method
+        if method == "GET" and "list-type=" in path:
+            kind = "LIST"
+        elif method == "POST" and "?delete" in path:
+            kind = "DELETE"
+        self.counts[kind] += 1
         if f"/{FOLDER}/" in path:
-            self.counts[method] += 1
-        elif method == "GET" and f"{FOLDER}%2F" in path:
-            self.counts["LIST"] += 1
+            self.counts[f"{kind} of the write-ahead log"] += 1
         return Fault(delay_ms=self.delay_ms)
 
 
@@ -58,7 +65,7 @@ def diskless(folder: Path, report: Report, runs: int) -> None:
             _acknowledgements(side, lake, report, runs, delay_ms)
         judge.delay_ms = 20
         for partitions in PARTITIONS:
-            _requests(side, judge, report, runs, partitions)
+            _requests(side, judge, report, partitions)
 
 
 @contextmanager
@@ -120,29 +127,24 @@ def _puts(lake: str, name: str) -> dict[str, float]:
     return {"p50": cuts[49], "p99": cuts[98]}
 
 
-def _requests(
-    side: OurSide, judge: CountingJudge, report: Report, runs: int, partitions: int
-) -> None:
-    """What a steady load over all partitions costs in requests to write-ahead logs."""
+def _requests(side: OurSide, judge: CountingJudge, report: Report, partitions: int) -> None:
+    """What a steady load over all partitions costs in requests, copies into the table and all else included."""
     topic = f"spread-{partitions}"
-    create_topic(side, topic, partitions, lake_diskless="true")
-    rates: dict[str, list[float]] = {"PUT": [], "GET": [], "LIST": []}
-    for run in range(runs + 1):
-        stop = threading.Event()
-        thread = threading.Thread(target=_spread, args=(side.bootstrap, topic, partitions, stop))
+    stop = threading.Event()
+    thread = threading.Thread(target=_spread, args=(side.bootstrap, topic, partitions, stop))
+    if partitions:
+        create_topic(side, topic, partitions, lake_diskless="true")
         thread.start()
-        time.sleep(2)
-        before, began = Counter(judge.counts), time.monotonic()
-        time.sleep(COUNTED_SECONDS)
-        seconds = time.monotonic() - began
-        counted = judge.counts - before
-        stop.set()
+    time.sleep(SETTLING_SECONDS)
+    before, began = Counter(judge.counts), time.monotonic()
+    time.sleep(COUNTED_SECONDS)
+    seconds, counted = time.monotonic() - began, judge.counts - before
+    stop.set()
+    if partitions:
         thread.join()
-        if run:
-            for kind, found in rates.items():
-                found.append(counted[kind] / seconds)
-    for kind, found in rates.items():
-        report.add(Figure(name=f"diskless: {kind}, {partitions} partitions", unit="/s", ours=found))
+    for kind in sorted(judge.counts):
+        name = f"diskless: {kind}, {partitions} partitions"
+        report.add(Figure(name=name, unit="/s", ours=[counted[kind] / seconds]))
 
 
 def _spread(bootstrap: str, topic: str, partitions: int, stop: threading.Event) -> None:
