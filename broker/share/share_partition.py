@@ -79,17 +79,17 @@ class SharePartitionConfig:
         """What a record becomes that must not be delivered again though nobody has accepted it."""
         return RecordState.ARCHIVING if self.has_dead_letter_topic else RecordState.ARCHIVED
 
-    def alone(self, delivery_count: int, size: int) -> int:
-        """How many of so many records that failed so often are delivered, and nothing with them; 0: all, with others.
+    def alone(self, delivery_count: int, batch_size: int) -> int:
+        """How many records that failed so often are delivered, and nothing with them; 0: all, with others.
 
         From half of the allowed deliveries on one of them may be what its members fail at: each time it is half as
-        many, and the last time one.
+        many of those that came into flight with them, and the last time one.
         """
         limit = max(2, -(-self.delivery_count_limit // 2))
         if delivery_count < limit:
             return 0
         is_last = delivery_count == self.delivery_count_limit - 1 > 1
-        return 1 if is_last else max(1, size >> (delivery_count - limit + 1))
+        return 1 if is_last else max(1, batch_size >> (delivery_count - limit + 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +121,7 @@ class _Records:
     """Neighbouring records in one state; both offsets belong to it."""
 
     __slots__ = (
+        "batch_size",
         "becomes",
         "delivery_count",
         "first",
@@ -137,6 +138,8 @@ class _Records:
         self.last = last
         self.state = state
         self.delivery_count = delivery_count
+        # How many came into flight together, of which these are left.
+        self.batch_size = last - first + 1
         # By a member; a reload does not know.
         self.is_rejected = False
         self.member_id = NO_MEMBER
@@ -167,7 +170,7 @@ class _Records:
         rest = _Records(first, self.last, self.state, self.delivery_count)
         rest.member_id, rest.lock_ends_ms = self.member_id, self.lock_ends_ms
         rest.write, rest.becomes = self.write, self.becomes
-        rest.is_rejected = self.is_rejected
+        rest.is_rejected, rest.batch_size = self.is_rejected, self.batch_size
         self.last = first - 1
         return rest
 
@@ -177,6 +180,7 @@ class _Records:
             == (other.state, other.delivery_count, other.member_id, other.write)
             and (self.becomes, self.is_rejected) == (other.becomes, other.is_rejected)
             and self.lock_ends_ms == other.lock_ends_ms
+            and (self.state.is_terminal or self.batch_size == other.batch_size)
         )
 
     def as_batch(self, state: RecordState) -> StateBatch:
@@ -272,7 +276,7 @@ class SharePartition:
         for run in self._available(first, last):
             if left <= 0:
                 break
-            alone = config.alone(run.delivery_count, len(run))
+            alone = config.alone(run.delivery_count, run.batch_size)
             if alone and acquired:
                 left = 0
                 break
