@@ -82,6 +82,11 @@ FATES: dict[str, dict[str | None, str]] = {
         'format("iceberg")': PARSED,
     },
     "docs/how-to/install.md": {None: "tests/image/test_image.py", "systemctl": "needs systemd"},
+    "docs/how-to/kerberos.md": {
+        None: INSTALLS,
+        "kadmin": "tests/kerberos.py does the same",
+        "```properties": "tests/integration/test_kerberos.py",
+    },
     "docs/how-to/lose-a-disk.md": {None: "a line of the log"},
     "docs/how-to/monitor.md": {
         None: PARSED,

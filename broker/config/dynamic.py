@@ -100,7 +100,9 @@ def is_changeable(key: str) -> bool:
 def _parse(key: str, text: str) -> Any:
     of_listener = listener_key(key)
     if of_listener is not None and of_listener.setting.changeable:
-        return of_listener.setting.parse(text)
+        value = of_listener.setting.parse(text)
+        check_listener_value(key, value)
+        return value
     if key not in changeable():
         setting = of_listener.setting if of_listener else broker_settings().get(key)
         if setting is not None and setting.sensitive:

@@ -14,6 +14,7 @@ from functools import cache
 
 from broker.config.access import AccessConfig
 from broker.config.endpoints import OVERRIDES, PROTOCOLS, overrides_of
+from broker.config.kerberos_rules import parse_kerberos_rules
 from broker.config.mapping_rules import parse_rules
 from kafka_ds.process.settings import (
     MAX_INT,
@@ -22,6 +23,7 @@ from kafka_ds.process.settings import (
     Setting,
     SettingValue,
     boolean,
+    double,
     i32,
     i64,
     settings_of,
@@ -33,7 +35,13 @@ from kafka_ds.security.tls_settings import TlsSettings
 
 LISTENER_PREFIX = "listener.name."
 JAAS = "sasl.jaas.config"
+SERVICE_NAME = "sasl.kerberos.service.name"
+LOCAL_RULES = "sasl.kerberos.principal.to.local.rules"
 _CLIENT_AUTH = ("none", "requested", "required")
+_NO_LOGIN_THREAD = (
+    "No effect: Kerberos's library gets new tickets when a connection finds that half of their life is over, and "
+    "clients' tickets need none of the broker's own. Another value than the default is logged."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +100,23 @@ class ListenerConfig(TlsSettings, AccessConfig):
     sasl_oauthbearer_sub_claim_name: str = string(
         "sub", "The claim of a token that names the user."
     )
+    sasl_kerberos_service_name: str | None = string(
+        None,
+        "With GSSAPI between brokers: the brokers' Kerberos name without host and realm. Without it that of the JAAS "
+        "entry, as serviceName or as the first part of its principal.",
+        changeable=True,
+    )
+    sasl_kerberos_principal_to_local_rules: tuple[str, ...] = strings(
+        ("DEFAULT",),
+        "How a Kerberos principal is mapped to a user name: rules `RULE:[n:text](pattern)s/from/to/g`, with `/L` or "
+        "`/U` at the end for lower or upper case, separated by commas; DEFAULT takes the first part of a principal "
+        "of the default realm.",
+        changeable=True,
+    )
+    sasl_kerberos_kinit_cmd: str = string("/usr/bin/kinit", _NO_LOGIN_THREAD, changeable=True)
+    sasl_kerberos_min_time_before_relogin: int = i64(60_000, _NO_LOGIN_THREAD, changeable=True)
+    sasl_kerberos_ticket_renew_jitter: float = double(0.05, _NO_LOGIN_THREAD, changeable=True)
+    sasl_kerberos_ticket_renew_window_factor: float = double(0.8, _NO_LOGIN_THREAD, changeable=True)
     connections_max_reauth_ms: int = i64(
         0,
         "How long after it authenticated a client must do so again, or is disconnected. 0 means no limit but that of "
@@ -137,12 +162,17 @@ LISTENER_SETTINGS = (
     "max.connection.creation.rate",
     "max.connections",
     "sasl.enabled.mechanisms",
+    *(name for name in settings_of(ListenerConfig) if name.startswith("sasl.kerberos.")),
 )
 # ... and a mechanism of a listener.
 MECHANISM_SETTINGS = (
     JAAS,
     "connections.max.reauth.ms",
-    *(name for name in settings_of(ListenerConfig) if name.startswith("sasl.oauthbearer.")),
+    *(
+        name
+        for name in settings_of(ListenerConfig)
+        if name.startswith(("sasl.oauthbearer.", "sasl.kerberos."))
+    ),
 )
 _BY_LENGTH = sorted({*LISTENER_SETTINGS, *MECHANISM_SETTINGS}, key=len, reverse=True)
 
@@ -208,6 +238,12 @@ def check_listener_value(name: str, value: SettingValue) -> None:
     if name.endswith("ssl.principal.mapping.rules"):
         try:
             parse_rules(str(value))
+        except ValueError as error:
+            raise ConfigError(f"{name}: {error}") from None
+    if name.endswith(LOCAL_RULES):
+        assert isinstance(value, tuple)
+        try:
+            parse_kerberos_rules(value)
         except ValueError as error:
             raise ConfigError(f"{name}: {error}") from None
     if name == OVERRIDES:

@@ -45,6 +45,7 @@ from kafka_ds.process.settings import (
     suggestion,
 )
 from kafka_ds.protocol.types import uuid_from_text
+from kafka_ds.security.mechanisms import GSSAPI
 
 log = logging.getLogger(__name__)
 
@@ -340,6 +341,10 @@ def _check_console(config: BrokerConfig) -> None:
     if name not in config.protocols:
         raise ConfigError(f"console.listener.name={name} is not among listeners")
     protocol = config.protocols[name]
+    if protocol.startswith("SASL") and config.of_listener(name, ENABLED) == (GSSAPI,):
+        raise ConfigError(
+            f"console.listener.name={name}: a browser gives a password or a token, and {ENABLED} of {name} is {GSSAPI}"
+        )
     is_open = set(config.protocols.values()) == {"PLAINTEXT"}
     if not is_open and not protocol.endswith("SSL") and not is_loopback(host):
         lacks = (

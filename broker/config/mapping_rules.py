@@ -49,7 +49,7 @@ class Rule:
         match = self.pattern.fullmatch(name)
         if match is None:
             return None
-        result = _GROUP.sub(lambda found: _inserted(found, match), self.replacement)
+        result = substituted(self.replacement, match)
         return {"L": result.lower(), "U": result.upper()}.get(self.case, result)
 
 
@@ -75,14 +75,21 @@ def _rule(match: re.Match[str]) -> Rule:
         pattern = re.compile(match["pattern"])
     except re.error as error:
         raise ValueError(f"{match['pattern']} is not a regular expression: {error}") from None
-    groups = [int(found) for found in re.findall(r"(?<!\\)\$(\d)", match["with"])]
-    if max(groups, default=0) > pattern.groups:
+    if replacement_groups(match["with"]) > pattern.groups:
         raise ValueError(f"{match['with']} names a group that {match['pattern']} does not have")
     return Rule(pattern=pattern, replacement=match["with"], case=match["case"])
 
 
-def _inserted(found: re.Match[str], match: re.Match[str]) -> str:
-    return found[2] if found[1] is None else (match[int(found[1])] or "")
+def replacement_groups(replacement: str) -> int:
+    """The highest number of a group in a replacement."""
+    return max((int(number) for number in re.findall(r"(?<!\\)\$(\d)", replacement)), default=0)
+
+
+def substituted(replacement: str, match: re.Match[str]) -> str:
+    """A replacement with Java's `$1` for a group of the match, and what follows a backslash as it is."""
+    return _GROUP.sub(
+        lambda found: found[2] if found[1] is None else (match[int(found[1])] or ""), replacement
+    )
 
 
 def user_of(rules: Sequence[Rule], name: str) -> str | None:

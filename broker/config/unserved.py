@@ -81,12 +81,6 @@ remote.log.storage.manager.class.path S
 remote.log.storage.manager.impl.prefix S rsm.config.
 sasl.client.callback.handler.class C
 sasl.jaas.config P
-sasl.kerberos.kinit.cmd S /usr/bin/kinit
-sasl.kerberos.min.time.before.relogin L 60000
-sasl.kerberos.principal.to.local.rules A DEFAULT
-sasl.kerberos.service.name S
-sasl.kerberos.ticket.renew.jitter D 0.05
-sasl.kerberos.ticket.renew.window.factor D 0.8
 sasl.login.callback.handler.class C
 sasl.login.class C
 sasl.login.connect.timeout.ms I

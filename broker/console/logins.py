@@ -22,7 +22,7 @@ from broker.principal import ANONYMOUS, USER, Principal
 from broker.security.authentication.sasl import SaslServer, SaslState
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.security.jaas import JaasEntry
-from kafka_ds.security.mechanisms import OAUTHBEARER, CredentialsRefused, client_mechanism
+from kafka_ds.security.mechanisms import GSSAPI, OAUTHBEARER, CredentialsRefused, client_mechanism
 from kafka_ds.security.scram import ScramError
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def _log_in(security: ListenerSecurity, shown: JaasEntry, now_ms: int) -> _Login
     """Log in by the first mechanism that accepts this password or token."""
     offered = security.offered
     for mechanism, each in offered.items():
-        if (mechanism == OAUTHBEARER) != ("token" in shown.options):
+        if mechanism == GSSAPI or (mechanism == OAUTHBEARER) != ("token" in shown.options):
             continue
         machine = SaslServer(offered)
         client = client_mechanism(mechanism, shown, nonce=secrets.token_hex(_NONCE_BYTES))

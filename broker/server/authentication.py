@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from broker.principal import USER, Principal
+from broker.security.authentication.failures import TryAgain
 from broker.security.authentication.sasl import SaslServer, SaslState
 from broker.server.dispatch import ResponseParts, Unanswerable, Waiting
 from kafka_ds.protocol.errors import ErrorCode, KafkaError, MalformedFrame
@@ -128,6 +129,8 @@ class Authentication:
             answer, lifetime_ms = self.machine.authenticate(
                 request.auth_bytes, self._clock.now_ms()
             )
+        except TryAgain as failure:
+            return self._disconnect(failure)
         except KafkaError as error:
             response = SaslAuthenticateResponse(
                 error_code=error.code, error_message=error.message, auth_bytes=b""
@@ -140,6 +143,8 @@ class Authentication:
         """A token without a Kafka header (handshake version 0); its failure has no response."""
         try:
             answer, _ = self.machine.authenticate(bytes(frame), self._clock.now_ms())
+        except TryAgain as failure:
+            return self._disconnect(failure)
         except KafkaError as error:
             return self._fail(error)
         self._end_if_authenticated()
@@ -183,6 +188,11 @@ class Authentication:
         """Authentication fails; without a response, if the caller has none."""
         self._count_failure()
         self.failure = error
+        return None
+
+    def _disconnect(self, failure: TryAgain) -> ResponseParts:
+        """As in Kafka neither answered nor counted."""
+        self.failure = KafkaError(ErrorCode.NETWORK_EXCEPTION, str(failure))
         return None
 
     def _count_failure(self) -> None:

@@ -617,7 +617,12 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _check_authentication(self, authenticator: Authentication, *, is_answered: bool) -> None:
         """After a request: has the client authenticated, or failed to? A failure's response, if any, is pending."""
         if authenticator.failure is not None:
-            log.info("Failed authentication with %s (%s)", self.peer, authenticator.failure.message)
+            failure = authenticator.failure
+            log.info(
+                "Failed authentication with %s (%s)",
+                self.peer,
+                failure.__cause__ or failure.message,
+            )
             if is_answered:
                 self.drain()
             else:

@@ -38,8 +38,9 @@ class PeerLate(PeerUnreachable):
 class PeerConnection(asyncio.BufferedProtocol):
     """A negotiated connection to another broker. `connect` makes it; the first error closes it."""
 
-    def __init__(self, address: str, client_id: str, login: SecureNetwork | None) -> None:
-        self.address = address
+    def __init__(self, host: str, port: int, client_id: str, login: SecureNetwork | None) -> None:
+        self.address = address = f"{host}:{port}"
+        self._host = host
         self._login = login
         self._session = Session(address, client_id, asks_unadvertised=True)
         self._loop = asyncio.get_running_loop()
@@ -71,7 +72,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             PeerUnreachable: no broker answers in time (`PeerLate`), or not in Kafka's protocol.
         """
         login = network if isinstance(network, SecureNetwork) and network.has_login else None
-        connection = cls(f"{host}:{port}", client_id, login)
+        connection = cls(host, port, client_id, login)
         try:
             async with asyncio.timeout(timeout_ms / 1_000):
                 transport, _ = await network.connect(lambda: connection, host, port)
@@ -192,7 +193,7 @@ class PeerConnection(asyncio.BufferedProtocol):
     async def _authenticate(self, timeout_ms: int) -> None:
         if self._login is None:
             return
-        mechanism, exchange = await self._login.exchange()
+        mechanism, exchange = await self._login.exchange(self._host)
         if self._why_closed is not None:
             raise self._unreachable()
         self._session.authenticate(mechanism, exchange, self._loop.time(), timeout_ms)

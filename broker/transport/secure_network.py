@@ -2,8 +2,8 @@
 
 It implements the Network seam: `connect` returns a connection whose TLS handshake is done, and `exchange` the SASL
 mechanism that a `PeerConnection` authenticates with. Keys and trust are the inter-broker listener's; the mechanism is
-sasl.mechanism.inter.broker.protocol, with the user and password (or token) of its JAAS entry, as in Kafka. Keys and
-tokens are read for each connection. Errors never contain what was sent.
+sasl.mechanism.inter.broker.protocol, with the user and password, token or keytab of its JAAS entry, as in Kafka. Keys,
+tokens and tickets are read for each connection, in a thread. Errors never contain what was sent.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from broker.config.listeners import JAAS, names_of
+from broker.config.listeners import JAAS, SERVICE_NAME, names_of
 from kafka_ds.process.settings import ConfigError
+from kafka_ds.security.gssapi_mechanism import KerberosFailed, KerberosLogin
 from kafka_ds.security.jaas import JaasEntry, JaasError
-from kafka_ds.security.mechanisms import ClientMechanism, client_mechanism, login
+from kafka_ds.security.mechanisms import GSSAPI, ClientMechanism, client_mechanism, login
 from kafka_ds.security.secret import Secret
 from kafka_ds.security.tls import TlsError, client_context
 from kafka_ds.security.tls_settings import TlsSettings
@@ -106,16 +107,19 @@ class SecureNetwork:
     def _setting(self) -> str:
         return names_of(self._listener, JAAS, self._mechanism)[0]
 
-    async def exchange(self) -> tuple[str, ClientMechanism]:
-        """The mechanism, and this broker's side of one SASL exchange.
+    async def exchange(self, host: str) -> tuple[str, ClientMechanism]:
+        """The mechanism, and this broker's side of one SASL exchange with the broker at this host.
 
         Raises:
-            ConnectionError: the token file cannot be read.
+            ConnectionError: the token file cannot be read, or the KDC gives no ticket.
         """
         assert self._entry is not None
+        loop = asyncio.get_running_loop()
+        if self._mechanism == GSSAPI:
+            return GSSAPI, await loop.run_in_executor(None, self._initiate, self._entry, host)
         token = None
         if "tokenFile" in self._entry.options:
-            loop, path = asyncio.get_running_loop(), self._entry.options["tokenFile"]
+            path = self._entry.options["tokenFile"]
             try:
                 token = await loop.run_in_executor(None, read_token, path)
             except TokenUnreadable as error:
@@ -124,6 +128,20 @@ class SecureNetwork:
         return self._mechanism, client_mechanism(
             self._mechanism, self._entry, nonce=nonce, token=token
         )
+
+    def _initiate(self, entry: JaasEntry, host: str) -> ClientMechanism:
+        from kafka_ds.security.kerberos import KerberosUnavailable, initiate
+
+        login_of = KerberosLogin.of(entry)
+        given = self._config.current.of_listener(self._listener, SERVICE_NAME, GSSAPI)
+        assert login_of.principal is not None, "checked by ListenerSecurity"
+        service = str(given or login_of.service or login_of.principal.partition("/")[0])
+        try:
+            return initiate(login_of, service, host)
+        except (KerberosFailed, KerberosUnavailable) as error:
+            raise ConnectionError(
+                f"{self._setting}: no ticket for {service}/{host}: {error}"
+            ) from None
 
     def login_failed(self, host: str, port: int, refusal: SaslRefused) -> str:
         """Log a failed login of this broker, once; returns the reason."""

@@ -27,7 +27,9 @@ from kafka_ds.errors import (
     NoSuchHost,
 )
 from kafka_ds.protocol.errors import MalformedFrame
-from kafka_ds.security.mechanisms import client_mechanism, login
+from kafka_ds.security.gssapi_mechanism import GssapiClient, KerberosFailed, KerberosLogin
+from kafka_ds.security.jaas import JaasEntry
+from kafka_ds.security.mechanisms import GSSAPI, ClientMechanism, client_mechanism, login
 from kafka_ds.security.tls import TlsError, client_context
 from kafka_ds.security.tls_settings import TlsSettings
 from kafka_ds.security.token_file import TokenUnreadable, read_token
@@ -64,6 +66,7 @@ class Connection:
 
     def __init__(self, host: str, port: int, settings: ClientSettings) -> None:
         self.address = f"{host}:{port}"
+        self._host = host
         self._settings = settings
         self.session = Session(f"broker {self.address}", settings.client_id)
         self._answers: deque[Any] = deque()
@@ -122,18 +125,35 @@ class Connection:
         security = self._settings.security
         assert security.jaas is not None
         entry = login(security.mechanism, security.jaas)
-        path = entry.options.get("tokenFile")
-        try:
-            token = None if path is None else read_token(path)
-        except TokenUnreadable as problem:
-            raise AuthenticationRefused(f"option 'kafka.sasl.jaas.config': {problem}") from None
-        exchange = client_mechanism(
-            security.mechanism, entry, nonce=secrets.token_hex(24), token=token
-        )
+        if security.mechanism == GSSAPI:
+            exchange: ClientMechanism = self._initiate(entry)
+        else:
+            path = entry.options.get("tokenFile")
+            try:
+                token = None if path is None else read_token(path)
+            except TokenUnreadable as problem:
+                raise AuthenticationRefused(f"option 'kafka.sasl.jaas.config': {problem}") from None
+            exchange = client_mechanism(
+                security.mechanism, entry, nonce=secrets.token_hex(24), token=token
+            )
         self.session.authenticate(
             security.mechanism, exchange, time.monotonic(), self._settings.request_timeout_ms
         )
         self._wait(lambda: self.session.is_ready)
+
+    def _initiate(self, entry: JaasEntry) -> GssapiClient:
+        """Get a ticket for the broker's host, by the name that the connection was made with."""
+        from kafka_ds.security.kerberos import KerberosUnavailable, initiate
+
+        service = self._settings.security.kerberos_service
+        try:
+            return initiate(KerberosLogin.of(entry), service, self._host)
+        except KerberosUnavailable as problem:
+            raise AuthenticationRefused(f"option 'kafka.sasl.mechanism': {problem}") from None
+        except KerberosFailed as problem:
+            raise AuthenticationRefused(
+                f"option 'kafka.sasl.jaas.config': no ticket for {service}/{self._host}: {problem}"
+            ) from None
 
     # -- requests and answers -------------------------------------------------------------------
 

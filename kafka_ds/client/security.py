@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, fields
 from typing import Final
 
 from kafka_ds.errors import OptionError
-from kafka_ds.security.jaas import JaasError
-from kafka_ds.security.mechanisms import MECHANISMS, login
+from kafka_ds.security.gssapi_mechanism import KerberosLogin
+from kafka_ds.security.jaas import JaasEntry, JaasError
+from kafka_ds.security.mechanisms import GSSAPI, MECHANISMS, login
 from kafka_ds.security.secret import Secret
 from kafka_ds.security.tls_settings import TlsSettings
 
@@ -22,6 +23,7 @@ PREFIXES: Final = ("security.", "ssl.", "sasl.")
 _SECRETS: Final = frozenset(
     each.name.replace("_", ".") for each in fields(TlsSettings) if "Secret" in str(each.type)
 )
+_SERVICE: Final = "sasl.kerberos.service.name"
 _LISTS: Final = ("ssl.enabled.protocols", "ssl.cipher.suites")
 
 
@@ -33,6 +35,8 @@ class ClientSecurity:
     tls: TlsSettings = field(default_factory=TlsSettings)
     mechanism: str = ""
     jaas: Secret | None = None
+    # The brokers' Kerberos name, without host and realm.
+    kerberos_service: str = ""
 
     @property
     def uses_tls(self) -> bool:
@@ -80,14 +84,44 @@ def parse_security(given: Mapping[str, str]) -> ClientSecurity:
         )
     jaas = Secret(options["sasl.jaas.config"])
     try:
-        login(mechanism, jaas)
+        entry = login(mechanism, jaas)
     except JaasError as error:
         raise OptionError(f"option 'kafka.sasl.jaas.config': {error}") from None
-    return ClientSecurity(protocol=protocol, tls=tls, mechanism=mechanism, jaas=jaas)
+    service = _kerberos_service(mechanism, entry, options.get(_SERVICE, ""))
+    return ClientSecurity(
+        protocol=protocol, tls=tls, mechanism=mechanism, jaas=jaas, kerberos_service=service
+    )
+
+
+def _kerberos_service(mechanism: str, entry: JaasEntry, given: str) -> str:
+    """The service name of GSSAPI: the option's or, as in Kafka, the JAAS entry's. Raises OptionError."""
+    if mechanism != GSSAPI:
+        if given:
+            raise OptionError(
+                f"option 'kafka.{_SERVICE}' is not supported with 'kafka.sasl.mechanism' = {mechanism}"
+            )
+        return ""
+    by_entry = KerberosLogin.of(entry).service
+    if given and by_entry and given != by_entry:
+        raise OptionError(
+            f"option 'kafka.{_SERVICE}' is {given}, and serviceName in 'kafka.sasl.jaas.config' is {by_entry}"
+        )
+    if not given and not by_entry:
+        raise OptionError(
+            f"option 'kafka.{_SERVICE}' must be given where 'kafka.sasl.mechanism' is {GSSAPI}: "
+            "mostly it is kafka"
+        )
+    return given or by_entry or ""
 
 
 def _check_name(name: str, wanted: ClientSecurity) -> None:
-    known = (*TlsSettings.names(), "security.protocol", "sasl.mechanism", "sasl.jaas.config")
+    known = (
+        *TlsSettings.names(),
+        "security.protocol",
+        "sasl.mechanism",
+        "sasl.jaas.config",
+        _SERVICE,
+    )
     if name not in known:
         close = difflib.get_close_matches(name, known, 1, 0.9)
         hint = f"; did you mean 'kafka.{close[0]}'?" if close else ""

@@ -26,6 +26,7 @@ from kafka_ds.protocol.messages import (
 )
 from kafka_ds.protocol.messages.brokers import OWN_KEYS_FROM
 from kafka_ds.protocol.types import Versions, message_info
+from kafka_ds.security.gssapi_mechanism import KerberosFailed
 from kafka_ds.security.mechanisms import ClientMechanism, CredentialsRefused
 from kafka_ds.security.scram import ScramError
 from kafka_ds.version import CLIENT_SOFTWARE, VERSION
@@ -166,7 +167,7 @@ class Session:
                 raise SaslRefused("credentials", why)
             try:
                 message = exchange.respond(bytes(answer.auth_bytes))
-            except (ScramError, CredentialsRefused) as problem:
+            except (ScramError, CredentialsRefused, KerberosFailed) as problem:
                 raise SaslRefused("credentials", str(problem)) from None
         lifetime_s = answer.session_lifetime_ms / 1_000
         self.renew_at = began_at + RENEWED_AFTER * lifetime_s if lifetime_s > 0 else None

@@ -9,17 +9,20 @@ from __future__ import annotations
 import json
 from typing import Protocol
 
+from kafka_ds.security.gssapi_mechanism import KerberosLogin
 from kafka_ds.security.jaas import JaasEntry, JaasError, parse_jaas
 from kafka_ds.security.scram import HASHES, ScramClient
 from kafka_ds.security.secret import Secret
 
 PLAIN = "PLAIN"
 OAUTHBEARER = "OAUTHBEARER"
-MECHANISMS = (PLAIN, *HASHES, OAUTHBEARER)
+GSSAPI = "GSSAPI"
+MECHANISMS = (PLAIN, *HASHES, OAUTHBEARER, GSSAPI)
 _MODULES = {
     PLAIN: "PlainLoginModule",
     **dict.fromkeys(HASHES, "ScramLoginModule"),
     OAUTHBEARER: "OAuthBearerLoginModule",
+    GSSAPI: "Krb5LoginModule",
 }
 _END = b"\x01"
 
@@ -93,6 +96,9 @@ def login(mechanism: str, config: Secret) -> JaasEntry:
     entry = parse_jaas(config.reveal())
     if entry.module != _MODULES[mechanism]:
         raise JaasError(f"{mechanism} needs {_MODULES[mechanism]}, not {entry.module}")
+    if mechanism == GSSAPI:
+        KerberosLogin.of(entry)
+        return entry
     needed = ("token",) if mechanism == OAUTHBEARER else ("username", "password")
     if mechanism == OAUTHBEARER and "tokenFile" in entry.options:
         return entry
@@ -105,7 +111,10 @@ def login(mechanism: str, config: Secret) -> JaasEntry:
 def client_mechanism(
     mechanism: str, entry: JaasEntry, *, nonce: str, token: Secret | None = None
 ) -> ClientMechanism:
-    """The exchange of a mechanism; `token` is the content of the entry's `tokenFile`, if it has one."""
+    """The exchange of a mechanism; `token` is the content of the entry's `tokenFile`, if it has one.
+
+    That of GSSAPI asks the KDC first: `kafka_ds.security.kerberos.initiate`.
+    """
     options = entry.options
     if mechanism == OAUTHBEARER:
         return OauthBearerClient(token if token is not None else Secret(options["token"]))

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import ssl
@@ -17,9 +18,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from broker.config.listeners import JAAS, names_of
+from broker.config.kerberos_rules import KerberosRules, parse_kerberos_rules
+from broker.config.listeners import JAAS, LOCAL_RULES, SERVICE_NAME, ListenerConfig, names_of
 from broker.config.mapping_rules import Rule, distinguished_name, parse_rules, user_of
 from broker.principal import ANONYMOUS, USER, Principal
+from broker.security.authentication.gssapi_server import GssapiServer
 from broker.security.authentication.mechanisms import (
     OauthBearerServer,
     PlainServer,
@@ -29,10 +32,11 @@ from broker.security.authentication.scram_server import ScramServer
 from broker.security.authentication.scram_users import ScramCredential
 from broker.security.authentication.tokens import TokenLogin
 from broker.transport.alerts import AlertingContext
-from kafka_ds.process.settings import ConfigError
+from kafka_ds.process.settings import ConfigError, settings_of
+from kafka_ds.security.gssapi_mechanism import KerberosFailed, KerberosLogin
 from kafka_ds.security.holders import check_same_holder, holder_in, holder_of
 from kafka_ds.security.jaas import JaasEntry, JaasError, parse_jaas
-from kafka_ds.security.mechanisms import OAUTHBEARER, PLAIN
+from kafka_ds.security.mechanisms import GSSAPI, OAUTHBEARER, PLAIN, login
 from kafka_ds.security.secret import Secret
 from kafka_ds.security.tls import TlsError, certificate_of, client_context, server_context
 from kafka_ds.security.tls_settings import NONE, TlsSettings
@@ -45,6 +49,7 @@ CredentialLookup = Callable[[str, str], ScramCredential | None]
 # How one logs in by a token of this id and a mechanism.
 TokenLookup = Callable[[str, str], TokenLogin | None]
 _NONCE_BYTES = 24
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +214,9 @@ class ListenerSecurity:
                 new=partial(OauthBearerServer, verify), reauthentication_ms_max=longest_ms
             )
 
+        if mechanism == GSSAPI:
+            return self._offer_kerberos(config, longest_ms)
+
         def of_user(user: str) -> ScramCredential | None:
             return self._credentials(user, mechanism)
 
@@ -221,11 +229,51 @@ class ListenerSecurity:
             reauthentication_ms_max=longest_ms,
         )
 
+    def _offer_kerberos(self, config: BrokerConfig, longest_ms: int) -> OfferedMechanism:
+        # Imported here, as the package is optional.
+        from kafka_ds.security.kerberos import KerberosAcceptor, KerberosUnavailable, default_realm
+
+        entry = self._entry(config, GSSAPI)
+        name = names_of(self.name, JAAS, GSSAPI)[0]
+        try:
+            login(GSSAPI, cast("Secret", config.of_listener(self.name, JAAS, GSSAPI)))
+            whose = KerberosLogin.of(entry)
+        except JaasError as error:
+            raise ConfigError(f"{name}: {error}") from None
+        if not whose.uses_keytab or whose.principal is None or "/" not in whose.principal:
+            raise ConfigError(
+                f'{name}: a broker needs useKeyTab="true" and a principal of the form service/host@REALM'
+            )
+        try:
+            acceptor = KerberosAcceptor(whose)
+            realm = default_realm()
+        except KerberosUnavailable as error:
+            enabled = names_of(self.name, "sasl.enabled.mechanisms")[0]
+            raise ConfigError(f"{enabled} (or sasl.enabled.mechanisms): {error}") from None
+        except KerberosFailed as error:
+            raise ConfigError(f"{name}: {whose.keytab or 'default keytab'}: {error}") from None
+        self._say_what_has_no_effect(config)
+        texts = cast("tuple[str, ...]", config.of_listener(self.name, LOCAL_RULES, GSSAPI))
+        rules = KerberosRules(parse_kerberos_rules(texts), realm)
+        return OfferedMechanism(
+            new=lambda: GssapiServer(acceptor.context(), rules),
+            reauthentication_ms_max=longest_ms,
+        )
+
+    def _say_what_has_no_effect(self, config: BrokerConfig) -> None:
+        for base, setting in settings_of(ListenerConfig).items():
+            if not base.startswith("sasl.kerberos.") or base in (LOCAL_RULES, SERVICE_NAME):
+                continue
+            value = config.of_listener(self.name, base, GSSAPI)
+            if value != setting.default:
+                _log.warning("listener %s: %s=%s has no effect", self.name, base, value)
+
     def _entry(self, config: BrokerConfig, mechanism: str) -> JaasEntry:
         name = names_of(self.name, JAAS, mechanism)[0]
         text = config.of_listener(self.name, JAAS, mechanism)
         if not isinstance(text, Secret):
-            raise ConfigError(f"{name} is not set: it lists the users of {mechanism}")
+            what = "names the broker's keytab" if mechanism == GSSAPI else "lists the users"
+            raise ConfigError(f"{name} is not set: it {what} of {mechanism}")
         try:
             return parse_jaas(text.reveal())
         except JaasError as error:

@@ -13,7 +13,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from broker.security.authentication.failures import AuthenticationFailed, InvalidCredentials
+from broker.security.authentication.failures import (
+    AuthenticationFailed,
+    InvalidCredentials,
+    TryAgain,
+)
 from broker.security.authentication.mechanisms import ServerMechanism
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
@@ -101,7 +105,8 @@ class SaslServer:
         """The mechanism's answer, and the session lifetime in ms (0: no limit, or not authenticated yet).
 
         Raises:
-            KafkaError: ILLEGAL_SASL_STATE, SASL_AUTHENTICATION_FAILED.
+            KafkaError: ILLEGAL_SASL_STATE, SASL_AUTHENTICATION_FAILED; its cause, if any, is for the log only.
+            TryAgain: the connection is to be closed.
         """
         if self.phase is SaslState.DONE:
             message = "SaslAuthenticate request received after successful authentication"
@@ -116,12 +121,15 @@ class SaslServer:
             answer = exchange.respond(token)
             if exchange.is_done and self.is_reauthenticating and exchange.user != self.user:
                 raise AuthenticationFailed("the user must not change on re-authentication")
-        except InvalidCredentials:
+        except TryAgain:
+            self.phase, self._exchange = SaslState.FAILED, None
+            raise
+        except InvalidCredentials as failure:
             message = (
                 "Authentication failed during authentication due to invalid credentials with SASL mechanism "
                 f"{self._mechanism}"
             )
-            raise self._failed(ErrorCode.SASL_AUTHENTICATION_FAILED, message) from None
+            raise self._failed(ErrorCode.SASL_AUTHENTICATION_FAILED, message) from failure
         except AuthenticationFailed as failure:
             raise self._failed(ErrorCode.SASL_AUTHENTICATION_FAILED, str(failure)) from None
         if not exchange.is_done:

@@ -113,8 +113,8 @@ def test_overrides_win_over_the_file_and_the_last_line_over_the_first(tmp_path: 
         ),
         ("authorizer.class.name=mine.Own", "leave it out, or set it to org.apache.kafka.metadata"),
         (
-            "sasl.enabled.mechanisms=PLAIN,GSSAPI",
-            "sasl.enabled.mechanisms=PLAIN,GSSAPI: GSSAPI is not one of: PLAIN, SCRAM-SHA-256",
+            "sasl.enabled.mechanisms=PLAIN,NTLM",
+            "sasl.enabled.mechanisms=PLAIN,NTLM: NTLM is not one of: PLAIN, SCRAM-SHA-256",
         ),
         (
             "controller.quorum.voters=1@a:1",
