@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,17 +11,21 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_conf import jars
+from spark_conf.home import quick_home
 from spark_conf.pipelines.pipelines import Pipelines
 from spark_conf.pipelines.registry import SchemaRegistry
 from spark_conf.session import session
 from tests.apache_kafka import ApacheKafka
 from tests.certificates import Authority
 from tests.processes import BrokerProcess, running_broker
+from tests.spark.dying_sink import WORKERS
 from tests.spark.java import QUICK_JAVA
+from tests.spark.machines import NAMES, Machines, SparkCluster
 from tests.spark.schema_registry import running_registry
 from tests.spark.secured import Ways, ways_in
 from tests.spark.topics import Topic
 
+ROOT = Path(__file__).resolve().parents[2]
 # Closed segments go to the lake at once, and open ones stay where they are: tests know what is cold and what is hot.
 QUICKLY = {
     "remote.log.manager.task.interval.ms": 200,
@@ -114,6 +120,19 @@ def registered(spark: SparkSession, broker: BrokerProcess, registry: str) -> Ite
     made = Pipelines(spark, options, str(broker.lake), SchemaRegistry(registry))
     yield made
     made.close()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, free_port: int) -> Iterator[SparkCluster]:
+    """Two executors of which processes find the tests, and what is compiled already."""
+    shared = {"PYTHONPATH": str(ROOT), "SPARK_HOME": str(quick_home()), "HOME": os.environ["HOME"]}
+    with contextlib.ExitStack() as after:
+        machines = Machines(tmp_path, after, spark=quick_home(), environment=shared)
+        master = machines.start_master(free_port)
+        workers = [machines.start_worker(name, master) for name in NAMES]
+        yield SparkCluster(
+            master=master, environment={**shared, WORKERS: ",".join(map(str, workers))}
+        )
 
 
 @pytest.fixture

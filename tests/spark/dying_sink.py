@@ -89,7 +89,7 @@ class Deaths:
                 _kill(executor)
             os.killpg(self._group, signal.SIGKILL)
         if phase == "task":
-            _kill(_executor())
+            _kill(executor())
         _kill(os.getpid())
 
 
@@ -159,7 +159,7 @@ def _kill(process: int) -> None:
         os.kill(process, signal.SIGKILL)
 
 
-def _executor() -> int:
+def executor() -> int:
     """The JVM for which this process works."""
     process = os.getppid()
     while b"CoarseGrainedExecutorBackend" not in Path(f"/proc/{process}/cmdline").read_bytes():

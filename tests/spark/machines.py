@@ -8,6 +8,7 @@ import shlex
 import socket
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyspark
@@ -20,6 +21,14 @@ from tests.spark.java import QUICK_JAVA
 ADDRESSES = {"master": "127.0.0.1", "driver": "127.0.0.1", "one": "127.0.0.2", "two": "127.0.0.3"}
 NAMES = ("one", "two")
 SPARK = Path(pyspark.__file__).parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparkCluster:
+    """Spark's master, and what the driver has to know."""
+
+    master: str
+    environment: dict[str, str]
 
 
 class Machines:

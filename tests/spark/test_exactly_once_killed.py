@@ -18,12 +18,10 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from spark_conf.home import quick_home
 from tests.integration.sink_life import PARTITIONS, read_all
 from tests.model_runs import examples
 from tests.processes import BrokerProcess
@@ -31,37 +29,14 @@ from tests.spark.dying_sink import (
     BEGIN,
     COPIES,
     DEATHS,
-    WORKERS,
     all_die,
     finished,
     has_copy,
 )
-from tests.spark.machines import NAMES, Machines
+from tests.spark.machines import SparkCluster
 from tests.spark.topics import Topic
 
-ROOT = Path(__file__).resolve().parents[2]
 ROWS_A_BATCH = 21  # As many of each of the origin's partitions.
-
-
-@dataclass(frozen=True, kw_only=True)
-class SparkCluster:
-    """Spark's master, and what the driver has to know."""
-
-    master: str
-    environment: dict[str, str]
-
-
-@pytest.fixture
-def cluster(tmp_path: Path, free_port: int) -> Iterator[SparkCluster]:
-    # What processes of the driver and of executors find: the sink that dies, and what is compiled already.
-    shared = {"PYTHONPATH": str(ROOT), "SPARK_HOME": str(quick_home()), "HOME": os.environ["HOME"]}
-    with contextlib.ExitStack() as after:
-        machines = Machines(tmp_path, after, spark=quick_home(), environment=shared)
-        master = machines.start_master(free_port)
-        workers = [machines.start_worker(name, master) for name in NAMES]
-        yield SparkCluster(
-            master=master, environment={**shared, WORKERS: ",".join(map(str, workers))}
-        )
 
 
 @contextlib.contextmanager
