@@ -168,7 +168,8 @@ class TierSettings:
     lake_maintenance_compression_level: int = i32(
         9,
         "The highest zstd level of files that are merged or rewritten. It is used where the bytes that it saves are "
-        "worth its CPU for as long as retention.ms keeps them; otherwise lake.compression.level, or one more, is.",
+        "worth its CPU for as long as retention.ms keeps them; otherwise a lower level is, or files are joined as they "
+        "are.",
         low=1,
         high=22,
         ours=True,

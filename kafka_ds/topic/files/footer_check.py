@@ -30,7 +30,7 @@ VARINT_BITS_MAX = 70
 T = TypeVar("T")
 
 
-class _ThriftType(IntEnum):
+class ThriftType(IntEnum):
     """Thrift's types."""
 
     TRUE, FALSE, BYTE, INT16, INT32, INT64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
@@ -106,8 +106,8 @@ class FooterReader:
             number = number + (head >> 4) if head >> 4 else self._zigzag()
             kind = head & 0x0F
             fields[number] = (
-                kind == _ThriftType.TRUE
-                if kind in (_ThriftType.TRUE, _ThriftType.FALSE)
+                kind == ThriftType.TRUE
+                if kind in (ThriftType.TRUE, ThriftType.FALSE)
                 else self._value(kind, depth)
             )
         return fields
@@ -116,19 +116,19 @@ class FooterReader:
         if depth > DEPTH_MAX:
             raise Contradiction("lists within lists")
         match kind:
-            case _ThriftType.INT16 | _ThriftType.INT32 | _ThriftType.INT64:
+            case ThriftType.INT16 | ThriftType.INT32 | ThriftType.INT64:
                 return self._zigzag()
-            case _ThriftType.BINARY:
+            case ThriftType.BINARY:
                 return self._bytes(self._varint())
-            case _ThriftType.STRUCT:
+            case ThriftType.STRUCT:
                 return self.struct(depth + 1)
-            case _ThriftType.LIST | _ThriftType.SET:
+            case ThriftType.LIST | ThriftType.SET:
                 head = self._byte()
                 size = head >> 4 if head >> 4 < 15 else self._varint()
                 return [self._value(head & 0x0F, depth + 1) for _ in range(size)]
-            case _ThriftType.TRUE | _ThriftType.FALSE | _ThriftType.BYTE:
+            case ThriftType.TRUE | ThriftType.FALSE | ThriftType.BYTE:
                 return self._byte()
-            case _ThriftType.DOUBLE:
+            case ThriftType.DOUBLE:
                 return self._bytes(8)
         raise Contradiction(f"a field of type {kind}")
 

@@ -22,6 +22,10 @@ SMALL_PART = 8
 # What a level of zstd more costs a byte of rows, in bytes of an object store kept for a day: 2 s of a core a GB, at USD
 # 0.04 an hour, against 0.023 a GB and month. Measured CPU would choose differently each time.
 BYTE_DAYS_A_LEVEL = 0.029
+# The same of decoding rows and encoding them again: 5 s a GB.
+BYTE_DAYS_A_REWRITE = 0.0725
+# The level of row groups that stay as they are.
+AS_IS = 0
 # What is kept longer counts as kept so long.
 DAYS_KEPT_MAX = 365.0
 
@@ -71,7 +75,8 @@ class LevelChoice:
         """The cheapest of the levels for so many bytes of rows, by how many each makes of them."""
 
         def cost(level: int) -> float:
-            return sizes[level] * self.days_kept + level * plain_bytes * BYTE_DAYS_A_LEVEL
+            work = 0.0 if level == AS_IS else BYTE_DAYS_A_REWRITE + level * BYTE_DAYS_A_LEVEL
+            return sizes[level] * self.days_kept + work * plain_bytes
 
         return min(sizes, key=cost)
 

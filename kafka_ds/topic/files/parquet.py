@@ -313,7 +313,7 @@ class FileReader:
         with self._open(path, None) as file:
             try:
                 if not is_data_file(path):
-                    check(file.metadata, self._footer_bytes(path))
+                    check(file.metadata, self.footer_bytes(path))
                 found = footer_of(file.metadata)
             except _UNREADABLE as error:
                 raise UnreadableFile(f"{path}: {error}") from error
@@ -323,7 +323,8 @@ class FileReader:
                 self._footers.popitem(last=False)
         return found
 
-    def _footer_bytes(self, path: str) -> bytes:
+    def footer_bytes(self, path: str) -> bytes:
+        """A footer as it is written, without length and magic."""
         # Its length is in the file: Arrow reports how much of it was understood.
         end = (self._store.size(path) or 0) - FOOTER_END_BYTES
         length = int.from_bytes(self._store.read_range(path, end, FOOTER_END_BYTES)[:4], "little")

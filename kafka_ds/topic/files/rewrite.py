@@ -10,16 +10,20 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from kafka_ds.delta.deletion_vector import DeletionVector
 from kafka_ds.delta.store.store import Store
-from kafka_ds.topic.files.optimize import LevelChoice
+from kafka_ds.topic.files.join import is_joinable, join
+from kafka_ds.topic.files.joined_footer import NotJoinable
+from kafka_ds.topic.files.optimize import AS_IS, LevelChoice
 from kafka_ds.topic.files.parquet import (
     COMPRESSION_LEVEL,
     ROW_GROUP_BYTES,
@@ -109,7 +113,7 @@ def rewrite_files(
     """Write the rows of files of one partition, from the log start on, to new files of that attempt.
 
     `file_bytes` is the approximate size of a new file in the store, None: one file holds all. `columns` are those of
-    the table, `level` is zstd's, or a choice that the first rows decide. `without` are offsets, from the log start on,
+    the table, `level` is zstd's, or a choice that some rows decide. `without` are offsets, from the log start on,
     whose rows are to go. Raises NotRewritable, UnreadableFile, OSError; files written by then are in no commit.
     """
     (partition,) = {each.partition for each in files}
@@ -122,11 +126,19 @@ def rewrite_files(
     windows = max(1, -(-plain // WINDOW_BYTES))
     rows = Peekable(_rows(reader, files, start, schema, windows, without))
     written: list[WrittenFile] = []
+    if isinstance(level, LevelChoice):
+        may_join = file_bytes is None and not len(without)
+        newest = files[-1] if may_join and is_joinable(reader, files, log_start_offset) else None
+        lowest, level = level.levels[0], _chosen(level, reader, newest, rows, schema)
+        if level == AS_IS:
+            path = f"{table}/{data_file(partition, files[0].min_offset, attempt)}"
+            with suppress(NotJoinable):
+                written.append(join(store, reader, path, files))
+                rows = Peekable(iter(()))
+            level = lowest
     while (batch := rows.peek()) is not None:
         offset = batch.column("offset")[0].as_py()
         path = f"{table}/{data_file(partition, offset, attempt)}"
-        if isinstance(level, LevelChoice):
-            level = _chosen(level, batch, schema)
         made = write_rows(store, path, rows.up_to(limit), schema=schema, level=level)
         assert made is not None, "rows make a file"
         written.append(made)
@@ -137,16 +149,43 @@ def rewrite_files(
     return RewrittenFiles(files=tuple(written), rows=found, expired_rows=expired)
 
 
-def _chosen(choice: LevelChoice, batch: pa.RecordBatch, schema: pa.Schema) -> int:
-    """The best level of zstd for rows like these."""
-    if len(choice.levels) == 1:
-        return choice.levels[0]
-    sample = batch.slice(0, max(1, batch.num_rows * ROW_GROUP_BYTES // max(1, batch.nbytes)))
-    sizes = {
-        level: encode_rows(io.BytesIO(), "", [sample], schema=schema, level=level).size
-        for level in choice.levels
-    }
-    return choice.best(sample.nbytes, sizes)
+def _chosen(
+    choice: LevelChoice,
+    reader: FileReader,
+    newest: FileEntry | None,
+    rows: Peekable,
+    schema: pa.Schema,
+) -> int:
+    """The best level of zstd for rows like some of these; AS_IS if their row groups may, and had better, stay so.
+
+    `newest` is given if they may. What was merged before is compressed already, so it is the sample.
+    """
+    sizes: dict[int, int] = {}
+    if newest is not None:
+        footer = reader.footer(newest.path)
+        group = footer.groups[len(footer.groups) // 2]
+        sizes[AS_IS] = _column_bytes(footer.metadata, [group.number])
+        (table,) = _window(reader, newest, group.min_offset, group.max_offset, schema)
+        batches = table.to_batches()
+    else:
+        batch = rows.peek()
+        if batch is None or len(choice.levels) == 1:
+            return choice.levels[0]
+        count = batch.num_rows * ROW_GROUP_BYTES // max(1, batch.nbytes)
+        batches = [batch.slice(0, max(1, count))]
+    for level in choice.levels:
+        file = io.BytesIO()
+        encode_rows(file, "", batches, schema=schema, level=level)
+        metadata = pq.read_metadata(file)
+        sizes[level] = _column_bytes(metadata, range(metadata.num_row_groups))
+    return choice.best(sum(each.nbytes for each in batches), sizes)
+
+
+def _column_bytes(metadata: pq.FileMetaData, numbers: Iterable[int]) -> int:
+    groups = [metadata.row_group(number) for number in numbers]
+    return sum(
+        each.column(at).total_compressed_size for each in groups for at in range(each.num_columns)
+    )
 
 
 def _schema(reader: FileReader, files: Sequence[FileEntry], columns: Iterable[str]) -> pa.Schema:

@@ -8,6 +8,7 @@ import pytest
 from kafka_ds.delta.actions import DAY_MS
 from kafka_ds.topic.expiration import NO_LIMIT
 from kafka_ds.topic.files.optimize import (
+    AS_IS,
     DAYS_KEPT_MAX,
     LevelChoice,
     OptimizeReason,
@@ -189,6 +190,17 @@ def test_a_higher_level_is_for_rows_that_are_kept_long_enough_to_pay_for_it() ->
         for days in (0, 7, 9, 10, 365)
     ]
     assert levels == [1, 1, 1, 9, 9]
+
+
+def test_row_groups_stay_as_they_are_until_another_level_pays_for_the_rewrite() -> None:
+    json = {AS_IS: 118_800, 1: 118_800, 2: 118_400, 9: 95_400}
+    levels = [
+        LevelChoice(lowest=1, highest=9, days_kept=days).best(1_000_000, json)
+        for days in (0, 7, 14, 15, 365)
+    ]
+    assert levels == [AS_IS, AS_IS, AS_IS, 9, 9]
+    merged = {AS_IS: 95_400, 1: 118_800, 9: 95_400}
+    assert LevelChoice(lowest=1, highest=9).best(1_000_000, merged) == AS_IS, "once is enough"
 
 
 def test_a_level_that_saves_nothing_is_not_used_however_long_rows_are_kept() -> None:
