@@ -697,6 +697,8 @@ class BrokerServer:
         self.dynamic_config.apply(broker.metadata.broker_configs)
         broker.replica_manager.configure_all()
         broker.cleaner.configure(part(CleanerSettings, broker.config))
+        if broker.remote_log_manager is not None:
+            broker.remote_log_manager.configure(part(TierSettings, broker.config))
         await self.server.configure(broker.config)
 
     def _check_configs(self, overrides: Mapping[str, str]) -> None:

@@ -76,6 +76,7 @@ class BrokerConfig(LogManagerSettings, CleanerSettings, ListenerConfig):
         "The addresses the broker listens on: NAME://host:port, separated by commas. No host means all addresses, "
         "port 0 any free port.",
         ours=True,
+        fixed="listeners are opened at the start",
     )
     advertised_listeners: str | None = string(
         None,
@@ -84,6 +85,7 @@ class BrokerConfig(LogManagerSettings, CleanerSettings, ListenerConfig):
     listener_security_protocol_map: str = string(
         "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
         "The security protocol of each listener name.",
+        fixed="listeners are opened at the start",
     )
     metrics_port: int | None = i32(
         None,

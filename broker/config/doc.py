@@ -28,7 +28,10 @@ Each setting has an anchor of its name: `settings.md#lake.uri`.
 """
 _BROKER_HEAD = """## Broker
 
-A setting that *changes while running* is changed with `kafka-configs.sh --entity-type brokers` (KIP-226).
+A setting that *changes while running* is changed with `kafka-configs.sh --entity-type brokers` (KIP-226). That holds
+for all that Kafka changes so and that has an effect here, but for those that say otherwise, and for passwords and keys:
+such changes are stored in the lake, where SQL can read them. Loggers' levels change with `--entity-type
+broker-loggers`.
 
 """
 _TOPIC_HEAD = """

@@ -53,6 +53,7 @@ class ListenerConfig(TlsSettings, AccessConfig):
         "none",
         "Whether clients must show a certificate (required), may show one (requested), or are not asked (none).",
         choices=_CLIENT_AUTH,
+        fixed="listeners are opened at the start",
     )
     ssl_allow_dn_changes: bool = boolean(
         False,
@@ -71,13 +72,18 @@ class ListenerConfig(TlsSettings, AccessConfig):
 
     # -- SASL ---------------------------------------------------------------------------------------
     sasl_enabled_mechanisms: tuple[str, ...] = strings(
-        (), "The mechanisms with which clients may authenticate.", choices=MECHANISMS, ours=True
+        (),
+        "The mechanisms with which clients may authenticate.",
+        choices=MECHANISMS,
+        ours=True,
+        fixed="listeners are opened at the start",
     )
     sasl_mechanism_inter_broker_protocol: str | None = string(
         None,
         "The mechanism with which brokers authenticate to each other.",
         choices=MECHANISMS,
         ours=True,
+        fixed="listeners are opened at the start",
     )
     sasl_server_max_receive_size: int = i32(
         524_288,

@@ -403,9 +403,10 @@ class LogManagerSettings:
     )
     num_recovery_threads_per_data_dir: int = i32(
         2,
-        "How many logs of each directory are opened at a time when the broker starts.",
+        "How many logs of each directory are opened at a time when the broker starts; a change counts from the next "
+        "start.",
         low=1,
-        fixed="logs are opened once, before the broker is in the cluster",
+        changeable=True,
     )
 
 

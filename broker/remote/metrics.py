@@ -252,6 +252,10 @@ class ThreadIdleRatio:
         self._before: tuple[float, float] = (0.0, 0.0)
         """Of the window before: busy and all seconds."""
 
+    def resize(self, threads: int) -> None:
+        """The pool has so many turns from now on."""
+        self.threads = threads
+
     def begin(self, at_s: float) -> None:
         """A turn begins, at `at_s` of a clock that never goes back."""
         self._pass(at_s)

@@ -36,9 +36,27 @@ class RemoteReads:
         self._worker = worker
         self._clock = clock
         self._turns = asyncio.Semaphore(threads)
+        self._threads = threads
+        # Turns that end without another request's: there are to be fewer.
+        self._surplus = 0
         self._pending_max = pending_max
         self._metrics = metrics
         self._asked: set[asyncio.Task[object]] = set()
+
+    def configure(self, threads: int) -> None:
+        """Let so many requests be in progress; if that is fewer than before, as soon as others have ended."""
+        self._surplus += self._threads - threads
+        self._threads = threads
+        self._metrics.readers.resize(threads)
+        while self._surplus < 0:
+            self._surplus += 1
+            self._turns.release()
+
+    def _end_turn(self) -> None:
+        if self._surplus:
+            self._surplus -= 1
+        else:
+            self._turns.release()
 
     async def send(self, request: Request[A], topic: str | None = None) -> A:
         """Wait for a turn, ask the worker, and return its answer; a failure is counted for the topic.
@@ -76,7 +94,7 @@ class RemoteReads:
             ended_s = self._now_s()
             readers.end(ended_s)
             self._metrics.reader_times.add(ended_s - began_s, ended_s)
-            self._turns.release()
+            self._end_turn()
 
     def _now_s(self) -> float:
         return self._clock.monotonic_ms() / 1000

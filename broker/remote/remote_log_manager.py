@@ -24,6 +24,7 @@ from broker.remote.process import new_worker
 from broker.remote.quota import COPY_TIMES, FETCH_TIMES, RemoteQuota
 from broker.remote.reads import RemoteReads, kafka_errors
 from broker.worker.rpc import (
+    Configure,
     DeleteTopic,
     FenceTopic,
     Materialise,
@@ -71,6 +72,7 @@ class RemoteLogManager:
         self._settings = settings
         self._in_force = in_force or (lambda: settings)
         self._clock = clock
+        self._configured = Configure.of(settings)
         self._metrics = TierMetrics(readers=ThreadIdleRatio(settings.remote_log_reader_threads))
         self._fetch_quota = RemoteQuota(
             lambda: self._in_force().remote_log_manager_fetch_max_bytes_per_second,
@@ -130,6 +132,20 @@ class RemoteLogManager:
         self._log_start_moves: set[TieredPartition] = set()  # in the lake
         self._metadata_version = -1
         self._stopped = False
+
+    def configure(self, settings: TierSettings) -> None:
+        """Apply dynamic settings."""
+        wanted = Configure.of(settings)
+        if wanted == self._configured:
+            return
+        self._configured = wanted
+        self._reads.configure(wanted.reader_threads)
+        self.spawn(self._configure_worker(settings.worker_arguments(), wanted))
+
+    async def _configure_worker(self, arguments: Sequence[str], wanted: Configure) -> None:
+        # A worker that dies meanwhile is started with the new settings.
+        with contextlib.suppress(WorkerLost):
+            await self.worker.configure(arguments, wanted)
 
     async def start(self) -> None:
         """Start; the worker process starts only when it is first needed."""

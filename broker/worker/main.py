@@ -49,7 +49,12 @@ def main(arguments: Sequence[str]) -> None:
 
     sys.setswitchinterval(SWITCH_SECONDS)
     memory = WorkerMemory(int(arguments[2])) if len(arguments) > 2 else None
-    service = Service(settings, armed_from_environment(WORKER_POINTS), memory)
+    service = Service(
+        settings,
+        armed_from_environment(WORKER_POINTS),
+        memory,
+        read_with=lambda threads: worker.read_with(threads),
+    )
     gc.freeze()
     operations = Operations(
         writing=(service.writing(), service.publishing()),
@@ -59,7 +64,8 @@ def main(arguments: Sequence[str]) -> None:
         kinds=KINDS,
         freed=memory.end if memory is not None else lambda leases: None,
     )
-    serve(Worker(channel, operations, reader_threads=settings.remote_log_reader_threads))
+    worker = Worker(channel, operations, reader_threads=settings.remote_log_reader_threads)
+    serve(worker)
 
 
 if __name__ == "__main__":

@@ -197,10 +197,10 @@ class TierSettings:
     remote_log_index_file_cache_total_size_bytes: int = i64(
         1 << 30,
         "The size of the disk cache, in the first log directory, of records that were read from the lake more than "
-        "once; 0 turns it off.",
+        "once; 0 turns it off. If it was 0, a change counts from the worker process's next start.",
         low=0,
         ours=True,
-        fixed="the worker process opens the cache when it starts",
+        changeable=True,
     )
     remote_log_index_file_cache_ttl_ms: int = i64(
         900_000,
@@ -261,7 +261,7 @@ class TierSettings:
         "How many cold reads run at a time.",
         low=1,
         ours=True,
-        fixed="the worker process starts its threads once",
+        changeable=True,
     )
     remote_log_storage_system_enable: bool = boolean(
         True,
@@ -382,6 +382,22 @@ class CopyRequest(Request[CopyAnswer]):
     """
 
     sources: list[LogSegmentData]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configure(Request[None]):
+    """Dynamic settings, for a process that was started with others."""
+
+    reader_threads: int
+    cache_bytes: int
+
+    @classmethod
+    def of(cls, settings: TierSettings) -> Self:
+        """What these settings say."""
+        return cls(
+            reader_threads=settings.remote_log_reader_threads,
+            cache_bytes=settings.remote_log_index_file_cache_total_size_bytes,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ from broker.worker.rpc import (
     Check,
     CheckQuestion,
     CheckRetention,
+    Configure,
     CopyAnswer,
     CopyRequest,
     DeleteTopic,
@@ -88,8 +89,11 @@ class Service:
         settings: TierSettings,
         crash_points: CrashPoints,
         memory: WorkerMemory | None = None,
+        *,
+        read_with: Callable[[int], None] = lambda threads: None,
     ) -> None:
-        """`memory` is shared with the broker."""
+        """`memory` is shared with the broker; `read_with` starts reading threads up to a number."""
+        self._read_with = read_with
         self._memory = memory
         self._store = open_lake(
             settings.lake_uri, is_there=True, is_read_only=settings.lake_read_only
@@ -163,9 +167,15 @@ class Service:
             ReadTieredState: self._state,
             ReadAuxState: self._end_of_range,
             StopPartition: self._stop_partition,
+            Configure: self._configure,
             PublishedOffsets: self._published_offsets,
             ReadArrivals: self._arrivals,
         }
+
+    def _configure(self, request: Configure) -> None:
+        self._read_with(request.reader_threads)
+        if self._cache is not None:
+            self._cache.resize(request.cache_bytes)
 
     def maintaining(self) -> Mapping[type, Operation]:
         """Slow operations on the tables, in the background."""

@@ -146,6 +146,14 @@ class ChildWorker:
             raise WorkerFailed(answer.kind, answer.message)
         return cast("A", answer)
 
+    async def configure(self, arguments: Sequence[str], request: Request[None]) -> None:
+        """Start with these arguments from now on, and tell a worker that runs. Raises WorkerLost, WorkerFailed."""
+        self._arguments = list(arguments)
+        async with self._changing:
+            is_running = self._channel is not None
+        if is_running:
+            await self.send(request)
+
     async def stop(self) -> None:
         """Stop the worker for good."""
         self._stopped = True

@@ -50,14 +50,18 @@ class TlsSettings:
         ("TLSv1.2", "TLSv1.3"),
         "The versions of TLS that are accepted.",
         choices=("TLSv1.2", "TLSv1.3"),
+        fixed="listeners are opened at the start",
     )
     ssl_cipher_suites: tuple[str, ...] = strings(
-        (), "The cipher suites, by Java's or OpenSSL's names; if empty, OpenSSL chooses."
+        (),
+        "The cipher suites, by Java's or OpenSSL's names; if empty, OpenSSL chooses.",
+        fixed="listeners are opened at the start",
     )
     ssl_endpoint_identification_algorithm: str = string(
         "https",
         "Whether a broker checks that another broker's certificate matches its host: https means yes, empty means no.",
         choices=("https", ""),
+        fixed="listeners are opened at the start",
     )
 
     @classmethod

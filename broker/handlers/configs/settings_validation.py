@@ -30,6 +30,12 @@ VALIDATION_MS_MAX = 5_000
 
 _LOGGER = logging.getLogger(__name__)
 
+DYNAMIC_THREADS = (
+    "log.cleaner.threads",
+    "num.recovery.threads.per.data.dir",
+    "num.replica.fetchers",
+    "remote.log.reader.threads",
+)
 # The settings of brokers after the change, by resource name.
 Changes = Mapping[str, Mapping[str, str]]
 
@@ -63,7 +69,7 @@ def check_settings(config: BrokerConfig, changes: Changes, image: MetadataImage)
 
 def _check_threads(config: BrokerConfig, changed: BrokerConfig) -> None:
     """As in Kafka, a step is at most to the half or the double."""
-    for name in ("log.cleaner.threads", "num.replica.fetchers"):
+    for name in DYNAMIC_THREADS:
         before, after = (int(str(each.value_of(name))) for each in (config, changed))
         if after < before // 2:
             raise ConfigError(f"{name}={after} is less than half of the present value, {before}")

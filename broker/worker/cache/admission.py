@@ -114,11 +114,19 @@ class Admission:
     def found(self, name: str, size_bytes: int, used_ms: int) -> list[str]:
         """Keep what was on disk before this process started; returns the names for which there is no room."""
         self._keep(name, size_bytes, used_ms)
+        return self._evict()
+
+    def _evict(self) -> list[str]:
         victims = []
         while self.size_bytes > self._bytes_max:
             victims.append(next(iter(self._kept)))
             self.drop(victims[-1])
         return victims
+
+    def resize(self, bytes_max: int) -> list[str]:
+        """Keep up to so many bytes from now on; returns the names for which there is no room any more."""
+        self._bytes_max = bytes_max
+        return self._evict()
 
     def drop(self, name: str) -> None:
         """Stop keeping it."""

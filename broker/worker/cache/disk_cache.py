@@ -153,6 +153,11 @@ class DiskCache:
         entry = _Entry(key, chunk.first_offset, chunk.next_offset)
         self._work.put(partial(self._write, entry, chunk))
 
+    def resize(self, bytes_max: int) -> None:
+        """Keep up to so many bytes from now on."""
+        with self._lock:
+            self._mark(self._admission.resize(bytes_max))
+
     def forget(self, topic_id: bytes) -> None:
         """The topic is deleted: drop all of its chunks."""
         with self._lock:

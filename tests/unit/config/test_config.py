@@ -38,9 +38,8 @@ def message(*overrides: str) -> str:
         ("num.io.threads", "num.io.threads is not supported by this broker"),
         ("node.id", "node.id cannot be changed while the broker runs"),
         (
-            "remote.log.reader.threads",
-            "remote.log.reader.threads cannot be changed while the broker runs: the worker process starts its threads "
-            "once",
+            "listeners",
+            "listeners cannot be changed while the broker runs: listeners are opened at the start",
         ),
         (
             "max.conections",

@@ -76,6 +76,8 @@ OTHER_DEFAULTS = {
 DYNAMIC = {
     "remote.fetch.max.wait.ms",
     "remote.list.offsets.request.timeout.ms",
+    "remote.log.index.file.cache.total.size.bytes",
+    "remote.log.reader.threads",
     "remote.log.manager.copy.max.bytes.per.second",
     "remote.log.manager.fetch.max.bytes.per.second",
 }

@@ -63,6 +63,33 @@ async def test_turns_and_queue_are_bounded() -> None:
 
 
 @in_loop
+async def test_the_number_of_turns_changes_while_reads_run() -> None:
+    worker = Respondent()
+    reads = reads_of(worker, TierMetrics(), threads=1, pending_max=9)
+    tasks = [asyncio.ensure_future(reads.send(FIND)) for _ in range(8)]
+    await turns()
+    assert len(worker.waiting) == 1
+    reads.configure(4)
+    await turns()
+    assert len(worker.waiting) == 4
+    reads.configure(2)
+    for at in (0, 1):
+        worker.waiting[at].set_result(at)
+        await turns()
+    assert len(worker.waiting) == 4, "two turns are too many"
+    worker.waiting[2].set_result(2)
+    await turns()
+    assert len(worker.waiting) == 5
+    reads.configure(3)
+    await turns()
+    assert len(worker.waiting) == 6
+    for at in range(3, 8):
+        worker.waiting[at].set_result(at)
+        await turns()
+    assert [task.result() for task in tasks] == list(range(8))
+
+
+@in_loop
 async def test_who_gives_up_waits_no_more_but_the_worker_s_turn_is_kept() -> None:
     metrics, worker = TierMetrics(), Respondent()
     reads = reads_of(worker, metrics, threads=1)

@@ -324,3 +324,26 @@ def test_many_readers_at_once_get_what_is_theirs(tmp_path: Path) -> None:
         return on_disk <= cache.counts.size_bytes
 
     wait_until("what its thread has to do", is_done)
+
+
+def test_a_smaller_cache_deletes_what_has_no_room_and_a_larger_one_takes_more() -> None:
+    size = chunk(0).size_bytes + OVERHEAD_BYTES
+    desk = CacheDesk(bytes_max=3 * size)
+    for first in (0, 30, 60):
+        desk.keep(key(), chunk(first))
+    assert len(desk.files()) == 3
+    desk.cache.resize(size)
+    desk.cache.work()
+    assert [desk.cache.find(key(), first) is not None for first in (0, 30, 60)] == [
+        False,
+        False,
+        True,
+    ]
+    assert len(desk.files()) == 1
+    desk.cache.resize(2 * size)
+    desk.keep(key(), chunk(90))
+    assert len(desk.files()) == 2
+    desk.cache.resize(0)
+    desk.cache.work()
+    desk.keep(key(), chunk(120))
+    assert desk.files() == []
