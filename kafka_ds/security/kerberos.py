@@ -61,6 +61,8 @@ class KerberosAcceptor:
             self._credentials = self._gssapi.Credentials(
                 name=self._gssapi.Name(login.principal, self._gssapi.NameType.kerberos_principal),
                 usage="accept",
+                # And no other mechanism, which could be chosen by a client (RFC 4752, section 3).
+                mechs=[self._gssapi.MechType.kerberos],
                 store={"keytab": login.keytab} if login.keytab else None,
             )
         except self._gssapi.exceptions.GSSError as error:
@@ -90,9 +92,14 @@ def initiate(login: KerberosLogin, service: str, host: str) -> GssapiClient:
         name = None
         if login.principal:
             name = gssapi.Name(login.principal, gssapi.NameType.kerberos_principal)
-        credentials = gssapi.Credentials(name=name, usage="initiate", store=store or None)
+        kerberos = gssapi.MechType.kerberos
+        credentials = gssapi.Credentials(
+            name=name, usage="initiate", mechs=[kerberos], store=store or None
+        )
         target = gssapi.Name(f"{service}@{host}", gssapi.NameType.hostbased_service)
-        made = gssapi.SecurityContext(name=target, creds=credentials, usage="initiate")
+        made = gssapi.SecurityContext(
+            name=target, creds=credentials, usage="initiate", mech=kerberos
+        )
     except gssapi.exceptions.GSSError as error:
         raise _failure(error) from None
     context = _LibraryContext(gssapi, made)
@@ -112,7 +119,10 @@ class _LibraryContext:
         return bool(self._context.complete)
 
     def initiator(self) -> str:
-        return str(self._context.initiator_name)
+        try:
+            return str(self._context.initiator_name)
+        except UnicodeDecodeError:
+            raise KerberosFailed("the principal is not UTF-8") from None
 
     def step(self, token: bytes | None) -> bytes:
         try:
@@ -134,7 +144,12 @@ class _LibraryContext:
 
 
 def _failure(error: Any) -> KerberosFailed:
-    """The library's error: the mechanism's own text, which says most, or the general one."""
-    texts = error.get_all_statuses(error.min_code, False) if error.min_code else []
-    texts = texts or error.get_all_statuses(error.maj_code, True)
-    return KerberosFailed("; ".join(texts), is_transient=error.min_code & _MASK in _TRANSIENT)
+    """The library's error: the mechanism's own text, which says most, or where it has none the general one."""
+    try:
+        texts = error.get_all_statuses(error.min_code, False) if error.min_code else []
+        texts = [text for text in texts if text != "Success"]
+        text = "; ".join(texts or error.get_all_statuses(error.maj_code, True))
+    except UnicodeDecodeError:
+        # Texts name principals, and of a forged ticket these are any bytes.
+        text = f"error {error.maj_code}, {error.min_code}"
+    return KerberosFailed(text, is_transient=error.min_code & _MASK in _TRANSIENT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 import subprocess
 import sys
 import time
@@ -14,9 +15,11 @@ import pytest
 
 from broker.config.listeners import LOCAL_RULES
 from broker.config.properties import parse_properties
+from kafka_ds.protocol.messages import SaslAuthenticateRequest, SaslHandshakeRequest
 from tests.apache_kafka import TOOL_OPTIONS, ApacheKafka, free_ports, java
 from tests.certificates import Authority
 from tests.command_line import CommandLine, Done
+from tests.integration.raw_client import RawClient
 from tests.kerberos import CLOCK_SKEW_S, HOST, REALM, Realm, python_path, unpacked
 from tests.pages import own_blocks
 from tests.processes import BrokerDied, BrokerProcess, running_broker
@@ -255,6 +258,17 @@ def apache_kafka(realm: Realm, kafka_jars: Path, folder: Path) -> ApacheKafka:
     more = {name: value for name, value in settings(keytab).items() if not name.endswith(between)}
     own = ("-Xmx512M", f"-Djava.security.krb5.conf={realm.config}")
     return ApacheKafka(kafka_jars, folder, more, listeners={LISTENER: LISTENER}, options=own)
+
+
+def test_bytes_that_are_no_token_are_refused(realm: Realm, broker: BrokerProcess) -> None:
+    """And a token of another mechanism than Kerberos (here SPNEGO)."""
+    tls = ssl.create_default_context(cafile=str(realm.folder / "authority.pem"))
+    for token in (b"", b"nonsense", bytes.fromhex("6006060a2b06010401823702021e")):
+        with RawClient(broker.bootstrap) as client:
+            client.socket = tls.wrap_socket(client.socket, server_hostname="127.0.0.1")
+            client.ask(SaslHandshakeRequest(mechanism="GSSAPI"), 1)
+            answer = client.ask(SaslAuthenticateRequest(auth_bytes=token), 2)
+            assert (answer.error_code, answer.error_message) == (58, REFUSED)
 
 
 # -- Java's clients, other brokers ------------------------------------------------------------------

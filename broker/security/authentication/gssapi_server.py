@@ -54,6 +54,8 @@ class GssapiServer:
             answer = context.step(token)
             return self._offer() if context.is_complete() and not answer else answer
         if not self._has_offered:
+            if token:
+                raise InvalidCredentials("GSSAPI: the message after the context must be empty")
             return self._offer()
         chosen = context.unwrap(token)
         if not chosen or chosen[0] != NO_LAYER:

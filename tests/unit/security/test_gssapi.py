@@ -104,6 +104,7 @@ def test_the_authorization_id_of_a_client_has_no_effect() -> None:
         ((b"",), b"forged", PRINCIPAL, "GSSAPI: A token had an invalid Message Integrity Check"),
         ((b"",), b"wrapped\x02\0\0\0", PRINCIPAL, "GSSAPI: the client wants a security layer"),
         ((b"",), b"wrapped", PRINCIPAL, "GSSAPI: the client wants a security layer"),
+        ((b"AP-REP",), b"x", PRINCIPAL, "GSSAPI: the message after the context must be empty"),
         ((b"",), b"wrapped" + OPEN, "a@OTHER.COM", "to.local.rules: no rule applies to a@OTHER"),
     ],
 )

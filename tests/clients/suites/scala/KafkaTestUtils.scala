@@ -22,7 +22,7 @@ import org.apache.kafka.common.serialization.StringSerializer
  * Kerberos.
  */
 class KafkaTestUtils(withBrokerProps: Map[String, Object] = Map.empty, secure: Boolean = false) {
-  require(!secure, "there is no Kerberos here")
+  require(!secure, "this broker has no Kerberos")
 
   private var broker: Brokers = _
   private var admin: Admin = _
