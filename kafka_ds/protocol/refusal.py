@@ -1,8 +1,9 @@
 """Pure: derives the error response to a request from the declarations of both.
 
 Every `error_code` has the error, and every `error_message` the message. A list that is declared `of` a list of the
-request has an element for each of its elements, with their names and ids; other lists are empty. Other fields without a
-default get Kafka's value for "none": an empty string, no bytes, or -1.
+request has an element for each of its elements, with their names and ids; other lists are empty. The response itself has
+a name or an id of the request where that has no default. Other fields without a default get Kafka's value for "none": an
+empty string, no bytes, or -1.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def refusal_of(request: Any, version: int, code: ErrorCode, message: str | None 
     """The response to a request that failed as a whole; None if the client expects no response."""
     if not getattr(request, "is_answered", True):
         return None
-    return _refused(_response(type(request), version), request, code, message)
+    return _refused(_response(type(request), version), request, code, message, named=(MISSING,))
 
 
 def refusals_of(
@@ -70,8 +71,18 @@ def _answer_of(request: type, field: str, version: int) -> PlannedField:
     return found[0]
 
 
-def _refused(struct: StructPlan, source: Any, code: ErrorCode, message: str | None) -> Any:
-    """An instance with the error for `source`: a struct of the request, or a name in a list of names."""
+def _refused(
+    struct: StructPlan,
+    source: Any,
+    code: ErrorCode,
+    message: str | None,
+    *,
+    named: tuple[Any, ...] = _NO_NAME,
+) -> Any:
+    """An instance with the error for `source`: a struct of the request, or a name in a list of names.
+
+    Names and ids of the source are those of fields whose defaults are in `named`.
+    """
     given: dict[str, Any] = {}
     name = None if is_struct(type(source)) else _name_of(struct)
     for field in struct.fields:
@@ -83,10 +94,10 @@ def _refused(struct: StructPlan, source: Any, code: ErrorCode, message: str | No
             given[field.name] = _elements(field, _items(source, field.of), code, message)
         elif field.name == name:
             given[field.name] = source
-        elif field.default in _NO_NAME:
-            named = _named(field, source)
-            is_none = named is MISSING or (named is None and not field.nullable)
-            given[field.name] = _nothing(field) if is_none else named
+        elif field.default in named:
+            found = _named(field, source)
+            is_none = found is MISSING or (found is None and not field.nullable)
+            given[field.name] = _nothing(field) if is_none else found
     return struct.cls(**given)
 
 

@@ -108,7 +108,8 @@ async def test_names_that_no_topic_may_have_are_refused(memory_path: Path) -> No
             response = await beat(broker, 0, topology=topology(subtopology("0", name)))
             assert response.error_code == ErrorCode.STREAMS_INVALID_TOPOLOGY
             assert name in response.error_message
-        assert (await beat(broker, 0, group_id=" ")).error_code == ErrorCode.INVALID_REQUEST
+        response = await beat(broker, 0, group_id=" ")
+        assert (response.error_code, response.member_id) == (ErrorCode.INVALID_REQUEST, "")
 
 
 @in_loop
