@@ -327,7 +327,7 @@ class ClassicMembers:
     ) -> JoinGroupResponse:
         """Admit the member, and return its epoch."""
         try:
-            subscription = self._check_join(group, request)
+            self._check_join(group, request)
             is_new = request.member_id == NO_MEMBER_ID
             member_id = request.member_id
             if is_new:
@@ -336,6 +336,7 @@ class ClassicMembers:
             returns = client.api_version >= FIRST_VERSION_THAT_RETURNS
             if is_new and returns and request.group_instance_id is None:
                 return refused_join(ErrorCode.MEMBER_ID_REQUIRED, member_id)
+            subscription = _subscription(request)
             draft = GroupDraft(group, result)
             old = self._member(draft, request, member_id)
             owns = any(each.partitions for each in subscription.owned_partitions)
@@ -370,10 +371,8 @@ class ClassicMembers:
             members=[],
         )
 
-    def _check_join(
-        self, group: ConsumerGroup, request: JoinGroupRequest
-    ) -> ConsumerProtocolSubscription:
-        """What the member subscribes to; raises KafkaError if it may not join."""
+    def _check_join(self, group: ConsumerGroup, request: JoinGroupRequest) -> None:
+        """Refuse a member that may not join, whatever it subscribes to; raises KafkaError."""
         settings = self._state.settings
         lowest, highest = (
             settings.group_min_session_timeout_ms,
@@ -387,10 +386,6 @@ class ClassicMembers:
         names = [protocol.name for protocol in request.protocols]
         if request.protocol_type != CONSUMER_PROTOCOL or not group.supports_classic(names):
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        try:
-            return decode_subscription(request.protocols[0].metadata)
-        except MalformedFrame:
-            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL) from None
 
     def _member(
         self, draft: ConsumerDraft, request: JoinGroupRequest, member_id: str
@@ -501,6 +496,14 @@ class ClassicMembers:
         if leaving:
             self._migrating.fence(group, set(leaving), now, result)
         return LeaveGroupResponse(members=results)
+
+
+def _subscription(request: JoinGroupRequest) -> ConsumerProtocolSubscription:
+    """What the member subscribes to; raises KafkaError."""
+    try:
+        return decode_subscription(request.protocols[0].metadata)
+    except MalformedFrame:
+        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL) from None
 
 
 def _as_said(

@@ -89,6 +89,15 @@ def test_a_new_member_that_is_silent_leaves_a_classic_group_behind(desk: GroupDe
     assert desk.shard.state.groups[GROUP].members.keys() == {old.member_id}
 
 
+def test_a_new_member_is_given_an_id_before_its_subscription_is_read(desk: GroupDesk) -> None:
+    NewConsumer(desk, "new", "t").beat()
+    without = (("range", b""),)
+    given = desk.answer(desk.ask_join(protocols=without))
+    assert (given.error_code, bool(given.member_id)) == (ErrorCode.MEMBER_ID_REQUIRED, True)
+    refused = desk.answer(desk.ask_join(given.member_id, protocols=without))
+    assert refused.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
 @pytest.mark.parametrize(
     ("policy", "upgrades", "downgrades"),
     [("upgrade", True, False), ("downgrade", False, True), ("disabled", False, False)],
