@@ -175,6 +175,11 @@ SETS: dict[str, tuple[Artifact, ...]] = {
         Artifact(organisation="org.mockito", name="mockito-core", revision="5.20.0"),
         Artifact(organisation="org.hamcrest", name="hamcrest", revision="3.0"),
     ),
+    # What Apache Kafka's own tests of single requests (of kafka_2.13) need in addition to the set "kafka-tests".
+    "kafka-request-tests": (
+        _kafka("kafka-metadata", transitive=False, classifiers=("test",)),
+        _kafka("kafka-group-coordinator", transitive=False, classifiers=("test",)),
+    ),
     # Kafka Streams' integration tests, in addition to the sets "kafka", "kafka-tests" and "kafka-streams".
     "kafka-streams-tests": (
         _kafka("kafka-streams-integration-tests", transitive=False, classifiers=("test",)),

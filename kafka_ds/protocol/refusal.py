@@ -1,9 +1,9 @@
 """Pure: derives the error response to a request from the declarations of both.
 
 Every `error_code` has the error, and every `error_message` the message. A list that is declared `of` a list of the
-request has an element for each of its elements, with their names and ids; other lists are empty. The response itself has
-a name or an id of the request where that has no default. Other fields without a default get Kafka's value for "none": an
-empty string, no bytes, or -1.
+request has an element for each of its elements, with their names and ids; other lists are empty. The response itself
+has a name or an id of the request where that has no default. Other fields without a default get Kafka's value for
+"none": an empty string, no bytes, or -1.
 """
 
 from __future__ import annotations

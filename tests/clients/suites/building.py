@@ -75,7 +75,11 @@ class KafkaCluster:
         pass
 """
 # Of Apache Kafka's own suites, the class that is replaced.
-COMPILE = {"kafka": compiled, "kafka-streams": compiled_for_streams}
+COMPILE = {
+    "kafka": compiled,
+    "kafka-requests": compiled,
+    "kafka-streams": compiled_for_streams,
+}
 TOXIPROXY = "github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0"
 
 

@@ -2,8 +2,8 @@
 
 The tests and what runs them are Apache Kafka's jars, unchanged. On brokers of ours one class is replaced, which is
 compiled when it is needed and comes first on the class path: RaftClusterInvocationContext in java, for Streams
-KafkaClusterTestKit in java/streams. A test is `Class.method[n]`, with n of a method's clusters or parameters. What
-failed is run once more, alone.
+KafkaClusterTestKit in java/streams. A test is `Class.method[n]`, with n of a method's clusters or parameters; what is
+run are classes, or `Class#method`. What failed is run once more, alone.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ DISCOVERY = ("--config", "junit.jupiter.extensions.autodetection.enabled=true")
 
 # Of Streams in addition to the sets of all.
 STREAMS = ("kafka-streams-tests", "kafka-streams")
+# Of the tests of single requests, which are not in PACKAGE; one starts a program of Streams.
+REQUESTS = ("kafka-request-tests", "kafka-streams")
 
 
 def compiled(folder: Path) -> Path:
@@ -56,9 +58,14 @@ def _jars(more: Sequence[str] = ()) -> str:
 
 
 def run_kafka(
-    ours: Path | None, work: Path, served: str, tests: Sequence[str], more: Sequence[str] = ()
+    ours: Path | None,
+    work: Path,
+    served: str,
+    tests: Sequence[str],
+    more: Sequence[str] = (),
+    package: str = PACKAGE,
 ) -> Iterator[Outcome]:
-    """Each test of the classes, by their names without PACKAGE; `ours`: from `compiled`, None for Apache Kafka.
+    """Each test of the classes, by their names in the package; `ours`: from `compiled`, None for Apache Kafka.
 
     `served`: the command that keeps brokers; `more`: further sets of jars.
     """
@@ -83,7 +90,11 @@ def run_kafka(
         return [_outcome(case) for case in ElementTree.parse(report).iter("testcase")]
 
     for name in tests:
-        for unique, outcome in run(["--select-class", PACKAGE + name], work / name):
+        class_name, _, method = name.partition("#")
+        selected = ["--select-class", package + class_name]
+        if method:
+            selected += ["--include-methodname", f".*[.#]{method}"]
+        for unique, outcome in run(selected, work / name):
             if outcome.state == "failed" and unique:
                 # `[2]` of a template is given its place anew when it is run alone: its name is the first one's.
                 again = run(["--select-unique-id", unique], work / f"{name}-again")
@@ -98,6 +109,13 @@ def run_streams(
 ) -> Iterator[Outcome]:
     """As `run_kafka`, of Kafka Streams' classes."""
     yield from run_kafka(ours, work, served, tests, STREAMS)
+
+
+def run_requests(
+    ours: Path | None, work: Path, served: str, tests: Sequence[str]
+) -> Iterator[Outcome]:
+    """As `run_kafka`, of Apache Kafka's tests of single requests, by the whole names of their classes."""
+    yield from run_kafka(ours, work, served, tests, REQUESTS, package="")
 
 
 def _outcome(case: ElementTree.Element) -> tuple[str, Outcome]:

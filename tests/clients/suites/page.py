@@ -12,6 +12,7 @@ from tests.clients.suites.results import Results, read
 PAGE = Path(__file__).parents[3] / "docs" / "internals" / "compatibility.md"
 NAMES = {
     "kafka": "Apache Kafka's clients",
+    "kafka-requests": "Apache Kafka's single requests",
     "kafka-streams": "Kafka Streams",
     "sarama": "Sarama",
     "spark-kafka": "Spark's Kafka connector",
@@ -27,12 +28,18 @@ same settings), and `python -m tests.clients.suites.page` writes this page. For 
 Apache Kafka's integration tests of its Java clients come from Maven Central (`kafka-clients-integration-tests`). One
 class of the extension that starts their clusters is replaced: the brokers are processes of ours, without a tier.
 A test can use a broker's address, settings and state, stop it and start it, and see whether it has or leads a replica.
-Of metrics it sees what the broker's page for Prometheus shows; of producers' expiration what the broker says.
+Of metrics it sees what the broker's page for Prometheus shows; of producers' expiration what the broker says; of its
+cache of metadata how it answers Metadata.
 Old messages that a test appends to a log are written to its file while the broker is stopped. Where a class is to say
 who clients are, ACLs of what it says are made for `User:ANONYMOUS`, which clients are here. Tests that reach further
 into Apache Kafka's process fail, and so does each test that leaves a traceback in a broker's log. These settings of the
-tests are left out: those that Apache Kafka does not know (it ignores them) or calls internal, and those of the share
-coordinator's topic; so is the level of `transaction.version`, of which there is one.
+tests are left out: those that Apache Kafka does not know (it ignores them) or calls internal; so is the level of
+`transaction.version`, of which there is one. Brokers have what a test sets for controllers, too, where it sets nothing
+else for them.
+
+Apache Kafka's tests of single requests (`*RequestTest`, and two other classes for groups) are in its test jar of the
+server (`kafka_2.13`), and run in the same way. Those of them that start brokers within their own process, 13 classes,
+are not run.
 
 Kafka Streams' integration tests come from Maven Central (`kafka-streams-integration-tests`), too. Their clusters stand
 on a class of Apache Kafka's test kit, which is replaced: brokers are processes of ours, and a traceback in a log
@@ -59,8 +66,8 @@ passes when Trogdor calls it done without an error, each record was sent, each t
 failed. No faults are injected.
 
 Results are merged test by test from runs since 2026-11-24, of the code as it was then; a test may have passed at the
-second try. Not run at all: Apache Kafka's own tests of single requests (`*RequestTest`), Karapace's, and the suites of
-kafka-go and rskafka, with which programs of ours run instead. Of confluent-kafka-python's tests only some have been run
+second try. Not run at all: Karapace's tests, and the suites of kafka-go and rskafka, with which programs of ours run
+instead. Of confluent-kafka-python's tests only some have been run
 on Apache Kafka, where this harness cannot make what the others ask for.
 """
 

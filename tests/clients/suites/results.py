@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,8 +27,15 @@ def read() -> dict[str, Results]:
 
 
 def record(suite: Suite, outcome: Outcome, place: str) -> None:
-    """Keep what became of a test at a place, "here" or "apache"; at once, since a run may take an hour."""
-    kept = {name: asdict(each) for name, each in (read() if FILE.exists() else {}).items()}
-    states = kept.setdefault(suite.name, asdict(Results()))[place]
-    states[outcome.test] = outcome.state
-    FILE.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+    """Keep what became of a test at a place, "here" or "apache"; at once, since a run may take an hour.
+
+    Runs of several suites may record at the same time.
+    """
+    with FILE.open("r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        kept = json.load(file)
+        states = kept.setdefault(suite.name, asdict(Results()))[place]
+        states[outcome.test] = outcome.state
+        file.seek(0)
+        file.write(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+        file.truncate()

@@ -20,7 +20,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from tests.clients.suites.building import kafka_path, python_of
 from tests.clients.suites.clusters import Cluster
-from tests.clients.suites.junit import run_kafka, run_streams
+from tests.clients.suites.junit import run_kafka, run_requests, run_streams
 from tests.clients.suites.outcomes import Outcome, each_of, ended, go_test
 from tests.clients.suites.sarama import run_sarama
 from tests.clients.suites.spark import run_spark
@@ -163,6 +163,7 @@ RUN: dict[str, Any] = {
     "sarama": run_sarama,
     "confluent-kafka-python": run_confluent_kafka_python,
     "kafka": run_kafka,
+    "kafka-requests": run_requests,
     "kafka-streams": run_streams,
     "spark-kafka": run_spark,
     "trogdor": run_trogdor,

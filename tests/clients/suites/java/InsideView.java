@@ -11,8 +11,11 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.internals.Plugin;
 import org.apache.kafka.common.memory.MemoryPool;
+import org.apache.kafka.common.network.ListenerName;
 import org.apache.kafka.common.record.internal.MemoryRecords;
 import org.apache.kafka.common.record.internal.RecordVersion;
+import org.apache.kafka.common.requests.MetadataResponse;
+import org.apache.kafka.metadata.LeaderAndIsr;
 import org.apache.kafka.server.authorizer.Authorizer;
 import org.apache.kafka.storage.internals.log.LogAppendInfo;
 import org.apache.kafka.storage.internals.log.LogOffsetMetadata;
@@ -22,14 +25,18 @@ import org.apache.kafka.storage.internals.log.UnifiedLog;
 import java.io.File;
 import java.io.IOException;
 import java.lang.reflect.Field;
+import java.lang.reflect.Method;
 import java.nio.ByteBuffer;
 import java.nio.channels.FileChannel;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
+import java.util.AbstractMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 
 import scala.Option;
@@ -39,8 +46,8 @@ import sun.misc.Unsafe;
 
 /**
  * What tests look for inside Apache Kafka's process, as far as it can be seen from outside: which replicas a broker has
- * (its folders say so), whether it leads them and what its settings are (it says so), how much memory requests take (its
- * metrics say so), and a log to which old messages are appended.
+ * (its folders say so), whether it leads them, what its settings are and what it knows of the cluster (it says so), how much
+ * memory requests take (its metrics say so), and a log to which old messages are appended.
  *
  * The classes are Apache Kafka's; objects of ours have none of its state, and no constructor runs.
  */
@@ -174,8 +181,9 @@ final class InsideView {
         }
     }
 
-    /** The memory of requests, of which the broker's metrics tell. */
+    /** The port of the broker, and the memory of requests, of which its metrics tell. */
     static final class Sockets extends SocketServer {
+        private int port;
         /** Tests look for it by this name. */
         private MemoryPool memoryPool;
 
@@ -185,8 +193,14 @@ final class InsideView {
 
         static Sockets of(RaftClusterInvocationContext.Broker broker) {
             Sockets sockets = without(Sockets.class);
+            sockets.port = broker.port;
             sockets.memoryPool = new RequestMemory(broker.metrics);
             return sockets;
+        }
+
+        @Override
+        public int boundPort(ListenerName listener) {
+            return port;
         }
     }
 
@@ -217,23 +231,91 @@ final class InsideView {
         }
     }
 
+    /** A controller by the number of a broker. There are none to go through: nobody can wait for what happens inside one. */
+    static final class Controllers extends AbstractMap<Integer, ControllerServer> {
+        private final RaftClusterInvocationContext.Processes cluster;
+
+        Controllers(RaftClusterInvocationContext.Processes cluster) {
+            this.cluster = cluster;
+        }
+
+        @Override
+        public ControllerServer get(Object id) {
+            return Controller.of(cluster, null);
+        }
+
+        @Override
+        public Set<Integer> keySet() {
+            return cluster.controllerIds();
+        }
+
+        @Override
+        public Set<Entry<Integer, ControllerServer>> entrySet() {
+            return Set.of();
+        }
+    }
+
     static final class Controller extends ControllerServer {
+        private RaftClusterInvocationContext.Processes cluster;
         private Authorizer authorizer;
 
         private Controller() {
             super(null, null, null);
         }
 
-        static Controller of(Authorizer authorizer) {
+        static Controller of(RaftClusterInvocationContext.Processes cluster, Authorizer authorizer) {
             Controller controller = without(Controller.class);
+            controller.cluster = cluster;
             controller.authorizer = authorizer;
             return controller;
+        }
+
+        /** It knows the topics' ids, as any administrator. */
+        @Override
+        public org.apache.kafka.controller.Controller controller() {
+            return RaftClusterInvocationContext.Processes.proxy(
+                org.apache.kafka.controller.Controller.class, (proxy, method, words) -> {
+                    if (!method.getName().equals("findAllTopicIds")) {
+                        throw new RaftClusterInvocationContext.InsideTheBroker("Controller." + method.getName());
+                    }
+                    return CompletableFuture.completedFuture(cluster.topicIds());
+                });
         }
 
         @Override
         public Option<Plugin<Authorizer>> authorizerPlugin() {
             return Option.apply(Plugin.wrapInstance(authorizer, null, "authorizer.class.name"));
         }
+    }
+
+    /** What a broker's cache of metadata holds, which are its answers to clients. */
+    static Object cached(RaftClusterInvocationContext.Broker broker, Method method, Object[] words) throws IOException {
+        switch (method.getName()) {
+            case "getAliveBrokerNodes":
+                return List.copyOf(broker.metadata().brokers());
+            case "contains":
+                return words[0] instanceof TopicPartition asked
+                    ? partitions(broker, asked.topic()).stream().flatMap(List::stream)
+                        .anyMatch(each -> each.partition() == asked.partition())
+                    : partitions(broker, (String) words[0]).isPresent();
+            case "numPartitions":
+                return partitions(broker, (String) words[0]).map(List::size);
+            case "getLeaderAndIsr":
+                return partitions(broker, (String) words[0]).flatMap(all -> all.stream()
+                    .filter(each -> each.partition() == (int) words[1] && each.leaderId.isPresent())
+                    .map(each -> new LeaderAndIsr(each.leaderId.get(), each.inSyncReplicaIds))
+                    .findFirst());
+            default:
+                throw new RaftClusterInvocationContext.InsideTheBroker("MetadataCache." + method.getName());
+        }
+    }
+
+    private static Optional<List<MetadataResponse.PartitionMetadata>> partitions(
+        RaftClusterInvocationContext.Broker broker, String topic) throws IOException {
+        return broker.metadata(topic).topicMetadata().stream()
+            .map(MetadataResponse.TopicMetadata::partitionMetadata)
+            .filter(all -> !all.isEmpty())
+            .findFirst();
     }
 
     private static <T> T without(Class<T> kind) {

@@ -1,5 +1,7 @@
 package org.apache.kafka.common.test.junit;
 
+import com.yammer.metrics.core.CountedMeter;
+
 import org.apache.kafka.common.MetricName;
 import org.apache.kafka.common.metrics.Gauge;
 import org.apache.kafka.common.metrics.Metrics;
@@ -97,11 +99,30 @@ final class MetricsPage {
         return value == Math.rint(value) ? (Object) (long) value : (Object) value;
     }
 
-    /** Yammer's gauges, of which Apache Kafka has one registry in a process: those of all brokers together. */
+    /** Yammer's metrics, of which Apache Kafka has one registry in a process: those of all brokers together. */
     static void register(Collection<Integer> ports) {
         gauge("kafka.controller", "KafkaController", "OfflinePartitionsCount", ports, DoubleStream::sum);
         gauge("kafka.controller", "KafkaController", "PreferredReplicaImbalanceCount", ports, DoubleStream::sum);
         gauge("kafka.server", "ReplicaManager", "UnderReplicatedPartitions", ports, DoubleStream::sum);
+        for (String type : List.of("Accept", "Release", "Reject", "Renew")) {
+            acknowledgements(type, ports);
+        }
+    }
+
+    private static void acknowledgements(String type, Collection<Integer> ports) {
+        LinkedHashMap<String, String> tags = new LinkedHashMap<>(Map.of("ackType", type));
+        CountedMeter.register(
+            KafkaYammerMetrics.defaultRegistry(),
+            KafkaYammerMetrics.getMetricName("kafka.server", "ShareGroupMetrics", "RecordAcknowledgementsPerSec", tags),
+            "records",
+            () -> (long) all(ports, "kafka_server_sharegroupmetrics_recordacknowledgements_total", tags).sum());
+    }
+
+    private static DoubleStream all(Collection<Integer> ports, String shown, Map<String, String> labels) {
+        return ports.stream()
+            .map(port -> value(port, shown, labels))
+            .filter(OptionalDouble::isPresent)
+            .mapToDouble(OptionalDouble::getAsDouble);
     }
 
     private static void gauge(
@@ -113,10 +134,7 @@ final class MetricsPage {
             @Override
             public Integer value() {
                 String shown = word(domain) + "_" + word(type) + "_" + word(name);
-                return (int) joined.applyAsDouble(ports.stream()
-                    .map(port -> MetricsPage.value(port, shown, Map.of()))
-                    .filter(OptionalDouble::isPresent)
-                    .mapToDouble(OptionalDouble::getAsDouble));
+                return (int) joined.applyAsDouble(all(ports, shown, Map.of()));
             }
         });
     }

@@ -7,7 +7,9 @@ import kafka.server.KafkaConfig;
 import org.apache.kafka.clients.CommonClientConfigs;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.FeatureUpdate;
+import org.apache.kafka.clients.admin.ListTopicsOptions;
 import org.apache.kafka.clients.admin.TopicDescription;
+import org.apache.kafka.clients.admin.TopicListing;
 import org.apache.kafka.clients.admin.UpdateFeaturesOptions;
 import org.apache.kafka.clients.consumer.GroupProtocol;
 import org.apache.kafka.common.acl.AccessControlEntry;
@@ -19,6 +21,7 @@ import org.apache.kafka.common.config.SaslConfigs;
 import org.apache.kafka.common.config.TopicConfig;
 import org.apache.kafka.common.errors.UnknownTopicOrPartitionException;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.Uuid;
 import org.apache.kafka.common.network.ListenerName;
 import org.apache.kafka.common.security.auth.KafkaPrincipal;
 import org.apache.kafka.common.security.auth.SecurityProtocol;
@@ -30,9 +33,11 @@ import org.apache.kafka.common.requests.RequestHeader;
 import org.apache.kafka.common.test.ClusterInstance;
 import org.apache.kafka.common.test.JaasUtils;
 import org.apache.kafka.common.test.api.ClusterConfig;
+import org.apache.kafka.common.test.api.TestKitDefaults;
 import org.apache.kafka.common.test.api.Type;
 import org.apache.kafka.coordinator.group.GroupCoordinator;
 import org.apache.kafka.metadata.BrokerState;
+import org.apache.kafka.metadata.MetadataCache;
 import org.apache.kafka.server.authorizer.AclCreateResult;
 import org.apache.kafka.server.authorizer.AclDeleteResult;
 import org.apache.kafka.server.authorizer.Authorizer;
@@ -223,6 +228,30 @@ public class RaftClusterInvocationContext implements TestTemplateInvocationConte
             }
         }
 
+        /** What this very broker answers about itself, the others and a topic. */
+        MetadataResponse metadata(String topic) throws IOException {
+            return metadata(new MetadataRequest.Builder(List.of(topic), false));
+        }
+
+        /** What this very broker answers about itself, the others and all topics. */
+        MetadataResponse metadata() throws IOException {
+            return metadata(MetadataRequest.Builder.allTopics());
+        }
+
+        private MetadataResponse metadata(MetadataRequest.Builder builder) throws IOException {
+            short version = 12;
+            RequestHeader header = new RequestHeader(ApiKeys.METADATA, version, "harness", 0);
+            ByteBuffer request = builder.build(version).serializeWithHeader(header);
+            try (Socket socket = new Socket("localhost", port)) {
+                DataOutputStream out = new DataOutputStream(socket.getOutputStream());
+                out.writeInt(request.remaining());
+                out.write(request.array(), request.arrayOffset() + request.position(), request.remaining());
+                DataInputStream in = new DataInputStream(socket.getInputStream());
+                ByteBuffer answer = ByteBuffer.wrap(in.readNBytes(in.readInt()));
+                return (MetadataResponse) AbstractResponse.parseResponse(answer, header);
+            }
+        }
+
         void ends() {
             if (process == null) {
                 return;
@@ -244,19 +273,17 @@ public class RaftClusterInvocationContext implements TestTemplateInvocationConte
         private static final int FIRST_PORT = 20_000;
         private static final int LAST_PORT = 32_000;
 
-        /**
-         * Not honoured here, and of no subject: those of share coordinators, whose topic gets the replicas that there are.
-         * Those that Apache Kafka does not know, which it ignores, and its internal ones are left out, too.
-         */
+        /** Settings that Apache Kafka does not know, which it ignores, and its internal ones. */
         private static boolean withoutSubject(String name) {
             ConfigDef.ConfigKey key = KAFKAS_SETTINGS.get(name);
-            return name.startsWith("share.coordinator.")
-                || (key == null || key.internalConfig) && !OURS.matcher(name).matches();
+            return (key == null || key.internalConfig) && !OURS.matcher(name).matches();
         }
 
         private static final Map<String, ConfigDef.ConfigKey> KAFKAS_SETTINGS = KafkaConfig.configDef().configKeys();
         private static final Pattern OURS =
             Pattern.compile("(lake|controller|listener\\.name|remote\\.log\\.storage|producer\\.id\\.expiration)\\..*");
+        /** The number of the first controller where controllers are apart. Here each broker can be it, and has its settings. */
+        private static final int FIRST_CONTROLLER = TestKitDefaults.CONTROLLER_ID_OFFSET;
         private static final String PRINCIPALS = "principal.builder.class";
         private static final String APART = "APART";
         private static final String ADMIN = "User:" + JaasUtils.KAFKA_PLAIN_ADMIN;
@@ -404,6 +431,11 @@ public class RaftClusterInvocationContext implements TestTemplateInvocationConte
                 addSasl(settings, "listener.name." + listener.toLowerCase());
             }
             settings.putAll(config.serverProperties());
+            config.perServerOverrideProperties().forEach((server, properties) -> {
+                if (server >= FIRST_CONTROLLER) {
+                    settings.putAll(properties);
+                }
+            });
             settings.putAll(config.perServerOverrideProperties().getOrDefault(id, Map.of()));
             settings.keySet().removeIf(Processes::withoutSubject);
             return settings;
@@ -556,8 +588,14 @@ public class RaftClusterInvocationContext implements TestTemplateInvocationConte
             return brokerIds();
         }
 
+        /** A name which no listener has. */
         @Override
         public ListenerName controllerListenerName() {
+            return new ListenerName("CONTROLLER");
+        }
+
+        @Override
+        public List<Integer> controllerBoundPorts() {
             throw new InsideTheBroker("a controller's listener");
         }
 
@@ -566,13 +604,13 @@ public class RaftClusterInvocationContext implements TestTemplateInvocationConte
             throw new InsideTheBroker("a controller's listener");
         }
 
-        /** Only where principals are mapped: it creates ACLs. */
+        /** Where principals are mapped the one that creates ACLs; else none to go through, see {@link InsideView.Controllers}. */
         @Override
         public Map<Integer, ControllerServer> controllers() {
             if (!mapsPrincipals()) {
-                throw new InsideTheBroker("ControllerServer");
+                return new InsideView.Controllers(this);
             }
-            return Map.of(0, InsideView.Controller.of(proxy(Authorizer.class, (proxy, method, words) -> {
+            return Map.of(0, InsideView.Controller.of(this, proxy(Authorizer.class, (proxy, method, words) -> {
                 switch (method.getName()) {
                     case "createAcls":
                         return created((List<AclBinding>) words[1]);
@@ -586,8 +624,15 @@ public class RaftClusterInvocationContext implements TestTemplateInvocationConte
             })));
         }
 
-        private static <T> T proxy(Class<T> kind, InvocationHandler answer) {
+        static <T> T proxy(Class<T> kind, InvocationHandler answer) {
             return kind.cast(Proxy.newProxyInstance(kind.getClassLoader(), new Class<?>[] {kind}, answer));
+        }
+
+        Map<String, Uuid> topicIds() throws ExecutionException, InterruptedException {
+            try (Admin admin = allowed()) {
+                return admin.listTopics(new ListTopicsOptions().listInternal(true)).listings().get().stream()
+                    .collect(Collectors.toMap(TopicListing::name, TopicListing::topicId));
+            }
         }
 
         Optional<Integer> leaderOf(TopicPartition partition) {
@@ -678,6 +723,8 @@ public class RaftClusterInvocationContext implements TestTemplateInvocationConte
                     return InsideView.Sockets.of(broker);
                 case "replicaManager":
                     return InsideView.Replicas.of(InsideView.Logs.of(broker, this));
+                case "metadataCache":
+                    return proxy(MetadataCache.class, (cache, asked, about) -> InsideView.cached(broker, asked, about));
                 case "groupCoordinator":
                     return proxy(GroupCoordinator.class, Processes::coordinator);
                 case "boundPort":
@@ -708,20 +755,8 @@ public class RaftClusterInvocationContext implements TestTemplateInvocationConte
             return KafkaConfig.apply(settings, false);
         }
 
-        /** How many partitions of a topic this very broker knows. */
         private static int partitionsAt(Broker broker, String topic) throws IOException {
-            short version = 12;
-            RequestHeader header = new RequestHeader(ApiKeys.METADATA, version, "harness", 0);
-            ByteBuffer request = new MetadataRequest.Builder(List.of(topic), false).build(version).serializeWithHeader(header);
-            try (Socket socket = new Socket("localhost", broker.port)) {
-                DataOutputStream out = new DataOutputStream(socket.getOutputStream());
-                out.writeInt(request.remaining());
-                out.write(request.array(), request.arrayOffset() + request.position(), request.remaining());
-                DataInputStream in = new DataInputStream(socket.getInputStream());
-                ByteBuffer answer = ByteBuffer.wrap(in.readNBytes(in.readInt()));
-                MetadataResponse response = (MetadataResponse) AbstractResponse.parseResponse(answer, header);
-                return response.topicMetadata().stream().mapToInt(each -> each.partitionMetadata().size()).sum();
-            }
+            return broker.metadata(topic).topicMetadata().stream().mapToInt(each -> each.partitionMetadata().size()).sum();
         }
 
         @Override
