@@ -33,9 +33,9 @@ cache of metadata how it answers Metadata.
 Old messages that a test appends to a log are written to its file while the broker is stopped. Where a class is to say
 who clients are, ACLs of what it says are made for `User:ANONYMOUS`, which clients are here. Tests that reach further
 into Apache Kafka's process fail, and so does each test that leaves a traceback in a broker's log. These settings of the
-tests are left out: those that Apache Kafka does not know (it ignores them) or calls internal; so is the level of
-`transaction.version`, of which there is one. Brokers have what a test sets for controllers, too, where it sets nothing
-else for them.
+tests are left out: those that Apache Kafka does not know (it ignores them) or calls internal, and the time after which
+a silent broker is fenced; so is the level of `transaction.version`, of which there is one. Brokers have what a test
+sets for controllers, too, where it sets nothing else for them.
 
 Apache Kafka's tests of single requests (`*RequestTest`, and two other classes for groups) are in its test jar of the
 server (`kafka_2.13`), and run in the same way. Those of them that start brokers within their own process, 13 classes,
