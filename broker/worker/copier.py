@@ -9,9 +9,8 @@ a commit is unknown, nothing is answered as done or deleted. An error in one tab
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -30,6 +29,7 @@ from broker.worker.rpc import (
     PartitionOutcome,
     TieredState,
 )
+from broker.worker.side_by_side import side_by_side
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.protocol.topic_partition import PartitionId, TopicIdPartition, TopicPartition
 from kafka_ds.topic.files.parquet import WrittenFile
@@ -242,7 +242,7 @@ class Copier:
             for mine in of_topics:
                 self._begin_topic(mine, failed)
             self._start(partitions)
-            with self._side_by_side() as each_of:
+            with side_by_side(self._threads, "copy") as each_of:
                 writing = [(mine, each_of(self._write, mine)) for mine in of_topics]
                 for mine, written in writing:
                     _await(written)
@@ -255,16 +255,6 @@ class Copier:
             for each in partitions:
                 if each.outcome != CONFLICT:
                     each.fail(str(error))
-
-    @contextmanager
-    def _side_by_side(self) -> Iterator[Callable[..., Iterable[None]]]:
-        """Do something for each partition, several at a time; done when its answer is iterated."""
-        if self._threads == 1:
-            yield map
-            return
-        # Threads start when they are needed, with the priority of this one.
-        with ThreadPoolExecutor(self._threads, thread_name_prefix="copy") as pool:
-            yield pool.map
 
     def _begin_topic(
         self, partitions: Sequence[_Partition], failed: Mapping[PartitionId, Failure]

@@ -6,10 +6,10 @@ several threads read.
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from broker.worker.cache.disk_cache import DiskCache
 from broker.worker.copier import Copier
@@ -59,6 +59,7 @@ from broker.worker.rpc import (
     TierSettings,
     Unavailable,
 )
+from broker.worker.side_by_side import side_by_side
 from broker.worker.sweeper import Sweeper
 from kafka_ds.delta.arrivals import Arrival
 from kafka_ds.delta.arrived_store import ArrivedStore
@@ -79,6 +80,7 @@ log = logging.getLogger(__name__)
 # So many partitions of a copy wait for the store at a time: for fsyncs, which a disk merges, or for
 # answers. `lake.copy.threads` is how many are encoded meanwhile.
 STORE_THREADS = 16
+_NameAndTopicId: TypeAlias = tuple[str, bytes]
 
 
 class Service:
@@ -341,22 +343,36 @@ class Service:
     def _fence(self, request: FenceTopic) -> list[TieredState | Unavailable]:
         """Fence each partition at its given leader epoch; returns their states after that, or errors."""
         self._check_store()
-        wanted: dict[tuple[str, bytes], dict[int, int]] = {}
+        wanted: dict[_NameAndTopicId, dict[int, int]] = {}
         for (topic_id, topic, number), epoch in request.leader_epochs.items():
             wanted.setdefault((topic, topic_id), {})[number] = epoch
-        failed: dict[tuple[str, bytes], Unavailable] = {}
-        for (topic, topic_id), epochs in wanted.items():
-            failures: list[Unavailable] = []
-            with self._writing(topic), apart(_as_unavailable(failures)):
-                loaded_count = 0
-                if topic_id in request.loads:
-                    loaded_count = self._loader.load(
-                        topic, topic_id, epochs, request.loads[topic_id]
-                    )
-                self._storage.fence(topic, topic_id, epochs, loaded_count=loaded_count)
-            if failures:
-                failed[topic, topic_id] = failures[0]
+        failed: dict[_NameAndTopicId, Unavailable] = {}
+        with self._writing(*(topic for topic, _ in wanted)):
+            loaded = {key: self._loaded(key, wanted[key], request.loads, failed) for key in wanted}
+
+            def fence(key: _NameAndTopicId) -> None:
+                with _apart_in(failed, key):
+                    self._storage.fence(*key, wanted[key], loaded_count=loaded[key])
+
+            able = [key for key in wanted if key not in failed]
+            with side_by_side(min(STORE_THREADS, len(able)), "fence") as each_of:
+                for _ in each_of(fence, able):
+                    pass
         return self._states(list(request.leader_epochs), failed)
+
+    def _loaded(
+        self,
+        key: _NameAndTopicId,
+        epochs: Mapping[int, int],
+        loads: Mapping[bytes, str],
+        failed: dict[_NameAndTopicId, Unavailable],
+    ) -> int:
+        """Have what a topic begins with committed, one topic after the other, as copies are; see `Loader.load`."""
+        (topic, topic_id), loaded_count = key, 0
+        if topic_id in loads:
+            with _apart_in(failed, key):
+                loaded_count = self._loader.load(topic, topic_id, epochs, loads[topic_id])
+        return loaded_count
 
     def _publish_offsets(self, request: PublishOffsets) -> None:
         """Replace the checkpoint that this broker has published of its partitions and groups."""
@@ -418,22 +434,42 @@ class Service:
     def _states(
         self,
         asked: Sequence[TopicIdPartition],
-        failed: Mapping[tuple[str, bytes], Unavailable],
+        failed: Mapping[_NameAndTopicId, Unavailable],
     ) -> list[TieredState | Unavailable]:
         """The state of each partition, or its error; each table is asked once."""
-        by_topic: dict[tuple[str, bytes], list[int]] = {}
+        by_topic: dict[_NameAndTopicId, list[int]] = {}
         for topic_id, topic, partition in asked:
             by_topic.setdefault((topic, topic_id), []).append(partition)
-        found: dict[tuple[str, bytes, int], TieredState | Unavailable] = {}
-        for key, partitions in by_topic.items():
-            failures = [failed[key]] if key in failed else []
+        known = dict(failed)
+
+        def states_of(key: _NameAndTopicId) -> Sequence[TieredState]:
             states: Sequence[TieredState] = ()
-            if not failures:
-                with apart(_as_unavailable(failures)):
-                    states = self._storage.states(*key, partitions)
-            for at, partition in enumerate(partitions):
-                found[*key, partition] = failures[0] if failures else states[at]
-        return [found[topic, topic_id, partition] for topic_id, topic, partition in asked]
+            with _apart_in(known, key):
+                states = self._storage.states(*key, by_topic[key])
+            return states
+
+        able = [key for key in by_topic if key not in failed]
+        with side_by_side(min(STORE_THREADS, len(able)), "states") as each_of:
+            found = {
+                (*key, partition): state
+                for key, states in zip(able, each_of(states_of, able), strict=True)
+                for partition, state in zip(by_topic[key], states, strict=False)
+            }
+        return [
+            known.get((topic, topic_id)) or found[topic, topic_id, partition]
+            for topic_id, topic, partition in asked
+        ]
+
+
+def _apart_in(
+    failed: dict[_NameAndTopicId, Unavailable], key: _NameAndTopicId
+) -> AbstractContextManager[None]:
+    """Confine an error to one topic."""
+
+    def fail(message: str, outcome: str) -> None:
+        failed[key] = Unavailable(message=message, outcome=outcome)
+
+    return apart(fail)
 
 
 def _as_unavailable(answers: list[Any]) -> Callable[[str, str], None]:

@@ -206,6 +206,22 @@ def test_what_nobody_expected_of_one_topic_keeps_no_other_from_being_told(
         assert [isinstance(each, Unavailable) for each in answers] == [False, True]
 
 
+def test_tables_are_fenced_side_by_side(store: MemoryStore) -> None:
+    """A new leader of hundreds of topics does not wait for one store's answer after the other."""
+    topics = 5
+    together = threading.Barrier(topics)
+    for calls in ("list", "put_if_absent"):
+        store.race(
+            lambda: together.wait(60), calls=calls, path="topics/*/_delta_log*", times=topics
+        )
+    worker = service.Service(tier_settings(log_dirs=()), CrashPoints())
+    partitions = [TopicIdPartition(bytes([each + 1]) * 16, f"t{each}", 3) for each in range(topics)]
+    epochs = {each: 7 + number for number, each in enumerate(partitions)}
+    answers = worker.writing()[FenceTopic](FenceTopic(leader_epochs=epochs))
+    assert [each.leader_epoch for each in answers] == list(epochs.values())
+    assert not store.scripted
+
+
 @pytest.mark.parametrize("small_bytes_max", [0, writer.SMALL_BYTES_MAX])
 def test_large_ones_have_a_turn_from_their_first_byte_to_their_last(
     copy: Callable[[int], CopyAnswer], monkeypatch: pytest.MonkeyPatch, small_bytes_max: int
