@@ -19,7 +19,9 @@ PUT_TIME = histogram(
 )
 BUFFERED = gauge(f"{_WAL}BufferedBytes", "Bytes appended that are not in the store yet.", ours=True)
 AWAY = gauge(
-    f"{_WAL}StoreAwayMs", "For how long no put has succeeded although one was tried.", ours=True
+    f"{_WAL}StoreAwayMs",
+    "For how long puts are under way and none has succeeded; 0 below a second.",
+    ours=True,
 )
 OBJECTS = gauge(f"{_WAL}ObjectCount", "Objects of the write-ahead log that are needed.", ours=True)
 ERASED = meter(f"{_WAL}ErasedPerSec", "Objects erased because nobody needs them.", ours=True)

@@ -250,6 +250,12 @@ class WalWriter:
         """The checkpoint is in the store."""
         self._checkpointed_to = max(self._checkpointed_to, checkpoint.acked_to)
 
+    def forget_topics(self, exists: Callable[[bytes], bool]) -> None:
+        """Forget what is known of deleted topics, by id. What was put of them stays until it is erased."""
+        for known in (self._fenced, self._table_ends):
+            for key in [key for key in known if not exists(key[0])]:
+                del known[key]
+
     def forget_table_ends(self, is_safe: ErasureCheck) -> None:
         """Forget those of partitions of which nobody needs anything here."""
         for key in [key for key in self._table_ends if is_safe(key, EVERY_OFFSET)]:

@@ -131,7 +131,10 @@ class WriteAheadLog:
         # The number of the next checkpoint, and those that may be there, oldest first.
         self._next_checkpoint = 0
         self._checkpoints: list[int] = []
-        self._away_since_ms: int | None = None
+        # Since when puts are under way without one that has succeeded, and how many are.
+        self._trying_since_ms: int | None = None
+        self._trying = 0
+        # The next length of an outage that is logged; 0 while nothing has failed.
         self._said_away_ms = 0
         self._clean_up_soon = asyncio.Event()
         self.metrics = WalMetrics()
@@ -230,9 +233,10 @@ class WriteAheadLog:
 
     @property
     def away_ms(self) -> int:
-        """For how long the store has not answered any put; 0 if it does."""
-        since_ms = self._away_since_ms
-        return 0 if since_ms is None else max(self._clock.monotonic_ms() - since_ms, 1)
+        """For how long puts are under way without an answer to any of them; 0 below a second, as puts take time."""
+        since_ms = self._trying_since_ms
+        away_ms = 0 if since_ms is None else self._clock.monotonic_ms() - since_ms
+        return away_ms if away_ms >= AWAY_MS else 0
 
     @property
     def object_count(self) -> int:
@@ -249,10 +253,10 @@ class WriteAheadLog:
 
     # -- working ------------------------------------------------------------------------------
 
-    def start(self, is_safe: ErasureCheck) -> None:
-        """Begin; `is_safe` tells which records are needed no more."""
+    def start(self, is_safe: ErasureCheck, exists: Callable[[bytes], bool]) -> None:
+        """Begin; `is_safe` tells which records are needed no more, `exists` whether there is a topic of this id."""
         self.spawn(self._take_turns())
-        self.spawn(self._clean_up(is_safe))
+        self.spawn(self._clean_up(is_safe, exists))
 
     def stop(self) -> None:
         """End; what is not acknowledged is never acknowledged."""
@@ -392,6 +396,9 @@ class WriteAheadLog:
         assert self._id is not None
         path = object_path(self._id, put.place)
         began_ms, wait_s = self._clock.monotonic_ms(), RETRY_SECONDS
+        self._trying += 1
+        if self._trying_since_ms is None:
+            self._trying_since_ms = began_ms
         while True:
             try:
                 found = await self._in_thread(self._put_or_read, path, put.data)
@@ -419,8 +426,8 @@ class WriteAheadLog:
 
     def _failed(self, path: str, error: Exception) -> None:
         self.metrics.errors += 1
-        if self._away_since_ms is None:
-            self._away_since_ms, self._said_away_ms = self._clock.monotonic_ms(), AWAY_MS
+        if not self._said_away_ms:
+            self._said_away_ms = AWAY_MS
             _LOGGER.warning("Unable to put %s, will try again: %s", path, error)
         elif self.away_ms >= self._said_away_ms:
             _LOGGER.warning(
@@ -431,21 +438,24 @@ class WriteAheadLog:
 
     def _succeeded(self, began_ms: int, size: int) -> None:
         now_ms = self._clock.monotonic_ms()
-        if (away_ms := self.away_ms) and away_ms >= AWAY_MS:
+        if self._said_away_ms and (away_ms := self.away_ms):
             _LOGGER.info("The store takes records of diskless topics again, after %d ms", away_ms)
-        self._away_since_ms = None
+        self._trying -= 1
+        self._trying_since_ms = now_ms if self._trying else None
+        self._said_away_ms = 0
         self.metrics.puts += 1
         self.metrics.bytes += size
         self.metrics.put_times.add((now_ms - began_ms) / 1000, now_ms / 1000)
 
     # -- cleaning up ----------------------------------------------------------------------------
 
-    async def _clean_up(self, is_safe: ErasureCheck) -> None:
+    async def _clean_up(self, is_safe: ErasureCheck, exists: Callable[[bytes], bool]) -> None:
         while True:
             await asyncio.sleep(CLEAN_UP_SECONDS)
             if self.wal_id is None:
                 continue
             try:
+                self._writer.forget_topics(exists)
                 await self.erase(is_safe)
             except OSError as error:
                 _LOGGER.warning("Unable to erase objects of the write-ahead log: %s", error)

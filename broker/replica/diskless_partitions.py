@@ -123,7 +123,7 @@ class DisklessPartitions:
 
     def start(self) -> None:
         """Begin to put records, and to erase what is needed no more."""
-        self.wal.start(self.is_safe)
+        self.wal.start(self.is_safe, self._image.topics_by_id.__contains__)
         self.wal.spawn(self.ended.run())
 
     # -- taking over ----------------------------------------------------------------------------
@@ -148,6 +148,9 @@ class DisklessPartitions:
         if self._is_trying:
             return
         waiting: list[_TakeOver] = []
+        led = {partition.key for partition in self._replicas}
+        self._begun = {key: epoch for key, epoch in self._begun.items() if key in led}
+        self._said = {key: said for key, said in self._said.items() if key in led}
         for partition in self._replicas:
             if not partition.is_diskless or not partition.leader.is_recovering:
                 continue

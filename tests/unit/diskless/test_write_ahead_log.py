@@ -15,13 +15,14 @@ from broker.diskless.ended_wals import CLEAN_ROUNDS, EndedWals
 from broker.diskless.take_over import FoundRecords, TakenPartition, contiguous
 from broker.diskless.wal_object import (
     WalHeader,
+    WalPart,
     checkpoint_path,
     decode_header,
     encode_fence,
     object_path,
 )
 from broker.diskless.wal_reader import WalReader
-from broker.diskless.wal_writer import EVERY_OFFSET
+from broker.diskless.wal_writer import EVERY_OFFSET, WalWriter
 from broker.diskless.write_ahead_log import IN_FLIGHT_MAX, WalSettings, WriteAheadLog
 from broker.log.values import FileSlice, LogRead
 from broker.metadata.events import PartitionRegistration, RegisterBroker, WalId
@@ -102,7 +103,7 @@ async def write_ahead_log(
             new_id=new_uuid,
             failed=pytest.fail,
         )
-        wal.start(lambda key, last_offset: True)
+        wal.start(lambda key, last_offset: True, lambda topic_id: False)
         try:
             yield wal
         finally:
@@ -232,6 +233,45 @@ async def test_while_the_store_is_away_so_much_waits_and_no_more(
         wal.check_room()
         assert wal.away_ms == 0
     assert "The store takes records of diskless topics again, after" in caplog.text
+
+
+@in_loop
+async def test_a_store_that_does_not_answer_is_away_before_a_put_has_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("broker.diskless.write_ahead_log.AWAY_MS", 1)
+    store = MemoryStore()
+    held = store.hold(path=ANY)
+    async with write_ahead_log(store) as wal:
+        leader = Leader(wal, 0)
+        assert wal.away_ms == 0, "nothing was tried"
+        leader.append(b"a")
+        await until(lambda: wal.away_ms)
+        assert wal.metrics.errors == 0
+        held.goes_on.set()
+        await leader.all_count()
+        assert wal.away_ms == 0
+
+
+@in_loop
+async def test_a_deleted_topic_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.diskless.write_ahead_log.CLEAN_UP_SECONDS", 0.001)
+    store = MemoryStore()
+    async with write_ahead_log(store) as wal:
+        wal.table_has((TOPIC, 0), 7)
+        assert wal.wal_id == OWN
+        await until(lambda: wal.table_end((TOPIC, 0)) == -1)
+
+
+def test_fences_of_a_deleted_topic_are_forgotten() -> None:
+    writer, key = WalWriter(new_uuid), (TOPIC, 0)
+    writer.put([WalPart(*key, 3, 0, 0, b"a")])
+    outcome = writer.exists(0, decode_header(encode_fence(new_uuid(), [(key, 4)])))
+    assert outcome.fenced == ((key, 4),)
+    writer.forget_topics(lambda topic_id: True)
+    assert writer.fenced_by(key) == 4
+    writer.forget_topics(lambda topic_id: False)
+    assert writer.fenced_by(key) == -1
 
 
 @in_loop
