@@ -3,16 +3,16 @@
 - When pyarrow reads a column chunk's metadata and statistics, C++ exceptions can escape and end the process. This file
   looks for their causes first: a chunk that is missing, encrypted or of another type than the schema says, statistics
   too short for a value of that type, histograms of levels of another size (parquet.thrift).
-- It reads the bytes of the footer: Thrift's compact protocol. A field of another type than the format says is refused,
-  though Arrow would skip it.
+- It reads the bytes of the footer. A field of another type than the format says is refused, though Arrow would skip it.
 """
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Any, TypeVar
 
 import pyarrow.parquet as pq
+
+from kafka_ds.topic.files.thrift import MalformedThrift, ThriftReader
 
 # Fields by their numbers: of the file, a row group, a column's chunk, its metadata, statistics, sizes.
 ROW_GROUPS, COLUMNS = 4, 1
@@ -23,17 +23,8 @@ UNENCODED_BYTES, REPETITION_LEVELS, DEFINITION_LEVELS = 1, 2, 3
 # Physical types by their numbers, and how many bytes a plain value has; those of the last two vary.
 TYPES = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")  # fmt: skip
 VALUE_BYTES = (1, 4, 8, 12, 4, 8, 0)
-DEPTH_MAX = 16
-VARINT_BITS_MAX = 70
-
 
 T = TypeVar("T")
-
-
-class ThriftType(IntEnum):
-    """Thrift's types."""
-
-    TRUE, FALSE, BYTE, INT16, INT32, INT64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
 
 
 class Contradiction(ValueError):
@@ -43,9 +34,11 @@ class Contradiction(ValueError):
 def check(metadata: pq.FileMetaData, footer: bytes) -> None:
     """Raises Contradiction; `footer` is what `metadata` was read of, without length and magic."""
     try:
-        fields = FooterReader(memoryview(footer)).struct(0)
-    except (IndexError, RecursionError) as error:
+        fields = ThriftReader(memoryview(footer)).struct()
+    except IndexError as error:
         raise Contradiction("a footer that ends early") from error
+    except MalformedThrift as error:
+        raise Contradiction(f"a footer with {error}") from error
     leaves = [metadata.schema.column(place) for place in range(metadata.num_columns)]
     groups = _field(fields, ROW_GROUPS, list)
     if len(groups) != metadata.num_row_groups:
@@ -88,72 +81,3 @@ def _wrong_in(chunk: Any, leaf: pq.ColumnSchema) -> str | None:
         if (levels := _field(sizes, field, list)) and len(levels) != most + 1:
             return f"{len(levels)} counts of levels, where there are {most + 1}"
     return None
-
-
-class FooterReader:
-    """Reads Thrift's compact protocol: structs as dicts by the numbers of their fields. Raises IndexError."""
-
-    def __init__(self, data: memoryview) -> None:
-        self._data = data
-        self._at = 0
-
-    def struct(self, depth: int) -> dict[int, Any]:
-        if depth > DEPTH_MAX:
-            raise Contradiction("structs within structs")
-        fields: dict[int, Any] = {}
-        number = 0
-        while head := self._byte():
-            number = number + (head >> 4) if head >> 4 else self._zigzag()
-            kind = head & 0x0F
-            fields[number] = (
-                kind == ThriftType.TRUE
-                if kind in (ThriftType.TRUE, ThriftType.FALSE)
-                else self._value(kind, depth)
-            )
-        return fields
-
-    def _value(self, kind: int, depth: int) -> Any:
-        if depth > DEPTH_MAX:
-            raise Contradiction("lists within lists")
-        match kind:
-            case ThriftType.INT16 | ThriftType.INT32 | ThriftType.INT64:
-                return self._zigzag()
-            case ThriftType.BINARY:
-                return self._bytes(self._varint())
-            case ThriftType.STRUCT:
-                return self.struct(depth + 1)
-            case ThriftType.LIST | ThriftType.SET:
-                head = self._byte()
-                size = head >> 4 if head >> 4 < 15 else self._varint()
-                return [self._value(head & 0x0F, depth + 1) for _ in range(size)]
-            case ThriftType.TRUE | ThriftType.FALSE | ThriftType.BYTE:
-                return self._byte()
-            case ThriftType.DOUBLE:
-                return self._bytes(8)
-        raise Contradiction(f"a field of type {kind}")
-
-    def _byte(self) -> int:
-        value = self._data[self._at]
-        self._at += 1
-        return value
-
-    def _bytes(self, size: int) -> bytes:
-        if size > len(self._data) - self._at:
-            raise IndexError
-        self._at += size
-        return bytes(self._data[self._at - size : self._at])
-
-    def _varint(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self._byte()
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-            if shift >= VARINT_BITS_MAX:
-                raise Contradiction("a number of more than 64 bits")
-
-    def _zigzag(self) -> int:
-        value = self._varint()
-        return value >> 1 ^ -(value & 1)

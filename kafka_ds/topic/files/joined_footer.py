@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from kafka_ds.topic.files.footer_check import ThriftType
+from kafka_ds.protocol.varint import unsigned_varint
+from kafka_ds.topic.files.thrift import (
+    LIST_LONG,
+    MalformedThrift,
+    ThriftType,
+    read_list_size,
+    read_varint,
+)
 
 __all__ = ["JoinedPart", "NotJoinable", "joined_footer"]
 
@@ -21,8 +28,6 @@ SIZES: dict[int, int] = {
     ThriftType.BYTE: 1,
     ThriftType.DOUBLE: 8,
 }
-# The head of a list with more elements than fit into it.
-LIST_LONG = 15
 # Fields by their numbers (parquet.thrift): of the file, a row group, a column's chunk, its metadata.
 ROW_COUNT, ROW_GROUPS = 3, 4
 COLUMNS, GROUP_OFFSET, ORDINAL = 1, 5, 7
@@ -68,15 +73,15 @@ def joined_footer(parts: Sequence[JoinedPart]) -> bytes:
     groups: list[bytes] = []
     for part in parts:
         found = _found(part.footer)
-        rows += _varint(part.footer, found.rows[0])[0] >> 1
+        rows += read_varint(part.footer, found.rows[0])[0] >> 1
         count += found.group_count
         groups += _shifted(part, found)
     footer, first = parts[0].footer, _found(parts[0].footer)
-    head = _encoded(count) if count >= LIST_LONG else b""
+    head = unsigned_varint(count) if count >= LIST_LONG else b""
     return b"".join(
         (
             footer[: first.rows[0]],
-            _encoded(rows << 1),
+            unsigned_varint(rows << 1),
             footer[first.rows[1] : first.head],
             bytes([min(count, LIST_LONG) << 4 | ThriftType.STRUCT]),
             head,
@@ -91,8 +96,8 @@ def _shifted(part: JoinedPart, found: _GroupSpans) -> list[bytes]:
     footer, at = part.footer, found.start
     pieces: list[bytes] = []
     for start, end in found.positions:
-        zigzag = _varint(footer, start)[0]
-        pieces += (footer[at:start], _encoded(zigzag + 2 * part.shift))
+        zigzag = read_varint(footer, start)[0]
+        pieces += (footer[at:start], unsigned_varint(zigzag + 2 * part.shift))
         at = end
     return [*pieces, footer[at : found.end]]
 
@@ -102,6 +107,8 @@ def _found(footer: bytes) -> _GroupSpans:
         return _file(footer)
     except (IndexError, RecursionError):
         raise NotJoinable("a footer that ends early") from None
+    except MalformedThrift as error:
+        raise NotJoinable(f"a footer with {error}") from None
 
 
 def _file(footer: bytes) -> _GroupSpans:
@@ -120,7 +127,7 @@ def _file(footer: bytes) -> _GroupSpans:
             head, end = start, at
     if not rows[0] or not head:
         raise NotJoinable("a footer without rows")
-    count, start = _list_size(footer, head)
+    count, start = read_list_size(footer, head)
     return _GroupSpans(rows, count, head, start, end, positions)
 
 
@@ -130,7 +137,7 @@ def _value(data: bytes, at: int, kind: int, what: Any, found: list[tuple[int, in
         raise NotJoinable("row groups with more than pages")
     if kind in NUMBERS:
         start = at
-        at = _varint(data, at)[1]
+        at = read_varint(data, at)[1]
         if what is FOUND:
             found.append((start, at))
         return at
@@ -138,14 +145,14 @@ def _value(data: bytes, at: int, kind: int, what: Any, found: list[tuple[int, in
         return _struct(data, at, what or _ANY, found)
     if kind == ThriftType.LIST:
         element = data[at] & 0x0F
-        size, at = _list_size(data, at)
+        size, at = read_list_size(data, at)
         if element in SIZES:
             raise NotJoinable("a footer with a list of flags or bytes")
         for _ in range(size):
             at = _value(data, at, element, what, found)
         return at
     if kind == ThriftType.BINARY:
-        size, at = _varint(data, at)
+        size, at = read_varint(data, at)
         return at + size
     if kind not in SIZES:
         raise NotJoinable(f"a footer with a field of type {kind}")
@@ -160,26 +167,3 @@ def _struct(data: bytes, at: int, fields: Mapping[int, Any], found: list[tuple[i
         number += head >> 4
         at = _value(data, at + 1, head & 0x0F, fields.get(number), found)
     return at + 1
-
-
-def _list_size(data: bytes, at: int) -> tuple[int, int]:
-    size = data[at] >> 4
-    return (size, at + 1) if size < LIST_LONG else _varint(data, at + 1)
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while (byte := data[at]) >= 0x80:
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        at += 1
-    return value | byte << shift, at + 1
-
-
-def _encoded(value: int) -> bytes:
-    found = bytearray()
-    while value >= 0x80:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_ds.topic.files import footer_check
 from kafka_ds.topic.files.footer_check import Contradiction, check
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile
+from kafka_ds.topic.files.thrift import ThriftReader
 from tests.fakes.store import MemoryStore
 
 TABLE = pa.table(
@@ -54,15 +54,15 @@ def test_a_contradiction_is_told(
     monkeypatch: pytest.MonkeyPatch, changes: dict[int, object], why: str
 ) -> None:
     metadata, footer = footer_of(file())
-    read = footer_check.FooterReader.struct
+    read = ThriftReader.struct
 
-    def changed(self: footer_check.FooterReader, depth: int) -> dict[int, object]:
+    def changed(self: ThriftReader, depth: int = 0) -> dict[int, object]:
         fields = read(self, depth)
         if depth == 0:
             fields[4][0][1][0][3] |= changes
         return fields
 
-    monkeypatch.setattr(footer_check.FooterReader, "struct", changed)
+    monkeypatch.setattr(ThriftReader, "struct", changed)
     with pytest.raises(Contradiction, match=why):
         check(metadata, footer)
 
