@@ -81,7 +81,9 @@ async def test_a_heartbeat_tells_of_a_commit_when_it_has_taken_effect(memory_pat
     await broker.start()
     registered = broker.image.brokers[broker.node_id]
     nobody: Any = None
-    no_logs: Any = SimpleNamespace(directory_ids={})
+    no_logs: Any = SimpleNamespace(
+        directory_ids={}, take_refused=dict, keep_online=lambda directory_ids: None
+    )
     lifecycle = Lifecycle(
         identity_of(broker.node_id, incarnation_id=registered.incarnation_id),
         BrokerConfig(broker_heartbeat_interval_ms=3_600_000, broker_session_timeout_ms=60_000),
