@@ -143,14 +143,19 @@ class DisklessPartitions:
             task.cancel()
         self.wal.stop()
 
+    def _forget_others(self) -> None:
+        """Forget partitions that are not led here any more; a broker without diskless ones looks at none."""
+        if self._begun or self._said:
+            led = {partition.key for partition in self._replicas}
+            self._begun = {key: epoch for key, epoch in self._begun.items() if key in led}
+            self._said = {key: said for key, said in self._said.items() if key in led}
+
     def _begin(self) -> None:
         self._gathering = None
         if self._is_trying:
             return
+        self._forget_others()
         waiting: list[_TakeOver] = []
-        led = {partition.key for partition in self._replicas}
-        self._begun = {key: epoch for key, epoch in self._begun.items() if key in led}
-        self._said = {key: said for key, said in self._said.items() if key in led}
         for partition in self._replicas:
             if not partition.is_diskless or not partition.leader.is_recovering:
                 continue

@@ -71,12 +71,12 @@ def joined_footer(parts: Sequence[JoinedPart]) -> bytes:
     """
     rows = count = 0
     groups: list[bytes] = []
-    for part in parts:
-        found = _found(part.footer)
+    spans = [_found(part.footer) for part in parts]
+    for part, found in zip(parts, spans, strict=True):
         rows += read_varint(part.footer, found.rows[0])[0] >> 1
         count += found.group_count
         groups += _shifted(part, found)
-    footer, first = parts[0].footer, _found(parts[0].footer)
+    footer, first = parts[0].footer, spans[0]
     head = unsigned_varint(count) if count >= LIST_LONG else b""
     return b"".join(
         (

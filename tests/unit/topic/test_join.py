@@ -1,6 +1,7 @@
 """Files made one without decoding: every reader finds the rows, row groups and statistics of the files before."""
 
 import io
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -177,6 +178,22 @@ def test_a_damaged_footer_is_refused_or_joined_and_nothing_else(data: st.DataObj
         return
 
 
+def merged(store: MemoryStore, files: Sequence[FileEntry], *, days_kept: float) -> WrittenFile:
+    """The one file that a merge of the whole of these makes."""
+    rewritten = rewrite_files(
+        store,
+        FileReader(store),
+        "t",
+        files,
+        attempt=22 * "b",
+        log_start_offset=0,
+        file_bytes=None,
+        level=LevelChoice(lowest=1, highest=9, days_kept=days_kept),
+    )
+    (new,) = rewritten.files
+    return new
+
+
 @pytest.mark.parametrize(("days", "stays"), [(0.0, True), (7.0, True), (365.0, False)])
 def test_a_rewrite_leaves_row_groups_as_they_are_unless_harder_compression_pays(
     days: float, stays: bool
@@ -191,17 +208,7 @@ def test_a_rewrite_leaves_row_groups_as_they_are_unless_harder_compression_pays(
         made = write_rows(store, f"t/{data_file(0, start, 22 * 'a')}", [rows], level=1)
         assert made is not None
         files.append(entry_of(made))
-    rewritten = rewrite_files(
-        store,
-        FileReader(store),
-        "t",
-        files,
-        attempt=22 * "b",
-        log_start_offset=0,
-        file_bytes=None,
-        level=LevelChoice(lowest=1, highest=9, days_kept=days),
-    )
-    (new,) = rewritten.files
+    new = merged(store, files, days_kept=days)
     assert (new.rows, new.min_offset, new.max_offset) == (8_000, 0, 7_999)
     old_pages = store.read(files[1].path)[4 : 4 + 100_000]
     assert (old_pages in store.read(new.path)) == stays
@@ -218,16 +225,6 @@ def test_files_that_cannot_be_joined_after_all_are_rewritten(
     monkeypatch.setattr(joining, "joined_footer", refuse)
     store = MemoryStore()
     files = [written(store, 0), written(store, ROWS)]
-    rewritten = rewrite_files(
-        store,
-        FileReader(store),
-        "t",
-        files,
-        attempt=22 * "b",
-        log_start_offset=0,
-        file_bytes=None,
-        level=LevelChoice(lowest=1, highest=9, days_kept=0),
-    )
-    (new,) = rewritten.files
+    new = merged(store, files, days_kept=0)
     found = pq.read_table(pa.BufferReader(store.read(new.path)))
     assert found["offset"].to_pylist() == list(range(2 * ROWS))
