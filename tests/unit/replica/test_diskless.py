@@ -136,9 +136,19 @@ def put(store: MemoryStore, place: int, *parts: WalPart, acked_to: int = 0) -> N
 
 
 def own_entries(store: MemoryStore) -> list[tuple[int, int, int]]:
-    """Epoch and offsets of all that is in this broker's own log."""
+    """Epoch and offsets of all that is in this broker's own log, joined where they meet.
+
+    How many objects they are in depends on how often the linger ended meanwhile.
+    """
     own = (data for path, data in sorted(store.objects.items()) if path.startswith("wal/1/11/"))
-    return [each[2:5] for data in own for each in decode_header(data).entries]
+    joined = list[tuple[int, int, int]]()
+    for data in own:
+        for epoch, first, last in (each[2:5] for each in decode_header(data).entries):
+            if joined and joined[-1][0] == epoch and joined[-1][2] + 1 == first:
+                joined[-1] = (epoch, joined[-1][1], last)
+            else:
+                joined.append((epoch, first, last))
+    return joined
 
 
 @in_loop
