@@ -28,6 +28,21 @@ _WITH_SENTINEL: Final = """{"type":"record","name":"KafkaDsValue","fields":[{"na
 {"name":"sentinel","type":{"type":"fixed","name":"KafkaDsSentinel","size":8}}]}"""
 
 
+def check_names(kind: t.DataType) -> None:
+    """Raise ValueError if two fields of a record differ in case alone: Spark could not tell them apart."""
+    if isinstance(kind, t.ArrayType):
+        check_names(kind.elementType)
+    if isinstance(kind, t.MapType):
+        check_names(kind.valueType)
+    if isinstance(kind, t.StructType):
+        spelled: dict[str, str] = {}
+        for each in kind:
+            other = spelled.setdefault(each.name.lower(), each.name)
+            if other != each.name:
+                raise ValueError(f"fields {other} and {each.name} differ in case alone")
+            check_names(each.dataType)
+
+
 class AvroReader:
     """Reads Avro with the schemas of a registry."""
 
@@ -52,6 +67,7 @@ class AvroReader:
                 text = with_references(schema.text, schema.references)
                 value = from_avro(PAYLOAD, _WITH_SENTINEL % text, {"mode": "PERMISSIVE"})
                 kind = read.select(value.alias("each")).schema["each"].dataType
+                check_names(kind)
             except (ValueError, LookupError, PySparkException, Py4JError) as problem:
                 why = str(problem).partition("\n")[0]
                 problems[name] = f"schema {name} cannot be read: {why}"

@@ -31,6 +31,7 @@ from spark_conf.pipelines.kinds import (
     ddl,
     is_foreign,
 )
+from spark_conf.pipelines.registry import NoSuchSchema
 from spark_conf.pipelines.schema_evolution import (
     Clash,
     FieldColumn,
@@ -314,8 +315,9 @@ def _kinds_declared(parsed: DataFrame, registry: SchemaRegistry, declared: set[i
     first = named.agg(f.min(f.struct("_partition", "_offset")).alias("first"))
     kinds_of: dict[str, dict[str, TextPlace]] = {}
     for schema_id, place_of_first in sorted(first.limit(SCHEMAS_MAX).collect()):
-        schema = registry.schema(schema_id)
-        if schema is None:
+        try:
+            schema = registry.schema(schema_id)
+        except NoSuchSchema:
             continue
         declared.add(schema_id)
         if schema.kind != "JSON":

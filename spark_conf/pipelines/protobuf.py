@@ -66,10 +66,12 @@ class ProtobufReader:
                 problems[name] = schema
                 continue
             try:
-                messages[name] = _message_of(schema, name)
-                kinds[name] = _type_of(messages[name])
+                message = _message_of(schema, name)
+                kinds[name] = _type_of(message)
             except ValueError as problem:
                 problems[name] = f"schema {name} cannot be read: {problem}"
+            else:
+                messages[name] = message
         if not messages:
             return framed, [], problems
         which, own = f"_{column}_which", f"_{column}_read"

@@ -8,6 +8,7 @@ without a fixed shape (`Struct`) become Protobuf JSON: ptars reads them as bytes
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Final
 
@@ -39,16 +40,17 @@ class MessageType:
     """The message type with the full `name` in `files`, a serialized FileDescriptorSet with all imports.
 
     Raises:
-        ValueError: it has groups, which ptars ignores.
+        ValueError: ptars does not read it: it has groups, or an edition, or two fields of one camel-case name.
     """
 
     def __init__(self, files: bytes, name: str) -> None:
-        self._descriptor = _pool(files).FindMessageTypeByName(name)
-        self._json_fields = _fields_as_json(self._descriptor)
-        read = _pool(_with_bytes(files, self._json_fields)).FindMessageTypeByName(name)
         config = PtarsConfig(timestamp_unit="us", enum_repr="string", map_value_nullable=True)
-        self._handler = HandlerPool([read.file], config=config).get_for_message(read)
-        self.type: pa.StructType = self.read(pa.array([], pa.binary())).type
+        with _raised_as(ValueError):
+            self._descriptor = _pool(files).FindMessageTypeByName(name)
+            self._json_fields = _fields_as_json(self._descriptor)
+            read = _pool(_with_bytes(files, self._json_fields)).FindMessageTypeByName(name)
+            self._handler = HandlerPool([read.file], config=config).get_for_message(read)
+            self.type: pa.StructType = self.read(pa.array([], pa.binary())).type
 
     def read(self, messages: pa.BinaryArray) -> pa.StructArray:
         """The messages as rows; null is read as an empty message.
@@ -56,15 +58,8 @@ class MessageType:
         Raises:
             UnreadableMessage: at least one message is malformed.
         """
-        try:
+        with _raised_as(UnreadableMessage):
             batch = self._handler.array_to_record_batch(messages)
-        except ValueError as problem:
-            raise UnreadableMessage(str(problem)) from None
-        except BaseException as problem:
-            # Some lengths beyond the end make ptars panic, and PanicException is not an Exception.
-            if type(problem).__name__ != "PanicException":
-                raise
-            raise UnreadableMessage(str(problem)) from None
         return self._struct(batch.to_struct_array(), self._descriptor)
 
     def read_each(self, messages: pa.BinaryArray) -> pa.StructArray:
@@ -129,6 +124,20 @@ def message_type(files: bytes, name: str) -> MessageType:
     return MessageType(files, name)
 
 
+@contextmanager
+def _raised_as(error: type[ValueError]) -> Iterator[None]:
+    """Raise what the libraries say of a schema or a message as this error."""
+    try:
+        yield
+    except (ValueError, TypeError) as problem:
+        raise error(str(problem)) from None
+    except BaseException as problem:
+        # Some schemas, and lengths beyond the end, make ptars panic, and PanicException is not an Exception.
+        if type(problem).__name__ != "PanicException":
+            raise
+        raise error(str(problem)) from None
+
+
 def _is_between(column: pa.Array, bounds: tuple[int, int]) -> bool:
     found = pc.min_max(column.cast(pa.int64()))
     least, most = found["min"].as_py(), found["max"].as_py()
@@ -161,6 +170,8 @@ def _as_json(column: pa.Array, of: Descriptor) -> pa.Array:
 def _pool(files: bytes) -> DescriptorPool:
     pool = DescriptorPool()
     for each in FileDescriptorSet.FromString(files).file:
+        if each.syntax == "editions":
+            raise ValueError(f"{each.name} has an edition, which is not supported: use proto3")
         pool.Add(each)
     return pool
 

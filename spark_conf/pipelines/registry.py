@@ -1,7 +1,7 @@
 """Shell: fetches schemas by id or GUID from a schema registry with Confluent's API.
 
 The schema of an id never changes, so each is fetched once. If the registry does not answer, the step fails and is
-retried; if it does not have an id, only the records with that id are errors.
+retried; if it does not give the schema of an id, only the records with that id are errors.
 """
 
 from __future__ import annotations
@@ -20,9 +20,15 @@ from urllib.request import Request, urlopen
 from kafka_ds.errors import OptionError
 
 TIMEOUT_S: Final = 10.0
+# HTTP statuses that are about the asked schema: the registry has none, or this user may not read its subject.
+FORBIDDEN: Final = 403
 NOT_FOUND: Final = 404
 # user:password at the registry. Not a command-line argument: all users of a machine see those.
 USER_INFO: Final = "KAFKA_DS_SCHEMA_REGISTRY_USER_INFO"
+
+
+class NoSuchSchema(ValueError):
+    """The registry does not give a schema; the text says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +54,11 @@ class SchemaRegistry:
         """Whether a registry is configured."""
         return bool(self._url)
 
-    def schema(self, name: int | str) -> RegisteredSchema | None:
-        """The schema with this id or GUID; None if the registry has none. Raises OptionError."""
+    def schema(self, name: int | str) -> RegisteredSchema:
+        """The schema with this id or GUID. Raises NoSuchSchema, or OptionError if the registry does not answer."""
         if name not in self._known:
-            found = self._get(f"schemas/{'ids' if isinstance(name, int) else 'guids'}/{name}")
-            if found is None:
-                return None
+            kind = "ids" if isinstance(name, int) else "guids"
+            found = self._get(f"schemas/{kind}/{name}", f"schema {name}")
             references: dict[str, str] = {}
             try:
                 self._refer(found, references)
@@ -71,13 +76,14 @@ class SchemaRegistry:
             if each["name"] in known:
                 continue
             subject = quote(each["subject"], safe="")
-            referred = self._get(f"subjects/{subject}/versions/{each['version']}")
-            if referred is None:
+            try:
+                referred = self._get(f"subjects/{subject}/versions/{each['version']}", each["name"])
+            except NoSuchSchema:
                 continue  # Whoever parses the schema reports the missing reference.
             known[each["name"]] = referred["schema"]
             self._refer(referred, known)
 
-    def _get(self, path: str) -> dict[str, Any] | None:
+    def _get(self, path: str, what: str) -> dict[str, Any]:
         if not self._url:
             raise OptionError(
                 "lake.table.*.format=avro and protobuf need the option --schema-registry"
@@ -94,7 +100,9 @@ class SchemaRegistry:
                 raise TypeError(found["schema"])
         except HTTPError as problem:
             if problem.code == NOT_FOUND:
-                return None
+                raise NoSuchSchema(f"the registry has no {what}") from None
+            if problem.code == FORBIDDEN:
+                raise NoSuchSchema(f"the registry forbids this user to read {what}") from None
             raise OptionError(f"schema registry {self._url}: {problem}") from None
         except (URLError, OSError, HTTPException, ValueError, LookupError, TypeError) as problem:
             raise OptionError(f"schema registry {self._url}: {problem!r}") from None

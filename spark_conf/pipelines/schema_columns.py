@@ -81,7 +81,7 @@ class SchemaColumns:
         if name.lower() in OWN or is_spelled_otherwise or _OF_CLASHES.fullmatch(name):
             return None
         present = self.now.get(name)
-        merged = wanted if present is None else _merged(present, wanted)
+        merged = wanted if present is None else merged_type(present, wanted)
         if merged is not None and self._add(name, merged):
             return name
         kind = JSON if is_nested(wanted) else re.sub(r"\W+", "_", wanted.simpleString()).strip("_")
@@ -117,8 +117,8 @@ def _normal(kind: t.DataType) -> t.DataType | None:
         element = _normal(kind.elementType)
         return None if element is None else t.ArrayType(element)
     if isinstance(kind, t.MapType):
-        value = _normal(kind.valueType)
-        return None if value is None else t.MapType(kind.keyType, value)
+        key, value = _normal(kind.keyType), _normal(kind.valueType)
+        return None if key is None or value is None else t.MapType(key, value)
     if isinstance(kind, t.NullType):
         return None
     if isinstance(kind, _WHOLE):
@@ -128,15 +128,15 @@ def _normal(kind: t.DataType) -> t.DataType | None:
     return kind if isinstance(kind, (*_KEPT, t.DecimalType)) else t.StringType()
 
 
-def _merged(now: t.DataType, new: t.DataType) -> t.DataType | None:
+def merged_type(now: t.DataType, new: t.DataType) -> t.DataType | None:
     """The type `now`, with new nested fields, that also holds the new type; None if they clash."""
     if isinstance(now, t.StructType) and isinstance(new, t.StructType):
         return _merged_fields(now, new)
     if isinstance(now, t.ArrayType) and isinstance(new, t.ArrayType):
-        element = _merged(now.elementType, new.elementType)
+        element = merged_type(now.elementType, new.elementType)
         return None if element is None else t.ArrayType(element)
     if isinstance(now, t.MapType) and isinstance(new, t.MapType):
-        value = _merged(now.valueType, new.valueType)
+        value = merged_type(now.valueType, new.valueType) if now.keyType == new.keyType else None
         return None if value is None else t.MapType(now.keyType, value)
     if isinstance(now, t.DecimalType) and isinstance(new, t.DecimalType):
         whole = new.precision - new.scale
@@ -152,7 +152,7 @@ def _merged_fields(now: t.StructType, new: t.StructType) -> t.StructType | None:
         if spelled.setdefault(each.name.lower(), each.name) != each.name:
             return None
         present = fields.get(each.name)
-        merged = each.dataType if present is None else _merged(present, each.dataType)
+        merged = each.dataType if present is None else merged_type(present, each.dataType)
         if merged is None:
             return None
         fields[each.name] = merged

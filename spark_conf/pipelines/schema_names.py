@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from pyspark.sql import functions as f
 
+from spark_conf.pipelines.registry import NoSuchSchema
 from spark_conf.pipelines.schema_evolution import TextPlace
 
 if TYPE_CHECKING:
@@ -110,9 +111,10 @@ def registered_schema(
     registry: SchemaRegistry, name: SchemaName, kind: str
 ) -> RegisteredSchema | str:
     """The schema; or why there is none of this kind."""
-    schema = registry.schema(name.id_or_guid)
-    if schema is None:
-        return f"the registry has no schema {name}"
+    try:
+        schema = registry.schema(name.id_or_guid)
+    except NoSuchSchema as problem:
+        return str(problem)
     if schema.kind != kind.upper():
         return f"schema {name} is not {kind} but {schema.kind}"
     return schema

@@ -32,7 +32,6 @@ message All {
 message Tree { optional string name = 1; repeated Tree kids = 2; optional Branch branch = 3; }
 message Branch { optional Tree tree = 1; optional int32 n = 2; }
 message Nothing {}
-message Old { optional group G = 1 { optional int32 z = 1; } }
 """
 FILES = compiled(TEXT, ())
 ALL = MessageType(FILES, "all.All")
@@ -100,8 +99,26 @@ def test_one_bad_message_takes_no_other_with_it() -> None:
     assert read(b"\x08\x01\x20\x63") == [{"a": 1, "e": "99"}], "a number without a name"
     with pytest.raises(UnreadableMessage):
         ALL.read(pa.array(bad[:1], pa.binary()))
-    with pytest.raises(ValueError, match=r"all\.Old has a group"):
-        MessageType(FILES, "all.Old")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('syntax = "proto2"; message A { optional group G = 1 {} }', "A has a group"),
+        ('edition = "2023"; message A { int32 a = 1; }', "has an edition"),
+        ('syntax = "proto3"; message A { int32 id = 1; int32 ID = 2; }', "conflicts with field 'ID'"),
+        (
+            'syntax = "proto2"; message A { optional int32 a_b = 1; optional int32 aB = 2; }',
+            "duplicate json_name",
+        ),
+    ],
+)  # fmt: skip
+def test_a_schema_that_cannot_be_read_is_an_error_of_its_own_records(
+    text: str, problem: str
+) -> None:
+    """A panic in ptars would end the process, and with it the tables of all topics."""
+    with pytest.raises(ValueError, match=problem):
+        MessageType(compiled(text, ()), "A")
 
 
 @settings(max_examples=200, deadline=None)
