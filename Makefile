@@ -8,7 +8,7 @@ SEEDS  ?= 200
 LIVES  ?= 10
 SECONDS ?= 60
 MINUTES ?= 60
-SUITES ?= librdkafka franz-go kafka-python sarama confluent-kafka-python kafka kafka-requests kafka-streams spark-kafka trogdor
+SUITES ?=
 SPARKS ?= 4.1.4 4.0.5
 PYTHONS ?= 3.12 3.13
 # Tests of one file run one after the other, so many files at once: on two cores three, since most of them wait for a
@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Ours is PySpark's own, of the version that is pinned.
 unexport SPARK_HOME
 
-.PHONY: demo jars test test-slow test-compiled compiled bench sim sim-typed check-histories fuzz soak client-suites spark-versions python-versions package kubernetes lint docs docs-build collect format java clean help
+.PHONY: demo jars test test-slow test-compiled compiled bench sim sim-typed check-histories fuzz soak suites spark-versions python-versions package kubernetes lint docs docs-build collect format java clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -39,7 +39,7 @@ help:
 	@echo "make check-histories   what clients saw in ten minutes of a cluster's time under faults, judged by an independent checker: SEEDS=$(SEEDS)"
 	@echo "make fuzz       coverage-guided fuzzing of what reads others' bytes: SECONDS=$(SECONDS) a target"
 	@echo "make soak       mixed load with restarts, in which nothing may grow or be lost: MINUTES=$(MINUTES), FOLDER= to keep it"
-	@echo "make client-suites   clients' own tests (kafka: Java's; kafka-requests: Kafka's single requests; kafka-streams: Kafka Streams'; spark-kafka: Spark's connector; librdkafka needs git, gcc, g++, make; franz-go and sarama Go; confluent-kafka-python git): SUITES='$(SUITES)'"
+	@echo "make suites     tests that others wrote, each suite to its end, what it needs brought into .cache; git: librdkafka (gcc, g++, make, too), confluent-kafka-python; Go: franz-go, sarama. SUITES='sarama kafka': only these"
 	@echo "make spark-versions  source and sink with earlier PySparks, in environments of their own below .cache: SPARKS='$(SPARKS)'"
 	@echo "make python-versions unit tests, source and sink (PySpark 4.2 and 4.1) with other Pythons, found on PATH or in pyenv: PYTHONS='$(PYTHONS)'"
 	@echo "make package         wheel and source archive in dist/, checked by twine, installed in an empty environment, and the demo run there"
@@ -122,8 +122,8 @@ fuzz: $(KERNELS)
 soak: $(KERNELS)
 	$(BIN)/python -m tests.soak $(MINUTES) $(FOLDER)
 
-client-suites: jars $(KERNELS)
-	@for suite in $(SUITES); do JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m tests.clients.suites $$suite || exit 1; done
+suites: jars $(KERNELS)
+	JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m tests.clients.suites $(SUITES)
 
 spark-versions: jars $(KERNELS)
 	JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m tests.spark.versions $(SPARKS)

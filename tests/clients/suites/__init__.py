@@ -1,1 +1,1 @@
-"""Clients' own test suites, run against a broker of ours: `make client-suites`."""
+"""Clients' own test suites, run against a broker of ours: `make suites`."""

@@ -1,21 +1,25 @@
-"""Clients' own test suites against a broker of ours: `python -m tests.clients.suites SUITE [--source DIR] [TEST ...]`.
+"""Others' test suites against brokers of ours: `python -m tests.clients.suites [SUITE ...] [--source DIR] [TEST ...]`.
 
-Exits with 0 if every test in suites.toml passes, except those listed as failing, which must still fail. `--record`
-keeps what became of each test in results.json, of which `tests.clients.suites.page` makes a page.
+Without a suite all of them run, one after the other; the last lines are each suite's summary. Exits with 0 if every
+test in suites.toml passes, except those listed as failing, which must still fail. `--record` keeps what became of each
+test in results.json, of which `tests.clients.suites.page` makes a page.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import sys
 import tempfile
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 from broker.config.access import STANDARD_AUTHORIZER
 from tests.clients.suites import results
 from tests.clients.suites.allowances import Suite, suites
-from tests.clients.suites.building import CannotBuild, built
+from tests.clients.suites.building import built
 from tests.clients.suites.clusters import Cluster, cluster_for
 from tests.clients.suites.outcomes import Outcome
 from tests.clients.suites.running import RUN
@@ -36,9 +40,10 @@ SETTINGS = {
 
 def main(words: list[str]) -> int:
     """Build, run, and report what differs from suites.toml."""
+    # Brokers are started for each test: their bytecode is kept, whatever the shell says.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     known = suites()
     parser = argparse.ArgumentParser(prog="python -m tests.clients.suites")
-    parser.add_argument("suite", choices=sorted(known))
     parser.add_argument("--source", type=Path, help="a clone at the tag; else one is made")
     parser.add_argument("--logs", type=Path, help="where what failing tries print is kept")
     parser.add_argument("--record", action="store_true", help="keep the outcomes in results.json")
@@ -47,20 +52,44 @@ def main(words: list[str]) -> int:
         action="store_true",
         help="on Apache Kafka, in place of our brokers",
     )
-    parser.add_argument("tests", nargs="*", help="only these")
+    parser.add_argument("names", nargs="*", help="suites, all without any; tests, all without any")
     asked = parser.parse_intermixed_args(words)
-    suite = known[asked.suite]
+    named = [each for each in asked.names if each in known]
+    tests = [each for each in asked.names if each not in known]
+    if len(named) != 1 and (tests or asked.source):
+        parser.error(f"tests and a source are of one suite of {', '.join(sorted(known))}")
     if asked.logs:
         asked.logs.mkdir(parents=True, exist_ok=True)
+    runs = {name: _run(known[name], tests, asked) for name in named or known}
+    for name, run in runs.items():
+        print(f"{name}: {run.summary}")
+    return max(run.status for run in runs.values())
+
+
+@dataclass(slots=True, kw_only=True)
+class _Run:
+    """What became of a suite: 1 where not all was as expected, 2 where it could not be run."""
+
+    summary: str
+    status: int
+
+
+def _run(suite: Suite, tests: list[str], asked: argparse.Namespace) -> _Run:
+    """One suite, or some tests of it; that it cannot be run keeps no other from being run."""
     try:
-        source = built(suite, asked.source and asked.source.resolve(), apache=asked.apache)
-    except CannotBuild as error:
+        return _tried(suite, tests, asked)
+    except RuntimeError as error:  # of building, fetching jars, starting brokers
         print(error, file=sys.stderr)
-        return 2
+        return _Run(summary=f"not run: {str(error).splitlines()[0]}", status=2)
+
+
+def _tried(suite: Suite, tests: list[str], asked: argparse.Namespace) -> _Run:
+    source = built(suite, asked.source and asked.source.resolve(), apache=asked.apache)
     wrong = 0
+    states: Counter[str] = Counter()
     place = "apache" if asked.apache else "here"
     with (
-        tempfile.TemporaryDirectory(prefix="client-suites-") as folder,
+        tempfile.TemporaryDirectory(prefix="suites-") as folder,
         contextlib.ExitStack() as stack,
     ):
         work = Path(folder)
@@ -69,14 +98,15 @@ def main(words: list[str]) -> int:
             if suite.brokers
             else f"{sys.executable} -m tests.clients.suites.served {place}"
         )
-        for each in RUN[suite.name](source, work, cluster, asked.tests or suite.tests):
+        for each in RUN[suite.name](source, work, cluster, tests or suite.tests):
             wrong += _report(suite, each, asked.logs)
+            states[each.state] += 1
             if asked.record:
                 results.record(suite, each, place)
         if not isinstance(cluster, str) and not asked.apache:
             wrong += _tracebacks(suite, cluster, asked.logs)
-    print(f"{wrong} not as expected")
-    return 1 if wrong else 0
+    counted = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    return _Run(summary=f"{counted}, {wrong} not as expected", status=min(wrong, 1))
 
 
 def _tracebacks(suite: Suite, cluster: Cluster, logs: Path | None) -> int:

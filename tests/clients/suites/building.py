@@ -22,7 +22,7 @@ from tests.clients.suites.junit import compiled, compiled_for_streams
 from tests.clients.suites.spark import compiled_for_spark
 
 ROOT = Path(__file__).parents[3]
-FOLDER = ROOT / ".cache" / "client-suites"
+FOLDER = ROOT / ".cache" / "suites"
 # Kafka's command lines that librdkafka's and Sarama's tests call, by the names of Kafka's distribution.
 TOOLS = {
     "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
 from itertools import groupby
 from pathlib import Path
 
@@ -20,22 +22,25 @@ NAMES = {
 }
 HEAD = """# Compatibility: tests that others wrote
 
-Test suites of other projects, fetched and run unchanged (`make client-suites SUITES="kafka sarama"`). The runs record
-what becomes of each test (`python -m tests.clients.suites sarama --record`; `--apache`: on Apache Kafka 4.3.1, with the
-same settings), and `python -m tests.clients.suites.page` writes this page. For librdkafka's suite see
-[proof](proof.md#clients-own-test-suites).
+Test suites of other projects, fetched and run unchanged: `make suites`, or `make suites SUITES="kafka sarama"`. Each
+suite runs to its end, whatever the others do; the last lines are each one's summary, and the status is not 0 where one
+was not as expected. The runs record what becomes of each test (`python -m tests.clients.suites sarama --record`), and
+`python -m tests.clients.suites.page` writes this page. `--apache` runs them on Apache Kafka 4.3.1. Where the harness
+starts the brokers, both have the same settings, but for the tier, for which Apache Kafka needs a plugin; the three
+suites of Apache Kafka's own start its brokers as Kafka's own harness does, within the tests' process.
 
 Apache Kafka's integration tests of its Java clients come from Maven Central (`kafka-clients-integration-tests`). One
 class of the extension that starts their clusters is replaced: the brokers are processes of ours, without a tier.
 A test can use a broker's address, settings and state, stop it and start it, and see whether it has or leads a replica.
 Of metrics it sees what the broker's page for Prometheus shows; of producers' expiration what the broker says; of its
 cache of metadata how it answers Metadata.
-Old messages that a test appends to a log are written to its file while the broker is stopped. Where a class is to say
+Of a log it sees the high watermark that the broker keeps in its folder; old messages that a test appends are written to
+its file while the broker is stopped. Where a class is to say
 who clients are, ACLs of what it says are made for `User:ANONYMOUS`, which clients are here. Tests that reach further
 into Apache Kafka's process fail, and so does each test that leaves a traceback in a broker's log. These settings of the
-tests are left out: those that Apache Kafka does not know (it ignores them) or calls internal, and the time after which
-a silent broker is fenced; so is the level of `transaction.version`, of which there is one. Brokers have what a test
-sets for controllers, too, where it sets nothing else for them.
+tests are left out: those that Apache Kafka does not know (it ignores them) or calls internal; so is the level of
+`transaction.version`, of which there is one. The time after which a silent broker is fenced is at least 1.5 s. Brokers
+have what a test sets for controllers, too, where it sets nothing else for them.
 
 Apache Kafka's tests of single requests (`*RequestTest`, and two other classes for groups) are in its test jar of the
 server (`kafka_2.13`), and run in the same way. Those of them that start brokers within their own process, 13 classes,
@@ -65,36 +70,77 @@ Trogdor is Apache Kafka's framework of long tests. Its coordinator and an agent 
 passes when Trogdor calls it done without an error, each record was sent, each transaction committed, and no connection
 failed. No faults are injected.
 
-Results are merged test by test from runs since 2026-11-24, of the code as it was then; a test may have passed at the
-second try. Not run at all: Karapace's tests, and the suites of kafka-go and rskafka, with which programs of ours run
-instead. Of confluent-kafka-python's tests only some have been run
-on Apache Kafka, where this harness cannot make what the others ask for.
+Results are merged test by test; `recorded` has the days of the first and of the last run here that they are from, and
+the commit of the last. A test may have passed at the second try. Not run at all: Karapace's tests, and the suites of
+kafka-go and rskafka, with which programs of ours run instead.
 """
 
 
 def page(recorded: Mapping[str, Results], known: Mapping[str, Suite]) -> str:
     """The page as text."""
-    lines = [HEAD, "| suite | version | tests | passed on Apache Kafka | passed here |"]
-    lines.append("| --- | --- | --- | --- | --- |")
-    for name, results in recorded.items():
-        counts = f"{len(results.here)} | {_on_apache(results)} | {_passed(results.here)}"
-        lines.append(f"| {NAMES.get(name, name)} | {known[name].tag} | {counts} |")
+    lines = [
+        HEAD,
+        "| suite | version | tests | passed on Apache Kafka | passed here | of those that passed there | recorded |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    counts = [_Counts.of(results) for results in recorded.values()]
+    for (name, results), each in zip(recorded.items(), counts, strict=True):
+        version = known[name].tag
+        lines.append(f"| {NAMES.get(name, name)} | {version} | {each.cells} | {_when(results)} |")
+    lines.append(f"| all | | {reduce(_Counts.plus, counts).cells} | |")
     for name, results in recorded.items():
         lines += ["", f"## {NAMES.get(name, name)}", ""]
         if known[name].by_class:
             lines += [*_classes(results), ""]
-        lines += _reasons(results, known[name])
+        lines += _reasons(results, known[name]) or ["All of them pass."]
     return "\n".join(lines) + "\n"
 
 
-def _passed(states: Mapping[str, str]) -> int:
-    return sum(state == "passed" for state in states.values())
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Counts:
+    """How many tests there are, how many ran and passed at each place, and passed at both."""
+
+    tests: int
+    there: int
+    passed_there: int
+    here: int
+    passed_here: int
+    passed_at_both: int
+
+    @classmethod
+    def of(cls, results: Results) -> _Counts:
+        there, here = _passed(results.apache), _passed(results.here)
+        return cls(
+            tests=len(results.apache.keys() | results.here.keys()),
+            there=len(results.apache),
+            passed_there=len(there),
+            here=len(results.here),
+            passed_here=len(here),
+            passed_at_both=len(there & here),
+        )
+
+    def plus(self, other: _Counts) -> _Counts:
+        return _Counts(
+            **{name: getattr(self, name) + getattr(other, name) for name in self.__slots__}
+        )
+
+    @property
+    def cells(self) -> str:
+        """Of a line of the table."""
+        there = f"{self.passed_there:,} of {self.there:,}" if self.there else "not run"
+        share = f"{self.passed_at_both / self.passed_there:.1%}" if self.passed_there else ""
+        return f"{self.tests:,} | {there} | {self.passed_here:,} of {self.here:,} | {share}"
 
 
-def _on_apache(results: Results) -> str:
-    """How many of those that were run there passed."""
-    both = {test: state for test, state in results.apache.items() if test in results.here}
-    return f"{_passed(both)} of {len(both)}" if both else "not run"
+def _passed(states: Mapping[str, str]) -> set[str]:
+    return {test for test, state in states.items() if state == "passed"}
+
+
+def _when(results: Results) -> str:
+    """The days of the first and of the last run of what is shown, and the commit of the last."""
+    first, last = min(results.recorded, default=""), max(results.recorded, default="")
+    days = dict.fromkeys((first.partition("T")[0], last.partition("T")[0]))
+    return f"{' to '.join(days)}, {last.partition(' ')[2]}"
 
 
 def _classes(results: Results) -> list[str]:
@@ -102,12 +148,14 @@ def _classes(results: Results) -> list[str]:
         "| class | tests | passed on Apache Kafka | passed here |",
         "| --- | --- | --- | --- |",
     ]
-    for name, tests in groupby(sorted(results.here), key=lambda test: test.partition(".")[0]):
-        names = list(tests)
-        there = [results.apache[each] for each in names if each in results.apache]
-        on_apache = str(there.count("passed")) if there else "–"
-        passed = sum(results.here[each] == "passed" for each in names)
-        lines.append(f"| `{name}` | {len(names)} | {on_apache} | {passed} |")
+    every = sorted(results.here.keys() | results.apache.keys())
+    for name, tests in groupby(every, key=lambda test: test.partition(".")[0]):
+        names = set(tests)
+        cells = [
+            str(len(names & _passed(states))) if names & states.keys() else "–"
+            for states in (results.apache, results.here)
+        ]
+        lines.append(f"| `{name}` | {len(names)} | {' | '.join(cells)} |")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""A few tests of the suites that come by package registries; `make client-suites` runs all."""
+"""A few tests of the suites that come by package registries; `make suites` runs all."""
 
 import shutil
 

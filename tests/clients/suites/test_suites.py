@@ -1,11 +1,13 @@
-"""What suites.toml says of clients' own suites holds together; `make client-suites` runs the suites themselves."""
+"""What suites.toml says of clients' own suites holds together; `make suites` runs the suites themselves."""
 
+from contextlib import nullcontext
 from datetime import date
 
 import pytest
 
 from tests.clients.suites.__main__ import main
 from tests.clients.suites.allowances import Suite, suites
+from tests.clients.suites.building import CannotBuild
 from tests.clients.suites.outcomes import Outcome, each_of
 from tests.clients.suites.page import PAGE, page
 from tests.clients.suites.results import Results, read
@@ -77,10 +79,43 @@ def test_a_page_counts_what_passed_on_both() -> None:
     recorded = {
         "kafka": Results(
             here={"ATest.a": "passed", "ATest.b": "failed", "BTest.c": "passed"},
-            apache={"ATest.a": "passed", "ATest.b": "passed"},
+            apache={"ATest.a": "passed", "ATest.b": "passed", "CTest.d": "passed"},
+            recorded=frozenset({"2026-11-28T10:00 aaaaaaaa", "2026-11-30T09:00 bbbbbbbb"}),
         )
     }
     text = page(recorded, {"kafka": suite})
-    assert "| Apache Kafka's clients | 4.3.1 | 3 | 2 of 2 | 2 |" in text
+    counts = "4 | 3 of 3 | 2 of 3 | 33.3%"
+    recorded_then = "2026-11-28 to 2026-11-30, bbbbbbbb"
+    assert f"| Apache Kafka's clients | 4.3.1 | {counts} | {recorded_then} |" in text
+    assert f"| all | | {counts} | |" in text
     assert "| `ATest` | 2 | 2 | 1 |" in text and "| `BTest` | 1 | – | 1 |" in text
-    assert "`ATest.b`" in text
+    assert "| `CTest` | 1 | 1 | – |" in text and "`ATest.b`" in text
+
+
+def test_where_all_pass_the_page_says_so() -> None:
+    suite = suites()["franz-go"]
+    text = page({"franz-go": Results(here={"TestPing": "passed"})}, {"franz-go": suite})
+    assert text.endswith("## franz-go\n\nAll of them pass.\n")
+
+
+def test_a_suite_that_cannot_be_run_keeps_no_other_from_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def built(suite: Suite, *_: object, **__: object) -> None:
+        if suite.name == "sarama":
+            raise CannotBuild("go is not installed\nat all")
+
+    def run(*_: object) -> list[Outcome]:
+        return [Outcome(test="RoundTripWorkload", state="passed", printed="")]
+
+    monkeypatch.setattr("tests.clients.suites.__main__.built", built)
+    monkeypatch.setattr(
+        "tests.clients.suites.__main__.cluster_for", lambda *_, **__: nullcontext("brokers")
+    )
+    monkeypatch.setitem(RUN, "trogdor", run)
+    assert main(["sarama", "trogdor"]) == 2
+    said = capsys.readouterr().out.splitlines()
+    assert said[-2:] == [
+        "sarama: not run: go is not installed",
+        "trogdor: 1 passed, 0 not as expected",
+    ]

@@ -29,6 +29,7 @@ import java.lang.reflect.Method;
 import java.nio.ByteBuffer;
 import java.nio.channels.FileChannel;
 import java.nio.file.Files;
+import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
 import java.util.AbstractMap;
@@ -38,6 +39,7 @@ import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
+import java.util.stream.Stream;
 
 import scala.Option;
 import scala.collection.Seq;
@@ -47,7 +49,7 @@ import sun.misc.Unsafe;
 /**
  * What tests look for inside Apache Kafka's process, as far as it can be seen from outside: which replicas a broker has
  * (its folders say so), whether it leads them, what its settings are and what it knows of the cluster (it says so), how much
- * memory requests take (its metrics say so), and a log to which old messages are appended.
+ * memory requests take (its metrics say so), and a log: its high watermark, and old messages that are appended to it.
  *
  * The classes are Apache Kafka's; objects of ours have none of its state, and no constructor runs.
  */
@@ -72,7 +74,7 @@ final class InsideView {
 
         @Override
         public Option<UnifiedLog> getLog(TopicPartition partition, boolean isFuture) {
-            OldLog log = without(OldLog.class);
+            SeenLog log = without(SeenLog.class);
             log.folder = broker.replica(partition);
             log.broker = broker;
             log.cluster = cluster;
@@ -118,6 +120,11 @@ final class InsideView {
         }
 
         @Override
+        public Option<UnifiedLog> localLog(TopicPartition partition) {
+            return logs.getLog(partition, false);
+        }
+
+        @Override
         public Option<Partition> onlinePartition(TopicPartition partition) {
             if (!logs.broker.runs() || logs.broker.replica(partition) == null) {
                 return Option.empty();
@@ -143,13 +150,13 @@ final class InsideView {
         }
     }
 
-    /** A log whose messages an Apache Kafka of old has written: the broker finds them when it starts. */
-    static final class OldLog extends UnifiedLog {
+    /** A log: what its folder says; and messages that an Apache Kafka of old has written, which the broker finds when it starts. */
+    static final class SeenLog extends UnifiedLog {
         private Path folder;
         private RaftClusterInvocationContext.Broker broker;
         private RaftClusterInvocationContext.Processes cluster;
 
-        private OldLog() throws IOException {
+        private SeenLog() throws IOException {
             super(0, null, null, 0, null, null, null, false, null);
         }
 
@@ -173,6 +180,21 @@ final class InsideView {
         @Override
         public LogOffsetMetadata logEndOffsetMetadata() {
             return null;
+        }
+
+        /** As the broker keeps it in its folder, every few seconds. */
+        @Override
+        public long highWatermark() {
+            String entry = folder.getFileName().toString().replaceFirst("-([0-9]+)$", " $1 ");
+            try (Stream<String> lines = Files.lines(folder.resolveSibling("replication-offset-checkpoint"))) {
+                return lines.filter(line -> line.startsWith(entry))
+                    .mapToLong(line -> Long.parseLong(line.substring(entry.length())))
+                    .findFirst().orElse(0);
+            } catch (NoSuchFileException notYet) {
+                return 0;
+            } catch (IOException error) {
+                throw new IllegalStateException(error);
+            }
         }
 
         @Override

@@ -273,16 +273,25 @@ public class RaftClusterInvocationContext implements TestTemplateInvocationConte
         private static final int FIRST_PORT = 20_000;
         private static final int LAST_PORT = 32_000;
 
-        /**
-         * Settings that Apache Kafka does not know, which it ignores, its internal ones, and the time after which a broker
-         * is fenced: a test that wants a third of a second shares the machine with three processes.
-         */
+        /** Settings that Apache Kafka does not know, which it ignores, and its internal ones. */
         private static boolean withoutSubject(String name) {
             ConfigDef.ConfigKey key = KAFKAS_SETTINGS.get(name);
-            return name.equals("broker.session.timeout.ms")
-                || (key == null || key.internalConfig) && !OURS.matcher(name).matches();
+            return (key == null || key.internalConfig) && !OURS.matcher(name).matches();
         }
 
+        /**
+         * The time after which a silent broker is fenced. Where a test wants a third of a second it is longer: each broker is a
+         * process, and all of them share the machine with the test. The lease is renewed several times in it.
+         */
+        private static void fence(Map<String, String> settings) {
+            String session = settings.get("broker.session.timeout.ms");
+            if (session != null) {
+                settings.put("broker.session.timeout.ms", String.valueOf(Math.max(SHORTEST_SESSION_MS, Integer.parseInt(session))));
+                settings.put("controller.lease.interval.ms", String.valueOf(SHORTEST_SESSION_MS / 5));
+            }
+        }
+
+        private static final int SHORTEST_SESSION_MS = 1_500;
         private static final Map<String, ConfigDef.ConfigKey> KAFKAS_SETTINGS = KafkaConfig.configDef().configKeys();
         private static final Pattern OURS =
             Pattern.compile("(lake|controller|listener\\.name|remote\\.log\\.storage|producer\\.id\\.expiration)\\..*");
@@ -442,6 +451,7 @@ public class RaftClusterInvocationContext implements TestTemplateInvocationConte
             });
             settings.putAll(config.perServerOverrideProperties().getOrDefault(id, Map.of()));
             settings.keySet().removeIf(Processes::withoutSubject);
+            fence(settings);
             return settings;
         }
 
