@@ -9,6 +9,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+
 from kafka_ds.protocol.messages import ListOffsetsRequest
 from kafka_ds.protocol.messages.offsets import LATEST_TIERED, ListOffsetsPartition, ListOffsetsTopic
 from tests.bench import machine
@@ -22,7 +24,9 @@ SIZE = 1024
 OFFERED_RECORDS = 1_500_000
 OFFERED_MB_S = 120
 # A segment of 16 MiB that is still open, and what rounding to batches leaves.
-ACTIVE_RECORDS = 20_000
+ACTIVE_BYTES = 20 << 20
+# Bytes of a record, records, and the CPU in s/GB that copying them may take.
+BACKLOGS = ((1024, 600_000, 6.0), (100, 4_000_000, 8.0))
 
 QUICKLY = {
     "lake.local.grace.ms": 500,
@@ -68,8 +72,54 @@ def conversion(report: Report, runs: int) -> None:
 
 def tier(folder: Path, report: Report, runs: int) -> None:
     """Whether tiering keeps up with a producer, and what it costs another."""
+    backlog(folder / "backlog", report, runs)
     keeping_up(folder / "rate", report, runs)
     hot_latency_while_tiering(folder / "hot", report, runs)
+
+
+def backlog(folder: Path, report: Report, runs: int) -> None:
+    """A log that is there becomes a table, and nothing else runs: bytes of records a second, and CPU."""
+    side = OurSide(folder / "ours", QUICKLY)
+    side.launch()
+    try:
+        ready(side)
+        _copied_of(side, "first", "produce", count=RECORDS // 10)  # Which starts the worker.
+        for size, count, cpu in BACKLOGS:
+            found = [_backlog(side, f"log-{size}-{run}", size, count) for run in range(runs)]
+            load = statistics.median(each.background_load for each in found)
+            rates, costs = ([getattr(each, of) for each in found] for of in ("tiered", "cpu_s_gb"))
+            name = f"a log of {size} B into the lake, alone"
+            report.add(
+                Figure(name=name, unit="MB/s", ours=rates, at_least=200, background_load=load)
+            )
+            name += ", broker and worker CPU"
+            report.add(
+                Figure(name=name, unit="s/GB", ours=costs, at_most=cpu, background_load=load)
+            )
+    finally:
+        side.stop()
+
+
+def _backlog(side: OurSide, topic: str, size: int, count: int) -> _Copied:
+    create_topic(side, topic, 2, segment_bytes=16 << 20, remote_storage_enable="false")
+    made = client("produce", side, topic, size=size, count=count)
+    admin = AdminClient({"bootstrap.servers": side.bootstrap})
+    entry = ConfigEntry(
+        "remote.storage.enable", "true", incremental_operation=AlterConfigOpType.SET
+    )
+    change = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+    with machine.watching(side.pids()) as use:
+        began = time.monotonic()
+        admin.incremental_alter_configs([change])[change].result(20)
+        copied = _wait_for_tiered(side.bootstrap, topic, count - 2 * ACTIVE_BYTES // size, 2) * size
+        took_s = time.monotonic() - began
+    return _Copied(
+        produced=count * size / made["wall_s"] / 1e6,
+        tiered=copied / took_s / 1e6,
+        cpu_s_gb=use.cpu_s / (copied / 1e9),
+        lake_bytes=_lake_bytes(side, topic) / copied,
+        background_load=use.background_load,
+    )
 
 
 def keeping_up(folder: Path, report: Report, runs: int) -> None:
@@ -121,31 +171,37 @@ def _copied_of(side: OurSide, topic: str, what: str, **options: object) -> _Copi
     with machine.watching(side.pids()) as use:
         made = client(what, side, topic, size=SIZE, **options)
         count = int(made.get("records", options["count"]))
-        last = _wait_for_tiered(side.bootstrap, topic, count - ACTIVE_RECORDS)
+        copied = _wait_for_tiered(side.bootstrap, topic, count - ACTIVE_BYTES // SIZE) * SIZE
         took_s = time.monotonic() - made["began"]
-    files = side.folder.rglob(f"topics/{topic}/partition=0/*.parquet")
     return _Copied(
         produced=count * SIZE / made["wall_s"] / 1e6,
-        tiered=(last + 1) * SIZE / took_s / 1e6,
+        tiered=copied / took_s / 1e6,
         cpu_s_gb=use.cpu_s / (count * SIZE / 1e9),
-        lake_bytes=sum(each.stat().st_size for each in files) / ((last + 1) * SIZE),
+        lake_bytes=_lake_bytes(side, topic) / copied,
         background_load=use.background_load,
     )
 
 
-def _wait_for_tiered(bootstrap: str, topic: str, offset: int) -> int:
-    """The last offset in the lake, once it is so high."""
-    wanted = ListOffsetsPartition(partition_index=0, timestamp=LATEST_TIERED)
-    topics = [ListOffsetsTopic(name=topic, partitions=[wanted])]
+def _lake_bytes(side: OurSide, topic: str) -> int:
+    return sum(each.stat().st_size for each in side.folder.rglob(f"topics/{topic}/*/*.parquet"))
+
+
+def _wait_for_tiered(bootstrap: str, topic: str, records: int, partitions: int = 1) -> int:
+    """How many records are in the lake, once they are so many."""
+    wanted = [
+        ListOffsetsPartition(partition_index=each, timestamp=LATEST_TIERED)
+        for each in range(partitions)
+    ]
+    topics = [ListOffsetsTopic(name=topic, partitions=wanted)]
     deadline = time.monotonic() + 180
     with RawClient(bootstrap) as one:
         while time.monotonic() < deadline:
             found = one.ask(ListOffsetsRequest(replica_id=-1, topics=topics), 9)
-            last: int = found.topics[0].partitions[0].offset
-            if last >= offset:
-                return last
+            copied: int = sum(each.offset + 1 for each in found.topics[0].partitions)
+            if copied >= records:
+                return copied
             time.sleep(0.02)
-    raise RuntimeError(f"{topic} is in the lake up to {last} alone, not {offset}")
+    raise RuntimeError(f"{copied} records of {topic} are in the lake, not {records}")
 
 
 def hot_latency_while_tiering(folder: Path, report: Report, runs: int) -> None:
