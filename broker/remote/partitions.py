@@ -40,6 +40,8 @@ class TieredPartition:
     last_stable_offset: Callable[[], int]
     lake_reaches: Callable[[int], None] = lambda next_offset: None
     """Called with the offset below which the lake held all records when the leadership began."""
+    lake_begins: Callable[[int], None] = lambda log_start_offset: None
+    """Called with the log start that the lake has, each time that it is asked."""
     state: CopyState = field(default_factory=CopyState)
     lake_log_start: int | None = None
     """Where the lake says that the partition begins; None before it was asked."""
@@ -80,6 +82,7 @@ class TieredPartition:
     def update_lake_log_start(self, offset: int) -> None:
         """The lake says that the partition begins there."""
         self.lake_log_start = offset
+        self.lake_begins(offset)
 
     def records_deleted(self, log_start_offset: int) -> None:
         """DeleteRecords has moved the log's start there."""
@@ -87,7 +90,7 @@ class TieredPartition:
 
     def raise_lake_log_start(self, offset: int) -> None:
         """The lake has moved its log start there, unless it is beyond that already."""
-        self.lake_log_start = max(self.lake_log_start or 0, offset)
+        self.update_lake_log_start(max(self.lake_log_start or 0, offset))
 
     def view(self, *, with_active: bool, now_ms: int) -> tuple[CopyView, list[RemoteLogSegment]]:
         """What may be copied now: the first ones of many rolled segments. `now_ms`: wall clock."""

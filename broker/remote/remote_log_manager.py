@@ -24,6 +24,7 @@ from broker.remote.process import new_worker
 from broker.remote.quota import COPY_TIMES, FETCH_TIMES, RemoteQuota
 from broker.remote.reads import RemoteReads, kafka_errors
 from broker.worker.rpc import (
+    UNAVAILABLE,
     Configure,
     DeleteTopic,
     FenceTopic,
@@ -222,18 +223,20 @@ class RemoteLogManager:
         leader_epoch: int,
         last_stable_offset: Callable[[], int],
         lake_reaches: Callable[[int], None] = lambda next_offset: None,
+        lake_begins: Callable[[int], None] = lambda log_start_offset: None,
     ) -> None:
         """This broker leads the partition of `log` (with remote.storage.enable) from now on.
 
         `last_stable_offset` is asked before each copy: nothing at or above it is copied. `lake_reaches` is called with
-        the offset after the lake's last one, as soon as that is known. Called again with a higher epoch after a
-        re-election.
+        the offset after the lake's last one, as soon as that is known, and `lake_begins` with the log start that the
+        lake has, whenever that is asked. Called again with a higher epoch after a re-election.
         """
         tiered = TieredPartition(
             log=log,
             leader_epoch=leader_epoch,
             last_stable_offset=last_stable_offset,
             lake_reaches=lake_reaches,
+            lake_begins=lake_begins,
             state=CopyState(self._settings.backoff()),
         )
         # What was deleted locally as a follower, or by an earlier leader, was not looked for in the store.
@@ -258,7 +261,8 @@ class RemoteLogManager:
     def log_start_incremented(self, log: Log) -> None:
         """DeleteRecords has moved the log's start up: the lake follows in the background.
 
-        The log's own directory has it already; the lake needs it in case that is lost.
+        The log's own directory has it already; the lake needs it in case that is lost. Of a diskless log the lake alone
+        has it, so that the deletion waits for it.
         """
         tiered = self.copies.led.get((log.topic_id, log.partition))
         if tiered is None:
@@ -266,6 +270,8 @@ class RemoteLogManager:
         tiered.records_deleted(log.log_start_offset)
         if tiered.lake_log_start is not None:
             self._agree_on_start(tiered)
+        elif log.config.lake_diskless:
+            self.copies.look_at(tiered.key)
 
     def topic_deleted(self, topic: str, topic_id: bytes) -> None:
         """The topic is deleted: all its rows leave the table, durably, in the background.
@@ -387,12 +393,12 @@ class RemoteLogManager:
     ) -> list[int | KafkaError]:
         """The lake's last offset of each partition now, -1 for none; or why it is unknown."""
         states = await self._reads.send(ReadTieredState(partitions=partitions))
-        return [_end_of(state) for state in states]
+        return [_end_of(_known(state)) for state in states]
 
     async def fence(
         self, leader_epochs: Mapping[TopicIdPartition, int], loads: Mapping[bytes, str]
-    ) -> list[int | KafkaError]:
-        """As `highest_offsets_in_remote_storage`; then no leader of an epoch below the given one can commit.
+    ) -> list[TieredState | KafkaError]:
+        """The state of each partition, or why it is unknown; then no leader of an epoch below the given one can commit.
 
         And the bulk loads, by topic id, are committed.
 
@@ -407,7 +413,7 @@ class RemoteLogManager:
         except KafkaError:
             self._metrics.fetch_failed(None)
             raise
-        return [_end_of(state) for state in states]
+        return [_known(state) for state in states]
 
     async def aux_state(
         self, partition: TopicIdPartition, offset: int
@@ -505,18 +511,24 @@ class RemoteLogManager:
 
     async def _set_log_start(self, tiered: TieredPartition) -> None:
         backoff = self._settings.backoff()
-        offset = tiered.log.log_start_offset
-        while self.copies.led.get(tiered.key) is tiered and offset != tiered.lake_log_start:
+        while self.copies.led.get(tiered.key) is tiered:
+            offset = tiered.log.log_start_offset
+            if offset <= (tiered.lake_log_start or 0):
+                break
             try:
-                await self.worker.send(
+                answer = await self.worker.send(
                     SetLogStart(
                         partition=tiered.topic_id_partition,
                         leader_epoch=tiered.leader_epoch,
                         offset=offset,
                     )
                 )
-                tiered.update_lake_log_start(offset)
+                if isinstance(answer, Unavailable):
+                    raise WorkerFailed(UNAVAILABLE, answer.message)
+                tiered.update_lake_log_start(answer.log_start_offset)
                 self._expiration.look_soon()
+                if answer.log_start_offset < offset:
+                    break  # Another one leads by now.
             except (WorkerLost, WorkerFailed) as error:
                 wait_ms = backoff.failed(self._clock.monotonic_ms())
                 log.warning(
@@ -526,7 +538,6 @@ class RemoteLogManager:
                     error,
                 )
                 await asyncio.sleep(wait_ms / 1000)
-            offset = tiered.log.log_start_offset
         self._log_start_moves.discard(tiered)
 
     def _advanced(self, tiered: TieredPartition) -> None:
@@ -535,8 +546,13 @@ class RemoteLogManager:
         self._local.advanced()
 
 
-def _end_of(state: TieredState | Unavailable) -> int | KafkaError:
-    """A partition's last offset, from the worker's answer."""
+def _known(state: TieredState | Unavailable) -> TieredState | KafkaError:
+    """A partition's state, from the worker's answer."""
     if isinstance(state, Unavailable):
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, state.message)
-    return state.highest_offset_in_remote_storage
+    return state
+
+
+def _end_of(state: TieredState | KafkaError) -> int | KafkaError:
+    """A partition's last offset in the lake, -1 for none; or why it is unknown."""
+    return state if isinstance(state, KafkaError) else state.highest_offset_in_remote_storage

@@ -254,12 +254,15 @@ class DisklessPartitions:
         unfenced = [each for each in waiting if each.table_end is None]
         if unfenced:
             epochs = {each.partition.log.topic_id_partition: each.leader_epoch for each in unfenced}
-            ends = await self._remote_log_manager.fence(epochs, {})
-            for each, end in zip(unfenced, ends, strict=True):
-                if isinstance(end, KafkaError):
-                    self._say(each, f"the lake does not answer what it holds: {end}")
-                elif end != each.incomplete_end or _may_be_unclean(each):
+            states = await self._remote_log_manager.fence(epochs, {})
+            for each, state in zip(unfenced, states, strict=True):
+                if isinstance(state, KafkaError):
+                    self._say(each, f"the lake does not answer what it holds: {state}")
+                    continue
+                end = state.highest_offset_in_remote_storage
+                if end != each.incomplete_end or _may_be_unclean(each):
                     each.table_end = end
+                    each.partition.lake_begins(state.log_start_offset)
         fenced = [(each, at) for each in waiting if (at := each.table_end) is not None]
         at_once = asyncio.Semaphore(AUX_STATES_AT_ONCE)
         aux_states = await asyncio.gather(

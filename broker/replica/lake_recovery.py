@@ -140,7 +140,13 @@ class LakeRecovery:
             if are_fenced:
                 epochs = [p.leader.leader_epoch for p in partitions]
                 loads = {p.topic_id: load for p in partitions if (load := p.log.config.lake_load)}
-                ends = await remote_log_manager.fence(dict(zip(where, epochs, strict=True)), loads)
+                states = await remote_log_manager.fence(
+                    dict(zip(where, epochs, strict=True)), loads
+                )
+                ends = [
+                    each if isinstance(each, KafkaError) else each.highest_offset_in_remote_storage
+                    for each in states
+                ]
             else:
                 ends = await remote_log_manager.highest_offsets_in_remote_storage(where)
         except KafkaError as error:

@@ -354,6 +354,7 @@ class ReplicaStateApplier:
             leader_epoch=partition.leader.leader_epoch,
             last_stable_offset=partition.last_stable_offset,
             lake_reaches=partition.lake_reaches,
+            lake_begins=partition.lake_begins,
         )
 
     def directory_failed(self, partitions: Sequence[TopicPartition]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,9 +14,10 @@ from broker.diskless.wal_writer import Checkpoint, Outcome, WalWriter
 from broker.diskless.write_ahead_log import WriteAheadLog
 from broker.metadata import diskless_change
 from broker.metadata.events import PartitionRegistration, WalId
-from broker.remote.remote_log_manager import RemoteLogManager
 from broker.replica.diskless_partitions import DisklessPartitions
 from broker.replica.leader.partition import LeaderPartition
+from broker.worker.rpc import FenceTopic
+from broker.worker.service import Service
 from tests.sim.mutations import Mutation, registry
 
 MUTATIONS: dict[str, Mutation] = {}
@@ -106,11 +106,11 @@ def objects_are_erased_before_they_are_copied(patch: pytest.MonkeyPatch) -> None
 def the_table_is_not_fenced(patch: pytest.MonkeyPatch) -> None:
     """A former leader may copy on, and erase what it has copied."""
 
-    async def fence(self: Any, epochs: Mapping[Any, int], loads: Any) -> Sequence[Any]:
-        found: Sequence[Any] = await self.highest_offsets_in_remote_storage(list(epochs))
+    def fence(self: Any, request: FenceTopic) -> list[Any]:
+        found: list[Any] = self._states(list(request.leader_epochs), {})
         return found
 
-    patch.setattr(RemoteLogManager, "fence", fence)
+    patch.setattr(Service, "_fence", fence)
 
 
 @mutation
@@ -143,3 +143,21 @@ def what_was_left_out_counts_again(patch: pytest.MonkeyPatch) -> None:
         return tuple.__new__(cls, (leader_epoch, 0))
 
     patch.setattr(TakenPartition, "__new__", made)
+
+
+@mutation
+def a_log_start_is_not_put(patch: pytest.MonkeyPatch) -> None:
+    """Records are deleted once the leader's local log knows it."""
+    patch.setattr(LeaderPartition, "low_watermark", lambda self: self.log.log_start_offset)
+
+
+@mutation
+def log_starts_are_not_taken_over(patch: pytest.MonkeyPatch) -> None:
+    """A new leader begins where its log does, until it asks the table for other reasons."""
+    lake_begins = LeaderPartition.lake_begins
+
+    def unless_it_takes_over(self: Any, log_start_offset: int) -> None:
+        if not self.leader.is_recovering:
+            lake_begins(self, log_start_offset)
+
+    patch.setattr(LeaderPartition, "lake_begins", unless_it_takes_over)

@@ -22,6 +22,7 @@ from broker.diskless.wal_object import (
     place_of,
 )
 from broker.metadata.events import RECOVERED, WalId
+from broker.replica.leader.partition import LeaderPartition
 from tests.sim.clients import Partition, Producer
 from tests.sim.model import HistoryModel
 from tests.sim.scenario import QUIET_SECONDS_MAX, RESULTS, TOPIC
@@ -129,6 +130,7 @@ class DisklessScenario(TierScenario):
         self.model = HistoryModel(DISKLESS_TOPICS)
         self.history = self.model.history
         self.tables._model = self.bounds._model = self.model
+        self.bounds.are_in_tables = True
 
     def _listen(self, patch: Any) -> None:
         super()._listen(patch)
@@ -136,6 +138,21 @@ class DisklessScenario(TierScenario):
         patch.setattr(Producer, "timeout_ms", 30_000)
         patch.setattr(write_ahead_log, "CLEAN_UP_SECONDS", CLEAN_UP_SECONDS)
         patch.setattr(ended_wals, "INTERVAL_SECONDS", CLEAN_UP_SECONDS)
+        elected = LeaderPartition.elected
+
+        def begins(partition: LeaderPartition) -> None:
+            elected(partition)
+            self._check_beginning(partition)
+
+        patch.setattr(LeaderPartition, "elected", begins)
+
+    def _check_beginning(self, partition: LeaderPartition) -> None:
+        """A new leader serves nothing that was deleted, unless it is deposed and does not know yet."""
+        name, start = partition.log.topic_partition, partition.log.log_start_offset
+        now = self.world.truth.image().partition(*name)
+        if now is not None and now.leader_epoch == partition.leader_epoch:
+            promised = self.bounds.low_watermarks.get(tuple(name), 0)
+            assert start >= promised, f"{name} begins at {start}, and was said to at {promised}"
 
     async def _check(self, members: list[asyncio.Task[None]]) -> None:
         await self._in_sync()

@@ -43,6 +43,9 @@ class Bounds:
         self._retention_bytes = int(world.settings.get("log.retention.bytes", NO_LIMIT))
         # Asked by DeleteRecords. As in Kafka, a follower has it in memory only until its next checkpoint.
         self.asked: dict[Partition, int] = {}
+        # Answered to it. Of diskless topics the tables have it then, and each later leader begins there.
+        self.low_watermarks: dict[Partition, int] = {}
+        self.are_in_tables = False
         # Where local logs began when their topics had left the lake (KIP-950).
         self._left: dict[Partition, int] = {}
         self.out_of_range = 0
@@ -68,6 +71,15 @@ class Bounds:
             starts = [each.local_log_start_offset for each in logs]
             self._left[partition] = max([self._left.get(partition, 0), *starts])
         return self._left.get(partition, 0)
+
+    def deleted(self, partition: Partition, low_watermark: int) -> None:
+        """DeleteRecords was answered."""
+        known = self._tables.start(*partition)
+        assert not self.are_in_tables or low_watermark <= known, (
+            f"{partition} is said to begin at {low_watermark}, and its table says {known}"
+        )
+        known = self.low_watermarks.get(partition, 0)
+        self.low_watermarks[partition] = max(known, low_watermark)
 
     def topic_id(self, topic: str) -> str:
         """The id of the topic that has this name now."""
@@ -159,9 +171,12 @@ class Deleter(Consumer):
         topics = [DeleteRecordsTopic(name=partition[0], partitions=[place])]
         request = DeleteRecordsRequest(topics=topics, timeout_ms=2_000)
         answer = await self.ask(await self.leader(partition), request, 2)
-        code = ErrorCode(answer.topics[0].partitions[0].error_code)
+        result = answer.topics[0].partitions[0]
+        code = ErrorCode(result.error_code)
         self._log(f"deletion of {partition} below {offset}: {code.name}")
-        if code is not ErrorCode.NONE:
+        if code is ErrorCode.NONE:
+            self._bounds.deleted(partition, result.low_watermark)
+        else:
             self.forget(partition)
 
 

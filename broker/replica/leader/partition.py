@@ -56,6 +56,7 @@ class LeaderPartition:
         "_is_lost",
         "alter_partition",
         "idle_sessions",
+        "lake_log_start",
         "_remote_log_manager",
         "_unflushed_since",
         "_wal",
@@ -101,6 +102,8 @@ class LeaderPartition:
         self.changes = 0
         self._pending_acknowledgements: dict[PendingAcknowledgement, None] = {}
         self._deletions: dict[asyncio.Future[int], int] = {}
+        # Where the lake says that the partition begins, as far as that is known.
+        self.lake_log_start = 0
         self._unflushed_since: int | None = None
         self._flush_again: asyncio.TimerHandle | None = None
         self._wal = wal
@@ -362,10 +365,18 @@ class LeaderPartition:
         if self._flush_again is None and self._wal is None:
             self._flush_left()
         self._perform(self.leader.elected(self.log.log_end_offset, self._clock.monotonic_ms()))
+        if self.is_diskless:
+            # Deleted records are taken over like others.
+            self.log.advance_log_start_offset(min(self.lake_log_start, self.high_watermark))
 
     def lake_reaches(self, next_offset: int) -> None:
         """The high watermark is never below the lake's end: segments up to there may have been deleted."""
         self._perform(self.leader.lake_reaches(next_offset))
+
+    def lake_begins(self, log_start_offset: int) -> None:
+        """The topic's table has this log start, which each later leader goes by."""
+        self.lake_log_start = log_start_offset
+        self._settle_deletions()
 
     def registration_changed(self, registration: PartitionRegistration) -> None:
         """The metadata describe the partition; with a new leader epoch `elected` must follow."""
@@ -488,11 +499,17 @@ class LeaderPartition:
     # -- deleting records -----------------------------------------------------------------------
 
     def low_watermark(self) -> int:
-        """The lowest log start of all live replicas, this one included; -1 while one is unknown."""
-        return self.leader.low_watermark(self.log.log_start_offset)
+        """The lowest log start of all live replicas, this one included; -1 while one is unknown.
+
+        Of a diskless partition, whose log is a cache, the one that its table has.
+        """
+        start = self.log.log_start_offset
+        return self.leader.low_watermark(
+            min(start, self.lake_log_start) if self.is_diskless else start
+        )
 
     def deletion(self, offset: int) -> asyncio.Future[int]:
-        """Done once no live replica has anything below this offset, with the low watermark; or failed."""
+        """Done once the low watermark has reached this offset, with it; or failed."""
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if self._is_lost:
             done.set_exception(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))

@@ -14,6 +14,7 @@ from broker.log.values import RemoteLogAuxState
 from broker.metadata.events import RECOVERED, RECOVERING
 from broker.registry import REGISTRY
 from broker.replica.replica_manager import ReplicaManager
+from broker.worker.rpc import TieredState
 from kafka_ds.process.settings import ConfigError
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (
@@ -351,8 +352,14 @@ class TierBeyondLog:
 
     async def fence(
         self, leader_epochs: Mapping[TopicIdPartition, int], loads: Mapping[bytes, str]
-    ) -> list[int | KafkaError]:
-        return await self.highest_offsets_in_remote_storage(leader_epochs)
+    ) -> list[TieredState | KafkaError]:
+        ends = await self.highest_offsets_in_remote_storage(leader_epochs)
+        return [
+            end
+            if isinstance(end, KafkaError)
+            else TieredState(highest_offset_in_remote_storage=end, log_start_offset=0)
+            for end in ends
+        ]
 
     async def aux_state(
         self, partition: TopicIdPartition, offset: int
@@ -364,7 +371,7 @@ class TierBeyondLog:
         return self.end + 1, aux_state
 
     def partition_opened(
-        self, log: Any, *, leader_epoch: int, last_stable_offset: Any, lake_reaches: Any
+        self, log: Any, *, leader_epoch: int, last_stable_offset: Any, **heard: Any
     ) -> None:
         self.opened.append((leader_epoch, last_stable_offset()))
 

@@ -76,7 +76,7 @@ class Tier:
         self.told: list[str] = []
 
     def partition_opened(
-        self, log: Any, *, leader_epoch: int, last_stable_offset: Any, lake_reaches: Any
+        self, log: Any, *, leader_epoch: int, last_stable_offset: Any, **heard: Any
     ) -> None:
         self.told.append(f"opened {log.name} in {leader_epoch}")
 

@@ -25,6 +25,7 @@ from broker.diskless.write_ahead_log import WalSettings, WriteAheadLog
 from broker.log.directories.directories import LogDirectories
 from broker.log.values import RemoteLogAuxState
 from broker.metadata.events import RECOVERED, RECOVERING, PartitionRegistration, WalId
+from broker.worker.rpc import TieredState
 from kafka_ds.process.system import SystemClock, new_uuid
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.topic_partition import PartitionId
@@ -56,16 +57,19 @@ def led(epoch: int, *wals: WalId, state: int = RECOVERED, since: int = 0) -> Par
 class FencedTier(Tier):
     """A tier whose lake ends somewhere."""
 
-    def __init__(self, end: int = -1) -> None:
+    def __init__(self, end: int = -1, *, log_start: int = 0) -> None:
         super().__init__()
-        self.end = end
+        self.end, self.log_start = end, log_start
         self.failing: Exception | None = None
 
-    async def fence(self, leader_epochs: Any, loads: object) -> Sequence[int]:
+    async def fence(self, leader_epochs: Any, loads: object) -> Sequence[TieredState]:
         if self.failing is not None:
             raise self.failing
         self.told.append(f"fenced {sorted(leader_epochs.values())}")
-        return [self.end] * len(leader_epochs)
+        state = TieredState(
+            highest_offset_in_remote_storage=self.end, log_start_offset=self.log_start
+        )
+        return [state] * len(leader_epochs)
 
     async def aux_state(self, *where: object) -> tuple[int, RemoteLogAuxState]:
         return self.end + 1, RemoteLogAuxState(leader_epochs=((0, 0),))
@@ -215,6 +219,34 @@ async def test_a_take_over_goes_on_at_the_end_of_the_table() -> None:
         partition = broker.led()
         assert (partition.log.local_log_start_offset, partition.high_watermark) == (2, 3)
         assert broker.tier.told == ["closed 0", "fenced [3]", "opened t-0 in 3"]
+
+
+@in_loop
+async def test_records_are_deleted_once_the_table_knows_it() -> None:
+    """Whoever leads next begins there, too: the log start on the disk is no more than a cache."""
+    async with bench() as broker:
+        await broker.create(led(0, OWN))
+        partition = broker.led()
+        produce(partition)
+        produce(partition)
+        await until(lambda: partition.high_watermark == 2)
+        partition.log.advance_log_start_offset(1)
+        deletion = partition.deletion(1)
+        assert (partition.low_watermark(), deletion.done()) == (0, False)
+        partition.lake_begins(1)
+        assert deletion.result() == partition.low_watermark() == 1
+
+
+@in_loop
+async def test_a_take_over_begins_where_the_table_says() -> None:
+    """Also where records were deleted that the table never had: they are taken over, and read no more."""
+    async with bench(FencedTier(end=1, log_start=3)) as broker:
+        put(broker.store, 0, part(2), part(3, count=2))
+        await broker.create(led(3, BEFORE, OWN, state=RECOVERING))
+        await until(lambda: broker.recovered_epochs)
+        partition = broker.led()
+        assert (partition.log.log_start_offset, partition.high_watermark) == (3, 5)
+        assert partition.low_watermark() == 3
 
 
 @in_loop

@@ -2,7 +2,7 @@
 
 import asyncio
 import errno
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from broker.log.epochs import LeaderEpochs
 from broker.log.values import RemoteLogAuxState
 from broker.replica.lake_recovery import has_diverged
+from broker.worker.rpc import TieredState
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.topic_partition import TopicIdPartition
 from tests.fakes.logs import ScriptedLog
@@ -86,8 +87,9 @@ class FakeTier(Tier):
         super().__init__()
         self._ended = ended
 
-    async def fence(self, leader_epochs: Collection[object], loads: object) -> Sequence[int]:
-        return [LAKE_END] * len(leader_epochs)
+    async def fence(self, leader_epochs: Collection[object], loads: object) -> list[TieredState]:
+        state = TieredState(highest_offset_in_remote_storage=LAKE_END, log_start_offset=0)
+        return [state] * len(leader_epochs)
 
     async def aux_state(self, *where: object) -> tuple[int, RemoteLogAuxState]:
         return LAKE_END + 1, self._ended
@@ -120,7 +122,7 @@ class LateLake(FakeTier):
 
     asked = 0
 
-    async def fence(self, leader_epochs: Collection[object], loads: object) -> Sequence[int]:
+    async def fence(self, leader_epochs: Collection[object], loads: object) -> list[TieredState]:
         self.asked += 1
         if self.asked < 6:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the lake is away")
