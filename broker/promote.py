@@ -2,9 +2,9 @@
 
 Each step may be repeated, and is when the command is run again: 1. a fence in the first lake's metadata, by
 put-if-absent, and one in each of its tables, above all its leaders' epochs; 2. what the copy lacks is copied; 3. the
-copy's tables end at their last whole versions (`ArrivedStore`), which takes something away only with `is_forced`; 4.
-one commit in the copy's metadata: the fence is lifted, no broker is live, each partition has no leader and an epoch
-above all that wrote. Brokers are brought up on it by `kafka-ds restore`. Replication has to be stopped before.
+copy's tables end at their last whole versions (`ArrivedStore`), and its write-ahead logs claim no more (`CopiedWals`):
+that takes something away only with `is_forced`; 4. one commit in the copy's metadata: the fence is lifted, no broker is
+live, each partition has no leader and an epoch above all that wrote. Replication has stopped before; next: `restore`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from broker.controller.diskless import LAKE_DISKLESS
+from broker.diskless.copied_wals import CopiedWals
+from broker.diskless.wal_object import CorruptWalObject
 from broker.membership.lease import LEASE_PATH
 from broker.metadata.events import (
     NO_LEADER,
@@ -106,6 +108,7 @@ class Promotion:
             self._copy_missing(self.first)
         self.crash("after_missing_objects")
         self._cut()
+        self._cut_wals()
         self.crash("after_cut")
         self._promote(where)
         self.crash("after_promotion")
@@ -253,6 +256,34 @@ class Promotion:
             self.copy.delete(f"{folder}/_last_checkpoint")
             self.say(_lost(cut))
 
+    def _cut_wals(self) -> None:
+        """Let diskless partitions begin where their tables end, whatever these have had in the first lake."""
+        image = self._image_of(self.copy, is_copy=True)
+        assert image is not None, "there is a whole version"
+        diskless = [t for t in image.topics.values() if t.configs.get(LAKE_DISKLESS) == "true"]
+        tables = {topic.name: self._snapshot_of(topic) for topic in diskless}
+        try:
+            wals = CopiedWals(
+                self.copy, diskless, lambda topic, number: _end_of(tables[topic.name], number)
+            )
+        except CorruptWalObject as error:
+            raise ConfigError(str(error)) from error
+        lost = [
+            f"{each.where}: offsets {each.first} to {each.last} were acknowledged, and are neither in the topic's "
+            "table, which ends before, nor in write-ahead logs"
+            for each in wals.lost
+        ]
+        if lost and not self.is_forced:
+            raise ConfigError(
+                "\n".join(
+                    f"{each}; bring the table's newest commits, or give them up (--force)"
+                    for each in lost
+                )
+            )
+        wals.give_up()
+        for each in lost:
+            self.say(f"{each}: they are lost, and their offsets will be used again")
+
     def _cut_of(self, name: str) -> Cut | None:
         stores = [ArrivedStore(self.copy)]
         if name == CLUSTER_METADATA:
@@ -339,16 +370,8 @@ class Promotion:
                 continue
             if topic.topic_id not in snapshots:
                 snapshots[topic.topic_id] = self._snapshot_of(topic)
-            snapshot, place = (
-                snapshots[topic.topic_id],
-                TopicPartition(topic.name, row["partition"]),
-            )
-            end = (
-                -1
-                if snapshot is None
-                else snapshot.highest_offset_in_remote_storage(place.partition)
-            )
-            next_offset = 0 if end is None else end + 1
+            place = TopicPartition(topic.name, row["partition"])
+            next_offset = _end_of(snapshots[topic.topic_id], place.partition) + 1
             if (lost := row["log_end_offset"] - next_offset) > 0:
                 self.say(
                     f"{place}: goes on at {next_offset}: {lost} offsets at least are lost, as the log had ended at "
@@ -365,6 +388,12 @@ class Promotion:
             f"next: kafka-ds restore with lake.uri={self.copy.uri('')} and empty log.dirs for each of the brokers "
             f"{numbers}, then start them"
         )
+
+
+def _end_of(snapshot: TopicSnapshot | None, partition: int) -> int:
+    """The last offset that a table has of a partition; -1 for none."""
+    end = None if snapshot is None else snapshot.highest_offset_in_remote_storage(partition)
+    return -1 if end is None else end
 
 
 def _folders(store: Store) -> Iterator[str]:

@@ -53,7 +53,7 @@ class WalTakeOver:
         self.wal = wal
         self.partitions = partitions
         self.headers: dict[int, WalHeader] = {}
-        self._checkpoint, self.checkpoint_number = NO_CHECKPOINT, -1
+        self.checkpoint, self.checkpoint_number = NO_CHECKPOINT, -1
         self._lost = 0
         self.known_to = 0
         """All places below were read, or erased: listings have to begin here."""
@@ -64,7 +64,7 @@ class WalTakeOver:
 
     def read_checkpoint(self, number: int, checkpoint: WalHeader) -> None:
         """This is the newest one that a listing has shown; it must be read as objects must."""
-        self._checkpoint, self.checkpoint_number = checkpoint, number
+        self.checkpoint, self.checkpoint_number = checkpoint, number
 
     def put(self, place: int, header: WalHeader, *, is_ours: bool) -> None:
         """A fence was put at this place, or something else came first; the log is to be listed again now."""
@@ -78,7 +78,7 @@ class WalTakeOver:
         and the places before are looked at again.
         """
         missing = {key: taken.leader_epoch for key, taken in self.partitions.items()}
-        place = max(each.acked_to for each in (self._checkpoint, *self.headers.values()))
+        place = max(each.acked_to for each in (self.checkpoint, *self.headers.values()))
         while missing and place in self.headers:
             for entry in self.headers[place].entries:
                 self._meet(missing, entry)
@@ -93,7 +93,7 @@ class WalTakeOver:
 
     def found(self) -> FoundRecords:
         """What counts, once the log is fenced."""
-        ends = {each.key: each.last_offset for each in self._checkpoint.entries}
+        ends = {each.key: each.last_offset for each in self.checkpoint.entries}
         return FoundRecords(
             self.counting(), {key: ends[key] for key in self.partitions if key in ends}
         )

@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from broker.diskless.wal_object import (
+    WalPart,
+    checkpoint_path,
+    decode_header,
+    encode,
+    encode_checkpoint,
+    object_path,
+)
 from broker.membership.lease import LEASE_PATH
 from broker.metadata.events import (
     ClusterCreated,
     ClusterFenced,
     ClusterPromoted,
+    ConfigChanged,
     ControllerChange,
     Event,
     PartitionChanged,
     PartitionRegistration,
     RegisterBroker,
     TopicCreated,
+    WalId,
     from_json,
     to_json,
 )
@@ -30,6 +41,7 @@ from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.delta.store.uri import open_store
 from kafka_ds.process.crash_points import PROMOTION_POINTS
 from kafka_ds.process.settings import ConfigError
+from kafka_ds.protocol.messages.configs import TOPIC_RESOURCE
 from kafka_ds.topic.commit_rules import LeaderEpochFenced
 from kafka_ds.topic.metadata_table import MetadataPosition
 from kafka_ds.topic.offsets import OffsetsTable
@@ -98,6 +110,63 @@ class Regions:
 
     def image(self, store: LocalStore) -> MetadataImage:
         return MetadataLog(store).load(begins=False)
+
+
+def make_diskless(regions: Regions, *, claimed: int) -> None:
+    """Let the topic be diskless, and its write-ahead log claim that the table has had all up to this offset."""
+    wal = WalId(1, 4)
+    log, topic = MetadataLog(regions.first), {"topic": "orders", "topic_id": TOPIC_ID}
+    events: list[Event] = [
+        ConfigChanged(
+            resource_type=TOPIC_RESOURCE, resource_name="orders", name="lake.diskless", value="true"
+        ),
+        PartitionChanged(
+            **topic, partition=0, registration=replace(LED, partition_epoch=10, wals=(wal,))
+        ),  # type: ignore[arg-type]
+    ]
+    log.commit(log.begin(events, log.load(begins=False)))
+    data = encode_checkpoint(bytes(16), 2, {(TOPIC_ID, 0): claimed, (TOPIC_ID, 1): 7})
+    regions.first.put_durable(checkpoint_path(wal, 4), data)
+    behind = WalPart(TOPIC_ID, 0, 3, claimed + 1, claimed + 9, b"batches")
+    regions.first.put_durable(object_path(wal, 2), encode(bytes(16), 2, [behind]))
+
+
+def claims(regions: Regions) -> list[tuple[int, int]]:
+    """By partition: up to which offset the newest checkpoint of the copy says that the table has had records."""
+    newest = max(e.path for e in regions.copy.list("wal/1/4") if "checkpoint" in e.path)
+    header = decode_header(regions.copy.read(newest))
+    assert header.acked_to == 2
+    return sorted((each.partition, each.last_offset) for each in header.entries)
+
+
+def test_a_diskless_partition_goes_on_where_the_copys_table_ends(regions: Regions) -> None:
+    """Its newest commits have not arrived, and the objects with their records were erased."""
+    make_diskless(regions, claimed=59)
+    regions.replicate()
+    regions.promotion(is_forced=True, knows_first=False).run()
+    (said,) = [each for each in regions.said if each.startswith("orders-0: ")]
+    assert "offsets 40 to 59 were acknowledged, and are neither in the topic's table" in said
+    assert claims(regions) == [(0, 39), (1, 7)]
+    assert regions.image(regions.copy).promoted_in == regions.copy.uri("")
+
+
+def test_what_a_diskless_partition_has_lost_is_given_up_only_by_force(regions: Regions) -> None:
+    """The first lake itself has lost it."""
+    make_diskless(regions, claimed=59)
+    regions.replicate()
+    with pytest.raises(ConfigError, match="orders-0: offsets 40 to 59 were ackn.*--force"):
+        regions.promotion().run()
+    assert claims(regions) == [(0, 59), (1, 7)]
+    regions.promotion(is_forced=True).run()
+    assert claims(regions) == [(0, 39), (1, 7)]
+
+
+def test_a_diskless_partition_whose_table_has_everything_loses_nothing(regions: Regions) -> None:
+    make_diskless(regions, claimed=39)
+    regions.replicate()
+    regions.promotion(is_forced=True, knows_first=False).run()
+    assert not [each for each in regions.said if each.startswith("orders-0: ")]
+    assert len([e for e in regions.copy.list("wal/1/4") if "checkpoint" in e.path]) == 1
 
 
 @pytest.fixture
