@@ -304,6 +304,7 @@ const pages = {
       table([
         { title: "Partition", show: (p) => link(String(p.partition), "partition", name, p.partition) },
         { title: "Leader", show: (p) => (p.leader < 0 ? h("span", { class: "bad" }, "none") : p.leader) },
+        { title: "Preferred", show: (p) => h("span", p.leader !== p.preferred_leader ? { class: "warn" } : {}, p.preferred_leader) },
         { title: "Replicas", show: (p) => p.replicas.join(", ") },
         { title: "ISR", show: (p) => h("span", p.isr.length < p.replicas.length ? { class: "warn" } : {}, p.isr.join(", ")) },
         { title: "Log start", n: true, show: (p) => number(p.log_start_offset) },

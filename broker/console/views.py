@@ -595,6 +595,7 @@ def _registered(number: int, registration: PartitionRegistration) -> JsonRow:
         "partition": number,
         "leader": registration.leader,
         "leader_epoch": registration.leader_epoch,
+        "preferred_leader": registration.preferred_leader,
         "replicas": list(registration.replicas),
         "isr": list(registration.isr),
     }

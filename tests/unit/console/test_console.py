@@ -101,6 +101,7 @@ def test_topics_with_offsets_sizes_and_settings(tmp_path: Path) -> None:
         topic = await view(broker, "topic", topic="orders")
         first, second = topic["partitions"]
         assert (first["leader"], first["isr"], first["replicas"]) == (1, [1], [1])
+        assert first["preferred_leader"] == 1
         names = ("log_start_offset", "last_stable_offset", "high_watermark", "log_end_offset")
         assert [first[name] for name in names] == [0, 2, 2, 2]
         assert second["log_end_offset"] == 0
