@@ -49,9 +49,12 @@ log = logging.getLogger(__name__)
 
 # Several partitions often roll at once: after a short wait they share commits, whose fsyncs delay produce requests.
 GROUPING_SECONDS = 0.5
-# Of diskless topics, unless lake.max.lag.ms is set: until a record is in the table, its object in the write-ahead log
-# stays, with all others in it.
-DISKLESS_LAG_MS = 60_000
+# Of diskless topics, unless lake.max.lag.ms is set, active segments are copied, too: until a record is in the table,
+# its object in the write-ahead log stays, with all others in it, and whoever leads next puts it again. But each copy of
+# a partition costs two PUTs, as many as the log makes for all partitions in a tenth of a second.
+DISKLESS_INTERVAL_MS = 120_000
+# Before that, where so much of a partition waits.
+DISKLESS_ACTIVE_BYTES = 8 << 20
 # When a rolled segment that is not yet below the last stable offset is looked at again.
 UNSTABLE_RECHECK_MS = 1_000
 # The rate may change while the copy waits for it; Kafka checks again every second, too.
@@ -84,7 +87,7 @@ class CopyLoop:
         self._due: dict[PartitionId, int] = {}
         """Partitions to look at, and from which monotonic time."""
         self._active_due: set[PartitionId] = set()
-        """Partitions whose active segment is to be copied up to its end, twice in each `lake.max.lag.ms`."""
+        """Partitions whose active segment is to be copied up to its end."""
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
         self._next_round_ms = 0
@@ -174,12 +177,18 @@ class CopyLoop:
         if now_ms >= self._next_active_ms:
             # Not at each record: a topic with a few records a second would get a commit for each.
             lag_ms = self._settings.lake_max_lag_ms
-            self._next_active_ms = now_ms + (DISKLESS_LAG_MS if lag_ms < 0 else lag_ms) // 2
+            self._next_active_ms = now_ms + (DISKLESS_INTERVAL_MS if lag_ms < 0 else lag_ms // 2)
             self._active_due.update(
                 key
                 for key, tiered in self.led.items()
                 if lag_ms >= 0 or tiered.log.config.lake_diskless
             )
+
+    def _is_active_due(self, tiered: TieredPartition) -> bool:
+        is_diskless = tiered.log.config.lake_diskless
+        return tiered.key in self._active_due or (
+            is_diskless and tiered.only_local_bytes() >= DISKLESS_ACTIVE_BYTES
+        )
 
     def _round_ms(self) -> int:
         """How often every partition is looked at: twice in each `lake.max.lag.ms` at least."""
@@ -236,8 +245,8 @@ class CopyLoop:
         found = []
         for tiered in due:
             if tiered.state.may_copy(now_ms):
-                with_active = tiered.key in self._active_due
                 try:
+                    with_active = self._is_active_due(tiered)
                     view, ranges = tiered.view(with_active=with_active, now_ms=self._clock.now_ms())
                 except Exception:
                     log.exception("Cannot read the log of %s, not copying it for now", tiered.name)

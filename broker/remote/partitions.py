@@ -104,7 +104,7 @@ class TieredPartition:
             active = EnrichedLogSegment(
                 base_offset=base,
                 next_offset=log.log_end_offset,
-                size_bytes=max(0, log.size_bytes - sum(each.size_bytes for each in rolled)),
+                size_bytes=self._bytes_from(base),
             )
         view = self._view(rolled, active, lag)
         if not log.config.copies_to_lake:
@@ -145,13 +145,15 @@ class TieredPartition:
 
     def only_local_bytes(self) -> int:
         """Bytes of the log that are not in the lake, including segments that are there in part."""
-        log = self.log
-        start = max(self.state.copied_offset + 1, log.local_log_start_offset)
-        end = log.log_end_offset
-        if start >= end:
+        return self._bytes_from(max(self.state.copied_offset + 1, self.log.local_log_start_offset))
+
+    def _bytes_from(self, offset: int) -> int:
+        """Bytes of the log from an offset on, which is on the disk; nothing is read."""
+        log, end = self.log, self.log.log_end_offset
+        if offset >= end:
             return 0
         found = log.read(
-            start, max_bytes=log.size_bytes, upper_bound_offset=end, min_one_batch=True
+            offset, max_bytes=log.size_bytes, upper_bound_offset=end, min_one_batch=True
         )
         return found.size_bytes
 

@@ -52,7 +52,7 @@ PARTITIONS_AT_ONCE = 1_000
 # So much is appended before other tasks get their turn.
 APPENDED_AT_ONCE_BYTES = 1 << 20
 # Objects that are read at the same time.
-READS_AT_ONCE = 4
+READS_AT_ONCE = 12
 # Partitions of which the lake is asked at the same time what precedes their records.
 AUX_STATES_AT_ONCE = 16
 

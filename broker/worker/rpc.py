@@ -62,8 +62,8 @@ class TierSettings:
     lake_max_lag_ms: int = i64(
         -1,
         "The longest time a record waits before it is in the table, even if its segment is still open; -1 means that "
-        "only rolled segments are copied, and of diskless topics all records within a minute. Topics with "
-        "remote.copy.lag.ms and remote.copy.lag.bytes copy rolled segments only.",
+        "only rolled segments are copied, and of diskless topics also open ones, every two minutes or 8 MiB. Topics "
+        "with remote.copy.lag.ms and remote.copy.lag.bytes copy rolled segments only.",
         low=-1,
         ours=True,
     )

@@ -355,12 +355,13 @@ def test_a_quota_that_is_lifted_is_seen_within_a_second() -> None:
     assert sum(map(len, desk.worker.copied)) == 50
 
 
-def with_active_segment(tiered: TieredPartition) -> Any:
+def with_active_segment(tiered: TieredPartition, size_bytes: int = 100) -> Any:
     """A log whose active segment can be read, and grows when the test moves its end."""
     log: Any = tiered.log
     log.size_bytes += 1_000
     log.read = lambda *_, **__: SimpleNamespace(
-        slices=[SimpleNamespace(file=None, position=0, size_bytes=100)]
+        slices=[SimpleNamespace(file=None, position=0, size_bytes=size_bytes)],
+        size_bytes=size_bytes,
     )
     tiered.last_stable_offset = lambda: log.log_end_offset
     return log
@@ -400,16 +401,46 @@ def test_a_trickle_into_a_diskless_topic_is_copied_now_and_then() -> None:
     log = with_active_segment(diskless)
 
     async def trickle() -> None:
-        for _ in range(60):  # Six minutes.
+        for _ in range(100):  # Ten minutes.
             log.log_end_offset += 1
             desk.loop.begin_round()
             await desk.until(0)
             desk.clock.ms += 6_000
 
     asyncio.run(trickle())
-    assert 6 <= len(desk.worker.copied) <= 13
-    assert diskless.state.copied_offset >= log.log_end_offset - 11
+    assert len(desk.worker.copied) == 5
+    assert diskless.state.copied_offset >= log.log_end_offset - 21
     assert other.state.copied_offset == -1
+
+
+def test_much_of_a_diskless_topic_is_copied_sooner() -> None:
+    """Whoever leads next would have to put all of it again."""
+    tiered = led_partition("diskless", 0, 0, 0)
+    log = with_active_segment(tiered, size_bytes=8 << 20)
+    log.config = log_settings(remote_storage_enable=True, lake_diskless=True)
+    desk = CopyDesk(tiered)
+
+    async def stream() -> None:
+        for _ in range(20):  # Ten minutes.
+            log.log_end_offset += 1
+            desk.loop.begin_round()
+            await desk.until(0)
+            desk.clock.ms += 30_000
+
+    asyncio.run(stream())
+    assert len(desk.worker.copied) == 20
+
+
+def test_what_is_left_of_large_active_segments_is_copied_together() -> None:
+    """Of each a little is new; the whole of one would fill a copy."""
+    many = [led_partition("t", at, 0, 0) for at in range(3)]
+    for tiered in many:
+        log = with_active_segment(tiered)
+        log.size_bytes, log.log_end_offset = 1 << 30, 10
+    desk = CopyDesk(*many, lag_ms=5_000)
+    desk.loop.begin_round()
+    asyncio.run(desk.until(0))
+    assert [len(each) for each in desk.worker.copied] == [3]
 
 
 def test_a_round_of_hundreds_of_trickles_is_a_few_copies() -> None:
