@@ -46,6 +46,7 @@ from kafka_ds.process.settings import (
 )
 from kafka_ds.protocol.types import uuid_from_text
 from kafka_ds.security.mechanisms import GSSAPI
+from kafka_ds.topic.typed_columns import declared_columns
 
 log = logging.getLogger(__name__)
 
@@ -481,11 +482,7 @@ def _check_topic(topic: LogConfig) -> None:
             f"min.compaction.lag.ms={topic.min_compaction_lag_ms} is more than "
             f"max.compaction.lag.ms={topic.max_compaction_lag_ms}"
         )
-    if len(topic.lake_table_cluster_columns) > CLUSTER_COLUMNS_MAX:
-        columns = ",".join(topic.lake_table_cluster_columns)
-        raise ConfigError(
-            f"lake.table.cluster.columns={columns} names more than {CLUSTER_COLUMNS_MAX} columns"
-        )
+    _check_typed_table(topic)
     if not topic.remote_storage_enable:
         return
     for local, total in (
@@ -501,6 +498,18 @@ def _check_topic(topic: LogConfig) -> None:
                 f"{total.replace('_', '.')}={total_value}"
             )
     _check_copies(topic)
+
+
+def _check_typed_table(topic: LogConfig) -> None:
+    if len(topic.lake_table_cluster_columns) > CLUSTER_COLUMNS_MAX:
+        columns = ",".join(topic.lake_table_cluster_columns)
+        raise ConfigError(
+            f"lake.table.cluster.columns={columns} names more than {CLUSTER_COLUMNS_MAX} columns"
+        )
+    try:
+        declared_columns(topic.lake_table_columns)
+    except ValueError as problem:
+        raise ConfigError(f"lake.table.columns: {problem}") from None
 
 
 def _check_copies(topic: LogConfig) -> None:

@@ -145,6 +145,13 @@ class LogConfig:
         "after it was set.",
         ours=True,
     )
+    lake_table_columns: tuple[str, ...] = strings(
+        (),
+        "Columns of the typed table by fields of JSON, with a type each: BIGINT, DOUBLE, BOOLEAN, STRING or an ARRAY "
+        "of one, such as price DOUBLE,pos.lat DOUBLE. Without it the first value of a field decides. It holds for "
+        "columns that the table does not have yet.",
+        ours=True,
+    )
     lake_table_envelope: str = string(
         "none",
         "What values of lake.table.value.format=json, avro or protobuf are wrapped in. Of Debezium's envelope the row "

@@ -17,6 +17,7 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from kafka_ds.topic.typed_columns import OWN
 from spark_conf.pipelines import json_reader
 from spark_conf.pipelines.json_schema import kinds_of_fields
 from spark_conf.pipelines.kinds import (
@@ -90,7 +91,7 @@ class DecodedRows:
 
 
 def with_metadata(records: DataFrame, key_format: str) -> DataFrame:
-    """The records' metadata and undecoded values; `_reason` says why a key cannot be decoded.
+    """The records' metadata and undecoded values; `_reason` says why a key cannot be decoded, `_rescued` has it.
 
     A key with a schema of a registry is not decoded here.
     """
@@ -109,22 +110,41 @@ def with_metadata(records: DataFrame, key_format: str) -> DataFrame:
         f.col("headers").alias("_headers"),
         f.lit(None).cast("int").alias("_schema_id"),
         VALUE,
+        f.when(~is_text, rescued_key("key")).alias(RESCUED),
         f.when(~is_text, f.lit("the key is not UTF-8")).alias(REASON),
         f.col(VALUE).isNull().alias(TOMBSTONE),
     )
 
 
-def decode_string(rows: DataFrame) -> DecodedRows:
-    """Values as text, in the column `value`."""
+def rescued_key(column: str) -> SparkColumn:
+    """What `_rescued` has of a key that cannot be decoded, if nothing of the value is there: its bytes, as JSON."""
+    return f.to_json(f.struct(f.base64(column).alias(KEY)))
+
+
+def decode_string(rows: DataFrame, columns: ObjectOf) -> DecodedRows:
+    """Values as text, in the column `value`, or `value__string` where `value` is of another type."""
     is_text = f.is_valid_utf8(VALUE)
+    level = place(columns, {VALUE: {"STRING": (0, 0)}})
+    name = next((each.name for each in level.fields[0].columns), None)
+    clashes = level.clashes
+    if clashes:
+        at = f.min(f.struct("_partition", "_offset"))
+        (first,) = rows.where(f.col(VALUE).isNotNull()).agg(at).collect()[0]
+        clashes = () if first is None else (replace(clashes[0], place=tuple(first)),)
+    text = f.when(is_text, f.col(VALUE).cast("string"))
+    rescued = f.when(~is_text, f.base64(VALUE)) if name else f.coalesce(text, f.base64(VALUE))
+    why = f.when(~is_text, f.lit(NOT_UTF8))
+    if name is None:
+        why = why.when(is_text, f.lit(NO_COLUMN))
     return DecodedRows(
         rows=rows.select(
             *METADATA,
-            f.when(is_text, f.col(VALUE).cast("string")).alias(VALUE),
-            f.when(~is_text, f.base64(VALUE)).alias(RESCUED),
-            joined_reasons(REASON, f.when(~is_text, f.lit(NOT_UTF8))),
+            *([text.alias(name)] if name else ()),
+            f.coalesce(rescued, RESCUED).alias(RESCUED),
+            joined_reasons(REASON, why),
             TOMBSTONE,
-        )
+        ),
+        clashes=clashes,
     )
 
 
@@ -154,7 +174,7 @@ def parse_json(rows: DataFrame, envelope: str = NO_ENVELOPE) -> DataFrame:
     return parsed.select(
         *METADATA,
         f.when(problem.isNull(), value).alias(_PARSED),
-        rescued.alias(RESCUED),
+        f.coalesce(rescued, RESCUED).alias(RESCUED),
         joined_reasons(REASON, problem),
         is_tombstone.alias(TOMBSTONE),
     )
@@ -179,38 +199,43 @@ def decode_json(
     columns: ObjectOf,
     registry: SchemaRegistry | None = None,
     *,
+    reserved: Collection[str] = OWN,
     envelope: str = NO_ENVELOPE,
     declared: set[int] | None = None,
     cached: Callable[[DataFrame], DataFrame] = lambda rows: rows,
 ) -> DecodedRows:
     """The rows with a column for each field; `columns` are the table's present ones.
 
-    Values that fit them are read by their types, which takes a sixth of the CPU time of `_decode_parsed`. `declared`
-    are the ids of the schemas whose fields have columns; those of this batch are added. `cached` caches what is read
-    more than once.
+    Values that fit them are read by their types, which takes a sixth of the CPU time of `_decode_parsed`. No field gets
+    a `reserved` name. `declared` are the ids of the schemas whose fields have columns; those of this batch are added.
+    `cached` caches what is read more than once.
     """
     declared = set() if declared is None else declared
     objects = json_reader.object_type(columns)
-    if envelope != NO_ENVELOPE or not objects.num_fields:
+
+    def decode_parsed(rows: DataFrame) -> DecodedRows:
         parsed = cached(parse_json(rows, envelope))
-        return _decode_parsed(parsed, columns, registry, declared)
+        return _decode_parsed(parsed, columns, registry, declared, reserved)
+
+    if envelope != NO_ENVELOPE or not objects.num_fields:
+        return decode_parsed(rows)
     read = cached(_read_json(rows, objects, declared))
     is_read = f.col(VALUE).isNull()
     fitting = read.where(is_read).select(
         *METADATA,
         *(f.col(_FIELDS)[each.name].alias(each.name) for each in objects),
-        f.lit(None).cast("string").alias(RESCUED),
+        RESCUED,
         REASON,
         TOMBSTONE,
     )
     others = read.where(~is_read).select(rows.columns)
     if not others.count():
         return DecodedRows(rows=fitting)
-    decoded = _decode_parsed(cached(parse_json(others)), columns, registry, declared)
+    decoded = decode_parsed(others)
     now = decoded.rows.schema
     if any(now[each.name].dataType != each.dataType for each in fitting.schema):
         # A field within a column is new: the rows that fit do not have it.
-        return _decode_parsed(cached(parse_json(rows)), columns, registry, declared)
+        return decode_parsed(rows)
     both = decoded.rows.unionByName(fitting, allowMissingColumns=True)
     return replace(decoded, rows=both)
 
@@ -238,19 +263,23 @@ def _read_json(rows: DataFrame, objects: pa.StructType, declared: Collection[int
 
 
 def _decode_parsed(
-    parsed: DataFrame, columns: ObjectOf, registry: SchemaRegistry | None, declared: set[int]
+    parsed: DataFrame,
+    columns: ObjectOf,
+    registry: SchemaRegistry | None,
+    declared: set[int],
+    reserved: Collection[str],
 ) -> DecodedRows:
     """The rows of `parse_json` with a column for each field, whatever they are."""
     seen, is_all = _kinds_seen(parsed)
     for name, texts in _kinds_declared(parsed, registry, declared).items() if registry else ():
         seen[name] = {**texts, **seen.get(name, {})}
-    level = place(columns, seen, reserved=(*METADATA, RESCUED, REASON, TOMBSTONE))
+    level = place(columns, seen, reserved=reserved)
     rescued = _rescued(level, is_all=is_all)
     why = f.when(rescued.isNotNull(), f.lit(NO_COLUMN))
     rows = parsed.select(
         *METADATA,
         *(each.alias(name) for name, each in _columns(level, (), is_all=is_all).items()),
-        f.coalesce(RESCUED, rescued).alias(RESCUED),
+        f.coalesce(rescued, RESCUED).alias(RESCUED),
         joined_reasons(REASON, why),
         TOMBSTONE,
     )

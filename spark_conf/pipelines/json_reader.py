@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
+from kafka_ds.topic.typed_columns import is_of_clashes
 from spark_conf.pipelines.arrow_rows import in_places
 from spark_conf.pipelines.kinds import BIGINT, BOOLEAN, DOUBLE, STRING, ArrayOf, Kind, ObjectOf
-from spark_conf.pipelines.schema_evolution import is_of_clashes
 
 _SCALARS: Final = {
     BIGINT: pa.int64(),

@@ -10,9 +10,10 @@ import re
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from kafka_ds.topic.typed_columns import DEPTH_MAX
+
 BIGINT, DOUBLE, BOOLEAN, STRING = "bigint", "double", "boolean", "string"
 VOID, MIXED = "void", "mixed"
-SCALARS: Final = (BIGINT, DOUBLE, BOOLEAN, STRING)
 _NAMES: Final = {
     "BIGINT": BIGINT,
     "DOUBLE": DOUBLE,
@@ -21,8 +22,6 @@ _NAMES: Final = {
     "VOID": VOID,
     "VARIANT": MIXED,
 }
-# Kinds nested deeper are `mixed`.
-DEPTH_MAX: Final = 10
 _ARRAY, _OBJECT = "ARRAY<", "OBJECT<"
 _BRACKET = re.compile(r"`(?:[^`]|``)*`|\(\d+,\d+\)|[<>,]")
 _TOKEN = re.compile(r"`((?:[^`]|``)*)`|([A-Za-z0-9_]+)(?:\(\d+,\d+\))?")

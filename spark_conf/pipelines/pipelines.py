@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
+from pyspark.sql import types as t
 from pyspark.storagelevel import StorageLevel
 
 from kafka_ds.client.admin import Admin
@@ -28,15 +29,18 @@ from kafka_ds.process.amounts import counted
 from kafka_ds.protocol.messages.offsets import EARLIEST, LATEST
 from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.topic.names import ERRORS
+from kafka_ds.topic.typed_columns import OF_CURRENT, OWN, declared_columns
 from kafka_ds.topic.typed_steps import TableStep
 from spark_conf.pipelines import decoder, history, registry_decoder
 from spark_conf.pipelines.avro import AvroReader
 from spark_conf.pipelines.decoder import REASON, TOMBSTONE, DecodedRows
 from spark_conf.pipelines.deletions import Deletions
 from spark_conf.pipelines.history import CompactedHistory, HistoryPolicy, policy_of
+from spark_conf.pipelines.kinds import ObjectOf, parse_kind
 from spark_conf.pipelines.progress import lost_offsets, next_step, reset_step
 from spark_conf.pipelines.protobuf import ProtobufReader
 from spark_conf.pipelines.registry import SchemaRegistry
+from spark_conf.pipelines.schema_evolution import kind_at, with_declared
 from spark_conf.pipelines.schema_names import UNEXPECTED, ExpectedNames, SchemaReader
 from spark_conf.pipelines.typed_table import (
     APPEND,
@@ -54,6 +58,7 @@ LOGGER = logging.getLogger("kafka_ds.pipelines")
 VALUE_FORMAT: Final = "lake.table.value.format"
 KEY_FORMAT: Final = "lake.table.key.format"
 CLUSTER_COLUMNS: Final = "lake.table.cluster.columns"
+COLUMNS: Final = "lake.table.columns"
 MODE: Final = "lake.table.mode"
 ENVELOPE: Final = "lake.table.envelope"
 RETENTION: Final = "lake.table.retention.enable"
@@ -62,11 +67,13 @@ SETTINGS: Final = (
     KEY_FORMAT,
     MODE,
     CLUSTER_COLUMNS,
+    COLUMNS,
     RETENTION,
     ENVELOPE,
     *history.SETTINGS,
 )
 NONE: Final = "none"
+BYTES: Final = t.BinaryType()
 # The offsets of one step: Spark caches its records in memory, and on disk beyond that, while they are decoded.
 OFFSETS_PER_STEP: Final = 1_000_000
 # Those of the first step of a table of JSON, in which each value is looked at: the next ones have columns to read by.
@@ -87,6 +94,8 @@ class Pipeline:
     mode: str
     envelope: str
     cluster_columns: tuple[str, ...]
+    columns: tuple[str, ...]
+    """Paths of JSON fields with the types of their columns."""
     expires: bool
     """Whether the topic's retention applies to the table."""
     history: HistoryPolicy | None
@@ -113,6 +122,8 @@ class Pipelines:
         # The topics of which a step was written.
         self._written: set[str] = set()
         self._histories: dict[str, CompactedHistory] = {}
+        # Topics and paths whose declared column is not as declared.
+        self._ignored: set[tuple[str, str]] = set()
         # When this process looked last whether VACUUM is due.
         self._vacuumed: dict[str, float] = {}
         # By topic id and the formats of keys and values.
@@ -150,9 +161,8 @@ class Pipelines:
                     key_format=settings.get(KEY_FORMAT) or NONE,
                     mode=settings.get(MODE) or APPEND,
                     envelope=settings.get(ENVELOPE) or NONE,
-                    cluster_columns=tuple(
-                        filter(None, (settings.get(CLUSTER_COLUMNS) or "").split(","))
-                    ),
+                    cluster_columns=_listed(settings.get(CLUSTER_COLUMNS)),
+                    columns=_listed(settings.get(COLUMNS)),
                     expires=settings.get(RETENTION) != "false",
                     history=policy_of(settings) if settings.get(MODE) == CURRENT else None,
                 )
@@ -258,9 +268,11 @@ class Pipelines:
         table = TypedTable(self._spark, self._store, self._lake, topic)
         done = table.last_step()
         rescued = table.rescued()
-        bounds = rescued.groupBy("_partition").agg(f.min("_offset"), f.max("_offset")).collect()
+        extent = (f.min("_offset"), f.max("_offset"), f.min(f.unix_millis("_timestamp")))
+        bounds = rescued.groupBy("_partition").agg(*extent).collect()
         if done is None or not bounds:
             return 0
+        pipeline = replace(pipeline, mode=done.mode or pipeline.mode)
         start = {row[0]: row[1] for row in bounds}
         again = replace(done, start=start, end={row[0]: row[2] + 1 for row in bounds})
         records = self._records(pipeline, again)
@@ -268,8 +280,24 @@ class Pipelines:
             f.col("offset") == f.col("_offset")
         )
         wanted = records.join(f.broadcast(rescued), is_rescued, "left_semi")
+        newest = None
+        if pipeline.mode == CURRENT:
+            newest = self._newest(pipeline, done, start, min(row[3] for row in bounds))
         with self._decoded(pipeline, table, wanted) as decoded:
-            return table.rewrite(decoded, done.mode or pipeline.mode)
+            return table.rewrite(decoded, newest)
+
+    def _newest(
+        self, pipeline: Pipeline, done: TableStep, start: Mapping[int, int], since_ms: int
+    ) -> DataFrame:
+        """The newest record of each key, by its bytes, of those from the offsets `start`, or of that time, on."""
+        of_time = self._offsets(pipeline, since_ms)
+        first: dict[int, int] = {}
+        for partition, end in done.end.items():
+            # -1: there is no record of that time or later.
+            at = of_time.get(partition, -1)
+            first[partition] = min(end if at < 0 else at, start.get(partition, end), end)
+        records = self._records(pipeline, replace(done, start=first))
+        return newest_by_key(decoder.with_metadata(records, NONE).select(*decoder.METADATA))
 
     def _advance(self, pipeline: Pipeline, ends: Mapping[int, int]) -> bool:
         """Take one step towards these ends; False if there is nothing to do."""
@@ -283,10 +311,7 @@ class Pipelines:
             table.reset(reset)
             done, begun = reset, None
         if done is not None and done.mode not in ("", pipeline.mode):
-            raise OptionError(
-                f"{MODE}={pipeline.mode}, but the table was created with {done.mode}: set it back, or remove "
-                f"{table.path} and {table.errors_path} to have it created again"
-            )
+            raise _made_otherwise(table, f"{MODE}={pipeline.mode}", done.mode)
         is_first = done is None and pipeline.value_format == "json"
         step = next_step(
             done,
@@ -352,6 +377,11 @@ class Pipelines:
         expected: ExpectedNames,
         cached: Callable[[DataFrame], DataFrame] = lambda rows: rows,
     ) -> DecodedRows:
+        schema, has_bytes = table.schema(), pipeline.key_format == NONE
+        if decoder.KEY in schema.names and has_bytes != (schema[decoder.KEY].dataType == BYTES):
+            made = "text" if has_bytes else "bytes"
+            raise _made_otherwise(table, f"{KEY_FORMAT}={pipeline.key_format}", f"keys as {made}")
+        reserved = OWN | (OF_CURRENT if pipeline.mode == CURRENT else frozenset())
         # Records are read twice if their schemas are looked for.
         read_twice = (lambda rows: rows) if expected.of_column else cached
         rows = decoder.with_metadata(records, pipeline.key_format)
@@ -365,8 +395,9 @@ class Pipelines:
             case "json":
                 return decoder.decode_json(
                     rows,
-                    table.columns(),
+                    self._with_declared(pipeline, decoder.columns_of(schema)),
                     self._registry,
+                    reserved=reserved,
                     envelope=envelope,
                     declared=expected.declared,
                     cached=cached,
@@ -374,12 +405,34 @@ class Pipelines:
             case "avro" | "protobuf":
                 reader = self._reader(pipeline.value_format)
                 decoded = registry_decoder.decode_values(
-                    read_twice(rows), table.schema(), reader, expected, envelope
+                    read_twice(rows), schema, reader, expected, envelope, reserved
                 )
                 # Otherwise Spark decodes again for each condition on a decoded column.
                 return replace(decoded, rows=cached(decoded.rows))
             case _:
-                return decoder.decode_string(cached(rows))
+                return decoder.decode_string(cached(rows), decoder.columns_of(schema))
+
+    def _with_declared(self, pipeline: Pipeline, columns: ObjectOf) -> ObjectOf:
+        """The table's columns and those that the topic declares; what cannot be as declared is logged once."""
+        try:
+            declared = {
+                path: parse_kind(text.upper())
+                for path, text in declared_columns(pipeline.columns).items()
+            }
+        except ValueError as problem:
+            raise OptionError(f"{COLUMNS}: {problem}") from None
+        found = with_declared(columns, declared)
+        for path, kind in declared.items():
+            ignored = (pipeline.topic, ".".join(path))
+            if kind_at(found, path) != kind and ignored not in self._ignored:
+                self._ignored.add(ignored)
+                LOGGER.warning(
+                    "%s: %s does not hold for %s: its column has another type",
+                    ignored[0],
+                    COLUMNS,
+                    ignored[1],
+                )
+        return found
 
     def _reader(self, data_format: str) -> SchemaReader:
         if data_format == "avro":
@@ -396,6 +449,7 @@ class Pipelines:
             raise OptionError(
                 f"topic {topic} has no typed table yet: `kafka-ds pipelines run` creates it"
             )
+        pipeline = replace(pipeline, mode=done.mode or pipeline.mode)
         ends = self._offsets(pipeline, LATEST)
         start = {p: done.end.get(p, 0) for p in ends}
         end = {p: max(at, start[p]) for p, at in ends.items()}
@@ -404,7 +458,7 @@ class Pipelines:
             return table.rows_at(version)
         decoded = self._decode(pipeline, table, self._records(pipeline, tail), ExpectedNames())
         rows = decoded.rows.drop(REASON)
-        if (done.mode or pipeline.mode) == CURRENT:
+        if pipeline.mode == CURRENT:
             return with_newer(table.rows_at(version), newest_by_key(rows))
         return table.rows_at(version).unionByName(rows.drop(TOMBSTONE), allowMissingColumns=True)
 
@@ -433,6 +487,17 @@ class Pipelines:
         asked = {TopicPartition(pipeline.topic, p): question for p in pipeline.partitions}
         answers = self._cluster.offsets(asked, read_committed=True)
         return {tp.partition: answer.offset for tp, answer in answers.items()}
+
+
+def _listed(text: str | None) -> tuple[str, ...]:
+    return tuple(filter(None, (text or "").split(",")))
+
+
+def _made_otherwise(table: TypedTable, setting: str, created: str) -> OptionError:
+    return OptionError(
+        f"{setting}, but the table was created with {created}: set it back, or remove {table.path} and "
+        f"{table.errors_path} to have it created again"
+    )
 
 
 def has_unexpected(decoded: DecodedRows) -> bool:

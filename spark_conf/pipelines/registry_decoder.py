@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
+from kafka_ds.topic.typed_columns import OWN
 from spark_conf.pipelines.decoder import (
     DEBEZIUM,
     KEY,
@@ -23,8 +24,9 @@ from spark_conf.pipelines.decoder import (
     WITH_ROWS,
     DecodedRows,
     joined_reasons,
+    rescued_key,
 )
-from spark_conf.pipelines.schema_columns import OWN, SchemaColumns, is_nested
+from spark_conf.pipelines.schema_columns import SchemaColumns, is_nested
 from spark_conf.pipelines.schema_names import (
     ID,
     DecodedSchema,
@@ -45,9 +47,13 @@ def with_keys(rows: DataFrame, reader: SchemaReader, expected: ExpectedNames) ->
     texts = [_text(each) for each in schemas]
     key = f.coalesce(*texts) if texts else f.lit(None).cast("string")
     keyed = read.withColumns(
-        {KEY: f.when(problem.isNull(), key), REASON: joined_reasons(REASON, problem)}
+        {
+            KEY: f.when(problem.isNull(), key),
+            RESCUED: f.when(problem.isNotNull(), rescued_key("key")),
+            REASON: joined_reasons(REASON, problem),
+        }
     )
-    return keyed.select(*METADATA, VALUE, REASON, TOMBSTONE)
+    return keyed.select(*METADATA, VALUE, RESCUED, REASON, TOMBSTONE)
 
 
 def _text(schema: DecodedSchema) -> SparkColumn:
@@ -60,8 +66,12 @@ def decode_values(
     reader: SchemaReader,
     expected: ExpectedNames,
     envelope: str = NO_ENVELOPE,
+    reserved: Collection[str] = OWN,
 ) -> DecodedRows:
-    """The rows with a column for each field of their schemas; `columns` are the table's present ones."""
+    """The rows with a column for each field of their schemas; `columns` are the table's present ones.
+
+    No field gets a `reserved` name.
+    """
     read, schemas, problem = _read(rows, reader, VALUE, expected)
     is_tombstone = f.col(TOMBSTONE)
     if envelope == DEBEZIUM:
@@ -70,7 +80,8 @@ def decode_values(
         problem = f.coalesce(problem, f.when(is_none, f.lit(NOT_A_CHANGE)))
         is_tombstone |= problem.isNull() & is_deletion
     placed = SchemaColumns(
-        now={each.name: each.dataType for each in columns if each.name not in OWN}
+        now={each.name: each.dataType for each in columns if each.name not in OWN},
+        reserved=reserved,
     )
     for each in schemas:
         placed.place(each)
@@ -80,7 +91,9 @@ def decode_values(
         *(name for name in METADATA if name != "_schema_id"),
         f.col(ID).alias("_schema_id"),
         *(each.alias(name) for name, each in placed.columns()),
-        f.when(problem.isNotNull(), f.base64(VALUE)).otherwise(rescued).alias(RESCUED),
+        f.coalesce(f.when(problem.isNotNull(), f.base64(VALUE)).otherwise(rescued), RESCUED).alias(
+            RESCUED
+        ),
         joined_reasons(REASON, problem, f.when(is_rescued, f.lit(NO_COLUMN))),
         is_tombstone.alias(TOMBSTONE),
     )

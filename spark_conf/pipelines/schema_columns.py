@@ -7,15 +7,16 @@ dropped or retyped: if the type of a field changes, it gets another column.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from spark_conf.pipelines.decoder import METADATA, REASON, RESCUED, TOMBSTONE, VALUE
-from spark_conf.pipelines.schema_evolution import COLUMNS_MAX, JSON, Clash
+from kafka_ds.topic.typed_columns import JSON, OWN
+from spark_conf.pipelines.decoder import VALUE
+from spark_conf.pipelines.schema_evolution import COLUMNS_MAX, Clash
 from spark_conf.pipelines.schema_names import DecodedSchema
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ _KEPT: Final = (
     t.TimestampType,
 )
 _WHOLE: Final = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
-OWN: Final = {*METADATA, RESCUED, REASON, TOMBSTONE}
 # Columns of values that do not fit the field's own column: no field gets one of these.
 _OF_CLASHES: Final = re.compile(
     rf".*__({'|'.join(kind().simpleString() for kind in (*_KEPT, t.LongType))}|decimal_\d+_\d+|{JSON})"
@@ -39,9 +39,13 @@ _OF_CLASHES: Final = re.compile(
 
 @dataclass(slots=True, kw_only=True)
 class SchemaColumns:
-    """The table's columns (`now`), with those that were added, and the fields of schemas that fill them."""
+    """The table's columns (`now`), with those that were added, and the fields of schemas that fill them.
+
+    No field gets a `reserved` name.
+    """
 
     now: dict[str, t.DataType]
+    reserved: Collection[str] = OWN
     sources: dict[str, list[tuple[SparkColumn, t.DataType]]] = field(default_factory=dict)
     rescued: list[SparkColumn] = field(default_factory=list)
     clashes: list[Clash] = field(default_factory=list)
@@ -78,7 +82,7 @@ class SchemaColumns:
         """The column for values of this type, new or present; None if there can be none."""
         spelled = {each.lower(): each for each in self.now}
         is_spelled_otherwise = spelled.get(name.lower(), name) != name
-        if name.lower() in OWN or is_spelled_otherwise or _OF_CLASHES.fullmatch(name):
+        if name.lower() in self.reserved or is_spelled_otherwise or _OF_CLASHES.fullmatch(name):
             return None
         present = self.now.get(name)
         merged = wanted if present is None else merged_type(present, wanted)

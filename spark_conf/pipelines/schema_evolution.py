@@ -8,17 +8,22 @@ column can hold is rescued.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
+from kafka_ds.topic.typed_columns import (
+    DEPTH_MAX,
+    JSON,
+    NAMEABLE,
+    SCALARS,
+    FieldPath,
+    is_of_clashes,
+)
 from spark_conf.pipelines.kinds import (
     BIGINT,
-    DEPTH_MAX,
     DOUBLE,
     MIXED,
-    SCALARS,
     STRING,
     VOID,
     ArrayOf,
@@ -31,10 +36,6 @@ from spark_conf.pipelines.kinds import (
 )
 
 COLUMNS_MAX: Final = 1_000
-JSON: Final = "json"
-# Column names that Delta accepts without column mapping, and that other engines can read.
-_NAMEABLE = re.compile(r"""[^\s,;{}()='"`\[\]\\$\x00-\x1f]{1,255}""")
-_OF_CLASHES = re.compile(rf".*__({'|'.join((*SCALARS, JSON))})", re.DOTALL)
 
 # A record's partition and offset.
 TextPlace: TypeAlias = tuple[int, int]
@@ -83,9 +84,33 @@ class ObjectFields:
     clashes: tuple[Clash, ...] = ()
 
 
-def is_of_clashes(name: str) -> bool:
-    """Whether only values that do not fit another column are in a column of this name."""
-    return _OF_CLASHES.fullmatch(name) is not None
+def with_declared(columns: ObjectOf, declared: Mapping[FieldPath, Kind]) -> ObjectOf:
+    """The columns with the declared ones that a field of theirs may still get; present ones keep their types."""
+    fields = dict(columns.fields)
+    spelled = {name.lower(): name for name in fields}
+    within: dict[str, dict[FieldPath, Kind]] = {}
+    for (name, *rest), kind in declared.items():
+        has_room = name in fields or len(fields) < COLUMNS_MAX
+        if not has_room or spelled.setdefault(name.lower(), name) != name:
+            continue
+        if rest:
+            fields.setdefault(name, ObjectOf(()))
+            within.setdefault(name, {})[tuple(rest)] = kind
+        else:
+            fields.setdefault(name, kind)
+    for name, of_object in within.items():
+        present = fields[name]
+        if isinstance(present, ObjectOf):
+            fields[name] = with_declared(present, of_object)
+    return ObjectOf(tuple(fields.items()))
+
+
+def kind_at(columns: ObjectOf, path: FieldPath) -> Kind | None:
+    """The kind of the column of this path; None if there is none."""
+    kind: Kind | None = columns
+    for name in path:
+        kind = dict(kind.fields).get(name) if isinstance(kind, ObjectOf) else None
+    return kind
 
 
 def place(
@@ -146,7 +171,7 @@ class _Placement:
 
     def _is_nameable(self, name: str) -> bool:
         return (
-            _NAMEABLE.fullmatch(name) is not None
+            NAMEABLE.fullmatch(name) is not None
             and not is_of_clashes(name)
             and name.lower() not in self.reserved
             and self.spelled.get(name.lower(), name) == name
@@ -260,7 +285,7 @@ def _merged_fields(before: _Fields, now: _Fields, new: _Fields) -> ObjectOf | No
     for name, kind in new:
         if is_empty(kind):
             continue
-        if spelled.setdefault(name.lower(), name) != name or not _NAMEABLE.fullmatch(name):
+        if spelled.setdefault(name.lower(), name) != name or not NAMEABLE.fullmatch(name):
             return None
         present = found.get(name)
         merged = (

@@ -29,9 +29,7 @@ from spark_conf.pipelines.decoder import (
     RESCUED,
     TOMBSTONE,
     DecodedRows,
-    columns_of,
 )
-from spark_conf.pipelines.kinds import ObjectOf
 
 if TYPE_CHECKING:
     from delta.tables import DeltaTable
@@ -58,7 +56,12 @@ _FOR_CURRENT: Final = {
     "delta.enableChangeDataFeed": "true",
     "delta.enableDeletionVectors": "true",
 }
-_NEWER: Final = "CASE WHEN s._partition = t._partition THEN s._offset > t._offset ELSE s._timestamp >= t._timestamp END"
+# A replay writes the same record again.
+_NEWER: Final = (
+    "CASE WHEN s._partition = t._partition THEN s._offset >= t._offset "
+    "ELSE s._timestamp >= t._timestamp END"
+)
+_PLACE: Final = ("_partition", "_offset")
 _OF_RECORD: Final = "t._partition = s._partition AND t._offset = s._offset"
 _DELTA: Final = "spark.databricks.delta"
 _OF_ERRORS: Final = ("_partition", "_offset", "_timestamp", "_schema_id", RESCUED, REASON)
@@ -95,10 +98,6 @@ class TypedTable:
         end = {row[0]: row[1] + 1 for row in ends}
         return TableStep(number=number, topic_id="", mode="", start=end, end=end)
 
-    def columns(self) -> ObjectOf:
-        """The columns of values that the table has."""
-        return columns_of(self.schema())
-
     def schema(self) -> t.StructType:
         """The table's schema; empty before the first step."""
         return self._rows().schema if self._log.exists() else t.StructType()
@@ -113,6 +112,9 @@ class TypedTable:
 
     def _rows(self) -> DataFrame:
         return self._spark.read.format("delta").load(self.path)
+
+    def _errors(self) -> DataFrame:
+        return self._spark.read.format("delta").load(self.errors_path)
 
     def rows_of(self, partition: int) -> DataFrame:
         """The rows of a partition's records."""
@@ -133,7 +135,7 @@ class TypedTable:
         self._create(rows, step.mode, cluster_columns)
         if is_current:
             self._evolve(rows)
-            merge(newest_by_key(with_tombstones), self.path, step)
+            merge(newest_by_key(with_tombstones), self.path, _of_commit(step))
         else:
             write(rows, self.path, step)
 
@@ -191,26 +193,35 @@ class TypedTable:
     # -- replay ---------------------------------------------------------------------------------
 
     def rescued(self) -> DataFrame:
-        """The partitions and offsets of records with rescued data."""
+        """The partitions, offsets and timestamps of records with rescued data."""
         if not self._errors_log.exists():
-            return self._spark.createDataFrame([], "_partition int, _offset long")
-        errors = self._spark.read.format("delta").load(self.errors_path)
-        return errors.where(f.col(RESCUED).isNotNull()).select("_partition", "_offset").distinct()
+            return self._spark.createDataFrame(
+                [], "_partition int, _offset long, _timestamp timestamp"
+            )
+        of_records = self._errors().where(f.col(RESCUED).isNotNull())
+        return of_records.select(*_PLACE, "_timestamp").distinct()
 
-    def rewrite(self, decoded: DecodedRows, mode: str) -> int:
+    def rewrite(self, decoded: DecodedRows, newest: DataFrame | None) -> int:
         """Write rows of earlier steps again and delete the errors of those that fit now; how many.
 
-        A record that a newer one of its key has overtaken has no row, and gets none.
+        `newest` is None, or of a table of current state the newest record of each key, by its bytes: another one of
+        these keys has been overtaken and gets no row.
         """
-        if mode == CURRENT:
+        if newest is not None:
             decoded = _with_key(decoded)
-        rows = decoded.rows.drop(REASON, TOMBSTONE)
+        self._append_new_clashes(decoded)
+        with_tombstones = decoded.rows.drop(REASON)
+        rows = with_tombstones.drop(TOMBSTONE)
         self._evolve(rows)
-        target = self._delta(self.path).alias("t")
-        columns = _assignments(rows, target)
-        target.merge(rows.alias("s"), _OF_RECORD).whenMatchedUpdate(set=columns).execute()
-        places = decoded.rows.where(f.col(REASON).isNull()).select("_partition", "_offset")
-        fixed = places.join(self.rescued(), ["_partition", "_offset"]).persist()
+        if newest is not None:
+            chosen = with_tombstones.join(newest.select(*_PLACE), [*_PLACE], "left_semi")
+            merge(newest_by_key(chosen), self.path, {})
+        else:
+            target = self._delta(self.path).alias("t")
+            columns = _assignments(rows, target)
+            target.merge(rows.alias("s"), _OF_RECORD).whenMatchedUpdate(set=columns).execute()
+        places = decoded.rows.where(f.col(REASON).isNull()).select(*_PLACE)
+        fixed = places.join(self.rescued(), [*_PLACE]).persist()
         try:
             count = fixed.count()
             errors = self._delta(self.errors_path).alias("t")
@@ -221,6 +232,14 @@ class TypedTable:
             fixed.unpersist()
         return count
 
+    def _append_new_clashes(self, decoded: DecodedRows) -> None:
+        """A replay that was killed may have told them before."""
+        if decoded.clashes:
+            told = self._errors().withColumnRenamed("reason", REASON)
+            new = self._clashes(decoded).join(told, [*_PLACE, REASON], "left_anti")
+            errors = new.withColumnRenamed(REASON, "reason")
+            errors.write.format("delta").mode("append").save(self.errors_path)
+
     # -- deletions ------------------------------------------------------------------------------
 
     def deletions_version(self, topic_id: str) -> int:
@@ -230,10 +249,9 @@ class TypedTable:
 
     def places(self) -> DataFrame:
         """The partitions and offsets of all rows and errors."""
-        found = self._rows().select("_partition", "_offset")
+        found = self._rows().select(*_PLACE)
         if self._errors_log.exists():
-            errors = self._spark.read.format("delta").load(self.errors_path)
-            found = found.union(errors.select("_partition", "_offset")).distinct()
+            found = found.union(self._errors().select(*_PLACE)).distinct()
         return found
 
     def delete(self, condition: Column) -> None:
@@ -353,8 +371,8 @@ def _newest(rows: DataFrame, by: list[str], order: list[str]) -> DataFrame:
     return rows.groupBy(*by).agg(newest).select("newest.*")
 
 
-def merge(rows: DataFrame, path: str, step: TableStep) -> None:
-    """Commit a step: merge rows, at most one of each key, into a table of current state."""
+def merge(rows: DataFrame, path: str, settings: Mapping[str, str]) -> None:
+    """Merge rows, at most one of each key, into a table of current state, with these settings of the commit."""
     from delta.tables import DeltaTable
 
     spark = rows.sparkSession
@@ -366,7 +384,7 @@ def merge(rows: DataFrame, path: str, step: TableStep) -> None:
         .whenMatchedUpdate(_NEWER, columns)
         .whenNotMatchedInsert(f"NOT s.{TOMBSTONE}", columns)
     )
-    with _set(spark, _of_commit(step)):
+    with _set(spark, settings):
         merging.execute()
 
 

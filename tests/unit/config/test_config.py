@@ -20,6 +20,7 @@ from broker.config.loader import (
 from broker.config.unserved import unserved_names, unserved_setting
 from kafka_ds.process.settings import ConfigError, ConfigType, Setting
 from kafka_ds.security.secret import Secret
+from kafka_ds.topic.typed_columns import declared_columns
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -483,3 +484,33 @@ def test_a_setting_of_typed_tables_that_is_not_known_is_refused_by_name() -> Non
         topic_config(config, {"lake.table.mode": "upsert"})
     with pytest.raises(ConfigError, match="lake.table.cluster.columns=a,b,c,d,e names more than 4"):
         topic_config(config, {"lake.table.cluster.columns": "a,b,c,d,e"})
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("price", "'price' is not a path and a type"),
+        ("a DOUBLE,price MONEY", "'price MONEY': MONEY is not one of BIGINT, DOUBLE"),
+        ("a ARRAY<DOUBLE", "ARRAY<DOUBLE is not one of"),
+        ("a..b DOUBLE", "no column of a field can be called ''"),
+        ("a__string DOUBLE", "no column of a field can be called 'a__string'"),
+        ("_Key STRING", "each table has a column _key of its own"),
+        ("_change_type STRING", "each table has a column _change_type of its own"),
+        ("pos DOUBLE,Pos.lat DOUBLE", "'Pos.lat DOUBLE' and 'pos DOUBLE' are one column"),
+        (".".join("abcdefghijk") + " DOUBLE", "is nested deeper than 10"),
+    ],
+)
+def test_a_column_that_no_typed_table_can_have_is_refused_by_its_part(
+    text: str, problem: str
+) -> None:
+    config = load(None)
+    good = "price DOUBLE, pos.lat double,tags Array<String>"
+    made = topic_config(config, {"lake.table.columns": good})
+    assert declared_columns(made.lake_table_columns) == {
+        ("price",): "double",
+        ("pos", "lat"): "double",
+        ("tags",): "array<string>",
+    }
+    with pytest.raises(ConfigError, match=r"lake\.table\.columns: ") as raised:
+        topic_config(config, {"lake.table.columns": text})
+    assert problem in str(raised.value)

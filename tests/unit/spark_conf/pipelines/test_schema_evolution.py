@@ -1,7 +1,13 @@
 import pytest
 
 from spark_conf.pipelines.kinds import BIGINT, DOUBLE, STRING, ArrayOf, Kind, ObjectOf
-from spark_conf.pipelines.schema_evolution import COLUMNS_MAX, ObjectFields, place
+from spark_conf.pipelines.schema_evolution import (
+    COLUMNS_MAX,
+    ObjectFields,
+    kind_at,
+    place,
+    with_declared,
+)
 
 
 def placed(before: dict[str, Kind], **seen: list[str]) -> ObjectFields:
@@ -103,3 +109,25 @@ def test_columns_are_limited_and_so_is_depth() -> None:
     while isinstance(kind, ObjectOf):
         depth, kind = depth + 1, kind.fields[0][1]
     assert depth < 30
+
+
+def test_declared_columns_are_added_unless_there_is_another_one() -> None:
+    before = ObjectOf((("n", BIGINT), ("pos", ObjectOf((("lat", BIGINT),)))))
+    declared = {
+        ("n",): DOUBLE,
+        ("N",): DOUBLE,
+        ("n", "x"): DOUBLE,
+        ("pos", "lat"): DOUBLE,
+        ("pos", "lon"): DOUBLE,
+        ("a", "b", "c"): STRING,
+    }
+    found = with_declared(before, declared)
+    assert dict(found.fields) == {
+        "n": BIGINT,
+        "pos": ObjectOf((("lat", BIGINT), ("lon", DOUBLE))),
+        "a": ObjectOf((("b", ObjectOf((("c", STRING),))),)),
+    }
+    kept = {path for path, kind in declared.items() if kind_at(found, path) == kind}
+    assert kept == {("pos", "lon"), ("a", "b", "c")}
+    many = with_declared(ObjectOf(()), {(f"f{n}",): DOUBLE for n in range(COLUMNS_MAX + 1)})
+    assert len(many.fields) == COLUMNS_MAX

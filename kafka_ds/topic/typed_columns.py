@@ -1,0 +1,69 @@
+"""Pure: which columns a typed table can have, and those that the setting `lake.table.columns` declares."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+# The pipelines' own columns, in the table or on the way to it.
+OWN: Final = frozenset(
+    f"_{name}"
+    for name in (
+        *("partition", "offset", "timestamp", "key", "headers", "schema_id"),
+        *("rescued", "reason", "tombstone"),
+    )
+)
+# In a table of current state also the columns of Delta's change data feed, and Spark's `_metadata`, which MERGE needs.
+OF_CURRENT: Final = frozenset(("_change_type", "_commit_version", "_commit_timestamp", "_metadata"))
+# Column names that Delta accepts without column mapping, and that other engines can read.
+NAMEABLE: Final = re.compile(r"""[^\s,;{}()='"`\[\]\\$\x00-\x1f]{1,255}""")
+SCALARS: Final = ("bigint", "double", "boolean", "string")
+JSON: Final = "json"
+# Kinds nested deeper are not columns.
+DEPTH_MAX: Final = 10
+_OF_CLASHES: Final = re.compile(rf".*__({'|'.join((*SCALARS, JSON))})", re.DOTALL)
+_DECLARED: Final = re.compile(r"(\S+)\s+(\S.*)")
+_TYPE: Final = re.compile(rf"(?:array<)*({'|'.join(SCALARS)})>*")
+
+# The names of a field and of the objects that it is in, outermost first.
+FieldPath = tuple[str, ...]
+
+
+def is_of_clashes(name: str) -> bool:
+    """Whether only values that do not fit another column are in a column of this name."""
+    return _OF_CLASHES.fullmatch(name) is not None
+
+
+def declared_columns(parts: Iterable[str]) -> dict[FieldPath, str]:
+    """The types of JSON fields by their paths, from texts such as `pos.lat DOUBLE`, in lower case.
+
+    Raises:
+        ValueError: naming the part that is none.
+    """
+    found: dict[FieldPath, str] = {}
+    spelled: dict[FieldPath, str] = {}
+    for part in parts:
+        matched = _DECLARED.fullmatch(part.strip())
+        if matched is None:
+            raise ValueError(f"'{part}' is not a path and a type, as in 'pos.lat DOUBLE'")
+        path, kind = tuple(matched[1].split(".")), matched[2].replace(" ", "").lower()
+        if _TYPE.fullmatch(kind) is None or kind.count("<") != kind.count(">"):
+            raise ValueError(
+                f"'{part}': {matched[2]} is not one of {', '.join(SCALARS).upper()}, ARRAY<…>"
+            )
+        if len(path) + kind.count("<") > DEPTH_MAX:
+            raise ValueError(f"'{part}' is nested deeper than {DEPTH_MAX}")
+        for name in path:
+            if NAMEABLE.fullmatch(name) is None or is_of_clashes(name):
+                raise ValueError(f"'{part}': no column of a field can be called '{name}'")
+        if path[0].lower() in OWN | OF_CURRENT:
+            raise ValueError(f"'{part}': each table has a column {path[0].lower()} of its own")
+        lower = tuple(name.lower() for name in path)
+        for other, text in spelled.items():
+            shorter = min(len(other), len(lower))
+            if other[:shorter] == lower[:shorter] and shorter in (len(other), len(lower)):
+                raise ValueError(f"'{part}' and '{text}' are one column")
+        spelled[lower] = part
+        found[path] = kind
+    return found
