@@ -184,6 +184,7 @@ SETS: dict[str, tuple[Artifact, ...]] = {
     "kafka-streams-tests": (
         _kafka("kafka-streams-integration-tests", transitive=False, classifiers=("test",)),
         _kafka("kafka-streams", transitive=False, classifiers=("test",)),
+        _kafka("kafka-streams-test-utils", transitive=False),
     ),
     # Apache Kafka's framework of long workloads, in addition to the set "kafka".
     "trogdor": (_kafka("trogdor"),),

@@ -70,6 +70,9 @@ Trogdor is Apache Kafka's framework of long tests. Its coordinator and an agent 
 passes when Trogdor calls it done without an error, each record was sent, each transaction committed, and no connection
 failed. No faults are injected.
 
+CI runs a test of kafka-python's and a class of the single requests; one or two tests of the other suites that come by
+package registries take more than 20 s of CPU each, and are among the slow tests (`tests/clients/suites/test_smoke.py`).
+
 Results are merged test by test; `recorded` has the days of the first and of the last run here that they are from, and
 the commit of the last. A test may have passed at the second try. Not run at all: Karapace's tests, and the suites of
 kafka-go and rskafka, with which programs of ours run instead.

@@ -53,20 +53,23 @@ def _split(entry: str) -> tuple[str, str]:
 def record(suite: Suite, outcome: Outcome, place: str) -> None:
     """Keep what became of a test at a place, "here" or "apache"; at once, since a run may take an hour.
 
-    Runs of several suites may record at the same time.
+    Runs of several suites may record at the same time. Of a class whose tests did not begin there is nothing to keep.
     """
+    if suite.by_class and outcome.test.partition("#")[0] in suite.tests:
+        return
     with FILE.open("r+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         kept = json.load(file)
         entries = kept.setdefault(suite.name, {"apache": {}, "here": {}})[place]
-        entries[outcome.test] = f"{outcome.state} {_stamp()}"
+        entries[outcome.test] = f"{outcome.state} {stamp()}"
         file.seek(0)
         file.write(json.dumps(kept, indent=1, sort_keys=True) + "\n")
         file.truncate()
 
 
 @cache
-def _stamp() -> str:
+def stamp() -> str:
+    """The minute (UTC) in which this process first asks, and the commit that is checked out."""
     words = ["git", "-C", str(FILE.parent), "rev-parse", "--short=8", "HEAD"]
     commit = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
     return f"{datetime.now(UTC):%Y-%m-%dT%H:%M} {commit}"

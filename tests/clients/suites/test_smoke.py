@@ -1,4 +1,7 @@
-"""A few tests of the suites that come by package registries; `make suites` runs all."""
+"""A few tests of the suites: in CI what takes seconds there, the others among the slow tests; `make suites` runs all.
+
+Not of librdkafka's and confluent-kafka-python's, whose sources no package registry has.
+"""
 
 import shutil
 
@@ -6,19 +9,32 @@ import pytest
 
 from tests.clients.suites.__main__ import main
 
-FEW = {
+QUICK = {
     "kafka-python": ("test_consumer_integration.py::test_kafka_consumer",),
-    "trogdor": ("RoundTripWorkload", "ProduceBench@transactions"),
-    "spark-kafka": ("KafkaRealTimeModeE2ESuite",),
+    "kafka-requests": ("kafka.server.HeartbeatRequestTest",),
+}
+# More than 20 s of CPU each, with what is compiled first (Scala, Go) or started (Spark, Trogdor's processes).
+SLOW = {
+    "franz-go": ("TestPing", "TestGroupSimple"),
+    "kafka": ("clients.admin.ConcurrentListOffsetsRequestTest",),
     "kafka-streams": ("streams.integration.JoinStoreIntegrationTest",),
     "sarama": ("TestFuncProducing", "TestFuncAdminListConsumerGroupOffsets"),
+    "spark-kafka": ("KafkaRealTimeModeE2ESuite",),
+    "trogdor": ("RoundTripWorkload", "ProduceBench@transactions"),
 }
+OF_GO = ("franz-go", "sarama")
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("suite", QUICK)
+def test_a_few_tests_pass(suite: str) -> None:
+    assert main([suite, *QUICK[suite]]) == 0
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("suite", FEW)
-def test_a_few_tests_pass(suite: str) -> None:
-    if suite == "sarama" and shutil.which("go") is None:
+@pytest.mark.parametrize("suite", SLOW)
+def test_a_few_tests_of_slower_suites_pass(suite: str) -> None:
+    if suite in OF_GO and shutil.which("go") is None:
         pytest.skip("Go is not installed")
-    assert main([suite, *FEW[suite]]) == 0
+    assert main([suite, *SLOW[suite]]) == 0

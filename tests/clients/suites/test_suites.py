@@ -2,9 +2,11 @@
 
 from contextlib import nullcontext
 from datetime import date
+from pathlib import Path
 
 import pytest
 
+from tests.clients.suites import results
 from tests.clients.suites.__main__ import main
 from tests.clients.suites.allowances import Suite, suites
 from tests.clients.suites.building import CannotBuild
@@ -72,6 +74,19 @@ def test_each_recorded_test_of_ours_is_as_suites_toml_says() -> None:
         here = recorded.get(name, Results()).here
         failed = {test for test, state in here.items() if state != "passed"}
         assert failed <= {test for each in suite.failing for test in each.tests}
+
+
+def test_what_is_recorded_is_read_with_its_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(results, "FILE", tmp_path / "results.json")
+    monkeypatch.setattr(results, "stamp", lambda: "2026-11-30T09:00 bbbbbbbb")
+    results.FILE.write_text("{}")
+    suite = suites()["kafka"]
+    for test in ("ATest.a", suite.tests[0]):  # the latter a class whose tests did not begin
+        results.record(suite, Outcome(test=test, state="passed", printed=""), "here")
+    stamps = frozenset({"2026-11-30T09:00 bbbbbbbb"})
+    assert read() == {"kafka": Results(here={"ATest.a": "passed"}, recorded=stamps)}
 
 
 def test_a_page_counts_what_passed_on_both() -> None:
