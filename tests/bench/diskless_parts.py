@@ -27,10 +27,10 @@ LINGER_MS = 20
 RECORDS = 200
 PUTS = 100
 # 0: nobody writes.
-PARTITIONS = (0, 1, 100, 2_000)
-# Records are copied into the table each minute: the first copies come before the window, two or more within it.
-SETTLING_SECONDS = 60
-COUNTED_SECONDS = 120
+PARTITIONS = (0, 1, 100, 1_000)
+# Records are copied into the table every two minutes: the first copies come before the window, two within it.
+SETTLING_SECONDS = 125
+COUNTED_SECONDS = 240
 RECORDS_A_SECOND = 2_000
 # What an acknowledgement may take beside the linger, in puts.
 PUTS_MAX = 1.3
