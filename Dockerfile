@@ -54,5 +54,5 @@ RUN apt-get update && apt-get install --yes --no-install-recommends openjdk-17-j
     && rm -rf /var/lib/apt/lists/*
 COPY --from=spark-packages /opt/kafka-ds /opt/kafka-ds
 ENV KAFKA_DS_JARS=/opt/kafka-ds/jars
-RUN python -m spark_conf.jars delta
+RUN python -m spark_conf.jars delta s3a spark-avro
 ENTRYPOINT ["python", "-m", "spark_conf.console"]

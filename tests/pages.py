@@ -51,6 +51,12 @@ FATES: dict[str, dict[str | None, str]] = {
         "pip install": INSTALLS,
         "kafka-ds broker": PARSED,
     },
+    "docs/get-started/dashboard.md": {
+        None: "tests/spark/test_dashboard_page.py",
+        "COMPOSE_PROFILES": "tests/spark/test_dashboard_page.py starts the services",
+        "compose down": "tests/spark/test_dashboard_page.py stops the services",
+        "pip install": INSTALLS,
+    },
     "docs/get-started/spark.md": {None: SPARK_PAGES, "pip install": INSTALLS},
     "docs/get-started/tutorial.md": {
         None: PAGES_TEST,

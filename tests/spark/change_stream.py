@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,7 @@ PROGRAMS = Path("/usr/lib/postgresql")
 USER = "postgres"
 DATABASE = "shop"
 START_TIMEOUT_S = 120
+LOGICAL = ("-c", "wal_level=logical")
 LOGS_BY = """
 rootLogger.level = WARN
 rootLogger.appenderRef.console.ref = console
@@ -55,8 +57,10 @@ class Database:
 
 
 @contextlib.contextmanager
-def running_database(folder: Path) -> Iterator[Database]:
-    """A new server with an empty database `shop`, whose write-ahead log can be read by rows."""
+def running_database(
+    folder: Path, port: int | None = None, options: Sequence[str] = LOGICAL
+) -> Iterator[Database]:
+    """A new server with an empty database `shop`; by default its write-ahead log can be read by rows."""
     found = programs()
     assert found is not None
     # PostgreSQL refuses to run as root.
@@ -69,17 +73,17 @@ def running_database(folder: Path) -> Iterator[Database]:
         for parent in data.parents:
             if not parent.stat().st_mode & 0o001 and parent.stat().st_uid == os.geteuid():
                 parent.chmod(parent.stat().st_mode | 0o011)
-    (port,) = free_ports(1)
+    port = port or free_ports(1)[0]
     made = [*prefix, str(found / "initdb"), "-D", str(data), "-U", USER, "-A", "trust", "-N"]
     subprocess.run(made, check=True, capture_output=True)
     settings = {
         "listen_addresses": "127.0.0.1",
         "port": port,
         "unix_socket_directories": "",
-        "wal_level": "logical",
         "fsync": "off",
     }
     words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+    words += options
     with (folder / "postgres.log").open("wb") as log:
         command = [*prefix, str(found / "postgres"), "-D", str(data), *words]
         process = subprocess.Popen(command, stdout=log, stderr=log)
@@ -94,8 +98,18 @@ def running_database(folder: Path) -> Iterator[Database]:
         subprocess.run([str(found / "createdb"), *where, DATABASE], check=True)
         yield Database(folder, port)
     finally:
-        process.terminate()
+        # At SIGTERM it would wait until its clients have gone.
+        process.send_signal(signal.SIGINT)
         process.wait()
+
+
+def connect_command(folder: Path, program: str, *files: str) -> list[str]:
+    """What starts Kafka Connect by a class of its command line and files of the folder."""
+    (folder / "log4j2.properties").write_text(LOGS_BY)
+    command = [java_command(), *jars.QUICK_JAVA, "-cp", f"{jars.fetch('debezium')}/*"]
+    command += [f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}"]
+    command += [f"org.apache.kafka.connect.cli.{program}"]
+    return [*command, *(str(folder / each) for each in files)]
 
 
 @contextlib.contextmanager
@@ -117,11 +131,7 @@ def running_connect(
         for written, used in here.items():
             text = text.replace(written, used)
         (folder / block.title).write_text(text)
-    (folder / "log4j2.properties").write_text(LOGS_BY)
-    command = [java_command(), *jars.QUICK_JAVA, "-cp", f"{jars.fetch('debezium')}/*"]
-    command += [f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}"]
-    command += ["org.apache.kafka.connect.cli.ConnectStandalone"]
-    command += [str(folder / block.title) for block in files]
+    command = connect_command(folder, "ConnectStandalone", *(block.title for block in files))
     with (folder / "connect.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
