@@ -25,7 +25,8 @@ from pathlib import Path
 from spark_conf.java import JavaUnusable, java_command
 
 KAFKA_VERSION = "4.3.1"
-# The version whose messages are declared; Maven Central has the clients of 4.4.0, not yet the tools.
+# The version whose messages are declared. Maven Central has the broker and the tools of 4.4.0, too, but neither
+# `kafka-shell` nor the test jars (`kafka-clients`, `kafka-storage`) of that version.
 KAFKA_CLIENTS_VERSION = "4.4.0"
 DELTA_VERSION = "4.4.0"
 SPARK_VERSION = "4.2.0"

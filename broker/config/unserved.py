@@ -1,4 +1,4 @@
-"""Pure: the settings of Apache Kafka 4.3 that this broker does not support: name, type, default, in alphabetical order.
+"""Pure: the settings of Apache Kafka 4.4 that this broker does not support: name, type, default, in alphabetical order.
 
 They are accepted at their default value only. A setting that becomes supported moves to `broker.config.broker` or
 `broker.log.config`.
@@ -45,6 +45,15 @@ group.coordinator.append.linger.ms I -1
 group.coordinator.background.threads I 2
 group.coordinator.cached.buffer.max.bytes I 1048588
 group.coordinator.threads I 4
+group.share.dlq.manager.class.name S @server.share.dlq.DefaultShareGroupDLQManager
+group.streams.acceptable.recovery.lag L 10000
+group.streams.assignors A sticky
+group.streams.max.warmup.replicas I 20
+group.streams.min.task.offset.interval.ms I 15000
+group.streams.num.warmup.replicas I 2
+group.streams.rack.aware.assignment.tags A
+group.streams.task.offset.interval.ms I 60000
+group.streams.topology.description.plugin.class C
 kafka.metrics.polling.interval.secs I 10
 kafka.metrics.reporters A
 log.dir.failure.timeout.ms L 30000

@@ -22,7 +22,6 @@ from kafka_ds.protocol.messages.streams_groups import (
     StreamsEndpoint,
     StreamsKeyValue,
     StreamsTaskIds,
-    StreamsTaskOffset,
 )
 from kafka_ds.protocol.messages.topics import CreatableTopic
 from tests.peer.consumer_talks import beat as consumer_beat
@@ -136,8 +135,6 @@ def what_is_no_streams_heartbeat(talk: Talk) -> None:
         {"active_tasks": None},
         tasks(active=[("0", [0])]),
         {"warmup_tasks": tasks(active=[("0", [0])])["active_tasks"]},
-        {"task_offsets": [StreamsTaskOffset(subtopology_id="0", partition=0, offset=1)]},
-        {"task_end_offsets": []},
         {"topology": topology(subtopology("0", source_topic_regex=["t.*"]))},
         {"topology": topology(subtopology("0", "t", state_changelog_topics=[internal("c", 3)]))},
         {"topology": topology(subtopology("0", "__consumer_offsets", "__transaction_state"))},

@@ -463,10 +463,11 @@ class StreamsGroups:
 
 
 def validate_heartbeat(request: StreamsGroupHeartbeatRequest) -> None:
-    """Raise KafkaError for a request that is wrong by itself."""
+    """Raise KafkaError for a request that is wrong by itself.
+
+    How far a member has restored its tasks, as Streams 4.4 says when it joins, is passed over: there are no warm-ups.
+    """
     require(request.instance_id is None, "Static membership is not yet supported.")
-    require(request.task_offsets is None, "TaskOffsets are not supported yet.")
-    require(request.task_end_offsets is None, "TaskEndOffsets are not supported yet.")
     require(not request.warmup_tasks, "WarmupTasks are not supported yet.")
     subtopologies = () if request.topology is None else request.topology.subtopologies
     for each in subtopologies:
