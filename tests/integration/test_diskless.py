@@ -202,6 +202,25 @@ def test_all_brokers_are_killed_at_once_and_all_disks_wiped(brokers: BrokerClust
     check(brokers, writer)
 
 
+def test_deleted_records_stay_deleted_though_all_disks_are_wiped_at_once(
+    brokers: BrokerCluster,
+) -> None:
+    """They are in no table yet, but in write-ahead logs, which the next leaders take over."""
+    create_topic(brokers.bootstrap, TOPIC, DISKLESS, partitions=PARTITIONS)
+    with Writer(brokers) as writer:
+        writer.wait_for(400)
+    admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
+    places = [TopicPartition(TOPIC, each, 20 + each) for each in range(PARTITIONS)]
+    for place, done in admin.delete_records(places, request_timeout=PATIENCE_S).items():
+        assert done.result(PATIENCE_S).low_watermark == place.offset
+    for node_id in (1, 2, 3):
+        wipe(brokers, node_id)
+    brokers.start()
+    for place in places:
+        found = read(brokers, place.partition, **{"auto.offset.reset": "earliest"})
+        assert min(found) == place.offset
+
+
 def test_a_leader_that_was_only_paused_acknowledges_nothing_any_more(
     brokers: BrokerCluster,
 ) -> None:
