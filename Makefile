@@ -6,6 +6,7 @@ STAMP  := $(VENV)/.installed
 KERNELS := $(VENV)/.compiled
 SEEDS  ?= 200
 LIVES  ?= 10
+FIRST  ?= 0
 SECONDS ?= 60
 MINUTES ?= 60
 SUITES ?=
@@ -35,7 +36,7 @@ help:
 	@echo "make docs       the pages as a site at http://127.0.0.1:8000; docs-build builds it into build/site, warnings are errors"
 	@echo "make bench      ratios to Apache Kafka and Spark's own Kafka source, in one run"
 	@echo "make sim        clusters on virtual time under faults, and the bank: SEEDS=$(SEEDS) runs each"
-	@echo "make sim-typed  typed tables in random lives, with killed drivers and replays, against a model: LIVES=$(LIVES), a minute or two each"
+	@echo "make sim-typed  typed tables of each format in random lives, with killed drivers and replays, against a model: LIVES=$(LIVES) from seed FIRST=$(FIRST), a minute or two each"
 	@echo "make check-histories   what clients saw in ten minutes of a cluster's time under faults, judged by an independent checker: SEEDS=$(SEEDS)"
 	@echo "make fuzz       coverage-guided fuzzing of what reads others' bytes: SECONDS=$(SECONDS) a target"
 	@echo "make soak       mixed load with restarts, in which nothing may grow or be lost: MINUTES=$(MINUTES), FOLDER= to keep it"
@@ -111,7 +112,7 @@ sim: $(KERNELS)
 	KAFKA_DS_SIM_SEEDS=$(SEEDS) $(BIN)/python -m pytest tests/unit/log/test_crashes.py tests/unit/log/test_fault_model.py tests/unit/coordinator/transaction/test_model.py tests/unit/coordinator/group/test_model.py tests/unit/controller/test_model.py tests/unit/replica/test_model.py tests/unit/compaction/test_model.py tests/integration/test_bank.py tests/sim
 
 sim-typed: jars $(KERNELS)
-	KAFKA_DS_SIM_SEEDS=$(LIVES) $(PYTEST) tests/spark/test_pipelines_model.py
+	KAFKA_DS_SIM_FIRST=$(FIRST) KAFKA_DS_SIM_SEEDS=$(LIVES) $(PYTEST) tests/spark/test_pipelines_model.py
 
 check-histories: $(KERNELS)
 	$(BIN)/python -m tests.checker.simulated 0 $(SEEDS) --keep $(VENV)/histories

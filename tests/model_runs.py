@@ -9,11 +9,18 @@ import os
 from hypothesis import HealthCheck, settings
 
 SEEDS = "KAFKA_DS_SIM_SEEDS"
+FIRST = "KAFKA_DS_SIM_FIRST"
 
 
 def examples(default: int) -> int:
     """``KAFKA_DS_SIM_SEEDS``, else ``default``."""
     return int(os.environ.get(SEEDS, default))
+
+
+def seeds(default: int) -> range:
+    """So many from ``KAFKA_DS_SIM_FIRST`` on, else from 0."""
+    first = int(os.environ.get(FIRST, 0))
+    return range(first, first + examples(default))
 
 
 def prepare() -> None:

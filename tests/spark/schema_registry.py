@@ -19,10 +19,14 @@ from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegis
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 
 from spark_conf import jars
 from spark_conf.java import java_command
+from spark_conf.pipelines.protobuf import compiled
 from tests.apache_kafka import free_ports
 from tests.processes import wait_until
 from tests.spark.topics import Topic
@@ -66,6 +70,14 @@ def running_registry(folder: Path) -> Iterator[str]:
 def id_of(frame: bytes) -> int:
     """The schema id of a key or value."""
     return struct.unpack(">bI", frame[:5])[1]
+
+
+def message_class(text: str, name: str, imports: tuple[tuple[str, str], ...] = ()) -> Any:
+    """The class of a Protobuf schema's message; `imports` are texts by name."""
+    pool = DescriptorPool()
+    for each in FileDescriptorSet.FromString(compiled(text, imports)).file:
+        pool.Add(each)
+    return GetMessageClass(pool.FindMessageTypeByName(name))
 
 
 class Sender:

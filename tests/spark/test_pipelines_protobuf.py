@@ -8,14 +8,10 @@ from typing import Any
 
 import pytest
 from confluent_kafka.serialization import MessageField
-from google.protobuf.descriptor_pb2 import FileDescriptorSet
-from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message_factory import GetMessageClass
 from pyspark.sql import SparkSession
 
 from spark_conf.pipelines.pipelines import Pipelines
-from spark_conf.pipelines.protobuf import compiled
-from tests.spark.schema_registry import Sender, id_of
+from tests.spark.schema_registry import Sender, id_of, message_class
 from tests.spark.topics import Topic
 from tests.spark.typed_tables import alter, errors_of, keep, rows, state_of, values_of
 
@@ -39,10 +35,7 @@ message Order { int64 n = 1; string total = 3; Money price = 4; string city = 20
 
 def message(text: str, name: str) -> Any:
     """The class of a schema's message."""
-    pool = DescriptorPool()
-    for each in FileDescriptorSet.FromString(compiled(text, (("shop/money.proto", MONEY),))).file:
-        pool.Add(each)
-    return GetMessageClass(pool.FindMessageTypeByName(name))
+    return message_class(text, name, (("shop/money.proto", MONEY),))
 
 
 NO_MONEY = {"units": 0, "nanos": Decimal(0)}
