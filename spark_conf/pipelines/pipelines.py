@@ -40,6 +40,7 @@ from spark_conf.pipelines.kinds import ObjectOf, parse_kind
 from spark_conf.pipelines.progress import lost_offsets, next_step, reset_step
 from spark_conf.pipelines.protobuf import ProtobufReader
 from spark_conf.pipelines.registry import SchemaRegistry
+from spark_conf.pipelines.schema_columns import with_fields_of
 from spark_conf.pipelines.schema_evolution import kind_at, with_declared
 from spark_conf.pipelines.schema_names import UNEXPECTED, ExpectedNames, SchemaReader
 from spark_conf.pipelines.typed_table import (
@@ -458,9 +459,11 @@ class Pipelines:
             return table.rows_at(version)
         decoded = self._decode(pipeline, table, self._records(pipeline, tail), ExpectedNames())
         rows = decoded.rows.drop(REASON)
+        # A union adds no fields within lists and maps.
+        present = with_fields_of(table.rows_at(version), rows.schema)
         if pipeline.mode == CURRENT:
-            return with_newer(table.rows_at(version), newest_by_key(rows))
-        return table.rows_at(version).unionByName(rows.drop(TOMBSTONE), allowMissingColumns=True)
+            return with_newer(present, newest_by_key(rows))
+        return present.unionByName(rows.drop(TOMBSTONE), allowMissingColumns=True)
 
     def _of(self, topic: str) -> Pipeline:
         found = next((each for each in self.wanted() if each.topic == topic), None)

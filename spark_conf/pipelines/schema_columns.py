@@ -21,6 +21,7 @@ from spark_conf.pipelines.schema_names import DecodedSchema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
+    from pyspark.sql import DataFrame
 
 _KEPT: Final = (
     t.DoubleType,
@@ -161,6 +162,20 @@ def _merged_fields(now: t.StructType, new: t.StructType) -> t.StructType | None:
             return None
         fields[each.name] = merged
     return t.StructType([t.StructField(name, kind) for name, kind in fields.items()])
+
+
+def with_fields_of(rows: DataFrame, schema: t.StructType) -> DataFrame:
+    """The rows, whose columns of lists, maps and structs have all fields that a schema has there."""
+    wanted = {each.name: each.dataType for each in schema}
+
+    def column(name: str, kind: t.DataType) -> SparkColumn:
+        value = f.col(f"`{name}`")
+        now = merged_type(kind, wanted.get(name, kind)) if is_nested(kind) else None
+        if now is None or now.simpleString() == kind.simpleString():
+            return value
+        return _fitted(value, kind, now).alias(name)
+
+    return rows.select(*(column(each.name, each.dataType) for each in rows.schema))
 
 
 def _fitted(value: SparkColumn, kind: t.DataType, wanted: t.DataType) -> SparkColumn:

@@ -175,18 +175,30 @@ def test_current_state_by_avro_keys_and_a_registry_that_is_away(
 
 
 @pytest.mark.timeout(300)
-def test_a_record_within_a_map_gains_a_field(
+def test_a_record_within_a_map_and_a_list_gains_a_field(
     spark: SparkSession, registered: Pipelines, topic: Topic, registry: str
 ) -> None:
     topic.create(partitions=1, **AVRO, **{"lake.table.mode": "current"})
     sender = Sender(topic, registry)
     points: list[Any] = [{"a": {"lat": 1.5}}, {"a": {"lat": 2.5, "alt": 7}}]
+    wanted = [{"lat": 1.5, "alt": None}, {"lat": 2.5, "alt": 7}]
     for number, (of_point, value) in enumerate(zip((POINT, WIDER), points, strict=True)):
-        schema = record(at={"type": "map", "values": of_point})
-        sender.send((b"%d" % number, sender.framed(schema, {"at": value})))
+        schema = record(
+            at={"type": "map", "values": of_point},
+            all={"type": "array", "items": of_point.get("name")},
+        )
+        made = sender.framed(schema, {"at": value, "all": [value["a"]]})
+        sender.send((b"%d" % number, made))
+        if number:
+            viewed = registered.view(topic.name).orderBy("_offset").collect()
+            assert (
+                [row["at"]["a"].asDict() for row in viewed]
+                == [row["all"][0].asDict() for row in viewed]
+                == wanted
+            )
         keep(registered, topic)
-    found = {row: columns["at"]["a"].asDict() for row, columns in state_of(spark, topic).items()}
-    assert found == {"0": {"lat": 1.5, "alt": None}, "1": {"lat": 2.5, "alt": 7}}
+    state = state_of(spark, topic)
+    assert [state[key]["at"]["a"].asDict() for key in "01"] == wanted
     assert errors_of(topic) == []
 
 
