@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from kafka_ds.errors import OptionError
@@ -40,16 +40,24 @@ def run(
     registry_url: str = "",
     syncs: BackgroundSyncs | None = None,
 ) -> list[str]:
-    """Maintain the tables until a signal, or `once`: then the topics and syncs that failed are returned."""
+    """Maintain the tables until a signal, or `once`; what failed then (topics, syncs), or Spark if it ended."""
+    from spark_conf.pipelines.pipelines import SparkEnded
+
     ended: list[int] = []
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, lambda number, _: ended.append(number))
-    with _pipelines(options, lake, master, registry_url) as pipelines:
-        if not once:
-            with (syncs or BackgroundSyncs({})).running():
-                pipelines.run(interval_s, lambda: bool(ended))
-            return []
-        failed = pipelines.run_once(lambda: bool(ended))
+    try:
+        with _pipelines(options, lake, master, registry_url) as pipelines:
+            if not once:
+                with (syncs or BackgroundSyncs({})).running():
+                    pipelines.run(interval_s, lambda: bool(ended))
+                return []
+            failed = pipelines.run_once(lambda: bool(ended))
+    except SparkEnded as problem:
+        LOGGER.error(
+            "ending, so that a supervisor can start this again: Spark has ended: %s", problem
+        )
+        return ["Spark"]
     if syncs is not None and not ended:
         failed += syncs.run_once()
     if ended:
@@ -70,6 +78,8 @@ def replay(
 def _pipelines(
     options: Mapping[str, str], lake: str, master: str, registry_url: str
 ) -> Iterator[Pipelines]:
+    from py4j.protocol import Py4JError
+
     from spark_conf.pipelines.pipelines import Pipelines
     from spark_conf.pipelines.registry import registry_at
 
@@ -83,7 +93,8 @@ def _pipelines(
         yield pipelines
     finally:
         pipelines.close()
-        spark.stop()
+        with suppress(Py4JError, OSError):  # Its JVM may have ended.
+            spark.stop()
 
 
 def avro_jars() -> list[str]:
@@ -96,12 +107,14 @@ def avro_jars() -> list[str]:
 def spark_session(master: str, lake: str) -> SparkSession:
     """The session of spark-submit if that started us, else a new one."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
-        # With a lake, session() also creates the system views, which takes seconds: only S3 needs its settings.
+        # With its `lake`, session() would also create the system views: on S3 that takes a minute on a busy machine.
+        on_s3 = s3a.is_on_s3(lake)
+        more_jars = [str(each) for each in jars.fetch(s3a.JARS).glob("*.jar")] if on_s3 else []
         return session(
             "kafka-ds pipelines",
             master=master,
-            lake=lake if s3a.is_on_s3(lake) else None,
-            extra_jars=",".join(avro_jars()),
+            extra_jars=",".join([*avro_jars(), *more_jars]),
+            settings=s3a.settings(os.environ) if on_s3 else {},
         )
     from pyspark.sql import SparkSession
 

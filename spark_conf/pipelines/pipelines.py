@@ -10,9 +10,11 @@ import json
 import logging
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
@@ -37,7 +39,7 @@ from spark_conf.pipelines.decoder import REASON, TOMBSTONE, DecodedRows
 from spark_conf.pipelines.deletions import Deletions
 from spark_conf.pipelines.history import CompactedHistory, HistoryPolicy, policy_of
 from spark_conf.pipelines.kinds import ObjectOf, parse_kind
-from spark_conf.pipelines.progress import lost_offsets, next_step, reset_step
+from spark_conf.pipelines.progress import StepLimit, lost_offsets, next_step, reset_step
 from spark_conf.pipelines.protobuf import ProtobufReader
 from spark_conf.pipelines.registry import SchemaRegistry
 from spark_conf.pipelines.schema_columns import with_fields_of
@@ -75,12 +77,18 @@ SETTINGS: Final = (
 )
 NONE: Final = "none"
 BYTES: Final = t.BinaryType()
-# The offsets of one step: Spark caches its records in memory, and on disk beyond that, while they are decoded.
+# The offsets of one step at most.
 OFFSETS_PER_STEP: Final = 1_000_000
-# Those of the first step of a table of JSON, in which each value is looked at: the next ones have columns to read by.
-OFFSETS_OF_FIRST_STEP: Final = 10_000
+# How old the settings of topics may be in a round, in seconds: their brokers would be asked for all of them each time.
+SETTINGS_S: Final = 3.0
+# How long a table that has all records is not looked at, in seconds, unless records come: others may have changed it.
+SETTLED_S: Final = 60.0
 # A step of so many is logged when it begins, too: it may take a minute.
 OFFSETS_ANNOUNCED: Final = 100_000
+
+
+class SparkEnded(RuntimeError):
+    """The session's JVM or SparkContext has ended, so no table can be updated any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +128,14 @@ class Pipelines:
         self._store: Store = open_store(lake)
         self._deletions: dict[str, Deletions] = {}
         self._announced: list[str] | None = None
-        # The topics of which a step was written.
+        # The topics of which a step was written, and those of which one was in the last round.
         self._written: set[str] = set()
+        self._busy: set[str] = set()
+        self._limits: defaultdict[str, StepLimit] = defaultdict(StepLimit)
+        # The end offsets that a table has, and since when that is known: meanwhile the store is not asked again.
+        self._settled: dict[str, tuple[Pipeline, Mapping[int, int], float]] = {}
+        # The topic ids and settings that the brokers told last, and when.
+        self._told: tuple[dict[str, str], dict[str, dict[str, str | None]], float] | None = None
         self._histories: dict[str, CompactedHistory] = {}
         # Topics and paths whose declared column is not as declared.
         self._ignored: set[tuple[str, str]] = set()
@@ -136,15 +150,16 @@ class Pipelines:
         """Close the connections to the brokers."""
         self._cluster.close()
 
-    def wanted(self) -> list[Pipeline]:
-        """The topics that are configured to have a typed table."""
+    def wanted(self, settings_s: float = 0.0) -> list[Pipeline]:
+        """The topics that are configured to have a typed table; their settings may be `settings_s` seconds old."""
         topics = {
             name: topic
             for name, topic in self._admin.describe_topics().items()
             if not topic.is_internal
         }
         found: list[Pipeline] = []
-        for name, settings in self._admin.topic_settings(list(topics), SETTINGS).items():
+        ids = {name: topic.topic_id for name, topic in topics.items()}
+        for name, settings in self._settings(ids, settings_s).items():
             value_format = settings.get(VALUE_FORMAT) or NONE
             if value_format == NONE:
                 continue
@@ -170,29 +185,65 @@ class Pipelines:
             )
         return sorted(found, key=lambda each: each.topic)
 
-    def run_once(self, is_ended: Callable[[], bool] = lambda: False) -> list[str]:
-        """Update every table to the present end of its topic; the topics for which that failed."""
+    def _settings(
+        self, ids: dict[str, str], age_s: float
+    ) -> Mapping[str, Mapping[str, str | None]]:
+        """The settings of these topics, asked for again if a topic is new or the last answer is too old."""
+        now = time.monotonic()
+        if self._told is None or self._told[0] != ids or now - self._told[2] >= age_s:
+            self._told = ids, self._admin.topic_settings(list(ids), SETTINGS), now
+        return self._told[1]
+
+    def run_once(
+        self, is_ended: Callable[[], bool] = lambda: False, *, by_turns: bool = False
+    ) -> list[str]:
+        """Update every table to the present end of its topic; the topics for which that failed.
+
+        `by_turns`: by one step each at most. What a step may have is shared by the topics that were behind in the last
+        round, so that none of them waits long for the others. Raises SparkEnded.
+        """
         failed: list[str] = []
+        self._check_spark()
         if self._announced is None:
             LOGGER.info("reading the settings of all topics")
-        wanted = self.wanted()
+        wanted = self.wanted(SETTINGS_S if by_turns else 0.0)
         self._announce([each.topic for each in wanted])
+        share = 1 / max(len(self._busy), 1) if by_turns else None
+        self._busy = set()
         for pipeline in wanted:
             if is_ended():
                 break
-            try:
-                self.keep(pipeline, is_ended)
-            except Exception as problem:
-                # Any class: PySpark has none for most errors from Java. Other topics are still updated.
+            if not self._is_done(
+                f"the typed table of {pipeline.topic}",
+                partial(self.keep, pipeline, is_ended, share),
+            ):
                 failed.append(pipeline.topic)
-                LOGGER.error(
-                    "the typed table of %s cannot be updated: %s",
-                    pipeline.topic, str(problem).partition("\n")[0],
-                )  # fmt: skip
-                LOGGER.debug(
-                    "the typed table of %s cannot be updated", pipeline.topic, exc_info=problem
-                )
         return failed
+
+    def _is_done(self, what: str, update: Callable[[], object]) -> bool:
+        """Whether an update succeeded; if not, the failure is logged."""
+        try:
+            update()
+        except Exception as problem:
+            # Any class: PySpark has none for most errors from Java. Other topics are still updated.
+            self._check_spark()
+            LOGGER.error("%s cannot be updated: %s", what, str(problem).partition("\n")[0])
+            LOGGER.debug("%s cannot be updated", what, exc_info=problem)
+            return False
+        return True
+
+    def _check_spark(self) -> None:
+        """Raises SparkEnded if the JVM does not answer, or its SparkContext has stopped."""
+        from py4j.protocol import Py4JError
+
+        context = self._spark.sparkContext._jsc
+        try:
+            # A JVM that is killed, or short of memory, ends without a word to Python.
+            has_ended = context is None or context.sc().isStopped()
+        except (Py4JError, OSError) as problem:
+            raise SparkEnded(f"its JVM does not answer: {problem}") from problem
+        if has_ended:
+            raise SparkEnded("its SparkContext has stopped")
 
     def _announce(self, topics: list[str]) -> None:
         """Log which topics have typed tables, when that changes: the first step may take a minute."""
@@ -202,11 +253,14 @@ class Pipelines:
             LOGGER.info("maintaining typed tables of %s", ", ".join(topics) or none)
 
     def run(self, interval_s: float, is_ended: Callable[[], bool]) -> None:
-        """Update the tables in rounds until `is_ended`; changed settings take effect in the next round."""
+        """Update the tables in rounds until `is_ended`; changed settings take effect in the next round.
+
+        Raises SparkEnded.
+        """
         while not is_ended():
             began = time.monotonic()
             try:
-                self.run_once(is_ended)
+                self.run_once(is_ended, by_turns=True)
             except KafkaDsError as problem:
                 LOGGER.error("this round of updates failed, and is tried again: %s", problem)
             left = began + interval_s - time.monotonic()
@@ -214,17 +268,38 @@ class Pipelines:
                 time.sleep(min(left, 0.2))
                 left = began + interval_s - time.monotonic()
 
-    def keep(self, pipeline: Pipeline, is_ended: Callable[[], bool] = lambda: False) -> None:
-        """Update a table to the present end of its topic, or until `is_ended`."""
+    def keep(
+        self,
+        pipeline: Pipeline,
+        is_ended: Callable[[], bool] = lambda: False,
+        share: float | None = None,
+    ) -> None:
+        """Update a table to the present end of its topic, or until `is_ended`.
+
+        With `share` by one step at most, which has that part of the usual limits.
+        """
         ends = self._offsets(pipeline, LATEST)
-        while self._advance(pipeline, ends) and not is_ended():
-            pass
+        was_settled = self._is_settled(pipeline, ends)
+        is_behind, has_advanced = not was_settled, False
+        while is_behind and not (is_ended() or (has_advanced and share)):
+            is_behind = self._advance(pipeline, ends, share or 1.0)
+            has_advanced |= is_behind
+        if has_advanced:
+            self._busy.add(pipeline.topic)
+        if not (is_behind or was_settled):
+            self._settled[pipeline.topic] = pipeline, ends, time.monotonic()
         if not is_ended() and pipeline.history is not None:
             self._expire(pipeline, pipeline.history, is_ended)
         if not is_ended():
             self._delete(pipeline)
         if not is_ended():
             self._vacuum(pipeline)
+
+    def _is_settled(self, pipeline: Pipeline, ends: Mapping[int, int]) -> bool:
+        known = self._settled.get(pipeline.topic)
+        if known is None or known[:2] != (pipeline, ends):
+            return False
+        return time.monotonic() - known[2] < SETTLED_S
 
     def _vacuum(self, pipeline: Pipeline) -> None:
         """Run VACUUM on the tables, if it is due, in each process and then once a day."""
@@ -300,7 +375,7 @@ class Pipelines:
         records = self._records(pipeline, replace(done, start=first))
         return newest_by_key(decoder.with_metadata(records, NONE).select(*decoder.METADATA))
 
-    def _advance(self, pipeline: Pipeline, ends: Mapping[int, int]) -> bool:
+    def _advance(self, pipeline: Pipeline, ends: Mapping[int, int], share: float) -> bool:
         """Take one step towards these ends; False if there is nothing to do."""
         table = TypedTable(self._spark, self._store, self._lake, pipeline.topic)
         done, begun = table.last_step(), table.begun_step()
@@ -313,7 +388,7 @@ class Pipelines:
             done, begun = reset, None
         if done is not None and done.mode not in ("", pipeline.mode):
             raise _made_otherwise(table, f"{MODE}={pipeline.mode}", done.mode)
-        is_first = done is None and pipeline.value_format == "json"
+        limit = min(OFFSETS_PER_STEP, self._limits[pipeline.topic].offsets)
         step = next_step(
             done,
             begun,
@@ -321,7 +396,7 @@ class Pipelines:
             mode=pipeline.mode,
             starts=self._offsets(pipeline, EARLIEST),
             ends=ends,
-            limit=min(OFFSETS_PER_STEP, OFFSETS_OF_FIRST_STEP) if is_first else OFFSETS_PER_STEP,
+            limit=max(int(limit * share), 1),
         )
         if step is None:
             return False
@@ -337,11 +412,22 @@ class Pipelines:
         # Spark's first query starts its workers, which takes a while on a busy machine.
         if pipeline.topic not in self._written or step.offsets >= OFFSETS_ANNOUNCED:
             LOGGER.info("%s: step %d begins, %s", pipeline.topic, step.number, offsets)
-        with self._decoded(pipeline, table, self._records(pipeline, step)) as decoded:
-            table.write_step(step, decoded, pipeline.cluster_columns)
+        limit = self._limits[pipeline.topic]
+        try:
+            with self._decoded(pipeline, table, self._records(pipeline, step)) as decoded:
+                table.write_step(step, decoded, pipeline.cluster_columns)
+                limit.written(step.offsets, self._cached_bytes())
+        except Exception:
+            limit.failed()
+            raise
         self._written.add(pipeline.topic)
         seconds = time.monotonic() - began
         LOGGER.info("%s: step %d, %s in %.1f s", pipeline.topic, step.number, offsets, seconds)
+
+    def _cached_bytes(self) -> int:
+        """What Spark keeps of cached rows, in memory and on disk."""
+        stored = self._spark.sparkContext._jsc.sc().getRDDStorageInfo()
+        return sum(each.memSize() + each.diskSize() for each in stored)
 
     @contextmanager
     def _decoded(

@@ -3,8 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from kafka_ds.topic.typed_steps import TableStep
+
+# Of JSON each value of the first step is looked at; the next ones have columns to read by.
+OFFSETS_OF_FIRST_STEP: Final = 10_000
+# Spark caches the records of a step in memory, and on disk beyond that, while they are decoded.
+BYTES_PER_STEP: Final = 1 << 30
+_GROWTH: Final = 100
+_SHRINKAGE: Final = 10
+
+
+class StepLimit:
+    """How many offsets the next step of a topic may have: by the bytes that the last one had in Spark's cache.
+
+    The size of records is unknown before they are read, so the first step is small. One that failed is tried with fewer
+    offsets: Spark's disk may have been too small for it.
+    """
+
+    def __init__(self) -> None:
+        self.offsets = OFFSETS_OF_FIRST_STEP
+
+    def written(self, offsets: int, size: int) -> None:
+        """After a step of so many offsets, which had `size` bytes in the cache."""
+        fitting = offsets * BYTES_PER_STEP // max(size, 1)
+        self.offsets = max(1, min(fitting, max(self.offsets, _GROWTH * offsets)))
+
+    def failed(self) -> None:
+        """After a step that could not be written."""
+        self.offsets = max(1, self.offsets // _SHRINKAGE)
 
 
 def reset_step(

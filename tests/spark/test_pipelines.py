@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from random import Random
@@ -110,12 +109,12 @@ def test_a_topic_that_fails_stops_no_other(
     wanted = [SimpleNamespace(topic=name) for name in ("a", "b", "c")]
     kept: list[str] = []
 
-    def keep(_: Pipelines, pipeline: SimpleNamespace, is_ended: Callable[[], bool]) -> None:
+    def keep(_: Pipelines, pipeline: SimpleNamespace, *__: object) -> None:
         kept.append(pipeline.topic)
         if pipeline.topic == "a":
             raise RuntimeError("an error of Java's for which PySpark has no class")
 
-    monkeypatch.setattr(Pipelines, "wanted", lambda _: wanted)
+    monkeypatch.setattr(Pipelines, "wanted", lambda *_: wanted)
     monkeypatch.setattr(Pipelines, "keep", keep)
     assert pipelines.run_once() == ["a"]
     assert kept == ["a", "b", "c"]

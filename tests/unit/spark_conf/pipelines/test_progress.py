@@ -1,7 +1,14 @@
 from dataclasses import replace
 
 from kafka_ds.topic.typed_steps import TableStep
-from spark_conf.pipelines.progress import lost_offsets, next_step, reset_step
+from spark_conf.pipelines.progress import (
+    BYTES_PER_STEP,
+    OFFSETS_OF_FIRST_STEP,
+    StepLimit,
+    lost_offsets,
+    next_step,
+    reset_step,
+)
 
 DONE = TableStep(number=4, topic_id="t", mode="append", start={0: 0, 1: 0}, end={0: 10, 1: 5})
 
@@ -66,3 +73,29 @@ def test_a_step_that_was_begun_is_taken_as_it_was() -> None:
     former = TableStep(number=5, topic_id="former", mode="append", start=DONE.end, end={0: 11})
     assert after(DONE, former, p0=30, p1=5) != former
     assert after(DONE, DONE, p0=10, p1=5) is None
+
+
+def test_steps_grow_up_to_the_bytes_that_one_may_have() -> None:
+    limit = StepLimit()
+    limit.written(OFFSETS_OF_FIRST_STEP, 100 * OFFSETS_OF_FIRST_STEP)
+    assert limit.offsets == 100 * OFFSETS_OF_FIRST_STEP
+    limit.written(3, 300)
+    assert limit.offsets == 100 * OFFSETS_OF_FIRST_STEP, "a short step does not make it smaller"
+    limit.written(1_000, 1_000 * (BYTES_PER_STEP // 500))
+    assert limit.offsets == 500
+    limit.written(500, 2 * BYTES_PER_STEP)
+    assert limit.offsets == 250
+    limit.written(1, 2 * BYTES_PER_STEP)
+    assert limit.offsets == 1
+    limit.written(1, 0)
+    assert limit.offsets == 100
+
+
+def test_a_step_that_failed_is_tried_with_fewer_offsets() -> None:
+    limit = StepLimit()
+    for _ in range(3):
+        limit.failed()
+    assert limit.offsets == OFFSETS_OF_FIRST_STEP // 1_000
+    for _ in range(3):
+        limit.failed()
+    assert limit.offsets == 1
