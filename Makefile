@@ -89,8 +89,8 @@ SPARK_OUTPUT := $(VENV)/tests-of-spark.txt
 # which take their own things down (tests/conftest.py).
 test: jars $(KERNELS)
 	@echo "tests/spark runs beside the others; until both have ended its output is in $(SPARK_OUTPUT)"
-	@$(PYTEST) -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder tests/spark > $(SPARK_OUTPUT) 2>&1 & spark=$$!; trap "kill $$spark 2>/dev/null" INT TERM; \
-	$(PYTEST) -m "not slow" -n $(WORKERS) --dist loadfile --no-loadscope-reorder --ignore tests/spark; others=$$?; \
+	@$(PYTEST) -m "not slow" --durations=25 -n 2 --dist loadfile --no-loadscope-reorder tests/spark > $(SPARK_OUTPUT) 2>&1 & spark=$$!; trap "kill $$spark 2>/dev/null" INT TERM; \
+	$(PYTEST) -m "not slow" --durations=25 -n $(WORKERS) --dist loadfile --no-loadscope-reorder --ignore tests/spark; others=$$?; \
 	wait $$spark; spark=$$?; echo "tests/spark:"; cat $(SPARK_OUTPUT); \
 	echo "pytest has ended with status $$others, that of tests/spark with status $$spark"; [ $$others = 0 ] && [ $$spark = 0 ]
 
