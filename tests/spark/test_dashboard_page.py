@@ -93,7 +93,7 @@ def test_a_dashboard_shows_typed_flights_and_the_database_as_it_is(
     reader.follow(flights)
 
     def is_shown(command: str, output: str) -> bool:
-        done = reader.run(command)
+        done = reader.run(command, PATIENCE_S)
         return done.stdout == output
 
     for block in own_blocks("docs/get-started/dashboard.md", __file__):
