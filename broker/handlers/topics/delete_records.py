@@ -3,8 +3,8 @@
 - The offset is at most the high watermark, and -1 means the high watermark; other offsets: OFFSET_OUT_OF_RANGE. An
   offset below the log start changes nothing. The answer is the new low watermark: the smallest log start of all
   replicas on live brokers, once it has reached the offset; of a diskless partition the one that its table has, as its
-  local log is a cache. REQUEST_TIMED_OUT if it has not within timeout_ms; the
-  leader's own log start has moved all the same.
+  local log is a cache. REQUEST_TIMED_OUT if it has not within timeout_ms; the leader's own log start has moved all the
+  same.
 - When it is answered the new log start is durable (in Kafka a crash may undo it); a thread waits for the disk. If that
   fails: KAFKA_STORAGE_ERROR for all partitions of that log directory. The segments below the new start go with the next
   run of retention. The lake learns the start in the background: a broker that loses its disk then begins there, too,
