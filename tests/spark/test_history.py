@@ -67,7 +67,7 @@ def newest(records: list[Record]) -> dict[str, str]:
 
 
 def consumed(topic: Topic) -> dict[str, str]:
-    """Each key's last value, for a consumer that reads from the beginning."""
+    """Each key's last value, for a consumer that reads from the beginning. It may find what the table has deleted."""
     settings = {
         "bootstrap.servers": topic.broker.bootstrap,
         "group.id": "g",
@@ -80,7 +80,7 @@ def consumed(topic: Topic) -> dict[str, str]:
         key = (message.key() or b"").decode()
         found.pop(key, None)
         if (value := message.value()) is not None:
-            found[key] = value.decode()
+            found[key] = value.decode(errors="replace")
     consumer.close()
     return found
 
