@@ -190,6 +190,7 @@ def test_leaders_are_killed_and_their_disks_wiped(brokers: BrokerCluster) -> Non
     check(brokers, writer)
 
 
+@pytest.mark.slow
 def test_all_brokers_are_killed_at_once_and_all_disks_wiped(brokers: BrokerCluster) -> None:
     create_topic(brokers.bootstrap, TOPIC, DISKLESS, partitions=PARTITIONS)
     with Writer(brokers) as writer:
@@ -237,6 +238,7 @@ def test_a_leader_that_was_only_paused_acknowledges_nothing_any_more(
     check(brokers, writer)
 
 
+@pytest.mark.slow
 def test_transactions_are_whole_though_leaders_are_killed(brokers: BrokerCluster) -> None:
     """Each transaction writes its number to every partition; every third one is aborted."""
     create_topic(brokers.bootstrap, TOPIC, DISKLESS, partitions=PARTITIONS)

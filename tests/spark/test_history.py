@@ -117,9 +117,14 @@ def test_overtaken_rows_leave(
     assert values(spark, topic) == newest([*records, (b"0", b"b")]) == consumed(topic)
 
 
+# After the typed table's MERGE and one file of five; before the next file; and after it.
+KILLS = (("after", 2, 151), ("before", 1, 151), ("after", 1, 101))
+
+
+@pytest.mark.parametrize("kills", [KILLS[:1], pytest.param(KILLS, marks=pytest.mark.slow)])
 @pytest.mark.timeout(600)
 def test_killed_between_its_commits_it_loses_no_key(
-    spark: SparkSession, topic: Topic, tmp_path: Path
+    spark: SparkSession, topic: Topic, tmp_path: Path, kills: tuple[tuple[str, int, int], ...]
 ) -> None:
     # Compacted only once the lake alone has its records: consumers read them there.
     before = {**SETTINGS, "cleanup.policy": "delete", "local.retention.bytes": 1}
@@ -140,8 +145,7 @@ def test_killed_between_its_commits_it_loses_no_key(
     assert consumed(topic) == expected
     command = ["pipelines", "run", "--once", "--master", "local[1]"]
     command += ["--lake", str(topic.broker.lake), "--bootstrap-server", topic.broker.bootstrap]
-    # After the typed table's MERGE and one file of five; before the next file; and after it.
-    for when, number, left in (("after", 2, 151), ("before", 1, 151), ("after", 1, 101)):
+    for when, number, left in kills:
         driver = [sys.executable, "-m", "tests.spark.pipelines_driver", when, str(number), "1000"]
         with (tmp_path / "driver.log").open("ab") as log:
             done = subprocess.run([*driver, *command], stdout=log, stderr=log, check=False)

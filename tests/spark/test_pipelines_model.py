@@ -36,7 +36,7 @@ from tests.spark.typed_values import normal, rebuilt
 
 # In make test one, of JSON without a registry: a life takes minutes on two busy cores.
 LIVES_OF_CI = 1
-OFFSETS_PER_STEP = 40
+OFFSETS_PER_STEP = 100
 PARTITIONS_MAX = 3
 KEYS = 9
 SCHEMA_CHANGED = "DELTA_SCHEMA_CHANGE_SINCE_ANALYSIS"

@@ -397,6 +397,8 @@ def fake_lake(
         make(self, replace(context, remote_log_manager=tier), leading, **named)
 
     monkeypatch.setattr("broker.replica.lake_recovery.RECOVERY_RETRY_SECONDS", 0.01)
+    # These ask while it recovers; clients would wait for the start.
+    monkeypatch.setattr("broker.broker_server.RECOVERY_SECONDS_MAX", 0.0)
     monkeypatch.setattr(ReplicaManager, "__init__", make_with_fake)
     return tier
 
