@@ -13,6 +13,7 @@ import stat
 import subprocess
 import sys
 import tarfile
+import tempfile
 from pathlib import Path
 
 from spark_conf import jars
@@ -74,12 +75,24 @@ class KafkaCluster:
     def stop(self, cleanup=False):
         pass
 """
+# A package whose only dependency is a suite's.
+WANTING = """[package]
+name = "wanting"
+version = "0.1.0"
+
+[lib]
+path = "lib.rs"
+
+[dependencies]
+{name} = "={tag}"
+"""
 # Of Apache Kafka's own suites, the class that is replaced.
 COMPILE = {
     "kafka": compiled,
     "kafka-requests": compiled,
     "kafka-streams": compiled_for_streams,
 }
+CARGO_TEST = ("cargo", "test", "--quiet", "--locked")
 TOXIPROXY = "github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0"
 
 
@@ -128,6 +141,21 @@ def _go_module(suite: Suite) -> Path:
     return folder
 
 
+def _crate(suite: Suite) -> Path:
+    """The files of a Rust crate, by Cargo, which fetches what a package depends on; a copy."""
+    folder = FOLDER / f"{suite.name}-{suite.tag}"
+    if not folder.exists():
+        _need("cargo")
+        with tempfile.TemporaryDirectory() as wanting:
+            package = Path(wanting)
+            (package / "lib.rs").touch()
+            (package / "Cargo.toml").write_text(WANTING.format(name=suite.source, tag=suite.tag))
+            said = json.loads(_run(["cargo", "metadata", "--format-version=1"], package))
+        found = next(each for each in said["packages"] if each["name"] == suite.source)
+        shutil.copytree(Path(found["manifest_path"]).parent, folder)
+    return folder
+
+
 def _unpacked(suite: Suite) -> Path:
     """The source distribution of a Python package, by pip."""
     folder = FOLDER / f"{suite.source.replace('-', '_')}-{suite.tag}"
@@ -152,11 +180,29 @@ def _build_franz_go(_suite: Suite, folder: Path) -> None:
     _run(["go", "build", "./pkg/kgo"], folder)
 
 
+def _build_kafka_go(_suite: Suite, folder: Path) -> None:
+    """With what its go.mod lacks for newer versions of Go."""
+    _need("go")
+    _run(["go", "build", "-mod=mod", "./..."], folder)
+
+
 def _build_sarama(_suite: Suite, _folder: Path) -> None:
     _need("go")
     if not toxiproxy().exists():
         toxiproxy().parent.mkdir(parents=True, exist_ok=True)
         _run(["go", "install", TOXIPROXY], FOLDER, GOBIN=str(toxiproxy().parent))
+
+
+def _build_rskafka(_suite: Suite, folder: Path) -> None:
+    for tool in ("cargo", "gcc", "make"):
+        _need(tool)
+    toolchain = folder / "rust-toolchain.toml"
+    if toolchain.exists():
+        # For the Rust that is installed; Rust from 1.95 on does not compile the pinned version.
+        toolchain.unlink()
+        _run(["cargo", "update", "--package", "rsasl"], folder)
+    files = [f"--test={each}" for each in ("client", "consumer", "producer", "produce_consume")]
+    _run([*CARGO_TEST, "--no-run", *files], folder)
 
 
 def toxiproxy() -> Path:
@@ -224,11 +270,19 @@ def _run(words: list[str], folder: Path, **more: str) -> str:
 
 
 # How a suite's files are brought, where it is not by a clone; and what is made of them.
-BRING = {"kafka-python": _unpacked, "sarama": _go_module, "franz-go": _go_module}
+BRING = {
+    "kafka-go": _go_module,
+    "kafka-python": _unpacked,
+    "rskafka": _crate,
+    "sarama": _go_module,
+    "franz-go": _go_module,
+}
 BUILD = {
     "librdkafka": _build_librdkafka,
     "franz-go": _build_franz_go,
+    "kafka-go": _build_kafka_go,
     "kafka-python": _complete_kafka_python,
+    "rskafka": _build_rskafka,
     "sarama": _build_sarama,
     "confluent-kafka-python": _build_confluent_kafka_python,
 }

@@ -56,6 +56,12 @@ Toxiproxy, between clients and brokers, cuts connections. The tests call Docker 
 again, and to run Apache Kafka's console producer, console consumer and verifiable consumer; a command `docker` of ours
 does that with processes.
 
+kafka-go's tests come by Go's module proxy, too. Those that need a broker are run; they expect it at the ports 9092 and
+9093 (SASL). As in its own CI, they run without the tests that treat a connection like a pipe.
+
+rskafka's tests are in its crate, which Cargo fetches. They run with a newer version of the crate `rsasl`, because Rust
+1.95 does not compile the pinned one.
+
 confluent-kafka-python's integration tests of administration, consumers, share consumers, producers and serializers run
 with the client of the same version, with classic groups and, where a name ends in `@consumer`, with KIP-848's.
 
@@ -77,8 +83,7 @@ Results are merged test by test; `recorded` has the days of the first and of the
 the commit of the last. A test may have passed at the second try.
 
 librdkafka's suite is not in the table: it was last run before results were recorded, on 2026-11-22
-([proof](proof.md#long-runs)), its tests of share groups on 2026-11-28. Not run at all: Karapace's tests, and the suites
-of kafka-go and rskafka, with which programs of ours run instead.
+([proof](proof.md#long-runs)), its tests of share groups on 2026-11-28. Not run at all: Karapace's tests.
 """
 
 

@@ -18,7 +18,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     UserScramCredentialUpsertion,
 )
 
-from tests.clients.suites.building import kafka_path, python_of
+from tests.clients.suites.building import CARGO_TEST, kafka_path, python_of
 from tests.clients.suites.clusters import Cluster
 from tests.clients.suites.junit import run_kafka, run_requests, run_streams
 from tests.clients.suites.outcomes import Outcome, each_of, ended, go_test
@@ -26,7 +26,7 @@ from tests.clients.suites.sarama import run_sarama
 from tests.clients.suites.spark import run_spark
 from tests.clients.suites.trogdor import run_trogdor
 
-# What librdkafka's tests are told of the broker, so that they ask for all that it can.
+# What librdkafka's and kafka-go's tests are told of the broker, so that they ask for all that it can.
 KAFKA_VERSION = "4.2.0"
 
 
@@ -100,6 +100,39 @@ def run_franz_go(
     yield from each_of(run, tests)
 
 
+def run_kafka_go(
+    source: Path, work: Path, cluster: Cluster, tests: Sequence[str]
+) -> Iterator[Outcome]:
+    """A test is `TestReader`, or `sasl/TestSASL` in a package below; one at a time, as Go runs those of a package."""
+    packages = {test.rpartition("/")[0] for test in tests}
+    for each in packages:
+        words = ["go", "test", "-c", "-o", str(work / f"{each}.test"), f"./{each}"]
+        print(ended(words, source, dict(os.environ)), end="")
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    asked = [
+        UserScramCredentialUpsertion(
+            f"adminscram{bits}",
+            ScramCredentialInfo(mechanism, 4096),
+            f"admin-secret-{bits}".encode(),
+        )
+        for bits, mechanism in (
+            (256, ScramMechanism.SCRAM_SHA_256),
+            (512, ScramMechanism.SCRAM_SHA_512),
+        )
+    ]
+    for done in admin.alter_user_scram_credentials(asked).values():
+        done.result()
+    # As kafka-go's own CI has it: without the tests that treat a connection like a pipe's end.
+    environment = {**os.environ, "KAFKA_VERSION": KAFKA_VERSION, "KAFKA_SKIP_NETTEST": "1"}
+
+    def run(test: str) -> Outcome:
+        package, _, name = test.rpartition("/")
+        outcome = go_test(work / f"{package}.test", source / package, environment, name)
+        return replace(outcome, test=test)
+
+    yield from each_of(run, tests, at_once=1)
+
+
 def run_kafka_python(
     source: Path, work: Path, cluster: Cluster, tests: Sequence[str]
 ) -> Iterator[Outcome]:
@@ -119,6 +152,30 @@ def run_kafka_python(
         return Outcome(test=test, state=state_of_pytest(printed), printed=printed)
 
     yield from each_of(run, tests)
+
+
+def run_rskafka(
+    source: Path, work: Path, cluster: Cluster, tests: Sequence[str]
+) -> Iterator[Outcome]:
+    """A test is `consumer/test_stream_consumer_start_at_0`, in a file of tests."""
+    environment = {
+        **os.environ,
+        "TEST_INTEGRATION": "1",
+        "TEST_BROKER_IMPL": "kafka",
+        "KAFKA_CONNECT": cluster.bootstrap,
+        "KAFKA_SASL_CONNECT": cluster.brokers[1].address("SASL_PLAINTEXT"),
+    }
+
+    def run(test: str) -> Outcome:
+        file, _, name = test.partition("/")
+        words = [*CARGO_TEST, f"--test={file}", "--", "--exact", name, "--nocapture"]
+        printed = ended(words, source, environment)
+        state = "passed" if "test result: ok. 1 passed" in printed else "failed"
+        # As it says, and returns.
+        state = "skipped" if "kipping" in printed else state
+        return Outcome(test=test, state=state, printed=printed)
+
+    yield from each_of(run, tests, at_once=1)
 
 
 def run_confluent_kafka_python(
@@ -159,7 +216,9 @@ def state_of_pytest(printed: str) -> str:
 RUN: dict[str, Any] = {
     "librdkafka": run_librdkafka,
     "franz-go": run_franz_go,
+    "kafka-go": run_kafka_go,
     "kafka-python": run_kafka_python,
+    "rskafka": run_rskafka,
     "sarama": run_sarama,
     "confluent-kafka-python": run_confluent_kafka_python,
     "kafka": run_kafka,

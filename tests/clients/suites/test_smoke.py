@@ -13,16 +13,19 @@ QUICK = {
     "kafka-python": ("test_consumer_integration.py::test_kafka_consumer",),
     "kafka-requests": ("kafka.server.HeartbeatRequestTest",),
 }
-# More than 20 s of CPU each, with what is compiled first (Scala, Go) or started (Spark, Trogdor's processes).
+# More than 20 s of CPU each, with what is compiled first (Scala, Go, Rust) or started (Spark, Trogdor's processes).
 SLOW = {
     "franz-go": ("TestPing", "TestGroupSimple"),
     "kafka": ("clients.admin.ConcurrentListOffsetsRequestTest",),
+    "kafka-go": ("TestClientMetadata", "sasl/TestSASL"),
     "kafka-streams": ("streams.integration.JoinStoreIntegrationTest",),
+    "rskafka": ("client/test_sasl", "producer/test_batch_producer"),
     "sarama": ("TestFuncProducing", "TestFuncAdminListConsumerGroupOffsets"),
     "spark-kafka": ("KafkaRealTimeModeE2ESuite",),
     "trogdor": ("RoundTripWorkload", "ProduceBench@transactions"),
 }
-OF_GO = ("franz-go", "sarama")
+# What compiles the tests, where a suite needs more than the project does.
+COMPILERS = {"franz-go": "go", "kafka-go": "go", "sarama": "go", "rskafka": "cargo"}
 
 
 @pytest.mark.timeout(900)
@@ -35,6 +38,7 @@ def test_a_few_tests_pass(suite: str) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("suite", SLOW)
 def test_a_few_tests_of_slower_suites_pass(suite: str) -> None:
-    if suite in OF_GO and shutil.which("go") is None:
-        pytest.skip("Go is not installed")
+    compiler = COMPILERS.get(suite)
+    if compiler and shutil.which(compiler) is None:
+        pytest.skip(f"{compiler} is not installed")
     assert main([suite, *SLOW[suite]]) == 0
