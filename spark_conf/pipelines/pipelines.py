@@ -36,6 +36,7 @@ from kafka_ds.topic.typed_steps import TableStep
 from spark_conf.pipelines import decoder, history, registry_decoder
 from spark_conf.pipelines.avro import AvroReader
 from spark_conf.pipelines.decoder import REASON, TOMBSTONE, DecodedRows
+from spark_conf.pipelines.deleted_topics import DeletedTopics
 from spark_conf.pipelines.deletions import Deletions
 from spark_conf.pipelines.history import CompactedHistory, HistoryPolicy, policy_of
 from spark_conf.pipelines.kinds import ObjectOf, parse_kind
@@ -127,6 +128,7 @@ class Pipelines:
         self._lake = absolute(lake)
         self._store: Store = open_store(lake)
         self._deletions: dict[str, Deletions] = {}
+        self._deleted = DeletedTopics(spark, self._store, self._lake)
         self._announced: list[str] | None = None
         # The topics of which a step was written, and those of which one was in the last round.
         self._written: set[str] = set()
@@ -218,6 +220,11 @@ class Pipelines:
                 partial(self.keep, pipeline, is_ended, share),
             ):
                 failed.append(pipeline.topic)
+        for topic in () if is_ended() else self._deleted.tables([each.topic for each in wanted]):
+            if not self._is_done(
+                f"the typed table of {topic}", partial(self._deleted.empty, topic)
+            ):
+                failed.append(topic)
         return failed
 
     def _is_done(self, what: str, update: Callable[[], object]) -> bool:

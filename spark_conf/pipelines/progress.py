@@ -38,15 +38,16 @@ class StepLimit:
 def reset_step(
     done: TableStep | None, begun: TableStep | None, *, topic_id: str, mode: str
 ) -> TableStep | None:
-    """The step that empties the tables after the topic was recreated; None if the topic is the same.
-
-    Its number is above those of both tables: Delta skips a `txn` version that it has.
-    """
+    """The step that empties the tables after the topic was recreated; None if the topic is the same."""
     known = [each for each in (done, begun) if each is not None]
     if all(each.topic_id in ("", topic_id) for each in known):
         return None
+    return emptying_step(*known, topic_id=topic_id, mode=mode if done is None else done.mode)
+
+
+def emptying_step(*known: TableStep, topic_id: str, mode: str) -> TableStep:
+    """A step without offsets after the last ones of both tables: Delta skips a `txn` version that it has."""
     number = max(each.number for each in known) + 1
-    mode = mode if done is None else done.mode
     return TableStep(number=number, topic_id=topic_id, mode=mode, start={}, end={})
 
 

@@ -289,6 +289,14 @@ class TypedTable:
             for _, path in self._there():
                 self._spark.sql(f"OPTIMIZE delta.`{path}`")
 
+    def has_data_files(self) -> bool:
+        """Whether a file of rows is left, of any version."""
+        return any(
+            not entry.path.startswith(f"{log.table}/_delta_log/")
+            for log, _ in self._there()
+            for entry in log.store.list(log.table)
+        )
+
     def vacuum(self) -> None:
         """Run VACUUM on each table that is older than a day and had none for a day."""
         for log, path in self._there():

@@ -10,11 +10,16 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.topic.names import topic_table
 from kafka_ds.topic.snapshot import TopicSnapshot
+from kafka_ds.topic.typed_steps import TableStep
+from spark_conf.pipelines import deleted_topics, typed_table
+from spark_conf.pipelines.pipelines import Pipelines
+from spark_conf.pipelines.typed_table import write
+from tests.fakes.process_death import ProcessDied
 from tests.processes import wait_until
 from tests.spark.topics import Topic
 from tests.spark.typed_tables import alter, errors_of, keep_anew, rows, state_of
@@ -123,3 +128,49 @@ def test_the_state_of_a_key_leaves_with_its_record(spark: SparkSession, topic: T
     delete_tiered_records(topic, 2)
     keep_anew(spark, topic)
     assert state_of(spark, topic) == {"k2": {"value": "2"}}
+
+
+@pytest.mark.timeout(300)
+def test_the_rows_of_a_deleted_topic_leave(
+    spark: SparkSession, pipelines: Pipelines, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash leaves the errors table emptied alone. Another topic has no typed table any more, and keeps its rows."""
+    other = Topic(topic.broker, f"{topic.name}-other")
+    for each in (topic, other):
+        each.create(partitions=1, **SETTINGS, **AT_ONCE)
+        send(each, b"0", b"\xff", b"2")
+        each.wait_until_tiered(0, least=3)
+        keep_anew(spark, each)
+    topic.delete()
+    monkeypatch.setattr(pipelines, "wanted", lambda *_: [])
+    monkeypatch.setattr(deleted_topics, "LOOK_S", 0.0)
+
+    def dies(rows: DataFrame, path: str, step: TableStep, mode: str) -> None:
+        if not path.endswith("__errors"):
+            raise ProcessDied
+        write(rows, path, step, mode)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(typed_table, "write", dies)
+        wait_until("its death", lambda: _dies(pipelines))
+    assert (offsets(topic), errors_of(topic)) == ([0, 1, 2], [])
+    for _ in range(2):
+        assert pipelines.run_once() == []
+        assert (offsets(topic), errors_of(topic)) == ([], [])
+    assert DeltaTable(topic.broker.lake / "tables" / topic.name).version() == 2
+    assert offsets(other) == [0, 1, 2]
+    assert [offset for offset, _ in errors_of(other)] == [1]
+
+    topic.create(partitions=1, **SETTINGS)
+    send(topic, b"again")
+    keep_anew(spark, topic)
+    assert [row["value"] for row in rows(topic)] == ["again"]
+
+
+def _dies(pipelines: Pipelines) -> bool:
+    """The broker's worker empties the topic's own table first."""
+    try:
+        assert pipelines.run_once() == []
+    except ProcessDied:
+        return True
+    return False
