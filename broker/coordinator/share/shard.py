@@ -16,7 +16,6 @@ from broker.config.broker import BrokerConfig
 from broker.coordinator.result import CoordinatorResult, Instant, Ticket
 from broker.coordinator.share.share_group_offset import (
     NO_COUNT,
-    NO_EPOCH,
     NO_OFFSET,
     ShareGroupOffset,
     combine,
@@ -158,6 +157,7 @@ class ShareCoordinatorShard:
         self, key: SharePartitionKey, wanted: InitializeStatePartition, now_ms: int
     ) -> CoordinatorResult:
         """Begin a state; what a state of no higher epoch had is forgotten."""
+        _check_no_negative(state_epoch=wanted.state_epoch)
         self._check_partition(key)
         state = self._states.get(key)
         if state is not None:
@@ -181,6 +181,7 @@ class ShareCoordinatorShard:
         self, key: SharePartitionKey, wanted: ReadStatePartition, now_ms: int
     ) -> CoordinatorResult:
         """The state. A leader of a new epoch is written down first, so that the one before is fenced."""
+        _check_no_negative(leader_epoch=wanted.leader_epoch)
         state = self._known(key, "Read")
         _check_leader_epoch(state, wanted.leader_epoch)
         self._check_partition(key)
@@ -190,7 +191,7 @@ class ShareCoordinatorShard:
             start_offset=state.start_offset,
             state_batches=list(state.batches),
         )
-        if wanted.leader_epoch in (NO_EPOCH, state.leader_epoch):
+        if wanted.leader_epoch == state.leader_epoch:
             return CoordinatorResult(response=response)
         claimed = WriteStatePartition(
             partition=key.partition,
@@ -206,6 +207,7 @@ class ShareCoordinatorShard:
         self, key: SharePartitionKey, wanted: WriteStatePartition, now_ms: int
     ) -> CoordinatorResult:
         """Write what has changed."""
+        _check_no_negative(leader_epoch=wanted.leader_epoch, state_epoch=wanted.state_epoch)
         state = self._known(key, "Write")
         _check_leader_epoch(state, wanted.leader_epoch)
         _check_state_epoch(state, wanted.state_epoch)
@@ -257,12 +259,19 @@ class ShareCoordinatorShard:
     ) -> ShareStateRecord:
         """An update, or the snapshot that replaces the updates before."""
         state = self._states[key]
+        count = wanted.delivery_complete_count
+        # A write that comes late takes nothing back (Kafka 4.4).
+        if wanted.start_offset < state.start_offset:
+            count = state.delivery_complete_count
+        elif wanted.start_offset == state.start_offset:
+            count = max(count, state.delivery_complete_count)
+        start_offset = max(wanted.start_offset, state.start_offset)
         update = ShareUpdateValue(
             snapshot_epoch=state.snapshot_epoch,
             leader_epoch=wanted.leader_epoch,
-            start_offset=wanted.start_offset,
-            delivery_complete_count=wanted.delivery_complete_count,
-            state_batches=list(combine(wanted.state_batches, wanted.start_offset)),
+            start_offset=start_offset,
+            delivery_complete_count=count,
+            state_batches=list(combine(wanted.state_batches, start_offset)),
         )
         limit = self._settings.share_coordinator_snapshot_update_records_per_snapshot
         if self._updates[key] < limit:
@@ -319,13 +328,20 @@ class ShareCoordinatorShard:
                 yield _snapshot(key, replace(state, snapshot_epoch=epoch, written_ms=now_ms))
 
 
+def _check_no_negative(**epochs: int) -> None:
+    for name, epoch in epochs.items():
+        if epoch < 0:
+            text = f"The {name.replace('_', ' ')} cannot be a negative number."
+            raise KafkaError(ErrorCode.INVALID_REQUEST, text)
+
+
 def _check_leader_epoch(state: ShareGroupOffset, leader_epoch: int) -> None:
-    if leader_epoch != NO_EPOCH and leader_epoch < state.leader_epoch:
+    if leader_epoch < state.leader_epoch:
         raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
 
 
 def _check_state_epoch(state: ShareGroupOffset, state_epoch: int) -> None:
-    if state_epoch != NO_EPOCH and state_epoch < state.state_epoch:
+    if state_epoch < state.state_epoch:
         raise KafkaError(ErrorCode.FENCED_STATE_EPOCH)
 
 

@@ -118,11 +118,38 @@ def test_a_state_is_written_and_read() -> None:
     log.initialize(start=5)
     log.write(batch(5, 9, ACKNOWLEDGED), batch(12, 14, AVAILABLE), delivery_complete_count=5)
     log.write(start_offset=10, delivery_complete_count=0)
-    answer = log.read(leader_epoch=-1)
+    answer = log.read(leader_epoch=0)
     assert (answer.start_offset, answer.state_batches) == (10, [batch(12, 14, AVAILABLE)])
     wanted = ReadStatePartition(partition=0, leader_epoch=-1)
     summary = log.shard.read_state_summary(KEY, wanted, NOW).response
     assert (summary.start_offset, summary.delivery_complete_count) == (10, 0)
+
+
+@pytest.mark.parametrize("updates_per_snapshot", [0, 500])
+def test_a_write_that_comes_late_takes_nothing_back(updates_per_snapshot: int) -> None:
+    """As in Kafka 4.4: the start offset does not go back, nor the count of what is complete behind it."""
+    log = ShardLog(updates_per_snapshot)
+    log.initialize(start=5)
+    for start, count, is_now in (
+        (5, 3, (5, 3)),
+        (5, 2, (5, 3)),
+        (-1, 9, (5, 3)),
+        (8, 1, (8, 1)),
+        (5, 7, (8, 1)),
+    ):
+        log.write(start_offset=start, delivery_complete_count=count)
+        state = log.state()
+        assert (state.start_offset, state.delivery_complete_count) == is_now
+    assert dict(log.read_again()) == {KEY: log.state()}
+
+
+def test_negative_epochs_are_refused() -> None:
+    log = ShardLog()
+    assert code_of(log.initialize, epoch=-1) is ErrorCode.INVALID_REQUEST
+    log.initialize()
+    assert code_of(log.read, leader_epoch=-1) is ErrorCode.INVALID_REQUEST
+    for each in ({"leader_epoch": -1}, {"state_epoch": -1}):
+        assert code_of(log.write, **each) is ErrorCode.INVALID_REQUEST
 
 
 def test_a_leader_fences_those_before_it_when_it_reads() -> None:
