@@ -41,12 +41,15 @@ create.topic.policy.class.name C
 delete.records.purgatory.purge.interval.requests I 1
 early.start.listeners A
 fetch.purgatory.purge.interval.requests I 1000
+group.consumer.assignor.offload.enable B true
 group.coordinator.append.linger.ms I -1
 group.coordinator.background.threads I 2
 group.coordinator.cached.buffer.max.bytes I 1048588
 group.coordinator.threads I 4
+group.share.assignor.offload.enable B true
 group.share.dlq.manager.class.name S @server.share.dlq.DefaultShareGroupDLQManager
 group.streams.acceptable.recovery.lag L 10000
+group.streams.assignor.offload.enable B true
 group.streams.assignors A sticky
 group.streams.max.warmup.replicas I 20
 group.streams.min.task.offset.interval.ms I 15000

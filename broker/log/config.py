@@ -39,6 +39,8 @@ DISKLESS_WITHOUT_TABLE = (
 _FORMATS = ("none", "json", "avro", "protobuf", "string")
 # Delta's bound.
 CLUSTER_COLUMNS_MAX = 4
+# Kafka's: what its broker could allocate at all.
+NO_DECOMPRESSED_LIMIT = 2**31 - 9
 _CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 
 
@@ -210,6 +212,13 @@ class LogConfig:
         low=1,
         synonyms=_of("log.cleaner.max.compaction.lag.ms"),
     )
+    max_decompressed_message_bytes: int = i32(
+        NO_DECOMPRESSED_LIMIT,
+        "The largest record, decompressed, that is accepted in a compressed batch.",
+        low=1,
+        high=NO_DECOMPRESSED_LIMIT,
+        synonyms=_of("max.decompressed.message.bytes"),
+    )
     max_message_bytes: int = i32(
         1_048_588,
         "The largest record batch that is accepted.",
@@ -260,7 +269,7 @@ class LogConfig:
         synonyms=_of("log.preallocate"),
     )
     remote_copy_lag_bytes: int = i64(
-        0,
+        -1,
         "How many bytes of log must follow a rolled segment before it is copied to the lake, unless "
         "remote.copy.lag.ms releases it earlier. -1 means local.retention.bytes; 0 in either setting means that "
         "segments are copied at once.",

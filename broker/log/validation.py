@@ -9,7 +9,7 @@ first, in Kafka's order, so that a client sees Kafka's error.
 
 from __future__ import annotations
 
-from broker.log.config import UNLIMITED, LogConfig
+from broker.log.config import NO_DECOMPRESSED_LIMIT, UNLIMITED, LogConfig
 from broker.log.recompression import (
     recompress,
     recompressed_at_once_bytes_max,
@@ -47,6 +47,7 @@ from kafka_ds.records.validation import (
     is_fast,
     validate_records,
 )
+from kafka_ds.records.validation_loop import varint
 
 LEGACY_BYTES_MIN = 14
 # Named in a refusal. Kafka names all, which may take many times the batch's size.
@@ -121,8 +122,12 @@ def prepare(
         if not sent and len(payload) > unpacked_max:
             raise TakesLong
     codec = target_codec(config, sent)
-    kept = None if codec is None else bytearray()
+    limit = config.max_decompressed_message_bytes
+    is_limited = bool(sent) and limit < NO_DECOMPRESSED_LIMIT
+    kept = bytearray() if is_limited or codec is not None else None
     result = _validated(payload, header, _record_rules(config, now_ms), unpacked_max, kept)
+    if is_limited and kept and len(kept) > limit:
+        _check_decompressed(kept, header.record_count, limit)
     if codec is not None:
         recompressed = recompress(kept or payload, codec, config)
         _check_size(HEADER_BYTES + len(recompressed), config.max_message_bytes)
@@ -191,6 +196,16 @@ def _check_size(size: int, limit_bytes: int) -> None:
             ErrorCode.MESSAGE_TOO_LARGE,
             f"a batch of {size} bytes, max.message.bytes is {limit_bytes}",
         )
+
+
+def _check_decompressed(records: bytearray, count: int, limit: int) -> None:
+    """Refuse a batch of valid records, of which one is too large."""
+    position = 0
+    for _ in range(count):
+        size, position = varint(records, position, len(records))
+        if size > limit:
+            raise _invalid(f"a record of {size} bytes, max.decompressed.message.bytes is {limit}")
+        position += size
 
 
 def _check_claims(records: memoryview, header: BatchHeader) -> None:

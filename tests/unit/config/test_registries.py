@@ -16,7 +16,7 @@ LONG_MAX = 2**63 - 1
 BROKER = {
     "log.local.retention.bytes": (ConfigType.LONG, -2),
     "log.local.retention.ms": (ConfigType.LONG, -2),
-    "log.remote.copy.lag.bytes": (ConfigType.LONG, 0),
+    "log.remote.copy.lag.bytes": (ConfigType.LONG, -1),
     "log.remote.copy.lag.ms": (ConfigType.LONG, 0),
     "remote.fetch.max.wait.ms": (ConfigType.INT, 500),
     "remote.list.offsets.request.timeout.ms": (ConfigType.LONG, 30_000),
@@ -51,7 +51,7 @@ BROKER = {
 TOPIC = {
     "local.retention.bytes": (ConfigType.LONG, -2),
     "local.retention.ms": (ConfigType.LONG, -2),
-    "remote.copy.lag.bytes": (ConfigType.LONG, 0),
+    "remote.copy.lag.bytes": (ConfigType.LONG, -1),
     "remote.copy.lag.ms": (ConfigType.LONG, 0),
     "remote.log.copy.disable": (ConfigType.BOOLEAN, False),
     "remote.log.delete.on.disable": (ConfigType.BOOLEAN, False),

@@ -176,6 +176,21 @@ def test_a_refusal_names_the_first_of_very_many(codec: Codec) -> None:
         assert str(len(sent)) in raised.value.message
 
 
+@pytest.mark.parametrize("codec", Codec)
+def test_a_record_that_is_too_large_when_decompressed_is_refused(codec: Codec) -> None:
+    """max.decompressed.message.bytes counts a record's bytes after its length; not in batches without a codec."""
+    records = [Record(i, NOW_MS, None, bytes(size)) for i, size in enumerate((10, 500, 20))]
+    batch = memoryview(bytearray(build_batch(records, codec=codec)))
+    for limit, is_refused in ((506, True), (507, False), (100, True)):
+        config = log_settings(max_decompressed_message_bytes=limit)
+        if not is_refused or codec is Codec.NONE:
+            prepare(batch, config, NOW_MS)
+            continue
+        with pytest.raises(KafkaError, match="max.decompressed.message.bytes") as raised:
+            prepare(batch, config, NOW_MS)
+        assert raised.value.code is ErrorCode.INVALID_RECORD
+
+
 def test_a_refusal_says_what_is_wrong_with_each() -> None:
     records = [
         Record(0, NOW_MS, b"k", b"v"),
