@@ -22,7 +22,6 @@ from broker.coordinator.group.modern_group import (
     Partitions,
 )
 from broker.coordinator.group.values import Protocols
-from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.persisted import ConsumerGroupKey, ConsumerGroupValue
 from kafka_ds.protocol.messages.persisted_consumer_groups import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -45,8 +44,6 @@ from kafka_ds.protocol.topic_partition import PartitionId
 # Partitions with the epoch at which each was assigned.
 Owned: TypeAlias = Mapping[PartitionId, int]
 
-# A static member leaves and will be back: it keeps its partitions (KIP-848).
-LEAVING_STATIC_EPOCH = -2
 # Written by a Kafka without epochs: the partition has always been the member's.
 NO_ASSIGNMENT_EPOCH = 0
 
@@ -188,8 +185,7 @@ class ConsumerGroup(ModernGroup[ConsumerGroupMember, Partitions]):
         super().__init__(group_id)
         # Expression -> the topics that it matched.
         self.regexes: dict[str, frozenset[str]] = {}
-        # Derived from the members: instance id -> member id, and whose each partition is.
-        self.static_ids: dict[str, str] = {}
+        # Derived from the members: whose each partition is.
         self.owners: dict[PartitionId, str] = {}
         # Kafka before 4.1 has left a record that goes with the group.
         self.has_old_metadata = False
@@ -197,14 +193,13 @@ class ConsumerGroup(ModernGroup[ConsumerGroupMember, Partitions]):
     def copy(self) -> ConsumerGroup:
         """The same group, to be changed without changing this one."""
         twin = super().copy()
-        twin.regexes, twin.static_ids = dict(self.regexes), dict(self.static_ids)
-        twin.owners = dict(self.owners)
+        twin.regexes, twin.owners = dict(self.regexes), dict(self.owners)
         twin.has_old_metadata = self.has_old_metadata
         return twin
 
     def facts(self) -> tuple[object, ...]:
         """The replicated state, for comparisons."""
-        return (*super().facts(), self.regexes, self.static_ids, self.owners)
+        return (*super().facts(), self.regexes, self.owners)
 
     # -- the log ------------------------------------------------------------------------------------
 
@@ -328,17 +323,3 @@ class ConsumerGroup(ModernGroup[ConsumerGroupMember, Partitions]):
             and self.owners.get(partition, member.member_id) != member.member_id
             for partition in self.target_for(member.member_id)
         )
-
-    # -- checks ------------------------------------------------------------------------------------
-
-    def static_member(self, instance_id: str, member_id: str) -> ConsumerGroupMember:
-        """The member of this instance id, which must have this member id; raises KafkaError."""
-        known = self.static_ids.get(instance_id)
-        if known is None:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
-        if known != member_id:
-            raise KafkaError(
-                ErrorCode.FENCED_INSTANCE_ID,
-                f"Static member {member_id} with instance id {instance_id} was fenced by member {known}.",
-            )
-        return self.members[known]

@@ -25,6 +25,7 @@ from broker.coordinator.group.group_metadata_manager import GroupMetadataManager
 from broker.coordinator.group.modern_group import GroupDraft, Partitions
 from broker.coordinator.group.records import (
     current_record,
+    empty_target_record,
     epoch_record,
     member_record,
     member_tombstones,
@@ -162,6 +163,8 @@ class ConsumerGroupReconciler:
         for member_id in member_ids:
             draft.write(*member_tombstones(group_id, member_id))
         self.refresh(draft, now, bump=True)
+        if not draft.group.members:
+            draft.write(empty_target_record(group_id, draft.group.epoch))
 
     def replace(
         self, draft: ConsumerDraft, old: ConsumerGroupMember, new: ConsumerGroupMember

@@ -12,11 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from broker.coordinator.group.classic_protocol import Rebalancing
-from broker.coordinator.group.consumer_group import (
-    LEAVING_STATIC_EPOCH,
-    ConsumerGroup,
-    ConsumerGroupMember,
-)
+from broker.coordinator.group.consumer_group import ConsumerGroup, ConsumerGroupMember
 from broker.coordinator.group.consumer_group_reconciler import (
     ConsumerDraft,
     ConsumerGroupReconciler,
@@ -26,6 +22,7 @@ from broker.coordinator.group.group_metadata_manager import GroupMetadataManager
 from broker.coordinator.group.modern_group import (
     JOINING_EPOCH,
     LEAVING_EPOCH,
+    LEAVING_STATIC_EPOCH,
     GroupDraft,
     Partitions,
     by_topic,
@@ -92,7 +89,7 @@ class Heartbeats:
         if joins and request.group_id not in self._state.consumers:
             self._migrating.upgrade(request.group_id, draft, result)
         size_max = self._state.settings.group_consumer_max_size
-        draft.group.check_room(member_id, size_max, "consumer")
+        draft.group.check_room(member_id, size_max, "consumer", request.instance_id)
         old = self._member(draft, request, member_id)
         known = draft.group.members.get(member_id)
         new = _as_said(old, request, client)

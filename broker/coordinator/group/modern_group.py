@@ -29,6 +29,8 @@ Partitions: TypeAlias = frozenset[PartitionId]
 NOTHING: Partitions = frozenset()
 JOINING_EPOCH = 0
 LEAVING_EPOCH = -1
+# A static member leaves, and keeps what it has until its session ends.
+LEAVING_STATIC_EPOCH = -2
 NO_EPOCH = -1
 
 
@@ -64,6 +66,8 @@ class ModernGroup(Generic[M, T]):
         self.target_epoch = 0
         self.target_made_ms = 0
         self.members: dict[str, M] = {}
+        # Derived from the members: instance id -> member id. A share group has none.
+        self.static_ids: dict[str, str] = {}
         self.targets: dict[str, T] = {}
         # (version of the topology, group epoch) at which the topics were last looked at.
         self.checked = (-1, -1)
@@ -74,7 +78,7 @@ class ModernGroup(Generic[M, T]):
         twin.epoch, twin.metadata_hash = self.epoch, self.metadata_hash
         twin.target_epoch, twin.target_made_ms = self.target_epoch, self.target_made_ms
         twin.members, twin.targets = dict(self.members), dict(self.targets)
-        twin.checked = self.checked
+        twin.static_ids, twin.checked = dict(self.static_ids), self.checked
         return twin
 
     def facts(self) -> tuple[object, ...]:
@@ -85,6 +89,7 @@ class ModernGroup(Generic[M, T]):
             self.target_epoch,
             self.target_made_ms,
             self.members,
+            self.static_ids,
             self.targets,
         )
 
@@ -123,8 +128,27 @@ class ModernGroup(Generic[M, T]):
             )
         return found
 
-    def check_room(self, member_id: str, size_max: int, kind: str) -> None:
-        """Raise GROUP_MAX_SIZE_REACHED if a group of this kind has no room for another member."""
+    def static_member(self, instance_id: str, member_id: str) -> M:
+        """The member of this instance id, which must have this member id; raises KafkaError."""
+        known = self.static_ids.get(instance_id)
+        if known is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+        if known != member_id:
+            raise KafkaError(
+                ErrorCode.FENCED_INSTANCE_ID,
+                f"Static member {member_id} with instance id {instance_id} was fenced by member {known}.",
+            )
+        return self.members[known]
+
+    def check_room(
+        self, member_id: str, size_max: int, kind: str, instance_id: str | None = None
+    ) -> None:
+        """Raise GROUP_MAX_SIZE_REACHED if a group of this kind has no room for another member.
+
+        Who comes with a static member's instance id takes its place, or is refused for that (Kafka 4.4).
+        """
+        if instance_id in self.static_ids:
+            return
         if len(self.members) >= size_max and member_id not in self.members:
             raise KafkaError(
                 ErrorCode.GROUP_MAX_SIZE_REACHED,

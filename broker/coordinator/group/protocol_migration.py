@@ -382,7 +382,8 @@ class ClassicMembers:
             raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
         if settings.group_consumer_migration_policy == MIGRATION_IS_OFF:
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        group.check_room(request.member_id, settings.group_consumer_max_size, "consumer")
+        size_max, instance_id = settings.group_consumer_max_size, request.group_instance_id
+        group.check_room(request.member_id, size_max, "consumer", instance_id)
         names = [protocol.name for protocol in request.protocols]
         if request.protocol_type != CONSUMER_PROTOCOL or not group.supports_classic(names):
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)

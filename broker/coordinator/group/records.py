@@ -1,4 +1,4 @@
-"""Pure: the records of groups as Kafka 4.3 writes them, so that its tools, or its brokers, can continue from here.
+"""Pure: the records of groups as Kafka 4.4 writes them, so that its tools, or its brokers, can continue from here.
 
 Values are of version 3 for classic groups, 4 for offsets (which carries the topic's id), 1 for offsets whose committer
 set a retention time (OffsetCommit 2-4), 0 for all of the consumer protocol and of share groups.
@@ -206,6 +206,13 @@ def target_epoch_record(
     return CoordinatorRecord(
         key(group_id=group_id), value(assignment_epoch=epoch, assignment_timestamp=now_ms)
     )
+
+
+def empty_target_record(
+    group_id: str, epoch: int, family: RecordFamily = CONSUMER
+) -> CoordinatorRecord:
+    """The last member has left: the target without members is up to date, and the next one need not wait."""
+    return target_epoch_record(group_id, epoch, 0, family)
 
 
 def target_record(

@@ -4,12 +4,12 @@
   process (which may have several members) has a task twice, for its state lies in a directory of the process.
 - A task is a member's until a record says that it was revoked: `revoking` counts as owned. Each active task has the
   epoch in which it was assigned, so that a late member may commit what it had then already (KIP-1251).
-- Warm-up tasks are only read: no Kafka up to 4.4 assigns them.
+- Warm-up tasks are only read: no Kafka up to 4.4 assigns them, though 4.4 has settings for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from typing import Any, NamedTuple, TypeAlias
@@ -137,15 +137,16 @@ class StreamsGroupMember(ModernGroupMember):
 
     @property
     def has_to_revoke(self) -> bool:
-        """Whether it has a deadline to give up tasks."""
-        return self.state is StreamsMemberState.UNREVOKED_TASKS
+        """Whether it has a deadline to give up tasks; one that has left for a while has given them up."""
+        return self.state is StreamsMemberState.UNREVOKED_TASKS and self.epoch >= JOINING_EPOCH
 
 
 class TaskHolders(NamedTuple):
-    """Which processes have each task, for whatever purpose, and which tasks are active somewhere."""
+    """Which processes have each task, by what they do with it."""
 
-    processes: Mapping[Task, frozenset[str]]
-    active: frozenset[Task]
+    active: Mapping[Task, frozenset[str]]
+    standby: Mapping[Task, frozenset[str]]
+    warmup: Mapping[Task, frozenset[str]]
 
 
 class StreamsGroup(ModernGroup[StreamsGroupMember, Tasks]):
@@ -201,14 +202,13 @@ class StreamsGroup(ModernGroup[StreamsGroupMember, Tasks]):
 
     def holders(self) -> TaskHolders:
         """Who has what, from all members."""
-        processes: dict[Task, set[str]] = {}
-        active: set[Task] = set()
+        found: tuple[dict[Task, set[str]], ...] = ({}, {}, {})
         for member in self.members.values():
             has = member.assigned.with_(member.revoking)
-            active |= has.active
-            for task in _all(has):
-                processes.setdefault(task, set()).add(member.process_id)
-        return TaskHolders({task: frozenset(p) for task, p in processes.items()}, frozenset(active))
+            for tasks, processes in zip(has, found, strict=True):
+                for task in tasks:
+                    processes.setdefault(task, set()).add(member.process_id)
+        return TaskHolders(*({task: frozenset(p) for task, p in each.items()} for each in found))
 
     # -- the log ------------------------------------------------------------------------------------
 
@@ -237,11 +237,13 @@ class StreamsGroup(ModernGroup[StreamsGroupMember, Tasks]):
                 )
                 known = self.members.get(key.member_id)
                 member = known or StreamsGroupMember(member_id=key.member_id)
-                self.members[key.member_id] = (
-                    _with_metadata(member, value)
-                    if isinstance(value, StreamsGroupMemberMetadataValue)
-                    else _with_current(member, value)
-                )
+                if isinstance(value, StreamsGroupMemberMetadataValue):
+                    member = _with_metadata(member, value)
+                    if member.instance_id is not None:
+                        self.static_ids[member.instance_id] = member.member_id
+                else:
+                    member = _with_current(member, value)
+                self.members[key.member_id] = member
             case _:
                 self._replay_tombstone(key)
 
@@ -251,7 +253,9 @@ class StreamsGroup(ModernGroup[StreamsGroupMember, Tasks]):
         elif isinstance(key, StreamsGroupTargetAssignmentMemberKey):
             self.targets.pop(key.member_id, None)
         elif isinstance(key, StreamsGroupMemberMetadataKey):
-            self.members.pop(key.member_id, None)
+            gone = self.members.pop(key.member_id, None)
+            if gone is not None and self.static_ids.get(gone.instance_id or "") == gone.member_id:
+                del self.static_ids[gone.instance_id or ""]
         elif isinstance(key, StreamsGroupTopologyKey):
             self.topology = None
         elif isinstance(key, StreamsGroupCurrentMemberAssignmentKey):
@@ -266,11 +270,6 @@ class StreamsGroup(ModernGroup[StreamsGroupMember, Tasks]):
                     revoking=NOTHING_TO_DO,
                     since={},
                 )
-
-
-def _all(tasks: Tasks) -> Iterator[Task]:
-    for each in tasks:
-        yield from each
 
 
 def _with_metadata(

@@ -1,10 +1,10 @@
 """Pure: streams groups (KIP-1071): StreamsGroupHeartbeat, how a group advances, and its members' way to their tasks.
 
-- A member that comes with epoch 0 joins and brings its topology; a member whose epoch is ahead, or behind by more than
-  one lost answer, is fenced. Static members and changes of the topology are refused, as in Kafka up to 4.4.
+- Epoch 0 joins and brings the topology; an epoch ahead, or behind by more than one lost answer, is fenced. A static
+  member that leaves with -2 keeps its tasks. Changes of the topology are refused, as in Kafka up to 4.4.
 - The first target of an empty group waits for `streams.initial.rebalance.delay.ms`, each further one until
   `streams.assignment.interval.ms` after the last (KIP-1263). Without its topics a group has a target without tasks.
-- A member stays in its epoch until it reports that it no longer owns what it is to give up; then takes what is free.
+- A member gives up tasks before it goes on, but none of which only the role changes; then it takes what is free.
 - Not in the log: who asked the application to shut down, and which endpoints members know (they ask again).
 """
 
@@ -12,12 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from broker.controller.topics import NewTopic
 from broker.coordinator.group.classic_group import ClassicGroupState
 from broker.coordinator.group.group_metadata_manager import GroupMetadataManager
-from broker.coordinator.group.modern_group import JOINING_EPOCH, LEAVING_EPOCH, GroupDraft
+from broker.coordinator.group.modern_group import (
+    JOINING_EPOCH,
+    LEAVING_EPOCH,
+    LEAVING_STATIC_EPOCH,
+    GroupDraft,
+)
 from broker.coordinator.group.records import (
+    empty_target_record,
     group_tombstone,
     member_tombstones,
     target_epoch_record,
@@ -29,11 +36,13 @@ from broker.coordinator.group.streams_assignor import (
 )
 from broker.coordinator.group.streams_group import (
     FIRST_EPOCH,
+    NO_TASKS,
     NO_TOPOLOGY,
     NOTHING_TO_DO,
     StreamsGroup,
     StreamsGroupMember,
     StreamsMemberState,
+    Task,
     TaskHolders,
     Tasks,
     by_subtopology,
@@ -71,11 +80,13 @@ from kafka_ds.protocol.messages.streams_groups import (
 )
 
 STREAMS_KIND = "streams"
-LEAVING_FOR_A_WHILE_EPOCH = -2
 AS_BEFORE = -1
 # After this time a member whose removal could not be written is removed once more.
 RETRY_MS = 500
 STANDBY_REPLICAS = "num.standby.replicas"
+# Kafka's defaults of settings that change nothing here, nor in Kafka 4.4: there are no warm-up tasks yet.
+TASK_OFFSET_INTERVAL_MS = 60_000
+ACCEPTABLE_RECOVERY_LAG = 10_000
 _DELAYED = "Assignment delayed due to the configured {}."
 
 
@@ -145,11 +156,12 @@ class StreamsGroups:
             # The records of the member that asked could not be written.
             self._shutdowns.pop(group.group_id, None)
         draft = GroupDraft(group, result)
-        old = self._member(group, request)
+        old = self._member(draft, request)
         new = _as_said(old, request, client)
-        bump = new != group.members.get(new.member_id)
-        if bump:
+        known = draft.group.members.get(new.member_id)
+        if new != known:
             draft.write(streams_member_record(group.group_id, new))
+        bump = known is None or _changes_tasks(known, new)
         topology = _take_topology(draft, request)
         found = self.configured(draft.group)
         if found.refusal is not None:
@@ -176,6 +188,8 @@ class StreamsGroups:
             member_id=updated.member_id,
             member_epoch=updated.epoch,
             heartbeat_interval_ms=self._state.heartbeat_interval_ms(group.group_id, STREAMS_KIND),
+            task_offset_interval_ms=TASK_OFFSET_INTERVAL_MS,
+            acceptable_recovery_lag=ACCEPTABLE_RECOVERY_LAG,
             status=statuses,
         )
         changed = joins or updated.assigned != old.assigned
@@ -184,6 +198,8 @@ class StreamsGroups:
             response.active_tasks, response.standby_tasks, response.warmup_tasks = (
                 task_ids(tasks) for tasks in updated.assigned
             )
+        moved = updated.user_endpoint is not None and updated.assigned != old.assigned
+        changed = moved or updated.user_endpoint != old.user_endpoint
         self._add_endpoints(response, draft.group, updated, request, changed=changed)
         return StreamsHeartbeatResult(response=response, missing_topics=found.missing)
 
@@ -208,26 +224,38 @@ class StreamsGroups:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"{kind} {group_id} not found.")
 
     def _member(
-        self, group: StreamsGroup, request: StreamsGroupHeartbeatRequest
+        self, draft: GroupDraft[StreamsGroup], request: StreamsGroupHeartbeatRequest
     ) -> StreamsGroupMember:
         """The requesting member, known or (if it joins) new; raises KafkaError."""
-        member_id = request.member_id
-        if request.member_epoch == JOINING_EPOCH:
-            size_max = self._state.settings.group_streams_max_size
-            group.check_room(member_id, size_max, STREAMS_KIND)
-            return group.members.get(member_id) or StreamsGroupMember(member_id=member_id)
-        member = group.member(member_id)
-        _check_epoch(member, request)
-        return member
+        group, member_id, instance_id = draft.group, request.member_id, request.instance_id
+        if request.member_epoch != JOINING_EPOCH:
+            member = _named(group, request)
+            _check_epoch(member, request)
+            return member
+        size_max = self._state.settings.group_streams_max_size
+        group.check_room(member_id, size_max, STREAMS_KIND, instance_id)
+        if instance_id in group.static_ids:
+            return _replace(draft, group.members[group.static_ids[instance_id]], member_id)
+        return group.members.get(member_id) or StreamsGroupMember(member_id=member_id)
 
     def _leave(
         self, request: StreamsGroupHeartbeatRequest, result: ResultBuilder
     ) -> StreamsGroupHeartbeatResponse:
         group = self._group(request.group_id, result, joins=False, kind="Group")
-        member = group.member(request.member_id)
+        member = _named(group, request)
         if request.shutdown_application:
             self._shutdowns.setdefault(group.group_id, member.member_id)
-        self._remove(GroupDraft(group, result), member, "left", result)
+        draft = GroupDraft(group, result)
+        if request.member_epoch == LEAVING_STATIC_EPOCH:
+            away = replace(
+                member,
+                epoch=LEAVING_STATIC_EPOCH,
+                revoking=NOTHING_TO_DO,
+                since=dict.fromkeys(member.assigned.active, 0),
+            )
+            draft.write(streams_current_record(group.group_id, away))
+        else:
+            self._remove(draft, member, "left", result)
         return StreamsGroupHeartbeatResponse(
             member_id=request.member_id, member_epoch=request.member_epoch, status=[]
         )
@@ -360,6 +388,8 @@ class StreamsGroups:
                 group.configs,
             ),
         )
+        if not draft.group.members:
+            draft.write(empty_target_record(group.group_id, draft.group.epoch, STREAMS))
         self._state.counts[GroupMetric.STREAMS_REBALANCES] += 1
         result.say(
             f"Member {member.member_id} of streams group {group.group_id} {why}", group.group_id
@@ -390,7 +420,7 @@ class StreamsGroups:
     ) -> None:
         """Tell where which partitions can be queried, if the member does not know it yet."""
         epoch = self._endpoint_epochs.get(group.group_id, 0)
-        if changed and member.user_endpoint is not None and group.group_id in self._state.streams:
+        if changed and group.group_id in self._state.streams:
             epoch += 1
             self._endpoint_epochs[group.group_id] = epoch
         response.endpoint_information_epoch = epoch
@@ -463,12 +493,7 @@ class StreamsGroups:
 
 
 def validate_heartbeat(request: StreamsGroupHeartbeatRequest) -> None:
-    """Raise KafkaError for a request that is wrong by itself.
-
-    How far a member has restored its tasks, as Streams 4.4 says when it joins, is passed over: there are no warm-ups.
-    """
-    require(request.instance_id is None, "Static membership is not yet supported.")
-    require(not request.warmup_tasks, "WarmupTasks are not supported yet.")
+    """Raise KafkaError for a request that is wrong by itself."""
     subtopologies = () if request.topology is None else request.topology.subtopologies
     for each in subtopologies:
         require(
@@ -477,6 +502,9 @@ def validate_heartbeat(request: StreamsGroupHeartbeatRequest) -> None:
         )
     require(request.member_id.strip(), "MemberId can't be empty.")
     require(request.group_id.strip(), "GroupId can't be empty.")
+    require(
+        request.instance_id is None or request.instance_id.strip(), "InstanceId can't be empty."
+    )
     require(request.rack_id is None or request.rack_id.strip(), "RackId can't be empty.")
     tasks = (request.active_tasks, request.standby_tasks, request.warmup_tasks)
     if request.member_epoch == JOINING_EPOCH:
@@ -488,8 +516,9 @@ def validate_heartbeat(request: StreamsGroupHeartbeatRequest) -> None:
             require(given == [], f"{name} must be empty when (re-)joining.")
         require(request.topology is not None, "Topology must be non-null when (re-)joining.")
         check_subtopologies(subtopologies)
+    elif request.member_epoch == LEAVING_STATIC_EPOCH:
+        require(request.instance_id is not None, "InstanceId can't be null.")
     else:
-        require(request.member_epoch != LEAVING_FOR_A_WHILE_EPOCH, "InstanceId can't be null.")
         require(
             request.member_epoch >= LEAVING_EPOCH,
             f"MemberEpoch is {request.member_epoch}, but must be greater than or equal to -2.",
@@ -502,6 +531,45 @@ def validate_heartbeat(request: StreamsGroupHeartbeatRequest) -> None:
         request.member_epoch == JOINING_EPOCH or request.topology is None,
         "Topology can only be provided when (re-)joining.",
     )
+
+
+def _named(group: StreamsGroup, request: StreamsGroupHeartbeatRequest) -> StreamsGroupMember:
+    """The member that a request names, by its instance id, too, if it is static; raises KafkaError."""
+    if request.instance_id is None:
+        return group.member(request.member_id)
+    return group.static_member(request.instance_id, request.member_id)
+
+
+def _replace(
+    draft: GroupDraft[StreamsGroup], old: StreamsGroupMember, member_id: str
+) -> StreamsGroupMember:
+    """A static member is back, perhaps under another id, and has what it had; raises KafkaError."""
+    if old.epoch != LEAVING_STATIC_EPOCH:
+        raise KafkaError(
+            ErrorCode.UNRELEASED_INSTANCE_ID,
+            f"Static member {member_id} with instance id {old.instance_id} cannot join the group "
+            f"because the instance id is owned by {old.member_id} member.",
+        )
+    new = replace(old, member_id=member_id, epoch=JOINING_EPOCH, previous_epoch=JOINING_EPOCH)
+    group_id, target = draft.group.group_id, draft.group.target_for(old.member_id)
+    draft.write(
+        *member_tombstones(group_id, old.member_id, STREAMS),
+        streams_member_record(group_id, new),
+        streams_target_record(group_id, member_id, target),
+        streams_current_record(group_id, new),
+    )
+    return new
+
+
+def _changes_tasks(old: StreamsGroupMember, new: StreamsGroupMember) -> bool:
+    """Whether a changed member makes a new epoch: of a static one only what the target depends on does."""
+    if new.instance_id is None:
+        return new != old
+
+    def said(member: StreamsGroupMember) -> tuple[object, ...]:
+        return member.topology_epoch, member.rack_id, member.client_tags, member.process_id
+
+    return said(new) != said(old)
 
 
 def _check_epoch(member: StreamsGroupMember, request: StreamsGroupHeartbeatRequest) -> None:
@@ -548,14 +616,16 @@ def _as_said(
 ) -> StreamsGroupMember:
     """The member, updated with the changed fields of its request."""
     endpoint, tags = request.user_endpoint, request.client_tags
+    as_before = member.user_endpoint if request.member_epoch != JOINING_EPOCH else None
     timeout_ms, topology = request.rebalance_timeout_ms, request.topology
     return replace(
         member,
+        instance_id=member.instance_id if request.instance_id is None else request.instance_id,
         rack_id=member.rack_id if request.rack_id is None else request.rack_id,
         rebalance_timeout_ms=member.rebalance_timeout_ms if timeout_ms == AS_BEFORE else timeout_ms,
         topology_epoch=member.topology_epoch if topology is None else topology.epoch,
         process_id=member.process_id if request.process_id is None else request.process_id,
-        user_endpoint=member.user_endpoint if endpoint is None else (endpoint.host, endpoint.port),
+        user_endpoint=as_before if endpoint is None else (endpoint.host, endpoint.port),
         client_tags=member.client_tags
         if tags is None
         else tuple(sorted({tag.key: tag.value for tag in tags}.items())),
@@ -637,42 +707,89 @@ def reconciled(
                 "The member must abandon all its tasks and rejoin.",
             )
         epoch = target_epoch
-    kept, revoking = member.assigned.both(target), member.assigned.without(target)
-    if revoking != NOTHING_TO_DO and _still_owns(revoking, owned):
+    step = _step(member, target, holders_of, owned)
+    if step.waits_for_member:
         return replace(
             member,
             state=StreamsMemberState.UNREVOKED_TASKS,
             epoch=epoch,
             previous_epoch=member.epoch,
-            assigned=kept,
-            revoking=revoking,
+            assigned=step.kept,
+            revoking=step.revoking,
         )
-    missing = target.without(kept)
-    free = _free(missing, member.process_id, holders_of()) if any(missing) else missing
-    assigned = kept.with_(free)
     return replace(
         member,
-        state=StreamsMemberState.STABLE if free == missing else StreamsMemberState.UNRELEASED_TASKS,
+        state=StreamsMemberState.UNRELEASED_TASKS
+        if step.waits_for_others
+        else StreamsMemberState.STABLE,
         epoch=target_epoch,
         previous_epoch=member.epoch,
-        assigned=assigned,
+        assigned=step.kept.with_(step.free),
         revoking=NOTHING_TO_DO,
-        since={task: member.since.get(task, target_epoch) for task in kept.active}
-        | dict.fromkeys(free.active, target_epoch),
+        since={task: member.since.get(task, target_epoch) for task in step.kept.active}
+        | dict.fromkeys(step.free.active, target_epoch),
     )
+
+
+class _Step(NamedTuple):
+    """What a member keeps, is to give up, and may have besides; and whom the rest waits for."""
+
+    kept: Tasks
+    revoking: Tasks
+    free: Tasks
+    waits_for_member: bool
+    waits_for_others: bool
+
+
+def _step(
+    member: StreamsGroupMember,
+    target: Tasks,
+    holders_of: Callable[[], TaskHolders],
+    owned: Tasks | None,
+) -> _Step:
+    """A task whose role changes stays with its member, and so does its state (Kafka 4.4)."""
+    has = member.assigned
+    kept, revoking = has.both(target), has.without(target)
+    missing = target.without(kept)
+    free = _free(missing, member, holders_of()) if any(missing) else missing
+    waits_for_others = free != missing
+    # Replicas of a task that is, or was until now, something else here.
+    standby = (has.active | has.warmup) & free.standby
+    warmup = has.standby & free.warmup
+    kept = kept.with_(Tasks(standby=standby, warmup=warmup))
+    free = free.without(Tasks(standby=standby, warmup=warmup))
+    # What is to become active is no longer to be given up, but stays a replica until it may be active.
+    promoted = Tasks(standby=has.standby & target.active, warmup=has.warmup & target.active)
+    revoking = revoking.without(promoted).without(Tasks(standby=warmup, warmup=standby))
+    waits_for_member = revoking != NOTHING_TO_DO and _still_owns(revoking, owned)
+    granted = NO_TASKS if waits_for_member else free.active
+    kept = kept.with_(promoted.without(Tasks(standby=granted, warmup=granted)))
+    return _Step(kept, revoking, free, waits_for_member, waits_for_others)
 
 
 def _still_owns(tasks: Tasks, owned: Tasks | None) -> bool:
     return owned is None or tasks.both(owned) != NOTHING_TO_DO
 
 
-def _free(missing: Tasks, process_id: str, holders: TaskHolders) -> Tasks:
-    """What nobody has active, and nobody of this process has at all."""
-    here = {
-        task
-        for task in frozenset().union(*missing)
-        if process_id in holders.processes.get(task, ())
-    }
+def _free(missing: Tasks, member: StreamsGroupMember, holders: TaskHolders) -> Tasks:
+    """What nobody has active, and no other member of this process has at all."""
+    has = member.assigned
+
+    def here(tasks: frozenset[Task], processes: Mapping[Task, frozenset[str]]) -> frozenset[Task]:
+        return frozenset(task for task in tasks if member.process_id in processes.get(task, ()))
+
+    active = here(missing.standby, holders.active) - has.active
     return Tasks(
-        missing.active - holders.active - here, missing.standby - here, missing.warmup - here
+        missing.active
+        - holders.active.keys()
+        - (here(missing.active, holders.standby) - has.standby)
+        - (here(missing.active, holders.warmup) - has.warmup),
+        missing.standby
+        - active
+        - here(missing.standby, holders.standby)
+        - (here(missing.standby, holders.warmup) - has.warmup),
+        missing.warmup
+        - here(missing.warmup, holders.active)
+        - (here(missing.warmup, holders.standby) - has.standby)
+        - here(missing.warmup, holders.warmup),
     )

@@ -1,4 +1,4 @@
-"""Pure: the records of streams groups as Kafka 4.3 writes them.
+"""Pure: the records of streams groups as Kafka 4.4 writes them.
 
 What they have in common with those of other modern groups is in `records`.
 """

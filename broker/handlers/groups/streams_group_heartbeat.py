@@ -1,16 +1,16 @@
 """Shell: StreamsGroupHeartbeat 0-1: join, stay in, and leave a streams group (KIP-1071).
 
-- Epoch 0 joins and brings the topology, -1 leaves. The answer has the member's epoch, its tasks if they have changed,
-  and what keeps the group from its tasks. Missing internal topics are created, if the client may CREATE them; why they
-  could not be is told with the next heartbeat.
+- Epoch 0 joins and brings the topology, -1 leaves, -2 leaves for a while (a static member). The answer has the member's
+  epoch, its tasks if they have changed, and what keeps the group from its tasks. Missing internal topics are created,
+  if the client may CREATE them; why they could not be is told with the next heartbeat.
 - A member that may not DESCRIBE all topics of its topology is refused, and so are names that no topic may have and
   Kafka's own topics (STREAMS_INVALID_TOPOLOGY).
 - Refused: INVALID_REQUEST, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID, GROUP_MAX_SIZE_REACHED, FENCED_MEMBER_EPOCH,
-  STREAMS_INVALID_TOPOLOGY. While streams.version is 0, or group.coordinator.rebalance.protocols lacks streams:
-  UNSUPPORTED_VERSION.
+  FENCED_INSTANCE_ID, UNRELEASED_INSTANCE_ID, STREAMS_INVALID_TOPOLOGY. While streams.version is 0, or
+  group.coordinator.rebalance.protocols lacks streams: UNSUPPORTED_VERSION.
 
 Versions: 1 the full description of the topology (KIP-1331), which is never asked for.
-Left out: static members, changes of the topology, warm-up tasks, source topics by expressions (as in Kafka).
+Left out: changes of the topology, warm-up tasks, source topics by expressions (as in Kafka).
 """
 
 from __future__ import annotations

@@ -28,6 +28,9 @@ class StreamsGroupMetadataValue:
     metadata_hash: i64
     validated_topology_epoch: i32 = v(tag=0, default=-1)
     last_assignment_configs: list[LastAssignmentConfig] | None = v(tag=1, nullable="0+", default=[])
+    # Of Kafka 4.4's plugin that keeps descriptions of topologies, which is not here.
+    stored_description_topology_epoch: i32 = v(tag=2, default=-1)
+    failed_description_topology_epoch: i32 = v(tag=3, default=-1)
 
 
 @message(key=None, versions="0", flexible=None)

@@ -72,12 +72,13 @@ class Streamer:
         process: str = "",
         said: HeartbeatTopology | None = None,
         endpoint: tuple[str, int] | None = None,
+        instance: str | None = None,
         group: str = GROUP,
     ) -> None:
         self.desk, self.member_id, self.group = desk, member_id, group
         self.process = process or f"process of {member_id}"
         self.topology = said or word_count()
-        self.endpoint = endpoint
+        self.endpoint, self.instance = endpoint, instance
         self.epoch = 0
         self.endpoint_epoch = -1
         self.tasks = Tasks()
@@ -91,6 +92,7 @@ class Streamer:
             "group_id": self.group,
             "member_id": self.member_id,
             "member_epoch": self.epoch,
+            "instance_id": self.instance,
             "endpoint_information_epoch": self.endpoint_epoch,
             "rebalance_timeout_ms": REBALANCE_MS if joins else -1,
             "topology": self.topology if joins else None,
@@ -136,6 +138,12 @@ class Streamer:
         """Leave the group."""
         self.beat(member_epoch=-1)
         self.forget()
+
+    def restart(self, member_id: str) -> None:
+        """Leave for a while, and begin again under another id."""
+        self.beat(member_epoch=-2)
+        self.forget()
+        self.member_id = member_id
 
     def forget(self) -> None:
         """Give everything up, to join anew."""

@@ -53,6 +53,26 @@ def test_a_member_that_joins_meanwhile_is_in_the_epoch_of_the_last_target(
     assert group_of(desk).state is ConsumerGroupState.STABLE
 
 
+def test_after_its_last_member_a_group_waits_for_nothing(desk: GroupDesk, topics: Topics) -> None:
+    """As in Kafka 4.4: an empty group's target is up to date, and the next need not wait for it."""
+    a, b = NewConsumer(desk, "a", "t"), NewConsumer(desk, "b", "t")
+    a.beat()
+    a.leave()
+    group = group_of(desk)
+    assert (group.epoch, group.target_epoch, group.target_made_ms) == (3, 3, 0)
+    b.beat()
+    assert b.owned == topics.all_of("t")
+    sharer, late = Sharer(desk, "a", "t", group="s"), Sharer(desk, "b", "t", group="s")
+    sharer.beat()
+    answer_share_coordinator(desk)
+    sharer.leave()
+    shares = share_group_of(desk, "s")
+    assert shares.epoch == shares.target_epoch and shares.target_made_ms == 0
+    late.beat()
+    assert late.assigned
+    desk.check_replay()
+
+
 def test_who_leaves_has_its_partitions_taken_over_by_the_next_target(
     desk: GroupDesk, topics: Topics
 ) -> None:

@@ -199,6 +199,17 @@ def test_a_group_has_room_for_so_many(topics: Topics) -> None:
     assert a.refused() is ErrorCode.NONE
 
 
+def test_a_full_group_has_room_for_who_takes_a_static_members_place(topics: Topics) -> None:
+    """As in Kafka 4.4: what is said is that the place is taken, not that there is none."""
+    desk = GroupDesk(topics, group_consumer_max_size=1)
+    a, b = (NewConsumer(desk, name, "t", instance_id="i") for name in "ab")
+    a.beat()
+    assert b.refused() is ErrorCode.UNRELEASED_INSTANCE_ID
+    a.leave(for_a_moment=True)
+    b.beat()
+    assert b.owned == topics.all_of("t")
+
+
 def test_a_static_member_that_goes_for_a_moment_keeps_its_own(
     desk: GroupDesk, topics: Topics
 ) -> None:

@@ -107,6 +107,20 @@ def test_a_member_may_say_how_far_its_tasks_are() -> None:
     assert active_in([one]) == ALL
 
 
+def test_after_its_last_member_a_group_has_an_up_to_date_target() -> None:
+    """As in Kafka 4.4; timestamp 0 says that the next target need not wait for an interval."""
+    desk, _ = new_desk(**COUNTED)
+    one, two = Streamer(desk, "1"), Streamer(desk, "2")
+    settle(one, two)
+    two.leave()
+    group = streams_group_of(desk)
+    assert group.epoch == group.target_epoch + 1 and group.target_made_ms > 0
+    one.leave()
+    group = streams_group_of(desk)
+    assert group.epoch == group.target_epoch and group.target_made_ms == 0
+    desk.check_replay()
+
+
 def test_a_new_group_waits_for_more_members() -> None:
     desk = GroupDesk(Topics(**COUNTED))
     one, two = Streamer(desk, "1"), Streamer(desk, "2")
@@ -422,6 +436,85 @@ def test_a_full_group_takes_nobody_else() -> None:
     assert Streamer(desk, "2").refused() is ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
+def test_a_static_member_comes_back_to_its_tasks() -> None:
+    """Under another id, and without a new epoch: nobody else has anything to do."""
+    desk, _ = new_desk(**COUNTED)
+    one, two = Streamer(desk, "1", instance="i", process="p"), Streamer(desk, "2", instance="j")
+    settle(one, two)
+    had, epoch = one.tasks, one.epoch
+    one.restart("3")
+    group = streams_group_of(desk)
+    assert group.members["1"].epoch == -2 and group.static_ids == {"i": "1", "j": "2"}
+    assert group.state.value == "Reconciling"
+    two.beat()
+    assert len(two.tasks.active) == 2, "what is away is nobody else's"
+    one.beat()
+    assert (one.epoch, one.tasks) == (epoch, had)
+    group = streams_group_of(desk)
+    assert group.members.keys() == {"2", "3"} and group.static_ids == {"i": "3", "j": "2"}
+    assert group.state.value == "Stable"
+    desk.check_replay()
+
+
+def test_a_static_member_that_comes_back_as_another_process_makes_a_new_epoch() -> None:
+    desk, _ = new_desk(**COUNTED)
+    one = Streamer(desk, "1", instance="i", process="p")
+    settle(one)
+    epoch = one.epoch
+    one.restart("2")
+    one.process = "q"
+    settle(one)
+    assert one.epoch == epoch + 1 and active_in([one]) == ALL
+
+
+def test_a_static_member_that_stays_away_loses_its_place() -> None:
+    desk, _ = new_desk(**COUNTED)
+    one, two = Streamer(desk, "1", instance="i"), Streamer(desk, "2")
+    settle(one, two)
+    one.restart("3")
+    for _ in range(3):
+        desk.pass_time(20_000)
+        two.beat()
+    settle(two)
+    assert active_in([two]) == ALL and not streams_group_of(desk).static_ids
+    desk.check_replay()
+
+
+def test_one_instance_is_one_member() -> None:
+    desk = GroupDesk(Topics(**COUNTED), group_streams_max_size=1)
+    one = Streamer(desk, "1", instance="i")
+    one.beat()
+    assert Streamer(desk, "2", instance="i").refused() is ErrorCode.UNRELEASED_INSTANCE_ID
+    assert Streamer(desk, "2").refused() is ErrorCode.GROUP_MAX_SIZE_REACHED
+    stranger = Streamer(desk, "2", instance="i")
+    stranger.epoch = one.epoch
+    assert stranger.refused() is ErrorCode.FENCED_INSTANCE_ID
+    assert stranger.refused(member_epoch=-2) is ErrorCode.FENCED_INSTANCE_ID
+    assert stranger.refused(instance_id="j") is ErrorCode.UNKNOWN_MEMBER_ID
+    one.restart("2")
+    one.beat()
+    one.leave()
+    assert not streams_group_of(desk).members
+
+
+@pytest.mark.parametrize("gives_up", [False, True])
+def test_a_task_changes_its_role_without_leaving_its_member(gives_up: bool) -> None:
+    """As in Kafka 4.4: a standby of what the member had active until now, and the other way round."""
+    task, other = frozenset({("1", 0)}), frozenset({("1", 1)})
+    group = StreamsGroup(GROUP)
+    member = group.members["1"] = StreamsGroupMember(
+        member_id="1", process_id="p", epoch=4, assigned=Tasks(active=task, standby=other)
+    )
+    owned = Tasks() if gives_up else member.assigned
+    target = Tasks(active=other, standby=task)
+    found = reconciled(member, target=target, target_epoch=5, holders_of=group.holders, owned=owned)
+    if gives_up:
+        assert (found.epoch, found.assigned, found.revoking) == (5, target, Tasks())
+    else:
+        assert (found.epoch, found.revoking) == (4, Tasks(active=task))
+        assert found.assigned == Tasks(standby=task | other), "it may not be active yet"
+
+
 def test_states_of_members_are_written_as_kafka_has_them() -> None:
     desk, _ = new_desk(**COUNTED)
     one, two = Streamer(desk, "1"), Streamer(desk, "2")
@@ -456,7 +549,7 @@ def test_an_unknown_state_of_a_later_kafka_is_fenced() -> None:
         ({"member_id": " "}, ErrorCode.INVALID_REQUEST),
         ({"group_id": " "}, ErrorCode.INVALID_REQUEST),
         ({"rack_id": " "}, ErrorCode.INVALID_REQUEST),
-        ({"instance_id": "i"}, ErrorCode.INVALID_REQUEST),
+        ({"instance_id": " "}, ErrorCode.INVALID_REQUEST),
         ({"rebalance_timeout_ms": -1}, ErrorCode.INVALID_REQUEST),
         ({"topology": None}, ErrorCode.INVALID_REQUEST),
         ({"member_epoch": -2}, ErrorCode.INVALID_REQUEST),

@@ -1,10 +1,10 @@
 """Streams groups under all faults at once (KIP-1071).
 
-Members of a few processes join, leave, sleep, lose answers and keep tasks that they should give up; topics are created,
-deleted and have wrong sizes; settings change; logs refuse records; coordinators restart. After every step: no task is
-active twice, no process has a task twice, members have only what is theirs, and a coordinator that reloads the log has
-the same state. At the end, when the remaining members run without faults and all topics are there, each task is active
-in one of them, numbers are even, and stateful tasks have their standbys.
+Members of a few processes join, leave, restart, sleep, lose answers and keep tasks that they should give up; topics are
+created, deleted and have wrong sizes; settings change; logs refuse records; coordinators restart. After every step: no
+task is active twice, no two members of a process have the same task, members have only what is theirs, and a
+coordinator that reloads the log has the same state. At the end, when the remaining members run without faults and all
+topics are there, each task is active in one of them, numbers are even, and stateful tasks have their standbys.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ BEGIN_ANEW = {
     ErrorCode.UNKNOWN_MEMBER_ID,
     ErrorCode.FENCED_MEMBER_EPOCH,
     ErrorCode.GROUP_ID_NOT_FOUND,
+    ErrorCode.FENCED_INSTANCE_ID,
 }
-LATER = {ErrorCode.COORDINATOR_NOT_AVAILABLE}
+LATER = {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.UNRELEASED_INSTANCE_ID}
 
 
 class StreamsGroupsModel(RuleBasedStateMachine):
@@ -57,13 +58,30 @@ class StreamsGroupsModel(RuleBasedStateMachine):
     # -- members ------------------------------------------------------------------------------------
 
     @precondition(lambda self: len(self.clients) < CLIENTS_MAX)
-    @rule(process=st.sampled_from("pq"))
-    def another_joins(self, process: str) -> None:
+    @rule(process=st.sampled_from("pq"), is_static=st.booleans())
+    def another_joins(self, process: str, is_static: bool) -> None:
         self.named += 1
+        name = f"m{self.named}"
         self.clients.append(
-            Streamer(self.desk, f"m{self.named}", process=process, endpoint=(process, 1))
+            Streamer(
+                self.desk,
+                name,
+                process=process,
+                endpoint=(process, 1),
+                instance=f"i-{name}" if is_static else None,
+            )
         )
         self._beat(self.clients[-1])
+
+    @precondition(lambda self: any(each.instance for each in self.clients))
+    @rule(data=st.data(), says_so=st.booleans())
+    def a_static_member_restarts(self, data: st.DataObject, says_so: bool) -> None:
+        client = data.draw(st.sampled_from([each for each in self.clients if each.instance]))
+        if says_so:
+            self._beat(client, answered=False, member_epoch=-2)
+        client.forget()
+        self.named += 1
+        client.member_id = f"m{self.named}"
 
     @precondition(lambda self: self.clients)
     @rule(data=st.data(), answered=st.booleans(), creates=st.booleans(), says=st.booleans())
@@ -150,8 +168,7 @@ class StreamsGroupsModel(RuleBasedStateMachine):
         for member in group.members.values():
             has = member.assigned.with_(member.revoking)
             active.update(has.active)
-            for tasks in has:
-                here.update((member.process_id, task) for task in tasks)
+            here.update((member.process_id, task) for task in frozenset().union(*has))
             assert member.since.keys() == has.active
             for client in self.clients:
                 if client.member_id == member.member_id:
