@@ -79,7 +79,7 @@ demo: $(KERNELS) java
 
 # Brought before the tests begin: what the network takes is no test's time.
 jars: $(STAMP) java
-	@JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m spark_conf.jars delta kafka kafka-clients kafka-tests kafka-request-tests kafka-streams spark-kafka spark-avro apicurio s3proxy s3a > /dev/null
+	@JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m spark_conf.jars delta kafka-4.4 kafka kafka-clients kafka-tests kafka-request-tests kafka-streams spark-kafka spark-avro apicurio s3proxy s3a > /dev/null
 	@JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m tests.clients.suites --build kafka-python kafka-requests
 
 PYTEST := JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m pytest

@@ -24,10 +24,11 @@ from pathlib import Path
 
 from spark_conf.java import JavaUnusable, java_command
 
-KAFKA_VERSION = "4.3.1"
-# The version whose messages are declared. Maven Central has the broker and the tools of 4.4.0, too, but neither
-# `kafka-shell` nor the test jars (`kafka-clients`, `kafka-storage`) of that version.
-KAFKA_CLIENTS_VERSION = "4.4.0"
+# The version that the broker is compared with, and whose messages are declared.
+KAFKA_VERSION = "4.4.0"
+# The version of Apache Kafka's own tests, and of the classes that they run with. Maven Central has neither the test
+# jars of kafka-clients and kafka-storage nor kafka-shell of 4.4.0.
+KAFKA_TESTS_VERSION = "4.3.1"
 DELTA_VERSION = "4.4.0"
 SPARK_VERSION = "4.2.0"
 # PySpark's Hadoop, and the SDK that its S3A was built with.
@@ -74,11 +75,17 @@ class Artifact:
         return [f"{self.name}-{self.revision}{tail}.{self.extension}" for tail in tails]
 
 
-def _kafka(name: str, *, transitive: bool = True, classifiers: tuple[str, ...] = ()) -> Artifact:
+def _kafka(
+    name: str,
+    *,
+    revision: str = KAFKA_TESTS_VERSION,
+    transitive: bool = True,
+    classifiers: tuple[str, ...] = (),
+) -> Artifact:
     return Artifact(
         organisation="org.apache.kafka",
         name=name,
-        revision=KAFKA_VERSION,
+        revision=revision,
         transitive=transitive,
         classifiers=classifiers,
     )
@@ -102,9 +109,9 @@ def _old_kafka(version: str) -> tuple[Artifact, ...]:
     return (*wanted, newer)
 
 
-def _log4j(name: str) -> Artifact:
+def _log4j(name: str, revision: str = "2.25.4") -> Artifact:
     return Artifact(
-        organisation="org.apache.logging.log4j", name=name, revision="2.25.4", transitive=True
+        organisation="org.apache.logging.log4j", name=name, revision=revision, transitive=True
     )
 
 
@@ -140,11 +147,26 @@ SETS: dict[str, tuple[Artifact, ...]] = {
     "delta-4.1": _delta("4.1"),
     # The message definitions with which tests compare kafka_ds/protocol/messages.
     "kafka-clients": (
-        Artifact(
-            organisation="org.apache.kafka", name="kafka-clients", revision=KAFKA_CLIENTS_VERSION
-        ),
+        Artifact(organisation="org.apache.kafka", name="kafka-clients", revision=KAFKA_VERSION),
     ),
     # Apache Kafka, broker and tools, for tests and benchmarks.
+    "kafka-4.4": (
+        *(
+            _kafka(name, revision=KAFKA_VERSION)
+            for name in (
+                "kafka_2.13",
+                "kafka-server",
+                "kafka-group-coordinator",
+                "kafka-transaction-coordinator",
+                "kafka-share-coordinator",
+                "kafka-tools",
+            )
+        ),
+        _log4j("log4j-slf4j-impl", "2.25.5"),
+        _log4j("log4j-1.2-api", "2.25.5"),
+        _log4j("log4j-core", "2.25.5"),
+    ),
+    # The same of the version of its own tests, which need it.
     "kafka": (
         _kafka("kafka_2.13"),
         _kafka("kafka-server"),
@@ -158,7 +180,8 @@ SETS: dict[str, tuple[Artifact, ...]] = {
         _log4j("log4j-1.2-api"),
         _log4j("log4j-core"),
     ),
-    # Kafka Streams, which needs the set "kafka" for its log and Kafka's tools.
+    # Kafka Streams, which needs the set "kafka-4.4" for its log and Kafka's tools, or the set "kafka".
+    "kafka-streams-4.4": (_kafka("kafka-streams", revision=KAFKA_VERSION),),
     "kafka-streams": (_kafka("kafka-streams"),),
     # Apache Kafka's integration tests of its clients, and what they need in addition to the set "kafka".
     "kafka-tests": (

@@ -52,7 +52,7 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
 def kafka_jars() -> Path:
     """The folder with Apache Kafka's jars, broker and tools (``KAFKA_JARS``, else fetched once into .cache)."""
     named = os.environ.get("KAFKA_JARS")
-    return Path(named) if named else jars.fetch("kafka")
+    return Path(named) if named else jars.fetch("kafka-4.4")
 
 
 @pytest.fixture(scope="session")

@@ -43,7 +43,7 @@ class _Exit:
         raise RuntimeError(f"exit {status}: {message}")
 
     class Java:
-        implements = ("org.apache.kafka.common.utils.Exit$Procedure",)
+        implements = ("org.apache.kafka.common.utils.internals.Exit$Procedure",)
 
 
 class Jvm:
@@ -52,7 +52,7 @@ class Jvm:
     def __init__(self, gateway: JavaGateway) -> None:
         self._gateway = gateway
         self._exit = _Exit()
-        exits = gateway.jvm.org.apache.kafka.common.utils.Exit
+        exits = gateway.jvm.org.apache.kafka.common.utils.internals.Exit
         exits.setExitProcedure(self._exit)
         exits.setHaltProcedure(self._exit)
 

@@ -89,7 +89,7 @@ class SafeListeners:
 def make_user(tools: Tools) -> None:
     """The user of SCRAM, by Kafka's tool."""
     words = ("--alter", "--entity-type", "users", "--entity-name", USER)
-    tools.run("kafka.admin.ConfigCommand", *words, "--add-config", f"{SCRAM}=[password={PASSWORD}]")
+    tools.run("ConfigCommand", *words, "--add-config", f"{SCRAM}=[password={PASSWORD}]")
 
 
 def comes_by(tools: Tools, way: str) -> tuple[str, str]:
@@ -99,6 +99,6 @@ def comes_by(tools: Tools, way: str) -> tuple[str, str]:
 
 def run_safely(tools: Tools, safe: SafeListeners, way: str, name: str, *words: str) -> str:
     """What a tool prints that comes in by TLS."""
-    name = name if name.startswith("kafka.") else f"{TOOLS}.{name}"
+    name = f"{TOOLS}.{name}"
     config = ("--command-config", str(safe.client_file(way)))
     return tools.jvm.run(name, *comes_by(tools, way), *config, *words)

@@ -128,7 +128,6 @@ def what_is_no_streams_heartbeat(talk: Talk) -> None:
         {"member_id": ""},
         {"group_id": ""},
         {"instance_id": ""},
-        {"instance_id": "i"},
         {"rack_id": ""},
         {"rebalance_timeout_ms": -1},
         {"topology": None},
@@ -146,6 +145,7 @@ def what_is_no_streams_heartbeat(talk: Talk) -> None:
         {"member_epoch": -1, "topology": None},
         {"member_epoch": -2, "topology": None},
         {"member_epoch": -3, "topology": None},
+        {"member_epoch": -2, "topology": None, "instance_id": "i"},
     ]
     for each in wrong:
         said = {"group_id": "k0", "member_id": "m", "member_epoch": 0, **each}
@@ -184,7 +184,7 @@ def members_of_one_streams_group(talk: Talk) -> None:
         beat("k1", "a", 2),
         described("k1"),
         beat("k1", "b", 3),
-        beat("k1", "a", 2, **tasks(active=first)),
+        beat("k1", "a", 2, **tasks(active=first, standby=[("1", [1])])),
         beat("k1", "b", 3),
         described("k1"),
         beat("k1", "a", 3, **tasks(active=first, standby=[("1", [1])])),
@@ -292,6 +292,45 @@ def streams_groups_and_others(talk: Talk) -> None:
     talk.ask("b", beat("k8", "a", -1), 0)
 
 
+def static_members_of_a_streams_group(talk: Talk) -> None:
+    """They leave for a while and come back, under another id, in other versions, or for good (KIP-1071)."""
+    made(talk, "k10")
+    first: dict[str, Any] = {"active": [("0", [0]), ("1", [0])], "standby": [("1", [1])]}
+    for request in (
+        beat("k10", "a", 0, instance_id="i"),
+        beat("k10", "b", 0, instance_id="j"),
+        beat("k10", "a", 2, instance_id="i"),
+        beat("k10", "a", 2, instance_id="i", **tasks(**first)),
+        beat("k10", "b", 3, instance_id="j"),
+        described("k10"),
+        beat("k10", "a", 0, instance_id="i"),
+        beat("k10", "c", 0, instance_id="i"),
+        beat("k10", "c", 3, instance_id="i"),
+        beat("k10", "a", 3, instance_id="stranger"),
+        beat("k10", "a", -2, instance_id="j"),
+        beat("k10", "a", -2, instance_id="stranger"),
+        beat("k10", "a", -2, instance_id="i"),
+        described("k10"),
+        beat("k10", "b", 3, instance_id="j"),
+        beat("k10", "c", 0, instance_id="i", process_id="process-a"),
+        described("k10"),
+        beat("k10", "c", 3, instance_id="i"),
+        beat("k10", "c", -2, instance_id="i"),
+        beat("k10", "d", 0),
+        beat("k10", "e", 0),
+        beat("k10", "c", 0, instance_id="i", client_tags=[StreamsKeyValue(key="z", value="1")]),
+        described("k10"),
+        beat("k10", "d", -2),
+        beat("k10", "c", -1),
+        beat("k10", "b", -1, instance_id="j"),
+        described("k10"),
+    ):
+        talk.ask("a", request, 1)
+    talk.ask("a", leave("k10", ("d", None)), 5)
+    talk.ask("a", beat("k10", "d", -1), 1)
+    talk.ask("a", described("k10"), 1)
+
+
 def streams_group_with_two_members(talk: Talk) -> Any:
     """The description of a group in which one member has given up tasks that the other has not got yet."""
     made(talk, "k9")
@@ -311,4 +350,5 @@ STREAMS_TALKS = [
     members_of_one_streams_group,
     topics_of_a_streams_group,
     streams_groups_and_others,
+    static_members_of_a_streams_group,
 ]

@@ -287,7 +287,7 @@ def test_the_quorum_is_the_controller_and_features_are_those_that_are_set(
 
 
 def test_acls_quotas_and_users_are_made_shown_and_taken_away(tools: ClusterTools) -> None:
-    acls, configs = f"{TOOLS}.AclCommand", "kafka.admin.ConfigCommand"
+    acls, configs = f"{TOOLS}.AclCommand", f"{TOOLS}.ConfigCommand"
 
     def run(command: str, *words: str) -> str:
         return tools.jvm.run(command, "--bootstrap-server", tools.brokers.bootstrap, *words)

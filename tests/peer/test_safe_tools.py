@@ -35,9 +35,7 @@ def test_console_tools_do_by_tls_what_they_do_without(
     run_safely(tools, safe, way, "TopicCommand", "--create", "--topic", topic, "--partitions", "2")
     assert len(tools.topic(topic).partitions) == 2
     words = ("--alter", "--entity-type", "topics", "--entity-name", topic)
-    run_safely(
-        tools, safe, way, "kafka.admin.ConfigCommand", *words, "--add-config", "retention.ms=9000"
-    )
+    run_safely(tools, safe, way, "ConfigCommand", *words, "--add-config", "retention.ms=9000")
     assert tools.settings(TOPIC, topic)["retention.ms"] == ("9000", 1)
     told = run_safely(tools, safe, way, "TopicCommand", "--describe", "--topic", topic)
     assert "retention.ms=9000" in told

@@ -10,7 +10,7 @@ import pytest
 from broker.config.properties import parse_properties
 from tests.certificates import Authority
 from tests.pages import own_blocks
-from tests.peer.jvm import Jvm
+from tests.peer.jvm import TOOLS, Jvm
 from tests.processes import running_broker
 
 pytestmark = pytest.mark.jars
@@ -60,11 +60,11 @@ def test_the_settings_are_taken_and_the_commands_do_what_they_say(jvm: Jvm, tmp_
         for command in commands:
             tool, *words = shlex.split(replaced(command))
             assert tool == "kafka-configs.sh"
-            told = jvm.run("kafka.admin.ConfigCommand", *words)
+            told = jvm.run(f"{TOOLS}.ConfigCommand", *words)
             assert "Completed updating config" in told
         where = ("--bootstrap-server", broker.bootstrap, "--describe")
         alice = jvm.run(
-            "kafka.admin.ConfigCommand", *where, "--entity-type", "users", "--entity-name", "alice"
+            f"{TOOLS}.ConfigCommand", *where, "--entity-type", "users", "--entity-name", "alice"
         )
         assert "producer_byte_rate=1048576.0" in alice
         assert "SCRAM-SHA-256=iterations=8192" in alice

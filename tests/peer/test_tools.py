@@ -47,7 +47,7 @@ def test_topic_command_makes_grows_describes_and_deletes(tools: Tools) -> None:
 
 
 def test_config_command_changes_topics_and_brokers(tools: Tools) -> None:
-    command = "kafka.admin.ConfigCommand"
+    command = "ConfigCommand"
     create = ("--create", "--topic", "set", "--config", "retention.ms=5000")
     tools.run("TopicCommand", *create)
     words = ("--alter", "--entity-type", "topics", "--entity-name", "set")
@@ -79,7 +79,7 @@ def test_config_command_changes_topics_and_brokers(tools: Tools) -> None:
 
 
 def test_config_command_changes_loggers(tools: Tools) -> None:
-    command = "kafka.admin.ConfigCommand"
+    command = "ConfigCommand"
     words = ("--entity-type", "broker-loggers", "--entity-name", "1")
     tools.run(command, "--alter", *words, "--add-config", "broker.server=WARN")
     told = tools.run(command, "--describe", *words)

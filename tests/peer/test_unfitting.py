@@ -32,7 +32,7 @@ pytestmark = pytest.mark.jars
 
 FINE, REFUSED, FAILED = ErrorCode.NONE, ErrorCode.INVALID_RECORD, ErrorCode.UNKNOWN_SERVER_ERROR
 OFFSETS = ("an offset left out", "an offset twice", "a negative offset")
-LENGTHS = ("a negative length", "a length of nothing", "longer than it says")
+LENGTHS = ("a length of nothing", "longer than it says")
 VERSION = 9
 HOUR_MS, YEAR_MS = 3_600_000, 365 * 24 * 3_600_000
 COMPACTED = {"cleanup.policy": "compact"}

@@ -120,7 +120,7 @@ def test_kafkas_own_tool_reads_what_we_write(kafka_jars: Path, tmp_path: Path) -
             "producerId": 7,
             "producerEpoch": 2,
             "transactionTimeoutMs": 60_000,
-            "transactionStatus": 1,
+            "transactionStatus": "Ongoing",
             "transactionPartitions": [{"topic": "t", "partitionIds": [0, 3]}],
             "transactionLastUpdateTimestampMs": 11,
             "transactionStartTimestampMs": 9,
