@@ -95,7 +95,7 @@ test: jars $(KERNELS)
 	echo "pytest has ended with status $$others, that of tests/spark with status $$spark"; [ $$others = 0 ] && [ $$spark = 0 ]
 
 test-slow: jars $(KERNELS)
-	@JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m spark_conf.jars old-kafkas > /dev/null
+	@JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m spark_conf.jars old-kafkas kafka-streams-4.4 > /dev/null
 	$(PYTEST)
 
 compiled: $(STAMP)

@@ -1,4 +1,4 @@
-"""Kafka Streams by its own group protocol (KIP-1071): a word count in two processes.
+"""Kafka Streams by its own group protocol (KIP-1071), and by the classic one: a word count in two processes.
 
 The only broker is killed and started again, then one of the processes is killed for good.
 """
@@ -9,15 +9,17 @@ import contextlib
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
+from kafka_ds.protocol.messages import StreamsGroupDescribeRequest
 from spark_conf import jars
 from spark_conf.java import java_command
 from tests.apache_kafka import tool
+from tests.integration.raw_client import RawClient
 from tests.processes import BrokerProcess, running_broker, wait_until
 from tests.topics import create_topic
 
@@ -26,7 +28,19 @@ pytestmark = [pytest.mark.jars, pytest.mark.slow, pytest.mark.timeout(600)]
 PROGRAM = Path(__file__).parent / "java" / "WordCount.java"
 JAVA = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 QUIET = '<Configuration><Loggers><Root level="off"/></Loggers></Configuration>'
-COMMAND = "org.apache.kafka.tools.streams.StreamsGroupCommand"
+TOOLS = "org.apache.kafka.tools"
+COMMANDS = {
+    "streams": f"{TOOLS}.streams.StreamsGroupCommand",
+    "classic": f"{TOOLS}.consumer.group.ConsumerGroupCommand",
+}
+# The set of Streams' jars, the protocol, and what an application of it is given.
+STATIC = {"group.instance.id": "static"}
+CASES = [
+    pytest.param("kafka-streams-4.4", "streams", {}, id="4.4"),
+    pytest.param("kafka-streams-4.4", "streams", STATIC, id="4.4, static"),
+    pytest.param("kafka-streams-4.4", "classic", {}, id="4.4, classic"),
+    pytest.param("kafka-streams", "streams", {}, id="4.3"),
+]
 WORDS = ["apple", "berry", "cherry", "date", "elder", "fig", "grape"]
 GROUP, PARTITIONS = "word-count", 3
 PATIENCE_S = 120.0
@@ -46,23 +60,37 @@ SETTINGS = {
 class Application:
     """One process of the application, with two members."""
 
-    def __init__(self, broker: BrokerProcess, folder: Path, kafka_jars: Path, name: str) -> None:
+    def __init__(
+        self,
+        broker: BrokerProcess,
+        folder: Path,
+        classes: str,
+        name: str,
+        protocol: str,
+        more: Mapping[str, object],
+    ) -> None:
         self.output = folder / f"{name}.txt"
         quiet = folder / "log4j2.xml"
         quiet.write_text(QUIET)
         properties = {
             "bootstrap.servers": broker.bootstrap,
             "application.id": GROUP,
-            "group.protocol": "streams",
+            "group.protocol": protocol,
             "processing.guarantee": "exactly_once_v2",
             "commit.interval.ms": 100,
             "num.stream.threads": 2,
             "state.dir": folder / name,
             "application.server": f"{name}:1",
             "producer.linger.ms": 0,
+            **more,
         }
+        if "group.instance.id" in more:
+            properties["group.instance.id"] = f"{more['group.instance.id']}-{name}"
+        if protocol == "classic":
+            # What the broker decides of streams groups.
+            properties |= {"num.standby.replicas": 1, "session.timeout.ms": 6_000}
         words = [java_command(), *JAVA, f"-Dlog4j2.configurationFile={quiet}"]
-        words += ["-cp", f"{jars.fetch('kafka-streams')}/*:{kafka_jars}/*", str(PROGRAM)]
+        words += ["-cp", classes, str(PROGRAM)]
         words += ["lines", "counted", *(f"{key}={value}" for key, value in properties.items())]
         with self.output.open("w") as file:
             self.process = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT)
@@ -118,28 +146,45 @@ def write(broker: BrokerProcess, first: int, count: int) -> Counter[str]:
     return words
 
 
-def command(broker: BrokerProcess, kafka_jars: Path, *words: str) -> str:
-    return tool(kafka_jars, COMMAND, "--bootstrap-server", broker.bootstrap, *words)
+def instances(broker: BrokerProcess) -> set[str | None]:
+    """The instance ids of the group's members."""
+    with RawClient(broker.bootstrap) as client:
+        (group,) = client.ask(StreamsGroupDescribeRequest(group_ids=[GROUP]), 1).groups
+    return {member.instance_id for member in group.members}
 
 
+@pytest.mark.parametrize(("streams", "protocol", "more"), CASES)
 def test_words_are_counted_though_broker_and_process_are_killed(
-    broker: BrokerProcess, kafka_jars: Path, tmp_path: Path
+    broker: BrokerProcess,
+    kafka_jars: Path,
+    tmp_path: Path,
+    streams: str,
+    protocol: str,
+    more: Mapping[str, object],
 ) -> None:
+    def command(*words: str) -> str:
+        return tool(kafka_jars, COMMANDS[protocol], "--bootstrap-server", broker.bootstrap, *words)
+
     create_topic(broker.bootstrap, "lines", partitions=PARTITIONS)
     create_topic(broker.bootstrap, "counted", partitions=PARTITIONS)
     expected = write(broker, 0, 300)
     counts = Counts(broker)
     with contextlib.ExitStack() as processes:
-        one, two = (Application(broker, tmp_path, kafka_jars, name) for name in ("one", "two"))
+        classes = f"{jars.fetch(streams)}/*:{kafka_jars}/*"
+        one, two = (
+            Application(broker, tmp_path, classes, name, protocol, more) for name in ("one", "two")
+        )
         for each in (one, two):
             processes.callback(each.process.kill)
         wait_until("both", lambda: one.is_running() and two.is_running(), timeout_s=PATIENCE_S)
         wait_until("the first counts", lambda: counts.equal(expected), timeout_s=PATIENCE_S)
-        assert GROUP in command(broker, kafka_jars, "--list")
-        members = command(broker, kafka_jars, "--describe", "--group", GROUP, "--members")
+        assert GROUP in command("--list")
+        members = command("--describe", "--group", GROUP, "--members")
         assert members.count("word-count") >= 4, members
-        state = command(broker, kafka_jars, "--describe", "--group", GROUP, "--state")
+        state = command("--describe", "--group", GROUP, "--state")
         assert "Stable" in state, state
+        if more is STATIC:
+            assert instances(broker) == {f"static-{n}-{i}" for n in ("one", "two") for i in (1, 2)}
         broker.kill()
         broker.start()
         expected += write(broker, 300, 300)
@@ -147,7 +192,7 @@ def test_words_are_counted_though_broker_and_process_are_killed(
         two.end(signal.SIGKILL)
         expected += write(broker, 600, 300)
         wait_until("all counts", lambda: counts.equal(expected), timeout_s=PATIENCE_S)
-        offsets = command(broker, kafka_jars, "--describe", "--group", GROUP)
+        offsets = command("--describe", "--group", GROUP)
         assert "lines" in offsets and f"{GROUP}-counts-repartition" in offsets, offsets
         one.end(signal.SIGTERM)
         assert "closed" in one.said() and "state ERROR" not in one.said()
