@@ -18,6 +18,7 @@ NAMES = {
     "kafka-streams": "Kafka Streams",
     "sarama": "Sarama",
     "spark-kafka": "Spark's Kafka connector",
+    "streams-smoke": "Kafka Streams' smoke tests",
     "trogdor": "Trogdor",
 }
 HEAD = """# Compatibility: tests that others wrote
@@ -49,6 +50,13 @@ are not run.
 Kafka Streams' integration tests come from Maven Central (`kafka-streams-integration-tests`), too. Their clusters stand
 on a class of Apache Kafka's test kit, which is replaced: brokers are processes of ours, and a traceback in a log
 fails the class. A test `[1]`, `[2]` is one with parameters, as with classic groups and with streams groups (KIP-1071).
+
+Kafka Streams' smoke tests are programs in its test jar, `StreamsSmokeTest` and `RelationalSmokeTest`: a driver makes
+records for a minute or more, and checks all that applications made of them. They run on three brokers, with topics of
+three replicas. Meanwhile, as in Kafka's system tests, one application after the other is killed, and so are the leader
+of what they read, the broker that clients know as the controller, and the leader again; each is started again once
+others have replaced it. A name says the guarantee, and whether the applications are streams groups. With
+`at_least_once` a record may be processed more than once.
 
 franz-go's tests of its package `kgo` come by Go's module proxy. `@chaos` is a test with `KGO_TEST_CHAOS`: connections
 break at random. Sarama's functional tests come the same way, and want five brokers, each in a rack of its own.

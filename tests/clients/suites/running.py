@@ -24,6 +24,7 @@ from tests.clients.suites.junit import run_kafka, run_requests, run_streams
 from tests.clients.suites.outcomes import Outcome, each_of, ended, go_test
 from tests.clients.suites.sarama import run_sarama
 from tests.clients.suites.spark import run_spark
+from tests.clients.suites.streams_smoke import run_streams_smoke
 from tests.clients.suites.trogdor import run_trogdor
 
 # What librdkafka's and kafka-go's tests are told of the broker, so that they ask for all that it can.
@@ -224,6 +225,7 @@ RUN: dict[str, Any] = {
     "kafka": run_kafka,
     "kafka-requests": run_requests,
     "kafka-streams": run_streams,
+    "streams-smoke": run_streams_smoke,
     "spark-kafka": run_spark,
     "trogdor": run_trogdor,
 }
