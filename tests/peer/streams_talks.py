@@ -22,6 +22,7 @@ from kafka_ds.protocol.messages.streams_groups import (
     StreamsEndpoint,
     StreamsKeyValue,
     StreamsTaskIds,
+    StreamsTaskOffset,
 )
 from kafka_ds.protocol.messages.topics import CreatableTopic
 from tests.peer.consumer_talks import beat as consumer_beat
@@ -331,6 +332,37 @@ def static_members_of_a_streams_group(talk: Talk) -> None:
     talk.ask("a", described("k10"), 1)
 
 
+def restored_tasks_of_a_streams_group(talk: Talk) -> None:
+    """Who says that it has a task's state gets it; the description has what was said (KIP-1071)."""
+    made(talk, "k11")
+
+    def said(*offsets: int) -> list[StreamsTaskOffset]:
+        return [
+            StreamsTaskOffset(subtopology_id="1", partition=p, offset=o)
+            for p, o in enumerate(offsets)
+            if o >= 0
+        ]
+
+    for request in (
+        beat("k11", "a", 0),
+        beat("k11", "a", 2, task_offsets=said(7, 5), task_end_offsets=said(9, 9)),
+        beat("k11", "b", 0, task_offsets=said(-1, 4)),
+        described("k11"),
+        beat("k11", "a", 2, task_offsets=said(8), task_end_offsets=[]),
+        described("k11"),
+        beat("k11", "a", -1),
+        beat("k11", "c", 0, task_offsets=said(6)),
+        described("k11"),
+        beat("k11", "b", 3, **tasks()),
+        beat("k11", "d", 0, task_offsets=said(9, 9)),
+        beat("k11", "b", -1),
+        beat("k11", "c", 4, **tasks()),
+        beat("k11", "d", 5, **tasks()),
+        described("k11"),
+    ):
+        talk.ask("a", request, 1)
+
+
 def streams_group_with_two_members(talk: Talk) -> Any:
     """The description of a group in which one member has given up tasks that the other has not got yet."""
     made(talk, "k9")
@@ -351,4 +383,5 @@ STREAMS_TALKS = [
     topics_of_a_streams_group,
     streams_groups_and_others,
     static_members_of_a_streams_group,
+    restored_tasks_of_a_streams_group,
 ]

@@ -10,7 +10,7 @@ import pytest
 
 import broker.handlers  # noqa: F401 - registers what is served
 from broker.protocol_doc import NOT_SERVED
-from broker.registry import REGISTRY
+from broker.registry import REGISTRY, Served
 from kafka_ds.protocol.messages import OWN_KEYS_FROM, REQUESTS
 from kafka_ds.protocol.plan import plan
 from kafka_ds.protocol.types import message_info
@@ -58,6 +58,24 @@ def test_each_key_of_kafka_is_served_or_the_page_says_why_not(kafka_clients_jar:
     }
     assert served <= found.keys()
     assert listed == unserved
+
+
+@pytest.mark.parametrize(
+    "served",
+    [each for each in REGISTRY if each.api_key < OWN_KEYS_FROM],
+    ids=lambda each: each.name,
+)
+def test_each_version_of_a_key_is_served_and_advertised(
+    served: Served, kafka_clients_jar: Path
+) -> None:
+    theirs = definition(kafka_clients_jar, f"{served.name}Request")
+    versions = kafka_range(theirs["validVersions"])
+    assert served.api_key == theirs["apiKey"]
+    assert (served.lowest, served.highest) == (versions.first, versions.last)
+    # Old librdkafka takes the range as a sign of what compression it may use; Kafka says the same.
+    first = 0 if served.name == "Produce" else versions.first
+    assert served.advertised == (first, versions.last)
+    assert served.unstable is theirs.get("latestVersionUnstable", False)
 
 
 def test_every_field_is_absent_somewhere_only_with_kafkas_default(kafka_clients_jar: Path) -> None:

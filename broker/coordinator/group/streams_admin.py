@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from broker.coordinator.group.group_metadata_manager import GroupMetadataManager
-from broker.coordinator.group.streams_group import StreamsGroup, StreamsGroupMember, Tasks
+from broker.coordinator.group.streams_group import (
+    StreamsGroup,
+    StreamsGroupMember,
+    Task,
+    TaskOffsets,
+    Tasks,
+)
 from broker.coordinator.group.streams_protocol import StreamsGroups, task_ids
 from broker.coordinator.group.streams_topology import StreamsInternalTopic, Subtopology
 from kafka_ds.protocol.messages import StreamsGroupDescribeRequest, StreamsGroupDescribeResponse
@@ -21,6 +27,7 @@ from kafka_ds.protocol.messages.streams_groups import (
     StreamsGroupDescribeResponseDescribedGroup,
     StreamsGroupDescribeResponseMember,
     StreamsKeyValue,
+    StreamsTaskOffset,
     StreamsTopicInfo,
     TopologyDescriptionStatus,
 )
@@ -60,7 +67,10 @@ class StreamsGroupAdmin:
             group_epoch=group.epoch,
             assignment_epoch=group.target_epoch,
             topology=self._topology(group),
-            members=[_member(group, member) for member in group.members.values()],
+            members=[
+                _member(group, member, self._groups.task_offsets(group_id, member.member_id))
+                for member in group.members.values()
+            ],
             topology_description_status=status,
             assignor_name=STICKY_ASSIGNOR,
         )
@@ -100,7 +110,9 @@ def _topics(
     ]
 
 
-def _member(group: StreamsGroup, member: StreamsGroupMember) -> StreamsGroupDescribeResponseMember:
+def _member(
+    group: StreamsGroup, member: StreamsGroupMember, said: TaskOffsets
+) -> StreamsGroupDescribeResponseMember:
     endpoint = member.user_endpoint
     return StreamsGroupDescribeResponseMember(
         member_id=member.member_id,
@@ -115,11 +127,18 @@ def _member(group: StreamsGroup, member: StreamsGroupMember) -> StreamsGroupDesc
         if endpoint is None
         else StreamsEndpoint(host=endpoint[0], port=endpoint[1]),
         client_tags=[StreamsKeyValue(key=key, value=value) for key, value in member.client_tags],
-        task_offsets=[],
-        task_end_offsets=[],
+        task_offsets=_offsets(said.restored),
+        task_end_offsets=_offsets(said.ends),
         assignment=_tasks(member.assigned),
         target_assignment=_tasks(group.target_for(member.member_id)),
     )
+
+
+def _offsets(of: Mapping[Task, int]) -> list[StreamsTaskOffset]:
+    return [
+        StreamsTaskOffset(subtopology_id=subtopology_id, partition=partition, offset=offset)
+        for (subtopology_id, partition), offset in sorted(of.items())
+    ]
 
 
 def _tasks(tasks: Tasks) -> DescribedTasks:

@@ -1,7 +1,8 @@
 """Pure: which member of a streams group gets which task: the assignor `sticky` (KIP-1071).
 
-- Each active task stays with its last member, else goes to one that has it as a standby and so its state, as long as
-  that member has not yet its part of all tasks; else to the least loaded process, and there to the least loaded member.
+- Each active task stays with its last member, else goes to one that has it as a standby, or says that it has its state,
+  as long as that member has not yet its part of all tasks; else to the least loaded process, and there to the least
+  loaded member.
 - A stateful task has so many standbys, each in another process than the task itself; fewer, if there are too few.
 - Members of a process count as one for the state: a process never has a task twice.
 - The same group gets the same tasks on every broker: tasks and members are taken in order.
@@ -10,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from broker.coordinator.group.streams_group import Task, Tasks
 
@@ -21,6 +22,8 @@ class StreamsAssignee:
 
     process_id: str
     had: Tasks
+    # How far it says that it has restored tasks, of whose state it has a copy.
+    restored: Mapping[Task, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,13 +95,17 @@ class _StickyAssignment:
         self._members, self._wanted = members, wanted
         self._processes: dict[str, _Process] = {}
         self._last_active: dict[Task, str] = {}
-        self._last_standby: dict[Task, list[str]] = {}
+        ranked: dict[Task, list[tuple[bool, int, str]]] = {}
         for member_id in sorted(members):
             member = members[member_id]
             self._processes.setdefault(member.process_id, _Process()).counts[member_id] = 0
             self._last_active |= dict.fromkeys(member.had.active, member_id)
-            for task in member.had.standby | member.had.warmup:
-                self._last_standby.setdefault(task, []).append(member_id)
+            replicas = member.had.standby | member.had.warmup
+            for task in replicas | member.restored.keys():
+                # Replicas first, and of each kind who is furthest.
+                rank = task not in replicas, -member.restored.get(task, 0), member_id
+                ranked.setdefault(task, []).append(rank)
+        self._last_standby = {t: [each[2] for each in sorted(of)] for t, of in ranked.items()}
         self.active: dict[str, set[Task]] = {member_id: set() for member_id in members}
         self.standby: dict[str, set[Task]] = {member_id: set() for member_id in members}
         counts = wanted.counts
@@ -163,12 +170,13 @@ class _StickyAssignment:
         return self._process(member_id).counts[member_id]
 
     def _least_loaded(self, member_ids: Iterable[str]) -> str | None:
-        """The member with the fewest tasks, in the process with the least load."""
-        return min(
-            member_ids,
-            key=lambda each: (self._process(each).load, self._count(each), each),
-            default=None,
-        )
+        """The first member, unless a later one has fewer tasks in a process with less load."""
+        found, least = None, (0.0, 0)
+        for each in member_ids:
+            load = self._process(each).load, self._count(each)
+            if found is None or (load[0] < least[0] and load[1] < least[1]):
+                found, least = each, load
+        return found
 
     def _lightest(self, processes: Iterable[_Process]) -> str:
         return min(processes, key=lambda each: each.load).least_loaded()

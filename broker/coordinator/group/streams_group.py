@@ -84,6 +84,13 @@ def tasks_of(ids: Iterable[Any]) -> frozenset[Task]:
     )
 
 
+class TaskOffsets(NamedTuple):
+    """How far a member says that it has restored tasks, and where their changelogs end. The log has nothing of it."""
+
+    restored: Mapping[Task, int] = {}
+    ends: Mapping[Task, int] = {}
+
+
 class StreamsGroupState(Enum):
     """The state of a group; the names are shown to users.
 

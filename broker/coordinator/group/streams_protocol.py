@@ -5,7 +5,7 @@
 - The first target of an empty group waits for `streams.initial.rebalance.delay.ms`, each further one until
   `streams.assignment.interval.ms` after the last (KIP-1263). Without its topics a group has a target without tasks.
 - A member gives up tasks before it goes on, but none of which only the role changes; then it takes what is free.
-- Not in the log: who asked the application to shut down, and which endpoints members know (they ask again).
+- Not in the log: who asked the application to shut down, which endpoints members know, and what they have restored.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from broker.coordinator.group.streams_group import (
     StreamsMemberState,
     Task,
     TaskHolders,
+    TaskOffsets,
     Tasks,
     by_subtopology,
     tasks_of,
@@ -69,7 +70,10 @@ from broker.coordinator.result import Instant
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import StreamsGroupHeartbeatRequest, StreamsGroupHeartbeatResponse
 from kafka_ds.protocol.messages.persisted import StreamsGroupKey, StreamsGroupValue
-from kafka_ds.protocol.messages.persisted_streams_groups import StreamsGroupMetadataKey
+from kafka_ds.protocol.messages.persisted_streams_groups import (
+    StreamsGroupMemberMetadataKey,
+    StreamsGroupMetadataKey,
+)
 from kafka_ds.protocol.messages.streams_groups import (
     EndpointToPartitions,
     HeartbeatStatus,
@@ -77,6 +81,7 @@ from kafka_ds.protocol.messages.streams_groups import (
     StreamsEndpoint,
     StreamsGroupStatus,
     StreamsTaskIds,
+    StreamsTaskOffset,
 )
 
 STREAMS_KIND = "streams"
@@ -108,6 +113,8 @@ class StreamsGroups:
         # By group id: the member that wants all to end.
         self._shutdowns: dict[str, str] = {}
         self._endpoint_epochs: dict[str, int] = {}
+        # By group id, and member id.
+        self._offsets: dict[str, dict[str, TaskOffsets]] = {}
 
     # -- the log ------------------------------------------------------------------------------------
 
@@ -116,7 +123,7 @@ class StreamsGroups:
         streams = self._state.streams
         if value is None and isinstance(key, StreamsGroupMetadataKey):
             streams.pop(key.group_id, None)
-            for each in (self._configured, self._shutdowns, self._endpoint_epochs):
+            for each in (self._configured, self._shutdowns, self._endpoint_epochs, self._offsets):
                 each.pop(key.group_id, None)
             self._state.timers.cancel(TimerKey(TimerKind.ASSIGN, key.group_id))
             return
@@ -126,6 +133,8 @@ class StreamsGroups:
                 return
             group = streams[key.group_id] = StreamsGroup(key.group_id)
         group.replay(key, value)
+        if value is None and isinstance(key, StreamsGroupMemberMetadataKey):
+            self._offsets.get(key.group_id, {}).pop(key.member_id, None)
         if not group.members:
             self._shutdowns.pop(key.group_id, None)
 
@@ -169,6 +178,7 @@ class StreamsGroups:
         owned = _owned(request)
         if owned is not None:
             _check_tasks(found, owned)
+        self._note_offsets(request)
         self._refresh(draft, found, bump=bump)
         delay_ms = self._state.initial_rebalance_delay_ms(group.group_id)
         key = TimerKey(TimerKind.ASSIGN, group.group_id)
@@ -202,6 +212,23 @@ class StreamsGroups:
         changed = moved or updated.user_endpoint != old.user_endpoint
         self._add_endpoints(response, draft.group, updated, request, changed=changed)
         return StreamsHeartbeatResult(response=response, missing_topics=found.missing)
+
+    def task_offsets(self, group_id: str, member_id: str) -> TaskOffsets:
+        """What a member has last said."""
+        return self._offsets.get(group_id, {}).get(member_id, TaskOffsets())
+
+    def _note_offsets(self, request: StreamsGroupHeartbeatRequest) -> None:
+        said, ends = request.task_offsets, request.task_end_offsets
+        if said is None and ends is None:
+            return
+        if request.group_id not in self._offsets:
+            # Of groups whose first member could not be written nothing is kept.
+            self._offsets = {g: of for g, of in self._offsets.items() if g in self._state.streams}
+        before = self.task_offsets(request.group_id, request.member_id)
+        self._offsets.setdefault(request.group_id, {})[request.member_id] = TaskOffsets(
+            before.restored if said is None else _offsets_of(said),
+            before.ends if ends is None else _offsets_of(ends),
+        )
 
     def _group(
         self, group_id: str, result: ResultBuilder, *, joins: bool, kind: str = "Streams group"
@@ -326,7 +353,10 @@ class StreamsGroups:
             targets = assign_sticky(
                 {
                     member.member_id: StreamsAssignee(
-                        process_id=member.process_id, had=group.target_for(member.member_id)
+                        process_id=member.process_id,
+                        # What it has, not what it was to have (Kafka 4.4): its state is where it ran.
+                        had=member.assigned,
+                        restored=self.task_offsets(group.group_id, member.member_id).restored,
                     )
                     for member in group.members.values()
                 },
@@ -588,6 +618,10 @@ def _check_epoch(member: StreamsGroupMember, request: StreamsGroupHeartbeatReque
         f"The streams group member has a {than} member epoch ({epoch}) than the one known by the "
         f"group coordinator ({member.epoch}). The member must abandon all its partitions and rejoin.",
     )
+
+
+def _offsets_of(said: Iterable[StreamsTaskOffset]) -> dict[Task, int]:
+    return {(each.subtopology_id, each.partition): each.offset for each in said}
 
 
 def _owned(request: StreamsGroupHeartbeatRequest) -> Tasks | None:

@@ -98,13 +98,31 @@ def test_the_first_member_has_internal_topics_created_and_gets_all_tasks() -> No
     desk.check_replay()
 
 
-def test_a_member_may_say_how_far_its_tasks_are() -> None:
-    """Streams 4.4 does so whenever it joins, by version 1."""
+def test_who_says_that_it_has_a_tasks_state_gets_the_task() -> None:
+    """Streams 4.4 says so whenever it joins, under another member id than before."""
     desk, _ = new_desk(**COUNTED)
-    one = Streamer(desk, "1")
-    offset = StreamsTaskOffset(subtopology_id="1", partition=0, offset=1)
-    one.beat(task_offsets=[offset], task_end_offsets=[])
-    assert active_in([one]) == ALL
+
+    def said(partition: int, offset: int) -> list[StreamsTaskOffset]:
+        return [StreamsTaskOffset(subtopology_id="1", partition=partition, offset=offset)]
+
+    one, two, three = Streamer(desk, "1"), Streamer(desk, "2"), Streamer(desk, "3")
+    one.beat()
+    one.beat(task_end_offsets=said(0, 9))
+    one.leave()
+    two.beat(task_offsets=said(1, 4), task_end_offsets=said(1, 9))
+    two.beat(task_offsets=said(1, 5))
+    shown = describe(desk).members[0]
+    assert (shown.task_offsets, shown.task_end_offsets) == (said(1, 5), said(1, 9))
+    two.leave()
+    three.beat(task_offsets=said(0, 7))
+    two.beat(task_offsets=said(1, 5))
+    settle(two, three)
+    assert ("1", 0) in three.tasks.active and ("1", 1) in two.tasks.active
+    two.leave()
+    settle(three)
+    assert active_in([three]) == ALL
+    (shown,) = describe(desk).members
+    assert (shown.task_offsets, shown.task_end_offsets) == (said(0, 7), [])
 
 
 def test_after_its_last_member_a_group_has_an_up_to_date_target() -> None:

@@ -48,6 +48,24 @@ def test_a_standby_takes_over() -> None:
             assert task in first[heir].standby
 
 
+def test_the_state_that_is_furthest_gets_the_task() -> None:
+    """A replica's before that of who only says that it has one."""
+    task, wanted = ("a", 0), to_assign("a", a=1)
+
+    def owner(**members: StreamsAssignee) -> list[str]:
+        return [m for m, each in assign_sticky(members, wanted).items() if task in each.active]
+
+    nothing = StreamsAssignee(process_id="p", had=Tasks())
+    near, far = (
+        StreamsAssignee(process_id=f"p{offset}", had=Tasks(), restored={task: offset})
+        for offset in (5, 9)
+    )
+    replica = StreamsAssignee(process_id="q", had=Tasks(standby=frozenset({task})))
+    assert owner(a=nothing, b=near) == ["b"]
+    assert owner(a=near, b=far) == ["b"]
+    assert owner(a=near, b=far, c=replica) == ["c"]
+
+
 def test_members_of_one_process_have_no_standbys_of_each_other() -> None:
     members = {m: StreamsAssignee(process_id="p", had=Tasks()) for m in "12"}
     found = assign_sticky(members, to_assign("a", a=3, standbys=1))
