@@ -6,11 +6,13 @@ Usage: ``python -m broker.config.doc > docs/reference/settings.md``; a test comp
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 
 from broker.config.client_metrics import ClientMetricsConfig
 from broker.config.group import group_settings
 from broker.config.loader import broker_settings, topic_settings
-from broker.config.unserved import reasons, unserved_names
+from broker.config.unserved import unserved_group_settings, unserved_settings
 from kafka_ds.process.settings import MAX_INT, MAX_LONG, Setting, settings_of
 
 _HEAD = """# Settings
@@ -60,14 +62,8 @@ A subscription of client metrics (`kafka-client-metrics.sh`, [how](../how-to/mon
 _UNSERVED_HEAD = """
 ## Known but not supported
 
-These settings of Apache Kafka have no effect here. They are accepted with Kafka's default value; any other value is
-refused, because the broker would not act on it.
-
-"""
-_REASONS_HEAD = """
-## Known and not applicable
-
-The same holds for these; they will never have an effect.
+These settings of Apache Kafka, of brokers and of groups, have no effect here. They are accepted with Kafka's default
+value; any other value is refused, because the broker would not act on it. Why, of each:
 
 """
 
@@ -86,12 +82,17 @@ def render() -> str:
             _CLIENT_METRICS_HEAD,
             *map(_of_topic, settings_of(ClientMetricsConfig).values()),
             _UNSERVED_HEAD,
-            ", ".join(f"`{name}`" for name in unserved_names() if name not in reasons()),
-            ".\n",
-            _REASONS_HEAD,
-            *(f"- `{name}`: {why.partition(': ')[2]}\n" for name, why in reasons().items()),
+            *_unserved({**unserved_settings(), **unserved_group_settings()}),
         ]
     )
+
+
+def _unserved(settings: Mapping[str, Setting]) -> Iterator[str]:
+    by_reason: defaultdict[str, list[str]] = defaultdict(list)
+    for name, setting in settings.items():
+        by_reason[setting.says].append(name)
+    for reason, names in by_reason.items():
+        yield f"- {', '.join(f'`{name}`' for name in names)}: {reason}.\n"
 
 
 def _of_broker(setting: Setting) -> str:

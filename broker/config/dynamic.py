@@ -24,7 +24,7 @@ from broker.config.loader import (
     topic_config,
     unknown_setting,
 )
-from broker.config.unserved import unserved_setting
+from broker.config.unserved import unserved_settings
 from broker.log.config import LogConfig
 from kafka_ds.process.settings import ConfigError, attribute_of, broker_synonyms
 
@@ -112,8 +112,8 @@ def _parse(key: str, text: str) -> Any:
         if key in known_names() or key in broker_settings():
             why = f": {setting.fixed}" if setting is not None and setting.fixed else ""
             raise ConfigError(f"{key} cannot be changed while the broker runs{why}")
-        if unserved_setting(key) is not None:
-            raise ConfigError(f"{key} is not supported by this broker")
+        if (unserved := unserved_settings().get(key)) is not None:
+            raise ConfigError(f"{key} is not supported by this broker: {unserved.says}")
         raise unknown_setting(key)
     if key in broker_settings():
         value = broker_settings()[key].parse(text)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from broker.config.broker import BrokerConfig
+from broker.config.unserved import unserved_group_settings
 from kafka_ds.process.settings import (
     ConfigError,
     Setting,
@@ -139,7 +140,10 @@ def check_group_config(config: BrokerConfig, own: Mapping[str, str]) -> None:
     for name, text in own.items():
         setting = group_settings().get(name)
         if setting is None:
-            raise ConfigError(f"Unknown group config name: {name}")
+            if (unserved := unserved_group_settings().get(name)) is None:
+                raise ConfigError(f"Unknown group config name: {name}")
+            unserved.parse(text)
+            continue
         values[name] = value = setting.parse(text)
         if not setting.synonyms:
             continue

@@ -191,9 +191,9 @@ def _parse(name: str, text: str) -> SettingValue:
 
 def _parse_unserved(name: str, text: str) -> SettingValue:
     """Accept an unsupported setting of Kafka at its default value only."""
-    from broker.config.unserved import unserved_setting
+    from broker.config.unserved import unserved_settings
 
-    setting = unserved_setting(name)
+    setting = unserved_settings().get(name)
     try:
         if setting is None:
             raise unknown_setting(name)

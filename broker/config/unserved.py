@@ -1,4 +1,4 @@
-"""Pure: the settings of Apache Kafka 4.4 that this broker does not support: name, type, default, in alphabetical order.
+"""Pure: the settings of Apache Kafka 4.4 that this broker does not support: why not, then name, type and default.
 
 They are accepted at their default value only. A setting that becomes supported moves to `broker.config.broker` or
 `broker.log.config`.
@@ -7,6 +7,7 @@ They are accepted at their default value only. A setting that becomes supported 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 
 from kafka_ds.process.settings import ConfigType, Setting, SettingValue
@@ -18,11 +19,7 @@ _KINDS = {
 
 # @ stands for org.apache.kafka.
 _TABLE = """
-alter.config.policy.class.name C
-background.threads I 10
-broker.id I -1
-client.quota.callback.class C
-config.providers A
+there is no quorum of controllers: brokers elect one by a lease in the lake, and its log is a table there:
 controller.listener.names A
 controller.quorum.append.linger.ms I 25
 controller.quorum.auto.join.enable B false
@@ -36,31 +33,7 @@ controller.quorum.request.timeout.ms I 2000
 controller.quorum.retry.backoff.ms I 20
 controller.quorum.voters A
 controller.socket.timeout.ms I 30000
-cordoned.log.dirs A
-create.topic.policy.class.name C
-delete.records.purgatory.purge.interval.requests I 1
 early.start.listeners A
-fetch.purgatory.purge.interval.requests I 1000
-group.consumer.assignor.offload.enable B true
-group.coordinator.append.linger.ms I -1
-group.coordinator.background.threads I 2
-group.coordinator.cached.buffer.max.bytes I 1048588
-group.coordinator.threads I 4
-group.share.assignor.offload.enable B true
-group.share.dlq.manager.class.name S @server.share.dlq.DefaultShareGroupDLQManager
-group.streams.acceptable.recovery.lag L 10000
-group.streams.assignor.offload.enable B true
-group.streams.assignors A sticky
-group.streams.max.warmup.replicas I 20
-group.streams.min.task.offset.interval.ms I 15000
-group.streams.num.warmup.replicas I 2
-group.streams.rack.aware.assignment.tags A
-group.streams.task.offset.interval.ms I 60000
-group.streams.topology.description.plugin.class C
-kafka.metrics.polling.interval.secs I 10
-kafka.metrics.reporters A
-log.dir.failure.timeout.ms L 30000
-max.request.partition.size.limit I 2000
 metadata.log.dir S
 metadata.log.max.record.bytes.between.snapshots L 20971520
 metadata.log.max.snapshot.interval.ms L 3600000
@@ -69,32 +42,73 @@ metadata.log.segment.ms L 604800000
 metadata.max.idle.interval.ms I 500
 metadata.max.retention.bytes L 104857600
 metadata.max.retention.ms L 604800000
+sasl.mechanism.controller.protocol S GSSAPI
+
+this broker loads no Java classes:
+alter.config.policy.class.name C
+client.quota.callback.class C
+config.providers A
+create.topic.policy.class.name C
+group.share.dlq.manager.class.name S @server.share.dlq.DefaultShareGroupDLQManager
+group.streams.topology.description.plugin.class C
+kafka.metrics.polling.interval.secs I 10
+kafka.metrics.reporters A
 metric.reporters A @common.metrics.JmxReporter
+principal.builder.class C @common.security.authenticator.DefaultKafkaPrincipalBuilder
+sasl.client.callback.handler.class C
+sasl.login.callback.handler.class C
+sasl.login.class C
+sasl.oauthbearer.jwt.retriever.class C @common.security.oauthbearer.DefaultJwtRetriever
+sasl.oauthbearer.jwt.validator.class C @common.security.oauthbearer.DefaultJwtValidator
+sasl.server.callback.handler.class C
+security.providers S
+ssl.engine.factory.class C
+
+one event loop serves all requests, without queues between threads; `--processes` runs several brokers as one:
+background.threads I 10
+group.coordinator.background.threads I 2
+group.coordinator.threads I 4
+num.io.threads I 8
+num.network.threads I 3
+queued.max.requests I 500
+share.coordinator.threads I 1
+
+a coordinator appends what a turn of the event loop has for a partition at once, without a buffer that is kept:
+group.coordinator.append.linger.ms I -1
+group.coordinator.cached.buffer.max.bytes I 1048588
+share.coordinator.append.linger.ms I -1
+share.coordinator.cached.buffer.max.bytes I 1048588
+
+an assignment is made within the event loop:
+group.consumer.assignor.offload.enable B true
+group.share.assignor.offload.enable B true
+group.streams.assignor.offload.enable B true
+
+tasks of Streams are assigned as by Kafka's sticky assignor, without warm-up tasks, racks and offsets of tasks:
+group.streams.acceptable.recovery.lag L 10000
+group.streams.assignors A sticky
+group.streams.max.warmup.replicas I 20
+group.streams.min.task.offset.interval.ms I 15000
+group.streams.num.warmup.replicas I 2
+group.streams.rack.aware.assignment.tags A
+group.streams.task.offset.interval.ms I 60000
+
+a request that waits is forgotten as soon as it is answered, so nothing is purged:
+delete.records.purgatory.purge.interval.requests I 1
+fetch.purgatory.purge.interval.requests I 1000
+producer.purgatory.purge.interval.requests I 1000
+share.fetch.purgatory.purge.interval.requests I 1000
+
+internal topics are written without compression:
+offsets.topic.compression.codec I 0
+share.coordinator.state.topic.compression.codec I 0
+
+metrics are counters and gauges, of which a monitoring system takes samples:
 metrics.num.samples I 2
 metrics.recording.level S INFO
 metrics.sample.window.ms L 30000
-num.io.threads I 8
-num.network.threads I 3
-offsets.topic.compression.codec I 0
-principal.builder.class C @common.security.authenticator.DefaultKafkaPrincipalBuilder
-producer.purgatory.purge.interval.requests I 1000
-queued.max.requests I 500
-remote.log.manager.copier.thread.pool.size I 10
-remote.log.manager.expiration.thread.pool.size I 10
-remote.log.manager.follower.thread.pool.size I 2
-remote.log.manager.thread.pool.size I 2
-remote.log.metadata.custom.metadata.max.bytes I 128
-remote.log.metadata.manager.class.name S @server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager
-remote.log.metadata.manager.class.path S
-remote.log.metadata.manager.impl.prefix S rlmm.config.
-remote.log.metadata.manager.listener.name S
-remote.log.storage.manager.class.name S
-remote.log.storage.manager.class.path S
-remote.log.storage.manager.impl.prefix S rsm.config.
-sasl.client.callback.handler.class C
-sasl.jaas.config P
-sasl.login.callback.handler.class C
-sasl.login.class C
+
+a broker asks no OAuth server for tokens of its own; brokers know each other by other mechanisms:
 sasl.login.connect.timeout.ms I
 sasl.login.read.timeout.ms I
 sasl.login.refresh.buffer.seconds H 300
@@ -103,7 +117,6 @@ sasl.login.refresh.window.factor D 0.8
 sasl.login.refresh.window.jitter D 0.05
 sasl.login.retry.backoff.max.ms L 10000
 sasl.login.retry.backoff.ms L 100
-sasl.mechanism.controller.protocol S GSSAPI
 sasl.oauthbearer.assertion.algorithm S RS256
 sasl.oauthbearer.assertion.claim.aud S
 sasl.oauthbearer.assertion.claim.exp.seconds I 300
@@ -117,97 +130,103 @@ sasl.oauthbearer.assertion.private.key.passphrase P
 sasl.oauthbearer.assertion.template.file S
 sasl.oauthbearer.client.credentials.client.id S
 sasl.oauthbearer.client.credentials.client.secret P
-sasl.oauthbearer.jwks.endpoint.refresh.ms L 3600000
-sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms L 10000
-sasl.oauthbearer.jwks.endpoint.retry.backoff.ms L 100
-sasl.oauthbearer.jwt.retriever.class C @common.security.oauthbearer.DefaultJwtRetriever
-sasl.oauthbearer.jwt.validator.class C @common.security.oauthbearer.DefaultJwtValidator
 sasl.oauthbearer.scope S
 sasl.oauthbearer.scope.claim.name S scope
 sasl.oauthbearer.token.endpoint.url S
-sasl.server.callback.handler.class C
-security.providers S
-share.coordinator.append.linger.ms I -1
-share.coordinator.cached.buffer.max.bytes I 1048588
-share.coordinator.state.topic.compression.codec I 0
-share.coordinator.threads I 1
-share.fetch.purgatory.purge.interval.requests I 1000
-socket.connection.setup.timeout.max.ms L 30000
-socket.connection.setup.timeout.ms L 10000
-ssl.engine.factory.class C
+
+keys come from a file, which is read at start:
+sasl.oauthbearer.jwks.endpoint.refresh.ms L 3600000
+sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms L 10000
+sasl.oauthbearer.jwks.endpoint.retry.backoff.ms L 100
+
+it chooses among parts of Java's TLS; here OpenSSL does the work:
 ssl.keymanager.algorithm S SunX509
 ssl.protocol S TLSv1.3
 ssl.provider S
 ssl.secure.random.implementation S
 ssl.trustmanager.algorithm S PKIX
+
+a broker connects to another one within a fixed time:
+socket.connection.setup.timeout.max.ms L 30000
+socket.connection.setup.timeout.ms L 10000
+
+set it per listener and mechanism, as `listener.name.<listener>.<mechanism>.sasl.jaas.config`:
+sasl.jaas.config P
+
+one worker process copies and expires, so that a broker's copies share their commits and leave its cores to clients:
+remote.log.manager.copier.thread.pool.size I 10
+remote.log.manager.expiration.thread.pool.size I 10
+remote.log.manager.thread.pool.size I 2
+
+followers ask each leader once for the remote state of all partitions, in the event loop:
+remote.log.manager.follower.thread.pool.size I 2
+
+there are no plug-ins, so there is no custom metadata:
+remote.log.metadata.custom.metadata.max.bytes I 128
+
+the tier's metadata is a table in the lake; no listener serves it:
+remote.log.metadata.manager.listener.name S
+
+the tier is built in; its tables are Delta tables (lake.uri):
+remote.log.metadata.manager.class.name S @server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager
+remote.log.metadata.manager.class.path S
+remote.log.metadata.manager.impl.prefix S rlmm.config.
+remote.log.storage.manager.class.name S
+remote.log.storage.manager.class.path S
+remote.log.storage.manager.impl.prefix S rsm.config.
+
+it is called node.id:
+broker.id I -1
+
+not implemented: to keep new replicas off a directory, move them afterwards by `kafka-reassign-partitions`:
+cordoned.log.dirs A
+
+a directory that fails is told to the controller by the next request, for as long as it takes:
+log.dir.failure.timeout.ms L 30000
+
+an answer of DescribeTopicPartitions has 2,000 partitions at most:
+max.request.partition.size.limit I 2000
+
+a partition's membership in a transaction is always verified (KIP-890):
 transaction.partition.verification.enable B true
 """
-
-
-_ONE_WORKER = (
-    "Not applicable: one worker process copies and expires, so that a broker's copies share their commits "
-    "and leave its cores to clients."
+# Of a group itself, where Kafka has them: the broker's name without `group.`, but for the last one.
+_OF_GROUPS = (
+    "consumer.assignor.offload.enable",
+    "share.assignor.offload.enable",
+    "streams.acceptable.recovery.lag",
+    "streams.assignor.offload.enable",
+    "streams.num.warmup.replicas",
+    "streams.rack.aware.assignment.tags",
+    "streams.task.offset.interval.ms",
 )
-_BUILT_IN = "Not applicable: the tier is built in; its tables are Delta tables (lake.uri)."
-_REASONS = {
-    "sasl.jaas.config": (
-        "Not applicable: set it per listener and mechanism, as "
-        "`listener.name.<listener>.<mechanism>.sasl.jaas.config`."
-    ),
-    "remote.log.manager.copier.thread.pool.size": _ONE_WORKER,
-    "remote.log.manager.expiration.thread.pool.size": _ONE_WORKER,
-    "remote.log.manager.follower.thread.pool.size": (
-        "Not applicable: followers ask each leader once for the remote state of all partitions, in the event loop."
-    ),
-    "remote.log.manager.thread.pool.size": _ONE_WORKER,
-    "remote.log.metadata.custom.metadata.max.bytes": (
-        "Not applicable: there are no plug-ins, so there is no custom metadata."
-    ),
-    "remote.log.metadata.manager.class.name": _BUILT_IN,
-    "remote.log.metadata.manager.class.path": _BUILT_IN,
-    "remote.log.metadata.manager.impl.prefix": _BUILT_IN,
-    "remote.log.metadata.manager.listener.name": (
-        "Not applicable: the tier's metadata is a table in the lake; no listener serves it."
-    ),
-    "remote.log.storage.manager.class.name": _BUILT_IN,
-    "remote.log.storage.manager.class.path": _BUILT_IN,
-    "remote.log.storage.manager.impl.prefix": _BUILT_IN,
-}
-
-
-def reasons() -> Mapping[str, str]:
-    """Why some settings will never be supported."""
-    return _REASONS
-
-
-def unserved_names() -> tuple[str, ...]:
-    """The names of all unsupported settings, sorted."""
-    return tuple(_rows())
-
-
-def unserved_setting(name: str) -> Setting | None:
-    """The declaration of an unsupported setting, which accepts only its default."""
-    row = _rows().get(name)
-    if row is None:
-        return None
-    kind, default = row
-    bare = Setting(name=name, kind=kind, default=None, says="")
-    value: SettingValue = (
-        bare.parse(default) if default else () if kind is ConfigType.LIST else None
-    )
-    return Setting(
-        name=name,
-        kind=kind,
-        default=value,
-        says=_REASONS.get(name, "Not honoured yet."),
-        honours=(bare.text(value) or "",),
-    )
+_ASSIGNOR = "streams.assignor.name"
 
 
 @cache
-def _rows() -> dict[str, tuple[ConfigType, str]]:
-    found: dict[str, tuple[ConfigType, str]] = {}
-    for line in _TABLE.replace("@", "org.apache.kafka.").strip().splitlines():
-        name, kind, *default = line.split(" ")
-        found[name] = (_KINDS[kind], "".join(default))
+def unserved_settings() -> Mapping[str, Setting]:
+    """The unsupported settings of brokers by name, each with the reason; they accept only their defaults."""
+    found: dict[str, Setting] = {}
+    for block in _TABLE.replace("@", "org.apache.kafka.").strip().split("\n\n"):
+        reason, *rows = block.splitlines()
+        for row in rows:
+            name, kind, *default = row.split(" ")
+            found[name] = _setting(name, _KINDS[kind], "".join(default), reason.rstrip(":"))
+    return dict(sorted(found.items()))
+
+
+@cache
+def unserved_group_settings() -> Mapping[str, Setting]:
+    """The unsupported settings of groups by name."""
+    found = {name: replace(unserved_settings()[f"group.{name}"], name=name) for name in _OF_GROUPS}
+    of_assignors = unserved_settings()["group.streams.assignors"]
+    found[_ASSIGNOR] = _setting(_ASSIGNOR, ConfigType.STRING, "", of_assignors.says)
     return found
+
+
+def _setting(name: str, kind: ConfigType, default: str, reason: str) -> Setting:
+    bare = Setting(name=name, kind=kind, default=None, says=reason)
+    value: SettingValue = (
+        bare.parse(default) if default else () if kind is ConfigType.LIST else None
+    )
+    return replace(bare, default=value, honours=(bare.text(value) or "",))

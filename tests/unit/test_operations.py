@@ -15,7 +15,7 @@ import pytest
 
 import broker.metrics_doc  # noqa: F401 - imports everything that declares
 from broker.config.loader import known_names, topic_settings
-from broker.config.unserved import unserved_names
+from broker.config.unserved import unserved_settings
 from broker.metrics.names import declared
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "operations"
@@ -61,7 +61,7 @@ def test_the_board_asks_one_thing_a_panel() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_settings_that_are_named_are_known(page: Path) -> None:
-    known = {*known_names(), *topic_settings(), *unserved_names()}
+    known = {*known_names(), *topic_settings(), *unserved_settings()}
     named = set(re.findall(rf"`((?:{PREFIXES})(?:\.[a-z]+)+)(?:=[^`]*)?`", page.read_text()))
     assert named <= known
 

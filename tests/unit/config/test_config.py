@@ -17,7 +17,7 @@ from broker.config.loader import (
     topic_config,
     topic_settings,
 )
-from broker.config.unserved import unserved_names, unserved_setting
+from broker.config.unserved import unserved_settings
 from kafka_ds.process.settings import ConfigError, ConfigType, Setting
 from kafka_ds.security.secret import Secret
 from kafka_ds.topic.typed_columns import declared_columns
@@ -36,7 +36,11 @@ def message(*overrides: str) -> str:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("num.io.threads", "num.io.threads is not supported by this broker"),
+        (
+            "num.io.threads",
+            "num.io.threads is not supported by this broker: one event loop serves all requests, without queues "
+            "between threads; `--processes` runs several brokers as one",
+        ),
         ("node.id", "node.id cannot be changed while the broker runs"),
         (
             "listeners",
@@ -225,15 +229,13 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_what_is_not_honoured_may_stand_at_its_default() -> None:
-    for name in unserved_names():
-        setting = unserved_setting(name)
-        assert setting is not None
+    for name, setting in unserved_settings().items():
         text = setting.text(setting.default)
         if text is not None:
             assert name in load(None, [f"{name}={text}"]).origins
         with pytest.raises(ConfigError, match=name):
             load(None, [f"{name}=12345" if text != "12345" else f"{name}=1"])
-    assert not set(unserved_names()) & known_names()
+    assert not unserved_settings().keys() & known_names()
 
 
 def test_the_defaults_are_within_their_own_bounds() -> None:

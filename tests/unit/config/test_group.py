@@ -74,3 +74,25 @@ def test_what_only_a_group_sets_has_no_name_of_the_broker() -> None:
     (reset,) = described["share.auto.offset.reset"].synonyms
     assert (reset.name, reset.value) == ("share.auto.offset.reset", "latest")
     assert [each.name for each in described[LOCK].synonyms] == [LOCK, f"group.{LOCK}"]
+
+
+@pytest.mark.parametrize(
+    ("name", "default", "other"),
+    [
+        ("consumer.assignor.offload.enable", "true", "false"),
+        ("streams.num.warmup.replicas", "2", "3"),
+        ("streams.rack.aware.assignment.tags", "", "zone"),
+        ("streams.assignor.name", "", "sticky"),
+    ],
+)
+def test_what_groups_have_in_kafka_alone_may_stand_at_its_default(
+    name: str, default: str, other: str
+) -> None:
+    check_group_config(CONFIG, {name: default})
+    with pytest.raises(ConfigError, match=f"{name}={other} is not supported by this broker"):
+        check_group_config(CONFIG, {name: other})
+
+
+def test_a_name_that_no_kafka_has_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"Unknown group config name: streams\.none"):
+        check_group_config(CONFIG, {"streams.none": "1"})

@@ -6,7 +6,7 @@ import broker.broker_metrics
 import broker.remote.remote_log_manager  # noqa: F401 - declares what it shows
 from broker.config.broker import changeable
 from broker.config.loader import known_names, topic_settings
-from broker.config.unserved import reasons, unserved_setting
+from broker.config.unserved import unserved_settings
 from broker.log.config import LogConfig
 from broker.metrics.names import declared
 from kafka_ds.process.settings import ConfigType, Setting, broker_synonyms
@@ -133,7 +133,7 @@ def setting_of(name: str) -> Setting | None:
         return synonym[0]
     from broker.config.loader import broker_settings
 
-    return broker_settings().get(name) or unserved_setting(name)
+    return broker_settings().get(name) or unserved_settings().get(name)
 
 
 @pytest.mark.parametrize("name", [*BROKER, *TOPIC])
@@ -152,13 +152,12 @@ def test_what_does_nothing_says_why() -> None:
     """Either it is acted on, whatever its value, or it is refused with a reason."""
     for name in BROKER:
         is_served = name in known_names()
-        assert is_served != (name in reasons()), name
+        assert is_served != (name in unserved_settings()), name
         setting = setting_of(name)
         assert setting is not None
         assert (setting.honours is None) == is_served
     for name in TOPIC:
         assert topic_settings()[name].honours is None
-    assert all(why.startswith("Not applicable: ") for why in reasons().values())
 
 
 def test_settings_of_the_metadata_topic_are_no_settings_here() -> None:
