@@ -40,7 +40,7 @@ help:
 	@echo "make check-histories   what clients saw in ten minutes of a cluster's time under faults, judged by an independent checker: SEEDS=$(SEEDS)"
 	@echo "make fuzz       coverage-guided fuzzing of what reads others' bytes: SECONDS=$(SECONDS) a target"
 	@echo "make soak       mixed load with restarts, in which nothing may grow or be lost: MINUTES=$(MINUTES), FOLDER= to keep it"
-	@echo "make suites     tests that others wrote, each suite to its end, what it needs brought into .cache; git: librdkafka (gcc, g++, make, too), confluent-kafka-python; Go: franz-go, kafka-go, sarama; Rust: rskafka. SUITES='sarama kafka': only these"
+	@echo "make suites     tests that others wrote, each suite to its end, what it needs brought into .cache; git: librdkafka (gcc, g++, make, too), confluent-kafka-python, karapace (Go, protoc, Python 3.12, too); Go: franz-go, kafka-go, sarama; Rust: rskafka. SUITES='sarama kafka': only these"
 	@echo "make spark-versions  source and sink with earlier PySparks, in environments of their own below .cache: SPARKS='$(SPARKS)'"
 	@echo "make python-versions unit tests, source and sink (PySpark 4.2 and 4.1) with other Pythons, found on PATH or in pyenv: PYTHONS='$(PYTHONS)'"
 	@echo "make package         wheel and source archive in dist/, checked by twine, installed in an empty environment, and the demo run there"

@@ -21,6 +21,7 @@ from spark_conf.java import java_command
 from tests.clients.suites.allowances import Suite
 from tests.clients.suites.junit import compiled, compiled_for_streams
 from tests.clients.suites.spark import compiled_for_spark
+from tests.pythons import interpreter
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / ".cache" / "suites"
@@ -92,6 +93,11 @@ COMPILE = {
     "kafka-requests": compiled,
     "kafka-streams": compiled_for_streams,
 }
+# The fork of buf that Karapace's library in Go is made of, by the commit that its go.mod names.
+BUF = ("https://github.com/Aiven-Open/buf", "099cfb8b4b318fc5b0220fcaa9192d1d71857ee6")
+AVRO = "avro==1.12.2"
+# Of Karapace's pinned packages those that its tests do not import: linters, load generators.
+NOT_FOR_TESTS = ("locust", "gevent", "geventhttpclient", "greenlet", "ruff", "pdbpp", "pyzmq")
 CARGO_TEST = ("cargo", "test", "--quiet", "--locked")
 TOXIPROXY = "github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0"
 
@@ -107,7 +113,7 @@ def built(suite: Suite, source: Path | None, *, apache: bool = False) -> Path | 
     """
     if suite.name in COMPILE:
         return None if apache else COMPILE[suite.name](FOLDER / f"{suite.name}-{suite.tag}")
-    if suite.name in ("streams-smoke", "trogdor"):
+    if suite.name in ("streams-smoke", "trogdor", "trogdor-faults"):
         return None
     if suite.name == "spark-kafka":
         return compiled_for_spark(FOLDER / f"spark-kafka-{suite.tag}")
@@ -224,6 +230,38 @@ def _build_confluent_kafka_python(suite: Suite, _folder: Path) -> None:
     (clusters / "KafkaCluster.py").write_text(RUNNING_CLUSTER)
 
 
+def _build_karapace(_suite: Suite, folder: Path) -> None:
+    """Its pinned packages in an environment of its own, and its library in Go, of a fork that it names."""
+    for tool in ("go", "git", "protoc"):
+        _need(tool)
+    python = python_of("karapace")
+    if python.parents[1].exists():
+        return
+    newer = interpreter("3.12")
+    if newer is None:
+        raise CannotBuild("Python 3.12 is not installed")
+    _run([newer, "-m", "venv", str(python.parents[1])], ROOT)
+    # Avro's own package, in place of a fork that is an archive of GitHub's.
+    pinned = (folder / "requirements" / "requirements-dev.txt").read_text().splitlines()
+    wanted = [line for line in pinned if line[:1].isalpha() and "@" not in line]
+    wanted = [line for line in wanted if line.partition("=")[0] not in NOT_FOR_TESTS]
+    _run([str(python), "-m", "pip", "install", "--quiet", "--no-deps", *wanted, AVRO], ROOT)
+    packages = next((python.parents[1] / "lib").glob("python*")) / "site-packages"
+    (packages / "karapace.pth").write_text(f"{folder / 'src'}\n")
+    (folder / "src" / "karapace" / "version.py").write_text(f"__version__ = '{_suite.tag}'\n")
+    # Where its containers have them.
+    shutil.copytree(folder / "container" / "certs", folder / "certs", dirs_exist_ok=True)
+    library = folder / "go" / "protopace"
+    buf = FOLDER / f"buf-{BUF[1]}"
+    if not buf.exists():
+        _run(["git", "clone", "--quiet", "--no-checkout", BUF[0], str(buf)], FOLDER)
+        _run(["git", "checkout", "--quiet", BUF[1]], buf)
+    local = f"-replace=github.com/bufbuild/buf={buf}"
+    _run(["go", "mod", "edit", "-toolchain=none", local], library)
+    words = ["go", "build", "-mod=mod", "-buildmode=c-shared", "-o"]
+    _run([*words, str(packages / "protopacelib.so"), "."], library)
+
+
 def python_of(suite: str) -> Path:
     """The Python of a suite that has an environment of its own."""
     return FOLDER / f"{suite}-environment" / "bin" / "python"
@@ -282,6 +320,7 @@ BUILD = {
     "franz-go": _build_franz_go,
     "kafka-go": _build_kafka_go,
     "kafka-python": _complete_kafka_python,
+    "karapace": _build_karapace,
     "rskafka": _build_rskafka,
     "sarama": _build_sarama,
     "confluent-kafka-python": _build_confluent_kafka_python,

@@ -18,8 +18,10 @@ NAMES = {
     "kafka-streams": "Kafka Streams",
     "sarama": "Sarama",
     "spark-kafka": "Spark's Kafka connector",
+    "karapace": "Karapace",
     "streams-smoke": "Kafka Streams' smoke tests",
     "trogdor": "Trogdor",
+    "trogdor-faults": "Trogdor with faults",
 }
 HEAD = """# Compatibility: tests that others wrote
 
@@ -64,11 +66,18 @@ Toxiproxy, between clients and brokers, cuts connections. The tests call Docker 
 again, and to run Apache Kafka's console producer, console consumer and verifiable consumer; a command `docker` of ours
 does that with processes.
 
+librdkafka's tests run as its own quick runs do, with fewer messages, and without those of a network that is emulated
+within the client.
+
 kafka-go's tests come by Go's module proxy, too. Those that need a broker are run; they expect it at the ports 9092 and
 9093 (SASL). As in its own CI, they run without the tests that treat a connection like a pipe.
 
 rskafka's tests are in its crate, which Cargo fetches. They run with a newer version of the crate `rsasl`, because Rust
 1.95 does not compile the pinned one.
+
+Karapace is a schema registry and a REST proxy that keep what they know in topics. Its integration tests start both,
+with the broker's address. Karapace runs with its pinned packages, but for Avro's, of which it pins a fork. Its library
+in Go is built of the fork of buf that it names.
 
 confluent-kafka-python's integration tests of administration, consumers, share consumers, producers and serializers run
 with the client of the same version, with classic groups and, where a name ends in `@consumer`, with KIP-848's.
@@ -89,9 +98,6 @@ package registries take more than 20 s of CPU each, and are among the slow tests
 
 Results are merged test by test; `recorded` has the days of the first and of the last run here that they are from, and
 the commit of the last. A test may have passed at the second try.
-
-librdkafka's suite is not in the table: it was last run before results were recorded, on 2026-11-22
-([proof](proof.md#long-runs)), its tests of share groups on 2026-11-28. Not run at all: Karapace's tests.
 """
 
 
@@ -196,9 +202,7 @@ def _reasons(results: Results, suite: Suite) -> list[str]:
         each for each in suite.tests if suite.by_class and each.rpartition(".")[2] not in run
     ]
     if waiting:
-        lines.append(
-            f"- Not run yet, since a class takes minutes on both sides: {_quoted(waiting)}."
-        )
+        lines.append(f"- Not run yet, since each takes minutes on both sides: {_quoted(waiting)}.")
     return lines
 
 

@@ -21,11 +21,13 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from tests.clients.suites.building import CARGO_TEST, kafka_path, python_of
 from tests.clients.suites.clusters import Cluster
 from tests.clients.suites.junit import run_kafka, run_requests, run_streams
+from tests.clients.suites.karapace import run_karapace
 from tests.clients.suites.outcomes import Outcome, each_of, ended, go_test
 from tests.clients.suites.sarama import run_sarama
 from tests.clients.suites.spark import run_spark
 from tests.clients.suites.streams_smoke import run_streams_smoke
 from tests.clients.suites.trogdor import run_trogdor
+from tests.clients.suites.trogdor_faults import run_trogdor_faults
 
 # What librdkafka's and kafka-go's tests are told of the broker, so that they ask for all that it can.
 KAFKA_VERSION = "4.2.0"
@@ -219,6 +221,7 @@ RUN: dict[str, Any] = {
     "franz-go": run_franz_go,
     "kafka-go": run_kafka_go,
     "kafka-python": run_kafka_python,
+    "karapace": run_karapace,
     "rskafka": run_rskafka,
     "sarama": run_sarama,
     "confluent-kafka-python": run_confluent_kafka_python,
@@ -228,4 +231,5 @@ RUN: dict[str, Any] = {
     "streams-smoke": run_streams_smoke,
     "spark-kafka": run_spark,
     "trogdor": run_trogdor,
+    "trogdor-faults": run_trogdor_faults,
 }

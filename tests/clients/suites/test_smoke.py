@@ -1,6 +1,6 @@
 """A few tests of the suites: in CI what takes seconds there, the others among the slow tests; `make suites` runs all.
 
-Not of librdkafka's and confluent-kafka-python's, whose sources no package registry has.
+Not of librdkafka's, confluent-kafka-python's and Karapace's, whose sources no package registry has.
 """
 
 import shutil

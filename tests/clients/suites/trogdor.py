@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import time
 import urllib.error
@@ -109,7 +110,7 @@ def _counts(test: str, status: Any) -> bool:
     """Whether a workload that is done without an error has done what it was asked."""
     name = test.partition("@")[0]
     if name == "ProduceBench":
-        transactions = MESSAGES // 100 if "@" in test else 0
+        transactions = MESSAGES // 100 if "@transactions" in test else 0
         found = (status["totalSent"], status["transactionsCommitted"])
         return bool(found == (MESSAGES, transactions))
     if name == "ConsumeBench":
@@ -120,7 +121,8 @@ def _counts(test: str, status: Any) -> bool:
     return True
 
 
-def _ask(url: str, body: object = None) -> Any:
+def ask(url: str, body: object = None) -> Any:
+    """What a daemon answers; an AssertionError with its reason where it refuses."""
     data = None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json"}
     try:
@@ -132,8 +134,8 @@ def _ask(url: str, body: object = None) -> Any:
 
 
 @contextlib.contextmanager
-def _daemons(work: Path) -> Iterator[str]:
-    """An agent and a coordinator; the coordinator's address."""
+def daemons(work: Path, commands: Path | None = None) -> Iterator[str]:
+    """An agent and a coordinator; the coordinator's address. `commands`: a folder of what the agent runs first."""
     ports = free_ports(2)
     named = {"trogdor.agent.port": ports[0], "trogdor.coordinator.port": ports[1]}
     conf = {
@@ -146,15 +148,41 @@ def _daemons(work: Path) -> Iterator[str]:
     quiet.write_text('<Configuration><Loggers><Root level="off"/></Loggers></Configuration>')
     head = [java_command(), *JAVA, f"-Dlog4j2.configurationFile={quiet}"]
     head += ["-cp", f"{jars.fetch('trogdor')}/*:{jars.fetch('kafka')}/*"]
+    environment = dict(os.environ)
+    if commands:
+        environment["PATH"] = f"{commands}:{environment['PATH']}"
     with contextlib.ExitStack() as stack:
         log = work / "trogdor.log"
         for name, port in zip(("agent.Agent", "coordinator.Coordinator"), ports, strict=True):
             words = [*head, f"org.apache.kafka.trogdor.{name}", "-c", str(file), "-n", NODE]
-            process = subprocess.Popen(words, stdout=log.open("ab"), stderr=subprocess.STDOUT)
+            with log.open("ab") as out:
+                process = subprocess.Popen(words, stdout=out, stderr=out, env=environment)
             stack.callback(process.wait)
             stack.callback(process.kill)
             wait_for_listener(name, f"localhost:{port}", process, log)
         yield f"http://localhost:{ports[1]}/coordinator"
+
+
+def run_workload(
+    coordinator: str, name: str, test: str, spec: Mapping[str, object], brokers: str
+) -> Outcome:
+    """Send a workload to the coordinator, and wait until it is done."""
+    whole = {
+        "class": f"org.apache.kafka.trogdor.workload.{test.partition('@')[0]}Spec",
+        "startMs": 0,
+        "durationMs": LIMIT_S * 1000,
+        "bootstrapServers": brokers,
+        **spec,
+    }
+    ask(f"{coordinator}/task/create", {"id": name, "spec": whole})
+    end = time.monotonic() + LIMIT_S + 60
+    while (task := ask(f"{coordinator}/tasks/{name}"))["state"] != "DONE":
+        if time.monotonic() > end:
+            break
+        time.sleep(0.2)
+    passed = task["state"] == "DONE" and not task.get("error") and _counts(test, task["status"])
+    state = "passed" if passed else "failed"
+    return Outcome(test=test, state=state, printed=json.dumps(task, indent=1))
 
 
 def run_trogdor(
@@ -163,28 +191,11 @@ def run_trogdor(
     """Each workload, one after the other."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     admin.create_topics([NewTopic("sustained", 4, 1)])["sustained"].result()
-    with _daemons(work) as coordinator:
+    with daemons(work) as coordinator:
         tries = iter(range(1_000))
 
         def run(test: str) -> Outcome:
             name = f"{test}-{next(tries)}"
-            spec = {
-                "class": f"org.apache.kafka.trogdor.workload.{test.partition('@')[0]}Spec",
-                "startMs": 0,
-                "durationMs": LIMIT_S * 1000,
-                "bootstrapServers": cluster.bootstrap,
-                **WORKLOADS[test],
-            }
-            _ask(f"{coordinator}/task/create", {"id": name, "spec": spec})
-            end = time.monotonic() + LIMIT_S + 60
-            while (task := _ask(f"{coordinator}/tasks/{name}"))["state"] != "DONE":
-                if time.monotonic() > end:
-                    break
-                time.sleep(0.2)
-            passed = (
-                task["state"] == "DONE" and not task.get("error") and _counts(test, task["status"])
-            )
-            state = "passed" if passed else "failed"
-            return Outcome(test=test, state=state, printed=json.dumps(task, indent=1))
+            return run_workload(coordinator, name, test, WORKLOADS[test], cluster.bootstrap)
 
         yield from each_of(run, tests, at_once=1)
