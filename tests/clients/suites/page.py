@@ -93,8 +93,9 @@ Trogdor is Apache Kafka's framework of long tests. Its coordinator and an agent 
 passes when Trogdor calls it done without an error, each record was sent, each transaction committed, and no connection
 failed. No faults are injected.
 
-CI runs a test of kafka-python's and a class of the single requests; one or two tests of the other suites that come by
-package registries take more than 20 s of CPU each, and are among the slow tests (`tests/clients/suites/test_smoke.py`).
+CI runs a test of kafka-python's, a class of each of Apache Kafka's three suites, and a workload of Trogdor's. One or
+two tests of the other suites that come by package registries are compiled first, which takes 20 s of CPU and more, and
+are among the slow tests (`tests/clients/suites/test_smoke.py`).
 
 Results are merged test by test; `recorded` has the days of the first and of the last run here that they are from, and
 the commit of the last. A test may have passed at the second try.

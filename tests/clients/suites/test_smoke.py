@@ -10,19 +10,19 @@ import pytest
 from tests.clients.suites.__main__ import main
 
 QUICK = {
+    "kafka": ("clients.admin.ConcurrentListOffsetsRequestTest",),
     "kafka-python": ("test_consumer_integration.py::test_kafka_consumer",),
     "kafka-requests": ("kafka.server.HeartbeatRequestTest",),
+    "kafka-streams": ("streams.integration.JoinStoreIntegrationTest",),
+    "trogdor": ("RoundTripWorkload",),
 }
-# More than 20 s of CPU each, with what is compiled first (Scala, Go, Rust) or started (Spark, Trogdor's processes).
+# More than 20 s of CPU each, with what is compiled first (Scala, Go, Rust) or started (Spark).
 SLOW = {
     "franz-go": ("TestPing", "TestGroupSimple"),
-    "kafka": ("clients.admin.ConcurrentListOffsetsRequestTest",),
     "kafka-go": ("TestClientMetadata", "sasl/TestSASL"),
-    "kafka-streams": ("streams.integration.JoinStoreIntegrationTest",),
     "rskafka": ("client/test_sasl", "producer/test_batch_producer"),
     "sarama": ("TestFuncProducing", "TestFuncAdminListConsumerGroupOffsets"),
     "spark-kafka": ("KafkaRealTimeModeE2ESuite",),
-    "trogdor": ("RoundTripWorkload", "ProduceBench@transactions"),
 }
 # What compiles the tests, where a suite needs more than the project does.
 COMPILERS = {"franz-go": "go", "kafka-go": "go", "sarama": "go", "rskafka": "cargo"}
