@@ -91,7 +91,10 @@ are not listed.
 
 Trogdor is Apache Kafka's framework of long tests. Its coordinator and an agent are processes. A test is a workload; it
 passes when Trogdor calls it done without an error, each record was sent, each transaction committed, and no connection
-failed. No faults are injected.
+failed. "Trogdor with faults" has three brokers and three replicas of each partition. While a workload runs, one broker
+after the other is stopped for 6 s by Trogdor's own ProcessStopFault (`+stop`), or killed by the harness and started
+again (`+kill`). The fault looks for Java's processes by `jcmd`, for which a command of ours stands in. Where Apache
+Kafka runs, its controller is a process apart, which no fault meets; here it is one of the three brokers.
 
 CI runs a test of kafka-python's, a class of each of Apache Kafka's three suites, and a workload of Trogdor's. One or
 two tests of the other suites that come by package registries are compiled first, which takes 20 s of CPU and more, and

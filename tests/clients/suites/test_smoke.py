@@ -23,6 +23,7 @@ SLOW = {
     "rskafka": ("client/test_sasl", "producer/test_batch_producer"),
     "sarama": ("TestFuncProducing", "TestFuncAdminListConsumerGroupOffsets"),
     "spark-kafka": ("KafkaRealTimeModeE2ESuite",),
+    "trogdor-faults": ("RoundTripWorkload+stop",),
 }
 # What compiles the tests, where a suite needs more than the project does.
 COMPILERS = {"franz-go": "go", "kafka-go": "go", "sarama": "go", "rskafka": "cargo"}
