@@ -19,6 +19,8 @@ from kafka_ds.protocol.varint import read_unsigned_varint
 
 STRING_BYTES_MAX = 32_767
 ELEMENTS_MAX = 1_000_000
+# As Kafka 4.4: each may be two bytes, and costs more than an element of an array.
+TAGGED_FIELDS_MAX = 10_000
 
 
 def read_long_string_length(buffer: Any, position: int) -> tuple[int, int]:
@@ -29,11 +31,18 @@ def read_long_string_length(buffer: Any, position: int) -> tuple[int, int]:
     return length, position
 
 
+def check_tags(count: int) -> None:
+    """Refuse a struct with very many tagged fields."""
+    if count > TAGGED_FIELDS_MAX:
+        raise MalformedFrame(f"{count} tagged fields")
+
+
 def skip_tags(buffer: Any, position: int, end: int) -> int:
     """The position after the tagged fields of a struct for which none are declared."""
     if not buffer[position]:
         return position + 1  # Mostly.
     count, position = read_unsigned_varint(buffer, position)
+    check_tags(count)
     for _ in range(count):
         _, position = read_unsigned_varint(buffer, position)
         size, position = read_unsigned_varint(buffer, position)
@@ -50,6 +59,7 @@ class ReaderSource:
         self.page = Page(
             {
                 "MalformedFrame": MalformedFrame,
+                "check_tags": check_tags,
                 "new": object.__new__,
                 "read_long": read_unsigned_varint,
                 "read_long_string": read_long_string_length,
@@ -214,6 +224,7 @@ class ReaderSource:
         with page.aside(), page.block(f"def {function}(b, p, end, x):"):
             page.line(f"budget = {ELEMENTS_MAX}")
             page.line("count, p = read_long(b, p)")
+            page.line("check_tags(count)")
             with page.block("for _ in range(count):"):
                 page.line("tag, p = read_long(b, p)")
                 page.line("size, p = read_long(b, p)")

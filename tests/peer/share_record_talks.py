@@ -1,4 +1,4 @@
-"""A conversation about the records of a share group: what members acquire, and what becomes of acknowledgements."""
+"""Conversations about records of share groups: what is acquired, what becomes of acknowledgements, dead letters."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from kafka_ds.protocol.messages import (
     CreateTopicsRequest,
+    FetchResponse,
     IncrementalAlterConfigsRequest,
     MetadataRequest,
     MetadataResponse,
@@ -16,46 +17,63 @@ from kafka_ds.protocol.messages import (
 )
 from kafka_ds.protocol.messages.configs import GROUP_RESOURCE
 from kafka_ds.protocol.messages.topics import CreatableTopic
-from kafka_ds.records.batch import iterate_headers
-from tests.in_process import batch_of, produce_request
+from kafka_ds.records.batch import iterate_headers, read_records
+from tests.in_process import batch_of, fetch_request, produce_request
 from tests.peer.group_talks import Talk
 from tests.peer.share_talks import assigned, offsets
 from tests.requests import build
 
-TOPIC = GROUP = "shared"
+# Of the first conversation, and of the one about dead letters.
+SHARED, LETTERED, LETTERS = "shared", "lettered", "dlq.lettered"
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 SIZES = (3, 2, 4, 1)
 RELEASE_S = 1.0
 
 
-def _prepare(talk: Talk) -> None:
-    """A topic with records, and a group that begins with them and whose share state is there."""
-    new = build(CreatableTopic, name=TOPIC, num_partitions=1, replication_factor=1)
+def _create(talk: Talk, topic: str, **configs: str) -> None:
+    new = build(
+        CreatableTopic,
+        name=topic,
+        num_partitions=1,
+        replication_factor=1,
+        configs=[{"name": name, "value": value} for name, value in configs.items()],
+    )
     create = CreateTopicsRequest(timeout_ms=5_000, topics=[new])
     talk.wait_for("a", lambda: create, 7, lambda _: True)
-    asked = build(MetadataRequest, topics=[{"name": TOPIC}])
+    asked = build(MetadataRequest, topics=[{"name": topic}])
 
     def is_there(response: MetadataResponse) -> bool:
-        talk.topic_ids[TOPIC] = response.topics[0].topic_id
+        talk.topic_ids[topic] = response.topics[0].topic_id
         return not response.topics[0].error_code
 
     talk.wait_for("a", lambda: asked, 12, is_there)
-    setting = {"name": "share.auto.offset.reset", "config_operation": 0, "value": "earliest"}
-    resource = {"resource_type": GROUP_RESOURCE, "resource_name": GROUP, "configs": [setting]}
+
+
+def _configure(talk: Talk, group: str, **configs: str) -> None:
+    settings = [
+        {"name": name, "config_operation": 0, "value": value} for name, value in configs.items()
+    ]
+    resource = {"resource_type": GROUP_RESOURCE, "resource_name": group, "configs": settings}
     alter = build(IncrementalAlterConfigsRequest, resources=[resource], validate_only=False)
     talk.wait_for("a", lambda: alter, 1, lambda found: not found.responses[0].error_code)
+
+
+def _prepare(talk: Talk, name: str, **configs: str) -> None:
+    """A topic with records, and a group of its name that begins with them and whose share state is there."""
+    _create(talk, name)
+    _configure(talk, name, **{"share.auto.offset.reset": "earliest"}, **configs)
     for size in SIZES:
         batch = batch_of([b"x"] * size)
-        talk.wait_for("a", lambda batch=batch: produce_request(TOPIC, batch, 0), 9, lambda _: True)
-    assigned(talk, GROUP, "m", subscribed_topic_names=[TOPIC])
+        talk.wait_for("a", lambda batch=batch: produce_request(name, batch, 0), 9, lambda _: True)
+    assigned(talk, name, "m", subscribed_topic_names=[name])
 
 
 class _Member:
     """A member that says what it is told, but for the records themselves."""
 
-    def __init__(self, talk: Talk, name: str) -> None:
+    def __init__(self, talk: Talk, name: str, group: str = SHARED) -> None:
         self._talk = talk
-        self._name = name
+        self._name, self._group = name, group
         self._epoch = 0
 
     def fetch(
@@ -70,10 +88,10 @@ class _Member:
             "partition_index": 0,
             "acknowledgement_batches": _batches(acknowledged),
         }
-        topics = [{"topic_id": self._talk.topic_ids[TOPIC], "partitions": [partition]}]
+        topics = [{"topic_id": self._talk.topic_ids[self._group], "partitions": [partition]}]
         request = build(
             ShareFetchRequest,
-            group_id=GROUP,
+            group_id=self._group,
             member_id=self._name,
             share_session_epoch=epoch,
             topics=topics,
@@ -108,10 +126,10 @@ class _Member:
     def acknowledge(self, *acknowledged: tuple[Any, ...], version: int = 2, **more: Any) -> None:
         epoch = more.pop("epoch", self._epoch)
         partition = {"partition_index": 0, "acknowledgement_batches": _batches(acknowledged)}
-        topics = [{"topic_id": self._talk.topic_ids[TOPIC], "partitions": [partition]}]
+        topics = [{"topic_id": self._talk.topic_ids[self._group], "partitions": [partition]}]
         request = build(
             ShareAcknowledgeRequest,
-            group_id=GROUP,
+            group_id=self._group,
             member_id=self._name,
             share_session_epoch=epoch,
             topics=topics if acknowledged else [],
@@ -135,7 +153,7 @@ def _batches(acknowledged: tuple[tuple[Any, ...], ...]) -> list[dict[str, Any]]:
 
 def records_of_a_share_group(talk: Talk) -> None:
     """Two members, from the first fetch to the end of their sessions."""
-    _prepare(talk)
+    _prepare(talk, SHARED)
     one, two = _Member(talk, "one"), _Member(talk, "two")
     one.fetch(epoch=3)
     one.acknowledge((0, 0, ACCEPT))
@@ -160,7 +178,7 @@ def records_of_a_share_group(talk: Talk) -> None:
     two.fetch((9, 9, ACCEPT), max_records=1, share_acquire_mode=1)
     one.fetch(max_records=2, share_acquire_mode=1)
     one.fetch(version=1)
-    talk.ask("a", offsets(GROUP, {TOPIC: [0]}), 1)
+    talk.ask("a", offsets(SHARED, {SHARED: [0]}), 1)
     one.fetch(max_records=0)
     one.fetch(max_bytes=0)
     one.fetch((7, 7, RENEW), is_renew_ack=True)
@@ -172,8 +190,51 @@ def records_of_a_share_group(talk: Talk) -> None:
     one.acknowledge(epoch=-1)
     two.fetch(until_acquired=False, epoch=-1)
     two.fetch(epoch=-1)
-    talk.ask("a", offsets(GROUP, {TOPIC: [0]}), 1)
+    talk.ask("a", offsets(SHARED, {SHARED: [0]}), 1)
     # Apache Kafka releases the records of an ended session some time after its answer.
     time.sleep(RELEASE_S)
     # What has failed often is delivered by itself.
     two.fetch(epoch=0, until_acquired=True)
+
+
+def _letters(talk: Talk, count: int) -> None:
+    """Say what dead letters there are, once there are so many."""
+    found: list[Any] = []
+
+    def are_there(response: FetchResponse) -> bool:
+        data = response.responses[0].partitions[0].records or b""
+        found[:] = [
+            (record.key, record.value, record.headers)
+            for position, header in iterate_headers(data)
+            for record in read_records(memoryview(data), position, header)
+        ]
+        return len(found) >= count
+
+    talk.wait_for("a", lambda: fetch_request(LETTERS, 0), 12, are_there)
+    talk.said.append(f"{count} dead letters: {found}")
+
+
+def dead_letters_of_a_share_group(talk: Talk) -> None:
+    """What is rejected, or delivered too often, is written to another topic, if that may be used (KIP-1191)."""
+    _create(talk, LETTERS, **{"errors.deadletterqueue.group.enable": "true"})
+    topic = {"errors.deadletterqueue.topic.name": LETTERS}
+    _prepare(talk, LETTERED, **topic, **{"share.delivery.count.limit": "2"})
+    member = _Member(talk, "one", LETTERED)
+    member.fetch(epoch=0, until_acquired=True, max_records=1)
+    member.acknowledge((0, 0, REJECT), (1, 1, RELEASE), (2, 2, ACCEPT))
+    _letters(talk, 1)
+    _configure(talk, LETTERED, **{"errors.deadletterqueue.copy.record.enable": "true"})
+    member.fetch(until_acquired=True, max_records=1)
+    member.acknowledge((1, 1, RELEASE))
+    _letters(talk, 2)
+    member.fetch(until_acquired=True, max_records=1)
+    member.acknowledge((3, 4, REJECT))
+    _letters(talk, 4)
+    _configure(talk, LETTERED, **{"errors.deadletterqueue.topic.name": "dlq.nowhere"})
+    member.fetch(until_acquired=True, max_records=1)
+    member.acknowledge((5, 8, REJECT))
+    member.fetch(until_acquired=True, max_records=1)
+    member.acknowledge((9, 9, ACCEPT))
+    time.sleep(RELEASE_S)
+    member.fetch()
+    _letters(talk, 4)

@@ -41,7 +41,10 @@ from tests.peer.pair_cases import Case, cases
 from tests.peer.pair_sides import Pair, PairSide, differences
 from tests.peer.pair_values import MESSAGE_BYTES_MAX
 from tests.peer.producer_sides import ProducerSide
-from tests.peer.share_record_talks import records_of_a_share_group
+from tests.peer.share_record_talks import (
+    dead_letters_of_a_share_group,
+    records_of_a_share_group,
+)
 from tests.peer.share_talks import PEER_SETTINGS, SHARE_SETTINGS, SHARE_TALKS
 from tests.peer.streams_talks import (
     STREAMS_SETTINGS,
@@ -121,7 +124,14 @@ def talks(theirs: ApacheKafka, ours: BrokerProcess) -> Iterator[tuple[Talk, Talk
 
 @pytest.mark.parametrize(
     "conversation",
-    (*TALKS, *CONSUMER_TALKS, *SHARE_TALKS, *STREAMS_TALKS, records_of_a_share_group),
+    (
+        *TALKS,
+        *CONSUMER_TALKS,
+        *SHARE_TALKS,
+        *STREAMS_TALKS,
+        records_of_a_share_group,
+        dead_letters_of_a_share_group,
+    ),
     ids=lambda conversation: conversation.__name__,
 )
 def test_what_apache_kafka_answers_is_answered_here(

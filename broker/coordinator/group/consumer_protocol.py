@@ -95,6 +95,8 @@ class Heartbeats:
         new = _as_said(old, request, client)
         owned = _owned(request)
         changed = self._changing.update(draft, known, new)
+        # To Kafka a new member's expression without letters is a subscription, as null is none.
+        changed = changed or (known is None and request.subscribed_topic_regex == "")
         updated = self._changing.go_on(
             draft, member_id, now, changes_subscription=changed, says_it_owns=owned
         )

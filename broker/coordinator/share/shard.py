@@ -157,7 +157,7 @@ class ShareCoordinatorShard:
         self, key: SharePartitionKey, wanted: InitializeStatePartition, now_ms: int
     ) -> CoordinatorResult:
         """Begin a state; what a state of no higher epoch had is forgotten."""
-        _check_no_negative(state_epoch=wanted.state_epoch)
+        _check_no_negative(partition_id=key.partition, state_epoch=wanted.state_epoch)
         self._check_partition(key)
         state = self._states.get(key)
         if state is not None:
@@ -181,7 +181,7 @@ class ShareCoordinatorShard:
         self, key: SharePartitionKey, wanted: ReadStatePartition, now_ms: int
     ) -> CoordinatorResult:
         """The state. A leader of a new epoch is written down first, so that the one before is fenced."""
-        _check_no_negative(leader_epoch=wanted.leader_epoch)
+        _check_no_negative(partition_id=key.partition, leader_epoch=wanted.leader_epoch)
         state = self._known(key, "Read")
         _check_leader_epoch(state, wanted.leader_epoch)
         self._check_partition(key)
@@ -207,7 +207,11 @@ class ShareCoordinatorShard:
         self, key: SharePartitionKey, wanted: WriteStatePartition, now_ms: int
     ) -> CoordinatorResult:
         """Write what has changed."""
-        _check_no_negative(leader_epoch=wanted.leader_epoch, state_epoch=wanted.state_epoch)
+        _check_no_negative(
+            partition_id=key.partition,
+            leader_epoch=wanted.leader_epoch,
+            state_epoch=wanted.state_epoch,
+        )
         state = self._known(key, "Write")
         _check_leader_epoch(state, wanted.leader_epoch)
         _check_state_epoch(state, wanted.state_epoch)
@@ -221,6 +225,7 @@ class ShareCoordinatorShard:
         self, key: SharePartitionKey, wanted: DeleteStatePartition, now_ms: int
     ) -> CoordinatorResult:
         """Forget a state, if there is one."""
+        _check_no_negative(partition_id=key.partition)
         self._check_partition(key)
         return CoordinatorResult(
             records=(_tombstone(key),) if key in self._states else (),
@@ -231,6 +236,7 @@ class ShareCoordinatorShard:
         self, key: SharePartitionKey, wanted: ReadStatePartition, now_ms: int
     ) -> CoordinatorResult:
         """The epochs and offsets of a state, which need not exist."""
+        _check_no_negative(partition_id=key.partition)
         self._check_partition(key)
         state = self._states.get(key)
         if state is None:
@@ -328,9 +334,9 @@ class ShareCoordinatorShard:
                 yield _snapshot(key, replace(state, snapshot_epoch=epoch, written_ms=now_ms))
 
 
-def _check_no_negative(**epochs: int) -> None:
-    for name, epoch in epochs.items():
-        if epoch < 0:
+def _check_no_negative(**numbers: int) -> None:
+    for name, number in numbers.items():
+        if number < 0:
             text = f"The {name.replace('_', ' ')} cannot be a negative number."
             raise KafkaError(ErrorCode.INVALID_REQUEST, text)
 

@@ -14,6 +14,7 @@ from kafka_ds.protocol.frame import (
 from kafka_ds.protocol.messages import (
     ApiVersionsRequest,
     ApiVersionsResponse,
+    FetchRequest,
     FetchResponse,
     MetadataRequest,
     OffsetDeleteRequest,
@@ -55,6 +56,27 @@ def test_tags_in_a_request_header_are_skipped() -> None:
     header, position = decode_request_header(frame)
     assert header == RequestHeader(18, 4, 1, "")
     assert decode(ApiVersionsRequest, frame, 4, position) == ApiVersionsRequest()
+
+
+@pytest.mark.parametrize("count", [10_000, 10_001])
+def test_a_struct_has_ten_thousand_tagged_fields_at_most(count: int) -> None:
+    """As in Kafka 4.4: in the header, in a struct without tags of its own, and in one that has some."""
+    tags = count.to_bytes(2, "little")
+    many = bytes([tags[0] & 0x7F | 0x80, count >> 7]) + b"\x63\x00" * count
+    header = b"\x00\x12\x00\x04\x00\x00\x00\x01\x00\x00"
+    without = encode(ApiVersionsRequest(), 4)
+    fetch = encode(FetchRequest(max_wait_ms=0, min_bytes=0, topics=[]), 12)
+    readings = (
+        lambda: decode_request_header(header + many),
+        lambda: decode(ApiVersionsRequest, without[:-1] + many, 4),
+        lambda: decode(FetchRequest, fetch[:-1] + many, 12),
+    )
+    for read in readings:
+        if count <= 10_000:
+            read()
+            continue
+        with pytest.raises(MalformedFrame, match="10001 tagged fields"):
+            read()
 
 
 def test_the_header_of_a_version_that_is_not_declared_is_read() -> None:

@@ -199,6 +199,16 @@ def test_a_group_has_room_for_so_many(topics: Topics) -> None:
     assert a.refused() is ErrorCode.NONE
 
 
+def test_an_expression_without_letters_is_a_subscription(desk: GroupDesk) -> None:
+    """As in Kafka, where none is null: the new member makes an epoch."""
+    a = NewConsumer(desk, "a", regex="")
+    a.beat()
+    assert a.epoch == group_of(desk).epoch == 2
+    b = NewConsumer(desk, "a", regex="")
+    b.beat()
+    assert b.epoch == 2, "it has said so before"
+
+
 def test_a_full_group_has_room_for_who_takes_a_static_members_place(topics: Topics) -> None:
     """As in Kafka 4.4: what is said is that the place is taken, not that there is none."""
     desk = GroupDesk(topics, group_consumer_max_size=1)

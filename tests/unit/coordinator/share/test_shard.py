@@ -143,8 +143,21 @@ def test_a_write_that_comes_late_takes_nothing_back(updates_per_snapshot: int) -
     assert dict(log.read_again()) == {KEY: log.state()}
 
 
-def test_negative_epochs_are_refused() -> None:
+def test_negative_numbers_are_refused() -> None:
     log = ShardLog()
+    nowhere = SharePartitionKey("g", TOPIC, -1)
+    for action, more in (
+        (log.initialize, {}),
+        (log.read, {"leader_epoch": 0}),
+        (log.write, {}),
+    ):
+        assert code_of(action, key=nowhere, **more) is ErrorCode.INVALID_REQUEST
+    wanted = ReadStatePartition(partition=-1, leader_epoch=0)
+    for refused in (
+        lambda: log.shard.read_state_summary(nowhere, wanted, NOW),
+        lambda: log.shard.delete_state(nowhere, DeleteStatePartition(partition=-1), NOW),
+    ):
+        assert code_of(refused) is ErrorCode.INVALID_REQUEST
     assert code_of(log.initialize, epoch=-1) is ErrorCode.INVALID_REQUEST
     log.initialize()
     assert code_of(log.read, leader_epoch=-1) is ErrorCode.INVALID_REQUEST
