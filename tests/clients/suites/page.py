@@ -46,8 +46,8 @@ tests are left out: those that Apache Kafka does not know (it ignores them) or c
 have what a test sets for controllers, too, where it sets nothing else for them.
 
 Apache Kafka's tests of single requests (`*RequestTest`, and two other classes for groups) are in its test jar of the
-server (`kafka_2.13`), and run in the same way. Those of them that start brokers within their own process, 13 classes,
-are not run.
+server (`kafka_2.13`), and run in the same way, but for those that start brokers within their own process. All three
+suites of Apache Kafka's are of 4.3.1, the last version whose tests are on Maven Central.
 
 Kafka Streams' integration tests come from Maven Central (`kafka-streams-integration-tests`), too. Their clusters stand
 on a class of Apache Kafka's test kit, which is replaced: brokers are processes of ours, and a traceback in a log
