@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+import broker.handlers  # noqa: F401 - registers what is served
+from broker.protocol_doc import NOT_SERVED
+from broker.registry import REGISTRY
 from kafka_ds.protocol.errors import ErrorCode
-from kafka_ds.protocol.messages import MetadataRequest
+from kafka_ds.protocol.messages import OWN_KEYS_FROM, MetadataRequest
 from kafka_ds.protocol.messages.offsets import EARLIEST, LATEST
 from kafka_ds.protocol.types import uuid_text
 from tests.in_process import batch_of, fetch_request, produce_request, records_of
@@ -18,6 +21,22 @@ from tests.peer.jvm import TOOLS
 from tests.peer.tools import TOPIC, Tools
 
 pytestmark = pytest.mark.jars
+
+
+def test_cluster_tool_finds_the_highest_version_of_all_that_is_served(tools: Tools) -> None:
+    """KIP-1220; of client metrics nothing is advertised while nobody subscribes."""
+    told = tools.run("ClusterTool", "api-versions")
+    found = re.findall(r"(\w+)\((\d+)\): (?:(?:\d+ to )?(\d+) \[usable: (\d+)\]|UNSUPPORTED)", told)
+    unsupported = {int(key) for _, key, highest, _ in found if not highest}
+    assert unsupported - {71, 72} <= NOT_SERVED.keys()
+    usable = {int(key): int(version) for _, key, _, version in found if version}
+    served = (each.enabled(unstable_versions=False) for each in REGISTRY)
+    assert usable == {
+        each.api_key: each.highest
+        for each in served
+        if each.api_key < OWN_KEYS_FROM and each.api_key in usable
+    }
+    assert len(usable) > 70
 
 
 def test_topic_command_makes_grows_describes_and_deletes(tools: Tools) -> None:
