@@ -47,7 +47,7 @@ have what a test sets for controllers, too, where it sets nothing else for them.
 
 Apache Kafka's tests of single requests (`*RequestTest`, and two other classes for groups) are in its test jar of the
 server (`kafka_2.13`), and run in the same way, but for those that start brokers within their own process. All three
-suites of Apache Kafka's are of 4.3.1, the last version whose tests are on Maven Central.
+suites of Apache Kafka's are of 4.3.1: of 4.4.0 some test jars are not on Maven Central.
 
 Kafka Streams' integration tests come from Maven Central (`kafka-streams-integration-tests`), too. Their clusters stand
 on a class of Apache Kafka's test kit, which is replaced: brokers are processes of ours, and a traceback in a log
@@ -104,6 +104,9 @@ Results are merged test by test; `recorded` has the days of the first and of the
 the commit of the last. A test may have passed at the second try.
 """
 
+# Suites by their source.
+OF_KAFKA = "org.apache.kafka:"
+
 
 def page(recorded: Mapping[str, Results], known: Mapping[str, Suite]) -> str:
     """The page as text."""
@@ -112,11 +115,14 @@ def page(recorded: Mapping[str, Results], known: Mapping[str, Suite]) -> str:
         "| suite | version | tests | passed on Apache Kafka | passed here | of those that passed there | recorded |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    counts = [_Counts.of(results) for results in recorded.values()]
-    for (name, results), each in zip(recorded.items(), counts, strict=True):
-        version = known[name].tag
-        lines.append(f"| {NAMES.get(name, name)} | {version} | {each.cells} | {_when(results)} |")
-    lines.append(f"| all | | {reduce(_Counts.plus, counts).cells} | |")
+    counts = {name: _Counts.of(results) for name, results in recorded.items()}
+    for name, results in recorded.items():
+        version, cells = known[name].tag, counts[name].cells
+        lines.append(f"| {NAMES.get(name, name)} | {version} | {cells} | {_when(results)} |")
+    of_kafka = [each for name, each in counts.items() if known[name].source.startswith(OF_KAFKA)]
+    for title, some in (("Apache Kafka's own", of_kafka), ("all", counts.values())):
+        if some:
+            lines.append(f"| {title} | | {reduce(_Counts.plus, some).cells} | |")
     for name, results in recorded.items():
         lines += ["", f"## {NAMES.get(name, name)}", ""]
         if known[name].by_class:
