@@ -510,6 +510,11 @@ class BrokerConfig(LogManagerSettings, CleanerSettings, ListenerConfig):
         "How long a member of a share group may go without a heartbeat before it is removed.",
         low=1,
     )
+    group_streams_acceptable_recovery_lag: int = i64(
+        10_000,
+        "At how many records behind a standby counts as caught up, as members of streams groups are told.",
+        low=0,
+    )
     group_streams_assignment_interval_ms: int = i32(
         1_000,
         "How long after an assignment of a streams group's tasks the next one is made at the earliest (KIP-1263).",
@@ -558,12 +563,22 @@ class BrokerConfig(LogManagerSettings, CleanerSettings, ListenerConfig):
         "The shortest session timeout that the broker or a streams group may be given.",
         low=1,
     )
+    group_streams_min_task_offset_interval_ms: int = i32(
+        15_000,
+        "The shortest interval of task offsets that the broker or a streams group may be given.",
+        low=1,
+    )
     group_streams_num_standby_replicas: int = i32(
         0, "How many standbys a task of a streams group has that keeps a state.", low=0
     )
     group_streams_session_timeout_ms: int = i32(
         45_000,
         "How long a member of a streams group may go without a heartbeat before it is removed.",
+        low=1,
+    )
+    group_streams_task_offset_interval_ms: int = i32(
+        60_000,
+        "How often members of streams groups say how far they have restored their tasks' states (Kafka Streams 4.4).",
         low=1,
     )
     offset_metadata_max_bytes: int = i32(

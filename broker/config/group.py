@@ -34,16 +34,20 @@ _OF_BROKER = (
     "share.partition.max.record.locks",
     "share.record.lock.duration.ms",
     "share.session.timeout.ms",
+    "streams.acceptable.recovery.lag",
     "streams.assignment.interval.ms",
     "streams.heartbeat.interval.ms",
     "streams.initial.rebalance.delay.ms",
     "streams.num.standby.replicas",
     "streams.session.timeout.ms",
+    "streams.task.offset.interval.ms",
 )
 # Least and most, where it is not group.<kind>.min and max with the setting's name.
 _BOUNDS: Mapping[str, tuple[str | None, str | None]] = {
+    "streams.acceptable.recovery.lag": (None, None),
     "streams.initial.rebalance.delay.ms": (None, None),
     "streams.num.standby.replicas": (None, "group.streams.max.standby.replicas"),
+    "streams.task.offset.interval.ms": ("group.streams.min.task.offset.interval.ms", None),
 }
 _KINDS = ("consumer", "share", "streams")
 _BY_DURATION = "by_duration:"

@@ -84,14 +84,11 @@ group.consumer.assignor.offload.enable B true
 group.share.assignor.offload.enable B true
 group.streams.assignor.offload.enable B true
 
-tasks of Streams are assigned as by Kafka's sticky assignor, without warm-up tasks, racks and offsets of tasks:
-group.streams.acceptable.recovery.lag L 10000
+tasks of Streams are assigned as by Kafka 4.4's sticky assignor, which has neither warm-up tasks nor racks yet:
 group.streams.assignors A sticky
 group.streams.max.warmup.replicas I 20
-group.streams.min.task.offset.interval.ms I 15000
 group.streams.num.warmup.replicas I 2
 group.streams.rack.aware.assignment.tags A
-group.streams.task.offset.interval.ms I 60000
 
 a request that waits is forgotten as soon as it is answered, so nothing is purged:
 delete.records.purgatory.purge.interval.requests I 1
@@ -194,11 +191,9 @@ transaction.partition.verification.enable B true
 _OF_GROUPS = (
     "consumer.assignor.offload.enable",
     "share.assignor.offload.enable",
-    "streams.acceptable.recovery.lag",
     "streams.assignor.offload.enable",
     "streams.num.warmup.replicas",
     "streams.rack.aware.assignment.tags",
-    "streams.task.offset.interval.ms",
 )
 _ASSIGNOR = "streams.assignor.name"
 

@@ -76,6 +76,14 @@ class GroupMetadataManager:
         """How many standbys a streams group's tasks have."""
         return self._of_group(group_id, "streams.num.standby.replicas")
 
+    def task_offset_interval_ms(self, group_id: str) -> int:
+        """How often a streams group's members say how far they have restored tasks."""
+        return self._of_group(group_id, "streams.task.offset.interval.ms")
+
+    def acceptable_recovery_lag(self, group_id: str) -> int:
+        """At how many records behind a streams group's standbys count as caught up."""
+        return self._of_group(group_id, "streams.acceptable.recovery.lag")
+
     def initial_rebalance_delay_ms(self, group_id: str) -> int:
         """How long an empty streams group waits for more members."""
         return self._of_group(group_id, "streams.initial.rebalance.delay.ms")

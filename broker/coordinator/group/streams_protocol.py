@@ -89,9 +89,6 @@ AS_BEFORE = -1
 # After this time a member whose removal could not be written is removed once more.
 RETRY_MS = 500
 STANDBY_REPLICAS = "num.standby.replicas"
-# Kafka's defaults of settings that change nothing here, nor in Kafka 4.4: there are no warm-up tasks yet.
-TASK_OFFSET_INTERVAL_MS = 60_000
-ACCEPTABLE_RECOVERY_LAG = 10_000
 _DELAYED = "Assignment delayed due to the configured {}."
 
 
@@ -198,8 +195,8 @@ class StreamsGroups:
             member_id=updated.member_id,
             member_epoch=updated.epoch,
             heartbeat_interval_ms=self._state.heartbeat_interval_ms(group.group_id, STREAMS_KIND),
-            task_offset_interval_ms=TASK_OFFSET_INTERVAL_MS,
-            acceptable_recovery_lag=ACCEPTABLE_RECOVERY_LAG,
+            task_offset_interval_ms=self._state.task_offset_interval_ms(group.group_id),
+            acceptable_recovery_lag=self._state.acceptable_recovery_lag(group.group_id),
             status=statuses,
         )
         changed = joins or updated.assigned != old.assigned

@@ -125,6 +125,18 @@ def test_who_says_that_it_has_a_tasks_state_gets_the_task() -> None:
     assert (shown.task_offsets, shown.task_end_offsets) == (said(0, 7), [])
 
 
+def test_members_are_told_the_groups_own_settings_of_restored_tasks() -> None:
+    desk, topics = new_desk(**COUNTED)
+    told = Streamer(desk, "1").beat()
+    assert (told.task_offset_interval_ms, told.acceptable_recovery_lag) == (60_000, 10_000)
+    topics.settings[GROUP] = {
+        "streams.task.offset.interval.ms": "1000",  # Below the broker's bound.
+        "streams.acceptable.recovery.lag": "7",
+    }
+    told = Streamer(desk, "2").beat()
+    assert (told.task_offset_interval_ms, told.acceptable_recovery_lag) == (15_000, 7)
+
+
 def test_after_its_last_member_a_group_has_an_up_to_date_target() -> None:
     """As in Kafka 4.4; timestamp 0 says that the next target need not wait for an interval."""
     desk, _ = new_desk(**COUNTED)
