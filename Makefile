@@ -80,7 +80,7 @@ demo: $(KERNELS) java
 # Brought before the tests begin: what the network takes is no test's time.
 jars: $(STAMP) java
 	@JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m spark_conf.jars delta kafka-4.4 kafka kafka-clients kafka-tests kafka-request-tests kafka-streams spark-kafka spark-avro apicurio s3proxy s3a > /dev/null
-	@JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m tests.clients.suites --build kafka kafka-python kafka-requests kafka-streams trogdor
+	@JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m tests.clients.suites --build kafka kafka-python kafka-requests kafka-streams spark-kafka trogdor $$(command -v go > /dev/null && echo franz-go kafka-go sarama)
 
 PYTEST := JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m pytest
 SPARK_OUTPUT := $(VENV)/tests-of-spark.txt

@@ -96,9 +96,8 @@ after the other is stopped for 6 s by Trogdor's own ProcessStopFault (`+stop`), 
 again (`+kill`). The fault looks for Java's processes by `jcmd`, for which a command of ours stands in. Where Apache
 Kafka runs, its controller is a process apart, which no fault meets; here it is one of the three brokers.
 
-CI runs a test of kafka-python's, a class of each of Apache Kafka's three suites, and a workload of Trogdor's. One or
-two tests of the other suites that come by package registries are compiled first, which takes 20 s of CPU and more, and
-are among the slow tests (`tests/clients/suites/test_smoke.py`).
+CI runs a test of each suite that package registries have, but for rskafka's, which takes two minutes to compile and is
+among the slow tests (`tests/clients/suites/test_smoke.py`), and those that stop and kill brokers, which take minutes.
 
 Results are merged test by test; `recorded` has the days of the first and of the last run here that they are from, and
 the commit of the last. A test may have passed at the second try.

@@ -1,6 +1,6 @@
-"""A few tests of the suites: in CI what takes seconds there, the others among the slow tests; `make suites` runs all.
+"""A few tests of each suite that package registries have; `make suites` runs all.
 
-Not of librdkafka's, confluent-kafka-python's and Karapace's, whose sources no package registry has.
+Not of librdkafka's, confluent-kafka-python's and Karapace's, which come from their repositories.
 """
 
 import shutil
@@ -10,19 +10,23 @@ import pytest
 from tests.clients.suites.__main__ import main
 
 QUICK = {
+    "franz-go": ("TestPing",),
     "kafka": ("clients.admin.ConcurrentListOffsetsRequestTest",),
+    "kafka-go": ("TestClientMetadata",),
     "kafka-python": ("test_consumer_integration.py::test_kafka_consumer",),
     "kafka-requests": ("kafka.server.HeartbeatRequestTest",),
     "kafka-streams": ("streams.integration.JoinStoreIntegrationTest",),
+    "sarama": ("TestFuncAdminListConsumerGroupOffsets",),
+    "spark-kafka": ("KafkaRealTimeModeE2ESuite",),
     "trogdor": ("RoundTripWorkload",),
 }
-# More than 20 s of CPU each, with what is compiled first (Scala, Go, Rust) or started (Spark).
 SLOW = {
-    "franz-go": ("TestPing", "TestGroupSimple"),
-    "kafka-go": ("TestClientMetadata", "sasl/TestSASL"),
+    "franz-go": ("TestGroupSimple",),
+    "kafka-go": ("sasl/TestSASL",),
+    # To compile it takes two minutes of CPU.
     "rskafka": ("client/test_sasl", "producer/test_batch_producer"),
-    "sarama": ("TestFuncProducing", "TestFuncAdminListConsumerGroupOffsets"),
-    "spark-kafka": ("KafkaRealTimeModeE2ESuite",),
+    "sarama": ("TestFuncProducing",),
+    "trogdor": ("ProduceBench@transactions",),
     "trogdor-faults": ("RoundTripWorkload+stop",),
 }
 # What compiles the tests, where a suite needs more than the project does.
@@ -32,14 +36,18 @@ COMPILERS = {"franz-go": "go", "kafka-go": "go", "sarama": "go", "rskafka": "car
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("suite", QUICK)
 def test_a_few_tests_pass(suite: str) -> None:
-    assert main([suite, *QUICK[suite]]) == 0
+    passes(suite, QUICK[suite])
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("suite", SLOW)
-def test_a_few_tests_of_slower_suites_pass(suite: str) -> None:
+def test_a_few_slower_tests_pass(suite: str) -> None:
+    passes(suite, SLOW[suite])
+
+
+def passes(suite: str, tests: tuple[str, ...]) -> None:
     compiler = COMPILERS.get(suite)
     if compiler and shutil.which(compiler) is None:
         pytest.skip(f"{compiler} is not installed")
-    assert main([suite, *SLOW[suite]]) == 0
+    assert main([suite, *tests]) == 0
