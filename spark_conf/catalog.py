@@ -269,7 +269,10 @@ def topic_catalog(
     session = getattr(spark, "_jsparkSession", None)
     jvm = getattr(spark, "_jvm", None)
     if session is None or jvm is None:
-        raise RuntimeError("topic_catalog() does not support Spark Connect")
+        raise RuntimeError(
+            "topic_catalog() does not support Spark Connect, whose client cannot add a catalog: use "
+            "spark.read.format('kafka_ds'), or CREATE TEMPORARY VIEW … USING kafka_ds OPTIONS (…)"
+        )
     from pyspark.java_gateway import ensure_callback_server_started
 
     everywhere = {n: v for n, v in (options or {}).items() if n.lower() != SERVERS}

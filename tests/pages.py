@@ -127,6 +127,7 @@ FATES: dict[str, dict[str | None, str]] = {
         None: "tests/unit/test_docs.py",
         "```properties": PARSED,
         "```sql": "tests/spark/test_compacted.py",
+        "SparkConnectServer": "tests/spark/test_connect.py",
         "```sh": SUBMITTED,
     },
     "docs/reference/sql.md": {None: PAGES_TEST, "```python": SPARK_PAGES},

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from inspect import signature
 from typing import TYPE_CHECKING
 
-from pyspark.errors import PySparkException
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -34,7 +33,7 @@ from pyspark.sql.types import (
 from kafka_ds.errors import OptionError
 from kafka_ds.source.options.options import Options, parse_options
 from kafka_ds.source.schema import COLUMNS, ColumnError, default_columns, known_columns
-from kafka_ds.source.session import optimizer, unprojected
+from kafka_ds.source.session import connect, optimizer, unprojected
 from kafka_ds.source.session.slots import slots_of
 from kafka_ds.spark_process import answer_at_once, end_with_driver, settle
 
@@ -274,13 +273,17 @@ def register(spark: SparkSession) -> None:
     spark
         The session. Its setting ``spark.sql.python.filterPushdown.enabled`` is set to true, without which Spark
         refuses a source that takes filters, and its optimizer gets the rule of `kafka_ds.source.session.optimizer`.
-        Where it does not take the rule (Spark Connect), filters are applied by Spark alone. Its planner gets the
-        strategy of `kafka_ds.source.session.unprojected`, which spares a copy of each row. To its setting
-        ``spark.sql.redaction.options.regex`` the option is added that holds a private key.
+        Where it does not take the rule (Spark Connect), filters are applied by Spark alone, and a warning says so; in
+        Spark Connect ``spark.connect.session.planCache.enabled`` is set to false, unless it is set already, so that
+        each query looks again. Its planner gets the strategy of `kafka_ds.source.session.unprojected`, which spares a
+        copy of each row. To its setting ``spark.sql.redaction.options.regex`` the option is added that holds a private
+        key.
     """
     redacted = spark.conf.get(REDACTION_SETTING) or ""
     if REDACTED_OPTIONS not in redacted:
         _redact(spark, f"{redacted}|{REDACTED_OPTIONS}".lstrip("|"))
+    if connect.is_connect(spark):
+        connect.prepare(spark)
     unprojected.install(spark)
     source: type[KafkaDataSource] = KafkaDataSource
     if optimizer.install(spark):
@@ -291,11 +294,7 @@ def register(spark: SparkSession) -> None:
 
 def _redact(spark: SparkSession, pattern: str) -> None:
     """Hide private keys in plans, unless a declarative pipeline is being defined: it allows no setting to be set."""
-    try:
-        spark.conf.set(REDACTION_SETTING, pattern)
-    except PySparkException as problem:
-        if "SESSION_MUTATION_IN_DECLARATIVE_PIPELINE" not in str(problem):
-            raise
+    if not connect.set_unless_defining(spark, REDACTION_SETTING, pattern):
         log.warning(
             "plans show private keys: set %s=%s in the pipeline's spec", REDACTION_SETTING, pattern
         )

@@ -380,7 +380,8 @@ def install(spark: SparkSession) -> bool:
     except Exception as problem:  # noqa: BLE001
         LOGGER.warning(
             "this Spark does not take the optimizer rule of kafka_ds, so filters are not pushed down "
-            "(option 'where' is): %s",
+            "(option 'where' is), and a DataFrame or view shows the rows of its first query: load() again for newer "
+            "ones: %s",
             problem,
         )
         return False
