@@ -141,9 +141,13 @@ def _delta(spark: str) -> tuple[Artifact, ...]:
     )
 
 
+def _avro(revision: str) -> tuple[Artifact, ...]:
+    return (Artifact(organisation="org.apache.spark", name="spark-avro_2.13", revision=revision),)
+
+
 SETS: dict[str, tuple[Artifact, ...]] = {
     "delta": _delta(".".join(SPARK_VERSION.split(".")[:2])),
-    # Delta for Spark 4.1, which is supported, too; `fetch` chooses between the two.
+    # Delta for Spark 4.1, which is supported, too; `fetch` chooses between the two (and of Avro's readers).
     "delta-4.1": _delta("4.1"),
     # The message definitions with which tests compare kafka_ds/protocol/messages.
     "kafka-clients": (
@@ -272,10 +276,9 @@ SETS: dict[str, tuple[Artifact, ...]] = {
         _log4j("log4j-slf4j2-impl"),
         _log4j("log4j-core"),
     ),
-    # Spark's Avro reader, for pipelines.
-    "spark-avro": (
-        Artifact(organisation="org.apache.spark", name="spark-avro_2.13", revision=SPARK_VERSION),
-    ),
+    # Spark's Avro reader, for pipelines; 4.1.1 is the last of Spark 4.1 on Maven Central.
+    "spark-avro": _avro(SPARK_VERSION),
+    "spark-avro-4.1": _avro("4.1.1"),
     # Iceberg's Spark reader, for a slow test; there is none for Spark 4.2 yet.
     "iceberg": (
         Artifact(
@@ -363,14 +366,15 @@ def _ivy_module(artifacts: tuple[Artifact, ...]) -> str:
 
 
 def fetch(name: str) -> Path:
-    """The folder of the set ``name``, downloaded if it is missing; ``delta`` is chosen for the installed PySpark.
+    """The folder of the set ``name``, downloaded if it is missing; ``delta`` and ``spark-avro`` are those of the
+    installed PySpark.
 
     Raises:
         JarsUnavailable: the set is unknown, or Ivy could not download all of it.
         JavaUnusable: there is no Java.
     """
-    if name == "delta":
-        name = delta_of_pyspark()
+    if name in ("delta", "spark-avro"):
+        name = of_pyspark(name)
     if name not in SETS:
         raise JarsUnavailable(f"unknown set of jars {name!r}; there are {', '.join(SETS)}")
     target = cache_folder() / name
@@ -424,12 +428,12 @@ def _compile_log_stores(folder: Path) -> None:
         made.rename(folder / _log_stores_jar())
 
 
-def delta_of_pyspark() -> str:
-    """The set for the installed PySpark: Delta is built for each minor version of Spark."""
+def of_pyspark(name: str) -> str:
+    """The set for the installed PySpark: Delta and Avro's reader are built for each minor version of Spark."""
     import pyspark
 
-    name = f"delta-{'.'.join(pyspark.__version__.split('.')[:2])}"
-    return name if name in SETS else "delta"
+    own = f"{name}-{'.'.join(pyspark.__version__.split('.')[:2])}"
+    return own if own in SETS else name
 
 
 @contextlib.contextmanager

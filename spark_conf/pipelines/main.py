@@ -98,9 +98,7 @@ def _pipelines(
 
 
 def avro_jars() -> list[str]:
-    """The jars of Spark's Avro reader; none for Spark 4.1, with which pipelines do not support Avro."""
-    if jars.delta_of_pyspark() != "delta":
-        return []
+    """The jars of Spark's Avro reader."""
     return [str(each) for each in sorted(jars.fetch("spark-avro").glob("*.jar"))]
 
 

@@ -1,4 +1,4 @@
-"""Source and sink with other PySparks than the pinned one: ``python -m tests.spark.versions 4.1.4 4.0.5``.
+"""Source, sink and typed tables with PySparks that are not pinned: ``python -m tests.spark.versions 4.1.4 4.0.5``.
 
 Each has an environment of its own below ``.cache``, with PySpark in it; everything else is this one's, and so is its
 own PySpark. What is too old has to say so; with the others the tests run that need nothing newer.
@@ -20,6 +20,8 @@ TESTS = (
     "batch", "scan", "catalog", "session", "stream", "sink", "secured", "versions", "terminal", "altered_tables",
     "compacted", "views", "spark_process",
 )  # fmt: skip
+# Typed tables of each format, by the command: slow, and only once.
+PIPELINES = "pipelines_once"
 REGISTER = "import kafka_ds; kafka_ds.register"
 
 
@@ -57,12 +59,17 @@ def is_refused(python: Path, version: str) -> bool:
 
 def passes(python: Path, version: tuple[int, ...]) -> bool:
     """Whether the tests pass that need nothing newer."""
-    files = [f"tests/spark/test_{name}.py" for name in TESTS]
-    wanted = ["-m", "not slow" if version >= (4, 2) else "not slow and not spark_4_2"]
-    return (
-        subprocess.run([python, "-m", "pytest", *wanted, *files], cwd=ROOT, check=False).returncode
-        == 0
-    )
+    wanted = "not slow" if version >= (4, 2) else "not slow and not spark_4_2"
+    runs = [["-m", wanted, *map(_file, TESTS)], [_file(PIPELINES)]]
+    ended = [
+        subprocess.run([python, "-m", "pytest", *words], cwd=ROOT, check=False).returncode
+        for words in runs
+    ]
+    return not any(ended)
+
+
+def _file(name: str) -> str:
+    return f"tests/spark/test_{name}.py"
 
 
 def main() -> int:

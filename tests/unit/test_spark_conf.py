@@ -118,11 +118,11 @@ def test_what_is_downloaded_is_said_and_lies_in_the_users_cache(monkeypatch, tmp
     java.write_text("#!/bin/sh\nexit 1\n")
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
-    old = tmp_path / "kafka-ds" / "jars" / jars.delta_of_pyspark() / "delta-storage-4.3.0.jar"
+    old = tmp_path / "kafka-ds" / "jars" / jars.of_pyspark("delta") / "delta-storage-4.3.0.jar"
     old.parent.mkdir(parents=True)
     old.touch()  # Of the version that was pinned before.
     with pytest.raises(jars.JarsUnavailable, match="missing"):
         jars.fetch("delta")
     told = capsys.readouterr().err
     assert f"downloading delta-spark_{pyspark.__version__[:3]}_2.13 {jars.DELTA_VERSION}" in told
-    assert told.rstrip().endswith(f"into {tmp_path}/kafka-ds/jars/{jars.delta_of_pyspark()}")
+    assert told.rstrip().endswith(f"into {tmp_path}/kafka-ds/jars/{jars.of_pyspark('delta')}")
