@@ -128,7 +128,8 @@ FATES: dict[str, dict[str | None, str]] = {
         "```properties": PARSED,
         "```sql": "tests/spark/test_compacted.py",
         "SparkConnectServer": "tests/spark/test_connect.py",
-        "```sh": SUBMITTED,
+        " JOB": SUBMITTED,
+        "spark-sql": SUBMITTED,
     },
     "docs/reference/sql.md": {None: PAGES_TEST, "```python": SPARK_PAGES},
 }

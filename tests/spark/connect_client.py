@@ -17,7 +17,7 @@ import kafka_ds
 from spark_conf.catalog import topic_catalog
 
 
-class Client:
+class ConnectClient:
     """What the client does with one topic; each method's result is a line of the report."""
 
     def __init__(self, address: str, brokers: str, topic: str, typed: str, checkpoint: str) -> None:
@@ -128,13 +128,21 @@ def refused(ask: Callable[[], object]) -> str:
 
 
 STEPS = (
-    Client.batch, Client.where, Client.scan, Client.typed_scan, Client.looks_again, Client.stream, Client.write,
-    Client.report, Client.mistaken_option, Client.catalog,
-)  # fmt: skip
+    ConnectClient.batch,
+    ConnectClient.where,
+    ConnectClient.scan,
+    ConnectClient.typed_scan,
+    ConnectClient.looks_again,
+    ConnectClient.stream,
+    ConnectClient.write,
+    ConnectClient.report,
+    ConnectClient.mistaken_option,
+    ConnectClient.catalog,
+)
 
 
 def main() -> None:
-    client = Client(*sys.argv[1:])
+    client = ConnectClient(*sys.argv[1:])
     for step in STEPS:
         print(json.dumps([step.__name__, step(client)]), flush=True)
     client.spark.stop()

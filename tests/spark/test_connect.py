@@ -11,8 +11,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -109,6 +107,19 @@ def test_a_client_of_spark_connect_reads_and_writes_and_is_told_what_it_lacks(
     }
 
 
+class ConfiguredSession:
+    """The settings of a session, and nothing else."""
+
+    def __init__(self, settings: dict[str, str]) -> None:
+        self.settings, self.conf = settings, self
+
+    def get(self, name: str, default: str | None) -> str | None:
+        return self.settings.get(name, default)
+
+    def set(self, name: str, value: str) -> None:
+        self.settings[name] = value
+
+
 @pytest.mark.parametrize(
     ("chosen", "left", "said"),
     [
@@ -126,9 +137,8 @@ def test_a_client_of_spark_connect_reads_and_writes_and_is_told_what_it_lacks(
 def test_servers_plans_are_not_kept_unless_the_user_wants_it(
     chosen: str | None, left: str, said: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings: dict[str, Any] = {} if chosen is None else {PLAN_CACHE: chosen}
-    conf = SimpleNamespace(get=settings.get, set=settings.__setitem__)
+    session = ConfiguredSession({} if chosen is None else {PLAN_CACHE: chosen})
     for _ in range(2 if chosen is None else 1):
-        prepare(SimpleNamespace(conf=conf))  # type: ignore[arg-type]
-    assert settings == {PLAN_CACHE: left}
+        prepare(session)  # type: ignore[arg-type]
+    assert session.settings == {PLAN_CACHE: left}
     assert caplog.messages == said

@@ -39,7 +39,8 @@ LIVES_OF_CI = 1
 OFFSETS_PER_STEP = 100
 PARTITIONS_MAX = 3
 KEYS = 9
-SCHEMA_CHANGED = "DELTA_SCHEMA_CHANGE_SINCE_ANALYSIS"
+# A column, or a field within one, that came between the look at the table and its MERGE.
+SCHEMA_CHANGED = ("DELTA_SCHEMA_CHANGE_SINCE_ANALYSIS", "DELTA_UPDATE_SCHEMA_MISMATCH_EXPRESSION")
 OWN = {*METADATA, RESCUED}
 Place = tuple[int, int]
 
@@ -223,7 +224,8 @@ class PipelineLife:
                 return False
             except AnalysisException as problem:
                 # It stood still right before a MERGE, and the other one added a column. Its next round goes on.
-                if SCHEMA_CHANGED not in str(problem) or trouble.does != self._overtake:
+                is_known = any(each in str(problem) for each in SCHEMA_CHANGED)
+                if not is_known or trouble.does != self._overtake:
                     raise
                 return False
             finally:
