@@ -99,7 +99,7 @@ def _tried(suite: Suite, tests: list[str], asked: argparse.Namespace) -> _Run:
         cluster = (
             stack.enter_context(cluster_for(suite, work, SETTINGS, apache=asked.apache))
             if suite.brokers
-            else f"{sys.executable} -m tests.clients.suites.served {place}"
+            else f"env PYTHONPATH={Path(__file__).parents[3]} {sys.executable} -m tests.clients.suites.served {place}"
         )
         for each in RUN[suite.name](source, work, cluster, tests or suite.tests):
             wrong += _report(suite, each, asked.logs)
