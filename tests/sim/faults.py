@@ -179,8 +179,10 @@ class Faults:
                 if each.is_diskless:
                     continue  # Its records are in the lake.
                 counting = {*each.isr, *each.elr}
-                if not counting - unclean and (forgets or self._incomplete):
-                    # The last leader would lead again, whatever it has (KIP-966), so it must be complete.
+                # The last leader would lead again, whatever it has (KIP-966), so it must be complete. Who is alone in
+                # sync is: nobody else can lead until it is back.
+                is_last_leader = counting == {host.node_id} - self._incomplete and not forgets
+                if not (counting - unclean or is_last_leader) and (forgets or self._incomplete):
                     return False
                 going = counting & unclean
                 if counting & forgetful and (
