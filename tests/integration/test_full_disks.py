@@ -63,6 +63,7 @@ async def test_its_leaders_move_and_other_directories_stay(
         await cluster.until("a directory that is offline", lambda: offline(broker) == 1)
         assert f"Error while appending records to t-0 in dir {folder}" in caplog.text
         assert f"Stopping serving 1 log in dir {folder}" in caplog.text
+        await cluster.until("another leader", lambda: leader(cluster) is not None)
         moved = leader(cluster)
         assert moved is not None
         assert moved is cluster.nodes[2].node.replica_manager.find("t", 0)
