@@ -27,6 +27,7 @@ from broker.config.listeners import (
 )
 from broker.config.properties import PropertiesError, parse_properties
 from broker.config.unit_settings import GivenSettings, derived
+from broker.config.unserved import unserved_settings
 from broker.log.config import (
     CLUSTER_COLUMNS_MAX,
     DISKLESS_WITHOUT_TABLE,
@@ -191,8 +192,6 @@ def _parse(name: str, text: str) -> SettingValue:
 
 def _parse_unserved(name: str, text: str) -> SettingValue:
     """Accept an unsupported setting of Kafka at its default value only."""
-    from broker.config.unserved import unserved_settings
-
     setting = unserved_settings().get(name)
     try:
         if setting is None:
