@@ -211,10 +211,7 @@ class Heartbeats:
         self, request: ConsumerGroupHeartbeatRequest, now: Instant, result: ResultBuilder
     ) -> ConsumerGroupHeartbeatResponse:
         group = self._group(request.group_id, joins=False)
-        if request.instance_id is None:
-            member = group.member(request.member_id)
-        else:
-            member = group.static_member(request.instance_id, request.member_id)
+        member = group.named_member(request.member_id, request.instance_id)
         if request.instance_id is not None and request.member_epoch == LEAVING_STATIC_EPOCH:
             away = replace(
                 member,

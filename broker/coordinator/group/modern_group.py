@@ -128,6 +128,12 @@ class ModernGroup(Generic[M, T]):
             )
         return found
 
+    def named_member(self, member_id: str, instance_id: str | None) -> M:
+        """The member that a request names, by its instance id, too, if it is static; raises KafkaError."""
+        if instance_id is None:
+            return self.member(member_id)
+        return self.static_member(instance_id, member_id)
+
     def static_member(self, instance_id: str, member_id: str) -> M:
         """The member of this instance id, which must have this member id; raises KafkaError."""
         known = self.static_ids.get(instance_id)

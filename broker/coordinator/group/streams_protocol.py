@@ -253,7 +253,7 @@ class StreamsGroups:
         """The requesting member, known or (if it joins) new; raises KafkaError."""
         group, member_id, instance_id = draft.group, request.member_id, request.instance_id
         if request.member_epoch != JOINING_EPOCH:
-            member = _named(group, request)
+            member = group.named_member(request.member_id, request.instance_id)
             _check_epoch(member, request)
             return member
         size_max = self._state.settings.group_streams_max_size
@@ -266,7 +266,7 @@ class StreamsGroups:
         self, request: StreamsGroupHeartbeatRequest, result: ResultBuilder
     ) -> StreamsGroupHeartbeatResponse:
         group = self._group(request.group_id, result, joins=False, kind="Group")
-        member = _named(group, request)
+        member = group.named_member(request.member_id, request.instance_id)
         if request.shutdown_application:
             self._shutdowns.setdefault(group.group_id, member.member_id)
         draft = GroupDraft(group, result)
@@ -558,13 +558,6 @@ def validate_heartbeat(request: StreamsGroupHeartbeatRequest) -> None:
         request.member_epoch == JOINING_EPOCH or request.topology is None,
         "Topology can only be provided when (re-)joining.",
     )
-
-
-def _named(group: StreamsGroup, request: StreamsGroupHeartbeatRequest) -> StreamsGroupMember:
-    """The member that a request names, by its instance id, too, if it is static; raises KafkaError."""
-    if request.instance_id is None:
-        return group.member(request.member_id)
-    return group.static_member(request.instance_id, request.member_id)
 
 
 def _replace(
