@@ -26,6 +26,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from kafka_ds.topic.names import topic_table
+from tests.apache_kafka import tool
 from tests.processes import BrokerCluster, cluster, wait_until
 from tests.s3_faults import bad_weather, faulty_way
 from tests.s3_server import S3Server
@@ -288,6 +289,45 @@ def test_the_store_is_slow_throttles_and_loses_answers(tmp_path: Path, s3_server
                     brokers.start()
                     writer.wait_for(2_000)
             check(brokers, writer)
+
+
+def test_a_producer_writes_to_leaders_in_its_rack(tmp_path: Path, kafka_jars: Path) -> None:
+    """KIP-1123: Java's producer of 4.4 takes a partition by its leader's rack, also when leaders have moved."""
+    brokers = BrokerCluster(tmp_path, overrides=SETTINGS)
+    racks = {1: "a", 2: "a", 3: "b"}
+    for node_id, rack in racks.items():
+        brokers[node_id].overrides["broker.rack"] = rack
+    try:
+        brokers.start()
+        create_topic(brokers.bootstrap, TOPIC, DISKLESS, partitions=PARTITIONS)
+        in_rack = {each for each, leader in enumerate(leaders(brokers)) if racks[leader] == "a"}
+        assert 0 < len(in_rack) < PARTITIONS
+        produce_from_rack_a(brokers, kafka_jars)
+        first = [len(read(brokers, each)) for each in range(PARTITIONS)]
+        [gone, *_] = (each for each in leaders(brokers) if racks[each] == "a")
+        wipe(brokers, gone)
+        wait_for_other_leaders(brokers, gone)
+        produce_from_rack_a(brokers, kafka_jars)
+        second = [len(read(brokers, each)) for each in range(PARTITIONS)]
+    finally:
+        brokers.stop()
+    assert (sum(first), sum(second)) == (500, 1_000)
+    for partition in range(PARTITIONS):
+        assert (first[partition] > 0) == (partition in in_rack)
+        assert (second[partition] > first[partition]) == (partition in in_rack)
+
+
+def produce_from_rack_a(brokers: BrokerCluster, kafka_jars: Path) -> None:
+    """500 records without keys, in many small batches: each batch may go to another partition."""
+    settings = {"client.rack": "a", "partitioner.rack.aware": "true", "batch.size": 200}
+    tool(
+        kafka_jars,
+        "org.apache.kafka.tools.ConsoleProducer",
+        f"--bootstrap-server={brokers.bootstrap}",
+        f"--topic={TOPIC}",
+        *(f"--command-property={name}={value}" for name, value in settings.items()),
+        typed="a record of a producer in rack a\n" * 500,
+    )
 
 
 def rows_of(lake: Path) -> int:
