@@ -275,7 +275,7 @@ async def _serve(config: BrokerConfig, member: UnitMember | None) -> None:
     from broker.banner import banner
     from broker.broker_server import BrokerServer
     from broker.compiled.metrics import compiled_samples
-    from broker.loop_stalls import LoopStalls
+    from broker.event_loop import EventLoopTimes
     from broker.read_replica.server import ReadReplicaServer
     from kafka_ds.records import machine_code
 
@@ -291,10 +291,10 @@ async def _serve(config: BrokerConfig, member: UnitMember | None) -> None:
     node: BrokerServer | ReadReplicaServer = serves(
         config, SystemClock(), SystemDisk(), SystemNetwork()
     )
-    stalls = LoopStalls()
-    node.metrics.add_source(stalls.samples)
+    times = EventLoopTimes()
+    node.metrics.add_source(times.samples)
     node.metrics.add_source(compiled_samples)
-    looking = loop.create_task(stalls.run(), name="loop stalls")
+    looking = loop.create_task(times.run(), name="event loop's times")
 
     def stop(number: int) -> None:
         log.info("shutting down: %s", signal.Signals(number).name)

@@ -10,7 +10,7 @@ import sys
 
 import broker.broker_server
 import broker.compiled.metrics
-import broker.loop_stalls
+import broker.event_loop
 import broker.read_replica.server
 import broker.unit.supervisor  # noqa: F401 - these import everything that declares
 from broker.metrics.names import Metric, MetricKind, declared

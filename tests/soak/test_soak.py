@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from broker.loop_stalls import INTERVAL_SECONDS, LoopStalls, ThreadTimes
+from broker.event_loop import INTERVAL_SECONDS, EventLoopTimes, ThreadTimes
 from tests.soak.__main__ import restarts, soak
 from tests.soak.ageing import AGE_S, age
 from tests.soak.judging import BOUNDS, Bound, Sample, gaps, judge, judge_stalls, stalls_in
@@ -134,7 +134,7 @@ def test_what_is_lost_or_there_twice_is_seen() -> None:
 def test_a_stall_for_want_of_a_core_is_not_the_brokers(caplog: pytest.LogCaptureFixture) -> None:
     times = ThreadTimes(0.0, 0.0, 0.0, 0)
     now_s = 0.0
-    stalls = LoopStalls(now_s=lambda: now_s, times=lambda: times)
+    stalls = EventLoopTimes(now_s=lambda: now_s, times=lambda: times)
     for running, waiting in ((100.0, 5_900.0), (4_000.0, 0.0)):
         now_s += INTERVAL_SECONDS + (running + waiting) / 1_000
         times = ThreadTimes(times.running + running, times.waiting + waiting, 0.0, 0)

@@ -1,10 +1,10 @@
-"""Shell: how long the event loop did not run, and what its thread did meanwhile: so that a stall names its cause.
+"""Shell: the share of time in which the event loop is idle, and how long and why it did not run where it stalled.
 
 - The loop's thread sleeps for an interval and looks how late it wakes up. Linux says how much of the time the thread
-  was on a core, and how much it waited for one (`/proc/thread-self/schedstat`); the rest it was blocked: in a read from
-  a disk, a page fault, on a lock (another thread of this process had the interpreter), or stopped.
+  was on a core, and how much it waited for one (`/proc/thread-self/schedstat`); of a stall the rest it was blocked: in
+  a read from a disk, a page fault, on a lock (another thread of this process had the interpreter), or stopped.
 - Waiting for a core is the machine's affair. Time on a core, or blocked, is this process's own.
-- It is a line for a person and a counter: nothing is decided by it. A simulation has no such thread.
+- It is a line for a person and metrics: nothing is decided by it. A simulation has no such thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from broker.metrics.names import MetricSample, meter
+from broker.metrics.names import MetricSample, gauge, meter
+from broker.rates import WindowedRate
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -25,6 +26,15 @@ INTERVAL_SECONDS = 0.5
 STALL_MS_MIN = 1_000
 SCHEDSTAT = "/proc/thread-self/schedstat"
 
+# The loop reads requests, handles them and writes responses: it is what Kafka has two pools of threads for.
+HANDLER_IDLE = gauge(
+    "kafka.server:type=KafkaRequestHandlerPool,name=RequestHandlerAvgIdlePercent",
+    "The share of the last minute in which the event loop, which handles requests, was idle, 0 to 1.",
+)
+NETWORK_IDLE = gauge(
+    "kafka.network:type=SocketServer,name=NetworkProcessorAvgIdlePercent",
+    "The same figure: the event loop also reads and writes what goes over the network.",
+)
 STALLED = meter(
     "kafka.server:type=EventLoop,name=StallTimeMsPerSec",
     f"Milliseconds for which the event loop did not run, in stalls of {STALL_MS_MIN} ms and more, by what its thread "
@@ -65,8 +75,8 @@ def thread_times() -> ThreadTimes | None:
     return ThreadTimes(running_ns / 1e6, waiting_ns / 1e6, time.process_time() * 1_000, faults)
 
 
-class LoopStalls:
-    """The stalls of the event loop that runs it."""
+class EventLoopTimes:
+    """How busy the event loop is that runs it, and its stalls."""
 
     def __init__(
         self,
@@ -77,6 +87,7 @@ class LoopStalls:
         self._now_s = now_s
         self._times = times
         self._awake_s, self._before = now_s(), times()
+        self._busy = WindowedRate(60, 1_000, is_simple=True)
         self.total_ms = {"running": 0.0, "waiting": 0.0, "blocked": 0.0}
 
     async def run(self) -> None:
@@ -91,6 +102,9 @@ class LoopStalls:
         now_s, times = self._now_s(), self._times()
         late_ms = (now_s - self._awake_s - INTERVAL_SECONDS) * 1_000
         before, self._before, self._awake_s = self._before, times, now_s
+        if before is not None and times is not None:
+            taken_ms = times.running - before.running + times.waiting - before.waiting
+            self._busy.record(max(taken_ms, late_ms), round(now_s * 1_000))
         if late_ms < STALL_MS_MIN:
             return None
         if before is None or times is None:
@@ -116,6 +130,10 @@ class LoopStalls:
         return stall
 
     def samples(self) -> Iterator[MetricSample]:
-        """Counters for the metrics."""
+        """Gauges and counters for the metrics."""
+        if self._before is not None:
+            idle = min(max(1 - self._busy.rate(round(self._now_s() * 1_000)) / 1_000, 0.0), 1.0)
+            yield HANDLER_IDLE, (), idle
+            yield NETWORK_IDLE, (), idle
         for state, total_ms in self.total_ms.items():
             yield STALLED, (state,), round(total_ms)
