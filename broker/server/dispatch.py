@@ -23,6 +23,7 @@ from broker.security.quotas.throttle import Throttled, ThrottledRefusal, Unanswe
 from broker.server.metrics import ApiCounters, NetMetrics
 from broker.server.unsupported_version import refuse_unsupported
 from kafka_ds.protocol.codec import decode
+from kafka_ds.protocol.error_codes import error_codes
 from kafka_ds.protocol.errors import ErrorCode, KafkaError, MalformedFrame
 from kafka_ds.protocol.frame import (
     LENGTH_BYTES,
@@ -219,8 +220,8 @@ def _decoded(served: Served, frame: memoryview, version: int, position: int) -> 
 
 
 def _answered(response: Any, header: RequestHeader, counters: ApiCounters) -> list[Any]:
-    """The encoded response of a handler; counts its top-level error code."""
-    if code := getattr(response, "error_code", 0):
+    """The encoded response of a handler; counts its errors, one by one, as Kafka does."""
+    for code in error_codes(response):
         _count_error(counters, ErrorCode(code))
     return _encoded(response, header)
 
@@ -254,8 +255,9 @@ def _failure(
             exc_info=error,
         )
         code, message = ErrorCode.UNKNOWN_SERVER_ERROR, None
-    _count_error(counters, code)
     response = refusal_of(request, header.api_version, code, message)
+    for each in (error_codes(response) if response is not None else ()) or (code,):
+        _count_error(counters, ErrorCode(each))
     if response is None:
         raise Unanswerable(
             f"{served.name} failed with {code.name} and has no response to say so"

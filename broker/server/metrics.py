@@ -29,7 +29,7 @@ REQUESTS = meter(
 )
 ERRORS = meter(
     f"{_REQUESTS}ErrorsPerSec",
-    "Requests answered with a top-level error code.",
+    "Errors in responses: of each as a whole, and of each partition or other element; without NONE.",
     "request",
     "error",
 )

@@ -26,8 +26,10 @@ from broker.metrics.times import WINDOW_SECONDS, RecentTimes
 from broker.replica.topic_metrics import topic_metrics
 from broker.server.metrics import Metrics
 from broker.server.metrics_text import SAMPLES_AT_ONCE, collect, joined, text_of
+from kafka_ds.protocol.messages import ListOffsetsRequest, MetadataRequest
 from tests.in_process import batch_of, fetch_request, in_process, produce_request
 from tests.loops import in_loop
+from tests.requests import build
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -230,6 +232,32 @@ async def test_a_broker_counts_by_topic(tmp_path: Path) -> None:
         assert seen["kafka_server_replicamanager_offlinereplicacount",] == 0
         assert seen["kafka_controller_kafkacontroller_activecontrollercount",] == 1
         assert seen["kafka_server_kafkaserver_brokerstate",] == 3
+
+
+@in_loop
+async def test_a_broker_counts_the_errors_of_elements_too(tmp_path: Path) -> None:
+    async with in_process(tmp_path) as node:
+        await node.create("t")
+        batch = batch_of([b"x"])
+        for partition in (0, 1, 1):
+            await node.ask(produce_request("t", batch, partition), 9)
+        await node.ask(fetch_request("t", 0, partition=1), 12)
+        wanted = build(ListOffsetsRequest, replica_id=-1, name="t", partition_index=1, timestamp=-1)
+        await node.ask(wanted, 7)
+        await node.ask(build(MetadataRequest, name="absent", allow_auto_topic_creation=False), 12)
+        seen = {
+            labels: value
+            for metric, labels, value in node.owner.metrics.samples()
+            if metric.name == "kafka_network_requestmetrics_errors_total"
+        }
+        code = "UNKNOWN_TOPIC_OR_PARTITION"
+        assert seen == {
+            ("Produce", code): 2,
+            ("Fetch", code): 1,
+            ("FetchConsumer", code): 1,
+            ("ListOffsets", code): 1,
+            ("Metadata", code): 1,
+        }
 
 
 def test_the_documentation_is_generated() -> None:
