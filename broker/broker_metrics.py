@@ -21,6 +21,7 @@ from broker.replica.fetcher.metrics import fetcher_samples, move_samples
 from broker.security.quotas.quota_metrics import quota_samples
 from broker.share.metrics import share_partition_samples
 from broker.telemetry.series import telemetry_samples
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.version import VERSION
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ APP_INFO = gauge(
 PARTITIONS = gauge(f"{_REPLICAS}PartitionCount", "Partitions with a replica on this broker.")
 LEADERS = gauge(f"{_REPLICAS}LeaderCount", "Partitions that this broker leads.")
 OFFLINE_REPLICAS = gauge(
-    f"{_REPLICAS}OfflineReplicaCount", "Partitions that this broker should lead but cannot open."
+    f"{_REPLICAS}OfflineReplicaCount",
+    "Replicas of this broker whose log is offline or cannot be opened.",
 )
 UNDER_REPLICATED = gauge(
     f"{_REPLICAS}UnderReplicatedPartitions", "Led partitions with replicas out of sync."
@@ -227,16 +229,16 @@ def _replica_samples(
     broker: KafkaBroker, partitions: Sequence[LeaderPartition]
 ) -> Iterator[MetricSample]:
     node_id, image = broker.config.node_id, broker.metadata
-    registered = [
-        each
+    by_key = {
+        TopicPartition(topic.name, number): each
         for topic in list(image.topics.values())
-        for each in topic.partitions.values()
+        for number, each in topic.partitions.items()
         if node_id in each.replicas
-    ]
-    led = sum(each.leader == node_id for each in registered)
+    }
+    registered = by_key.values()
     yield PARTITIONS, (), len(registered)
     yield LEADERS, (), len(partitions)
-    yield OFFLINE_REPLICAS, (), max(led - len(partitions), 0)
+    yield OFFLINE_REPLICAS, (), sum(map(broker.replica_manager.is_offline, by_key))
     leaders = [partition.leader for partition in partitions]
     yield UNDER_REPLICATED, (), sum(leader.is_under_replicated for leader in leaders)
     yield UNDER_MIN_ISR, (), sum(leader.is_under_min_isr for leader in leaders)

@@ -92,11 +92,14 @@ class ReplicaManager:
         """Why this broker does not serve the partition."""
         if self._image.partition(topic, partition) is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        key = TopicPartition(topic, partition)
-        if self._log_manager.is_offline(key) or self.applier.is_unopened(key):
+        if self.is_offline(TopicPartition(topic, partition)):
             return ErrorCode.KAFKA_STORAGE_ERROR
         # It exists, but is led elsewhere or not opened yet: clients ask again.
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def is_offline(self, key: TopicPartition) -> bool:
+        """Whether the log of a replica of this broker is in a failed directory, or cannot be opened."""
+        return self._log_manager.is_offline(key) or self.applier.is_unopened(key)
 
     def __iter__(self) -> Iterator[LeaderPartition]:
         """All partitions led here."""
