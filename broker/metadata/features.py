@@ -1,6 +1,7 @@
 """Pure: the features of the cluster by their levels (KIP-584): those that this broker supports, and the finalized ones.
 
-A level names what the code does. Every request is served by the one level of transactions, so that cannot be changed.
+A level names what the code does. Every request is served by the one level of transactions, so that cannot be changed;
+nor can that of KRaft, of which there is none: it is shown because tools name it among the levels of a release.
 What only the controller does (ELR), and APIs beside others (groups), can be turned off and on. Level 0 means that the
 feature is off. A cluster whose log names no level uses the one that is given here.
 """
@@ -18,6 +19,7 @@ GROUP_FEATURE = "group.version"
 SHARE_FEATURE = "share.version"
 STREAMS_FEATURE = "streams.version"
 METADATA_FEATURE = "metadata.version"
+KRAFT_FEATURE = "kraft.version"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +43,11 @@ FEATURES: Mapping[str, Feature] = {
     # Level 2 are the transactions of KIP-890, whose clients wait for it to be finalized; older clients are served as
     # before.
     "transaction.version": Feature(lowest=0, highest=2, level=2),
-    # Kafka 3.3-IV3 to 4.4-IV0. Tools tell by it which Kafka a cluster is; the lake's metadata do not depend on it.
-    METADATA_FEATURE: Feature(lowest=7, highest=31, level=31),
+    # Kafka 3.3-IV3 to 4.4-IV2, which 4.4.0 has. Tools tell by it which Kafka a cluster is; the lake's metadata do not
+    # depend on it.
+    METADATA_FEATURE: Feature(lowest=7, highest=33, level=33),
+    # Level 1 are quorums that may change (KIP-853), as the brokers here that may be the controller do.
+    KRAFT_FEATURE: Feature(lowest=0, highest=1, level=1),
 }
 
 

@@ -279,10 +279,12 @@ def test_the_quorum_is_the_controller_and_features_are_those_that_are_set(
         re.findall(r"^Feature: (\S+)\s.*FinalizedVersionLevel: (\S+)", told, re.MULTILINE)
     )
     assert levels["eligible.leader.replicas.version"] == "1"
+    assert levels["kraft.version"] == "1"
     lower = ("downgrade", "--feature", "eligible.leader.replicas.version=0")
     tools.run_first("FeatureCommand", *lower)
     assert tools.image().features["eligible.leader.replicas.version"] == 0
-    tools.run_first("FeatureCommand", "upgrade", "--feature", "eligible.leader.replicas.version=1")
+    # Of all features, those that cannot change among them.
+    tools.run_first("FeatureCommand", "upgrade", "--release-version", "4.4")
     assert tools.image().features["eligible.leader.replicas.version"] == 1
 
 

@@ -1,8 +1,8 @@
 """Shell: UpdateFeatures 0-2: raises or lowers the levels of features (KIP-584).
 
-- Features can change if every broker supports the new level; for transaction.version only its present level is
-  accepted. Everything else, such as an unknown feature or a lower level without a downgrade, is INVALID_UPDATE_VERSION
-  with the reason. ApiVersions shows the levels. That of metadata.version has no effect.
+- Features can change if every broker supports the new level; of transaction.version and kraft.version only the
+  present levels are accepted. Everything else, such as an unknown feature or a lower level without a downgrade, is
+  INVALID_UPDATE_VERSION with the reason. ApiVersions shows the levels. That of metadata.version has no effect.
 - One refused feature refuses the whole request, in every version, as in Kafka since 4.0. If all are accepted, each
   feature has an answer up to version 1.
 - A feature twice: INVALID_REQUEST. An unknown kind of update: INVALID_UPDATE_VERSION.

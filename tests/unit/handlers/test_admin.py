@@ -149,11 +149,13 @@ async def test_features_stay_at_their_levels(memory_path: Path, version: int) ->
         for wanted, words in (
             (("group.version", 9), "the levels of group.version are 0 to 1"),
             (("transaction.version", 1), "transaction.version is at level 2, the only one"),
+            (("kraft.version", 0), "kraft.version is at level 1, the only one"),
         ):
             refused = await update(broker, version, wanted)
             assert words in refused.error_message
+        assert not (await update(broker, version, ("kraft.version", 1))).error_code
         # Tools tell by it which Kafka a cluster is.
-        assert not (await update(broker, version, ("metadata.version", 31))).error_code
+        assert not (await update(broker, version, ("metadata.version", 33))).error_code
         twice = await update(broker, version, (name, 0), (name, 0))
         assert twice.error_code == ErrorCode.INVALID_REQUEST
 
