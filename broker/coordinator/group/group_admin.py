@@ -50,6 +50,10 @@ CONSUMER = "consumer"
 SHARE = "share"
 STREAMS = "streams"
 FIRST_VERSION_THAT_NAMES_MISSING_GROUPS = 6
+_WHY_NOT_DELETED = {
+    ErrorCode.GROUP_ID_NOT_FOUND: "Group {} not found.",
+    ErrorCode.NON_EMPTY_GROUP: "The group is not empty.",
+}
 
 
 class GroupAdmin:
@@ -122,7 +126,14 @@ class GroupAdmin:
                 removed.append(group_id)
                 result.records += self._offset_tombstones(group_id)
                 result.records.append(group_tombstone(group_id))
-            results.append(DeletableGroupResult(group_id=group_id, error_code=code))
+            message = _WHY_NOT_DELETED.get(code)
+            results.append(
+                DeletableGroupResult(
+                    group_id=group_id,
+                    error_code=code,
+                    error_message=message and message.format(group_id),
+                )
+            )
         if removed:
             result.store(RemovingGroups(group_ids=tuple(removed)))
         return results

@@ -33,6 +33,8 @@ async def _delete(name: str, context: RequestContext) -> DeletableGroupResult:
     if not isinstance(answer, KafkaError):
         answer = await settled(lambda: groups.submit(name, request, client))
     if isinstance(answer, KafkaError):
-        return DeletableGroupResult(group_id=name, error_code=answer.code)
+        return DeletableGroupResult(
+            group_id=name, error_code=answer.code, error_message=answer.message
+        )
     result: DeletableGroupResult = answer.results[0]
     return result

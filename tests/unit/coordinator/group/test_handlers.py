@@ -483,3 +483,9 @@ async def test_listing_and_deleting(memory_path: Path) -> None:
             ("x", ErrorCode.GROUP_ID_NOT_FOUND),
         ]
         assert await listed() == ["b", "c", "g"]
+        results = (await broker.ask(DeleteGroupsRequest(groups_names=["b", "g", "x"]), 3)).results
+        assert [each.error_message for each in results] == [
+            None,
+            "The group is not empty.",
+            "Group x not found.",
+        ]

@@ -6,7 +6,9 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from kafka_ds.protocol.errors import ErrorCode
+import pytest
+
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (
     AlterShareGroupOffsetsRequest,
     DeleteGroupsRequest,
@@ -136,6 +138,26 @@ async def test_a_deleted_group_has_no_states_left(memory_path: Path) -> None:
         response = await broker.ask(DeleteGroupsRequest(groups_names=["g"]), 3)
         assert response.results[0].error_code == ErrorCode.NONE
         assert await offsets(broker, TOPICS[:1]) == {("t", 0): -1, ("t", 1): -1, ("t", 9): -1}
+
+
+@in_loop
+async def test_a_group_stays_whose_states_cannot_be_deleted(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(group_id: str, client: object) -> None:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "a disk")
+
+    async with begun(memory_path) as broker:
+        await joined(broker)
+        await beat(broker, -1)
+        monkeypatch.setattr(broker.node.groups.share_states, "delete_all", refused)
+        response = await broker.ask(DeleteGroupsRequest(groups_names=["g"]), 3)
+        (result,) = response.results
+        assert (result.error_code, result.error_message) == (
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            "a disk",
+        )
+        assert len((await broker.ask(ListGroupsRequest(), 5)).groups) == 1
 
 
 @in_loop
