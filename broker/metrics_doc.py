@@ -33,7 +33,7 @@ MBeans with the rules of its example `kafka-kraft-3_0_0.yml` (lower case), so da
 - *not Kafka's* marks metrics that Kafka does not have.
 
 `process_*` (CPU, memory, open files, start time) come from prometheus-client. Kafka's rates of one, five and fifteen
-minutes, its idle percentages and the times of its response queue have no equivalent here and are left out.
+minutes, and its queues of requests and responses, have no equivalent here and are left out.
 
 """
 

@@ -17,6 +17,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
 from broker.controller.controller import Controller, ControllerResult, NewTopic, TopicResult
+from broker.controller.controller_stats import ControllerStats, unclean_line
 from broker.metadata.events import ControllerChange, Event, Snapshot, encode_events
 from broker.metadata.image import MetadataImage
 from broker.metadata.log import Commit, MetadataLog, VersionsMissing, replay_commit
@@ -74,6 +75,7 @@ class MetadataDriver:
         # Counted for the metrics.
         self.new_active_controllers = 0
         self.apply_errors = 0
+        self.stats = ControllerStats()
         self.fates_unknown = 0
         # Whether the thread waits for the store; perhaps nothing waits for the thread any more.
         self.is_at_store = False
@@ -302,6 +304,8 @@ class MetadataDriver:
         self, version: int, events: Sequence[Event], encoded: bytes | None = None
     ) -> None:
         """Apply durable events at this broker."""
+        if self._publish is not None and (unclean := self.stats.count(self.image, events)):
+            _LOGGER.warning("%s", unclean_line(unclean))
         replay_commit(self.image, version, events, self.folder)
         news = events[1:] if events and isinstance(events[0], Snapshot) else events
         self._recent.add(version, news, encoded)

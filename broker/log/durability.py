@@ -7,13 +7,18 @@ opened again.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
+from broker.metrics.times import RecentTimes
 from kafka_ds.process.seams import Background
 from kafka_ds.process.system import InlineBackground
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 FlushCallback = Callable[[BaseException | None], None]
+
+# Of all logs of the process, as Kafka's LogFlushStats.
+FLUSH_TIMES = RecentTimes()
 
 
 class NotFlushed(OSError):
@@ -80,8 +85,17 @@ class Durability:
         self, work: Callable[[], None], target: int, wait: bool, then: FlushCallback | None
     ) -> None:
         truncations = self._truncations
+        taken_s = 0.0
+
+        def timed() -> None:
+            nonlocal taken_s
+            began_s = time.perf_counter()
+            work()
+            taken_s = time.perf_counter() - began_s
 
         def done(error: BaseException | None) -> None:
+            if error is None:
+                FLUSH_TIMES.add(taken_s, time.monotonic())
             if not self._is_closed:
                 self._synced(error, target, truncations)
             if then is not None:
@@ -91,10 +105,10 @@ class Durability:
                 raise self._refusal(error) from error
 
         if wait:
-            InlineBackground().submit(work, done)
+            InlineBackground().submit(timed, done)
             self.check()
         else:
-            self._background.submit(work, done)
+            self._background.submit(timed, done)
 
     def _synced(self, error: BaseException | None, target: int, truncations: int) -> None:
         """Record the outcome of a sync up to `target` that was requested after so many truncations."""

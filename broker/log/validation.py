@@ -251,7 +251,8 @@ def _refused(result: ValidationResult, rules: RecordRules) -> RecordsRefused:
     }
     # One wrong time decides it, as in Kafka.
     code = ErrorCode.INVALID_TIMESTAMP if result.bad_timestamps else ErrorCode.INVALID_RECORD
-    return RecordsRefused(code, messages, result.refused)
+    without_key = result.refused - result.bad_timestamps
+    return RecordsRefused(code, messages, result.refused, without_key=without_key)
 
 
 def too_large_for_segment(size: int, config: LogConfig) -> KafkaError:

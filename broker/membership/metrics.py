@@ -8,15 +8,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from broker.metrics.names import MetricSample, attribute, gauge
+from broker.metrics.names import MetricSample, attribute, gauge, meter
 
 if TYPE_CHECKING:
     from broker.controller.metadata_driver import MetadataDriver
     from broker.membership.member import ClusterMember
 
 _CONTROLLER = "kafka.controller:type=KafkaController,name="
+_STATS = "kafka.controller:type=ControllerStats,name="
 _METADATA = "kafka.server:type=broker-metadata-metrics"
 
+UNCLEAN_ELECTIONS = meter(
+    f"{_STATS}UncleanLeaderElectionsPerSec",
+    "Elections of a leader that was neither in sync nor eligible: committed records may be lost.",
+)
+ELR_ELECTIONS = meter(
+    f"{_STATS}ElectionFromEligibleLeaderReplicasPerSec",
+    "Elections of a leader from the eligible leader replicas (KIP-966).",
+)
 NEW_ACTIVE_CONTROLLERS = gauge(
     f"{_CONTROLLER}NewActiveControllersCount", "How often this broker has become the controller."
 )
@@ -45,6 +54,8 @@ APPLY_ERRORS = attribute(
 def cluster_samples(driver: MetadataDriver, member: ClusterMember) -> Iterator[MetricSample]:
     """Everything that is counted."""
     yield NEW_ACTIVE_CONTROLLERS, (), driver.new_active_controllers
+    yield UNCLEAN_ELECTIONS, (), driver.stats.unclean_leader_elections
+    yield ELR_ELECTIONS, (), driver.stats.elections_from_elr
     yield METADATA_ERRORS, (), driver.apply_errors
     yield APPLY_ERRORS, (), driver.apply_errors
     yield LAST_COMMITTED, (), driver.image.version

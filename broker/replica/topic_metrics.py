@@ -9,8 +9,19 @@ from dataclasses import dataclass, fields
 
 from broker.metrics.names import meter
 from broker.metrics.topics import PerTopic
+from kafka_ds.protocol.errors import ErrorCode, KafkaError, RecordsRefused
 
 _BEAN = "kafka.server:type=BrokerTopicMetrics,name="
+# Kafka does not count these as failures of a topic.
+_NO_FAILURES = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -27,6 +38,10 @@ class TopicCounters:
     fetch_failures: int = 0
     replication_bytes_in: int = 0
     replication_bytes_out: int = 0
+    reassignment_bytes_in: int = 0
+    reassignment_bytes_out: int = 0
+    invalid_checksums: int = 0
+    records_without_key: int = 0
 
     def appended(self, records: int, size_bytes: int) -> None:
         """A batch was appended by this broker as leader."""
@@ -34,19 +49,33 @@ class TopicCounters:
         self.messages_in += records
         self.bytes_in += size_bytes
 
-    def refused(self, size_bytes: int, *, is_too_large: bool, is_failure: bool) -> None:
-        """A batch was refused; `is_failure`: neither for its size nor for its checksum."""
+    def refused(self, size_bytes: int, error: KafkaError) -> None:
+        """A batch was refused."""
         self.produce_requests += 1
-        if is_too_large:
+        if error.code == ErrorCode.MESSAGE_TOO_LARGE:
             self.bytes_rejected += size_bytes
-        if is_failure:
+        elif error.code == ErrorCode.CORRUPT_MESSAGE:
+            self.invalid_checksums += 1
+        elif isinstance(error, RecordsRefused):
+            self.records_without_key += error.without_key
+        if error.code not in _NO_FAILURES:
             self.produce_failures += 1
 
-    def read(self, size_bytes: int, *, is_failure: bool, is_follower: bool) -> None:
-        """Count fetched bytes of a partition."""
+    def replicated(self, size_bytes: int, *, is_reassignment: bool) -> None:
+        """This broker's follower has appended what it fetched."""
+        self.replication_bytes_in += size_bytes
+        if is_reassignment:
+            self.reassignment_bytes_in += size_bytes
+
+    def read(
+        self, size_bytes: int, *, is_failure: bool, is_follower: bool, is_reassignment: bool
+    ) -> None:
+        """Count fetched bytes of a partition; `is_reassignment`: by a replica that is being added."""
         self.fetch_requests += 1
         if is_follower:
             self.replication_bytes_out += size_bytes
+            if is_reassignment:
+                self.reassignment_bytes_out += size_bytes
         else:
             self.bytes_out += size_bytes
         if is_failure:
@@ -86,6 +115,22 @@ _METRICS = {
     ),
     "replication_bytes_out": meter(
         f"{_BEAN}ReplicationBytesOutPerSec", "Bytes of batches sent to followers."
+    ),
+    "reassignment_bytes_in": meter(
+        f"{_BEAN}ReassignmentBytesInPerSec",
+        "Of these, bytes fetched for replicas that a reassignment adds.",
+    ),
+    "reassignment_bytes_out": meter(
+        f"{_BEAN}ReassignmentBytesOutPerSec",
+        "Of these, bytes sent to replicas that a reassignment adds.",
+    ),
+    "invalid_checksums": meter(
+        f"{_BEAN}InvalidMessageCrcRecordsPerSec",
+        "Batches refused because they are damaged: checksum, magic or length.",
+    ),
+    "records_without_key": meter(
+        f"{_BEAN}NoKeyCompactedTopicRecordsPerSec",
+        "Records without a key that were refused because their topic is compacted.",
     ),
 }
 assert tuple(_METRICS) == _NAMES, "each counter is shown"

@@ -223,12 +223,18 @@ def check_code(error_code: int) -> None:
 
 
 class RecordsRefused(KafkaError):
-    """A batch with `count` invalid records; `records` has the error by index of some or all of them (KIP-467)."""
+    """A batch with `count` invalid records; `records` has the error by index of some or all of them (KIP-467).
 
-    def __init__(self, code: ErrorCode, records: Mapping[int, str], count: int) -> None:
+    `without_key`: how many of them lack a key that their topic demands.
+    """
+
+    def __init__(
+        self, code: ErrorCode, records: Mapping[int, str], count: int, *, without_key: int = 0
+    ) -> None:
         first = next(iter(records.values()))
         super().__init__(code, f"{count} records of the batch have been rejected: {first}")
         self.records = records
+        self.without_key = without_key
 
 
 class MalformedFrame(Exception):

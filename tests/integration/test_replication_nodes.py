@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from broker.kafka_broker import KafkaBroker
 from broker.replica.follower.partition import FollowerPartition
 from kafka_ds.protocol.topic_partition import TopicPartition
 from tests.in_process import batch_of, in_process_cluster
@@ -101,6 +102,17 @@ async def test_a_new_replica_begins_behind_the_lake(tmp_path: Path) -> None:
         assert content(mine).endswith(content(theirs)) or content(theirs).endswith(content(mine))
 
 
+def total(node: KafkaBroker, name: str) -> float:
+    """What a metric counts of all topics, also of those that the broker has no replica of any more."""
+    [found] = (
+        value
+        for metric, labels, value in node.replica_manager.topic_metrics.samples()
+        if metric.bean.endswith(f"name={name}") and not any(labels)
+    )
+    assert isinstance(found, int)
+    return found
+
+
 @in_loop
 async def test_a_replica_that_is_moved_is_filled_up_and_the_old_one_deleted(tmp_path: Path) -> None:
     async with in_process_cluster(tmp_path, 3, **QUICK) as cluster:
@@ -113,7 +125,10 @@ async def test_a_replica_that_is_moved_is_filled_up_and_the_old_one_deleted(tmp_
             return moved is not None and moved.replicas == (3, 2) and not moved.adding_replicas
 
         await cluster.until("the move", is_moved)
-        first = cluster.nodes[1].node
+        first, third = (cluster.nodes[each].node for each in (1, 3))
+        sent = total(first, "ReassignmentBytesOutPerSec")
+        assert total(first, "ReplicationBytesOutPerSec") > sent > 0
+        assert total(third, "ReassignmentBytesInPerSec") == sent
         await cluster.until("a deletion", lambda: first.replica_manager.replica("t", 0) is None)
         assert first.log_manager.get(TopicPartition("t", 0)) is None
         await cluster.until("a leader", lambda: leader(cluster) is not None)

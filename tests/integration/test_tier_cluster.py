@@ -295,6 +295,9 @@ def test_who_is_elected_without_regard_goes_on_behind_the_lake(tmp_path: Path) -
             eventually(
                 "all of it", lambda broker=broker: read_at(broker, 0, 35) == topic.acknowledged
             )
+        said = brokers[1].log_file.read_text()
+        for leader in (2, 3):
+            assert f"Unclean leader election of 1 partition: {TOPIC}-0 (leader {leader})" in said
         found = table(lake, TOPIC)
         assert found["offset"].to_list() == list(range(30))
         assert dict(found.select("offset", "value").iter_rows()) == {

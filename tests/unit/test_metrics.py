@@ -26,6 +26,7 @@ from broker.metrics.times import WINDOW_SECONDS, RecentTimes
 from broker.replica.topic_metrics import topic_metrics
 from broker.server.metrics import Metrics
 from broker.server.metrics_text import SAMPLES_AT_ONCE, collect, joined, text_of
+from kafka_ds.protocol.errors import ErrorCode, KafkaError, RecordsRefused
 from kafka_ds.protocol.messages import ListOffsetsRequest, MetadataRequest
 from tests.in_process import batch_of, fetch_request, in_process, produce_request
 from tests.loops import in_loop
@@ -99,7 +100,7 @@ def test_totals_keep_what_was_counted_of_topics_that_are_gone() -> None:
     topics = topic_metrics()
     topics.of("a").appended(3, 300)
     topics.of("b").appended(4, 400)
-    topics.of("b").refused(1000, is_too_large=True, is_failure=False)
+    topics.of("b").refused(1000, KafkaError(ErrorCode.MESSAGE_TOO_LARGE))
     topics.keep({"a"})
 
     def values(name: str) -> dict[tuple[str, ...], object]:
@@ -108,8 +109,31 @@ def test_totals_keep_what_was_counted_of_topics_that_are_gone() -> None:
     assert values("name=BytesInPerSec") == {(): 700, ("a",): 300}
     assert values("name=BytesRejectedPerSec") == {(): 1000, ("a",): 0}
     assert values("name=ReplicationBytesInPerSec") == {(): 0}
+    assert values("name=FailedProduceRequestsPerSec") == {(): 0, ("a",): 0}
     topics.of("b").appended(1, 10)
     assert values("name=MessagesInPerSec") == {(): 8, ("a",): 3, ("b",): 1}
+
+
+def test_refused_batches_are_counted_by_what_is_wrong_with_them() -> None:
+    topics = topic_metrics()
+    counters = topics.of("a")
+    counters.refused(10, KafkaError(ErrorCode.CORRUPT_MESSAGE))
+    counters.refused(10, KafkaError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
+    messages = {0: "no key", 1: "too old", 2: "no key"}
+    counters.refused(10, RecordsRefused(ErrorCode.INVALID_TIMESTAMP, messages, 3, without_key=2))
+    assert (counters.invalid_checksums, counters.records_without_key) == (1, 2)
+    assert (counters.produce_requests, counters.produce_failures) == (3, 2)
+
+
+def test_bytes_for_replicas_that_a_reassignment_adds_are_counted_apart() -> None:
+    counters = topic_metrics().of("a")
+    for size_bytes, is_reassignment in ((100, False), (20, True)):
+        counters.replicated(size_bytes, is_reassignment=is_reassignment)
+        counters.read(
+            size_bytes, is_failure=False, is_follower=True, is_reassignment=is_reassignment
+        )
+    assert (counters.replication_bytes_in, counters.reassignment_bytes_in) == (120, 20)
+    assert (counters.replication_bytes_out, counters.reassignment_bytes_out) == (120, 20)
 
 
 def made(kind: MetricKind, name: str, *labels: str) -> Metric:

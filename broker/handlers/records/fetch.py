@@ -555,12 +555,21 @@ class FetchProcessor:
         size_bytes = (
             sum(map(len, records)) if isinstance(records, list | tuple) else len(records or b"")
         )
+        is_reassignment = False
         if isinstance(result.partition, LeaderPartition):
             counters = result.partition.counters
+            is_reassignment = self.is_follower and result.partition.leader.is_adding(
+                self._replica_id
+            )
         else:
             replicas: ReplicaManager = self._node.replica_manager
             counters = replicas.topic_metrics.of(result.partition.topic)
-        counters.read(size_bytes, is_failure=code in _OUR_FAULTS, is_follower=self.is_follower)
+        counters.read(
+            size_bytes,
+            is_failure=code in _OUR_FAULTS,
+            is_follower=self.is_follower,
+            is_reassignment=is_reassignment,
+        )
         if result.is_throttled:
             self._fetch_manager.throttle.record(size_bytes, self._node.clock.monotonic_ms())
 

@@ -173,7 +173,7 @@ class Appender:
         except KafkaError as error:
             self.failed = _untraced(error)
             if partition is not None:
-                _count_refused(partition, len(data.records or b""), error.code)
+                partition.counters.refused(len(data.records or b""), error)
             return _refused(data.index, error, partition)
         response = PartitionProduceResponse(
             index=data.index,
@@ -307,7 +307,7 @@ class _DeferredAppend:
     def refuse(self, error: KafkaError) -> None:
         error = error.with_traceback(None)
         self._appender.failed = _untraced(error)
-        _count_refused(self._partition, self._size, error.code)
+        self._partition.counters.refused(self._size, error)
         refused = _refused(self._partition.partition, error, self._partition)
         self.response.log_start_offset = refused.log_start_offset
         self.response.record_errors = refused.record_errors
@@ -346,24 +346,6 @@ class _DeferredAppend:
             self.done.set_result(None)
 
 
-def _count_refused(partition: LeaderPartition, size: int, code: ErrorCode) -> None:
-    partition.counters.refused(
-        size,
-        is_too_large=code == ErrorCode.MESSAGE_TOO_LARGE,
-        is_failure=code not in _NO_FAILURES,
-    )
-
-
-# Kafka does not count these as failures of a topic.
-_NO_FAILURES = frozenset(
-    {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.MESSAGE_TOO_LARGE,
-        ErrorCode.CORRUPT_MESSAGE,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-    }
-)
 _NO_BATCH = "a produced partition holds exactly one record batch"
 # The log has validated the batch: Kafka then returns the log start with the error, so that clients see what expired.
 _WITHOUT_LOG_START = frozenset(

@@ -25,8 +25,10 @@ from broker.log.directories.directories import Done, LogDirectories, Soon, give_
 from broker.log.directories.directory import CheckpointOffsets, LogDirectory
 from broker.log.directories.loader import DirectoryContents, LogLoader
 from broker.log.directories.upkeep import Interval, LogUpkeep
+from broker.log.durability import FLUSH_TIMES
 from broker.log.failures import LogDirectoryError, is_full
 from broker.log.log import Log
+from broker.metrics.times import RecentTimes
 from kafka_ds.process.seams import Background, Clock, Disk
 from kafka_ds.process.system import new_uuid
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -213,6 +215,11 @@ class LogManager:
     def failures(self) -> Mapping[str, OSError | None]:
         """The error of each failed directory, by path."""
         return self._directories.failures
+
+    @property
+    def flush_times(self) -> RecentTimes:
+        """How long flushes of logs took, in seconds."""
+        return FLUSH_TIMES
 
     @property
     def remaining_to_load(self) -> Mapping[str, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from broker.metrics.names import MetricSample, gauge
+from broker.metrics.names import MetricSample, gauge, histogram
 
 if TYPE_CHECKING:
     from broker.log.directories.log_manager import LogManager
@@ -23,6 +23,10 @@ DIRECTORY_OFFLINE = gauge(
 )
 REMAINING = gauge(
     f"{_MANAGER}remainingLogsToRecover", "Logs that are still to be opened at a start.", "dir"
+)
+LOG_FLUSHES = histogram(
+    "kafka.log:type=LogFlushStats,name=LogFlushRateAndTimeMs",
+    "How long it took to write a log to the disk (fsync), in ms.",
 )
 DROPPED_BYTES = gauge(
     f"{_MANAGER}RecoveryDroppedBytes",
@@ -42,7 +46,8 @@ DROPPED_OFFSETS = gauge(
 
 
 def log_samples(manager: LogManager) -> Iterator[MetricSample]:
-    """Gauges of the log directories."""
+    """Gauges of the log directories, and the times of flushes."""
+    yield LOG_FLUSHES, (), manager.flush_times.in_ms()
     failures = manager.failures
     yield OFFLINE_DIRECTORIES, (), sum(error is not None for error in failures.values())
     for path, error in failures.items():

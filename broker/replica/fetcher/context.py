@@ -65,7 +65,11 @@ class FetcherContext:
 
     def came_in(self, partition: FollowerPartition, size_bytes: int) -> None:
         """Count appended bytes of a partition."""
-        self.topic_metrics.of(partition.topic).replication_bytes_in += size_bytes
+        registered = self.image.partition(partition.topic, partition.partition)
+        self.topic_metrics.of(partition.topic).replicated(
+            size_bytes,
+            is_reassignment=registered is not None and self.node_id in registered.adding_replicas,
+        )
         if self._is_throttled(partition):
             self.throttle.record(size_bytes, self.clock.monotonic_ms())
 

@@ -117,6 +117,10 @@ class LeaderState:
             if replica != self.node_id
         }
 
+    def is_adding(self, replica: int) -> bool:
+        """Whether a reassignment adds this replica."""
+        return replica in self._adding
+
     # -- its epochs ---------------------------------------------------------------------------
 
     def elected(self, log_end_offset: int, now_ms: int) -> Effects:

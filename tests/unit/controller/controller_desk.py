@@ -15,6 +15,7 @@ from broker.controller.configs import (
     ResourceResult,
 )
 from broker.controller.controller import Controller, ControllerResult, NewTopic
+from broker.controller.controller_stats import ControllerStats, unclean_line
 from broker.controller.draft import PartitionChangeResult
 from broker.controller.isr import AlterPartition, AlterPartitionResult
 from broker.controller.reassignment import Reassignment
@@ -59,6 +60,8 @@ class ClusterDesk:
         self.racks: Mapping[int, str] = {}
         self.defaults = controller_defaults(**defaults)
         self.image = MetadataImage()
+        self.stats = ControllerStats()
+        self.unclean_lines: list[str] = []
         # What is durable, as the log has it.
         self.log: list[list[dict[str, Any]]] = []
         self.now_ms = 0
@@ -88,10 +91,16 @@ class ClusterDesk:
 
     def make_durable(self, events: Sequence[Event]) -> None:
         version = self.image.version + 1
+        if unclean := self.stats.count(self.image, events):
+            self.unclean_lines.append(unclean_line(unclean))
         for sequence, event in enumerate(events):
             self.image.replay(event, MetadataPosition(version, sequence))
         self.log.append([json.loads(json.dumps(to_json(event))) for event in events])
         self.controller.committed(version, events)
+
+    def counted(self) -> tuple[int, int]:
+        """How many elections were unclean, and how many from the ELR."""
+        return self.stats.unclean_leader_elections, self.stats.elections_from_elr
 
     def replayed(self) -> MetadataImage:
         image = MetadataImage()

@@ -277,6 +277,29 @@ def test_after_an_unclean_stop_the_last_in_sync_leads_and_has_to_recover(elr: in
     assert (now.leader, now.isr, now.leader_recovery_state) == (1, (1,), RECOVERING)
 
 
+def test_elections_are_counted_that_are_not_from_the_isr() -> None:
+    desk = ClusterDesk(1, 2, 3)
+    desk.create((1, 2, 3), min_insync_replicas="2")
+    desk.fence(1)
+    assert (desk.partition().leader, desk.counted()) == (2, (0, 0))
+    desk.fence(3)
+    desk.fence(2)
+    assert (desk.partition().leader, desk.partition().elr) == (NO_LEADER, (3, 2))
+    desk.beat(3)
+    assert (desk.partition().leader, desk.counted()) == (3, (0, 1))
+    desk = ClusterDesk(1, 2)
+    desk.create((1, 2))
+    desk.fence(2)
+    desk.restart(1, clean=False)
+    assert desk.counted() == (0, 0)
+    desk.beat(1)
+    assert (desk.partition().leader, desk.counted()) == (1, (1, 0))
+    assert desk.unclean_lines == [
+        "Unclean leader election of 1 partition: t-0 (leader 1); each leader was neither in sync nor eligible: "
+        "committed records that it lacks are lost, unless the lake has them"
+    ]
+
+
 def test_an_unclean_stop_takes_a_broker_out_of_isr_and_elr_where_others_hold_the_records() -> None:
     desk = ClusterDesk(1, 2, 3)
     desk.create((1, 2, 3), min_insync_replicas="3")

@@ -205,6 +205,7 @@ def test_a_refusal_says_what_is_wrong_with_each() -> None:
     )
     with pytest.raises(RecordsRefused) as raised:
         prepare(memoryview(bytearray(build_batch(records))), config, NOW_MS)
+    assert raised.value.without_key == 1
     without_key, old, new = (raised.value.records[place] for place in (1, 2, 3))
     assert "without key" in without_key
     assert f"{NOW_MS - 11}" in old
