@@ -47,7 +47,7 @@ from kafka_ds.process.settings import (
 )
 from kafka_ds.protocol.types import uuid_from_text
 from kafka_ds.security.mechanisms import GSSAPI
-from kafka_ds.topic.typed_columns import declared_columns
+from kafka_ds.topic.typed_columns import check_partition_columns, declared_columns
 
 log = logging.getLogger(__name__)
 
@@ -506,9 +506,19 @@ def _check_typed_table(topic: LogConfig) -> None:
             f"lake.table.cluster.columns={columns} names more than {CLUSTER_COLUMNS_MAX} columns"
         )
     try:
-        declared_columns(topic.lake_table_columns)
+        declared = declared_columns(topic.lake_table_columns)
     except ValueError as problem:
         raise ConfigError(f"lake.table.columns: {problem}") from None
+    partition_columns = topic.lake_table_partition_columns
+    if partition_columns and topic.lake_table_cluster_columns:
+        raise ConfigError(
+            "lake.table.partition.columns and lake.table.cluster.columns: a Delta table has one of both"
+        )
+    is_json = topic.lake_table_value_format == "json"
+    try:
+        check_partition_columns(partition_columns, declared.items() if is_json else None)
+    except ValueError as problem:
+        raise ConfigError(f"lake.table.partition.columns: {problem}") from None
 
 
 def _check_copies(topic: LogConfig) -> None:

@@ -55,7 +55,6 @@ _BATCH_ROWS: Final = 8192
 _ALL_OFFSETS: Final = (-(2**63), 2**63 - 1)
 # Iceberg metadata of all catalogs.
 _OF_ICEBERG: Final = re.compile(rf"{ICEBERG}(_[^/]*)?/(metadata|deletes)/")
-_PARTITION: Final = re.compile(r"(?:^|/)partition=(\d+)/")
 # Spark and delta-rs truncate texts in statistics.
 _STATISTIC_CHARACTERS: Final = 32
 _STATISTICS: Final = ("stats", "stats_parsed")
@@ -88,6 +87,11 @@ class TableKind:
     offset: str
     partition: str
     key: str
+
+    def partition_of(self, path: str) -> int | None:
+        """The partition of a file's rows if the table is partitioned by it: the file has no such column."""
+        found = re.search(rf"(?:^|/){self.partition}=(\d+)/", path)
+        return None if found is None else int(found[1])
 
 
 # Partitions and offsets of rows.
@@ -442,7 +446,7 @@ def rows_in(
             for each in there
             if each in needed or each in (kind.offset, kind.partition, kind.key)
         ]
-        of_path = _PARTITION.search(path) if kind is TOPIC_TABLE else None
+        of_path = kind.partition_of(path)
         first = 0
         for batch in file.iter_batches(columns=columns, batch_size=_BATCH_ROWS):
             if kind is TOPIC_TABLE:
@@ -450,7 +454,7 @@ def rows_in(
                 batch = _in_topic_schema(batch)
             keys = batch.column(kind.key) if kind.key in columns else None
             if of_path is not None:
-                partitions: Any = np.full(batch.num_rows, int(of_path[1]))
+                partitions: Any = np.full(batch.num_rows, of_path)
             else:
                 column = batch.column(kind.partition)
                 partitions = column.fill_null(-1).to_numpy(zero_copy_only=False)
@@ -477,9 +481,12 @@ def _rows_below(
     """How many rows of a typed table's file have offsets below these."""
     local = store.local_path(path)
     source = pa.BufferReader(store.read(path)) if local is None else pa.memory_map(local)
+    of_path = TYPED_TABLE.partition_of(path)
+    columns = [TYPED_TABLE.offset, *([TYPED_TABLE.partition] if of_path is None else [])]
     with source:
-        rows = pq.read_table(source, columns=[TYPED_TABLE.partition, TYPED_TABLE.offset])
-    partitions, offsets = (column.fill_null(-1).to_numpy() for column in rows.columns)
+        rows = pq.read_table(source, columns=columns)
+    offsets, *of_rows = (column.fill_null(-1).to_numpy() for column in rows.columns)
+    partitions = of_rows[0] if of_path is None else np.full(len(offsets), of_path)
     is_below = np.zeros(len(offsets), np.bool_)
     for partition, start in starts.items():
         is_below |= (partitions == partition) & (offsets < start)

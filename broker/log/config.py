@@ -175,6 +175,14 @@ class LogConfig:
         choices=("append", "current"),
         ours=True,
     )
+    lake_table_partition_columns: tuple[str, ...] = strings(
+        (),
+        "The columns by which the typed table is partitioned, at most four: fields whose columns have text, whole "
+        "numbers or dates, _partition, _schema_id, or _date, the date of _timestamp in UTC. JSON's fields must have a "
+        "type in lake.table.columns. It holds for a table that is made after it was set, and not together with "
+        "lake.table.cluster.columns.",
+        ours=True,
+    )
     lake_table_retention_enable: bool = boolean(
         True,
         "Whether rows leave the typed table, within the hour, when retention or DeleteRecords takes their records.",

@@ -1,19 +1,27 @@
-"""Pure: which columns a typed table can have, and those that the setting `lake.table.columns` declares."""
+"""Pure: which columns a typed table can have, and those that the settings `lake.table.…columns` name."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
+# The date of `_timestamp`, in UTC: a column of tables that are partitioned by it.
+DATE: Final = "_date"
 # The pipelines' own columns, in the table or on the way to it.
 OWN: Final = frozenset(
     f"_{name}"
     for name in (
-        *("partition", "offset", "timestamp", "key", "headers", "schema_id"),
+        *("partition", "offset", "timestamp", "key", "headers", "schema_id", "date"),
         *("rescued", "reason", "tombstone"),
     )
 )
+# Of these a table may be partitioned by: a key would be in folders' names, where nothing can erase it, and offsets and
+# timestamps would be a folder for each record.
+_OF_PARTITIONS: Final = ("_partition", "_schema_id", DATE)
+PARTITION_COLUMNS_MAX: Final = 4
+# The longest name of a partition column: of a folder's 255 bytes its value needs the rest.
+_PARTITION_NAME_MAX: Final = 60
 # In a table of current state also the columns of Delta's change data feed, and Spark's `_metadata`, which MERGE needs.
 OF_CURRENT: Final = frozenset(("_change_type", "_commit_version", "_commit_timestamp", "_metadata"))
 # Column names that Delta accepts without column mapping, and that other engines can read.
@@ -67,3 +75,31 @@ def declared_columns(parts: Iterable[str]) -> dict[FieldPath, str]:
         spelled[lower] = part
         found[path] = kind
     return found
+
+
+def check_partition_columns(
+    names: Collection[str], declared: Collection[tuple[FieldPath, str]] | None
+) -> None:
+    """Check by which columns a typed table is to be partitioned.
+
+    `declared` are the items of `declared_columns` if values are JSON, whose columns have no type before.
+
+    Raises:
+        ValueError: naming the column that cannot be one.
+    """
+    if len(names) > PARTITION_COLUMNS_MAX:
+        raise ValueError(f"{','.join(names)} names more than {PARTITION_COLUMNS_MAX} columns")
+    if len({name.lower() for name in names}) < len(names):
+        raise ValueError(f"{','.join(names)} names a column twice")
+    for name in names:
+        if name in _OF_PARTITIONS:
+            continue
+        if name.lower() in OWN | OF_CURRENT:
+            raise ValueError(f"{name} is none of {', '.join(_OF_PARTITIONS)}, and no field")
+        is_nameable = NAMEABLE.fullmatch(name) is not None and not is_of_clashes(name)
+        is_long = len(name.encode()) > _PARTITION_NAME_MAX
+        # A partition column of the name `partition` is the topic's, in a topic's own table.
+        if not is_nameable or is_long or name.lower() == "partition":
+            raise ValueError(f"no table is partitioned by a column called '{name}'")
+        if declared is not None and not {((name,), "string"), ((name,), "bigint")} & {*declared}:
+            raise ValueError(f"lake.table.columns must say whether {name} is STRING or BIGINT")

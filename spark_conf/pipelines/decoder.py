@@ -288,9 +288,8 @@ def _decode_parsed(
 
 def columns_of(schema: t.StructType) -> ObjectOf:
     """The kinds of a typed table's value columns."""
-    own = {*METADATA, RESCUED}
     return ObjectOf(
-        tuple((each.name, _kind_of(each.dataType)) for each in schema if each.name not in own)
+        tuple((each.name, _kind_of(each.dataType)) for each in schema if each.name not in OWN)
     )
 
 

@@ -40,6 +40,7 @@ from spark_conf.pipelines.deleted_topics import DeletedTopics
 from spark_conf.pipelines.deletions import Deletions
 from spark_conf.pipelines.history import CompactedHistory, HistoryPolicy, policy_of
 from spark_conf.pipelines.kinds import ObjectOf, parse_kind
+from spark_conf.pipelines.partitions import PARTITION_COLUMNS, with_partitions
 from spark_conf.pipelines.progress import StepLimit, lost_offsets, next_step, reset_step
 from spark_conf.pipelines.protobuf import ProtobufReader
 from spark_conf.pipelines.registry import SchemaRegistry
@@ -70,6 +71,7 @@ SETTINGS: Final = (
     VALUE_FORMAT,
     KEY_FORMAT,
     MODE,
+    PARTITION_COLUMNS,
     CLUSTER_COLUMNS,
     COLUMNS,
     RETENTION,
@@ -103,6 +105,7 @@ class Pipeline:
     key_format: str
     mode: str
     envelope: str
+    partition_columns: tuple[str, ...]
     cluster_columns: tuple[str, ...]
     columns: tuple[str, ...]
     """Paths of JSON fields with the types of their columns."""
@@ -141,6 +144,8 @@ class Pipelines:
         self._histories: dict[str, CompactedHistory] = {}
         # Topics and paths whose declared column is not as declared.
         self._ignored: set[tuple[str, str]] = set()
+        # The partition columns that tables have.
+        self._partitioned: dict[str, tuple[str, ...]] = {}
         # When this process looked last whether VACUUM is due.
         self._vacuumed: dict[str, float] = {}
         # By topic id and the formats of keys and values.
@@ -179,6 +184,7 @@ class Pipelines:
                     key_format=settings.get(KEY_FORMAT) or NONE,
                     mode=settings.get(MODE) or APPEND,
                     envelope=settings.get(ENVELOPE) or NONE,
+                    partition_columns=_listed(settings.get(PARTITION_COLUMNS)),
                     cluster_columns=_listed(settings.get(CLUSTER_COLUMNS)),
                     columns=_listed(settings.get(COLUMNS)),
                     expires=settings.get(RETENTION) != "false",
@@ -422,8 +428,12 @@ class Pipelines:
         limit = self._limits[pipeline.topic]
         try:
             with self._decoded(pipeline, table, self._records(pipeline, step)) as decoded:
-                table.write_step(step, decoded, pipeline.cluster_columns)
+                table.write_step(
+                    step, decoded, pipeline.partition_columns, pipeline.cluster_columns
+                )
                 limit.written(step.offsets, self._cached_bytes())
+        except OptionError:
+            raise  # Of fewer offsets it would be the same.
         except Exception:
             limit.failed()
             raise
@@ -487,7 +497,7 @@ class Pipelines:
             rows = registry_decoder.with_keys(read_twice(rows), reader, expected)
         match pipeline.value_format:
             case "json":
-                return decoder.decode_json(
+                decoded = decoder.decode_json(
                     rows,
                     self._with_declared(pipeline, decoder.columns_of(schema)),
                     self._registry,
@@ -502,9 +512,13 @@ class Pipelines:
                     read_twice(rows), schema, reader, expected, envelope, reserved
                 )
                 # Otherwise Spark decodes again for each condition on a decoded column.
-                return replace(decoded, rows=cached(decoded.rows))
+                decoded = replace(decoded, rows=cached(decoded.rows))
             case _:
-                return decoder.decode_string(cached(rows), decoder.columns_of(schema))
+                decoded = decoder.decode_string(cached(rows), decoder.columns_of(schema))
+        if schema.names and pipeline.topic not in self._partitioned:
+            self._partitioned[pipeline.topic] = table.partition_columns()
+        columns = self._partitioned.get(pipeline.topic, pipeline.partition_columns)
+        return with_partitions(decoded, columns, schema)
 
     def _with_declared(self, pipeline: Pipeline, columns: ObjectOf) -> ObjectOf:
         """The table's columns and those that the topic declares; what cannot be as declared is logged once."""

@@ -21,15 +21,10 @@ from kafka_ds.delta.actions import DAY_MS, commit_info
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.store.store import Store
 from kafka_ds.topic.names import ERRORS, TYPED_TABLES
+from kafka_ds.topic.typed_columns import OWN
 from kafka_ds.topic.typed_steps import APP_ID, TableStep, last_step
-from spark_conf.pipelines.decoder import (
-    KEY,
-    METADATA,
-    REASON,
-    RESCUED,
-    TOMBSTONE,
-    DecodedRows,
-)
+from spark_conf.pipelines.decoder import KEY, REASON, RESCUED, TOMBSTONE, DecodedRows
+from spark_conf.pipelines.partitions import check_types
 
 if TYPE_CHECKING:
     from delta.tables import DeltaTable
@@ -102,6 +97,11 @@ class TypedTable:
         """The table's schema; empty before the first step."""
         return self._rows().schema if self._log.exists() else t.StructType()
 
+    def partition_columns(self) -> tuple[str, ...]:
+        """The columns by which the table is partitioned."""
+        (row,) = self._delta(self.path).detail().select("partitionColumns").collect()
+        return tuple(row[0])
+
     def version(self) -> int:
         """The newest version; -1 if there is no table."""
         return self._log.latest_version() if self._log.exists() else -1
@@ -123,16 +123,23 @@ class TypedTable:
     # -- a step ---------------------------------------------------------------------------------
 
     def write_step(
-        self, step: TableStep, decoded: DecodedRows, cluster_columns: Sequence[str] = ()
+        self,
+        step: TableStep,
+        decoded: DecodedRows,
+        partition_columns: Sequence[str] = (),
+        cluster_columns: Sequence[str] = (),
     ) -> None:
-        """Commit a step: its errors, unless that was done before, and then its rows."""
+        """Commit a step: its errors, unless that was done before, and then its rows.
+
+        Raises OptionError if a table would be created that cannot be partitioned by these columns.
+        """
         is_current = step.mode == CURRENT
         if is_current:
             decoded = _with_key(decoded)
-        self._append_errors(step, decoded)
         with_tombstones = decoded.rows.drop(REASON)
         rows = with_tombstones.drop(TOMBSTONE)
-        self._create(rows, step.mode, cluster_columns)
+        self._create(rows, step.mode, partition_columns, cluster_columns)
+        self._append_errors(step, decoded)
         if is_current:
             self._evolve(rows)
             merge(newest_by_key(with_tombstones), self.path, _of_commit(step))
@@ -176,18 +183,27 @@ class TypedTable:
         joined = records.join(f.broadcast(made), ["_partition", "_offset"])
         return joined.withColumn(RESCUED, f.lit(None).cast("string")).select(*_OF_ERRORS)
 
-    def _create(self, rows: DataFrame, mode: str, cluster_columns: Sequence[str]) -> None:
-        """Create the table: its properties and clustering can only be set then."""
+    def _create(
+        self,
+        rows: DataFrame,
+        mode: str,
+        partition_columns: Sequence[str],
+        cluster_columns: Sequence[str],
+    ) -> None:
+        """Create the table: its properties, partitions and clustering can only be set then."""
         from delta.tables import DeltaTable
 
         if self._log.exists():
             return
+        check_types(rows.schema, partition_columns)
         there = [name for name in cluster_columns if name in rows.columns]
         if missing := [name for name in cluster_columns if name not in there]:
             LOGGER.warning("%s: no column %s to cluster by", self.path, ", ".join(missing))
         made = DeltaTable.createIfNotExists(self._spark).location(self.path).addColumns(rows.schema)
         for name, text in (_FOR_CURRENT if mode == CURRENT else _FOR_ALL).items():
             made = made.property(name, text)
+        if partition_columns:
+            made = made.partitionedBy(*partition_columns)
         (made.clusterBy(*there) if there else made).execute()
 
     # -- replay ---------------------------------------------------------------------------------
@@ -320,8 +336,7 @@ def _is_vacuum_due(log: DeltaLog) -> bool:
 
 def _types_of(schema: t.StructType) -> set[tuple[str, str]]:
     """The value columns with their types: of these MERGE casts none that has other fields, as in a map's values."""
-    own = {*METADATA, RESCUED}
-    return {(each.name, each.dataType.simpleString()) for each in schema if each.name not in own}
+    return {(each.name, each.dataType.simpleString()) for each in schema if each.name not in OWN}
 
 
 def _txn_version(log: DeltaLog, app_id: str) -> int | None:

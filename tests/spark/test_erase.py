@@ -14,6 +14,8 @@ from tests.command_line import CommandLine
 from tests.spark.topics import Topic
 from tests.spark.typed_tables import keep_anew
 
+PARTITIONED = {"lake.table.partition.columns": "_date,_partition"}
+
 
 def send(topic: Topic, key: bytes, number: int) -> None:
     producer = Producer({"bootstrap.servers": topic.broker.bootstrap})
@@ -33,7 +35,13 @@ def keys_in(folder: Path) -> set[bytes]:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
-    "settings", [{"lake.table.mode": "current"}, {"lake.table.cluster.columns": "number"}]
+    "settings",
+    [
+        {"lake.table.mode": "current"},
+        {"lake.table.mode": "current", **PARTITIONED},
+        PARTITIONED,
+        {"lake.table.cluster.columns": "number"},
+    ],
 )
 def test_a_key_leaves_a_table(
     spark: SparkSession, topic: Topic, tmp_path: Path, settings: dict[str, str]
@@ -41,7 +49,7 @@ def test_a_key_leaves_a_table(
     """A clustered one is Spark's to change: the command waits for the pipelines."""
     topic.create(partitions=1, **{"lake.table.value.format": "json", **settings})
     is_current = "lake.table.mode" in settings
-    is_clustered = not is_current
+    is_clustered = "lake.table.cluster.columns" in settings
     for number in range(3):
         for key in (b"ada", b"ben"):
             send(topic, key, number)

@@ -59,7 +59,7 @@ def in_step(spark: SparkSession, path: str) -> None:
     assert told(by_pyiceberg(path)) == told(found)
     expected = by_spark(spark, path)
     assert len(found) == len(expected) > 0
-    names = ("n", "_offset", "_key", "n__string", "reason", "new")
+    names = ("n", "_offset", "_key", "_date", "n__string", "reason", "new")
     assert told([{n: row.get(n) for n in names} for row in found]) == told(
         [{n: row.get(n) for n in names} for row in expected]
     )
@@ -83,10 +83,12 @@ def test_a_table_of_current_state_is_an_iceberg_table(
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("partition_columns", ["", "_date,_partition"])
 def test_sparks_upkeep_of_a_typed_table_leaves_its_iceberg_table(
-    spark: SparkSession, pipelines: Pipelines, topic: Topic
+    spark: SparkSession, pipelines: Pipelines, topic: Topic, partition_columns: str
 ) -> None:
-    topic.create(partitions=2, **JSON_TOPIC)
+    partitioned = {"lake.table.partition.columns": partition_columns} if partition_columns else {}
+    topic.create(partitions=2, **JSON_TOPIC, **partitioned)
     path = str(topic.broker.lake / "tables" / topic.name)
     lake_sync = LakeSync(LocalStore(str(topic.broker.lake)), [topic.name])
     for part in range(3):

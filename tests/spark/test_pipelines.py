@@ -21,14 +21,10 @@ from pyspark.sql import SparkSession
 import kafka_ds
 from broker.cli.lake import Lake, LakeQueries
 from kafka_ds.errors import OptionError
+from kafka_ds.topic.typed_columns import OWN
 from kafka_ds.topic.typed_steps import TableStep
 from spark_conf.pipelines import typed_table
-from spark_conf.pipelines.decoder import (
-    METADATA,
-    RESCUED,
-    decode_json,
-    with_metadata,
-)
+from spark_conf.pipelines.decoder import RESCUED, decode_json, with_metadata
 from spark_conf.pipelines.kinds import ObjectOf
 from spark_conf.pipelines.pipelines import Pipelines
 from spark_conf.pipelines.typed_table import NO_KEY
@@ -189,9 +185,8 @@ def test_values_that_fit_are_read_beside_others(pipelines: Pipelines, topic: Top
 def check_rows(topic: Topic, sent: list[bytes | None]) -> None:
     found = rows(topic)
     assert [row["_offset"] for row in found] == list(range(len(sent)))
-    own = {*METADATA, RESCUED}
     for row, each in zip(found, sent, strict=True):
-        columns = {name: value for name, value in row.items() if name not in own}
+        columns = {name: value for name, value in row.items() if name not in OWN}
         document = parsed(each)
         if document is None:
             assert columns == {}
@@ -207,10 +202,9 @@ def scanned(spark: SparkSession, topic: Topic) -> dict[Any, dict[str, Any]]:
     """The rows of `scan(typed=True)` by offset, without what is null."""
     options = {"kafka.bootstrap.servers": topic.broker.bootstrap}
     found = kafka_ds.scan(spark, topic.name, typed=True, **options).collect()
-    own = {*METADATA, RESCUED}
     return {
         row["_offset"]: {
-            n: v for n, v in row.asDict(recursive=True).items() if n not in own and v is not None
+            n: v for n, v in row.asDict(recursive=True).items() if n not in OWN and v is not None
         }
         for row in found
     }

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Producer
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from pyspark.sql import DataFrame, SparkSession
@@ -22,7 +21,14 @@ from spark_conf.pipelines.typed_table import write
 from tests.fakes.process_death import ProcessDied
 from tests.processes import wait_until
 from tests.spark.topics import Topic
-from tests.spark.typed_tables import alter, errors_of, keep_anew, rows, state_of
+from tests.spark.typed_tables import (
+    alter,
+    delete_records,
+    errors_of,
+    keep_anew,
+    rows,
+    state_of,
+)
 
 SETTINGS = {"lake.table.value.format": "string", "lake.table.key.format": "string"}
 AT_ONCE = {"segment.ms": 100, "local.retention.bytes": 1}
@@ -46,12 +52,6 @@ def changed(topic: Topic, change: Callable[[DeltaTable], Any]) -> Any:
 
 def erase(topic: Topic, predicate: str) -> None:
     assert changed(topic, lambda table: table.delete(predicate))["num_deleted_rows"] > 0
-
-
-def delete_records(topic: Topic, offset: int) -> None:
-    admin = AdminClient({"bootstrap.servers": topic.broker.bootstrap})
-    place = TopicPartition(topic.name, 0, offset)
-    admin.delete_records([place])[place].result(60)
 
 
 def delete_tiered_records(topic: Topic, offset: int) -> None:

@@ -109,7 +109,7 @@ def test_the_page_of_typed_tables_does_what_it_says(
     kafka_ds = CommandLine(own.bootstrap, tmp_path)
     orders = Topic(own, "orders").create(partitions=1)
     scripts = [each.replace("\\\n", " ").splitlines() for each in code_of_the_page("sh")]
-    (json,), (once, endless), (by_sql,), (types_of,), *after = scripts
+    (json,), (partitioned,), (once, endless), (by_sql,), (types_of,), *after = scripts
     (avro, with_registry), (history,), (text, replay) = after
     totals, changes, reasons = (
         each.replace("data/lake", str(own.lake)) for each in code_of_the_page("sql")
@@ -146,8 +146,8 @@ def test_the_page_of_typed_tables_does_what_it_says(
 
     # Made anew as one of current state, of JSON again.
     types("kafka-ds topic alter orders --config lake.table.mode=current")
-    types(json)
-    types(types_of)
+    for each in (json, types_of, partitioned):
+        types(each)
     for table in ("orders", "orders__errors"):
         shutil.rmtree(own.lake / "tables" / table)
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
@@ -157,7 +157,7 @@ def test_the_page_of_typed_tables_does_what_it_says(
     kafka_ds.ok("produce", "orders", "--key-separator", ";", typed=of_ada)
     types(once)
     columns = spark.read.format("delta").load(str(own.lake / "tables" / "orders")).columns
-    assert {"price", "pos", "tags"} <= {*columns}
+    assert {"price", "pos", "tags", "_date"} <= {*columns}
     changed = {(row[0], row[1]) for row in spark.sql(changes).collect()}
     assert changed >= {("ada", "update_preimage"), ("ada", "update_postimage")}
     told = {row["reason"]: row["records"] for row in spark.sql(reasons).collect()}

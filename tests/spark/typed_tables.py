@@ -6,13 +6,15 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 
 from kafka_ds.client.admin import Admin
 from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.settings import parse_settings
-from spark_conf.pipelines.decoder import KEY, METADATA, RESCUED
+from kafka_ds.topic.typed_columns import OWN
+from spark_conf.pipelines.decoder import KEY
 from spark_conf.pipelines.pipelines import Pipelines
 from tests.spark.topics import Topic
 
@@ -67,8 +69,7 @@ def rows(topic: Topic, table: str = "") -> list[dict[str, Any]]:
 
 
 def values_of(topic: Topic) -> list[dict[str, Any]]:
-    own = {*METADATA, RESCUED}
-    return [{n: each for n, each in row.items() if n not in own} for row in rows(topic)]
+    return [{n: each for n, each in row.items() if n not in OWN} for row in rows(topic)]
 
 
 def errors_of(topic: Topic) -> list[tuple[int, str]]:
@@ -80,14 +81,19 @@ def alter(topic: Topic, name: str, text: str) -> None:
         Admin(cluster).alter_topic_configs(topic.name, {name: text})
 
 
+def delete_records(topic: Topic, offset: int) -> None:
+    admin = AdminClient({"bootstrap.servers": topic.broker.bootstrap})
+    place = TopicPartition(topic.name, 0, offset)
+    admin.delete_records([place])[place].result(60)
+
+
 def state_of(spark: SparkSession, topic: Topic) -> dict[str, dict[str, Any]]:
     """The rows of a table with deletion vectors, by key, without what is null."""
     path = str(topic.broker.lake / "tables" / topic.name)
     found = spark.read.format("delta").load(path).collect()
     assert len({row[KEY] for row in found}) == len(found)
-    own = {*METADATA, RESCUED}
     return {
-        row[KEY]: {n: v for n, v in row.asDict().items() if n not in own and v is not None}
+        row[KEY]: {n: v for n, v in row.asDict().items() if n not in OWN and v is not None}
         for row in found
     }
 

@@ -489,6 +489,44 @@ def test_a_setting_of_typed_tables_that_is_not_known_is_refused_by_name() -> Non
 
 
 @pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ("a,b,c,d,e", "a,b,c,d,e names more than 4 columns"),
+        ("_date,_DATE", "_date,_DATE names a column twice"),
+        ("_key", "_key is none of _partition, _schema_id, _date, and no field"),
+        ("_Date", "_Date is none of _partition, _schema_id, _date, and no field"),
+        ("a b", "no table is partitioned by a column called 'a b'"),
+        ("a__string", "no table is partitioned by a column called 'a__string'"),
+        ("partition", "no table is partitioned by a column called 'partition'"),
+        ("x" * 61, "no table is partitioned by a column called 'xx"),
+        ("city", "lake.table.columns must say whether city is STRING or BIGINT"),
+        ("price", "lake.table.columns must say whether price is STRING or BIGINT"),
+    ],
+)
+def test_a_partition_column_that_cannot_be_one_is_refused_by_name(
+    columns: str, problem: str
+) -> None:
+    config = load(None)
+    json = {"lake.table.value.format": "json", "lake.table.columns": "price DOUBLE,at.city STRING"}
+    with pytest.raises(ConfigError, match=f"lake.table.partition.columns: {problem}"):
+        topic_config(config, {**json, "lake.table.partition.columns": columns})
+
+
+def test_partition_columns_and_cluster_columns_exclude_each_other() -> None:
+    config = load(None)
+    names = {
+        "lake.table.value.format": "json",
+        "lake.table.columns": "city STRING",
+        "lake.table.partition.columns": "_date,city",
+    }
+    assert topic_config(config, names).lake_table_partition_columns == ("_date", "city")
+    of_schema = {"lake.table.value.format": "avro", "lake.table.partition.columns": "city"}
+    assert topic_config(config, of_schema).lake_table_partition_columns == ("city",)
+    with pytest.raises(ConfigError, match="a Delta table has one of both"):
+        topic_config(config, {**names, "lake.table.cluster.columns": "price"})
+
+
+@pytest.mark.parametrize(
     ("text", "problem"),
     [
         ("price", "'price' is not a path and a type"),

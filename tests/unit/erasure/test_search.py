@@ -210,6 +210,25 @@ def test_of_iceberg_only_its_metadata_is_passed_over(
     assert [each.kind for each in found] == [OLD] * is_searched
 
 
+def test_a_table_partitioned_by_the_topics_partition_is_searched(tmp_path: Path) -> None:
+    """Its files lack the column."""
+    rows = pa.table(
+        {
+            "_date": ["2026-11-30"] * 3,
+            "_partition": pa.array([0, 7, 7], pa.int32()),
+            "_offset": pa.array([1, 2, 3], pa.int64()),
+            "_key": ["ben", "ada", "ben"],
+        }
+    )
+    write_deltalake(str(tmp_path / "t"), rows, partition_by=["_date", "_partition"])
+    search = Search(WantedRecords(b"ada"))
+    search.update_log_starts({7: 3})
+    found = search.table(LocalStore(str(tmp_path)), "t", TYPED_TABLE)
+    (one,) = (each for each in found if each.kind != LOGGED)
+    assert {partition: list(offsets) for partition, offsets in one.places.items()} == {7: [2]}
+    assert search.expired_rows == {"t": 1}
+
+
 def test_a_row_without_an_offset_cannot_be_deleted(tmp_path: Path) -> None:
     rows = pa.table({"_partition": [0], "_offset": pa.array([None], pa.int64()), "_key": ["ada"]})
     write_deltalake(str(tmp_path / "t"), rows)
