@@ -95,9 +95,6 @@ log = logging.getLogger(__name__)
 # Threads that wait for disks: flushes, cold reads of local files, deletions.
 DISK_THREADS_MAX = 4
 TICK_SECONDS = 1.0
-# How long a starting broker has clients wait for the lake, and how often it looks whether that has answered.
-RECOVERY_SECONDS_MAX = 30.0
-RECOVERY_LOOK_SECONDS = 0.02
 
 
 class BrokerServer:
@@ -236,24 +233,12 @@ class BrokerServer:
             broker.remote_log_manager.spawn(broker.offset_publisher.run())
         self._ticking = asyncio.get_running_loop().create_task(self._tick(), name="tick")
         await broker.member.live()
+        await (
+            broker.metadata_driver.applied()
+        )  # The elections of this broker: clients know of them.
         broker.moves.resume()
 
-    async def _let_wait(self, broker: KafkaBroker) -> None:
-        """In a cluster of one broker, let clients wait while it compares its logs with the lake after an unclean stop.
-
-        Else they would get NOT_LEADER_OR_FOLLOWER for a second. Where there are others, they may need this one.
-        """
-        driver, loop = broker.metadata_driver, asyncio.get_running_loop()
-        deadline = loop.time() + RECOVERY_SECONDS_MAX
-        while len(broker.metadata.brokers) == 1 and loop.time() < deadline:
-            if driver.applied_version >= driver.image.version:
-                if not broker.replica_manager.is_recovering:
-                    return
-                self.server.listen()
-            await driver.wait_for_change(RECOVERY_LOOK_SECONDS)
-
     async def _serve(self, dispatcher: Dispatcher, console_listener: BoundListener | None) -> None:
-        await self._let_wait(dispatcher.broker)
         await self.server.serve(dispatcher)
         if console_listener is not None:
             self.console = Console(dispatcher, self.metrics.net, console_listener)

@@ -35,6 +35,7 @@ GROUP_EVENTS_MAX = 20_000
 COMMITS_MAX = 1_000
 EVENTS_MAX = 50_000
 FATE_RETRY_SECONDS = 0.5
+APPLIED_LOOK_SECONDS = 1.0
 # A store that does not answer must not keep a broker from stopping.
 STOP_SECONDS_MAX = 5.0
 
@@ -268,6 +269,12 @@ class MetadataDriver:
             await asyncio.wait([waiting], timeout=timeout_seconds)
         finally:
             del self._waiting[waiting]
+
+    async def applied(self) -> None:
+        """Wait until this broker has done what the metadata that it knows by now ask of it."""
+        version = self.image.version
+        while self.applied_version < version:
+            await self.wait_for_change(APPLIED_LOOK_SECONDS)
 
     def entries_after(self, version: int, max_bytes: int) -> list[RecentCommit] | None:
         """The commits after a version, as sent to brokers; None if only the table has them."""

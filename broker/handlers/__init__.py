@@ -2,7 +2,7 @@
 
 - Each subject has a folder, whose `__init__` describes it and registers its handlers. Each API has a module, which
   opens with its contract: what it does, what its versions add, what is left out.
-- No subject imports another one. Code that several need is here: `common`, `responses`, `time_limit`.
+- No subject imports another one. Code that several need is here: `common`, `recovery`, `responses`, `time_limit`.
 - `docs/reference/protocol.md` and the answer to ApiVersions are derived from the registrations.
 """
 

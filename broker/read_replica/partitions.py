@@ -62,6 +62,8 @@ class LakePartition:
 
     # A leader's view that lags behind its own log (KIP-207): here there is none.
     is_high_watermark_behind = False
+    # A leader that compares its log with the lake: here there is none.
+    recovery = None
 
     def __init__(self, log: LakeLog, leader_epoch: int) -> None:
         self.log = log

@@ -60,14 +60,6 @@ class Server:
         host, port = listener.address
         return (host if endpoint.host else own_host(), port)
 
-    def listen(self) -> None:
-        """Let clients connect and wait, until `serve` accepts them."""
-        for endpoint, listener in self._listeners:
-            try:
-                listener.listen(self._config.socket_listen_backlog_size)
-            except OSError as error:
-                raise cannot_listen(_setting(endpoint), listener.address, error) from None
-
     async def serve(self, dispatcher: Dispatcher) -> None:
         """Start accepting clients, whose requests this dispatcher handles."""
         self.connections.begin()

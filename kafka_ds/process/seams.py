@@ -112,10 +112,6 @@ class BoundListener(Protocol):
 
     @property
     def address(self) -> tuple[str, int]: ...
-    def listen(self, backlog: int = 50) -> None:
-        """Let up to `backlog` connections wait until they are accepted."""
-        ...
-
     async def serve(
         self, protocol_factory: Callable[[], asyncio.BaseProtocol], *, backlog: int = 50
     ) -> None:

@@ -254,10 +254,6 @@ class SystemListener:
         """
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, is_shared)
 
-    def listen(self, backlog: int = 50) -> None:
-        self._share(True)
-        self._socket.listen(backlog)
-
     async def serve(
         self, protocol_factory: Callable[[], asyncio.BaseProtocol], *, backlog: int = 50
     ) -> None:
@@ -272,7 +268,8 @@ class SystemListener:
         self, accepted: Callable[[socket.socket], object], *, backlog: int = 50
     ) -> None:
         self._socket.setblocking(False)
-        self.listen(backlog)
+        self._share(True)
+        self._socket.listen(backlog)
         self._accepting = loop = asyncio.get_running_loop()
         loop.add_reader(self._socket, self._accept, accepted, backlog)
 

@@ -133,7 +133,9 @@ def test_a_crash_with_a_lake_goes_on_where_it_was(tmp_path: Path) -> None:
         broker.kill()
         broker.start()
         with RawClient(broker.bootstrap) as client:
-            answer = client.ask(produce_request("a", batch_of([b"b"])), 9)
+            patient = produce_request("a", batch_of([b"b"]))
+            patient.timeout_ms = 60_000
+            answer = client.ask(patient, 9)
             assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE
             data = client.ask(fetch_request("a", 0), 12).responses[0].partitions[0]
             assert values_of(data.records) == [b"a", b"b"]

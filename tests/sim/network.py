@@ -143,9 +143,6 @@ class SimListener:
         self.factory: Callable[[], asyncio.BaseProtocol] | None = None
         self._fabric = fabric
 
-    def listen(self, backlog: int = 50) -> None:
-        """Nobody waits: a host is connected to when it accepts."""
-
     async def serve(
         self, protocol_factory: Callable[[], asyncio.BaseProtocol], *, backlog: int = 50
     ) -> None:

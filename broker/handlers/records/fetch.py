@@ -203,17 +203,29 @@ class FetchProcessor:
     def _find(self, topic: FetchTopic, requested: FetchPartition) -> LogReadResult:
         result = LogReadResult(requested, no_records(requested.partition))
         left = self._max_bytes - self.size_bytes
+        partition: Replica | None = None
         try:
             partition = self._locate(topic, requested)
             partition.check_epoch(requested.current_leader_epoch)
             result.partition = partition
             self._look_up(partition, result, min(requested.partition_max_bytes, left))
         except KafkaError as error:
+            if self._is_awaited(partition):
+                result.partition = partition
+                return result
             result.data = no_records(requested.partition, error.code)
             result.is_urgent = True
         self.size_bytes += result.size_bytes
         self.is_urgent = self.is_urgent or result.is_urgent
         return result
+
+    def _is_awaited(self, partition: Replica | None) -> bool:
+        """Whether a consumer waits for its leader, as for records: the log is compared with the lake yet."""
+        return (
+            isinstance(partition, LeaderPartition)
+            and not self.is_follower
+            and partition.recovery is not None
+        )
 
     def _locate(self, topic: FetchTopic, requested: FetchPartition) -> Replica:
         name = topic.topic

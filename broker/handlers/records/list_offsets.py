@@ -30,6 +30,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from broker.handlers.recovery import waits_for_recovery
 from broker.log.log import Log
 from broker.registry import RequestContext, serves
 from broker.replica.leader.partition import LeaderPartition
@@ -69,7 +70,16 @@ Answered = TypeVar("Answered")
 Found = TimestampAndOffset | Coroutine[Any, Any, TimestampAndOffset]
 
 
+def _read_by_consumer(request: ListOffsetsRequest) -> list[tuple[str, int]]:
+    if request.replica_id != CONSUMER:
+        return []
+    return [
+        (topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
+    ]
+
+
 @serves(ListOffsetsRequest, versions="1-11")
+@waits_for_recovery(_read_by_consumer)
 def list_offsets(
     request: ListOffsetsRequest, context: RequestContext
 ) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:

@@ -12,6 +12,7 @@ Versions: 3 the asking replica, which changes nothing; 4 flexible.
 
 from __future__ import annotations
 
+from broker.handlers.recovery import waits_for_recovery
 from broker.registry import RequestContext, serves
 from broker.replica.replica_manager import ReplicaManager
 from kafka_ds.protocol.errors import KafkaError
@@ -23,7 +24,14 @@ from kafka_ds.protocol.messages.offsets import (
 )
 
 
+def _read_by_consumer(request: OffsetForLeaderEpochRequest) -> list[tuple[str, int]]:
+    if request.replica_id >= 0:
+        return []
+    return [(topic.topic, each.partition) for topic in request.topics for each in topic.partitions]
+
+
 @serves(OffsetForLeaderEpochRequest, versions="2-4")
+@waits_for_recovery(_read_by_consumer)
 def offset_for_leader_epoch(
     request: OffsetForLeaderEpochRequest, context: RequestContext
 ) -> OffsetForLeaderEpochResponse:

@@ -10,7 +10,7 @@
   run of retention. The lake learns the start in the background: a broker that loses its disk then begins there, too,
   and files of the lake that lie wholly below are removed (`broker/remote/expiry.py`).
 - Internal topics: INVALID_TOPIC_EXCEPTION; a topic whose cleanup.policy has no delete: POLICY_VIOLATION; unknown:
-  UNKNOWN_TOPIC_OR_PARTITION; not led here, or comparing its log with the lake's: NOT_LEADER_OR_FOLLOWER.
+  UNKNOWN_TOPIC_OR_PARTITION; not led here, or comparing its log with the lake's for long: NOT_LEADER_OR_FOLLOWER.
 
 Versions: 1 is 0; 2 flexible.
 Left out: rows below the new start stay in the topic's table while their file also holds rows above it.
@@ -22,6 +22,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from broker.handlers.recovery import waits_for_recovery
 from broker.registry import RequestContext, serves
 from broker.replica.leader.partition import LeaderPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -50,6 +51,11 @@ class _MovedLogStart(NamedTuple):
 
 
 @serves(DeleteRecordsRequest, versions="0-2")
+@waits_for_recovery(
+    lambda request: [
+        (topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
+    ]
+)
 async def delete_records(
     request: DeleteRecordsRequest, context: RequestContext
 ) -> DeleteRecordsResponse:

@@ -2,8 +2,9 @@
 
 A partition's batches are appended in the order in which they came, whatever each of them takes. A batch that takes the
 event loop half a millisecond at most is prepared at once if none is before it; all others in threads, several of one
-partition at the same time. A disconnected client takes back nothing, so the waiting bytes have a limit of their own,
-beyond which a batch is refused; clients send it again.
+partition at the same time. While the leader compares its log with the lake its batches wait here, too. A disconnected
+client takes back nothing, so the waiting bytes have a limit of their own, beyond which a batch is refused; clients send
+it again.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class BatchPreparer:
 
     def must_wait(self, partition: LeaderPartition, records: memoryview) -> bool:
         """Whether a batch has to wait for its turn; if not, the log itself prepares it."""
-        if self.queues and partition in self.queues:
+        if (self.queues and partition in self.queues) or partition.recovery is not None:
             return True
         if len(records) <= VALIDATED_AT_ONCE_BYTES_MAX:
             return False
@@ -109,6 +110,8 @@ class BatchPreparer:
                 first = queue[0]
                 try:
                     records = await first.prepared
+                    if (recovery := partition.recovery) is not None:
+                        await asyncio.wait((recovery,))
                 except KafkaError as error:
                     first.refuse(error)
                 except Exception as error:

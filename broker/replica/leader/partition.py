@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger(__name__)
 
+# How long clients' requests wait for a leader that compares its log with the lake, counted from the first.
+RECOVERY_SECONDS_MAX = 30.0
 # How long after a flush failed on a full disk the next one is tried.
 FLUSH_RETRY_SECONDS = 1.0
 
@@ -54,6 +56,7 @@ class LeaderPartition:
         "_log_end_watchers",
         "_is_deposed",
         "_is_lost",
+        "_recovery",
         "alter_partition",
         "idle_sessions",
         "lake_log_start",
@@ -108,6 +111,7 @@ class LeaderPartition:
         self._flush_again: asyncio.TimerHandle | None = None
         self._wal = wal
         self._is_lost = self._is_deposed = False
+        self._recovery: asyncio.Future[None] | None = None
         log.update_high_watermark(leader.high_watermark)
 
     # -- reading ------------------------------------------------------------------------------
@@ -224,6 +228,27 @@ class LeaderPartition:
         if self.leader.effective_end_offset < self.log.log_end_offset:
             self._unflushed_since = self.leader.effective_end_offset
             self.log.flush(then=self._flushed)
+
+    # -- recovering -----------------------------------------------------------------------------
+
+    @property
+    def recovery(self) -> asyncio.Future[None] | None:
+        """What clients' requests wait for while the log is compared with the lake; None if they need not.
+
+        They are handled when it is done: the leader leads, or is lost, or takes too long, and they are refused.
+        """
+        if not self.leader.is_recovering:
+            return None
+        if self._recovery is None:
+            loop = asyncio.get_running_loop()
+            self._recovery = loop.create_future()
+            timer = loop.call_later(RECOVERY_SECONDS_MAX, self._end_recovery)
+            self._recovery.add_done_callback(lambda _: timer.cancel())
+        return None if self._recovery.done() else self._recovery
+
+    def _end_recovery(self) -> None:
+        if self._recovery is not None and not self._recovery.done():
+            self._recovery.set_result(None)
 
     # -- diskless -------------------------------------------------------------------------------
 
@@ -368,6 +393,10 @@ class LeaderPartition:
         if self.is_diskless:
             # Deleted records are taken over like others.
             self.log.advance_log_start_offset(min(self.lake_log_start, self.high_watermark))
+        if self._recovery is not None:
+            self._end_recovery()
+            self._recovery = None
+            self._wake(self.watchers)
 
     def lake_reaches(self, next_offset: int) -> None:
         """The high watermark is never below the lake's end: segments up to there may have been deleted."""
@@ -579,6 +608,7 @@ class LeaderPartition:
         if self._wal is not None:
             self._wal.forget(self)
         self._fail(code, None)
+        self._end_recovery()
         watchers = tuple(self.watchers)
         self.watchers.clear()
         self._log_end_watchers.clear()

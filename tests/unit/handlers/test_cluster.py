@@ -19,11 +19,14 @@ from kafka_ds.process.settings import ConfigError
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (
     ApiVersionsRequest,
+    DeleteRecordsRequest,
     DescribeClusterRequest,
     DescribeConfigsRequest,
     FindCoordinatorRequest,
     IncrementalAlterConfigsRequest,
     InitProducerIdRequest,
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
 )
 from kafka_ds.protocol.messages.configs import CLIENT_METRICS_RESOURCE, DescribeConfigsResource
 from kafka_ds.protocol.topic_partition import TopicIdPartition, TopicPartition
@@ -386,9 +389,12 @@ class TierBeyondLog:
 
 
 def fake_lake(
-    monkeypatch: pytest.MonkeyPatch, highest_offset_in_remote_storage: int
+    monkeypatch: pytest.MonkeyPatch,
+    highest_offset_in_remote_storage: int,
+    *,
+    waits_seconds: float = 0.0,
 ) -> TierBeyondLog:
-    """What the partitions of brokers to come ask instead of the lake."""
+    """What the partitions of brokers to come ask instead of the lake; clients wait for it as long as given."""
     tier = TierBeyondLog(highest_offset_in_remote_storage)
     make = ReplicaManager.__init__
 
@@ -397,8 +403,7 @@ def fake_lake(
         make(self, replace(context, remote_log_manager=tier), leading, **named)
 
     monkeypatch.setattr("broker.replica.lake_recovery.RECOVERY_RETRY_SECONDS", 0.01)
-    # These ask while it recovers; clients would wait for the start.
-    monkeypatch.setattr("broker.broker_server.RECOVERY_SECONDS_MAX", 0.0)
+    monkeypatch.setattr("broker.replica.leader.partition.RECOVERY_SECONDS_MAX", waits_seconds)
     monkeypatch.setattr(ReplicaManager, "__init__", make_with_fake)
     return tier
 
@@ -441,6 +446,49 @@ async def test_after_an_unclean_stop_the_log_goes_on_behind_the_lake(
         assert values_of(data.records) == [b"c"]
         await broker.node.metadata_driver.delete_topics([("t", bytes(16))])
         assert tier.deleted == ["t"]
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+@in_loop
+async def test_clients_wait_while_the_leader_compares_its_log_with_the_lake(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch, is_deleted: bool
+) -> None:
+    enabled = {"remote_log_storage_system_enable": "true"}
+    async with in_process(memory_path / "a", **enabled) as broker:
+        await broker.create("t")
+        await broker.produce("t", batch_of([b"a", b"b"]))
+        crash(memory_path / "a", memory_path / "b")
+    tier = fake_lake(monkeypatch, 40, waits_seconds=600.0)
+    async with in_process(memory_path / "b", **enabled) as broker:
+        latest = build(ListOffsetsRequest, replica_id=-1, name="t", partition_index=0, timestamp=-1)
+        epoch = build(
+            OffsetForLeaderEpochRequest, replica_id=-1, topic="t", partition=0, leader_epoch=0
+        )
+        deletion = build(DeleteRecordsRequest, name="t", partition_index=0, offset=41, timeout_ms=9)
+        asked = [
+            asyncio.create_task(each)
+            for each in (
+                broker.produce("t", batch_of([b"c"])),
+                broker.produce("t", batch_of([b"d"])),
+                broker.fetch("t", 41, max_wait_ms=600_000),
+                broker.ask(latest, 9),
+                broker.ask(epoch, 4),
+                broker.ask(deletion, 2),
+            )
+        ]
+        nothing = await broker.fetch("t", 0, max_wait_ms=1)
+        assert (nothing.error_code, nothing.high_watermark) == (ErrorCode.NONE, -1)
+        assert not any(each.done() for each in asked)
+        if is_deleted:
+            await broker.node.metadata_driver.delete_topics([("t", bytes(16))])
+        tier.is_away = False
+        first, second, read, *others = await asyncio.gather(*asked)
+        found = [first, second, read, *(each.topics[0].partitions[0] for each in others)]
+        gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert [each.error_code for each in found] == [gone if is_deleted else ErrorCode.NONE] * 6
+        if not is_deleted:
+            assert (first.base_offset, second.base_offset) == (41, 42)
+            assert values_of(read.records)[0] == b"c"
 
 
 @pytest.mark.parametrize("stops_while_asking", [False, True])

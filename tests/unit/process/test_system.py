@@ -155,17 +155,6 @@ async def test_a_port_is_taken_before_it_is_served(host: str) -> None:
     await listener.close()
 
 
-@in_loop
-async def test_who_connects_before_the_first_is_accepted_waits() -> None:
-    listener = SystemNetwork().bind("127.0.0.1", 0)
-    listener.listen()
-    with socket.create_connection(listener.address):
-        accepted = asyncio.get_running_loop().create_future()
-        await listener.accept(accepted.set_result)
-        (await accepted).close()
-    await listener.close()
-
-
 @pytest.mark.parametrize("accepts_itself", [True, False])
 @in_loop
 async def test_a_port_is_had_while_connections_of_the_process_before_linger(
