@@ -119,10 +119,18 @@ class ListenerConfig(TlsSettings, AccessConfig):
         "of the default realm.",
         changeable=True,
     )
-    sasl_kerberos_kinit_cmd: str = string("/usr/bin/kinit", _NO_LOGIN_THREAD, changeable=True)
-    sasl_kerberos_min_time_before_relogin: int = i64(60_000, _NO_LOGIN_THREAD, changeable=True)
-    sasl_kerberos_ticket_renew_jitter: float = double(0.05, _NO_LOGIN_THREAD, changeable=True)
-    sasl_kerberos_ticket_renew_window_factor: float = double(0.8, _NO_LOGIN_THREAD, changeable=True)
+    sasl_kerberos_kinit_cmd: str = string(
+        "/usr/bin/kinit", _NO_LOGIN_THREAD, fixed="it has no effect"
+    )
+    sasl_kerberos_min_time_before_relogin: int = i64(
+        60_000, _NO_LOGIN_THREAD, fixed="it has no effect"
+    )
+    sasl_kerberos_ticket_renew_jitter: float = double(
+        0.05, _NO_LOGIN_THREAD, fixed="it has no effect"
+    )
+    sasl_kerberos_ticket_renew_window_factor: float = double(
+        0.8, _NO_LOGIN_THREAD, fixed="it has no effect"
+    )
     connections_max_reauth_ms: int = i64(
         0,
         "How long after it authenticated a client must do so again, or is disconnected. 0 means no limit but that of "
