@@ -15,7 +15,7 @@ Versions: 3 adds the client's name and version and features (KIP-511, KIP-584); 
 the cluster and node that a client expects (KIP-1242).
 Features come with version 3, from `broker.metadata.features`: the supported range of each, and the finalized levels
 above 0, with the version of the metadata as their epoch. Before version 4 clients cannot read a range that begins
-at 0: for them it begins at 1 or is left out.
+at 0: for them it is left out, as by Kafka.
 """
 
 from __future__ import annotations
@@ -104,11 +104,8 @@ def _finalized(image: MetadataImage) -> list[FinalizedFeatureKey]:
 
 
 def _supported(version: int) -> list[SupportedFeatureKey]:
-    least = 0 if version >= FIRST_VERSION_WITH_LEVEL_0 else 1
     return [
-        SupportedFeatureKey(
-            name=name, min_version=max(feature.lowest, least), max_version=feature.highest
-        )
+        SupportedFeatureKey(name=name, min_version=feature.lowest, max_version=feature.highest)
         for name, feature in FEATURES.items()
-        if feature.highest >= least
+        if feature.lowest > 0 or version >= FIRST_VERSION_WITH_LEVEL_0
     ]

@@ -1,10 +1,11 @@
 """Shell: DescribeTopicPartitions 0: topics with their partitions, a page at a time (KIP-966).
 
 - Topics by name, or without names all that the client may describe; always in the order of their names.
-- A page holds as many partitions as the request allows, at most 2,000. If more follow, the cursor names the topic and
-  partition with which the next page begins. Topics before the cursor are skipped.
+- A page holds as many partitions as the request allows, at least one and at most 2,000. If more follow, the cursor
+  names the topic and partition with which the next page begins. Topics before the cursor are skipped.
 - Unknown: UNKNOWN_TOPIC_OR_PARTITION; an invalid name: INVALID_TOPIC_EXCEPTION; later pages do not repeat either.
-  This request creates no topics. An invalid cursor or limit: INVALID_REQUEST.
+  This request creates no topics. A cursor at a partition below 0, or at a topic that the request does not name:
+  INVALID_REQUEST.
 - Eligible leader replicas and the last known ones are those in the metadata.
 
 Left out: nothing.
@@ -41,7 +42,7 @@ def describe_topic_partitions(
 ) -> DescribeTopicPartitionsResponse:
     """Answer one page."""
     cursor = request.cursor
-    if request.response_partition_limit < 1 or (cursor and cursor.partition_index < 0):
+    if cursor and cursor.partition_index < 0:
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     image = context.broker.metadata
     wanted = {topic.name for topic in request.topics} or {
@@ -49,7 +50,9 @@ def describe_topic_partitions(
     }
     names = sorted(name for name in wanted if cursor is None or name >= cursor.topic_name)
     first = cursor.partition_index if cursor and names[:1] == [cursor.topic_name] else 0
-    limit = min(request.response_partition_limit, PAGE_PARTITIONS_MAX)
+    if cursor and request.topics and cursor.topic_name not in wanted:
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    limit = max(min(request.response_partition_limit, PAGE_PARTITIONS_MAX), 1)
     topics, next_cursor = _page(context, names, first, limit)
     return DescribeTopicPartitionsResponse(topics=topics, next_cursor=next_cursor)
 

@@ -5,7 +5,7 @@
 - The loggers of this broker by its id, with the level of each (KIP-412).
 - Groups by their id, whether or not there is such a group (KIP-848).
 - Subscriptions of client metrics by their name, whether or not there is such a one (KIP-714).
-- Null keys ask for all settings, a list for those with these names; unknown names are skipped, as in Kafka.
+- Null or no keys ask for all settings, a list for those with these names; unknown names are skipped, as in Kafka.
 - Sources and synonyms (v1+), the strongest first; types and documentation (v3+) on request.
 - A broker's settings include `lake.uri`, as an absolute path: a Spark job asks here for the place of a topic's table.
 - Unknown topic: UNKNOWN_TOPIC_OR_PARTITION; another broker, another kind of resource: INVALID_REQUEST.
@@ -66,7 +66,7 @@ def describe_configs(
             continue
         wanted = resource.configuration_keys
         configs = [
-            _result(each, request) for each in described if wanted is None or each.name in wanted
+            _result(each, request) for each in described if not wanted or each.name in wanted
         ]
         results.append(
             DescribeConfigsResult(

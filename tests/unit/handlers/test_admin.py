@@ -170,16 +170,15 @@ async def test_api_versions_tells_features(
         {
             "a": Feature(lowest=0, highest=2, level=2),
             "b": Feature(lowest=0, highest=1, level=0),
-            "c": Feature(lowest=0, highest=0, level=0),
+            "c": Feature(lowest=1, highest=3, level=0),
         },
     )
     async with in_process(memory_path) as broker:
         request = ApiVersionsRequest(client_software_name="x", client_software_version="1")
         response = await broker.ask(request, version)
         told = [(f.name, f.min_version, f.max_version) for f in response.supported_features]
-        least = 0 if version >= 4 else 1
-        assert told[:2] == [("a", least, 2), ("b", least, 1)]
-        assert told[2:] == ([("c", 0, 0)] if version >= 4 else [])
+        from_0 = [("a", 0, 2), ("b", 0, 1)]
+        assert told == [*(from_0 if version >= 4 else []), ("c", 1, 3)]
         (agreed,) = response.finalized_features
         assert (agreed.name, agreed.max_version_level) == ("a", 2)
         assert response.finalized_features_epoch == broker.node.metadata.version
@@ -244,3 +243,20 @@ async def test_a_cursor_whose_place_is_gone(
         )
         response = await broker.ask(request, 0)
         assert sum(len(topic.partitions) for topic in response.topics) == count
+
+
+@in_loop
+async def test_pages_that_cannot_be(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("b", 2)
+        request = build(DescribeTopicPartitionsRequest, response_partition_limit=-1)
+        (topic,) = (await broker.ask(request, 0)).topics
+        assert len(topic.partitions) == 1, "a limit below 1 is 1"
+        for name, partition in (("b", -1), ("c", 0)):
+            request = build(
+                DescribeTopicPartitionsRequest,
+                topics=[{"name": "b"}],
+                cursor={"topic_name": name, "partition_index": partition},
+            )
+            (topic,) = (await broker.ask(request, 0)).topics
+            assert topic.error_code == ErrorCode.INVALID_REQUEST
