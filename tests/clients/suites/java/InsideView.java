@@ -7,8 +7,12 @@ import kafka.server.ControllerServer;
 import kafka.server.ReplicaManager;
 
 import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.AlterConfigOp;
+import org.apache.kafka.clients.admin.ConfigEntry;
+import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
+import org.apache.kafka.common.config.TopicConfig;
 import org.apache.kafka.common.internals.Plugin;
 import org.apache.kafka.common.memory.MemoryPool;
 import org.apache.kafka.common.network.ListenerName;
@@ -18,7 +22,9 @@ import org.apache.kafka.common.requests.MetadataResponse;
 import org.apache.kafka.metadata.LeaderAndIsr;
 import org.apache.kafka.server.authorizer.Authorizer;
 import org.apache.kafka.storage.internals.log.LogAppendInfo;
+import org.apache.kafka.storage.internals.log.LogCleaner;
 import org.apache.kafka.storage.internals.log.LogOffsetMetadata;
+import org.apache.kafka.storage.internals.log.LogSegment;
 import org.apache.kafka.storage.internals.log.ProducerStateManagerConfig;
 import org.apache.kafka.storage.internals.log.UnifiedLog;
 
@@ -36,9 +42,11 @@ import java.util.AbstractMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.OptionalLong;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
+import java.util.function.BooleanSupplier;
 import java.util.stream.Stream;
 
 import scala.Option;
@@ -49,11 +57,14 @@ import sun.misc.Unsafe;
 /**
  * What tests look for inside Apache Kafka's process, as far as it can be seen from outside: which replicas a broker has
  * (its folders say so), whether it leads them, what its settings are and what it knows of the cluster (it says so), how much
- * memory requests take (its metrics say so), and a log: its high watermark, and old messages that are appended to it.
+ * memory requests take (its metrics say so), and a log: its high watermark, its end, how far it is cleaned, a segment that
+ * is rolled, and old messages that are appended to it.
  *
  * The classes are Apache Kafka's; objects of ours have none of its state, and no constructor runs.
  */
 final class InsideView {
+    private static final long ROLL_LIMIT_MS = 30_000;
+
     private InsideView() {
     }
 
@@ -95,8 +106,29 @@ final class InsideView {
         }
 
         @Override
+        public LogCleaner cleaner() {
+            Cleaner cleaner = without(Cleaner.class);
+            cleaner.broker = broker;
+            return cleaner;
+        }
+
+        @Override
         public Seq<File> liveLogDirs() {
             return CollectionConverters.asScala(broker.disks().map(Path::toFile).toList()).toSeq();
+        }
+    }
+
+    /** The log cleaner: how far it has come is in the folder. */
+    static final class Cleaner extends LogCleaner {
+        private RaftClusterInvocationContext.Broker broker;
+
+        private Cleaner() {
+            super(null, null, null, null, null);
+        }
+
+        @Override
+        public boolean awaitCleaned(TopicPartition partition, long offset, long limitMs) throws InterruptedException {
+            return await(limitMs, () -> checkpointed(broker.replica(partition), "cleaner-offset-checkpoint").orElse(0) >= offset);
         }
     }
 
@@ -185,16 +217,41 @@ final class InsideView {
         /** As the broker keeps it in its folder, every few seconds. */
         @Override
         public long highWatermark() {
-            String entry = folder.getFileName().toString().replaceFirst("-([0-9]+)$", " $1 ");
-            try (Stream<String> lines = Files.lines(folder.resolveSibling("replication-offset-checkpoint"))) {
-                return lines.filter(line -> line.startsWith(entry))
-                    .mapToLong(line -> Long.parseLong(line.substring(entry.length())))
-                    .findFirst().orElse(0);
-            } catch (NoSuchFileException notYet) {
-                return 0;
-            } catch (IOException error) {
+            return checkpointed(folder, "replication-offset-checkpoint").orElse(0);
+        }
+
+        /** Of the only replica, as any administrator knows it. */
+        @Override
+        public long logEndOffset() {
+            try (Admin admin = cluster.allowed()) {
+                return admin.listOffsets(Map.of(partition(), OffsetSpec.latest())).partitionResult(partition()).get().offset();
+            } catch (ExecutionException | InterruptedException error) {
                 throw new IllegalStateException(error);
             }
+        }
+
+        /** The broker rolls a segment that is older than segment.ms, which is short until it has done so. */
+        @Override
+        public LogSegment roll() {
+            long end = logEndOffset();
+            ConfigResource topic = new ConfigResource(ConfigResource.Type.TOPIC, partition().topic());
+            ConfigEntry age = new ConfigEntry(TopicConfig.SEGMENT_MS_CONFIG, "1");
+            try (Admin admin = cluster.allowed()) {
+                admin.incrementalAlterConfigs(Map.of(topic, List.of(new AlterConfigOp(age, AlterConfigOp.OpType.SET)))).all().get();
+                if (!await(ROLL_LIMIT_MS, () -> Files.exists(folder.resolve(String.format("%020d.log", end))))) {
+                    throw new IllegalStateException("no segment of " + folder + " begins at " + end);
+                }
+                admin.incrementalAlterConfigs(Map.of(topic, List.of(new AlterConfigOp(age, AlterConfigOp.OpType.DELETE)))).all().get();
+            } catch (ExecutionException | InterruptedException error) {
+                throw new IllegalStateException(error);
+            }
+            return null;
+        }
+
+        private TopicPartition partition() {
+            String name = folder.getFileName().toString();
+            int dash = name.lastIndexOf('-');
+            return new TopicPartition(name.substring(0, dash), Integer.parseInt(name.substring(dash + 1)));
         }
 
         @Override
@@ -338,6 +395,31 @@ final class InsideView {
             .map(MetadataResponse.TopicMetadata::partitionMetadata)
             .filter(all -> !all.isEmpty())
             .findFirst();
+    }
+
+    /** What a checkpoint beside the log says of it, if anything. */
+    private static OptionalLong checkpointed(Path folder, String checkpoint) {
+        String entry = folder.getFileName().toString().replaceFirst("-([0-9]+)$", " $1 ");
+        try (Stream<String> lines = Files.lines(folder.resolveSibling(checkpoint))) {
+            return lines.filter(line -> line.startsWith(entry))
+                .mapToLong(line -> Long.parseLong(line.substring(entry.length())))
+                .findFirst();
+        } catch (NoSuchFileException notYet) {
+            return OptionalLong.empty();
+        } catch (IOException error) {
+            throw new IllegalStateException(error);
+        }
+    }
+
+    private static boolean await(long limitMs, BooleanSupplier condition) throws InterruptedException {
+        long end = System.nanoTime() + limitMs * 1_000_000;
+        while (!condition.getAsBoolean()) {
+            if (System.nanoTime() > end) {
+                return false;
+            }
+            Thread.sleep(50);
+        }
+        return true;
     }
 
     private static <T> T without(Class<T> kind) {

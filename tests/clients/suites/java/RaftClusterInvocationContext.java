@@ -273,10 +273,10 @@ public class RaftClusterInvocationContext implements TestTemplateInvocationConte
         private static final int FIRST_PORT = 20_000;
         private static final int LAST_PORT = 32_000;
 
-        /** Settings that Apache Kafka does not know, which it ignores, and its internal ones. */
+        /** Settings that Apache Kafka does not know, which it ignores, its internal ones, and what tests only set to be fast. */
         private static boolean withoutSubject(String name) {
             ConfigDef.ConfigKey key = KAFKAS_SETTINGS.get(name);
-            return (key == null || key.internalConfig) && !OURS.matcher(name).matches();
+            return (key == null || key.internalConfig) && !OURS.matcher(name).matches() || name.equals(APPEND_LINGER);
         }
 
         /**
@@ -297,6 +297,8 @@ public class RaftClusterInvocationContext implements TestTemplateInvocationConte
             Pattern.compile("(lake|controller|listener\\.name|remote\\.log\\.storage|producer\\.id\\.expiration)\\..*");
         /** The number of the first controller where controllers are apart. Here each broker can be it, and has its settings. */
         private static final int FIRST_CONTROLLER = TestKitDefaults.CONTROLLER_ID_OFFSET;
+        /** Records of groups are appended at once. */
+        private static final String APPEND_LINGER = "group.coordinator.append.linger.ms";
         private static final String PRINCIPALS = "principal.builder.class";
         private static final String APART = "APART";
         private static final String ADMIN = "User:" + JaasUtils.KAFKA_PLAIN_ADMIN;
