@@ -37,13 +37,15 @@ class of the extension that starts their clusters is replaced: the brokers are p
 A test can use a broker's address, settings and state, stop it and start it, and see whether it has or leads a replica.
 Of metrics it sees what the broker's page for Prometheus shows; of producers' expiration what the broker says; of its
 cache of metadata how it answers Metadata.
-Of a log it sees the high watermark that the broker keeps in its folder; old messages that a test appends are written to
-its file while the broker is stopped. Where a class is to say
-who clients are, ACLs of what it says are made for `User:ANONYMOUS`, which clients are here. Tests that reach further
-into Apache Kafka's process fail, and so does each test that leaves a traceback in a broker's log. These settings of the
-tests are left out: those that Apache Kafka does not know (it ignores them) or calls internal; so is the level of
-`transaction.version`, of which there is one. The time after which a silent broker is fenced is at least 1.5 s. Brokers
-have what a test sets for controllers, too, where it sets nothing else for them.
+Of a log it sees the high watermark that the broker keeps in its folder, its end as clients know it, and how far it was
+cleaned, by the checkpoint. A segment that a test rolls is rolled by a short `segment.ms`. Old messages that a test
+appends are written to its file while the broker is stopped. Where a class is to say who clients are, ACLs of what it
+says are made for `User:ANONYMOUS`, which clients are here. Tests that reach further into Apache Kafka's process fail,
+and so does each test that leaves a traceback in a broker's log. These settings of the tests are left out: those that
+Apache Kafka does not know (it ignores them) or calls internal; so are the level of `transaction.version`, of which
+there is one, and `group.coordinator.append.linger.ms`, as records of groups are appended at once. The time after
+which a silent broker is fenced is at least 1.5 s. Brokers have what a test sets for controllers, too, where it sets
+nothing else for them.
 
 Apache Kafka's tests of single requests (`*RequestTest`, and two other classes for groups) are in its test jar of the
 server (`kafka_2.13`), and run in the same way, but for those that start brokers within their own process. All three
