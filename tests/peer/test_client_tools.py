@@ -7,7 +7,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 
 from kafka_ds.protocol.messages import ApiVersionsRequest, ListConfigResourcesRequest
@@ -159,9 +164,23 @@ def test_transactions_command_sees_and_ends_what_hangs(tools: Tools) -> None:
     assert tools.offset(topic, 1, LATEST) == 2
     assert read_committed_until(tools, topic, 1) == 2
     assert run("describe-producers", *place)[-1][-1] == "None"
+    # It lasts no longer than its coordinator allows: nothing hangs, so only the heading is told.
+    scope = ("--topic", topic, "--max-transaction-timeout", "1")
+    (heading,) = run("find-hanging", *scope)
+    assert heading[0] == "Topic"
     with pytest.raises(ToolFailed, match="(?i)transaction|offset"):
         run("abort", *place, "--start-offset", start)
     producer.abort_transaction(20)
+
+    # A transaction is ended for its producer, which is fenced.
+    producer.begin_transaction()
+    producer.produce(topic, b"ended", partition=0)
+    producer.flush(120)
+    assert run("forceTerminateTransaction", "--transactionalId", name) == []
+    assert [row[3] for row in run("list") if row[0] == name] == ["Empty"]
+    assert read_committed_until(tools, topic, 0) == tools.offset(topic, 0, LATEST)
+    with pytest.raises(KafkaException, match="(?i)fenced"):
+        producer.commit_transaction(20)
 
 
 def read_committed_until(tools: Tools, topic: str, partition: int) -> int:
