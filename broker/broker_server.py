@@ -680,6 +680,7 @@ class BrokerServer:
     async def _configure(self, broker: KafkaBroker) -> None:
         """Have the brokers' settings that are committed take effect."""
         self.dynamic_config.apply(broker.metadata.broker_configs)
+        broker.log_manager.update_cordoned_log_dirs(broker.config.cordoned_log_dirs)
         broker.replica_manager.configure_all()
         broker.cleaner.configure(part(CleanerSettings, broker.config))
         if broker.remote_log_manager is not None:

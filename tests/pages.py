@@ -93,7 +93,10 @@ FATES: dict[str, dict[str | None, str]] = {
         "kadmin": "tests/kerberos.py does the same",
         "```properties": "tests/integration/test_kerberos.py",
     },
-    "docs/how-to/lose-a-disk.md": {None: "a line of the log"},
+    "docs/how-to/lose-a-disk.md": {
+        None: "a line of the log",
+        "kafka-configs.sh": "Kafka's tool; tests/peer/test_log_dirs_tools.py sets the same",
+    },
     "docs/how-to/monitor.md": {
         None: PARSED,
         "kafka-client-metrics.sh": "Kafka's tool, which tests/peer/test_client_tools.py runs",

@@ -279,6 +279,7 @@ def _check_places(config: BrokerConfig) -> None:
         raise ConfigError(f"log.dirs={','.join(config.log_dirs)} does not name a directory")
     if len(set(config.log_dirs)) != len(config.log_dirs):
         raise ConfigError(f"log.dirs={','.join(config.log_dirs)} names a directory twice")
+    check_cordoned(config)
     if not config.lake_uri:
         raise ConfigError("lake.uri is empty")
     scheme, separator, _ = config.lake_uri.partition("://")
@@ -409,6 +410,21 @@ def _check_cluster(config: BrokerConfig) -> None:
     for name in ("replica.socket.timeout.ms", "replica.lag.time.max.ms"):
         if wait_ms > (most_ms := getattr(config, attribute_of(name))):
             raise ConfigError(f"replica.fetch.wait.max.ms={wait_ms} is above {name}={most_ms}")
+
+
+def check_cordoned(config: BrokerConfig) -> None:
+    """Raises ConfigError, in Kafka's words, for cordoned directories that are not this broker's."""
+    cordoned = config.cordoned_log_dirs
+    if "*" in cordoned:
+        if len(cordoned) > 1:
+            raise ConfigError(
+                "When cordoned.log.dirs is set to *, it must not contain other values"
+            )
+    elif missing := [each for each in cordoned if each not in config.log_dirs]:
+        raise ConfigError(
+            "All entries in cordoned.log.dirs must be present in log.dirs or log.dir. "
+            f"Missing entries : {', '.join(missing)}"
+        )
 
 
 def check_cleaner(config: BrokerConfig) -> None:

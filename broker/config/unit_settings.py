@@ -30,7 +30,11 @@ def derived(given: GivenSettings, config: BrokerConfig, host: str) -> list[Given
 
 def log_dirs_of(config: BrokerConfig, node_id: int) -> tuple[str, ...]:
     """The log directories of a unit's broker; `config` is the file's."""
-    return tuple(f"{each.rstrip('/')}/{node_id}" for each in config.log_dirs)
+    return tuple(_own(each, node_id) for each in config.log_dirs)
+
+
+def _own(log_dir: str, node_id: int) -> str:
+    return f"{log_dir.rstrip('/')}/{node_id}"
 
 
 def _of_broker(
@@ -42,6 +46,9 @@ def _of_broker(
         "listeners": _shifted(config.listeners, number),
         "log.dirs": ",".join(log_dirs_of(config, node_id)),
     }
+    if cordoned := config.cordoned_log_dirs:
+        own = (each if each == "*" else _own(each, node_id) for each in cordoned)
+        changed["cordoned.log.dirs"] = ",".join(own)
     if config.advertised_listeners is not None:
         changed["advertised.listeners"] = _shifted(config.advertised_listeners, number)
     if config.broker_rack is None:

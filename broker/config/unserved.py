@@ -175,9 +175,6 @@ remote.log.storage.manager.impl.prefix S rsm.config.
 it is called node.id:
 broker.id I -1
 
-not implemented: to keep new replicas off a directory, move them afterwards by `kafka-reassign-partitions`:
-cordoned.log.dirs A
-
 a directory that fails is told to the controller by the next request, for as long as it takes:
 log.dir.failure.timeout.ms L 30000
 

@@ -4,7 +4,8 @@ As KRaft's ClusterControlManager and BrokerHeartbeatManager: a broker begins fen
 knows its registration. While one incarnation has a session, another one of the id is refused. A broker that is fenced,
 stops or is removed leaves every ISR in the same commit; after an unclean stop (it does not name its last epoch) its
 replicas are no longer eligible. A broker that wants to stop may stop when the others know its leaders' successors.
-Replicas in a failed log directory leave ISR and leadership (KIP-112, KIP-858).
+Replicas in a failed log directory leave ISR and leadership (KIP-112, KIP-858). Directories that a broker reports as
+cordoned get no new replicas (KIP-1066).
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ class Heartbeat:
     want_fence: bool = False
     want_shut_down: bool = False
     offline_log_dirs: tuple[bytes, ...] = field(default=())
+    cordoned_log_dirs: tuple[bytes, ...] | None = None
+    """None: the broker does not report them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +106,8 @@ def register(
     unsupported = why_unsupported(draft.image, wanted.features)
     if unsupported is not None:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, unsupported)
+    # As they were, until its first heartbeat.
+    cordoned = () if known is None else known.cordoned_log_dirs
     if known is not None and is_same:
         _amend(draft, wanted, known)
         return True
@@ -116,6 +121,7 @@ def register(
             broker_epoch=draft.next_broker_epoch(),
             fenced=fenced,
             log_dirs=wanted.log_dirs,
+            cordoned_log_dirs=cordoned,
             features=wanted.features,
         )
     )
@@ -139,6 +145,7 @@ def _amend(draft: Draft, wanted: RegistrationRequest, known: BrokerRegistration)
             fenced=known.fenced,
             in_controlled_shutdown=known.in_controlled_shutdown,
             log_dirs=wanted.log_dirs,
+            cordoned_log_dirs=known.cordoned_log_dirs,
             features=wanted.features,
         )
     )
@@ -168,6 +175,9 @@ def heartbeat(draft: Draft, sessions: Sessions, beat: Heartbeat, now_ms: int) ->
     broker_id = beat.broker_id
     broker = checked(draft, broker_id, beat.broker_epoch)
     _lose_directories(draft, broker_id, beat.offline_log_dirs)
+    cordoned = beat.cordoned_log_dirs
+    if cordoned is not None and set(cordoned) != set(broker.cordoned_log_dirs):
+        draft.change_broker(broker_id, cordoned_log_dirs=cordoned)
     is_caught_up = beat.metadata_version >= broker.version
     sessions.touch(
         broker_id, beat.broker_epoch, metadata_version=beat.metadata_version, now_ms=now_ms

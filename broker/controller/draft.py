@@ -148,13 +148,16 @@ class Draft:
         *,
         in_controlled_shutdown: bool | None = None,
         log_dirs: tuple[bytes, ...] | None = None,
+        cordoned_log_dirs: tuple[bytes, ...] | None = None,
     ) -> None:
-        """This broker stays registered and is about to stop, or has other directories."""
+        """This broker stays registered and is about to stop, or has other directories, or cordoned others."""
         broker = self.brokers[broker_id]
         if in_controlled_shutdown is not None:
             broker = replace(broker, in_controlled_shutdown=in_controlled_shutdown)
         if log_dirs is not None:
             broker = replace(broker, log_dirs=log_dirs)
+        if cordoned_log_dirs is not None:
+            broker = replace(broker, cordoned_log_dirs=cordoned_log_dirs)
         self.brokers[broker_id] = broker
         self._events.append(
             BrokerRegistrationChanged(
@@ -163,6 +166,7 @@ class Draft:
                 fenced=broker.fenced,
                 in_controlled_shutdown=broker.in_controlled_shutdown,
                 log_dirs=broker.log_dirs,
+                cordoned_log_dirs=broker.cordoned_log_dirs,
             )
         )
 

@@ -1,9 +1,9 @@
 """Pure: which brokers get the replicas of new partitions: rack-aware, striped (Kafka's StripedReplicaPlacer, KIP-36).
 
 Each replica goes to another rack while there are racks without one. The leader is an unfenced broker; fenced ones, and
-those about to stop, get other replicas where a rack has no other. Each partition begins one rack further than the last,
-and one broker further inside it; after a full round the followers are shifted against the leaders. The caller chooses
-where the first partition begins.
+those about to stop, get other replicas where a rack has no other. Brokers with all directories cordoned get none
+(KIP-1066). Each partition begins one rack further than the last, and one broker further inside it; after a full round
+the followers are shifted against the leaders. The caller chooses where the first partition begins.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ def place(
     brokers: Iterable[BrokerRegistration], *, partitions: int, factor: int, start: int
 ) -> list[tuple[int, ...]]:
     """The replicas of this many new partitions, the leader first. Raises INVALID_REPLICATION_FACTOR."""
-    known = sorted(brokers, key=lambda each: each.broker_id)
+    uncordoned = (each for each in brokers if each.has_uncordoned_dirs)
+    known = sorted(uncordoned, key=lambda each: each.broker_id)
+    if not any(each.is_active for each in known):
+        message = (
+            f"Unable to replicate the partition {factor} time(s): All brokers are currently fenced, or have all their "
+            "log directories cordoned."
+        )
+        raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
     if factor > len(known):
         message = (
             f"Unable to replicate the partition {factor} time(s): The target replication "
             f"factor of {factor} cannot be reached because only {len(known)} broker(s) "
-            "are registered."
-        )
-        raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
-    if not any(each.is_active for each in known):
-        message = (
-            f"Unable to replicate the partition {factor} time(s): All brokers are currently fenced."
+            "are registered or some brokers have all their log directories cordoned."
         )
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
     by_rack: dict[str | None, list[BrokerRegistration]] = {}

@@ -205,28 +205,10 @@ class TopicCreation:
             raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
         assignment = [by_index[index] for index in range(len(by_index))]
         for replicas in assignment:
-            self._check_replicas(replicas, len(assignment[0]))
+            check_replicas(self._draft, replicas, len(assignment[0]))
         for partition, replicas in enumerate(assignment):
             check_active(self._draft, partition, replicas)
         return assignment
-
-    def _check_replicas(self, replicas: tuple[int, ...], factor: int) -> None:
-        if not replicas:
-            message = "The manual partition assignment includes an empty replica list."
-        elif len(set(replicas)) != len(replicas):
-            message = "The manual partition assignment includes the broker more than once."
-        elif len(replicas) != factor:
-            message = (
-                "The manual partition assignment includes partitions of unequal replica counts."
-            )
-        elif unknown := [b for b in replicas if b not in self._draft.brokers]:
-            message = (
-                f"The manual partition assignment includes broker {unknown[0]}, but no such "
-                "broker is registered."
-            )
-        else:
-            return
-        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
 
     def _creation(
         self,
@@ -368,25 +350,30 @@ def _replicas(
 
 
 def check_replicas(draft: Draft, replicas: tuple[int, ...], factor: int | None) -> None:
-    """Raises INVALID_REPLICA_ASSIGNMENT for brokers that do not exist, occur twice, or are not as many as `factor`."""
-    unknown = [replica for replica in replicas if replica not in draft.brokers]
-    if not replicas:
-        message = "The manual partition assignment includes an empty replica list."
-    elif len(set(replicas)) != len(replicas):
-        message = "The manual partition assignment includes a broker more than once."
-    elif unknown:
-        message = (
-            f"The manual partition assignment includes broker {unknown[0]}, but no such broker "
-            "is registered."
+    """Raises INVALID_REPLICA_ASSIGNMENT for brokers that do not exist, take no replicas (KIP-1066), occur twice, or are
+    not as many as `factor`.
+    """
+    why = None if replicas else "an empty replica list."
+    before = None
+    for replica in sorted(replicas):
+        broker = draft.brokers.get(replica)
+        if broker is None:
+            why = f"broker {replica}, but no such broker is registered."
+        elif not broker.has_uncordoned_dirs:
+            why = f"broker {replica}, but all its log directories are cordoned."
+        elif replica == before:
+            why = f"the broker {replica} more than once."
+        if why is not None:
+            break
+        before = replica
+    if why is None and factor is not None and len(replicas) != factor:
+        why = (
+            f"a partition with {len(replicas)} replica(s), but this is not consistent with previous partitions, "
+            f"which have {factor} replica(s)."
         )
-    elif factor is not None and len(replicas) != factor:
-        message = (
-            f"The manual partition assignment includes a partition with {len(replicas)} replica(s), "
-            f"but this is not consistent with previous partitions, which have {factor} replica(s)."
-        )
-    else:
-        return
-    raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+    if why is not None:
+        message = f"The manual partition assignment includes {why}"
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
 
 
 # -- deletion -------------------------------------------------------------------------------------

@@ -414,6 +414,13 @@ class LogConfig:
 class LogManagerSettings:
     """The settings of a broker's log directories, which `broker.config.broker` inherits."""
 
+    cordoned_log_dirs: tuple[str, ...] = strings(
+        (),
+        "The directories of log.dirs that get no new replicas, separated by commas; * means all. A broker without "
+        "another directory gets none, and no replica moves into a cordoned one; what is there stays, and is served "
+        "(KIP-1066).",
+        changeable=True,
+    )
     log_flush_offset_checkpoint_interval_ms: int = i32(
         60_000, "How often the recovery points are written to disk.", low=0
     )

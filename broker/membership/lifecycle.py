@@ -263,6 +263,7 @@ class Lifecycle:
                     want_fence=False,
                     want_shut_down=self._wants_shut_down,
                     offline_log_dirs=self._offline_log_dirs(),
+                    cordoned_log_dirs=self._logs.cordoned_directory_ids,
                 ),
                 timeout_ms=self._config.broker_session_timeout_ms,
             )

@@ -163,6 +163,7 @@ class RegisterBroker(Event):
     fenced: bool = False
     in_controlled_shutdown: bool = False
     log_dirs: tuple[bytes, ...] = ()
+    cordoned_log_dirs: tuple[bytes, ...] = ()
     features: tuple[SupportedFeature, ...] = ()
 
 
@@ -184,13 +185,14 @@ class UnfenceBroker(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistrationChanged(Event):
-    """A broker that stays registered is about to stop, or has lost or got back directories."""
+    """A broker that stays registered is about to stop, or has lost or got back directories, or cordoned them."""
 
     broker_id: int
     broker_epoch: int
     fenced: bool
     in_controlled_shutdown: bool
     log_dirs: tuple[bytes, ...]
+    cordoned_log_dirs: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,6 +66,7 @@ class BrokerRegistration:
     fenced: bool = False
     in_controlled_shutdown: bool = False
     log_dirs: tuple[bytes, ...] = ()
+    cordoned_log_dirs: tuple[bytes, ...] = ()
     features: tuple[SupportedFeature, ...] = ()
     version: int = field(default=-1, compare=False)
 
@@ -85,6 +86,11 @@ class BrokerRegistration:
         if directory in (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY):
             return not self._lost_all
         return directory != LOST_DIRECTORY and directory in self.log_dirs
+
+    @property
+    def has_uncordoned_dirs(self) -> bool:
+        """Whether it may get new replicas (KIP-1066)."""
+        return not self.log_dirs or not set(self.log_dirs) <= set(self.cordoned_log_dirs)
 
     def endpoint(self, listener: str) -> Endpoint | None:
         """The broker's address for clients of this listener."""
@@ -225,6 +231,7 @@ class MetadataImage:
             fenced=event.fenced,
             in_controlled_shutdown=event.in_controlled_shutdown,
             log_dirs=event.log_dirs,
+            cordoned_log_dirs=event.cordoned_log_dirs,
         )
 
     def _change_broker(
@@ -340,6 +347,7 @@ class MetadataImage:
                 fenced=broker.fenced,
                 in_controlled_shutdown=broker.in_controlled_shutdown,
                 log_dirs=broker.log_dirs,
+                cordoned_log_dirs=broker.cordoned_log_dirs,
                 features=broker.features,
             )
         yield from _config_events(BROKER_RESOURCE, self.broker_configs)
@@ -385,6 +393,7 @@ def registration_of(event: RegisterBroker, position: MetadataPosition) -> Broker
         fenced=event.fenced,
         in_controlled_shutdown=event.in_controlled_shutdown,
         log_dirs=event.log_dirs,
+        cordoned_log_dirs=event.cordoned_log_dirs,
         features=event.features,
         version=position.version,
     )

@@ -75,7 +75,8 @@ class LogMoves:
 
         Raises:
             KafkaError: INVALID_TOPIC_EXCEPTION (its name is too long for a folder of a copy), LOG_DIR_NOT_FOUND,
-                KAFKA_STORAGE_ERROR (a directory is offline), REPLICA_NOT_AVAILABLE (it is not here; remembered).
+                KAFKA_STORAGE_ERROR (a directory is offline), INVALID_REPLICA_ASSIGNMENT (it is cordoned),
+                REPLICA_NOT_AVAILABLE (it is not here; remembered).
         """
         manager, folder = self._manager, str(key)
         if len(folder) + FOLDER_SUFFIX_BYTES > names.FOLDER_NAME_MAX:
@@ -85,6 +86,10 @@ class LogMoves:
             raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is not in log.dirs")
         if directory.failure is not None or manager.is_offline(key):
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path}, or {folder}, is offline")
+        if directory.path in manager.cordoned_log_dirs:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The log dir {path} is cordoned"
+            )
         future, log = manager.future_log(key), manager.get(key)
         if future is not None and future.home is not directory:
             self._give_up(future)

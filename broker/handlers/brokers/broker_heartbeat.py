@@ -4,8 +4,7 @@
   leaders), the change is durable before the answer; otherwise the answer does not wait for the store.
 - STALE_BROKER_EPOCH: not the broker's last registration.
 
-Versions: 1 failed log directories (KIP-858). 2 adds cordoned ones (KIP-1066), which no kafka-ds broker has, and which
-are ignored.
+Versions: 1 failed log directories (KIP-858); 2 cordoned ones (KIP-1066).
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ async def broker_heartbeat(
             want_fence=request.want_fence,
             want_shut_down=request.want_shut_down,
             offline_log_dirs=request.offline_log_dirs,
+            cordoned_log_dirs=request.cordoned_log_dirs,
             now_ms=now_ms,
         ),
         at_once=True,

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from broker.config.dynamic import with_changes
-from broker.config.loader import BrokerConfig, check_groups, topic_config
+from broker.config.loader import BrokerConfig, check_cordoned, check_groups, topic_config
 from broker.handlers.configs.tables import why_not_from
 from broker.metadata.topic_names import in_force
 from kafka_ds.process.settings import ConfigError
@@ -45,6 +45,8 @@ def check_settings(config: BrokerConfig, changes: Changes, image: MetadataImage)
     changed = with_changes(config, changes)
     _check_threads(config, changed)
     check_groups(changed)
+    if changed.cordoned_log_dirs != config.cordoned_log_dirs:
+        check_cordoned(changed)
     is_inherited_as_before = changed.topic == config.topic
     # Thousands of topics have the same few settings.
     validated: set[frozenset[tuple[str, str]]] = set()

@@ -5,6 +5,7 @@
 - A path is absolute, as in DescribeLogDirs. Other paths, and directories that are not in log.dirs: LOG_DIR_NOT_FOUND.
   A failed directory, a replica in one, and any move while one has failed: KAFKA_STORAGE_ERROR, because a copy may be
   in there.
+- A cordoned directory: INVALID_REPLICA_ASSIGNMENT (KIP-1066).
 - A replica that is not on this broker: REPLICA_NOT_AVAILABLE; if it comes later, its log is made in this directory.
 - A topic whose name is too long for the folder of a copy: INVALID_TOPIC_EXCEPTION.
 - The request concerns this broker alone: clients send it to the broker that has the replica.

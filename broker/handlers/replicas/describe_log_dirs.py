@@ -8,7 +8,7 @@
 - A failed directory has KAFKA_STORAGE_ERROR, and no partitions (KIP-113).
 - The room is that of the whole file system (v4+), -1 if it is unknown.
 
-Versions: 2 flexible; 3 an error of the whole answer; 4 room (KIP-827); 5 cordoned directories, of which there are none.
+Versions: 2 flexible; 3 an error of the whole answer; 4 room (KIP-827); 5 cordoned directories (KIP-1066).
 """
 
 from __future__ import annotations
@@ -58,13 +58,15 @@ def describe_log_dirs(
         add(future.log, context.broker.moves.lag(future), is_future=True)
     return DescribeLogDirsResponse(
         results=[
-            _directory(path, by_directory[path]) if error is None else _failed(path)
+            _directory(path, by_directory[path], is_cordoned=path in manager.cordoned_log_dirs)
+            if error is None
+            else _failed(path)
             for path, error in manager.failures.items()
         ]
     )
 
 
-def _directory(path: str, topics: Topics) -> DescribeLogDirsResult:
+def _directory(path: str, topics: Topics, *, is_cordoned: bool) -> DescribeLogDirsResult:
     total, usable = _room(path)
     return DescribeLogDirsResult(
         log_dir=os.path.abspath(path),
@@ -74,6 +76,7 @@ def _directory(path: str, topics: Topics) -> DescribeLogDirsResult:
         ],
         total_bytes=total,
         usable_bytes=usable,
+        is_cordoned=is_cordoned,
     )
 
 

@@ -187,6 +187,9 @@ class LogManager:
         self._checkpointed = _Checkpointed()
         self._upkeep = LogUpkeep()
         self._rolled: list[Log] = []
+        # The directories in which no logs are to be created (KIP-1066).
+        self.cordoned_log_dirs: frozenset[str] = frozenset()
+        self.update_cordoned_log_dirs(settings.cordoned_log_dirs)
         # Where logs are to be created that do not exist yet, by the path of a directory.
         self.preferred: dict[TopicPartition, str] = {}
         now_ms = clock.now_ms()
@@ -210,6 +213,16 @@ class LogManager:
     def directory_ids(self) -> dict[str, bytes]:
         """The ids of the directories that have not failed, by path."""
         return {each.path: each.directory_id for each in self._directories.online}
+
+    @property
+    def cordoned_directory_ids(self) -> list[bytes]:
+        """The ids of those that are cordoned and have not failed."""
+        return [id_ for path, id_ in self.directory_ids.items() if path in self.cordoned_log_dirs]
+
+    def update_cordoned_log_dirs(self, paths: Collection[str]) -> None:
+        """Create no logs in these directories from now on; `*` means all."""
+        every = self._directories.failures
+        self.cordoned_log_dirs = frozenset(every if "*" in paths else every.keys() & paths)
 
     @property
     def failures(self) -> Mapping[str, OSError | None]:
@@ -242,10 +255,14 @@ class LogManager:
         return home.directory_id
 
     def _in_turn(self, key: TopicPartition) -> list[LogDirectory]:
-        """Where a log would be created: in the requested directory, else in the one with the fewest logs."""
+        """Where a log would be created: in the requested directory, else in the one with the fewest logs.
+
+        In a cordoned one only if all are: the controller did not know it yet.
+        """
         counts, wanted = Counter(self._homes.values()), self.preferred.get(key)
-        online = self._directories.online
-        return sorted(online, key=lambda each: (each.path != wanted, counts[each]))
+        online, cordoned = self._directories.online, self.cordoned_log_dirs
+        open_ones = [each for each in online if each.path not in cordoned or each.path == wanted]
+        return sorted(open_ones or online, key=lambda each: (each.path != wanted, counts[each]))
 
     def load(self) -> None:
         """Lock the directories, open every log in them and recover where needed; may take long."""

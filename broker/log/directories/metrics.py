@@ -21,6 +21,12 @@ OFFLINE_DIRECTORIES = gauge(
 DIRECTORY_OFFLINE = gauge(
     f"{_MANAGER}LogDirectoryOffline", "1 where the directory has failed.", "logDirectory"
 )
+CORDONED_DIRECTORIES = gauge(
+    f"{_MANAGER}CordonedLogDirectoryCount", "Log directories that are cordoned."
+)
+DIRECTORY_CORDONED = gauge(
+    f"{_MANAGER}LogDirectoryCordoned", "1 where the directory is cordoned.", "logDirectory"
+)
 REMAINING = gauge(
     f"{_MANAGER}remainingLogsToRecover", "Logs that are still to be opened at a start.", "dir"
 )
@@ -50,8 +56,10 @@ def log_samples(manager: LogManager) -> Iterator[MetricSample]:
     yield LOG_FLUSHES, (), manager.flush_times.in_ms()
     failures = manager.failures
     yield OFFLINE_DIRECTORIES, (), sum(error is not None for error in failures.values())
+    yield CORDONED_DIRECTORIES, (), len(manager.cordoned_log_dirs)
     for path, error in failures.items():
         yield DIRECTORY_OFFLINE, (path,), int(error is not None)
+        yield DIRECTORY_CORDONED, (path,), int(path in manager.cordoned_log_dirs)
     for path, count in manager.remaining_to_load.items():
         yield REMAINING, (path,), count
     for (topic, partition), (size_bytes, offsets) in manager.recovery_losses.items():

@@ -44,6 +44,7 @@ def test_ids_ports_folders_and_rack_are_derived() -> None:
         listener_security_protocol_map="PLAINTEXT:PLAINTEXT,INNER:PLAINTEXT,ANY:PLAINTEXT",
         advertised_listeners="PLAINTEXT://a.example:9092,INNER://[fe80::1]:19092",
         log_dirs="/one/,/two",
+        cordoned_log_dirs="/one/",
         metrics_port=9404,
         console_port=8080,
         num_partitions=7,
@@ -58,6 +59,7 @@ def test_ids_ports_folders_and_rack_are_derived() -> None:
     assert [each.log_dirs for each in found] == [
         (f"/one/{node}", f"/two/{node}") for node in (10, 11, 12)
     ]
+    assert [each.cordoned_log_dirs for each in found] == [(f"/one/{n}",) for n in (10, 11, 12)]
     assert {each.broker_rack for each in found} == {HOST}
     assert [each.metrics_port for each in found] == [None] * 3
     assert [each.console_port for each in found] == [8080, None, None]

@@ -1,10 +1,12 @@
 """Brokers under a controller: registration, heartbeats, fencing, controlled shutdown, directories, old logs."""
 
 import json
+from typing import Any
 
 import pytest
 
 from broker.controller.brokers import DirectoryAssignment, HeartbeatReply
+from broker.controller.topics import NewTopic
 from broker.metadata.events import (
     LOST_DIRECTORY,
     NO_LEADER,
@@ -443,6 +445,41 @@ def test_a_move_between_directories_that_work_changes_no_leader() -> None:
     assert assign(desk, 0, DIR_B) == ErrorCode.NONE
     assert (desk.partition().leader, desk.partition().leader_epoch) == (1, 0)
     assert desk.partition().directories == (DIR_B, UNASSIGNED_DIRECTORY)
+
+
+def test_where_all_directories_are_cordoned_no_replicas_are_placed() -> None:
+    """KIP-1066, in Kafka's words."""
+    desk = ClusterDesk(2)
+    incarnation = desk.new_uuid()
+    desk.register(1, incarnation_id=incarnation, log_dirs=[DIR_A, DIR_B])
+    desk.beat(1, cordoned_log_dirs=[DIR_A])
+    desk.create((1, 2))
+    desk.beat(1, cordoned_log_dirs=[DIR_B, DIR_A])
+    before = desk.image.version
+    desk.beat(1, cordoned_log_dirs=[DIR_A, DIR_B])
+    assert desk.image.version == before, "nothing is new"
+    desk.register(1, incarnation_id=incarnation, log_dirs=[DIR_A, DIR_B])
+    assert desk.replayed().brokers[1].cordoned_log_dirs == (DIR_B, DIR_A)
+
+    def created(**how: Any) -> tuple[int, str | None]:
+        (result,) = desk.take(desk.controller.create_topics([NewTopic(name="new", **how)]))
+        return result.error, result.message
+
+    assert created(replication_factor=2, num_partitions=1) == (
+        ErrorCode.INVALID_REPLICATION_FACTOR,
+        "Unable to replicate the partition 2 time(s): The target replication factor of 2 cannot be reached because "
+        "only 1 broker(s) are registered or some brokers have all their log directories cordoned.",
+    )
+    assert created(assignments=((0, (1,)),)) == (
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        "The manual partition assignment includes broker 1, but all its log directories are cordoned.",
+    )
+    assert desk.reassign(1).error == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert created(replication_factor=1, num_partitions=8)[0] == ErrorCode.NONE
+    assert {each.replicas for each in desk.image.topics["new"].partitions.values()} == {(2,)}
+    assert desk.partition().leader == 1, "what is there stays"
+    desk.beat(1, cordoned_log_dirs=[])
+    assert desk.reassign(1).error == ErrorCode.NONE
 
 
 def test_a_directory_that_is_not_there_takes_the_replica_away() -> None:

@@ -121,7 +121,7 @@ def test_validate_only_creates_nothing() -> None:
         (NewTopic(name="t", assignments=((0, (1, 1)),)),
          ErrorCode.INVALID_REPLICA_ASSIGNMENT, "more than once"),
         (NewTopic(name="t", assignments=((0, (1, 2)), (1, (1,)))),
-         ErrorCode.INVALID_REPLICA_ASSIGNMENT, "unequal"),
+         ErrorCode.INVALID_REPLICA_ASSIGNMENT, "not consistent"),
         (NewTopic(name="t", assignments=((0, (9,)),)),
          ErrorCode.INVALID_REPLICA_ASSIGNMENT, "broker 9"),
     ],

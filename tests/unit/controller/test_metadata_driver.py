@@ -82,7 +82,10 @@ async def test_a_heartbeat_tells_of_a_commit_when_it_has_taken_effect(memory_pat
     registered = broker.image.brokers[broker.node_id]
     nobody: Any = None
     no_logs: Any = SimpleNamespace(
-        directory_ids={}, take_refused=dict, keep_online=lambda directory_ids: None
+        directory_ids={},
+        cordoned_directory_ids=[],
+        take_refused=dict,
+        keep_online=lambda directory_ids: None,
     )
     lifecycle = Lifecycle(
         identity_of(broker.node_id, incarnation_id=registered.incarnation_id),

@@ -5,12 +5,15 @@ from typing import Any
 
 import pytest
 
+from broker.log.directories.metrics import CORDONED_DIRECTORIES, log_samples
 from broker.metadata import features
 from broker.metadata.features import Feature
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import (
     AlterPartitionReassignmentsRequest,
+    AlterReplicaLogDirsRequest,
     ApiVersionsRequest,
+    CreateTopicsRequest,
     DescribeLogDirsRequest,
     DescribeQuorumRequest,
     DescribeTopicPartitionsRequest,
@@ -29,8 +32,9 @@ from kafka_ds.protocol.messages.replicas import (
     TopicPartitions,
 )
 from tests.in_process import InProcess, batch_of, in_process
-from tests.loops import in_loop
+from tests.loops import in_loop, until
 from tests.requests import build
+from tests.unit.handlers.config_requests import BROKER, SET, change
 
 
 @pytest.mark.parametrize("version", range(1, 6))
@@ -57,6 +61,48 @@ async def test_log_directories(memory_path: Path, version: int) -> None:
         wanted = [DescribableLogDirTopic(topic="t", partitions=[1, 9])]
         some = await broker.ask(DescribeLogDirsRequest(topics=wanted), version)
         assert sum(len(result.topics) for result in some.results) == 1
+
+
+@in_loop
+async def test_cordoned_directories_get_no_new_replicas(memory_path: Path) -> None:
+    """KIP-1066."""
+    one, two = str(memory_path / "a"), str(memory_path / "b")
+    settings = {"log_dirs": f"{one},{two}", "cordoned_log_dirs": one}
+    async with in_process(memory_path, **settings, broker_heartbeat_interval_ms=10) as broker:
+
+        async def cordoned() -> dict[str, bool]:
+            response = await broker.ask(DescribeLogDirsRequest(topics=None), 5)
+            return {each.log_dir: each.is_cordoned for each in response.results}
+
+        async def moved_to(path: str) -> int:
+            request = build(AlterReplicaLogDirsRequest, path=path, name="t", partitions=[0])
+            code: int = (await broker.ask(request, 2)).results[0].partitions[0].error_code
+            return code
+
+        async def cordon(name: str, value: str) -> str | None:
+            told = await change(broker, BROKER, name, ("cordoned.log.dirs", SET, value))
+            message: str | None = told.error_message
+            return message
+
+        assert await cordoned() == {one: True, two: False}
+        await broker.create("t", 3)
+        homes = [log.directory.rpartition("/")[0] for log in broker.node.log_manager.logs()]
+        assert homes == [two] * 3
+        assert await moved_to(one) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        assert "Missing entries : /c" in str(await cordon("", f"{one},/c"))
+        assert "must not contain other values" in str(await cordon("1", f"{one},*"))
+        assert await cordon("1", "*") is None
+        assert await cordoned() == {one: True, two: True}
+        samples = {each: value for each, _, value in log_samples(broker.node.log_manager)}
+        assert samples[CORDONED_DIRECTORIES] == 2
+        me = broker.node.metadata.brokers
+        await until(lambda: not me[1].has_uncordoned_dirs)
+        refused = build(CreateTopicsRequest, name="n", num_partitions=1, replication_factor=1)
+        (answer,) = (await broker.ask(refused, 7)).topics
+        assert answer.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+        assert await cordon("1", "") is None
+        await until(lambda: me[1].has_uncordoned_dirs)
+        assert await moved_to(one) == ErrorCode.NONE
 
 
 @pytest.mark.parametrize("version", range(3))
