@@ -1,14 +1,18 @@
 """Shell: fetches schemas by id or GUID from a schema registry with Confluent's API.
 
-The schema of an id never changes, so each is fetched once. If the registry does not answer, the step fails and is
-retried; if it does not give the schema of an id, only the records with that id are errors.
+The schema of an id never changes, so each is fetched once. What it refers to may: a subject's version may come later,
+or be deleted and registered again, so a schema with references is fetched again after a while. If the registry does not
+answer, the step fails and is retried, unless the schema is known; if it does not give the schema of an id, only the
+records with that id are errors.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import math
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.client import HTTPException
@@ -20,6 +24,8 @@ from urllib.request import Request, urlopen
 from kafka_ds.errors import OptionError
 
 TIMEOUT_S: Final = 10.0
+# For how long a schema with references is not fetched again.
+REFERENCES_S: Final = 60.0
 # HTTP statuses that are about the asked schema: the registry has none, or this user may not read its subject.
 FORBIDDEN: Final = 403
 NOT_FOUND: Final = 404
@@ -48,7 +54,8 @@ class SchemaRegistry:
             raise OptionError(f"schema registry {url}: the URL must begin with http:// or https://")
         self._url = url.rstrip("/")
         self._user_info = user_info
-        self._known: dict[int | str, RegisteredSchema] = {}
+        # Each schema with the time until which it is not fetched again.
+        self._known: dict[int | str, tuple[RegisteredSchema, float]] = {}
 
     def __bool__(self) -> bool:
         """Whether a registry is configured."""
@@ -56,20 +63,32 @@ class SchemaRegistry:
 
     def schema(self, name: int | str) -> RegisteredSchema:
         """The schema with this id or GUID. Raises NoSuchSchema, or OptionError if the registry does not answer."""
-        if name not in self._known:
-            kind = "ids" if isinstance(name, int) else "guids"
-            found = self._get(f"schemas/{kind}/{name}", f"schema {name}")
-            references: dict[str, str] = {}
-            try:
-                self._refer(found, references)
-            except (LookupError, TypeError) as problem:
-                raise OptionError(f"schema registry {self._url}: {problem!r}") from None
-            self._known[name] = RegisteredSchema(
-                text=found["schema"],
-                kind=found.get("schemaType") or "AVRO",
-                references=references,
-            )
-        return self._known[name]
+        known, until = self._known.get(name, (None, 0.0))
+        now = time.monotonic()
+        if known is not None and now < until:
+            return known
+        try:
+            schema, may_change = self._fetched(name)
+        except (NoSuchSchema, OptionError):
+            if known is None:
+                raise
+            schema, may_change = known, True
+        self._known[name] = schema, now + REFERENCES_S if may_change else math.inf
+        return schema
+
+    def _fetched(self, name: int | str) -> tuple[RegisteredSchema, bool]:
+        """A schema, and whether it refers to others."""
+        kind = "ids" if isinstance(name, int) else "guids"
+        found = self._get(f"schemas/{kind}/{name}", f"schema {name}")
+        references: dict[str, str] = {}
+        try:
+            self._refer(found, references)
+        except (LookupError, TypeError) as problem:
+            raise OptionError(f"schema registry {self._url}: {problem!r}") from None
+        schema = RegisteredSchema(
+            text=found["schema"], kind=found.get("schemaType") or "AVRO", references=references
+        )
+        return schema, bool(found.get("references"))
 
     def _refer(self, found: Mapping[str, Any], known: dict[str, str]) -> None:
         for each in found.get("references") or ():

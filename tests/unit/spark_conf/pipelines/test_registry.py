@@ -1,24 +1,30 @@
-"""A registry's user and password."""
+"""A registry's user and password, and what its schemas refer to."""
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 
 from kafka_ds.errors import OptionError
+from spark_conf.pipelines import registry as registry_module
 from spark_conf.pipelines.registry import NoSuchSchema, RegisteredSchema, SchemaRegistry
 
 
 class RegistryServer(ThreadingHTTPServer):
-    """Has one schema, or redirects to another address, or answers with a status of an error."""
+    """Has one schema, or these by path; or redirects to another address, or answers with a status of an error."""
 
-    def __init__(self, redirects_to: str = "", status: int = 200) -> None:
+    def __init__(
+        self, redirects_to: str = "", status: int = 200, schemas: dict[str, Any] | None = None
+    ) -> None:
         self.redirects_to = redirects_to
         self.status = status
+        self.schemas = schemas
         self.authorizations: list[str | None] = []
         super().__init__(("127.0.0.1", 0), _Answers)
 
@@ -36,9 +42,11 @@ class _Answers(BaseHTTPRequestHandler):
             self.send_response(307)
             self.send_header("Location", self.server.redirects_to + self.path)
         else:
-            self.send_response(self.server.status)
+            is_there = self.server.schemas is None or self.path in self.server.schemas
+            self.send_response(self.server.status if is_there else 404)
         self.end_headers()
-        self.wfile.write(b'{"schema": "\\"int\\""}')
+        found = (self.server.schemas or {}).get(self.path, {"schema": '"int"'})
+        self.wfile.write(json.dumps(found).encode())
 
     def log_message(self, *_: object) -> None:
         pass
@@ -81,3 +89,33 @@ def test_a_schema_that_the_registry_does_not_give_is_an_error_of_its_records_alo
         pytest.raises(error),
     ):
         SchemaRegistry(registry.url).schema(1)
+
+
+def test_references_are_looked_up_again_and_other_schemas_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that was missing, or was registered anew, is seen without a restart."""
+    reference = {"name": "city", "subject": "cities", "version": 1}
+    schemas: dict[str, Any] = {
+        "/schemas/ids/1": {"schema": "{}", "references": [reference]},
+        "/schemas/ids/2": {"schema": "{}"},
+    }
+    with running(RegistryServer(schemas=schemas)) as server:
+        registry = SchemaRegistry(server.url)
+        assert registry.schema(1).references == {}
+        asked = len(server.authorizations)
+        schemas["/subjects/cities/versions/1"] = {"schema": '"int"'}
+        assert registry.schema(1).references == {}
+        assert len(server.authorizations) == asked
+
+        monkeypatch.setattr(registry_module, "REFERENCES_S", 0.0)
+        registry = SchemaRegistry(server.url)
+        for text in ('"int"', '"long"'):
+            schemas["/subjects/cities/versions/1"] = {"schema": text}
+            assert registry.schema(1).references == {"city": text}
+        assert registry.schema(2).text == "{}"
+        for status in (500, 404):
+            server.status = status
+            assert registry.schema(1).references == {"city": '"long"'}, "as it was known"
+        schemas.clear()
+        assert registry.schema(2).text == "{}"
