@@ -47,7 +47,7 @@ from kafka_ds.process.settings import (
 )
 from kafka_ds.protocol.types import uuid_from_text
 from kafka_ds.security.mechanisms import GSSAPI
-from kafka_ds.topic.typed_columns import check_partition_columns, declared_columns
+from kafka_ds.topic.typed_columns import VARIANT, check_partition_columns, declared_columns
 
 log = logging.getLogger(__name__)
 
@@ -525,6 +525,11 @@ def _check_typed_table(topic: LogConfig) -> None:
         declared = declared_columns(topic.lake_table_columns)
     except ValueError as problem:
         raise ConfigError(f"lake.table.columns: {problem}") from None
+    variants = [path[0] for path, kind in declared.items() if kind == VARIANT]
+    if clustered := {*variants} & {*topic.lake_table_cluster_columns}:
+        raise ConfigError(
+            f"lake.table.cluster.columns: no table is clustered by a VARIANT, {clustered.pop()}"
+        )
     partition_columns = topic.lake_table_partition_columns
     if partition_columns and topic.lake_table_cluster_columns:
         raise ConfigError(

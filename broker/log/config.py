@@ -149,9 +149,9 @@ class LogConfig:
     )
     lake_table_columns: tuple[str, ...] = strings(
         (),
-        "Columns of the typed table by fields of JSON, with a type each: BIGINT, DOUBLE, BOOLEAN, STRING or an ARRAY "
-        "of one, such as price DOUBLE,pos.lat DOUBLE. Without it the first value of a field decides. It holds for "
-        "columns that the table does not have yet.",
+        "Columns of the typed table by fields of JSON, with a type each: BIGINT, DOUBLE, BOOLEAN, STRING, an ARRAY of "
+        "one, or VARIANT, such as price DOUBLE,pos.lat DOUBLE. Without it the first value of a field decides. It holds "
+        "for columns that the table does not have yet.",
         ours=True,
     )
     lake_table_envelope: str = string(

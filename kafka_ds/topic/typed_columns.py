@@ -27,12 +27,13 @@ OF_CURRENT: Final = frozenset(("_change_type", "_commit_version", "_commit_times
 # Column names that Delta accepts without column mapping, and that other engines can read.
 NAMEABLE: Final = re.compile(r"""[^\s,;{}()='"`\[\]\\$\x00-\x1f]{1,255}""")
 SCALARS: Final = ("bigint", "double", "boolean", "string")
+VARIANT: Final = "variant"
 JSON: Final = "json"
 # Kinds nested deeper are not columns.
 DEPTH_MAX: Final = 10
 _OF_CLASHES: Final = re.compile(rf".*__({'|'.join((*SCALARS, JSON))})", re.DOTALL)
 _DECLARED: Final = re.compile(r"(\S+)\s+(\S.*)")
-_TYPE: Final = re.compile(rf"(?:array<)*({'|'.join(SCALARS)})>*")
+_TYPE: Final = re.compile(rf"(?:array<)*({'|'.join(SCALARS)})>*|{VARIANT}")
 
 # The names of a field and of the objects that it is in, outermost first.
 FieldPath = tuple[str, ...]
@@ -58,15 +59,13 @@ def declared_columns(parts: Iterable[str]) -> dict[FieldPath, str]:
         path, kind = tuple(matched[1].split(".")), matched[2].replace(" ", "").lower()
         if _TYPE.fullmatch(kind) is None or kind.count("<") != kind.count(">"):
             raise ValueError(
-                f"'{part}': {matched[2]} is not one of {', '.join(SCALARS).upper()}, ARRAY<…>"
+                f"'{part}': {matched[2]} is not one of {', '.join(SCALARS).upper()}, ARRAY<…>, VARIANT"
             )
+        if kind == VARIANT and len(path) > 1:
+            raise ValueError(f"'{part}': only a field of the value itself can be VARIANT")
         if len(path) + kind.count("<") > DEPTH_MAX:
             raise ValueError(f"'{part}' is nested deeper than {DEPTH_MAX}")
-        for name in path:
-            if NAMEABLE.fullmatch(name) is None or is_of_clashes(name):
-                raise ValueError(f"'{part}': no column of a field can be called '{name}'")
-        if path[0].lower() in OWN | OF_CURRENT:
-            raise ValueError(f"'{part}': each table has a column {path[0].lower()} of its own")
+        _check_names(part, path)
         lower = tuple(name.lower() for name in path)
         for other, text in spelled.items():
             shorter = min(len(other), len(lower))
@@ -75,6 +74,14 @@ def declared_columns(parts: Iterable[str]) -> dict[FieldPath, str]:
         spelled[lower] = part
         found[path] = kind
     return found
+
+
+def _check_names(part: str, path: FieldPath) -> None:
+    for name in path:
+        if NAMEABLE.fullmatch(name) is None or is_of_clashes(name):
+            raise ValueError(f"'{part}': no column of a field can be called '{name}'")
+    if path[0].lower() in OWN | OF_CURRENT:
+        raise ValueError(f"'{part}': each table has a column {path[0].lower()} of its own")
 
 
 def check_partition_columns(

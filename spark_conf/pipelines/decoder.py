@@ -17,7 +17,7 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from kafka_ds.topic.typed_columns import OWN
+from kafka_ds.topic.typed_columns import OWN, VARIANT
 from spark_conf.pipelines import json_reader
 from spark_conf.pipelines.json_schema import kinds_of_fields
 from spark_conf.pipelines.kinds import (
@@ -79,7 +79,7 @@ DEBEZIUM: Final = "debezium"
 WITH_ROWS: Final = ("c", "u", "r")
 _PARSED: Final = "_parsed"
 _FIELDS: Final = "_fields"
-_SCALARS: Final = {"bigint": BIGINT, "double": DOUBLE, "boolean": BOOLEAN, "string": STRING}
+_SIMPLE: Final = {each: each for each in (BIGINT, DOUBLE, BOOLEAN, STRING, VARIANT)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +217,7 @@ def decode_json(
         parsed = cached(parse_json(rows, envelope))
         return _decode_parsed(parsed, columns, registry, declared, reserved)
 
-    if envelope != NO_ENVELOPE or not objects.num_fields:
+    if envelope != NO_ENVELOPE or not objects.num_fields or _variants(columns):
         return decode_parsed(rows)
     read = cached(_read_json(rows, objects, declared))
     is_read = f.col(VALUE).isNull()
@@ -270,20 +270,33 @@ def _decode_parsed(
     reserved: Collection[str],
 ) -> DecodedRows:
     """The rows of `parse_json` with a column for each field, whatever they are."""
-    seen, is_all = _kinds_seen(parsed)
+    variants = _variants(columns)
+    seen, is_all = _kinds_seen(parsed, variants)
     for name, texts in _kinds_declared(parsed, registry, declared).items() if registry else ():
-        seen[name] = {**texts, **seen.get(name, {})}
+        if name not in variants:
+            seen[name] = {**texts, **seen.get(name, {})}
     level = place(columns, seen, reserved=reserved)
-    rescued = _rescued(level, is_all=is_all)
+    rescued = _rescued(level, variants, is_all=is_all)
     why = f.when(rescued.isNotNull(), f.lit(NO_COLUMN))
+    of_value = _columns(level, (), is_all=is_all) | {each: _variant(each) for each in variants}
     rows = parsed.select(
         *METADATA,
-        *(each.alias(name) for name, each in _columns(level, (), is_all=is_all).items()),
+        *(each.alias(name) for name, each in of_value.items()),
         f.coalesce(rescued, RESCUED).alias(RESCUED),
         joined_reasons(REASON, why),
         TOMBSTONE,
     )
     return DecodedRows(rows=rows, clashes=level.clashes)
+
+
+def _variants(columns: ObjectOf) -> list[str]:
+    """The columns that take whatever their fields have, whose kinds nobody asks for."""
+    return [name for name, kind in columns.fields if kind == VARIANT]
+
+
+def _variant(name: str) -> SparkColumn:
+    value = f.variant_get(f.col(_PARSED), _path((name,)), VARIANT)
+    return f.when(~f.is_variant_null(value), value)
 
 
 def columns_of(schema: t.StructType) -> ObjectOf:
@@ -299,14 +312,19 @@ def _kind_of(kind: t.DataType) -> Kind:
     if isinstance(kind, t.StructType):
         return ObjectOf(tuple((each.name, _kind_of(each.dataType)) for each in kind))
     # A column of another type was added by another engine, and stays null.
-    return _SCALARS.get(kind.simpleString(), MIXED)
+    return _SIMPLE.get(kind.simpleString(), MIXED)
 
 
 # -- kinds in a batch ---------------------------------------------------------------------------
 
 
-def _kinds_seen(parsed: DataFrame) -> tuple[dict[str, dict[str, TextPlace]], bool]:
-    """The kinds of each field with the first record that has it; and whether the list is complete."""
+def _kinds_seen(
+    parsed: DataFrame, variants: Collection[str]
+) -> tuple[dict[str, dict[str, TextPlace]], bool]:
+    """The kinds of each field with the first record that has it; and whether the list is complete.
+
+    Without those of the fields that are `variants`.
+    """
     spark = parsed.sparkSession
     at = f.struct("_partition", "_offset")
     # One record of each kind is enough: 200,000 records of ten fields take 1.8 s of CPU, otherwise 3.4 s.
@@ -321,7 +339,8 @@ def _kinds_seen(parsed: DataFrame) -> tuple[dict[str, dict[str, TextPlace]], boo
             f"SELECT first, each.key, each.value FROM {view}, LATERAL variant_explode({_PARSED}) each"  # noqa: S608
         )
         found = (
-            exploded.groupBy("key", _text_of_kind(f.col("value")).alias("kind"))
+            exploded.where(~f.col("key").isin(*variants))
+            .groupBy("key", _text_of_kind(f.col("value")).alias("kind"))
             .agg(f.min("first").alias("first"))
             .limit(KINDS_MAX + 1)
             .collect()
@@ -405,7 +424,7 @@ def _column(
     return f.when(is_there & _text_of_kind(value).isin(*sorted(column.texts)), decoded)
 
 
-def _rescued(level: ObjectFields, *, is_all: bool) -> SparkColumn:
+def _rescued(level: ObjectFields, variants: Collection[str], *, is_all: bool) -> SparkColumn:
     """The fields that no column can hold, as JSON; null if there are none."""
     refused = [f"{text} {each.name}" for each in level.fields for text in each.rescued]
     if is_all and not refused:
@@ -421,7 +440,7 @@ def _rescued(level: ObjectFields, *, is_all: bool) -> SparkColumn:
         kind = _text_of_kind(value)
         named = f.concat(kind, f.lit(" "), name)
         left = named.isin(refused) if is_all else ~named.isin(sorted(fitting - set(refused)))
-        return left & (kind != "VOID")
+        return left & (kind != "VOID") & ~name.isin(*variants)
 
     fields = f.try_variant_get(f.col(_PARSED), "$", "map<string,variant>")
     left = f.map_filter(fields, is_left)

@@ -2,6 +2,7 @@
 
 A kind is the name of a scalar, an array of a kind, or an object of named kinds. Numbers with a fraction or an exponent,
 and integers beyond 64 bits, are `double`. An array of different kinds has elements of kind `mixed`. Null is `void`.
+A column, but no value, may be of the kind `variant`: it takes whatever its field has.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from kafka_ds.topic.typed_columns import DEPTH_MAX
+from kafka_ds.topic.typed_columns import DEPTH_MAX, VARIANT
 
 BIGINT, DOUBLE, BOOLEAN, STRING = "bigint", "double", "boolean", "string"
 VOID, MIXED = "void", "mixed"
@@ -42,6 +43,11 @@ class ObjectOf:
 
 
 Kind: TypeAlias = str | ArrayOf | ObjectOf
+
+
+def declared_kind(text: str) -> Kind:
+    """The kind of a column whose type is chosen, such as `array<bigint>`, in lower case."""
+    return VARIANT if text == VARIANT else parse_kind(text.upper())
 
 
 def parse_kind(text: str) -> Kind:

@@ -39,7 +39,7 @@ from spark_conf.pipelines.decoder import REASON, TOMBSTONE, DecodedRows
 from spark_conf.pipelines.deleted_topics import DeletedTopics
 from spark_conf.pipelines.deletions import Deletions
 from spark_conf.pipelines.history import CompactedHistory, HistoryPolicy, policy_of
-from spark_conf.pipelines.kinds import ObjectOf, parse_kind
+from spark_conf.pipelines.kinds import ObjectOf, declared_kind
 from spark_conf.pipelines.partitions import PARTITION_COLUMNS, with_partitions
 from spark_conf.pipelines.progress import StepLimit, lost_offsets, next_step, reset_step
 from spark_conf.pipelines.protobuf import ProtobufReader
@@ -524,7 +524,7 @@ class Pipelines:
         """The table's columns and those that the topic declares; what cannot be as declared is logged once."""
         try:
             declared = {
-                path: parse_kind(text.upper())
+                path: declared_kind(text)
                 for path, text in declared_columns(pipeline.columns).items()
             }
         except ValueError as problem:

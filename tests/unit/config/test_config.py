@@ -522,6 +522,9 @@ def test_partition_columns_and_cluster_columns_exclude_each_other() -> None:
     assert topic_config(config, names).lake_table_partition_columns == ("_date", "city")
     of_schema = {"lake.table.value.format": "avro", "lake.table.partition.columns": "city"}
     assert topic_config(config, of_schema).lake_table_partition_columns == ("city",)
+    variant = {"lake.table.columns": "x VARIANT", "lake.table.cluster.columns": "n,x"}
+    with pytest.raises(ConfigError, match="no table is clustered by a VARIANT, x"):
+        topic_config(config, variant)
     with pytest.raises(ConfigError, match="a Delta table has one of both"):
         topic_config(config, {**names, "lake.table.cluster.columns": "price"})
 
@@ -532,6 +535,8 @@ def test_partition_columns_and_cluster_columns_exclude_each_other() -> None:
         ("price", "'price' is not a path and a type"),
         ("a DOUBLE,price MONEY", "'price MONEY': MONEY is not one of BIGINT, DOUBLE"),
         ("a ARRAY<DOUBLE", "ARRAY<DOUBLE is not one of"),
+        ("a ARRAY<VARIANT>", "ARRAY<VARIANT> is not one of"),
+        ("a.b VARIANT", "'a.b VARIANT': only a field of the value itself can be VARIANT"),
         ("a..b DOUBLE", "no column of a field can be called ''"),
         ("a__string DOUBLE", "no column of a field can be called 'a__string'"),
         ("_Key STRING", "each table has a column _key of its own"),
