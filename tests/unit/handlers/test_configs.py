@@ -6,16 +6,19 @@ from typing import Any
 
 import pytest
 
+from broker.config.broker import changeable
+from broker.config.loader import broker_settings
 from broker.handlers.configs import alteration as altering
 from broker.handlers.configs.alteration import rules_of
+from broker.log.config import LogConfig
 from broker.metadata.image import MetadataImage
-from kafka_ds.process.settings import MAX_LONG
+from kafka_ds.process.settings import MAX_LONG, attribute_of, broker_synonyms
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (
     IncrementalAlterConfigsRequest,
     ListConfigResourcesRequest,
 )
-from tests.in_process import InProcess, batch_of, config_of, in_process
+from tests.in_process import LISTENER, InProcess, batch_of, config_of, in_process
 from tests.loops import in_loop
 from tests.unit.handlers.config_requests import (
     APPEND,
@@ -350,6 +353,58 @@ async def test_no_limit_of_connections_keeps_a_broker_from_starting(
     async with in_process(memory_path) as broker:
         assert broker.owner.server.connections.limits.settings.of_host["127.0.0.9"] == 3
         assert "t" in broker.node.metadata.topics
+
+
+@in_loop
+async def test_limits_of_connections_are_set_while_it_runs(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        limits = broker.owner.server.connections.limits
+        assert all(limits.delay_s(LISTENER, 100.0) <= 0 for _ in range(100))
+        for key, text in (
+            ("max.connection.creation.rate", "2"),
+            ("max.connections.per.ip", "2"),
+            ("max.connections", "3"),
+        ):
+            assert not (await change(broker, BROKER, "", (key, SET, text))).error_code
+        waits = [max(0.0, limits.delay_s(LISTENER, 200.0)) for _ in range(5)]
+        assert waits == [0.0, 0.0, 0.0, 0.5, 1.0]
+        refused = []
+        for host in ("a", "a", "a", "b", "b"):
+            refused.append(limits.refusal(host, LISTENER))
+            if refused[-1] is None:
+                limits.opened(host, LISTENER)
+        of_address, of_all = "max.connections.per.ip=2 is reached", "max.connections=3 is reached"
+        assert refused == [None, None, of_address, None, of_all]
+
+
+# Each value is another than the default.
+OF_TOPICS = """
+compression.gzip.level=3 compression.lz4.level=7 compression.type=zstd compression.zstd.level=5
+log.cleaner.delete.retention.ms=7 log.cleaner.max.compaction.lag.ms=7000000 log.cleaner.min.cleanable.ratio=0.25
+log.cleaner.min.compaction.lag.ms=7 log.cleanup.policy=compact log.flush.interval.messages=7 log.flush.interval.ms=7
+log.index.interval.bytes=77 log.index.size.max.bytes=7777 log.local.retention.bytes=7 log.local.retention.ms=7
+log.message.timestamp.after.max.ms=7 log.message.timestamp.before.max.ms=7 log.message.timestamp.type=LogAppendTime
+log.preallocate=true log.remote.copy.lag.bytes=7 log.remote.copy.lag.ms=7 log.retention.bytes=77777
+log.retention.ms=777777 log.roll.jitter.ms=7 log.roll.ms=77777 log.segment.bytes=7777777 log.segment.delete.delay.ms=7
+max.decompressed.message.bytes=77777777 message.max.bytes=7777 min.insync.replicas=2
+unclean.leader.election.enable=true
+"""
+
+
+@in_loop
+async def test_what_topics_inherit_reaches_their_open_logs(memory_path: Path) -> None:
+    values = dict(each.split("=") for each in OF_TOPICS.split())
+    assert values.keys() == {key for key in changeable() if key not in broker_settings()}
+    async with in_process(memory_path) as broker:
+        await broker.create("t")
+        log = log_of(broker, "t")
+        for key, text in values.items():
+            setting, name = broker_synonyms(LogConfig)[key][0], attribute_of(changeable()[key].name)
+            before = getattr(log.config, name)
+            answer = await change(broker, BROKER, "", (key, SET, text))
+            assert not answer.error_code, (key, answer.error_message)
+            assert getattr(log.config, name) == setting.parse(text) != before, key
+            await change(broker, BROKER, "", (key, DELETE, None))
 
 
 @in_loop

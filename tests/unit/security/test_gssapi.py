@@ -7,23 +7,26 @@ from typing import Any
 
 import pytest
 
-from broker.config.dynamic import with_changes
+from broker.config.dynamic import DynamicBrokerConfig, with_changes
 from broker.config.kerberos_rules import KerberosRules, parse_kerberos_rules
-from broker.config.loader import from_given
+from broker.config.loader import BrokerConfig, from_given
 from broker.security.authentication.failures import TryAgain
 from broker.security.authentication.gssapi_server import GssapiServer
 from broker.security.authentication.listener_security import ListenerSecurity
 from broker.security.authentication.sasl import OfferedMechanism, SaslServer, SaslState
 from broker.server.authentication import Authentication
 from broker.server.metrics import NetMetrics
+from broker.transport.secure_network import SecureNetwork
 from kafka_ds.client.security import ClientSecurity, parse_security
 from kafka_ds.errors import OptionError
 from kafka_ds.process.settings import ConfigError
+from kafka_ds.process.system import SystemNetwork
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import SaslAuthenticateRequest
 from kafka_ds.security import kerberos
 from kafka_ds.security.gssapi_mechanism import GssapiClient, KerberosFailed, KerberosLogin
 from tests.fakes.clock import ManualClock
+from tests.loops import in_loop
 
 PRINCIPAL = "alice@EXAMPLE.COM"
 RULES = KerberosRules(parse_kerberos_rules(("DEFAULT",)), "EXAMPLE.COM")
@@ -204,7 +207,7 @@ MODULE = "com.sun.security.auth.module.Krb5LoginModule required"
 GOOD = f'{MODULE} useKeyTab=true keyTab="/k" principal="kafka/b1@EXAMPLE.COM";'
 
 
-def opened(jaas: str, **more: str) -> ListenerSecurity:
+def broker_config(jaas: str, **more: str) -> BrokerConfig:
     given = {
         "listeners": "SASL_PLAINTEXT://localhost:9092",
         "sasl.enabled.mechanisms": "GSSAPI",
@@ -214,8 +217,13 @@ def opened(jaas: str, **more: str) -> ListenerSecurity:
         OWN_JAAS: jaas,
         **more,
     }
-    config = from_given({name: (text, "test") for name, text in given.items()})
-    return ListenerSecurity("SASL_PLAINTEXT", config, lambda user, mechanism: None)
+    return from_given({name: (text, "test") for name, text in given.items()})
+
+
+def opened(jaas: str, **more: str) -> ListenerSecurity:
+    return ListenerSecurity(
+        "SASL_PLAINTEXT", broker_config(jaas, **more), lambda user, mechanism: None
+    )
 
 
 @pytest.mark.parametrize(
@@ -282,3 +290,22 @@ def test_a_wrong_rule_is_refused_at_the_start_and_later() -> None:
         with pytest.raises(ConfigError, match=f"{key}: RULE is neither DEFAULT nor"):
             with_changes(config, {"": {key: "RULE"}})
         with_changes(config, {"": {key: "RULE:[1:$1]"}})
+
+
+@in_loop
+async def test_a_broker_asks_for_the_service_that_is_set_while_it_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    def initiate(login: KerberosLogin, service: str, host: str) -> GssapiClient:
+        asked.append(f"{service}/{host}")
+        return GssapiClient(FakeSecurityContext(b""), b"token")
+
+    monkeypatch.setattr(kerberos, "initiate", initiate)
+    dynamic = DynamicBrokerConfig(broker_config(GOOD))
+    network = SecureNetwork(SystemNetwork(), dynamic)
+    await network.exchange("b2")
+    dynamic.apply({"": {"sasl.kerberos.service.name": "other"}})
+    await network.exchange("b2")
+    assert asked == ["kafka/b2", "other/b2"]
