@@ -54,6 +54,8 @@ FEATURES: Mapping[str, Feature] = {
 CHANGEABLE = frozenset(
     {ELR_FEATURE, GROUP_FEATURE, METADATA_FEATURE, SHARE_FEATURE, STREAMS_FEATURE}
 )
+# Nothing works by their levels, so that brokers of the release before stay in the cluster while it is upgraded.
+_WITHOUT_EFFECT = frozenset({METADATA_FEATURE, KRAFT_FEATURE})
 
 
 def level_of(image: MetadataImage, name: str) -> int:
@@ -77,7 +79,7 @@ def why_not(name: str, level: int) -> str | None:
 
 def why_unsupported(image: MetadataImage, supported: Sequence[SupportedFeature]) -> str | None:
     """Why a broker that works at these levels cannot be in the cluster, or None."""
-    for name in FEATURES:
+    for name in (each for each in FEATURES if each not in _WITHOUT_EFFECT):
         level = level_of(image, name)
         reason = why_level_unsupported(name, level, supported)
         if reason is not None:
