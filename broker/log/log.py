@@ -146,6 +146,16 @@ class Log:
         return self.segments.size_bytes
 
     @property
+    def invalid_message_bytes(self) -> int:
+        """How much of the segments no reader can read, as far as one has tried: behind what is no batch."""
+        found = (
+            each.size_bytes - each.invalid_from
+            for each in self.segments.all
+            if each.invalid_from is not None
+        )
+        return sum(found)
+
+    @property
     def local_log_start_offset(self) -> int:
         """The first offset that is on the local disk."""
         return max(self.log_start_offset, self.first_base_offset)

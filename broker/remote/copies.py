@@ -397,7 +397,11 @@ class CopyLoop:
             tiered.state.finished(highest, now_ms, is_seen=is_seen, commit=outcome.commit)
             self._resume(tiered)
             self._metrics.copied(
-                tiered.topic_partition, outcome.log_bytes, outcome.lake_bytes, outcome.ranges
+                tiered.topic_partition,
+                outcome.log_bytes,
+                outcome.lake_bytes,
+                outcome.ranges,
+                invalid_bytes=outcome.invalid_bytes,
             )
             self._advanced(tiered)
             return

@@ -26,6 +26,7 @@ class TierCounters:
     copy_requests: int = 0
     copy_bytes: int = 0
     copy_errors: int = 0
+    copy_invalid_bytes: int = 0
     lake_bytes: int = 0
     fetch_requests: int = 0
     fetch_bytes: int = 0
@@ -49,6 +50,13 @@ _METRICS = {
     ),
     "copy_errors": meter(
         f"{_TOPICS}RemoteCopyErrorsPerSec", "Copies to the lake that failed.", "topic"
+    ),
+    "copy_invalid_bytes": meter(
+        f"{_TOPICS}RemoteCopyInvalidMessageBytesPerSec",
+        "Bytes of log that were copied to the lake though they are no messages, for the disk has damaged them: no "
+        "reader gets them from there.",
+        "topic",
+        ours=True,
     ),
     "lake_bytes": meter(
         f"{_TOPICS}RemoteLakeBytesPerSec",
@@ -311,7 +319,13 @@ class TierMetrics:
     """Offsets by topic and partition, as the last OPTIMIZE saw them."""
 
     def copied(
-        self, partition: TopicPartition, log_bytes: int, lake_bytes: int, ranges: int
+        self,
+        partition: TopicPartition,
+        log_bytes: int,
+        lake_bytes: int,
+        ranges: int,
+        *,
+        invalid_bytes: int = 0,
     ) -> None:
         """Ranges of one partition are FINISHED. Its totals are known once it was counted."""
         before = self.remote_sizes.get(partition)
@@ -325,6 +339,7 @@ class TierMetrics:
         counters.copy_requests += ranges
         counters.copy_bytes += log_bytes
         counters.lake_bytes += lake_bytes
+        counters.copy_invalid_bytes += invalid_bytes
 
     def copy_failed(self, topic: str | None) -> None:
         """A copy failed, of this topic or as a whole."""

@@ -126,7 +126,8 @@ _METRICS = {
     ),
     "invalid_checksums": meter(
         f"{_BEAN}InvalidMessageCrcRecordsPerSec",
-        "Batches refused because they are damaged: checksum, magic or length.",
+        "Batches refused because they are damaged: checksum, magic or length; producers', and those that this broker "
+        "has fetched from a leader.",
     ),
     "records_without_key": meter(
         f"{_BEAN}NoKeyCompactedTopicRecordsPerSec",

@@ -84,6 +84,7 @@ class _Partition:
             rows=sum(each.row_count for each in self.done),
             log_bytes=sum(each.size_bytes for each in self.done),
             lake_bytes=sum(each.lake_bytes for each in self.done),
+            invalid_bytes=0 if self.written is None else self.written.invalid_bytes,
             commit=self.commit if self.done else None,
         )
 

@@ -335,6 +335,7 @@ class PartitionOutcome:
     rows: int = 0
     log_bytes: int = 0
     lake_bytes: int = 0
+    invalid_bytes: int = 0
     commit: tuple[int, str] | None = None
     """Version and commit id by which the ranges became visible; None if nothing was committed."""
 

@@ -261,13 +261,16 @@ def test_a_damaged_replica_fetches_what_it_lost_before_it_leads(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("place", [BODY, LENGTH])
-def test_damage_below_a_clean_stop_is_an_error_of_who_reads_it(tmp_path: Path, place: int) -> None:
+def test_damage_below_a_clean_stop_is_an_error_of_who_reads_it(
+    tmp_path: Path, place: int, free_port: int
+) -> None:
     """Nothing is scanned then, as in Kafka."""
-    broker = broker_process(tmp_path).start()
+    broker = broker_process(tmp_path, {"metrics.port": free_port}).start()
     create_topic(broker, TOPIC, remote_storage_enable="false")
     sent = produce(broker.bootstrap)
     broker.stop()
     (segment,) = segments_of(broker)
+    behind = segment.stat().st_size - batches(segment)[2][0]
     end = flip(segment, 2, place)
     broker.start()
     try:
@@ -276,5 +279,9 @@ def test_damage_below_a_clean_stop_is_an_error_of_who_reads_it(tmp_path: Path, p
         assert found == {offset: sent[offset] for offset in range(end)}
         if place == LENGTH:
             assert said(broker, "ERROR", "Found invalid messages in log segment", str(segment))
+        lines = [
+            each for each in broker.metrics().splitlines() if "log_invalidmessagebytes{" in each
+        ]
+        assert [float(each.split()[-1]) for each in lines] == [behind] * (place == LENGTH)
     finally:
         broker.stop()

@@ -17,7 +17,7 @@ DOCUMENTATION = Path(__file__).resolve().parents[2] / "docs" / "reference" / "me
 # Shown where there is something to show: an error, another broker's partitions, a coordinator's reading at a start,
 # clients with quotas, share partitions and their coordinator, a unit of brokers, a read-only broker.
 SHOWN_IF_ANY = re.compile(
-    "requestmetrics_errors_total|kafka_server_fetcher|_partition_load_time_|logmanager_recoverydropped"
+    "requestmetrics_errors_total|kafka_server_fetcher|_partition_load_time_|logmanager_recoverydropped|invalidmessagebytes$"
     "|kafka_server_(controllermutation|fetch|produce|request)_"
     "|sharepartitionmetrics_(inflight|fetchlock)|sharegroupmetrics_(request)?topicpartitions"
     "|share_coordinator_metrics_last_pruned_offset|deadletterqueue|brokerunit|readreplica|memorypool"

@@ -203,6 +203,7 @@ def test_a_batch_that_nobody_can_read_stops_nothing(
     garbled[0:8] = (10**15).to_bytes(8, "big")  # the base offset, which no checksum covers
     outcome = lake.copy(0, 19, [good[0], bytes(broken), bytes(garbled), good[3]], [])
     assert (outcome.outcome, outcome.rows) == ("finished", 10)
+    assert outcome.invalid_bytes >= len(broken) + len(garbled)
     expected = [*range(5), *range(15, 20)]
     assert "orders-0: Found invalid messages in offsets 5 to 9 (" in caplog.text
     assert offsets(lake.read(committed_only=True)) == expected

@@ -49,6 +49,14 @@ DROPPED_OFFSETS = gauge(
     "partition",
     ours=True,
 )
+INVALID_MESSAGE_BYTES = gauge(
+    "kafka.log:type=Log,name=InvalidMessageBytes",
+    "Bytes of the log that cannot be read, for what is before them is no message, as far as a reader has tried since "
+    "the start.",
+    "topic",
+    "partition",
+    ours=True,
+)
 
 
 def log_samples(manager: LogManager) -> Iterator[MetricSample]:
@@ -65,3 +73,6 @@ def log_samples(manager: LogManager) -> Iterator[MetricSample]:
     for (topic, partition), (size_bytes, offsets) in manager.recovery_losses.items():
         yield DROPPED_BYTES, (topic, str(partition)), size_bytes
         yield DROPPED_OFFSETS, (topic, str(partition)), offsets
+    for log in manager.logs():
+        if size_bytes := log.invalid_message_bytes:
+            yield INVALID_MESSAGE_BYTES, (log.topic, str(log.partition)), size_bytes

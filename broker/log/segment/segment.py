@@ -59,6 +59,7 @@ class Segment:
         "directory",
         "first_timestamp_ms",
         "index_interval_bytes",
+        "invalid_from",
         "is_active",
         "is_damaged",
         "max_timestamp_ms",
@@ -97,6 +98,8 @@ class Segment:
         self.aborted = TransactionIndex(
             disk, self.file_path(names.TRANSACTION_INDEX), exists=has_aborted
         )
+        # The first byte at which a reader found no batch: the records behind it cannot be read.
+        self.invalid_from: int | None = None
         self._read_ends: dict[int, int] = {}
         # Last offsets and positions. Replaced when trimmed, never shortened: a thread may be reading.
         self._tail = (array("q"), array("q"))
@@ -319,6 +322,8 @@ class Segment:
 
     def _corrupt(self, position: int) -> KafkaError:
         """The error for a reader that meets bytes that are no batch; this broker's log has the details."""
+        if self.invalid_from is None or position < self.invalid_from:
+            self.invalid_from = position
         _LOGGER.error(
             "%s: Found invalid messages in log segment %s at byte offset %d of %d: the records there cannot be read",
             self.directory.rpartition("/")[2], self.path, position, self.size_bytes,
@@ -563,6 +568,7 @@ class Segment:
         left._offset_index = offsets = self.offset_index.without(position)
         left._time_index = times = self.time_index.without(offset - self.base_offset)
         left._read_ends, left._tail = {}, (array("q"), array("q"))
+        left.invalid_from = None
         left.first_timestamp_ms = self.first_timestamp_ms if position else None
         # Unknown: an index that has grown again may be as long as the file's content.
         left._written = dict.fromkeys(self._written, -1)
@@ -604,6 +610,7 @@ class Segment:
         self.created_ms, self.index_interval_bytes = other.created_ms, other.index_interval_bytes
         self.size_bytes, self.is_active = other.size_bytes, other.is_active
         self.is_damaged, self.aborted = other.is_damaged, other.aborted
+        self.invalid_from = other.invalid_from
         self._offset_index, self._time_index = other._offset_index, other._time_index
         self._read_ends, self._tail = other._read_ends, other._tail
         self._written, self.bytes_since_index = other._written, other.bytes_since_index

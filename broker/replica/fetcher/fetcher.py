@@ -356,6 +356,7 @@ class Fetcher:
         except KafkaError as error:
             if error.code is not ErrorCode.CORRUPT_MESSAGE:
                 raise
+            self._context.topic_metrics.of(partition.topic).invalid_checksums += 1
             where = f"from broker {self._source} at offset {partition.log.log_end_offset}"
             said = f"Found invalid messages during fetch {where}: {error}"
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, said) from error

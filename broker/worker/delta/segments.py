@@ -26,6 +26,8 @@ class WrittenFiles:
     leader_log_start: int = 0
     undecodable_to: int = -1
     """The last offset of batches that cannot be decoded; -1 if all can."""
+    invalid_bytes: int = 0
+    """How much of the log was no batch: its disk has damaged it."""
     loaded_count: int = 0
     """How many partitions the bulk load knew that wrote them; 0: none did."""
 

@@ -87,7 +87,7 @@ def write_ranges(
         crash_points.at("after_residue")
     except OSError as error:
         raise StorageError(f"{table}: {error}") from error
-    undecodable_to = _warn_of_undecodable(segments, origins)
+    undecodable_to, invalid_bytes = _warn_of_undecodable(segments, origins)
     lake_bytes = sum(each.size for each in files)
     log_bytes = max(1, sum(each.size_bytes for each in segments))
     return WrittenFiles(
@@ -106,6 +106,7 @@ def write_ranges(
         begun_ms=begun_ms,
         leader_log_start=sources[0].log_start_offset,
         undecodable_to=undecodable_to,
+        invalid_bytes=invalid_bytes,
     )
 
 
@@ -222,9 +223,11 @@ def _write_residue(
 
 def _warn_of_undecodable(
     segments: Sequence[RemoteLogSegment], origins: Sequence[_RangeFindings]
-) -> int:
-    """Warn of batches that cannot be decoded; returns the last offset of them all, -1 if there is none."""
-    last_offset = -1
+) -> tuple[int, int]:
+    """Warn of batches that cannot be decoded; returns the last offset of them all, -1 if there is none, and how many
+    bytes are no batches.
+    """
+    last_offset, invalid_bytes = -1, 0
     for segment, origin in zip(segments, origins, strict=True):
         lost = [each for each in origin.residue if each.kind == "undecodable"]
         if lost:
@@ -236,13 +239,14 @@ def _warn_of_undecodable(
             )
             for each in lost:
                 if not is_batch(each.data, each.base_offset, each.last_offset):
+                    invalid_bytes += len(each.data)
                     log.error(
                         "%s: Found invalid messages in offsets %d to %d (%d bytes) while copying: this broker's "
                         "disk has damaged them, and no reader will get them from the lake",
                         segment.name, each.base_offset, each.last_offset, len(each.data),
                     )  # fmt: skip
             last_offset = max(last_offset, *(each.last_offset for each in lost))
-    return last_offset
+    return last_offset, invalid_bytes
 
 
 def _joined(segments: Sequence[RemoteLogSegment]) -> tuple[tuple[int, int], ...]:

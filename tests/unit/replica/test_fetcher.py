@@ -311,6 +311,7 @@ async def test_damage_at_the_leader_is_an_error_with_its_place(
     async with following(leader) as broker:
         partition = broker.follow(open_log(MemoryDisk()), 1)
         await until(lambda: has_all(partition, log))
+        assert broker.context.topic_metrics.of("t").invalid_checksums == 1
     said = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
     assert said[0].startswith(
         "Error for partition t-0: CORRUPT_MESSAGE: Found invalid messages during fetch from broker 2 at offset "

@@ -211,6 +211,7 @@ def test_bytes_that_are_no_batches_are_kept_as_of_one(
         ).header
         kept = [(each.kind, each.base_offset, each.last_offset) for each in header.batches]
         assert kept == [("undecodable", 98, 104), ("aborted", 140, 146), ("undecodable", 196, 209)]
+        assert made.invalid_bytes == len(batches[14]) + 999
     said = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
     assert len(said) == 4, "of each of two copies"
     assert f"Found invalid messages in offsets 98 to 104 ({len(batches[14])} bytes)" in said[0]
