@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from broker.controller.diskless import LAKE_DISKLESS
 from broker.diskless.copied_wals import CopiedWals
 from broker.diskless.wal_object import CorruptWalObject
 from broker.membership.lease import LEASE_PATH
@@ -260,7 +259,7 @@ class Promotion:
         """Let diskless partitions begin where their tables end, whatever these have had in the first lake."""
         image = self._image_of(self.copy, is_copy=True)
         assert image is not None, "there is a whole version"
-        diskless = [t for t in image.topics.values() if t.configs.get(LAKE_DISKLESS) == "true"]
+        diskless = [t for t in image.topics.values() if t.is_diskless]
         tables = {topic.name: self._snapshot_of(topic) for topic in diskless}
         try:
             wals = CopiedWals(
@@ -366,7 +365,10 @@ class Promotion:
         snapshots: dict[bytes, TopicSnapshot | None] = {}
         for row in sorted(rows, key=lambda each: (each["topic"], each["partition"])):
             topic = image.topics_by_id.get(uuid_from_text(row["topic_id"]))
-            if topic is None or topic.is_internal or topic.configs.get(LAKE_DISKLESS) == "true":
+            if topic is None or topic.is_internal:
+                continue
+            holds = topic.partitions.get(row["partition"])
+            if holds is not None and holds.is_diskless:
                 continue
             if topic.topic_id not in snapshots:
                 snapshots[topic.topic_id] = self._snapshot_of(topic)
@@ -377,7 +379,7 @@ class Promotion:
                     f"{place}: goes on at {next_offset}: {lost} offsets at least are lost, as the log had ended at "
                     f"{row['log_end_offset']} when that was published last"
                 )
-        diskless = [t.name for t in image.topics.values() if t.configs.get(LAKE_DISKLESS) == "true"]
+        diskless = [t.name for t in image.topics.values() if t.is_diskless]
         if diskless and self.first is None:
             self.say(
                 f"diskless topics ({', '.join(sorted(diskless))}): records behind the first missing object of a "

@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 
 from broker.controller.draft import Draft
 from broker.metadata.partition_change import PartitionChange
-from broker.metadata.topic_names import INTERNAL_TOPICS
+from broker.metadata.topic_names import INTERNAL_TOPICS, LAKE_DISKLESS
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.topic_partition import PartitionId
 
-LAKE_DISKLESS = "lake.diskless"
 REPLICATION_FACTOR = 1
 
 

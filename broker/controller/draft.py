@@ -13,9 +13,10 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from broker.metadata.diskless_change import diskless_change
+from broker.metadata.diskless_change import diskless_change, switched
 from broker.metadata.events import (
     NO_LEADER,
+    TO_DISKLESS,
     UNASSIGNED_DIRECTORY,
     BrokerRegistrationChanged,
     BrokerUnregistered,
@@ -275,7 +276,10 @@ class Draft:
             default_directory=self.default_directory,
         )
         alter(making)
-        if old.is_diskless:
+        new: PartitionRegistration | None
+        if making.leader_recovery_state == TO_DISKLESS:
+            new = switched(old, self.wal_of(old.leader))
+        elif old.is_diskless:
             new = diskless_change(
                 old,
                 making,

@@ -3,7 +3,8 @@
 Checked in the order of KRaft's ReplicationControlManager: the broker's epoch, the partition, the leader's epoch (a
 later one than the image's shows a newer controller), the partition epoch, the shape of the ISR, and whether its members
 may be in it: neither fenced nor shutting down nor restarted since they were seen catching up (KIP-841, KIP-903). A
-change that ends a reassignment may remove the leader's own replica; the answer is then NEW_LEADER_ELECTED.
+change that ends a reassignment may remove the leader's own replica; the answer is then NEW_LEADER_ELECTED. A leader
+that has put all that the table lacks asks by the state TO_DISKLESS (docs/concepts/diskless.md).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 
 from broker.controller.brokers import checked
 from broker.controller.draft import Draft
-from broker.metadata.events import RECOVERED, RECOVERING, PartitionRegistration
+from broker.metadata.events import RECOVERED, RECOVERING, TO_DISKLESS, PartitionRegistration
 from broker.metadata.partition_change import PartitionChange
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
@@ -76,6 +77,7 @@ def _alter(draft: Draft, broker_id: int, wanted: AlterPartition) -> ErrorCode:
     error = (
         _check_epochs(registration, broker_id, wanted)
         or _check_isr(registration, wanted)
+        or _check_switch(draft, registration, wanted)
         or _check_members(draft, wanted)
     )
     if error != ErrorCode.NONE:
@@ -115,12 +117,23 @@ def _check_isr(registration: PartitionRegistration, wanted: AlterPartition) -> E
         len(set(members)) < len(members)
         or not set(members) <= set(registration.replicas)
         or registration.leader not in members
-        or state not in (RECOVERED, RECOVERING)
+        or state not in (RECOVERED, RECOVERING, TO_DISKLESS)
         or (state == RECOVERING and len(members) > 1)
         or (state == RECOVERING and registration.leader_recovery_state == RECOVERED)
     ):
         return ErrorCode.INVALID_REQUEST
     return ErrorCode.NONE
+
+
+def _check_switch(
+    draft: Draft, registration: PartitionRegistration, wanted: AlterPartition
+) -> ErrorCode:
+    if wanted.leader_recovery_state != TO_DISKLESS:
+        return ErrorCode.NONE
+    if registration.is_diskless or registration.leader_recovery_state != RECOVERED:
+        return ErrorCode.INVALID_REQUEST
+    is_wanted = draft.image.topics_by_id[wanted.topic_id].is_diskless
+    return ErrorCode.NONE if is_wanted else ErrorCode.INVALID_CONFIG
 
 
 def _check_members(draft: Draft, wanted: AlterPartition) -> ErrorCode:

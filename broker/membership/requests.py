@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from broker.controller.controller import NewTopic, TopicResult
-from broker.metadata.events import RECOVERED, RECOVERING
+from broker.metadata.events import RECOVERED, RECOVERING, TO_DISKLESS, PartitionRegistration
 from broker.principal import encode_principal
 from kafka_ds.protocol.errors import ErrorCode, KafkaError, check_code
 from kafka_ds.protocol.frame import LENGTH_BYTES, decode_response, encode_request
@@ -115,30 +115,54 @@ class ControllerRequests:
 
     async def recovered(self, partitions: Sequence[PartitionId]) -> None:
         """These partitions, which this broker leads, were compared with the lake after an unclean stop."""
-        image = self._driver.image
+        held = {key: holds for key in partitions if (holds := self._led(key)) is not None}
+        recovering = {
+            key: each for key, each in held.items() if each.leader_recovery_state == RECOVERING
+        }
+        await self._alter_partitions(recovering, RECOVERED, self._lifecycle.broker_epoch)
+
+    async def switch_to_diskless(
+        self, leader_epochs: Mapping[PartitionId, int], broker_epoch: int
+    ) -> None:
+        """The write-ahead log of this broker epoch has all records of these partitions that their table lacks.
+
+        Only what was put in the leader epoch that is given here counts, and nothing was appended since.
+        """
+        held = {
+            key: holds
+            for key, epoch in leader_epochs.items()
+            if (holds := self._led(key)) is not None and holds.leader_epoch == epoch
+        }
+        await self._alter_partitions(held, TO_DISKLESS, broker_epoch)
+
+    def _led(self, key: PartitionId) -> PartitionRegistration | None:
+        topic = self._driver.image.topics_by_id.get(key[0])
+        holds = topic.partitions.get(key[1]) if topic else None
+        return holds if holds is not None and holds.leader == self._node_id else None
+
+    async def _alter_partitions(
+        self, held: Mapping[PartitionId, PartitionRegistration], state: int, broker_epoch: int
+    ) -> None:
+        """Ask for this state of partitions, as they are registered. Raises KafkaError."""
         topics: dict[bytes, list[AlterPartitionRequestPartition]] = {}
-        for topic_id, partition in partitions:
-            topic = image.topics_by_id.get(topic_id)
-            holds = topic.partitions.get(partition) if topic else None
-            if holds is None or holds.leader != self._node_id:
-                continue
-            if holds.leader_recovery_state != RECOVERING:
-                continue
-            members = [AlterPartitionBrokerState(broker_id=each) for each in holds.isr]
+        for (topic_id, partition), holds in held.items():
+            members = holds.isr if state == RECOVERED else (self._node_id,)
             topics.setdefault(topic_id, []).append(
                 AlterPartitionRequestPartition(
                     partition_index=partition,
                     leader_epoch=holds.leader_epoch,
                     partition_epoch=holds.partition_epoch,
-                    new_isr_with_epochs=members,
-                    leader_recovery_state=RECOVERED,
+                    new_isr_with_epochs=[
+                        AlterPartitionBrokerState(broker_id=each) for each in members
+                    ],
+                    leader_recovery_state=state,
                 )
             )
         if not topics:
             return
         request = AlterPartitionRequest(
             broker_id=self._node_id,
-            broker_epoch=self._lifecycle.broker_epoch,
+            broker_epoch=broker_epoch,
             topics=[
                 AlterPartitionRequestTopic(topic_id=topic_id, partitions=each)
                 for topic_id, each in topics.items()

@@ -61,6 +61,27 @@ def diskless_change(
     return None if new == old else replace(new, partition_epoch=old.partition_epoch + 1)
 
 
+def switched(old: PartitionRegistration, wal: WalId) -> PartitionRegistration:
+    """A replicated partition, diskless from now on: its leader has put all that the table lacks into its log `wal`.
+
+    It has appended nothing since, and takes over what it has put like any new leader, in a new epoch. A reassignment
+    in progress ends.
+    """
+    directory = old.directory_of(old.leader)
+    return PartitionRegistration(
+        replicas=(old.leader,),
+        isr=(old.leader,),
+        leader=old.leader,
+        leader_epoch=old.leader_epoch + 1,
+        partition_epoch=old.partition_epoch + 1,
+        leader_recovery_state=RECOVERING,
+        directories=() if directory == UNASSIGNED_DIRECTORY else (directory,),
+        wals=(wal,),
+        wals_since=old.leader_epoch,
+        preferred=old.preferred_leader,
+    )
+
+
 def _with_state(old: PartitionRegistration, state: int) -> PartitionRegistration:
     """The same leader, which may have taken over: no other state follows RECOVERED (`isr.alter_partitions`)."""
     if old.leader_recovery_state == state:

@@ -22,6 +22,8 @@ from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 NO_LEADER = -1
 RECOVERED = 0
 RECOVERING = 1
+# What the leader of a replicated partition asks for that is to be diskless; no registration has it.
+TO_DISKLESS = 2
 # Directory ids that name no directory (KIP-858): not assigned yet, failed, and one of an older release.
 UNASSIGNED_DIRECTORY = bytes(16)
 LOST_DIRECTORY = bytes(15) + b"\x01"

@@ -39,7 +39,7 @@ from broker.metadata.events import (
     UnfenceBroker,
 )
 from broker.metadata.security_image import SECURITY_EVENTS, SecurityImage
-from broker.metadata.topic_names import INTERNAL_TOPICS, collision_key
+from broker.metadata.topic_names import INTERNAL_TOPICS, LAKE_DISKLESS, collision_key
 from kafka_ds.protocol.messages.configs import (
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
@@ -112,6 +112,11 @@ class TopicImage:
     def is_internal(self) -> bool:
         """Whether Kafka keeps its own state in this topic."""
         return self.name in INTERNAL_TOPICS
+
+    @property
+    def is_diskless(self) -> bool:
+        """Whether it is diskless as it is set; partitions that have not switched yet are still replicated."""
+        return self.configs.get(LAKE_DISKLESS, "").strip().lower() == "true"
 
     def copy(self) -> TopicImage:
         """The same topic, to be changed without changing this one."""

@@ -19,6 +19,7 @@ COMPACTED_TOPICS = frozenset({GROUP_METADATA_TOPIC_NAME, TRANSACTION_STATE_TOPIC
 # These are tables of the lake under other folders, and in Kafka's place a topic that no client creates.
 RESERVED_TOPICS = frozenset({"__cluster_metadata", "__remote_log_metadata"})
 REMOTE_STORAGE_ENABLE = "remote.storage.enable"
+LAKE_DISKLESS = "lake.diskless"
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
 
 

@@ -252,6 +252,11 @@ class RemoteLogManager:
         if not any(each == topic_id for each, _ in self.copies.led):
             self._metrics.topics.keep({tiered.log.topic for tiered in self.copies.led.values()})
 
+    def lake_log_start(self, topic_id: bytes, partition: int) -> int | None:
+        """Where the lake says that a partition led here begins; None while it is not known, or copies do not go on."""
+        tiered = self.copies.led.get((topic_id, partition))
+        return tiered.lake_log_start if tiered is not None and tiered.state.allows_upkeep else None
+
     def segment_rolled(self, log: Log) -> None:
         """A segment of this log was rolled: there may be a range to copy."""
         key = (log.topic_id, log.partition)

@@ -28,6 +28,7 @@ from broker.diskless.wal_object import CorruptWalObject
 from broker.log.log import NOTHING_REMOTE
 from broker.log.values import RemoteLogAuxState
 from broker.metadata.events import PartitionRegistration, WalId
+from broker.replica.diskless_switch import DisklessSwitch
 from broker.replica.leader.partition import LeaderPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.topic_partition import PartitionId
@@ -120,11 +121,15 @@ class DisklessPartitions:
         # Those whose records are missing.
         self._incomplete: dict[PartitionId, _TakeOver] = {}
         self._stopped = False
+        self.switching = DisklessSwitch(
+            replicas, wal, image=image, remote_log_manager=remote_log_manager, controller=controller
+        )
 
     def start(self) -> None:
         """Begin to put records, and to erase what is needed no more."""
         self.wal.start(self.is_safe, self._image.topics_by_id.__contains__)
         self.wal.spawn(self.ended.run())
+        self.wal.spawn(self.switching.run())
 
     # -- taking over ----------------------------------------------------------------------------
 
@@ -439,8 +444,10 @@ class DisklessPartitions:
         """Whether records up to this offset are needed in this broker's write-ahead log no more."""
         topic = self._image.topics_by_id.get(key[0])
         registration = topic.partitions.get(key[1]) if topic is not None else None
-        if topic is None or registration is None or self.wal.wal_id not in registration.wals:
+        if topic is None or registration is None:
             return True
+        if self.wal.wal_id not in registration.wals:
+            return not self.switching.may_be_named(key, registration.leader_epoch)
         partition = self._replicas.find(topic.name, key[1])
         if partition is None or partition.topic_id != key[0] or partition.leader.is_recovering:
             return False

@@ -214,6 +214,10 @@ class ReplicaStateApplier:
                 self._logs.write_recovery_points(followed.log.directory)
             self._unfollow(followed, changes)
         partition = self._replicas.find(*key)
+        if partition is not None and self._is_other_kind(partition, registration):
+            self.end(partition)
+            self._begin(event, partition)
+            return
         if partition is None:
             self._begin(event, followed)
             return
@@ -224,6 +228,12 @@ class ReplicaStateApplier:
             self._recover(partition)
         elif leader.leader_epoch != epoch or was_recovering:
             self.elected(partition)
+
+    @staticmethod
+    def _is_other_kind(partition: LeaderPartition, registration: PartitionRegistration) -> bool:
+        """Whether its records are acknowledged in another way from now on."""
+        is_newer = registration.partition_epoch > partition.leader.partition_epoch
+        return is_newer and partition.is_diskless != registration.is_diskless
 
     def _recover(self, partition: LeaderPartition) -> None:
         """Let it lead when it has found what earlier leaders, and the lake, have."""
@@ -246,13 +256,17 @@ class ReplicaStateApplier:
             return registration
         return replace(registration, leader_recovery_state=RECOVERING)
 
-    def _begin(self, event: PartitionChanged, followed: FollowerPartition | None) -> None:
-        """Start leading a partition that was followed until now, or whose log is on the disk."""
-        if followed is not None:
-            log, watermark, has_lost_records = (
-                followed.log,
-                followed.high_watermark,
-                followed.has_lost_records,
+    def _begin(
+        self, event: PartitionChanged, before: FollowerPartition | LeaderPartition | None
+    ) -> None:
+        """Start leading what was followed, or led in another way, until now, or has its log on the disk."""
+        if before is not None:
+            log, watermark = before.log, before.high_watermark
+            has_lost_records = (
+                isinstance(before, FollowerPartition)
+                and before.has_lost_records
+                # Else all that was acknowledged is taken over.
+                and not event.registration.is_diskless
             )
         else:
             log, watermark, has_lost_records = self._open(event)

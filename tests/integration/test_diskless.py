@@ -204,6 +204,27 @@ def test_all_brokers_are_killed_at_once_and_all_disks_wiped(brokers: BrokerClust
     check(brokers, writer)
 
 
+def test_a_topic_with_replicas_becomes_diskless_while_it_is_written(brokers: BrokerCluster) -> None:
+    """All brokers are killed as soon as it is, and nothing is on any disk: followers' logs are needed no more."""
+    table = {"remote.storage.enable": "true", "min.insync.replicas": "2"}
+    create_topic(brokers.bootstrap, TOPIC, table, partitions=PARTITIONS, replicas=3)
+    with Writer(brokers) as writer:
+        writer.wait_for(4_000)
+        alter(brokers, "lake.diskless", "true")
+        wait_until("one replica each", lambda: has_one_replica(brokers), timeout_s=PATIENCE_S)
+        for node_id in (1, 2, 3):
+            wipe(brokers, node_id)
+        brokers.start()
+        writer.wait_for(2_000)
+    check(brokers, writer)
+
+
+def has_one_replica(brokers: BrokerCluster) -> bool:
+    client = AdminClient({"bootstrap.servers": brokers.bootstrap, "log_level": 0})
+    found = client.list_topics(TOPIC, timeout=PATIENCE_S).topics[TOPIC].partitions
+    return all(len(found[each].replicas) == 1 for each in range(PARTITIONS))
+
+
 def test_deleted_records_stay_deleted_though_all_disks_are_wiped_at_once(
     brokers: BrokerCluster,
 ) -> None:
@@ -368,7 +389,7 @@ def test_a_table_that_has_lost_commits_is_not_gone_on_from(tmp_path: Path) -> No
         for partition, (first, last) in enumerate(zip(*ends, strict=True)):
             lost = f"{TOPIC}-{partition} yet: offsets {first + 1} to {last} were acknowledged"
             wait_until(lost, lambda lost=lost: is_said(brokers, lost), timeout_s=PATIENCE_S)
-        allow_unclean_leaders(brokers)
+        alter(brokers, "unclean.leader.election.enable", "true")
         with Writer(brokers) as writer:
             writer.wait_for(100)
         assert not writer.failed
@@ -380,12 +401,8 @@ def check_ends(brokers: BrokerCluster, ends: Sequence[int]) -> None:
         assert max(read(brokers, partition)) == end
 
 
-def allow_unclean_leaders(brokers: BrokerCluster) -> None:
+def alter(brokers: BrokerCluster, name: str, value: str) -> None:
     admin = AdminClient({"bootstrap.servers": brokers.bootstrap, "log_level": 0})
-    entry = ConfigEntry(
-        "unclean.leader.election.enable",
-        "true",
-        incremental_operation=AlterConfigOpType.SET,
-    )
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=[entry])
     admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)

@@ -14,7 +14,9 @@ from broker.diskless.wal_writer import Checkpoint, Outcome, WalWriter
 from broker.diskless.write_ahead_log import WriteAheadLog
 from broker.metadata import diskless_change
 from broker.metadata.events import PartitionRegistration, WalId
+from broker.remote.remote_log_manager import RemoteLogManager
 from broker.replica.diskless_partitions import DisklessPartitions
+from broker.replica.diskless_switch import DisklessSwitch, SwitchingPartition
 from broker.replica.leader.partition import LeaderPartition
 from broker.worker.rpc import FenceTopic
 from broker.worker.service import Service
@@ -161,3 +163,29 @@ def log_starts_are_not_taken_over(patch: pytest.MonkeyPatch) -> None:
             lake_begins(self, log_start_offset)
 
     patch.setattr(LeaderPartition, "lake_begins", unless_it_takes_over)
+
+
+@mutation
+def diskless_before_it_is_put(patch: pytest.MonkeyPatch) -> None:
+    """The controller is asked while what the table lacks is in local logs alone."""
+    patch.setattr(SwitchingPartition, "begin", lambda self, wal, size: self.ended.set())
+    patch.setattr(SwitchingPartition, "is_put", True)
+
+
+@mutation
+def a_leader_that_has_asked_appends(patch: pytest.MonkeyPatch) -> None:
+    """Producers do not wait while a partition becomes diskless."""
+    never = property(lambda self: False, lambda self, is_switching: None)
+    patch.setattr(LeaderPartition, "is_switching", never)
+
+
+@mutation
+def what_a_commit_may_name_is_erased(patch: pytest.MonkeyPatch) -> None:
+    """What was put goes as long as no registration names it."""
+    patch.setattr(DisklessSwitch, "may_be_named", lambda self, key, leader_epoch: False)
+
+
+@mutation
+def a_log_start_is_not_waited_for(patch: pytest.MonkeyPatch) -> None:
+    """A partition becomes diskless before its table has its log start."""
+    patch.setattr(RemoteLogManager, "lake_log_start", lambda self, topic_id, partition: 1 << 62)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextvars import Context
 from types import MappingProxyType
 from typing import Any
 
@@ -22,15 +23,24 @@ from broker.diskless.wal_object import (
     place_of,
 )
 from broker.metadata.events import RECOVERED, WalId
+from broker.metadata.image import MetadataImage
+from broker.replica import diskless_switch
+from broker.replica.diskless_switch import SwitchingPartition
 from broker.replica.leader.partition import LeaderPartition
-from tests.sim.clients import Partition, Producer
-from tests.sim.model import HistoryModel
+from kafka_ds.protocol.errors import ErrorCode
+from tests.sim.clients import History, Partition, Producer
+from tests.sim.keeping import alter_topic
+from tests.sim.loop import PROCESS
+from tests.sim.model import HistoryModel, kept
+from tests.sim.operator import Operator
 from tests.sim.scenario import QUIET_SECONDS_MAX, RESULTS, TOPIC
 from tests.sim.sequences import NotSo
 from tests.sim.tier_scenario import EVENTS_SECONDS, FLEETING, TierFaults, TierScenario
 from tests.sim.world import Host
 
 DISKLESS_TOPICS = (TOPIC, RESULTS, FLEETING)
+# What happens to a leader whose partitions become diskless, at the moment that matters.
+STRIKES = ("lost_logs", "lost_logs", "lost_logs_and_back", "power", "pause", "isolate")
 # How often a run cleans up write-ahead logs.
 CLEAN_UP_SECONDS = 0.7
 
@@ -38,12 +48,23 @@ CLEAN_UP_SECONDS = 0.7
 class DisklessFaults(TierFaults):
     """Faults of the lake and of disks, in addition to those of workers and brokers."""
 
+    async def heal(self) -> None:
+        for host in self._world.hosts:
+            host.lake.late = 0.0
+        await super().heal()
+
+    def strike(self, host: Host, kind: str) -> None:
+        """Make this fault now."""
+        if host.is_up:
+            self._remember()
+            self._world.log(f"strike: {kind} of {host.name}: {getattr(self, f'_{kind}')(host)}")
+
     def _lost_logs(self, host: Host) -> str | None:
         """A broker is killed, and nothing of diskless topics is on its disk when it comes back."""
         if not host.is_up or not self._may_go_down(host, forgets=False):
             return None
         host.kill()
-        lose_logs(host)
+        lose_logs(host, self.truth.image())
         self._crashed(host)
         return f"{host.name} is killed and loses its logs of diskless topics"
 
@@ -52,7 +73,7 @@ class DisklessFaults(TierFaults):
         if not host.is_up or not self._may_go_down(host, forgets=False):
             return None
         host.kill()
-        lose_logs(host)
+        lose_logs(host, self.truth.image())
         self.crashed.add(host.node_id)
         self._start_at_once(host)
         return f"{host.name} is killed, loses its logs of diskless topics, and starts again at once"
@@ -110,11 +131,14 @@ class DisklessFaults(TierFaults):
         return f"puts of {host.name} into write-ahead logs come late"
 
 
-def lose_logs(host: Host) -> None:
-    """Remove all logs of diskless topics from the disk of a broker that does not run."""
+def lose_logs(host: Host, image: MetadataImage) -> None:
+    """Remove all logs of diskless partitions from the disk of a broker that does not run."""
     for path in host.disk.paths():
-        folder = path.rpartition("/")[0].rpartition("/")[2]
-        if folder.rpartition("-")[0] in DISKLESS_TOPICS:
+        topic, _, number = path.rpartition("/")[0].rpartition("/")[2].rpartition("-")
+        if topic not in DISKLESS_TOPICS:
+            continue
+        holds = image.partition(topic, int(number))
+        if holds is None or holds.is_diskless:
             host.disk.unlink(path)
     host.disk.sync_everything()
 
@@ -130,7 +154,6 @@ class DisklessScenario(TierScenario):
         self.model = HistoryModel(DISKLESS_TOPICS)
         self.history = self.model.history
         self.tables._model = self.bounds._model = self.model
-        self.bounds.are_in_tables = True
 
     def _listen(self, patch: Any) -> None:
         super()._listen(patch)
@@ -150,16 +173,25 @@ class DisklessScenario(TierScenario):
         """A new leader serves nothing that was deleted, unless it is deposed and does not know yet."""
         name, start = partition.log.topic_partition, partition.log.log_start_offset
         now = self.world.truth.image().partition(*name)
-        if now is not None and now.leader_epoch == partition.leader_epoch:
+        is_now = now is not None and now.leader_epoch == partition.leader_epoch
+        if is_now and partition.is_diskless:
             promised = self.bounds.low_watermarks.get(tuple(name), 0)
             assert start >= promised, f"{name} begins at {start}, and was said to at {promised}"
+
+    def _kept_history(self) -> History:
+        """What a deletion has asked for that was not answered may be in the table, and may not."""
+        starts = {each: self.bounds.declared(each) for each in self.partitions}
+        return kept(self.history, self.model, {TOPIC: self.bounds.topic_id(TOPIC)}, starts)
+
+    def _may_be_gone(self, partition: Partition, offset: int) -> bool:
+        return offset < self.bounds.asked.get(partition, 0)
 
     async def _check(self, members: list[asyncio.Task[None]]) -> None:
         await self._in_sync()
         self.world.log("all brokers are killed, and lose their logs of diskless topics")
         for host in self.world.hosts:
             host.kill()
-            lose_logs(host)
+            lose_logs(host, self.world.truth.image())
         for host in self.world.hosts:
             host.start()
         await super()._check(members)
@@ -203,3 +235,72 @@ class DisklessScenario(TierScenario):
     def _is_copied_entry(self, entry: WalEntry) -> bool:
         topic = self.world.truth.image().topics_by_id.get(entry.topic_id)
         return topic is None or entry.last_offset <= self.tables.end(topic.name, entry.partition)
+
+
+class ToDisklessScenario(DisklessScenario):
+    """Topics that are created with replicas, and become diskless while everything goes on."""
+
+    TOPIC_SETTINGS = MappingProxyType({})
+    SWITCHED = MappingProxyType({"lake.diskless": "true"})
+
+    def _listen(self, patch: Any) -> None:
+        super()._listen(patch)
+        patch.setattr(diskless_switch, "LOOK_SECONDS", 0.2)
+        patch.setattr(diskless_switch, "PUT_SECONDS", 1.0)
+        begin = SwitchingPartition.begin
+
+        def begun(switching: SwitchingPartition, wal: Any, size: int) -> None:
+            process = PROCESS.get()
+            self._strike_soon(next(h for h in self.world.hosts if h.process is process))
+            begin(switching, wal, size)
+
+        patch.setattr(SwitchingPartition, "begin", begun)
+
+    def _strike_soon(self, host: Host) -> None:
+        """Let something happen to a leader while it puts, asks, or takes over."""
+        chance, faults = self.world.random, self.faults
+        assert isinstance(faults, DisklessFaults)
+        kind, seconds = chance.choice(STRIKES), chance.random() * 0.5
+
+        def strike() -> None:
+            if not self._is_over:
+                faults.strike(host, kind)
+
+        if chance.random() < 0.6:
+            self.world.loop.call_later(seconds, strike, context=Context())
+
+    def _producers(self) -> list[asyncio.Task[None]]:
+        operator, process = self._operator()
+        return [*super()._producers(), self._spawn(self._switch_all(operator), process)]
+
+    async def _switch_all(self, operator: Operator) -> None:
+        """Topics become diskless some time; those that come and go at once, or never."""
+        left = [TOPIC, RESULTS] if self._results else [TOPIC]
+        while not self._is_over:
+            await asyncio.sleep(operator.random.random() * self.shape.seconds / 10)
+            topic = operator.random.choice((FLEETING, *left))
+            said = await alter_topic(operator, topic, dict(self.SWITCHED))
+            if said is ErrorCode.NONE and topic in left:
+                left.remove(topic)
+
+    async def _check(self, members: list[asyncio.Task[None]]) -> None:
+        operator, process = self._operator()
+        await asyncio.wait_for(self._spawn(self._end(operator), process), QUIET_SECONDS_MAX)
+        await super()._check(members)
+
+    async def _end(self, operator: Operator) -> None:
+        """Let all of them become diskless: a partition of which everything was deleted needs a record for that."""
+        for topic in sorted({topic for topic, _ in (*self.partitions, *self._results)}):
+            while await alter_topic(operator, topic, dict(self.SWITCHED)) is not ErrorCode.NONE:
+                await operator.pause()
+        client = (operator.network, self.world.bootstrap, self.world.random)
+        producer = Producer(*client, name="last", history=self.history)
+        while left := [each for each in (*self.partitions, *self._results) if self._waits(each)]:
+            await asyncio.sleep(2.0)
+            for partition in left:
+                if partition in self.partitions and self._waits(partition):
+                    await producer.send(partition, 1)
+
+    def _waits(self, partition: Partition) -> bool:
+        holds = self.world.truth.image().partition(*partition)
+        return holds is None or not holds.is_diskless or holds.leader_recovery_state != RECOVERED

@@ -43,9 +43,8 @@ class Bounds:
         self._retention_bytes = int(world.settings.get("log.retention.bytes", NO_LIMIT))
         # Asked by DeleteRecords. As in Kafka, a follower has it in memory only until its next checkpoint.
         self.asked: dict[Partition, int] = {}
-        # Answered to it. Of diskless topics the tables have it then, and each later leader begins there.
+        # Answered to it. Of diskless partitions the tables have it then, and each later leader begins there.
         self.low_watermarks: dict[Partition, int] = {}
-        self.are_in_tables = False
         # Where local logs began when their topics had left the lake (KIP-950).
         self._left: dict[Partition, int] = {}
         self.out_of_range = 0
@@ -75,7 +74,8 @@ class Bounds:
     def deleted(self, partition: Partition, low_watermark: int) -> None:
         """DeleteRecords was answered."""
         known = self._tables.start(*partition)
-        assert not self.are_in_tables or low_watermark <= known, (
+        holds = self._world.truth.image().partition(*partition)
+        assert holds is None or not holds.is_diskless or low_watermark <= known, (
             f"{partition} is said to begin at {low_watermark}, and its table says {known}"
         )
         known = self.low_watermarks.get(partition, 0)

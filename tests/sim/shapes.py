@@ -353,6 +353,40 @@ def diskless(seed: int) -> Scenario:
     return DisklessScenario(seed, shape, plan, settings, deletes_records=deletes_records)
 
 
+def to_diskless(seed: int) -> Scenario:
+    """Topics with replicas that become diskless while everything goes on."""
+    from tests.sim.diskless_scenario import ToDisklessScenario
+    from tests.sim.tier_scenario import TIERED
+
+    chance = Random(f"to_diskless {seed}")
+    has_groups = chance.random() < 0.2
+    shape = Shape(
+        brokers=chance.choice((3, 3, 4)),
+        partitions=4,
+        plain=1,
+        idempotent=2,
+        transactional=chance.choice((0, 1)),
+        members=has_groups,
+        transformers=has_groups,
+        has_operator=chance.random() < 0.3,
+        log_dirs=chance.choice((1, 1, 2)),
+        seconds=10,
+    )
+    settings = {
+        **BRISK,
+        **REPLICATED,
+        **TIERED,
+        "group.min.session.timeout.ms": "1000",
+        "lake.max.lag.ms": chance.choice(("-1", "300", "3000")),
+        "lake.diskless.linger.ms": chance.choice(("0", "20", "100")),
+        "leader.imbalance.check.interval.seconds": chance.choice(("2", "300")),
+    }
+    settings |= {} if has_groups else chance.choice(RETENTIONS)
+    deletes_records = not has_groups and chance.random() < 0.3
+    plan = Plan(kinds=DISKLESS, every_seconds=0.45, scale=BRISK_SCALE)
+    return ToDisklessScenario(seed, shape, plan, settings, deletes_records=deletes_records)
+
+
 def sleepers(seed: int) -> Scenario:
     """Leaders of diskless partitions that sleep through an election, with puts on their way."""
     from tests.sim.diskless_scenario import DisklessScenario
@@ -453,6 +487,7 @@ FAMILIES: dict[str, Callable[[int], Scenario]] = {
         foreign,
         packing,
         diskless,
+        to_diskless,
         sleepers,
         followers,
         large,

@@ -174,9 +174,11 @@ def _check_topic(config: BrokerConfig, before: Overrides, after: Overrides) -> N
         wanted = topic_config(config, after)
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
-    if not config.remote_log_storage_system_enable:
+    present = topic_config(config, before)
+    becomes_diskless = wanted.lake_diskless and not present.lake_diskless
+    if not config.remote_log_storage_system_enable and not becomes_diskless:
         return
-    why = why_not_from(topic_config(config, before), wanted)
+    why = why_not_from(present, wanted)
     if why is not None:
         raise KafkaError(ErrorCode.INVALID_CONFIG, why)
 

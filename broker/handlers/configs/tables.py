@@ -8,7 +8,7 @@ See docs/decisions/0019-tables-of-compacted-topics.md and KIP-950:
 - A compacted topic that is a table remains both. Compaction has removed tombstones from its log. If the log's beginning
   were deleted locally now, readers would find in the lake the records that those had deleted.
 - Once copying has ended it cannot begin again: compaction has not waited for it.
-- The bulk load that a topic begins with never changes, nor whether a topic is diskless.
+- The bulk load that a topic begins with never changes. A topic may become diskless, and remains it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.log.config import DISKLESS_WITHOUT_TABLE, REMOTE_STORAGE_KEPT
+from broker.metadata.topic_names import LAKE_DISKLESS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,14 +25,13 @@ if TYPE_CHECKING:
 
 REMOTE_STORAGE = "remote.storage.enable"
 LOAD = "lake.load"
-DISKLESS = "lake.diskless"
 
 
 def with_table_kept(
     before: Mapping[str, str], after: Mapping[str, str], present: LogConfig, wanted: LogConfig
 ) -> Mapping[str, str]:
     """A topic's own settings after a change of them, and what is kept about its table."""
-    for name in (LOAD, DISKLESS):
+    for name in (LOAD, LAKE_DISKLESS):
         if name in before and name not in after:
             # A tool that declares topics would remove it, and leaders need it.
             after = {**after, name: before[name]}
@@ -42,14 +42,31 @@ def with_table_kept(
     return {**after, REMOTE_STORAGE_KEPT: "true"}
 
 
+def _why_not_diskless(present: LogConfig, wanted: LogConfig) -> str | None:
+    """Why a topic cannot become diskless, or remain it: its local logs are caches, and its table is all there is."""
+    if not wanted.lake_diskless:
+        return f"{LAKE_DISKLESS}=false: a diskless topic remains one"
+    if not wanted.copies_to_lake:
+        return DISKLESS_WITHOUT_TABLE
+    if present.lake_diskless:
+        return None
+    if wanted.lake_load:
+        return f"{LAKE_DISKLESS}=true: the topic has begun with a load ({LOAD})"
+    if present.is_compacted or wanted.is_compacted:
+        return (
+            f"{LAKE_DISKLESS}=true: a compacted topic that exists remains replicated, for its compacted log would go, "
+            "and its table has what compaction has removed"
+        )
+    return None
+
+
 def why_not_from(present: LogConfig, wanted: LogConfig) -> str | None:
     """Why a topic cannot change from these settings to those; None if it can."""
     if wanted.lake_load != present.lake_load:
         return f"{LOAD}: it is given when a topic is created, and stays as it is"
-    if wanted.lake_diskless != present.lake_diskless:
-        return f"{DISKLESS}: it is given when a topic is created, and stays as it is"
-    if wanted.lake_diskless and not wanted.copies_to_lake:
-        return DISKLESS_WITHOUT_TABLE
+    concerns_diskless = wanted.lake_diskless or present.lake_diskless
+    if concerns_diskless and (why := _why_not_diskless(present, wanted)) is not None:
+        return why
     if not present.has_table:
         return None
     is_compacted, was_compacted = wanted.is_compacted, present.is_compacted

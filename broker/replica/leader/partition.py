@@ -59,6 +59,7 @@ class LeaderPartition:
         "_recovery",
         "alter_partition",
         "idle_sessions",
+        "is_switching",
         "lake_log_start",
         "_remote_log_manager",
         "_unflushed_since",
@@ -112,6 +113,8 @@ class LeaderPartition:
         self._wal = wal
         self._is_lost = self._is_deposed = False
         self._recovery: asyncio.Future[None] | None = None
+        # Whether it takes no appends in this epoch, because what it has is put into the write-ahead log.
+        self.is_switching = False
         log.update_high_watermark(leader.high_watermark)
 
     # -- reading ------------------------------------------------------------------------------
@@ -164,6 +167,8 @@ class LeaderPartition:
         """
         leader, log = self.leader, self.log
         leader.check_append(acks)
+        if self.is_switching:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "it is becoming diskless")
         if self._wal is not None:
             self._check_wal(self._wal, origin)
         self._changing()
@@ -266,6 +271,16 @@ class LeaderPartition:
     def leader_epoch(self) -> int:
         """The epoch in which this broker leads."""
         return self.leader.leader_epoch
+
+    def begin_switch(self) -> None:
+        """Take no more appends in this leader epoch: what there is is put, and then it is diskless in a later one."""
+        self._changing()
+        self.is_switching = True
+
+    def give_up_switch(self) -> None:
+        """Take appends as before. Nobody must have been asked for the switch in this epoch."""
+        self._changing()
+        self.is_switching = False
 
     def _check_wal(self, wal: WriteAheadLog, origin: AppendOrigin) -> None:
         if self._is_deposed:
@@ -410,6 +425,8 @@ class LeaderPartition:
     def registration_changed(self, registration: PartitionRegistration) -> None:
         """The metadata describe the partition; with a new leader epoch `elected` must follow."""
         self._changing()
+        if registration.leader_epoch > self.leader.leader_epoch:
+            self.is_switching = False
         if self._wal is not None and registration.leader_epoch > self.leader.leader_epoch:
             # What is not acknowledged may be missing in what this leader takes over.
             self._fail(ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
@@ -530,12 +547,10 @@ class LeaderPartition:
     def low_watermark(self) -> int:
         """The lowest log start of all live replicas, this one included; -1 while one is unknown.
 
-        Of a diskless partition, whose log is a cache, the one that its table has.
+        Of a diskless partition, whose log is a cache, or is about to be one, the one that its table has.
         """
-        start = self.log.log_start_offset
-        return self.leader.low_watermark(
-            min(start, self.lake_log_start) if self.is_diskless else start
-        )
+        start, is_cache = self.log.log_start_offset, self.is_diskless or self.is_switching
+        return self.leader.low_watermark(min(start, self.lake_log_start) if is_cache else start)
 
     def deletion(self, offset: int) -> asyncio.Future[int]:
         """Done once the low watermark has reached this offset, with it; or failed."""

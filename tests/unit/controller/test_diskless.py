@@ -18,10 +18,13 @@ from broker.metadata.events import (
     NO_LEADER,
     RECOVERED,
     RECOVERING,
+    TO_DISKLESS,
+    ConfigChanged,
     PartitionRegistration,
     WalId,
 )
-from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages.configs import TOPIC_RESOURCE
 from tests.unit.controller.controller_desk import ClusterDesk
 
 SETTING = ("lake.diskless", "true")
@@ -311,6 +314,114 @@ def test_a_deposed_leader_has_taken_over_nothing() -> None:
     (result,) = desk.take(desk.controller.alter_partitions(2, desk.epoch(2), [wanted]))
     assert result.error == ErrorCode.FENCED_LEADER_EPOCH
     assert desk.partition() == present
+
+
+# -- a topic that becomes diskless ------------------------------------------------------------------
+
+
+def replicated(*, is_wanted: bool = True) -> DisklessDesk:
+    """A cluster whose topic `t` has replicas, and may be to become diskless."""
+    desk = DisklessDesk(1, 2, 3, 4)
+    desk.ask(num_partitions=-1, assignments=((0, (2, 1, 3)),), configs=())
+    if is_wanted:
+        name, value = SETTING
+        desk.make_durable(
+            [ConfigChanged(resource_type=TOPIC_RESOURCE, resource_name="t", name=name, value=value)]
+        )
+    return desk
+
+
+def has_put(desk: DisklessDesk, broker: int, broker_epoch: int = -1, **changes: Any) -> ErrorCode:
+    """This broker says that its write-ahead log has all that the table lacks."""
+    present = desk.partition()
+    wanted = AlterPartition(
+        topic_id=desk.image.topics["t"].topic_id,
+        partition=0,
+        new_isr=((broker, -1),),
+        leader_epoch=present.leader_epoch,
+        partition_epoch=present.partition_epoch,
+        leader_recovery_state=TO_DISKLESS,
+    )
+    epoch = desk.epoch(broker) if broker_epoch < 0 else broker_epoch
+    (result,) = desk.take(
+        desk.controller.alter_partitions(broker, epoch, [replace(wanted, **changes)])
+    )
+    error: ErrorCode = result.error
+    return error
+
+
+def test_a_leader_that_has_put_everything_takes_over_in_a_new_epoch() -> None:
+    desk = replicated()
+    epoch = desk.partition().leader_epoch
+    assert not has_put(desk, 2)
+    assert desk.partition() == led_by(desk, 2, epoch=epoch + 1, since=epoch)
+    assert not desk.taken_over().error
+    since = epoch + 1
+    assert desk.partition() == led_by(desk, 2, epoch=since, since=since, state=RECOVERED)
+
+
+def test_whoever_leads_then_reads_what_was_put() -> None:
+    desk = replicated()
+    first, epoch = desk.wal(2), desk.partition().leader_epoch
+    assert not has_put(desk, 2)
+    desk.fence(2)
+    leader = desk.partition().leader
+    wals = (first, desk.wal(leader))
+    assert desk.partition() == led_by(
+        desk, leader, *wals, epoch=epoch + 2, since=epoch, preferred=2
+    )
+
+
+@pytest.mark.parametrize(
+    ("broker", "changes", "code"),
+    [
+        (1, {}, ErrorCode.INVALID_REQUEST),
+        (2, {"leader_epoch": -1}, ErrorCode.FENCED_LEADER_EPOCH),
+        (2, {"partition_epoch": -1}, ErrorCode.INVALID_UPDATE_VERSION),
+    ],
+)
+def test_who_does_not_lead_any_more_makes_nothing_diskless(
+    broker: int, changes: dict[str, int], code: ErrorCode
+) -> None:
+    desk = replicated()
+    before = desk.partition()
+    assert has_put(desk, broker, **changes) == code
+    assert desk.partition() == before
+
+
+def test_a_former_incarnation_makes_nothing_diskless() -> None:
+    """Its write-ahead log is not the one that the controller would name."""
+    desk = replicated()
+    before = desk.epoch(2)
+    restart_stopped(desk, 2)
+    with pytest.raises(KafkaError, match="broker epoch"):
+        has_put(desk, 2, before)
+    assert not desk.partition().is_diskless
+
+
+def test_a_topic_that_is_not_set_to_does_not_become_diskless() -> None:
+    desk = replicated(is_wanted=False)
+    assert has_put(desk, 2) == ErrorCode.INVALID_CONFIG
+    assert not desk.partition().is_diskless
+
+
+def test_a_diskless_partition_does_not_become_diskless_again() -> None:
+    """Its log in the lake may have records that its leader's does not."""
+    desk = DisklessDesk(1, 2)
+    desk.ask(num_partitions=-1, assignments=((0, (2,)),))
+    before = desk.partition()
+    assert has_put(desk, 2) == ErrorCode.INVALID_REQUEST
+    assert desk.partition() == before
+
+
+def test_a_move_in_progress_ends() -> None:
+    desk = replicated()
+    assert not desk.reassign(4, 1).error
+    before = desk.partition()
+    assert (before.leader, before.adding_replicas) == (2, (4,))
+    assert not has_put(desk, 2)
+    epoch = before.leader_epoch
+    assert desk.partition() == led_by(desk, 2, epoch=epoch + 1, since=epoch, preferred=4)
 
 
 # -- requests -------------------------------------------------------------------------------------

@@ -216,20 +216,55 @@ DISKLESS = "lake.diskless"
 
 
 @in_loop
-async def test_a_topic_is_diskless_from_its_creation_on_or_never(memory_path: Path) -> None:
+async def test_a_topic_becomes_diskless_and_remains_it(memory_path: Path) -> None:
     settings = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}
     async with in_process(memory_path, **settings) as broker:
         await broker.create("t", lake_diskless="true")
         await broker.create("replicated")
-        for topic, value in (("t", "false"), ("replicated", "true")):
-            answer = await change(broker, TOPIC, topic, (DISKLESS, SET, value))
+        assert not (await change(broker, TOPIC, "replicated", (DISKLESS, SET, "true"))).error_code
+        assert log_of(broker, "replicated").config.lake_diskless
+        for topic in ("t", "replicated"):
+            answer = await change(broker, TOPIC, topic, (DISKLESS, SET, "false"))
             assert answer.error_code == ErrorCode.INVALID_CONFIG
-            assert answer.error_message.startswith(f"{DISKLESS}: it is given when a topic is")
+            assert answer.error_message == f"{DISKLESS}=false: a diskless topic remains one"
         # A tool that declares topics does not name what it does not know.
         assert not (await replace(broker, "t", retention_ms="5000")).error_code
         assert log_of(broker, "t").config.lake_diskless
         assert not (await change(broker, TOPIC, "t", (DISKLESS, DELETE, None))).error_code
         assert log_of(broker, "t").config.lake_diskless
+
+
+@pytest.mark.parametrize(
+    ("own", "why"),
+    [
+        ({"remote_storage_enable": "false"}, "a diskless topic is a Delta table"),
+        ({"remote_log_copy_disable": "true"}, "a diskless topic is a Delta table"),
+        (
+            {"cleanup_policy": "compact", "remote_storage_enable": "true"},
+            "a compacted topic that exists remains replicated",
+        ),
+    ],
+)
+@in_loop
+async def test_a_topic_that_cannot_become_diskless_is_told_why(
+    memory_path: Path, own: dict[str, str], why: str
+) -> None:
+    settings = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}
+    async with in_process(memory_path, **settings) as broker:
+        await broker.create("t", **own)
+        answer = await change(broker, TOPIC, "t", (DISKLESS, SET, "true"))
+        assert answer.error_code == ErrorCode.INVALID_CONFIG
+        assert answer.error_message.startswith(f"{DISKLESS}=true: {why}")
+        assert not log_of(broker, "t").config.lake_diskless
+
+
+@in_loop
+async def test_no_topic_becomes_diskless_without_a_lake(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t")
+        answer = await change(broker, TOPIC, "t", (DISKLESS, SET, "true"))
+        assert answer.error_code == ErrorCode.INVALID_CONFIG
+        assert answer.error_message.startswith(f"{DISKLESS}=true: a diskless topic is a Delta")
 
 
 @in_loop

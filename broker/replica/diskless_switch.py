@@ -1,0 +1,247 @@
+"""Shell: makes partitions diskless whose topic has become so, while they are led here (docs/concepts/diskless.md).
+
+The leader takes no more appends, puts all that the table lacks into its write-ahead log, and only then asks the
+controller, which makes the partition diskless in a new leader epoch: it is taken over from the write-ahead log. The
+commit counts what this epoch has put, so a leader that has asked never appends in this epoch again: its request may
+arrive late. Until it asks it may go on as before. What was put stays while a commit may still name it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from broker.log.values import LogRead
+from broker.replica.leader.partition import LeaderPartition
+from kafka_ds.process.amounts import counted
+from kafka_ds.protocol.errors import KafkaError
+from kafka_ds.protocol.topic_partition import PartitionId
+
+if TYPE_CHECKING:
+    from broker.diskless.write_ahead_log import WriteAheadLog
+    from broker.membership.requests import ControllerRequests
+    from broker.metadata.image import MetadataImage
+    from broker.remote.remote_log_manager import RemoteLogManager
+    from broker.replica.replicas import Replicas
+
+_LOGGER = logging.getLogger(__name__)
+
+LOOK_SECONDS = 2.0
+# Producers wait for partitions that are being put, so few are at a time, none of them with much to put, or for long.
+PARTITIONS_AT_ONCE = 100
+BYTES_MAX = 32 << 20
+PUT_SECONDS = 10.0
+ASK_SECONDS = 0.5
+
+
+class SwitchingPartition:
+    """One partition, in the leader epoch in which it takes no appends: what of it is in the write-ahead log."""
+
+    def __init__(self, partition: LeaderPartition) -> None:
+        self.partition = partition
+        self.key = partition.key
+        self.leader_epoch = partition.leader_epoch
+        self.first_offset = partition.log.highest_offset_in_remote_storage + 1
+        self._put_to = self.first_offset
+        self._error: str | None = None
+        """Why it cannot be put; empty for want of time."""
+        self.ended = asyncio.Event()
+        """All was put, or cannot be."""
+        partition.begin_switch()
+
+    def begin(self, wal: WriteAheadLog, size: int) -> None:
+        """Put all that the table lacks, of so many bytes."""
+        end = self.partition.log.log_end_offset
+        if self.first_offset < end:
+            wal.appended(self, self.first_offset, end, size, is_again=True)
+        else:
+            self.ended.set()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this broker leads it in this epoch."""
+        return not self.partition.is_lost and self.partition.leader_epoch == self.leader_epoch
+
+    @property
+    def is_put(self) -> bool:
+        """Whether the write-ahead log has all that the table lacks."""
+        return self._error is None and self._put_to == self.partition.log.log_end_offset
+
+    def resume(self) -> None:
+        """Take appends again: nothing was asked for."""
+        if self.is_current:
+            self.partition.give_up_switch()
+
+    @property
+    def why_not(self) -> str:
+        """Why not all of it was put."""
+        return self._error or f"the store has not taken its records within {PUT_SECONDS:g} s"
+
+    # -- for the write-ahead log ----------------------------------------------------------------
+
+    def read_appended(self, offset: int, max_bytes: int) -> LogRead:
+        """Whole batches up to the log's end. Raises OSError, KafkaError."""
+        return self.partition.read_appended(offset, max_bytes)
+
+    def wal_has(self, first_offset: int, end_offset: int) -> None:
+        """The write-ahead log has these records; those of an earlier attempt may come before."""
+        if first_offset <= self._put_to < end_offset:
+            self._put_to = end_offset
+        if self.is_put:
+            self.ended.set()
+
+    def failed_to_put(self, error: Exception) -> None:
+        """What was appended is never put."""
+        self._error = self._error or str(error)
+        self.ended.set()
+
+    def deposed(self, leader_epoch: int) -> None:
+        """A leader of this later epoch has fenced the write-ahead log."""
+        self.failed_to_put(RuntimeError(f"a leader of epoch {leader_epoch} has fenced its log"))
+
+
+class DisklessSwitch:
+    """The partitions of one broker that become diskless."""
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        wal: WriteAheadLog,
+        *,
+        image: MetadataImage,
+        remote_log_manager: RemoteLogManager,
+        controller: ControllerRequests,
+    ) -> None:
+        self._replicas = replicas
+        self._wal = wal
+        self._image = image
+        self._remote_log_manager = remote_log_manager
+        self._controller = controller
+        # The leader epochs in which something was put.
+        self._put_in: dict[PartitionId, int] = {}
+        self._said: dict[PartitionId, str] = {}
+        # Those that take no appends until the controller has decided.
+        self._asked: list[SwitchingPartition] = []
+
+    def may_be_named(self, key: PartitionId, leader_epoch: int) -> bool:
+        """Whether a registration of a later epoch than this one may name this write-ahead log for what is there now."""
+        return self._put_in.get(key, -1) >= leader_epoch
+
+    async def run(self) -> None:
+        """Look now and then, until cancelled."""
+        while True:
+            await asyncio.sleep(ASK_SECONDS if self._asked else LOOK_SECONDS)
+            try:
+                await self.switch()
+            except Exception:  # The root of a task: an error would go unnoticed.
+                _LOGGER.exception("Unable to make partitions diskless, will try again")
+
+    async def switch(self) -> None:
+        """Ask for those partitions that are put, until they have switched or another one leads them; put others."""
+        self._forget_others()
+        if (wal_id := self._wal.wal_id) is None:
+            return
+        if chosen := self._chosen():
+            self._asked += await self._put(chosen)
+        self._asked = [each for each in self._asked if each.is_current]
+        if self._asked:
+            epochs = {each.key: each.leader_epoch for each in self._asked}
+            try:
+                await self._controller.switch_to_diskless(epochs, wal_id.broker_epoch)
+            except (KafkaError, OSError) as error:
+                for each in self._asked:
+                    self._say(each.partition, f"the controller has not agreed: {error}")
+
+    async def _put(self, chosen: Mapping[LeaderPartition, int]) -> list[SwitchingPartition]:
+        """Put what the table lacks of these partitions, so many bytes each; those of which the store has all."""
+        switching = [SwitchingPartition(each) for each in chosen]
+        _LOGGER.info("Making %s diskless", counted(len(switching), "partition"))
+        done: list[SwitchingPartition] = []
+        try:
+            for each, size in zip(switching, chosen.values(), strict=True):
+                self._put_in[each.key] = each.leader_epoch
+                self._wal.table_has(each.key, each.first_offset - 1)
+                each.begin(self._wal, size)
+            waiting = asyncio.gather(*(each.ended.wait() for each in switching))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(waiting, PUT_SECONDS)
+            # It says what the table must have where the write-ahead log has nothing.
+            await asyncio.wait_for(self._wal.checkpoint(), PUT_SECONDS)
+            done = [each for each in switching if each.is_put and each.is_current]
+        except (TimeoutError, OSError) as error:
+            for each in switching:
+                each.failed_to_put(error)
+        finally:
+            for each in switching:
+                self._wal.forget(each)
+                if each not in done:
+                    self._put_in.pop(each.key, None)
+                    each.resume()
+        for each in switching:
+            if each not in done:
+                self._say(each.partition, each.why_not)
+        return done
+
+    def _forget_others(self) -> None:
+        """Forget what no commit can name any more."""
+        topics = self._image.topics_by_id
+        if self._said:
+            led = {partition.key for partition in self._replicas if not partition.is_diskless}
+            self._said = {key: said for key, said in self._said.items() if key in led}
+        self._put_in = {
+            key: epoch
+            for key, epoch in self._put_in.items()
+            if (topic := topics.get(key[0])) is not None
+            and (holds := topic.partitions.get(key[1])) is not None
+            and holds.leader_epoch <= epoch
+        }
+
+    def _chosen(self) -> dict[LeaderPartition, int]:
+        """Partitions that may switch now, together not too much, and the bytes that their table lacks."""
+        chosen: dict[LeaderPartition, int] = {}
+        left = BYTES_MAX
+        diskless = (topic.name for topic in self._image.topics.values() if topic.is_diskless)
+        for partition in chain.from_iterable(map(self._replicas.led_of, diskless)):
+            if len(chosen) == PARTITIONS_AT_ONCE:
+                break
+            if partition.is_diskless or partition.is_switching:
+                continue
+            size = self._size(partition)
+            if isinstance(size, str):
+                self._say(partition, size)
+            elif size <= left:
+                chosen[partition] = size
+                left -= size
+        return chosen
+
+    def _say(self, partition: LeaderPartition, why: str) -> None:
+        """Log what a partition waits for, once, however often it is looked at."""
+        if self._said.get(partition.key) != why and not partition.is_lost:
+            self._said[partition.key] = why
+            _LOGGER.info("%s is not diskless yet: %s", partition.log.name, why)
+
+    def _size(self, partition: LeaderPartition) -> int | str:
+        """How many bytes the table lacks; or why the partition cannot switch yet.
+
+        What was deleted must not be there again, so the table has to have the log start.
+        """
+        log, leader = partition.log, partition.leader
+        holds = self._image.partition(partition.topic, partition.partition)
+        if holds is None or holds.leader_epoch != leader.leader_epoch or leader.is_recovering:
+            return "its leader does not lead yet"
+        end, first = log.log_end_offset, log.highest_offset_in_remote_storage + 1
+        start = self._remote_log_manager.lake_log_start(*partition.key)
+        if end and (start is None or start < log.log_start_offset):
+            return "it is not known that its table has its log start"
+        size = 0
+        with suppress(KafkaError, OSError):
+            # A read ends with its segment.
+            while first < end and (found := partition.read_appended(first, BYTES_MAX)).slices:
+                first, size = found.upper_bound_offset, size + found.size_bytes
+                if size > BYTES_MAX:
+                    return f"its table lacks more than {BYTES_MAX} bytes"
+        return size if first == end else f"its log does not have all behind the table, from {first}"

@@ -1,0 +1,254 @@
+"""Partitions that become diskless: what is put before the controller is asked, and who takes appends meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from broker.metadata.diskless_change import switched
+from broker.metadata.events import RECOVERING, ConfigChanged, PartitionRegistration
+from broker.replica import diskless_switch
+from broker.replica.diskless_partitions import DisklessPartitions
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages.configs import TOPIC_RESOURCE
+from kafka_ds.protocol.topic_partition import PartitionId
+from tests.fakes.store import ALWAYS
+from tests.loops import in_loop, until
+from tests.unit.replica.diskless_bench import (
+    ANY,
+    BEFORE,
+    OWN,
+    DisklessBench,
+    FencedTier,
+    bench,
+    own_entries,
+    part,
+    put,
+)
+from tests.unit.replica.followed_logs import content
+from tests.unit.replica.replica_bench import ID, ME, OTHER, changed, produce
+
+EPOCH = 3
+
+
+class SwitchBench(DisklessBench):
+    """A controller that is asked to make partitions diskless, and may not answer."""
+
+    asked: list[tuple[Mapping[PartitionId, int], int]]
+    trouble: KafkaError | None = None
+
+    async def switch_to_diskless(
+        self, leader_epochs: Mapping[PartitionId, int], broker_epoch: int
+    ) -> None:
+        self.asked.append((dict(leader_epochs), broker_epoch))
+        if self.trouble is not None:
+            raise self.trouble
+
+    @property
+    def diskless(self) -> DisklessPartitions:
+        found = self.manager.applier.diskless
+        assert found is not None
+        return found
+
+    async def switch(self) -> None:
+        await self.diskless.switching.switch()
+
+
+class KnownTier(FencedTier):
+    """A lake that has said where partitions begin."""
+
+    def lake_log_start(self, topic_id: bytes, partition: int) -> int | None:
+        return self.log_start
+
+
+def replicated(**changes: object) -> PartitionRegistration:
+    """Led here, with a follower that is in sync no more."""
+    registration = PartitionRegistration(
+        replicas=(ME, OTHER), isr=(ME,), leader=ME, leader_epoch=EPOCH, partition_epoch=7
+    )
+    return replace(registration, **changes)  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def led_with(count: int, tier: KnownTier | None = None) -> AsyncIterator[SwitchBench]:
+    """A replicated partition with so many records, whose topic is to be diskless."""
+    async with bench(tier or KnownTier(), SwitchBench) as broker:
+        assert isinstance(broker, SwitchBench)
+        broker.asked = []
+        await broker.create(replicated(leader_epoch=0, partition_epoch=0))
+        await broker.commit(changed(replicated()))
+        setting = ConfigChanged(
+            resource_type=TOPIC_RESOURCE, resource_name="t", name="lake.diskless", value="true"
+        )
+        await broker.commit(setting)
+        for _ in range(count):
+            produce(broker.led(), acks=1)
+        yield broker
+
+
+@in_loop
+async def test_a_leader_puts_what_the_table_lacks_before_it_asks() -> None:
+    async with led_with(3) as broker:
+        partition = broker.led()
+        partition.log.update_highest_offset_in_remote_storage(0)
+        held = broker.store.hold(path=ANY)
+        switch = asyncio.get_running_loop().create_task(broker.switch())
+        await until(lambda: held.reached.is_set())
+        with pytest.raises(KafkaError, match="it is becoming diskless"):
+            produce(partition)
+        assert not broker.asked
+        held.goes_on.set()
+        await switch
+        assert broker.asked == [({(ID, 0): EPOCH}, OWN.broker_epoch)]
+        assert own_entries(broker.store) == [(EPOCH, 1, 2)]
+        # Its own log begins with what the table must have.
+        assert broker.diskless.wal.table_end((ID, 0)) == 0
+
+
+@in_loop
+async def test_what_was_put_is_taken_over_in_the_new_epoch() -> None:
+    async with led_with(3) as broker:
+        before = content(broker.led().log)
+        await broker.switch()
+        await broker.commit(changed(switched(replicated(), OWN)))
+        await until(lambda: broker.recovered_epochs == [EPOCH + 1])
+        partition = broker.led()
+        assert (content(partition.log), partition.high_watermark) == (before, 3)
+        # The fence of the new epoch, and all of it once more.
+        assert own_entries(broker.store) == [(EPOCH, 0, 2), (EPOCH + 1, -1, 2)]
+        produce(partition)
+        await until(lambda: partition.high_watermark == 4)
+        assert partition.is_diskless
+
+
+@in_loop
+async def test_a_partition_whose_records_are_all_in_the_table_asks_at_once() -> None:
+    async with led_with(2) as broker:
+        broker.led().log.update_highest_offset_in_remote_storage(1)
+        await broker.switch()
+        assert len(broker.asked) == 1
+        assert not own_entries(broker.store)
+
+
+@in_loop
+async def test_a_store_that_is_away_lets_the_leader_go_on_as_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(diskless_switch, "PUT_SECONDS", 0.05)
+    async with led_with(1) as broker:
+        broker.store.refuse(path=ANY, times=ALWAYS)
+        await broker.switch()
+        assert not broker.asked
+        partition = broker.led()
+        produce(partition)
+        assert partition.log.log_end_offset == 2
+        broker.store.mend()
+        monkeypatch.setattr(diskless_switch, "PUT_SECONDS", 10.0)
+        await broker.switch()
+        assert len(broker.asked) == 1
+        assert own_entries(broker.store)[-1][2] == 1
+
+
+@in_loop
+async def test_a_leader_that_has_asked_takes_no_appends_in_this_epoch() -> None:
+    """Its request may be done, whatever the answer, or be done later."""
+    async with led_with(1) as broker:
+        broker.trouble = KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+        await broker.switch()
+        # A follower has come back.
+        await broker.commit(changed(replicated(isr=(ME, OTHER), partition_epoch=8)))
+        await broker.switch()
+        assert len(broker.asked) == 2
+        with pytest.raises(KafkaError, match="it is becoming diskless"):
+            produce(broker.led(), acks=1)
+        await broker.commit(changed(replicated(leader_epoch=EPOCH + 1, partition_epoch=9)))
+        produce(broker.led(), acks=1)
+
+
+@in_loop
+async def test_what_was_put_stays_while_a_commit_may_name_it() -> None:
+    async with led_with(1) as broker:
+        await broker.switch()
+        assert not broker.diskless.is_safe((ID, 0), 0)
+        await broker.commit(changed(replicated(leader_epoch=EPOCH + 1, partition_epoch=8)))
+        assert broker.diskless.is_safe((ID, 0), 0)
+
+
+@pytest.mark.parametrize(
+    "reason", ["the setting", "recovering", "log start", "too much", "local log", "unknown"]
+)
+@in_loop
+async def test_a_partition_that_cannot_switch_yet_goes_on(
+    reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with led_with(3) as broker:
+        partition, tier = broker.led(), broker.tier
+        match reason:
+            case "the setting":
+                broker.image.topics["t"].configs.clear()
+            case "recovering":
+                await broker.commit(
+                    changed(replicated(leader_recovery_state=RECOVERING, partition_epoch=8))
+                )
+            case "log start":
+                # Deleted records, of which the table does not know yet.
+                partition.log.update_high_watermark(3)
+                partition.log.advance_log_start_offset(1)
+                partition.log.update_highest_offset_in_remote_storage(1)
+            case "too much":
+                monkeypatch.setattr(diskless_switch, "BYTES_MAX", 100)
+            case "local log":
+                # The table ends before what was deleted: a log in the lake would have a gap.
+                partition.log.update_high_watermark(3)
+                partition.log.advance_log_start_offset(2)
+                tier.log_start = 2
+            case _:
+                tier.log_start = None
+        await broker.switch()
+        assert not broker.asked
+        assert not partition.is_switching
+        assert not own_entries(broker.store)
+
+
+@in_loop
+async def test_records_are_deleted_once_the_table_knows_it() -> None:
+    """Also by a leader that has asked: who takes over begins there."""
+    async with led_with(2) as broker:
+        partition = broker.led()
+        partition.log.update_high_watermark(2)
+        await broker.switch()
+        partition.log.advance_log_start_offset(1)
+        assert partition.low_watermark() == 0
+        partition.lake_begins(1)
+        assert partition.low_watermark() == 1
+
+
+@in_loop
+async def test_a_follower_that_had_lost_its_records_takes_over_what_became_diskless() -> None:
+    async with bench(KnownTier(), SwitchBench) as broker:
+        put(broker.store, 0, part(0), part(1))
+        before = replicated(leader=OTHER, isr=(OTHER,))
+        await broker.create(before)
+        assert broker.followed().has_lost_records
+        put_by_other = switched(before, BEFORE)
+        await broker.commit(
+            changed(
+                replace(
+                    put_by_other,
+                    replicas=(ME,),
+                    isr=(ME,),
+                    leader=ME,
+                    leader_epoch=put_by_other.leader_epoch + 1,
+                    partition_epoch=put_by_other.partition_epoch + 1,
+                    wals=(BEFORE, OWN),
+                    wals_since=2,
+                )
+            )
+        )
+        await until(lambda: broker.recovered_epochs == [EPOCH + 2])
+        assert broker.led().high_watermark == 2
+        produce(broker.led())
