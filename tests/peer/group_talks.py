@@ -62,7 +62,8 @@ MEMBER_ID = re.compile(r"([a-z]+)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 def join(group: str, member_id: str = "", instance: str | None = None, **more: Any) -> Any:
     given = more.pop("protocols", RANGE)
-    defaults = {"protocol_type": "consumer", "session_timeout_ms": 30_000}
+    # Longer than all talks take where the machine is busy: what they leave behind is looked at afterwards.
+    defaults = {"protocol_type": "consumer", "session_timeout_ms": 600_000}
     return build(
         JoinGroupRequest,
         group_id=group,
