@@ -1,8 +1,9 @@
-"""A schema registry as a process: Apicurio, which answers by Confluent's API; and confluent-kafka's writer for it."""
+"""Schema registries as processes, which answer by Confluent's API; and confluent-kafka's writer for them."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import struct
@@ -28,35 +29,62 @@ from spark_conf import jars
 from spark_conf.java import java_command
 from spark_conf.pipelines.protobuf import compiled
 from tests.apache_kafka import free_ports
+from tests.clients.suites.allowances import suites
+from tests.clients.suites.building import built, python_of
 from tests.processes import wait_until
 from tests.spark.topics import Topic
 
 START_TIMEOUT_S = 120
+_HAS_PRIMARY = "master_available"
 
 
 @contextlib.contextmanager
 def running_registry(folder: Path) -> Iterator[str]:
-    """Its address while it runs; its schemas are in its memory."""
+    """Apicurio's address while it runs; its schemas are in its memory."""
     (packed,) = jars.fetch("apicurio").glob("*.tar.gz")
     with tarfile.open(packed) as archive:
         archive.extractall(folder, filter="data")
     (runner,) = folder.glob("*-runner.jar")
     (port,) = free_ports(1)
     settings = {"QUARKUS_HTTP_HOST": "127.0.0.1", "QUARKUS_HTTP_PORT": str(port)}
-    url = f"http://127.0.0.1:{port}/apis/ccompat/v7"
-    with (folder / "log").open("wb") as log:
+    words = [java_command(), *jars.QUICK_JAVA, "-jar", str(runner)]
+    with _running(words, settings, folder, f"http://127.0.0.1:{port}/apis/ccompat/v7") as url:
+        yield url
+
+
+@contextlib.contextmanager
+def running_karapace(folder: Path, bootstrap: str) -> Iterator[str]:
+    """Karapace's address while it runs; its schemas are in a topic of the broker. Raises CannotBuild."""
+    built(suites()["karapace"], None)
+    (port,) = free_ports(1)
+    settings = {
+        "PYTHONPATH": "",
+        "karapace_bootstrap_uri": bootstrap,
+        "karapace_host": "127.0.0.1",
+        "karapace_advertised_hostname": "127.0.0.1",
+        "karapace_port": str(port),
+        "karapace_protobuf_runtime_directory": str(folder),
+        "karapace_log_level": "INFO",
+    }
+    words = [str(python_of("karapace")), "-m", "karapace"]
+    # Until it is the primary it forwards what it is to register.
+    with _running(words, settings, folder, f"http://127.0.0.1:{port}", _HAS_PRIMARY) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def _running(
+    words: list[str], settings: dict[str, str], folder: Path, url: str, path: str = "subjects"
+) -> Iterator[str]:
+    with (folder / "log").open("ab") as log:
         process = subprocess.Popen(
-            [java_command(), *jars.QUICK_JAVA, "-jar", str(runner)],
-            env={**os.environ, **settings},
-            cwd=folder,
-            stdout=log,
-            stderr=log,
+            words, env={**os.environ, **settings}, cwd=folder, stdout=log, stderr=log
         )
 
     def answers() -> bool:
         assert process.poll() is None, (folder / "log").read_text()[-3000:]
-        with contextlib.suppress(URLError, OSError), urlopen(f"{url}/subjects"):
-            return True
+        with contextlib.suppress(URLError, OSError), urlopen(f"{url}/{path}") as answer:
+            return path != _HAS_PRIMARY or json.load(answer)["master_available"]
         return False
 
     try:
