@@ -27,6 +27,7 @@ from kafka_ds.delta.snapshot import TableSnapshot
 from kafka_ds.delta.store.store import Store
 from kafka_ds.delta.table_writer import TableWriter
 from kafka_ds.protocol.types import uuid_from_text, uuid_text
+from kafka_ds.topic.file_rows import read_rows
 from kafka_ds.topic.names import REMOTE_LOG_METADATA
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegmentState
 from kafka_ds.topic.schemas import REMOTE_LOG_METADATA_SCHEMA, system_table_properties
@@ -220,8 +221,7 @@ def residue_of_segments(store: Store, topic: str) -> set[str]:
     snapshot.read()
     found: set[str] = set()
     for path in snapshot.files:
-        source = pa.BufferReader(store.read(path))
-        rows = pq.read_table(source, columns=["topic", "state", "residue"], use_threads=False)
+        rows = read_rows(store.read(path), ["topic", "state", "residue"])
         for row in rows.to_pylist():
             if row["topic"] == topic and row["state"] != STARTED and row["residue"]:
                 found.add(row["residue"])
@@ -232,7 +232,7 @@ def read_events(
     store: Store, path: str, schema: pa.Schema = REMOTE_LOG_METADATA_SCHEMA
 ) -> pa.Table:
     """The rows of one of the table's files; `schema` is the table's."""
-    rows = pq.read_table(pa.BufferReader(store.read(path)), use_threads=False)
+    rows = read_rows(store.read(path))
     return rows.select(schema.names).cast(schema)
 
 

@@ -23,6 +23,7 @@ from kafka_ds.delta.schema import delta_schema_json
 from kafka_ds.delta.snapshot import NoSuchTable, TableSnapshot
 from kafka_ds.delta.store.store import Store
 from kafka_ds.delta.table_writer import TableWriter
+from kafka_ds.topic.file_rows import read_rows
 from kafka_ds.topic.names import OFFSETS
 from kafka_ds.topic.schemas import (
     OFFSETS_FILE_SCHEMA,
@@ -182,7 +183,7 @@ class OffsetsTable:
     def _rows_of(self, paths: Sequence[str], broker_id: int) -> list[OffsetsRow]:
         found: list[OffsetsRow] = []
         for path in paths:
-            table = pq.read_table(pa.BufferReader(self._store.read(path)), use_threads=False)
+            table = read_rows(self._store.read(path))
             names = [name for name in OFFSETS_FILE_SCHEMA.names if name in table.column_names]
             table = table.select(names)
             for name in set(names) & set(_TIMES):

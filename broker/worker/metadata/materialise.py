@@ -32,6 +32,7 @@ from kafka_ds.delta.table_writer import TableWriter
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.process.system import new_uuid
 from kafka_ds.protocol.types import uuid_from_text, uuid_text
+from kafka_ds.topic.file_rows import read_rows
 from kafka_ds.topic.metadata_table import (
     EXPIRED_LOG_CLEANUP,
     NO_BROKER_EPOCH,
@@ -161,8 +162,7 @@ class Materialiser:
     def _columns(self, files: Iterable[str], names: list[str]) -> Iterator[dict[str, Any]]:
         """Some columns of the rows of these files."""
         for path in files:
-            source = pa.BufferReader(self._store.read(path))
-            yield from pq.read_table(source, columns=names, use_threads=False).to_pylist()
+            yield from read_rows(self._store.read(path), names).to_pylist()
 
     def _left(self) -> list[_NameAndId]:
         """The topics whose deletion failed; another one comes first each time."""
