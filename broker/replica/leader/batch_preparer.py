@@ -121,6 +121,9 @@ class BatchPreparer:
                     first.append(records)
                 queue.popleft()
                 self.waiting_bytes -= first.size
+                await asyncio.sleep(
+                    0
+                )  # What has waited for a recovery is ready at once, and may be much.
         finally:
             del self.queues[partition]
             for left in queue:

@@ -39,8 +39,10 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger(__name__)
 
-# How long clients' requests wait for a leader that compares its log with the lake, counted from the first.
-RECOVERY_SECONDS_MAX = 30.0
+# How long after it began clients' requests wait for a leader that compares its log with the lake. It is mostly done
+# within one second. Where the store is away it takes longer than a client waits for an answer, and what comes behind
+# such a request on its connection would wait, too.
+RECOVERY_SECONDS_MAX = 5.0
 # How long after a flush failed on a full disk the next one is tried.
 FLUSH_RETRY_SECONDS = 1.0
 
@@ -50,6 +52,7 @@ class LeaderPartition:
 
     __slots__ = (
         "_pending_acknowledgements",
+        "_began_ms",
         "_clock",
         "_deletions",
         "_flush_again",
@@ -112,6 +115,7 @@ class LeaderPartition:
         self._flush_again: asyncio.TimerHandle | None = None
         self._wal = wal
         self._is_lost = self._is_deposed = False
+        self._began_ms = clock.monotonic_ms()
         self._recovery: asyncio.Future[None] | None = None
         # Whether it takes no appends in this epoch, because what it has is put into the write-ahead log.
         self.is_switching = False
@@ -242,12 +246,15 @@ class LeaderPartition:
 
         They are handled when it is done: the leader leads, or is lost, or takes too long, and they are refused.
         """
-        if not self.leader.is_recovering:
+        if not self.leader.is_recovering or self._is_lost:
             return None
         if self._recovery is None:
+            left_s = RECOVERY_SECONDS_MAX - (self._clock.monotonic_ms() - self._began_ms) / 1_000
+            if left_s <= 0:
+                return None
             loop = asyncio.get_running_loop()
             self._recovery = loop.create_future()
-            timer = loop.call_later(RECOVERY_SECONDS_MAX, self._end_recovery)
+            timer = loop.call_later(left_s, self._end_recovery)
             self._recovery.add_done_callback(lambda _: timer.cancel())
         return None if self._recovery.done() else self._recovery
 

@@ -493,6 +493,25 @@ async def test_clients_wait_while_the_leader_compares_its_log_with_the_lake(
             assert values_of(read.records)[0] == b"c"
 
 
+@in_loop
+async def test_clients_wait_for_a_recovery_by_when_it_began(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by their first request: what is still recovering long after the start keeps nobody."""
+    enabled = {"remote_log_storage_system_enable": "true"}
+    async with in_process(memory_path / "a", **enabled) as broker:
+        await broker.create("t")
+        crash(memory_path / "a", memory_path / "b")
+    fake_lake(monkeypatch, 40, waits_seconds=0.01)
+    async with in_process(memory_path / "b", **enabled) as broker:
+        await asyncio.sleep(0.02)
+        partition = broker.node.replica_manager.get("t", 0)
+        assert partition.leader.is_recovering
+        assert partition.recovery is None
+        refused = await broker.produce("t", batch_of([b"c"]))
+        assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
 @pytest.mark.parametrize("stops_while_asking", [False, True])
 @in_loop
 async def test_a_log_that_was_lost_under_a_clean_stop_goes_on_behind_the_lake(
