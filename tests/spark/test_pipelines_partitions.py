@@ -119,6 +119,7 @@ def test_a_table_is_partitioned_by_a_date_and_a_field_whatever_they_are(
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_a_key_moves_from_partition_to_partition(
     spark: SparkSession, pipelines: Pipelines, topic: Topic
 ) -> None:

@@ -30,7 +30,7 @@ def told(rows: DataFrame) -> dict[str, tuple[Any, Any]]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("mode", ["append", "current"])
+@pytest.mark.parametrize("mode", [pytest.param("append", marks=pytest.mark.slow), "current"])
 def test_a_variant_takes_whatever_its_field_has(
     spark: SparkSession,
     pipelines: Pipelines,
