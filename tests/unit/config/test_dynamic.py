@@ -35,6 +35,8 @@ tests/unit/coordinator/group/test_assignment_interval.py
     test_share_members_wait_for_the_next_target_too group.share.assignment.interval.ms
 tests/unit/coordinator/group/test_streams.py
     test_targets_follow_each_other_after_a_while group.streams.assignment.interval.ms
+tests/unit/handlers/test_admin.py
+    test_cordoned_directories_get_no_new_replicas cordoned.log.dirs
 tests/unit/handlers/test_configs.py
     test_limits_of_connections_are_set_while_it_runs
         max.connection.creation.rate max.connections max.connections.per.ip
