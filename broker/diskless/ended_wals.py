@@ -68,10 +68,10 @@ class EndedWals:
         if self._rounds % CLEAN_ROUNDS == 0:
             self._clean.clear()
         found = await self._in_thread(wals_in, self._store)
-        named = self._named()
         erased = 0
         for wal in sorted(found):
-            if wal in named or wal in self._clean or not self._has_ended(wal):
+            # Both of the same metadata: a log may be named until it ends, and never after that.
+            if wal in self._clean or not self._has_ended(wal) or wal in self._named():
                 continue
             try:
                 count = await self._erase(wal)

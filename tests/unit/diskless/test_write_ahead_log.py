@@ -478,11 +478,8 @@ async def test_logs_of_ended_brokers_lose_all_but_their_fences() -> None:
             store.put_durable(one, data)
             store.put_durable(two, fence)
         image = MetadataImage()
-        for node_id, epoch in ((1, 10), (2, 21), (3, 31)):
-            registered = RegisterBroker(
-                broker_id=node_id, incarnation_id=new_uuid(), endpoints=(), broker_epoch=epoch
-            )
-            image.replay(registered, MetadataPosition(0, 0))
+        for registered in (WalId(1, 10), WalId(2, 21), WalId(3, 31)):
+            register(image, registered)
         image.last_broker_epoch = 39
         topic = TopicImage(name="t", topic_id=TOPIC)
         topic.partitions[0] = PartitionRegistration(
@@ -509,3 +506,40 @@ async def test_logs_of_ended_brokers_lose_all_but_their_fences() -> None:
         for _ in range(CLEAN_ROUNDS):
             await ended.erase()
         assert object_path(OTHER, 9) not in store.objects, "a late put"
+
+
+@in_loop
+async def test_a_log_that_was_named_while_others_were_erased_stays() -> None:
+    """A partition has become diskless, and its leader was registered again, since the ended logs were looked for."""
+    store, path = MemoryStore(), object_path(OWN, 0)
+    async with write_ahead_log(store) as wal:
+        leader = Leader(wal, 0)
+        leader.append(b"a")
+        await leader.all_count()
+        ended_before = object_path(WalId(0, 5), 0)
+        store.put_durable(ended_before, store.objects[path])
+        image = MetadataImage()
+        register(image, OWN)
+        held = store.hold(calls="delete", path=ended_before)
+        erasing = asyncio.get_running_loop().create_task(
+            EndedWals(store, wal.executor, image, lambda: True).erase()
+        )
+        await until(held.reached.is_set)
+        image.topics["t"] = TopicImage(name="t", topic_id=TOPIC)
+        image.topics["t"].partitions[0] = PartitionRegistration(
+            replicas=(1,), isr=(1,), leader=1, wals=(OWN,)
+        )
+        register(image, WalId(OWN.node_id, 40))
+        held.goes_on.set()
+        assert await erasing == 1
+        assert path in store.objects
+
+
+def register(image: MetadataImage, wal: WalId) -> None:
+    registered = RegisterBroker(
+        broker_id=wal.node_id,
+        incarnation_id=new_uuid(),
+        endpoints=(),
+        broker_epoch=wal.broker_epoch,
+    )
+    image.replay(registered, MetadataPosition(0, 0))
