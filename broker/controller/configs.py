@@ -27,6 +27,7 @@ from broker.metadata.features import ELR_FEATURE, level_of, why_level_unsupporte
 from broker.metadata.image import MetadataImage, TopicImage
 from broker.metadata.topic_names import (
     INTERNAL_TOPICS,
+    LAKE_DISKLESS,
     REMOTE_STORAGE_ENABLE,
     in_force,
     why_illegal,
@@ -151,12 +152,15 @@ def alter_configs(
 
 
 def _check_internal(name: str, before: Overrides, after: Overrides) -> None:
-    """The names that `in_force` would ignore. A topic created with such a name must still allow other changes."""
-    own = after.get(REMOTE_STORAGE_ENABLE, "")
-    is_table = own.strip().lower() == "true" and own != before.get(REMOTE_STORAGE_ENABLE)
-    if is_table and name in INTERNAL_TOPICS:
-        message = f"{REMOTE_STORAGE_ENABLE}=true: {name} is an internal topic"
-        raise KafkaError(ErrorCode.INVALID_CONFIG, message)
+    """What no internal topic can be. One that was created with such a setting must still allow other changes."""
+    if name not in INTERNAL_TOPICS:
+        return
+    for setting in (REMOTE_STORAGE_ENABLE, LAKE_DISKLESS):
+        own = after.get(setting, "")
+        if own.strip().lower() == "true" and own != before.get(setting):
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG, f"{setting}=true: {name} is an internal topic"
+            )
 
 
 def _check_min_isr(name: str, before: Overrides, after: Overrides) -> None:

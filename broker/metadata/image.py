@@ -116,7 +116,8 @@ class TopicImage:
     @property
     def is_diskless(self) -> bool:
         """Whether it is diskless as it is set; partitions that have not switched yet are still replicated."""
-        return self.configs.get(LAKE_DISKLESS, "").strip().lower() == "true"
+        is_set = self.configs.get(LAKE_DISKLESS, "").strip().lower() == "true"
+        return is_set and not self.is_internal
 
     def copy(self) -> TopicImage:
         """The same topic, to be changed without changing this one."""

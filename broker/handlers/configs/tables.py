@@ -49,6 +49,9 @@ def _why_not_diskless(present: LogConfig, wanted: LogConfig) -> str | None:
     if not wanted.copies_to_lake:
         return DISKLESS_WITHOUT_TABLE
     if present.lake_diskless:
+        if wanted.is_compacted and not present.is_compacted:
+            policy = f"cleanup.policy={','.join(wanted.cleanup_policy)}"
+            return f"{policy}: a diskless topic only from its creation on"
         return None
     if wanted.lake_load:
         return f"{LAKE_DISKLESS}=true: the topic has begun with a load ({LOAD})"

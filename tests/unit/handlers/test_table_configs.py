@@ -6,6 +6,8 @@ import pytest
 
 from broker.controller.controller import NewTopic
 from broker.log.config import REMOTE_STORAGE_KEPT
+from broker.metadata.topic_names import INTERNAL_TOPICS
+from broker.metadata.topic_names import LAKE_DISKLESS as DISKLESS
 from kafka_ds.protocol.errors import ErrorCode
 from tests.in_process import batch_of, in_process
 from tests.loops import in_loop
@@ -183,6 +185,17 @@ async def test_internal_topics_are_no_tables(memory_path: Path) -> None:
 
 
 @in_loop
+async def test_internal_topics_do_not_become_diskless(memory_path: Path) -> None:
+    settings = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}
+    async with in_process(memory_path, **settings) as broker:
+        for name in sorted(INTERNAL_TOPICS):
+            await broker.create(name)
+            answer = await change(broker, TOPIC, name, (DISKLESS, SET, "true"))
+            assert answer.error_code == ErrorCode.INVALID_CONFIG
+            assert answer.error_message == f"{DISKLESS}=true: {name} is an internal topic"
+
+
+@in_loop
 async def test_a_topic_ceases_to_be_a_table_if_its_rows_are_to_go(memory_path: Path) -> None:
     """KIP-950: records that are only in the lake are given up; the lake is maintained until the rows are gone."""
     settings = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}
@@ -210,9 +223,6 @@ async def test_a_topic_ceases_to_be_a_table_if_its_rows_are_to_go(memory_path: P
         answer = await change(broker, TOPIC, "t", ("remote.log.copy.disable", SET, "true"))
         assert not answer.error_code
         assert (log.config.copies_to_lake, log.config.remote_storage_enable) == (False, True)
-
-
-DISKLESS = "lake.diskless"
 
 
 @in_loop
@@ -303,8 +313,24 @@ async def test_a_diskless_topic_is_a_table_that_grows(
         await broker.create("t", lake_diskless="true")
         for name, value in also.items():
             answer = await change(broker, TOPIC, "t", (name, SET, value))
-            if name == "cleanup.policy":
-                assert not answer.error_code  # A table by default remains one.
-                continue
             assert answer.error_code == ErrorCode.INVALID_CONFIG
-            assert "a diskless topic is a Delta table" in answer.error_message
+            why = "only from its creation on" if name == "cleanup.policy" else "is a Delta table"
+            assert f"a diskless topic {why}" in answer.error_message
+
+
+@in_loop
+async def test_a_diskless_topic_is_compacted_from_its_creation_on_or_never(
+    memory_path: Path,
+) -> None:
+    """While it becomes diskless its compacted log would go, and its table has what compaction has removed."""
+    settings = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}
+    policy, table = "cleanup.policy", {"remote_storage_enable": "true", "lake_diskless": "true"}
+    async with in_process(memory_path, **settings) as broker:
+        await broker.create("t")
+        assert not (await change(broker, TOPIC, "t", (DISKLESS, SET, "true"))).error_code
+        answer = await change(broker, TOPIC, "t", (policy, SET, "compact,delete"))
+        assert answer.error_code == ErrorCode.INVALID_CONFIG
+        assert answer.error_message.startswith(f"{policy}=compact,delete: a diskless topic ")
+        await broker.create("compacted", cleanup_policy="compact", **table)
+        answer = await change(broker, TOPIC, "compacted", (policy, SET, "compact,delete"))
+        assert not answer.error_code
