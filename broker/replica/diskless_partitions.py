@@ -122,7 +122,12 @@ class DisklessPartitions:
         self._incomplete: dict[PartitionId, _TakeOver] = {}
         self._stopped = False
         self.switching = DisklessSwitch(
-            replicas, wal, image=image, remote_log_manager=remote_log_manager, controller=controller
+            replicas,
+            wal,
+            image=image,
+            clock=clock,
+            remote_log_manager=remote_log_manager,
+            controller=controller,
         )
 
     def start(self) -> None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from broker.log.values import LogRead
 from broker.replica.leader.partition import LeaderPartition
+from kafka_ds.ipc.backoff import Backoff
 from kafka_ds.process.amounts import counted
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.protocol.topic_partition import PartitionId
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from broker.metadata.image import MetadataImage
     from broker.remote.remote_log_manager import RemoteLogManager
     from broker.replica.replicas import Replicas
+    from kafka_ds.process.seams import Clock
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -36,6 +38,9 @@ PARTITIONS_AT_ONCE = 100
 BYTES_MAX = 32 << 20
 PUT_SECONDS = 10.0
 ASK_SECONDS = 0.5
+# How long a partition that could not be put takes appends before the next attempt; twice as long after each failure.
+RETRY_MS, RETRY_MS_MAX = 2_000, 60_000
+UNANSWERED_SECONDS = 10.0
 
 
 class SwitchingPartition:
@@ -113,19 +118,23 @@ class DisklessSwitch:
         wal: WriteAheadLog,
         *,
         image: MetadataImage,
+        clock: Clock,
         remote_log_manager: RemoteLogManager,
         controller: ControllerRequests,
     ) -> None:
         self._replicas = replicas
         self._wal = wal
         self._image = image
+        self._clock = clock
         self._remote_log_manager = remote_log_manager
         self._controller = controller
         # The leader epochs in which something was put.
         self._put_in: dict[PartitionId, int] = {}
         self._said: dict[PartitionId, str] = {}
+        self._backoffs: dict[PartitionId, Backoff] = {}
         # Those that take no appends until the controller has decided.
         self._asked: list[SwitchingPartition] = []
+        self._warning: asyncio.TimerHandle | None = None
 
     def may_be_named(self, key: PartitionId, leader_epoch: int) -> bool:
         """Whether a registration of a later epoch than this one may name this write-ahead log for what is there now."""
@@ -133,21 +142,27 @@ class DisklessSwitch:
 
     async def run(self) -> None:
         """Look now and then, until cancelled."""
-        while True:
-            await asyncio.sleep(ASK_SECONDS if self._asked else LOOK_SECONDS)
-            try:
-                await self.switch()
-            except Exception:  # The root of a task: an error would go unnoticed.
-                _LOGGER.exception("Unable to make partitions diskless, will try again")
+        try:
+            while True:
+                await asyncio.sleep(ASK_SECONDS if self._asked else LOOK_SECONDS)
+                try:
+                    await self.switch()
+                except Exception:  # The root of a task: an error would go unnoticed.
+                    _LOGGER.exception("Unable to make partitions diskless, will try again")
+        finally:
+            self._set_asked([])
 
     async def switch(self) -> None:
-        """Ask for those partitions that are put, until they have switched or another one leads them; put others."""
+        """Ask for those partitions that are put, until they have switched or another one leads them; then put others.
+
+        None of the others waits for a controller that has not answered, or for a store that is away.
+        """
         self._forget_others()
         if (wal_id := self._wal.wal_id) is None:
             return
-        if chosen := self._chosen():
-            self._asked += await self._put(chosen)
-        self._asked = [each for each in self._asked if each.is_current]
+        self._set_asked([each for each in self._asked if each.is_current])
+        if not self._asked and not self._wal.away_ms and (chosen := self._chosen()):
+            self._set_asked(await self._put(chosen))
         if self._asked:
             epochs = {each.key: each.leader_epoch for each in self._asked}
             try:
@@ -156,42 +171,76 @@ class DisklessSwitch:
                 for each in self._asked:
                     self._say(each.partition, f"the controller has not agreed: {error}")
 
+    def _set_asked(self, asked: list[SwitchingPartition]) -> None:
+        """The controller is asked for these, and for no others until it has decided."""
+        self._asked = asked
+        if self._warning is not None and not asked:
+            self._warning.cancel()
+            self._warning = None
+        elif self._warning is None and asked:
+            self._warning = asyncio.get_running_loop().call_later(UNANSWERED_SECONDS, self._warn)
+
+    def _warn(self) -> None:
+        names = ", ".join(each.partition.log.name for each in self._asked if each.is_current)
+        if names:
+            _LOGGER.warning(
+                "%s take no records: the controller has not made them diskless within %g s, asking it again",
+                names, UNANSWERED_SECONDS,
+            )  # fmt: skip
+
     async def _put(self, chosen: Mapping[LeaderPartition, int]) -> list[SwitchingPartition]:
         """Put what the table lacks of these partitions, so many bytes each; those of which the store has all."""
-        switching = [SwitchingPartition(each) for each in chosen]
-        _LOGGER.info("Making %s diskless", counted(len(switching), "partition"))
+        _LOGGER.info("Making %s diskless", counted(len(chosen), "partition"))
+        switching: list[SwitchingPartition] = []
         done: list[SwitchingPartition] = []
+        left = switching
         try:
-            for each, size in zip(switching, chosen.values(), strict=True):
+            for partition, size in chosen.items():
+                switching.append(each := SwitchingPartition(partition))
                 self._put_in[each.key] = each.leader_epoch
                 self._wal.table_has(each.key, each.first_offset - 1)
                 each.begin(self._wal, size)
             waiting = asyncio.gather(*(each.ended.wait() for each in switching))
             with suppress(TimeoutError):
                 await asyncio.wait_for(waiting, PUT_SECONDS)
-            # It says what the table must have where the write-ahead log has nothing.
-            await asyncio.wait_for(self._wal.checkpoint(), PUT_SECONDS)
-            done = [each for each in switching if each.is_put and each.is_current]
-        except (TimeoutError, OSError) as error:
-            for each in switching:
+            left = [each for each in switching if each.is_put]
+            self._resume([each for each in switching if each not in left])
+            if left:
+                # It says what the table must have where the write-ahead log has nothing.
+                await asyncio.wait_for(self._wal.checkpoint(), PUT_SECONDS)
+            done = [each for each in left if each.is_put and each.is_current]
+        except Exception as error:
+            for each in left:
                 each.failed_to_put(error)
+            if not isinstance(error, OSError):
+                raise
         finally:
-            for each in switching:
+            for each in done:
                 self._wal.forget(each)
-                if each not in done:
-                    self._put_in.pop(each.key, None)
-                    each.resume()
-        for each in switching:
-            if each not in done:
-                self._say(each.partition, each.why_not)
+                self._backoffs.pop(each.key, None)
+            self._resume([each for each in left if each not in done])
         return done
+
+    def _resume(self, failed: Iterable[SwitchingPartition]) -> None:
+        """Let them take appends again, for a while: the controller was not asked."""
+        now_ms = self._clock.monotonic_ms()
+        for each in failed:
+            self._wal.forget(each)
+            self._put_in.pop(each.key, None)
+            self._backoffs.setdefault(each.key, Backoff(RETRY_MS, RETRY_MS_MAX)).failed(now_ms)
+            self._say(each.partition, each.why_not)
+            try:
+                each.resume()
+            except Exception:
+                _LOGGER.exception("%s: unable to take up appends", each.partition.log.name)
 
     def _forget_others(self) -> None:
         """Forget what no commit can name any more."""
         topics = self._image.topics_by_id
-        if self._said:
+        if self._said or self._backoffs:
             led = {partition.key for partition in self._replicas if not partition.is_diskless}
             self._said = {key: said for key, said in self._said.items() if key in led}
+            self._backoffs = {key: each for key, each in self._backoffs.items() if key in led}
         self._put_in = {
             key: epoch
             for key, epoch in self._put_in.items()
@@ -203,12 +252,15 @@ class DisklessSwitch:
     def _chosen(self) -> dict[LeaderPartition, int]:
         """Partitions that may switch now, together not too much, and the bytes that their table lacks."""
         chosen: dict[LeaderPartition, int] = {}
-        left = BYTES_MAX
+        left, now_ms = BYTES_MAX, self._clock.monotonic_ms()
         diskless = (topic.name for topic in self._image.topics.values() if topic.is_diskless)
         for partition in chain.from_iterable(map(self._replicas.led_of, diskless)):
             if len(chosen) == PARTITIONS_AT_ONCE:
                 break
             if partition.is_diskless or partition.is_switching:
+                continue
+            backoff = self._backoffs.get(partition.key)
+            if backoff is not None and not backoff.ready(now_ms):
                 continue
             size = self._size(partition)
             if isinstance(size, str):
@@ -225,9 +277,10 @@ class DisklessSwitch:
             _LOGGER.info("%s is not diskless yet: %s", partition.log.name, why)
 
     def _size(self, partition: LeaderPartition) -> int | str:
-        """How many bytes the table lacks; or why the partition cannot switch yet.
+        """How many bytes may not leave the local log yet; or why the partition cannot switch yet.
 
-        What was deleted must not be there again, so the table has to have the log start.
+        What was deleted must not be there again, so the table has to have the log start. What the store lacks of the
+        table may be in followers' logs alone.
         """
         log, leader = partition.log, partition.leader
         holds = self._image.partition(partition.topic, partition.partition)
@@ -237,11 +290,15 @@ class DisklessSwitch:
         start = self._remote_log_manager.lake_log_start(*partition.key)
         if end and (start is None or start < log.log_start_offset):
             return "it is not known that its table has its log start"
+        if gaps := self._remote_log_manager.missing_of(*partition.key):
+            return (
+                f"the store lacks data files of its table, of offsets {gaps[0][0]} to {gaps[-1][1]}"
+            )
         size = 0
         with suppress(KafkaError, OSError):
             # A read ends with its segment.
             while first < end and (found := partition.read_appended(first, BYTES_MAX)).slices:
                 first, size = found.upper_bound_offset, size + found.size_bytes
                 if size > BYTES_MAX:
-                    return f"its table lacks more than {BYTES_MAX} bytes"
+                    return f"more than {BYTES_MAX} bytes may not leave its local log yet (lake.local.grace.ms)"
         return size if first == end else f"its log does not have all behind the table, from {first}"

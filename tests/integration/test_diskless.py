@@ -204,6 +204,7 @@ def test_all_brokers_are_killed_at_once_and_all_disks_wiped(brokers: BrokerClust
     check(brokers, writer)
 
 
+@pytest.mark.slow
 def test_a_topic_with_replicas_becomes_diskless_while_it_is_written(brokers: BrokerCluster) -> None:
     """All brokers are killed as soon as it is, and nothing is on any disk: followers' logs are needed no more."""
     table = {"remote.storage.enable": "true", "min.insync.replicas": "2"}

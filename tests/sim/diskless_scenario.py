@@ -247,6 +247,8 @@ class ToDisklessScenario(DisklessScenario):
         super()._listen(patch)
         patch.setattr(diskless_switch, "LOOK_SECONDS", 0.2)
         patch.setattr(diskless_switch, "PUT_SECONDS", 1.0)
+        patch.setattr(diskless_switch, "RETRY_MS", 200)
+        patch.setattr(diskless_switch, "RETRY_MS_MAX", 2_000)
         begin = SwitchingPartition.begin
 
         def begun(switching: SwitchingPartition, wal: Any, size: int) -> None:

@@ -286,8 +286,8 @@ class LeaderPartition:
 
     def give_up_switch(self) -> None:
         """Take appends as before. Nobody must have been asked for the switch in this epoch."""
-        self._changing()
         self.is_switching = False
+        self._changing()
 
     def _check_wal(self, wal: WriteAheadLog, origin: AppendOrigin) -> None:
         if self._is_deposed:

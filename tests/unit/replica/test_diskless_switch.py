@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 import pytest
 
+from broker.diskless.write_ahead_log import WriteAheadLog
 from broker.metadata.diskless_change import switched
 from broker.metadata.events import RECOVERING, ConfigChanged, PartitionRegistration
 from broker.replica import diskless_switch
 from broker.replica.diskless_partitions import DisklessPartitions
+from broker.replica.leader.partition import LeaderPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.configs import TOPIC_RESOURCE
 from kafka_ds.protocol.topic_partition import PartitionId
@@ -40,11 +43,14 @@ class SwitchBench(DisklessBench):
 
     asked: list[tuple[Mapping[PartitionId, int], int]]
     trouble: KafkaError | None = None
+    answer: asyncio.Event | None = None
 
     async def switch_to_diskless(
         self, leader_epochs: Mapping[PartitionId, int], broker_epoch: int
     ) -> None:
         self.asked.append((dict(leader_epochs), broker_epoch))
+        if self.answer is not None:
+            await self.answer.wait()
         if self.trouble is not None:
             raise self.trouble
 
@@ -59,7 +65,12 @@ class SwitchBench(DisklessBench):
 
 
 class KnownTier(FencedTier):
-    """A lake that has said where partitions begin."""
+    """A lake that has said where partitions begin, and perhaps that data files are missing."""
+
+    gaps: Sequence[tuple[int, int]] = ()
+
+    def missing_of(self, topic_id: bytes, partition: int) -> Sequence[tuple[int, int]]:
+        return self.gaps
 
     def lake_log_start(self, topic_id: bytes, partition: int) -> int | None:
         return self.log_start
@@ -74,19 +85,22 @@ def replicated(**changes: object) -> PartitionRegistration:
 
 
 @asynccontextmanager
-async def led_with(count: int, tier: KnownTier | None = None) -> AsyncIterator[SwitchBench]:
-    """A replicated partition with so many records, whose topic is to be diskless."""
+async def led_with(
+    count: int, tier: KnownTier | None = None, *, partitions: int = 1
+) -> AsyncIterator[SwitchBench]:
+    """Replicated partitions with so many records, whose topic is to be diskless."""
     async with bench(tier or KnownTier(), SwitchBench) as broker:
         assert isinstance(broker, SwitchBench)
         broker.asked = []
-        await broker.create(replicated(leader_epoch=0, partition_epoch=0))
-        await broker.commit(changed(replicated()))
+        await broker.create(*[replicated(leader_epoch=0, partition_epoch=0)] * partitions)
+        await broker.commit(*(changed(replicated(), each) for each in range(partitions)))
         setting = ConfigChanged(
             resource_type=TOPIC_RESOURCE, resource_name="t", name="lake.diskless", value="true"
         )
         await broker.commit(setting)
-        for _ in range(count):
-            produce(broker.led(), acks=1)
+        for each in range(partitions):
+            for _ in range(count):
+                produce(broker.led(each), acks=1)
         yield broker
 
 
@@ -148,9 +162,127 @@ async def test_a_store_that_is_away_lets_the_leader_go_on_as_before(
         assert partition.log.log_end_offset == 2
         broker.store.mend()
         monkeypatch.setattr(diskless_switch, "PUT_SECONDS", 10.0)
+        await until(lambda: not broker.diskless.wal.away_ms)
+        broker.clock.ms += diskless_switch.RETRY_MS
         await broker.switch()
         assert len(broker.asked) == 1
         assert own_entries(broker.store)[-1][2] == 1
+
+
+@in_loop
+async def test_producers_wait_less_often_the_more_attempts_have_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(diskless_switch, "PUT_SECONDS", 0.01)
+    begun = list[int]()
+    begin = LeaderPartition.begin_switch
+
+    def begin_switch(partition: LeaderPartition) -> None:
+        begun.append(broker.clock.ms - began_ms)
+        begin(partition)
+
+    monkeypatch.setattr(LeaderPartition, "begin_switch", begin_switch)
+    monkeypatch.setattr(WriteAheadLog, "away_ms", 0)
+    async with led_with(1) as broker:
+        broker.store.refuse(path=ANY, times=ALWAYS)
+        began_ms = broker.clock.ms
+        for _ in range(100):
+            await broker.switch()
+            broker.clock.ms += 1_000
+        assert begun == [0, 2_000, 6_000, 14_000, 30_000, 62_000]
+        broker.clock.ms += 1_000_000
+        await broker.switch()
+        broker.clock.ms += diskless_switch.RETRY_MS_MAX
+        await broker.switch()
+        assert len(begun) == 8
+
+
+@in_loop
+async def test_producers_do_not_wait_for_a_store_that_is_known_to_be_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with led_with(1) as broker:
+        monkeypatch.setattr(WriteAheadLog, "away_ms", 1_000)
+        await broker.switch()
+        assert not broker.asked
+        monkeypatch.setattr(WriteAheadLog, "away_ms", 0)
+        await broker.switch()
+        assert len(broker.asked) == 1
+
+
+@in_loop
+async def test_a_partition_that_is_not_put_does_not_wait_for_the_checkpoint_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(diskless_switch, "PUT_SECONDS", 0.05)
+    async with led_with(1, partitions=2) as broker:
+        broker.led(0).log.update_highest_offset_in_remote_storage(0)
+        broker.store.refuse(path=ANY, times=ALWAYS)
+        held = broker.store.hold(path="*checkpoint-*")
+        switch = asyncio.get_running_loop().create_task(broker.switch())
+        await until(held.reached.is_set)
+        try:
+            produce(broker.led(1), acks=1)
+            assert broker.led(0).is_switching
+        finally:
+            held.goes_on.set()
+        await switch
+
+
+@in_loop
+async def test_no_others_begin_while_the_controller_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(diskless_switch, "PARTITIONS_AT_ONCE", 1)
+    async with led_with(1, partitions=2) as broker:
+        broker.trouble = KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+        await broker.switch()
+        await broker.switch()
+        assert [set(asked) for asked, _ in broker.asked] == [{(ID, 0)}] * 2
+        produce(broker.led(1), acks=1)
+        await broker.commit(changed(switched(replicated(), OWN)))
+        await broker.switch()
+        assert set(broker.asked[-1][0]) == {(ID, 1)}
+
+
+@in_loop
+async def test_what_waits_for_the_controller_for_long_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(diskless_switch, "UNANSWERED_SECONDS", 0.01)
+
+    def said() -> list[str]:
+        return [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+
+    async with led_with(1, partitions=2) as broker:
+        broker.answer = asyncio.Event()
+        switch = asyncio.get_running_loop().create_task(broker.switch())
+        await until(said)
+        assert "t-0, t-1 take no records: the controller has not made" in said()[0]
+        broker.answer.set()
+        await switch
+
+
+@pytest.mark.parametrize("failing", ["begin_switch", "give_up_switch"])
+@in_loop
+async def test_one_partitions_trouble_does_not_keep_others_from_taking_appends(
+    failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diskless_switch, "PUT_SECONDS", 0.01)
+    bad = 0 if failing == "give_up_switch" else 1
+    real = getattr(LeaderPartition, failing)
+
+    def fail(partition: LeaderPartition) -> None:
+        if partition.partition == bad:
+            raise ValueError("a session's trouble")
+        real(partition)
+
+    monkeypatch.setattr(LeaderPartition, failing, fail)
+    async with led_with(1, partitions=2) as broker:
+        broker.store.refuse(path=ANY, times=ALWAYS)
+        with suppress(ValueError):
+            await broker.switch()
+        produce(broker.led(1 - bad), acks=1)
 
 
 @in_loop
@@ -179,7 +311,8 @@ async def test_what_was_put_stays_while_a_commit_may_name_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "reason", ["the setting", "recovering", "log start", "too much", "local log", "unknown"]
+    "reason",
+    ["the setting", "recovering", "log start", "too much", "local log", "missing", "unknown"],
 )
 @in_loop
 async def test_a_partition_that_cannot_switch_yet_goes_on(
@@ -206,6 +339,10 @@ async def test_a_partition_that_cannot_switch_yet_goes_on(
                 partition.log.update_high_watermark(3)
                 partition.log.advance_log_start_offset(2)
                 tier.log_start = 2
+            case "missing":
+                # What replicas may still repair: followers' logs would go.
+                partition.log.update_highest_offset_in_remote_storage(2)
+                tier.gaps = [(1, 1)]
             case _:
                 tier.log_start = None
         await broker.switch()
