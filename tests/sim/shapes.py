@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.sim.faults import ALL, Plan
 from tests.sim.scenario import Scenario, Shape
+
+if TYPE_CHECKING:
+    from tests.sim.diskless_scenario import DisklessScenario
 
 # Short timeouts, so that much happens in little virtual time.
 BRISK = {
@@ -318,10 +321,30 @@ DISKLESS = (
 )
 
 
+def _of_diskless(
+    kind: type[DisklessScenario], seed: int, chance: Random, shape: Shape
+) -> DisklessScenario:
+    """What is drawn for topics that are diskless, or become so; without groups records may be deleted."""
+    from tests.sim.tier_scenario import TIERED
+
+    settings = {
+        **BRISK,
+        **REPLICATED,
+        **TIERED,
+        "group.min.session.timeout.ms": "1000",
+        "lake.max.lag.ms": chance.choice(("-1", "300", "3000")),
+        "lake.diskless.linger.ms": chance.choice(("0", "20", "100")),
+        "leader.imbalance.check.interval.seconds": chance.choice(("2", "300")),
+    }
+    settings |= {} if shape.members else chance.choice(RETENTIONS)
+    deletes_records = not shape.members and chance.random() < 0.3
+    plan = Plan(kinds=DISKLESS, every_seconds=0.45, scale=BRISK_SCALE)
+    return kind(seed, shape, plan, settings, deletes_records=deletes_records)
+
+
 def diskless(seed: int) -> Scenario:
     """Diskless topics, whose leaders lose their disks, are deposed while they write, and write late."""
     from tests.sim.diskless_scenario import DisklessScenario
-    from tests.sim.tier_scenario import TIERED
 
     chance = Random(f"diskless {seed}")
     brokers = chance.choice((1, 2, 3, 3, 4))
@@ -338,25 +361,12 @@ def diskless(seed: int) -> Scenario:
         log_dirs=chance.choice((1, 1, 2)),
         seconds=10,
     )
-    settings = {
-        **BRISK,
-        **REPLICATED,
-        **TIERED,
-        "group.min.session.timeout.ms": "1000",
-        "lake.max.lag.ms": chance.choice(("-1", "300", "3000")),
-        "lake.diskless.linger.ms": chance.choice(("0", "20", "100")),
-        "leader.imbalance.check.interval.seconds": chance.choice(("2", "300")),
-    }
-    settings |= {} if has_groups else chance.choice(RETENTIONS)
-    deletes_records = not has_groups and chance.random() < 0.3
-    plan = Plan(kinds=DISKLESS, every_seconds=0.45, scale=BRISK_SCALE)
-    return DisklessScenario(seed, shape, plan, settings, deletes_records=deletes_records)
+    return _of_diskless(DisklessScenario, seed, chance, shape)
 
 
 def to_diskless(seed: int) -> Scenario:
     """Topics with replicas that become diskless while everything goes on."""
     from tests.sim.diskless_scenario import ToDisklessScenario
-    from tests.sim.tier_scenario import TIERED
 
     chance = Random(f"to_diskless {seed}")
     has_groups = chance.random() < 0.2
@@ -372,19 +382,7 @@ def to_diskless(seed: int) -> Scenario:
         log_dirs=chance.choice((1, 1, 2)),
         seconds=10,
     )
-    settings = {
-        **BRISK,
-        **REPLICATED,
-        **TIERED,
-        "group.min.session.timeout.ms": "1000",
-        "lake.max.lag.ms": chance.choice(("-1", "300", "3000")),
-        "lake.diskless.linger.ms": chance.choice(("0", "20", "100")),
-        "leader.imbalance.check.interval.seconds": chance.choice(("2", "300")),
-    }
-    settings |= {} if has_groups else chance.choice(RETENTIONS)
-    deletes_records = not has_groups and chance.random() < 0.3
-    plan = Plan(kinds=DISKLESS, every_seconds=0.45, scale=BRISK_SCALE)
-    return ToDisklessScenario(seed, shape, plan, settings, deletes_records=deletes_records)
+    return _of_diskless(ToDisklessScenario, seed, chance, shape)
 
 
 def sleepers(seed: int) -> Scenario:
