@@ -57,7 +57,9 @@ def cold(folder: Path, report: Report, runs: int) -> None:
         memory = machine.resident_mib(ours.pids())
     finally:
         ours.stop()
-    theirs = ApacheSide(folder / "apache", {**THEIRS, "rsm.config.dir": folder / "remote"})
+    # Of 4.4.0 Maven Central lacks the jar with LocalTieredStorage.
+    settings = {**THEIRS, "rsm.config.dir": folder / "remote"}
+    theirs = ApacheSide(folder / "apache", settings, jar_set="kafka")
     try:
         other = _measure(theirs, folder / "apache" / "data", runs)
     finally:

@@ -30,6 +30,8 @@ JVM = [
     "-XX:+ExplicitGCInvokesConcurrent",
     "-Djava.awt.headless=true",
 ]
+# The set of jars of the Apache Kafka that ours is compared with.
+APACHE_JARS = "kafka-4.4"
 # Where ours for tests differ from Kafka's own; nobody waits for the first rebalance of a group.
 DEFAULTS = {
     "offsets.topic.num.partitions": 50,
@@ -80,10 +82,16 @@ class ApacheSide(ApacheKafka):
     name = "Apache Kafka"
 
     def __init__(
-        self, folder: Path, more: Mapping[str, object] | None = None, **others: Any
+        self,
+        folder: Path,
+        more: Mapping[str, object] | None = None,
+        *,
+        jar_set: str = APACHE_JARS,
+        **others: Any,
     ) -> None:
         settings = {**DEFAULTS, **(more or {})}
-        super().__init__(jars.fetch("kafka"), folder, settings, options=JVM, level="WARN", **others)
+        found = jars.fetch(jar_set)
+        super().__init__(found, folder, settings, options=JVM, level="WARN", **others)
 
     def pids(self) -> list[int]:
         return [self.pid]
