@@ -50,7 +50,7 @@ def _spark(name: str, row: str, says: str = "{} × ({} ×)") -> Figure:
 
 
 FIGURES = {
-    "speed beside Apache Kafka 4.3": (
+    "speed beside Apache Kafka 4.4": (
         _kafka("produce, 1 KiB"),
         _kafka("consume, 1 KiB"),
         Figure(
